@@ -1,0 +1,1 @@
+"""ONNX in and out: read, check, infer shapes, fuse into operators, annotate."""

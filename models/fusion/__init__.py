@@ -1,0 +1,1 @@
+"""Fusion patterns: which ONNX nodes make one operator. One pattern per file."""

@@ -1,0 +1,142 @@
+"""The computation graph: operators and tensors as frozen values, with no protobuf inside.
+
+Developer notes:
+    * Nothing here may import onnx; the search and the lowering are tested without it.
+    * Names are tensor names. An operator is named by its first output, so a schedule survives any renaming of nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+Scalar = int | float | str
+AttributeValue = Scalar | tuple[Scalar, ...]
+
+_ITEM_NBYTES = {
+    "float32": 4, "float64": 8, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2,
+    "int32": 4, "uint32": 4, "int64": 8, "uint64": 8, "bool": 1, "complex64": 8, "complex128": 16,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Type and shape of one tensor.
+
+    `dtype` is a numpy name ("float32"), or ONNX's text for what numpy cannot name ("string", "seq(tensor(float))").
+    `shape` is None where it is known only at run time (data-dependent sizes, sequences).
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...] | None
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes; 0 where type or shape is not known before the run."""
+        if self.shape is None:
+            return 0
+        return prod(self.shape) * _ITEM_NBYTES.get(self.dtype, 0)
+
+    @property
+    def is_static(self) -> bool:
+        """Whether the tensor can be placed in an arena before the run."""
+        return self.shape is not None and self.dtype in _ITEM_NBYTES
+
+
+@dataclass(frozen=True)
+class Operator:
+    """The schedule unit: one ONNX node, or several fused into one.
+
+    Attributes:
+        name: its first output tensor.
+        type: the unit's type: an ONNX op type ("Conv", "MaxPool", "Concat"), a fused type ("ReluSepConv"), or, for
+            an operator outside ONNX's own domain, "domain::Type".
+        nodes: the ONNX nodes it covers, each by its first output, in topological order.
+        inputs: tensors it reads that are computed or fed (no weights), in order of first use, each once.
+        outputs: tensors that others read, or that the graph returns; `outputs[0] == name`.
+        attributes: what changes its result or its latency beside the shapes, sorted by key. Convolutions (types
+            "Conv" and "ReluSepConv") carry kernel_shape, strides, pads, dilations, group, activation ("" for none)
+            as normalised tuples; the remaining types carry their ONNX attributes. Sums folded into an operator show
+            as "terms": for each operand of the consumer, how many values are summed.
+        weights: its constant inputs, in order of use.
+        flops: multiply and add counted as two.
+        nbytes: activations and weights read and written, each once.
+    """
+
+    name: str
+    type: str
+    nodes: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: tuple[tuple[str, AttributeValue], ...] = ()
+    weights: tuple[TensorSpec, ...] = ()
+    flops: int = 0
+    nbytes: int = 0
+
+    def attribute(self, key: str, default: AttributeValue | None = None) -> AttributeValue | None:
+        """The attribute `key`, or `default` where the operator has none of that name."""
+        return dict(self.attributes).get(key, default)
+
+
+@dataclass(frozen=True)
+class ComputationGraph:
+    """A DAG of operators in topological order; an edge is a tensor.
+
+    Invariants, checked on construction: names are unique, every input of an operator is a graph input or the output
+    of an earlier operator, every graph output is produced by an operator or is a graph input.
+    """
+
+    name: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[str, ...]
+    operators: tuple[Operator, ...]
+    tensors: tuple[TensorSpec, ...]
+
+    def __post_init__(self) -> None:
+        known = {spec.name for spec in self.inputs}
+        for operator in self.operators:
+            if not operator.outputs or operator.outputs[0] != operator.name:
+                raise ValueError(f"operator {operator.name!r} is not named by its first output")
+            if missing := [name for name in operator.inputs if name not in known]:
+                raise ValueError(f"operator {operator.name!r} reads {missing[0]!r} before it is computed")
+            if twice := known.intersection(operator.outputs):
+                raise ValueError(f"tensor {min(twice)!r} is computed twice")
+            known.update(operator.outputs)
+        if missing := [name for name in self.outputs if name not in known]:
+            raise ValueError(f"graph output {missing[0]!r} is computed by no operator")
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Operator]:
+        """Operators by name."""
+        return {operator.name: operator for operator in self.operators}
+
+    @cached_property
+    def producer(self) -> Mapping[str, str]:
+        """For every computed tensor, the name of the operator that computes it."""
+        return {tensor: operator.name for operator in self.operators for tensor in operator.outputs}
+
+    @cached_property
+    def tensor(self) -> Mapping[str, TensorSpec]:
+        """Every known tensor by name, graph inputs included."""
+        return {spec.name: spec for spec in (*self.inputs, *self.tensors)}
+
+    @cached_property
+    def predecessors(self) -> Mapping[str, tuple[str, ...]]:
+        """For every operator, the operators whose outputs it reads, each once."""
+        producer = self.producer
+        return {
+            operator.name: tuple(dict.fromkeys(producer[name] for name in operator.inputs if name in producer))
+            for operator in self.operators
+        }
+
+    @cached_property
+    def successors(self) -> Mapping[str, tuple[str, ...]]:
+        """For every operator, the operators that read its outputs, each once, in topological order."""
+        found: dict[str, list[str]] = {operator.name: [] for operator in self.operators}
+        for name, before in self.predecessors.items():
+            for predecessor in before:
+                found[predecessor].append(name)
+        return {name: tuple(after) for name, after in found.items()}

@@ -1,0 +1,1 @@
+"""Builders of the benchmark networks, one file per network."""

@@ -1,0 +1,1 @@
+"""Measures stages on a device and keeps what was measured."""

@@ -1,0 +1,1 @@
+"""Lowers schedules to execution plans and runs them."""

@@ -1,0 +1,1 @@
+"""CPU executors over onnxruntime kernels."""

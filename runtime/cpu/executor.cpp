@@ -1,0 +1,1 @@
+extern "C" __attribute__((visibility("default"))) int iosched_abi_version() { return 0; }

@@ -1,0 +1,85 @@
+"""The execution plan: tasks on lanes, waits between lanes, and buffers at offsets of one arena.
+
+A plan is plain data. `hazards.check` proves from it alone that every read follows its write and that no two live
+buffers overlap, for every interleaving that lanes and waits allow; executors only walk it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Space(StrEnum):
+    """Where the bytes of a view live."""
+
+    ARENA = "arena"  # at an offset of the plan's one arena
+    INPUT = "input"  # the caller's input array; read only
+    OUTPUT = "output"  # an output array, written in place
+    DYNAMIC = "dynamic"  # allocated by the kernel in each run: the size is not known before
+
+
+@dataclass(frozen=True)
+class View:
+    """A contiguous part of a buffer, seen as a tensor.
+
+    `buffer` names the storage: a tensor's own name, or the name of the tensor it was placed in (a term of a zero-copy
+    Concat lives in the Concat's buffer). `offset` counts bytes from the start of that buffer, not of the arena.
+    """
+
+    buffer: str
+    dtype: str
+    shape: tuple[int, ...] | None
+    offset: int = 0
+    nbytes: int = 0
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """One storage. `offset` is its place in the arena and means nothing in the other spaces."""
+
+    name: str
+    space: Space
+    nbytes: int
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Start only when `lane` has completed its first `steps` tasks."""
+
+    lane: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """One call of one kernel.
+
+    Attributes:
+        name: for people and for traces: the operator (and part of it) that runs.
+        kernel: index into the executor's kernels; what a kernel is, is the executor's own affair.
+        reads: one view for each input of the kernel, in the kernel's order.
+        writes: one view for each output of the kernel, in the kernel's order.
+        waits: what must be done before, beyond the earlier tasks of the own lane; at most one for each other lane.
+        stage: index of the schedule's stage that it belongs to, counted over all blocks.
+    """
+
+    name: str
+    kernel: int
+    reads: tuple[View, ...]
+    writes: tuple[View, ...]
+    waits: tuple[Wait, ...] = ()
+    stage: int = 0
+
+
+@dataclass(frozen=True)
+class ExecutionPlan:
+    """Lanes are worker threads or CUDA streams: each runs its tasks in order.
+
+    Invariant: every buffer that a task names is in `buffers`.
+    """
+
+    lanes: tuple[tuple[Task, ...], ...]
+    buffers: tuple[Buffer, ...]
+    arena_nbytes: int

@@ -1,0 +1,73 @@
+"""Schedules as values: a list of stages for each block (thesis, chapter 3).
+
+A `Schedule` says only what runs together; what was known when it was made (device, versions, search) stands beside it
+in the schedule file, see `scheduler/document.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Strategy(StrEnum):
+    """How a stage runs."""
+
+    CONCURRENT = "concurrent"  # groups side by side
+    MERGE = "merge"  # operators of one type stacked into one
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A set of operators run together.
+
+    Groups are the weakly connected components of the stage; operators of a group stand in topological order, groups
+    in the order of their first operators. A merge stage lists each merged operator as a group of its own.
+    """
+
+    strategy: Strategy
+    groups: tuple[tuple[str, ...], ...]
+    predicted_us: float | None = None
+    measured_us: float | None = None
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """The stage's operators, group by group."""
+        return tuple(name for group in self.groups for name in group)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A part of the graph that was scheduled on its own."""
+
+    index: int
+    stages: tuple[Stage, ...]
+    optimal: bool = True
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Blocks run one after another; so do the stages of a block."""
+
+    blocks: tuple[Block, ...]
+
+    @property
+    def stages(self) -> Iterator[Stage]:
+        """All stages in the order in which they run."""
+        return (stage for block in self.blocks for stage in block.stages)
+
+    @property
+    def optimal(self) -> bool:
+        """Whether every block is proven optimal under the cost it was searched with."""
+        return all(block.optimal for block in self.blocks)
+
+    @property
+    def predicted_us(self) -> float | None:
+        """Sum of the stages' predicted latencies, or None where one is not known."""
+        total = 0.0
+        for stage in self.stages:
+            if stage.predicted_us is None:
+                return None
+            total += stage.predicted_us
+        return total
