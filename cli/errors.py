@@ -1,0 +1,101 @@
+"""The one place where exceptions become exit codes and a few lines on stderr."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import click
+
+from iosched.models.errors import (
+    DeviceError,
+    InvalidModelError,
+    InvalidScheduleError,
+    IoschedError,
+    MismatchError,
+    UsageError,
+)
+
+FAILED = 1
+INTERRUPTED = 130
+BROKEN_PIPE = 141  # what a shell reports for a program that SIGPIPE ended
+
+EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
+    (UsageError, 2),
+    (InvalidModelError, 2),
+    (InvalidScheduleError, 2),
+    (DeviceError, 3),
+    (MismatchError, 4),
+    (IoschedError, FAILED),  # ExecutionError and whatever else is raised on purpose
+)
+
+_MAX_LINES = 5
+_MAX_COLUMNS = 400
+
+
+def exit_code(error: Exception) -> int:
+    """The exit code of an exception; 1 for what was not raised on purpose."""
+    return next((code for kind, code in EXIT_CODES if isinstance(error, kind)), FAILED)
+
+
+def printable(text: str) -> str:
+    """`text` without control characters: names in a model are not trusted with the terminal."""
+    return "".join(char if char == "\n" or char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+def message_of(error: Exception) -> str:
+    """What to tell a person, in at most five lines."""
+    if isinstance(error, IoschedError):
+        text = str(error) or type(error).__name__
+    elif isinstance(error, OSError) and error.strerror:
+        place = f"{error.filename}: " if error.filename is not None else ""
+        text = f"{place}{error.strerror}"
+    elif isinstance(error, MemoryError):
+        text = "out of memory: close other programs, or use a smaller batch size or fewer threads"
+    else:
+        text = f"internal error: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        text = f"{text[: _MAX_COLUMNS - 60]} (run again with --debug for the traceback)"
+    return _shortened(printable(text))
+
+
+def _shortened(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()] or ["failed"]
+    if len(lines) > _MAX_LINES:
+        lines = [*lines[: _MAX_LINES - 1], "..."]
+    return "\n".join(line if len(line) <= _MAX_COLUMNS else line[: _MAX_COLUMNS - 3] + "..." for line in lines)
+
+
+@contextmanager
+def guarded(ctx: click.Context) -> Iterator[None]:
+    """Turns what a command raises into its exit code; click's own errors pass through.
+
+    Raises:
+        click.exceptions.Exit: with the exit code of what was raised.
+    """
+    try:
+        yield
+        sys.stdout.flush()  # a full disk or a closed pipe must show here, not after the exit code is decided
+    except (click.ClickException, click.exceptions.Exit, click.Abort):
+        raise
+    except KeyboardInterrupt:
+        click.echo("\nInterrupted; what was measured is kept.", err=True)
+        ctx.exit(INTERRUPTED)
+    except BrokenPipeError:
+        _forget_stdout()
+        ctx.exit(BROKEN_PIPE)
+    except Exception as error:  # noqa: BLE001 - the last line of defence: one line for people, never a traceback
+        if isinstance(error, OSError):
+            _forget_stdout()
+        if ctx.meta.get("iosched.debug"):
+            traceback.print_exc()
+        click.echo(f"Error: {message_of(error)}", err=True)
+        ctx.exit(exit_code(error))
+
+
+def _forget_stdout() -> None:
+    """Points stdout at nothing, so that the interpreter does not fail to flush it on exit."""
+    with suppress(OSError, ValueError), open(os.devnull, "w") as nothing:  # noqa: PTH123 - a descriptor is wanted
+        os.dup2(nothing.fileno(), sys.stdout.fileno())

@@ -1,0 +1,84 @@
+"""The `iosched` command. A command is one file of this folder and one line of `COMMANDS`."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+from iosched.cli.errors import guarded
+from iosched.cli.options import verbosity_options
+
+COMMANDS = (
+    "optimize",
+    "run",
+    "bench",
+    "inspect",
+    "show",
+    "zoo",
+    "devices",
+    "profile",
+)
+
+
+class LazyGroup(click.Group):
+    """A group that imports the file of a command when the command is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The commands in the order in which a newcomer needs them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Imports `iosched.cli.NAME` and returns its `command`."""
+        if cmd_name not in COMMANDS:
+            return None
+        command = import_module(f"iosched.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Names the closest command where there is none of that name."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from difflib import get_close_matches
+
+            close = get_close_matches(args[0], COMMANDS, n=1)
+            hint = f" Did you mean '{close[0]}'?" if close else f" There are: {', '.join(COMMANDS)}."
+            raise click.UsageError(error.message + hint, ctx) from None
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Runs the command; whatever it raises becomes an exit code."""
+        with guarded(ctx):
+            return super().invoke(ctx)
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="iosched", message="iosched %(version)s", help="Show the version and exit.")
+@verbosity_options
+def cli() -> None:
+    """Make ONNX models faster by running operators in parallel with each other.
+
+    MODEL is an ONNX file, '-' for standard input, or 'zoo:NAME' for a bundled network.
+
+    \b
+    First steps:
+      iosched optimize zoo:squeezenet
+      iosched run squeezenet.iosched.onnx --check
+
+    \b
+    Exit codes:
+      0  done
+      1  failed
+      2  wrong usage or bad input file
+      3  device or dependency missing
+      4  outputs differ or a regression gate failed
+      130  interrupted (Ctrl-C)
+    """
+
+
+def main() -> None:
+    """Entry point of the `iosched` script."""
+    cli(prog_name="iosched")

@@ -1,0 +1,192 @@
+"""Options that several commands share, each written once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from iosched.models.errors import UsageError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+STRATEGIES = ("both", "concurrent", "merge", "greedy", "sequential")
+DEFAULT_R = 3
+DEFAULT_S = 8
+
+
+class InputShape(click.ParamType):
+    """`NAME=1x3x224x224` as a pair of name and shape."""
+
+    name = "NAME=1x3x224x224"
+
+    def convert(
+        self, value: str | tuple[str, tuple[int, ...]], param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, tuple[int, ...]]:
+        """Splits at the last '=': tensor names may contain one."""
+        if isinstance(value, tuple):
+            return value
+        name, equals, text = value.rpartition("=")
+        sizes = text.lower().split("x")
+        if not (equals and name and all(size.isdecimal() and size.isascii() for size in sizes)):
+            self.fail(f"{value!r} is not of the form NAME=1x3x224x224.", param, ctx)
+        shape = tuple(int(size) for size in sizes)
+        if 0 in shape or max(shape) >= 2**31:
+            self.fail(f"{value!r}: every size must be between 1 and 2^31 - 1.", param, ctx)
+        return name, shape
+
+
+class InputFile(click.ParamType):
+    """`NAME=F.npy` as a pair of name and path."""
+
+    name = "NAME=F.npy"
+
+    def convert(
+        self, value: str | tuple[str, Path], param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, Path]:
+        """Splits at the first '=' that leaves an existing file on its right, else at the first."""
+        if isinstance(value, tuple):
+            return value
+        splits = [i for i, char in enumerate(value) if char == "=" and 0 < i < len(value) - 1]
+        if not splits:
+            self.fail(f"{value!r} is not of the form NAME=F.npy.", param, ctx)
+        at = next((i for i in splits if Path(value[i + 1 :]).is_file()), splits[0])
+        return value[:at], Path(value[at + 1 :])
+
+
+def _set_meta(key: str) -> Callable[[click.Context, click.Parameter, bool], None]:
+    def callback(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+        if value:
+            ctx.meta[f"iosched.{key}"] = True
+
+    return callback
+
+
+def verbosity_options(function: F) -> F:
+    """`--debug`, `-q`, `-v`: the same before and after the command's name."""
+    for flags, key, text in (
+        (("-v", "--verbose"), "verbose", "Say more on stderr about what is being done."),
+        (("-q", "--quiet"), "quiet", "Print data and errors only: no progress, tables or remarks."),
+        (("--debug",), "debug", "Show the traceback of an error."),
+    ):
+        option = click.option(
+            *flags, is_flag=True, expose_value=False, is_eager=True, callback=_set_meta(key), help=text
+        )
+        function = option(function)
+    return function
+
+
+def model_argument(function: F) -> F:
+    """MODEL: a path, `-` or `zoo:NAME`."""
+    return click.argument("model", metavar="MODEL")(function)
+
+
+def binding_options(function: F) -> F:
+    """What fixes dynamic dimensions."""
+    function = click.option(
+        "--input-shape",
+        "input_shapes",
+        type=InputShape(),
+        multiple=True,
+        help="Shape of one input, for models with dynamic dimensions. Repeat for several inputs.",
+    )(function)
+    return batch_size_option(function)
+
+
+def batch_size_option(function: F) -> F:
+    """`--batch-size N`."""
+    return click.option(
+        "--batch-size",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Size of the first dimension of every input whose first dimension is dynamic or a batch.",
+    )(function)
+
+
+def device_options(function: F) -> F:
+    """Where to run."""
+    function = click.option(
+        "--threads",
+        type=click.IntRange(min=1, max=1024),
+        metavar="N",
+        help="CPU threads to use. Default: one for each core that this process may use.",
+    )(function)
+    return click.option(
+        "--device",
+        default="auto",
+        show_default=True,
+        metavar="D",
+        help="'auto' (first usable CUDA GPU, else CPU), 'cpu', 'cuda[:N]', or the name of a GPU.",
+    )(function)
+
+
+def pruning_options(function: F) -> F:
+    """`-r`, `-s`, `--no-pruning`; read them with `pruning_of`."""
+    options = (
+        click.option(
+            "-r",
+            type=click.IntRange(min=1),
+            default=DEFAULT_R,
+            show_default=True,
+            metavar="N",
+            help="At most N operators in a group.",
+        ),
+        click.option(
+            "-s",
+            type=click.IntRange(min=1),
+            default=DEFAULT_S,
+            show_default=True,
+            metavar="N",
+            help="At most N groups in a stage.",
+        ),
+        click.option("--no-pruning", is_flag=True, help="Search every schedule: no limit on groups (can take long)."),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def pruning_of(r: int, s: int, no_pruning: bool) -> tuple[int | None, int | None]:
+    """The pruning asked for, as (r, s).
+
+    Raises:
+        UsageError: `--no-pruning` together with `-r` or `-s`.
+    """
+    if not no_pruning:
+        return r, s
+    ctx = click.get_current_context()
+    given = [name for name in ("r", "s") if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if given:
+        raise UsageError(f"--no-pruning and -{given[0]} contradict each other: leave one out")
+    return None, None
+
+
+def profile_db_option(function: F) -> F:
+    """`--profile-db F`."""
+    return click.option(
+        "--profile-db",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="F",
+        help="Profile database to read and extend. Default: one in your user data folder, shared by all models.",
+    )(function)
+
+
+def json_option(function: F) -> F:
+    """`--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")(function)
+
+
+def shapes_of(pairs: tuple[tuple[str, tuple[int, ...]], ...]) -> dict[str, tuple[int, ...]]:
+    """Input shapes by name.
+
+    Raises:
+        UsageError: one input is given two shapes.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, shape in pairs:
+        if shapes.setdefault(name, shape) != shape:
+            raise UsageError(f"--input-shape gives {name!r} two shapes: {shapes[name]} and {shape}")
+    return shapes

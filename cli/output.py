@@ -1,0 +1,144 @@
+"""Where results go: stdout carries data only, and a file is there whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from iosched.models.errors import ExecutionError, UsageError
+
+STDOUT = "-"
+
+
+@dataclass(frozen=True)
+class Destination:
+    """One output of a command: `path` is None for stdout."""
+
+    option: str
+    path: Path | None
+
+    @classmethod
+    def parse(cls, option: str, text: str) -> Destination:
+        """`-` is stdout, all else a path."""
+        return cls(option, None if text == STDOUT else Path(text))
+
+
+def check_destinations(
+    destinations: Iterable[Destination | None], *, inputs: Iterable[Path | None] = (), as_json: bool = False
+) -> None:
+    """Refuses, before any work is done, outputs that could not be written or would destroy an input.
+
+    Raises:
+        UsageError: two things on stdout, a missing or write-protected folder, an input about to be overwritten.
+    """
+    wanted = [destination for destination in destinations if destination is not None]
+    on_stdout = [f"{d.option} -" for d in wanted if d.path is None] + ["--json"] * as_json
+    if len(on_stdout) > 1:
+        raise UsageError(f"{on_stdout[0]} and {on_stdout[1]} both write to stdout: send one of them to a file")
+    paths = [(d.option, d.path) for d in wanted if d.path is not None]
+    sources = [path for path in inputs if path is not None]
+    for index, (option, path) in enumerate(paths):
+        _check_file(option, path)
+        if any(_same(path, source) for source in sources):
+            raise UsageError(f"{option} {path} would overwrite the input: choose another name")
+        if any(_same(path, other) for _, other in paths[:index]):
+            raise UsageError(f"{option} {path} is written twice: choose another name")
+
+
+def _check_file(option: str, path: Path) -> None:
+    if path.is_dir():
+        raise UsageError(f"{option} {path} is a folder: name a file in it")
+    if not path.parent.is_dir():
+        raise UsageError(f"{option} {path}: there is no folder {path.parent}: create it first")
+    if not os.access(path.parent, os.W_OK):
+        raise UsageError(f"{option} {path}: no permission to write to {path.parent}")
+
+
+def _same(a: Path, b: Path) -> bool:
+    return a.resolve() == b.resolve() or (a.exists() and b.exists() and a.samefile(b))
+
+
+def refuse_terminal(destination: Destination) -> None:
+    """Binary data does not belong on a terminal.
+
+    Raises:
+        UsageError: the destination is stdout, and stdout is a terminal.
+    """
+    if destination.path is None and sys.stdout.isatty():
+        raise UsageError(f"{destination.option} - would write binary data to the terminal: pipe or redirect it")
+
+
+def write(destination: Destination, data: bytes) -> None:
+    """Writes to stdout, or to a temporary name that is then renamed.
+
+    Raises:
+        ExecutionError: the disk said no.
+    """
+    if destination.path is None:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+        return
+    path = destination.path
+    try:
+        _write_file(path, data)
+    except OSError as error:
+        raise ExecutionError(f"{path}: cannot write: {error.strerror}") from error
+
+
+def _write_file(path: Path, data: bytes) -> None:
+    if path.exists() and not path.is_file():  # /dev/null, a named pipe: nothing to rename
+        path.write_bytes(data)
+        return
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name[:100]}.", suffix=".tmp", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        mask = os.umask(0)
+        os.umask(mask)
+        Path(temporary).chmod(0o666 & ~mask)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def emit_json(value: Mapping[str, Any]) -> None:
+    """Prints one JSON object on stdout; numbers that JSON does not know become null."""
+    click.echo(json.dumps(_finite(value), ensure_ascii=False, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def quiet() -> bool:
+    """Whether `-q` was given."""
+    return bool(click.get_current_context().meta.get("iosched.quiet"))
+
+
+def verbose() -> bool:
+    """Whether `-v` was given."""
+    return bool(click.get_current_context().meta.get("iosched.verbose"))
+
+
+def note(text: str) -> None:
+    """One line for people on stderr; silent with `-q`."""
+    if not quiet():
+        from iosched.cli.errors import printable
+
+        click.echo(printable(text), err=True)

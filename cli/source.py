@@ -1,0 +1,135 @@
+"""Where models and schedules come from: a path, standard input, or the zoo."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from iosched.models.errors import InvalidScheduleError, UsageError
+
+if TYPE_CHECKING:
+    from iosched.models.model import Model
+    from iosched.scheduler.document import ScheduleDocument
+
+STDIN = "-"
+_ZOO = "zoo:"
+_MAX_SCHEDULE_NBYTES = 256 * 2**20
+
+
+def read_model(
+    text: str, *, batch_size: int | None = None, input_shapes: Mapping[str, tuple[int, ...]] | None = None
+) -> Model:
+    """Loads MODEL as the command line names it.
+
+    Raises:
+        UsageError: nothing is piped in, or no such network in the zoo.
+        InvalidModelError: not a model that can be run.
+    """
+    from iosched.models.load import load_model
+
+    source: Path | bytes
+    name = None
+    if text == STDIN:
+        source = _stdin_bytes()
+    elif text.startswith(_ZOO):
+        from iosched.models import zoo
+
+        name = text.removeprefix(_ZOO)
+        source = zoo.build(name).SerializeToString()
+    else:
+        source = Path(text)
+    return load_model(source, name=name, batch_size=batch_size, input_shapes=input_shapes or None)
+
+
+def read_schedule(text: str, *, model: str | None = None) -> ScheduleDocument:
+    """Reads a schedule file, or the schedule inside an optimized model.
+
+    Args:
+        text: a path, or `-`.
+        model: MODEL of the same command line, to refuse that both are standard input.
+
+    Raises:
+        UsageError: standard input is wanted twice.
+        InvalidScheduleError: unreadable, or no schedule.
+    """
+    if text == STDIN and model == STDIN:
+        raise UsageError("MODEL and the schedule cannot both be '-': save one of them to a file")
+    data = _stdin_bytes() if text == STDIN else _file_bytes(Path(text))
+    if data.lstrip()[:1] == b"{":
+        return parse_schedule(data, text)
+    return _schedule_of_model(data if text == STDIN else Path(text), text)
+
+
+def parse_schedule(data: bytes | str, place: str) -> ScheduleDocument:
+    """A schedule from its JSON text; `place` is named in the error.
+
+    Raises:
+        InvalidScheduleError: not a schedule.
+    """
+    from iosched.scheduler.document import ScheduleDocument
+
+    try:
+        return ScheduleDocument.from_json(data if isinstance(data, str) else data.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise InvalidScheduleError(f"{place}: not a schedule: the file is not UTF-8 text") from None
+    except InvalidScheduleError as error:
+        raise InvalidScheduleError(f"{place}: {error}") from None
+
+
+def embedded_schedule(model: Model) -> ScheduleDocument | None:
+    """The schedule that an optimized model carries, or None."""
+    if model.schedule_json is None:
+        return None
+    return parse_schedule(model.schedule_json, "the schedule inside the model")
+
+
+def stem(text: str, model: Model) -> str:
+    """What default output files are called after: a plain file name, whatever the model calls itself."""
+    name = model.name
+    if text != STDIN and not text.startswith(_ZOO):
+        name = Path(text).name.removesuffix(".onnx")
+    name = name.removesuffix(".iosched")
+    return re.sub(r"[^\w.+-]+", "_", name).lstrip(".-")[:100] or "model"
+
+
+def input_file(text: str) -> Path | None:
+    """The file that MODEL names, or None for standard input and the zoo."""
+    return None if text == STDIN or text.startswith(_ZOO) else Path(text)
+
+
+def _stdin_bytes() -> bytes:
+    if sys.stdin.isatty():
+        raise UsageError("'-' reads a file piped in, but standard input is a terminal: pipe a file in or name it")
+    data = sys.stdin.buffer.read()
+    if not data:
+        raise UsageError("standard input is empty: the command before the pipe has written nothing")
+    return data
+
+
+def _file_bytes(path: Path) -> bytes:
+    """First bytes of a model, or the whole of a schedule file."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(64)
+            return head + file.read(_MAX_SCHEDULE_NBYTES) if head.lstrip()[:1] == b"{" else head
+    except OSError as error:
+        raise InvalidScheduleError(f"{path}: {error.strerror}: give a schedule file or an optimized model") from None
+
+
+def _schedule_of_model(source: Path | bytes, place: str) -> ScheduleDocument:
+    from iosched.models.errors import InvalidModelError
+    from iosched.models.load import load_model
+
+    try:
+        model = load_model(source)
+    except InvalidModelError as error:
+        raise InvalidScheduleError(f"{place}: neither a schedule nor a model with one inside: {error}") from None
+    document = embedded_schedule(model)
+    if document is None:
+        raise InvalidScheduleError(
+            f"{place}: this model carries no schedule: make one with 'iosched optimize', or give the schedule file"
+        )
+    return document
