@@ -1,0 +1,324 @@
+"""The profile database: what was measured on which device, kept between runs and shared by processes.
+
+SQLite in WAL mode; one transaction for each measurement, so a killed search loses at most the one it was writing.
+A file that is not ours, is damaged or was written by a newer iosched is refused and left as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sqlite3
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from iosched.models.errors import DeviceError, IoschedError, UsageError
+from iosched.profiler.statistics import UNRUNNABLE, Measurement, summarize
+
+ENVIRONMENT_VARIABLE = "IOSCHED_PROFILE_DB"
+IN_MEMORY = ":memory:"
+APPLICATION_ID = 0x494F5364  # "IOSd": marks an SQLite file as ours
+UNIT = "us"
+BUSY_TIMEOUT_SECONDS = 30.0
+
+# Entry k brings a file of schema version k to version k + 1. Entries are only ever added.
+MIGRATIONS: tuple[str, ...] = (
+    # No samples and no latency: the device cannot run the thing.
+    """
+    CREATE TABLE measurement (
+        device TEXT NOT NULL,
+        signature TEXT NOT NULL,
+        median REAL,
+        low REAL,
+        high REAL,
+        samples BLOB NOT NULL CHECK (LENGTH(samples) % 8 = 0),
+        unit TEXT NOT NULL,
+        measured_at TEXT NOT NULL,
+        PRIMARY KEY (device, signature)
+    ) STRICT, WITHOUT ROWID
+    """,
+)
+
+_WAY_OUT = (
+    f"Name another file with --profile-db or {ENVIRONMENT_VARIABLE}, or keep nothing with --profile-db {IN_MEMORY}"
+)
+_COLUMNS = "device, signature, median, low, high, samples, unit, measured_at"
+
+
+@dataclass(frozen=True)
+class DeviceStats:
+    """What is known about one device."""
+
+    device: str
+    measurements: int
+    samples: int
+    oldest: datetime
+    newest: datetime
+
+
+@dataclass(frozen=True)
+class DatabaseStats:
+    """What a database holds. `path` is None for one in memory; `nbytes` is its size."""
+
+    path: Path | None
+    nbytes: int
+    devices: tuple[DeviceStats, ...]
+
+    @property
+    def measurements(self) -> int:
+        """Measurements of all devices."""
+        return sum(device.measurements for device in self.devices)
+
+
+def default_path(environ: Mapping[str, str] | None = None) -> Path | None:
+    """Where the database lives unless a path is given; None where the environment asks for one in memory."""
+    chosen = (os.environ if environ is None else environ).get(ENVIRONMENT_VARIABLE)
+    if chosen == IN_MEMORY:
+        return None
+    if chosen:
+        return Path(chosen).expanduser()
+    from platformdirs import user_cache_dir
+
+    return Path(user_cache_dir("iosched", appauthor=False)) / "profile.sqlite"
+
+
+def device_key(kind: str, name: str, *, precision: str, threads: int, versions: Mapping[str, str]) -> str:
+    """Canonical text of everything beside the stage that changes a latency.
+
+    Args:
+        kind: "cpu" or "cuda".
+        name: the device's own name ("NVIDIA H100").
+        precision: numpy name of the arithmetic ("float32").
+        threads: worker threads or streams that stages may use.
+        versions: runtime and libraries ("onnxruntime": "1.31.1").
+    """
+    fields = {"kind": kind, "name": name, "precision": precision, "threads": threads, "versions": dict(versions)}
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+class ProfileDatabase:
+    """Measurements by (signature, device).
+
+    One object belongs to one thread and one process; open another on the same path for each further one.
+    """
+
+    def __init__(self, path: Path | str | None, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        """Opens the database at `path`, made with its folder where missing; None or ":memory:" keeps it in memory.
+
+        Raises:
+            UsageError: where the file is damaged, foreign or newer than this iosched, or its folder cannot be written.
+            DeviceError: where the disk is full or another process keeps the file locked.
+        """
+        self.path = None if path is None or str(path) == IN_MEMORY else Path(path).expanduser()
+        self._clock = clock
+        with _explained(self.path):
+            if self.path is not None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._connection = sqlite3.connect(
+                IN_MEMORY if self.path is None else self.path, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None
+            )
+            try:
+                _prepare(self._connection, self.path)
+            except BaseException:
+                self._connection.close()
+                raise
+
+    def __enter__(self) -> ProfileDatabase:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the file; nothing is lost without it."""
+        self._connection.close()
+
+    def get(self, signature: str, device: str) -> Measurement | None:
+        """The newest measurement of `signature` on `device`, or None.
+
+        Raises:
+            UsageError: where the file is damaged.
+        """
+        with _explained(self.path):
+            row = self._connection.execute(
+                "SELECT median, low, high, samples FROM measurement WHERE device = ? AND signature = ?",
+                (device, signature),
+            ).fetchone()
+        return None if row is None else _measurement(*row)
+
+    def put(self, signature: str, device: str, measurement: Measurement) -> None:
+        """Keeps `measurement` in place of an earlier one; on disk (short of a power cut) when this returns.
+
+        Raises:
+            UsageError: where the file is damaged or cannot be written.
+            DeviceError: where the disk is full or another process keeps the file locked.
+        """
+        with _explained(self.path):
+            self._connection.execute(
+                f"INSERT OR REPLACE INTO measurement ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                _row(signature, device, measurement, self._clock()),
+            )
+
+    def stats(self) -> DatabaseStats:
+        """Counts for each device, sorted by device; O(rows)."""
+        with _explained(self.path):
+            rows = self._connection.execute(
+                "SELECT device, COUNT(*), SUM(LENGTH(samples)) / 8, MIN(measured_at), MAX(measured_at)"
+                " FROM measurement GROUP BY device ORDER BY device"
+            ).fetchall()
+            ((nbytes,),) = self._connection.execute(
+                "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
+            ).fetchall()
+        devices = tuple(
+            DeviceStats(device, count, samples, datetime.fromisoformat(oldest), datetime.fromisoformat(newest))
+            for device, count, samples, oldest, newest in rows
+        )
+        return DatabaseStats(self.path, nbytes, devices)
+
+    def clear(self, device: str | None = None) -> int:
+        """Forgets the measurements of `device`, or all; returns how many, and gives their space back."""
+        with _explained(self.path):
+            if device is None:
+                removed = self._connection.execute("DELETE FROM measurement").rowcount
+            else:
+                removed = self._connection.execute("DELETE FROM measurement WHERE device = ?", (device,)).rowcount
+            self._connection.execute("VACUUM")
+        return removed
+
+    def export_lines(self) -> Iterator[str]:
+        """Every measurement as one line of JSON without the newline, sorted by device and signature."""
+        with _explained(self.path):
+            rows = self._connection.execute(f"SELECT {_COLUMNS} FROM measurement ORDER BY device, signature")
+            for device, signature, median, low, high, samples, unit, measured_at in rows:
+                fields = {
+                    "device": device, "signature": signature, "median": median, "low": low, "high": high,
+                    "samples": list(_unpack(samples)), "unit": unit, "measured_at": measured_at,
+                }  # fmt: skip
+                yield json.dumps(fields, ensure_ascii=False, allow_nan=False)
+
+    def import_lines(self, lines: Iterable[str]) -> int:
+        """Takes over lines of `export_lines`, all or none; of two for one key the newer stays. Returns how many came.
+
+        Raises:
+            UsageError: naming the first line that is no measurement; nothing was imported then.
+        """
+        rows = [_parsed(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+        with _explained(self.path), _transaction(self._connection):
+            before = self._connection.total_changes
+            self._connection.executemany(
+                f"INSERT INTO measurement ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+                " ON CONFLICT (device, signature) DO UPDATE SET median = excluded.median, low = excluded.low,"
+                " high = excluded.high, samples = excluded.samples, unit = excluded.unit,"
+                " measured_at = excluded.measured_at WHERE excluded.measured_at > measured_at",
+                rows,
+            )
+            return self._connection.total_changes - before
+
+
+def _prepare(connection: sqlite3.Connection, path: Path | None) -> None:
+    """Checks whose file it is before anything is written to it, then brings it to the newest schema."""
+    if _version(connection, path) < len(MIGRATIONS):
+        with _transaction(connection):
+            # Another process may have been faster; what counts is the version under the lock.
+            for index in range(_version(connection, path), len(MIGRATIONS)):
+                connection.execute(MIGRATIONS[index])
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+    # WAL outlives this connection; NORMAL survives a killed process, if not the last moment before a power cut.
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+
+
+def _version(connection: sqlite3.Connection, path: Path | None) -> int:
+    ((application,),) = connection.execute("PRAGMA application_id").fetchall()
+    ((version,),) = connection.execute("PRAGMA user_version").fetchall()
+    ((tables,),) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchall()
+    if application != APPLICATION_ID and (application, version, tables) != (0, 0, 0):
+        raise UsageError(f"{path} is a database of another program, not a profile database of iosched.\n{_WAY_OUT}.")
+    if version > len(MIGRATIONS):
+        raise UsageError(
+            f"{path} was written by a newer iosched (schema {version}, this one knows {len(MIGRATIONS)}).\n"
+            f"Update iosched. {_WAY_OUT}."
+        )
+    return int(version)
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+@contextmanager
+def _explained(path: Path | None) -> Iterator[None]:
+    """Turns what SQLite and the file system say into errors for people."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _error_for(path, error) from error
+    except OSError as error:
+        raise UsageError(
+            f"cannot make the folder of the profile database {path}: {error.strerror}.\n{_WAY_OUT}."
+        ) from error
+
+
+def _error_for(path: Path | None, error: sqlite3.Error) -> IoschedError:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte of an extended code is the primary one
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return UsageError(
+            f"{path} is damaged or no profile database ({error}).\nMove it away or delete it yourself. {_WAY_OUT}."
+        )
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return DeviceError(f"another process keeps {path} locked.\nTry again when it is done. {_WAY_OUT}.")
+    if code == sqlite3.SQLITE_FULL:
+        return DeviceError(f"no space left for the profile database {path}.\nMake room. {_WAY_OUT}.")
+    return UsageError(f"cannot read and write the profile database {path}: {error}.\n{_WAY_OUT}.")
+
+
+def _row(signature: str, device: str, measurement: Measurement, when: datetime) -> tuple[Any, ...]:
+    latencies = (measurement.median_us, measurement.low_us, measurement.high_us)
+    known = latencies if all(map(math.isfinite, latencies)) else (None, None, None)
+    stamp = when.astimezone(UTC).isoformat(timespec="microseconds")
+    return (device, signature, *known, array("d", measurement.samples_us).tobytes(), UNIT, stamp)
+
+
+def _measurement(median: float | None, low: float | None, high: float | None, samples: bytes) -> Measurement:
+    if median is None or low is None or high is None:
+        return UNRUNNABLE
+    return Measurement(median, low, high, _unpack(samples))
+
+
+def _unpack(samples: bytes) -> tuple[float, ...]:
+    return tuple(array("d", samples))
+
+
+def _parsed(number: int, line: str) -> tuple[Any, ...]:
+    """One line of an export as a row; the interval is worked out anew, since samples cannot contradict themselves."""
+    try:
+        fields = json.loads(line)
+        if fields["unit"] != UNIT or not isinstance(fields["signature"], str) or not isinstance(fields["device"], str):
+            raise ValueError("unit, signature or device is not what this iosched knows")
+        (fields["signature"] + fields["device"]).encode()  # a lone surrogate is legal JSON, but no text
+        samples = [float(sample) for sample in fields["samples"]]
+        found = UNRUNNABLE if fields["median"] is None and not samples else summarize(samples)
+        when = datetime.fromisoformat(fields["measured_at"])
+        return _row(fields["signature"], fields["device"], found, when)
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise UsageError(
+            f"line {number} is no measurement of an iosched profile ({type(error).__name__}: {error}); nothing was"
+            " imported.\nGive a file that `iosched profile export` wrote."
+        ) from error

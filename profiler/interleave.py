@@ -1,0 +1,95 @@
+"""Several alternatives measured in turn, A B C A B C, so that a slow minute of the machine hits all of them alike."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from iosched.profiler.statistics import Measurement, median_interval, quantile, summarize
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How much faster one alternative is than another, round by round.
+
+    Attributes:
+        speedup: median over the rounds of (baseline latency / candidate latency); above 1 the candidate is faster.
+        low: lower end of that median's confidence interval.
+        high: upper end of it.
+        ratios: the ratio of every round.
+    """
+
+    speedup: float
+    low: float
+    high: float
+    ratios: tuple[float, ...]
+
+    @property
+    def is_faster(self) -> bool:
+        """Whether the candidate is faster beyond the noise."""
+        return self.low > 1.0
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether the candidate is slower beyond the noise."""
+        return self.high < 1.0
+
+
+def interleave(
+    runs: Mapping[str, Callable[[], float]],
+    rounds: int,
+    *,
+    warmup: int = 2,
+    max_seconds: float | None = None,
+    pause_seconds: float = 0.0,
+    observer: Callable[[int, int], None] | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Mapping[str, Measurement]:
+    """Measures all alternatives in one run; sample k of each was taken in round k.
+
+    Args:
+        runs: by name, what runs the alternative once and returns its latency in microseconds.
+        rounds: samples of each.
+        warmup: rounds before the first sample; thrown away.
+        max_seconds: start no further round once the runs add up to this time; one round is kept in any case.
+        pause_seconds: rest before each run. Worker threads of some runtimes spin for a while after a run and would take
+            the cores from whichever alternative comes next.
+        observer: told (rounds done, rounds in all), warm-up included.
+        sleep: how to rest.
+
+    Raises:
+        ValueError: where there is nothing to run or no round.
+    """
+    if not runs or rounds < 1:
+        raise ValueError("interleave needs at least one alternative and one round")
+    samples: dict[str, list[float]] = {name: [] for name in runs}
+    spent_us = 0.0
+    for index in range(warmup + rounds):
+        for name, run in runs.items():
+            if pause_seconds > 0:
+                sleep(pause_seconds)
+            samples[name].append(run())
+            spent_us += samples[name][-1]
+        if observer is not None:
+            observer(index + 1, warmup + rounds)
+        if max_seconds is not None and index >= warmup and spent_us >= max_seconds * 1e6:
+            break
+    return {name: summarize(taken[warmup:]) for name, taken in samples.items()}
+
+
+def compare(baseline: Measurement, candidate: Measurement) -> Comparison:
+    """Speed-up of `candidate` over `baseline`, both from one `interleave`.
+
+    Ratios are taken within a round, where both met the same weather; the median of ratios has the same
+    distribution-free interval as any median.
+
+    Raises:
+        ValueError: where the two do not have the same number of samples, or a latency is zero.
+    """
+    pairs = list(zip(baseline.samples_us, candidate.samples_us, strict=True))
+    if any(after <= 0 for _, after in pairs):
+        raise ValueError("a latency of zero cannot be compared")
+    ratios = tuple(before / after for before, after in pairs)
+    low, high = median_interval(ratios)
+    return Comparison(quantile(ratios, 0.5), low, high, ratios)

@@ -1,0 +1,214 @@
+"""Latency samples and what they say: the median, its confidence interval, and when there are enough of them.
+
+On a shared machine latencies have a heavy right tail (another process takes the core), so means and standard deviations
+say little. Everything here rests on order statistics, which hold for any distribution of independent samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+CONFIDENCE = 0.95
+"""Probability with which the interval of a median holds the true median, where there are samples enough (six)."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A latency that was measured.
+
+    Attributes:
+        median_us: median of the samples.
+        low_us: lower end of the median's confidence interval.
+        high_us: upper end of it.
+        samples_us: every sample in the order in which it was taken.
+    """
+
+    median_us: float
+    low_us: float
+    high_us: float
+    samples_us: tuple[float, ...]
+
+    @property
+    def min_us(self) -> float:
+        """The fastest sample."""
+        return min(self.samples_us, default=self.median_us)
+
+    @property
+    def p10_us(self) -> float:
+        """The latency that one run in ten undercuts."""
+        return quantile(self.samples_us, 0.1) if self.samples_us else self.median_us
+
+    @property
+    def p90_us(self) -> float:
+        """The latency that one run in ten exceeds."""
+        return quantile(self.samples_us, 0.9) if self.samples_us else self.median_us
+
+    @property
+    def relative_width(self) -> float:
+        """Width of the confidence interval over the median; infinite where there are too few samples for one."""
+        if interval_coverage(len(self.samples_us)) < CONFIDENCE:
+            return math.inf
+        return (self.high_us - self.low_us) / self.median_us if self.median_us > 0 else 0.0
+
+
+UNRUNNABLE = Measurement(math.inf, math.inf, math.inf, ())
+"""What stands in the place of a measurement where the device cannot run the thing at all."""
+
+
+@dataclass(frozen=True)
+class MeasureSettings:
+    """How long to measure.
+
+    Attributes:
+        warmup: runs before the first sample; thrown away.
+        min_samples: samples taken before any decision to stop.
+        max_samples: samples after which to stop in any case.
+        relative_width: stop when the interval of the median is narrower than this part of the median.
+        max_seconds: stop when the runs, warm-up included, add up to this time; one sample is taken in any case.
+    """
+
+    warmup: int = 3
+    min_samples: int = 7
+    max_samples: int = 60
+    relative_width: float = 0.03
+    max_seconds: float = 3.0
+
+    def __post_init__(self) -> None:
+        if self.warmup < 0 or not 1 <= self.min_samples <= self.max_samples:
+            raise ValueError("a measurement needs warmup >= 0 and 1 <= min_samples <= max_samples")
+
+
+def quantile(samples: Sequence[float], fraction: float) -> float:
+    """The `fraction` quantile, interpolated between neighbouring order statistics.
+
+    Raises:
+        ValueError: where there is no sample.
+    """
+    if not samples:
+        raise ValueError("no samples")
+    ordered = sorted(samples)
+    position = fraction * (len(ordered) - 1)
+    below = math.floor(position)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (position - below) * (ordered[above] - ordered[below])
+
+
+@lru_cache(maxsize=1024)
+def _interval_rank(count: int, confidence: float) -> int:
+    """How many samples at each end lie outside the interval: the largest k whose tails stay below 1 - confidence.
+
+    The number of samples below the true median is Binomial(count, 1/2), so the interval from the (k+1)-th smallest to
+    the (k+1)-th largest sample misses it with probability 2 P(Binomial <= k).
+    """
+    tail, rank = 0.0, -1
+    while rank + 1 < count / 2:
+        tail += math.comb(count, rank + 1) / (1 << count)
+        if 2 * tail > 1 - confidence:
+            break
+        rank += 1
+    return max(rank, 0)
+
+
+def interval_coverage(count: int, confidence: float = CONFIDENCE) -> float:
+    """Probability that `median_interval` of `count` samples holds the true median; lower where they are too few."""
+    rank = _interval_rank(count, confidence)
+    missed = 2 * sum(math.comb(count, k) for k in range(rank + 1)) / (1 << count)
+    return max(0.0, 1 - missed)
+
+
+def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Distribution-free confidence interval of the median, from order statistics.
+
+    Where there are too few samples for `confidence` (fewer than six for 95 %), it spans all of them. It holds for a
+    number of samples fixed beforehand; one that stops when the interval is narrow covers slightly less.
+    H. A. David, H. N. Nagaraja, Order Statistics, 3rd edition, section 7.1.
+
+    Raises:
+        ValueError: where there is no sample.
+    """
+    if not samples:
+        raise ValueError("no samples")
+    ordered = sorted(samples)
+    rank = _interval_rank(len(ordered), confidence)
+    return ordered[rank], ordered[-1 - rank]
+
+
+def summarize(samples_us: Sequence[float]) -> Measurement:
+    """The measurement that these samples make; O(n log n).
+
+    Raises:
+        ValueError: where there is no sample, or one is negative or no number.
+    """
+    if not all(math.isfinite(sample) and sample >= 0 for sample in samples_us):
+        raise ValueError("a latency must be a finite number that is not negative")
+    low, high = median_interval(samples_us)
+    return Measurement(quantile(samples_us, 0.5), low, high, tuple(float(sample) for sample in samples_us))
+
+
+def measure(
+    run_batch: Callable[[int], Sequence[float]], settings: MeasureSettings, *, worse_than_us: float | None = None
+) -> Measurement:
+    """Measures until the median is known well enough, or the candidate is clearly worse than the best known.
+
+    The clock is the caller's: time spent is the sum of the latencies returned, so equal samples give equal decisions.
+
+    Args:
+        run_batch: runs the candidate so many times and returns the latency of each run in microseconds.
+        settings: how long to measure.
+        worse_than_us: stop as soon as the whole interval lies above this latency.
+
+    Raises:
+        ValueError: where `run_batch` returns another number of latencies than asked for, or impossible ones.
+    """
+    spent_us, last_us = _warm_up(run_batch, settings)
+    samples: list[float] = []
+    while True:
+        wanted = settings.min_samples - len(samples) if len(samples) < settings.min_samples else len(samples) // 2
+        wanted = min(max(wanted, 1), settings.max_samples - len(samples))
+        batch = _checked_batch(run_batch, _affordable(wanted, settings.max_seconds * 1e6 - spent_us, last_us))
+        samples += batch
+        spent_us += sum(batch)
+        last_us = quantile(batch, 0.5)
+        found = summarize(samples)
+        if _is_enough(found, spent_us, settings, worse_than_us):
+            return found
+
+
+def _warm_up(run_batch: Callable[[int], Sequence[float]], settings: MeasureSettings) -> tuple[float, float]:
+    """Runs the warm-up as far as time allows; returns the time spent and an estimate of one run, in microseconds."""
+    if settings.warmup == 0:
+        return 0.0, 0.0
+    (first,) = _checked_batch(run_batch, 1)
+    left_us = settings.max_seconds * 1e6 - first
+    if settings.warmup == 1 or left_us < 2 * first:
+        return first, first
+    rest = _checked_batch(run_batch, _affordable(settings.warmup - 1, left_us, first))
+    return first + sum(rest), rest[-1]
+
+
+def _affordable(wanted: int, left_us: float, each_us: float) -> int:
+    """How many of the `wanted` runs fit into the time left; at least one."""
+    if wanted * each_us <= left_us:
+        return wanted
+    return max(1, int(left_us / each_us)) if each_us > 0 else 1
+
+
+def _checked_batch(run_batch: Callable[[int], Sequence[float]], count: int) -> Sequence[float]:
+    batch = run_batch(count)
+    if len(batch) != count:
+        raise ValueError(f"asked for {count} latencies, got {len(batch)}")
+    return batch
+
+
+def _is_enough(found: Measurement, spent_us: float, settings: MeasureSettings, worse_than_us: float | None) -> bool:
+    count = len(found.samples_us)
+    if count >= settings.max_samples or spent_us >= settings.max_seconds * 1e6:
+        return True
+    if count < settings.min_samples:
+        return False
+    if worse_than_us is not None and found.low_us > worse_than_us:
+        return True
+    return found.relative_width <= settings.relative_width
