@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import click
-
 from iosched.models.errors import (
     DeviceError,
     InvalidModelError,

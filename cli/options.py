@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
-
 from iosched.models.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -170,7 +169,8 @@ def profile_db_option(function: F) -> F:
         "--profile-db",
         type=click.Path(path_type=Path, dir_okay=False),
         metavar="F",
-        help="Profile database to read and extend. Default: one in your user data folder, shared by all models.",
+        help="Profile database to read and extend. "
+        "Default: $IOSCHED_PROFILE_DB, else one file in your cache folder, shared by all models.",
     )(function)
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-
 from iosched.models.errors import ExecutionError, UsageError
 
 STDOUT = "-"

@@ -1,0 +1,279 @@
+"""`iosched optimize`: the main job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from iosched.cli.options import (
+    STRATEGIES,
+    binding_options,
+    device_options,
+    json_option,
+    model_argument,
+    profile_db_option,
+    pruning_of,
+    pruning_options,
+    shapes_of,
+    verbosity_options,
+)
+from iosched.cli.output import Destination, check_destinations, emit_json, note, quiet, refuse_terminal, write
+
+if TYPE_CHECKING:
+    from iosched.models.model import Model
+    from iosched.profiler.optimize import OptimizeResult, OptimizeSettings
+
+
+@dataclass(frozen=True)
+class _Outputs:
+    model: Destination
+    schedule: Destination | None
+
+    @property
+    def names(self) -> tuple[str | None, str | None]:
+        """Paths as text, "-" for stdout, None for what is not written."""
+        schedule = None if self.schedule is None else str(self.schedule.path or "-")
+        return str(self.model.path or "-"), schedule
+
+
+@click.command(name="optimize", short_help="Find a schedule for MODEL and write the model with it.")
+@model_argument
+@click.option(
+    "-o",
+    "--output",
+    metavar="OUT.onnx",
+    help="Where to write the optimized model; '-' is stdout. Default: STEM.iosched.onnx in the working folder.",
+)
+@click.option(
+    "--schedule",
+    "schedule_text",
+    metavar="OUT.json",
+    help="Where to write the schedule; '-' is stdout. Default: STEM.schedule.json in the working folder, "
+    "or nowhere if the model goes to stdout (it carries the schedule inside).",
+)
+@device_options
+@binding_options
+@click.option(
+    "--strategy",
+    type=click.Choice(STRATEGIES),
+    default="both",
+    show_default=True,
+    help="'concurrent': groups side by side; 'merge': convolutions stacked into one; 'both': the better for each "
+    "stage; 'greedy' and 'sequential' are baselines.",
+)
+@pruning_options
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Stop measuring after so many seconds and take the best schedule found.",
+)
+@profile_db_option
+@click.option("--dry-run", is_flag=True, help="Print how large the search is; measure and write nothing.")
+@json_option
+@verbosity_options
+def command(
+    model: str,
+    output: str | None,
+    schedule_text: str | None,
+    batch_size: int | None,
+    input_shapes: tuple[tuple[str, tuple[int, ...]], ...],
+    r: int,
+    s: int,
+    no_pruning: bool,
+    dry_run: bool,
+    as_json: bool,
+    **settings: Any,
+) -> None:
+    """Find the fastest schedule for MODEL on this device, by measurement.
+
+    Writes the model back as ONNX with the schedule inside, and the schedule as JSON beside it. Any runtime loads the
+    written model and computes the same outputs; 'iosched run' runs it by its schedule. If plain onnxruntime is
+    faster, that is what is shipped, and the table says so.
+
+    \b
+    Examples:
+      iosched optimize model.onnx
+      iosched optimize model.onnx --batch-size 8 -o fast.onnx
+      iosched zoo export squeezenet -o - | iosched optimize - -o - | iosched run - --check
+    """
+    from iosched.cli.source import read_model
+
+    pruning = pruning_of(r, s, no_pruning)
+    if not dry_run:
+        _check_early(model, output, schedule_text, as_json)
+    loaded = read_model(model, batch_size=batch_size, input_shapes=shapes_of(input_shapes))
+    if dry_run:
+        _dry_run(loaded, pruning, as_json)
+        return
+    outputs = _outputs(model, loaded, output, schedule_text, as_json)
+    result = _search(loaded, pruning, settings)
+    _write(loaded, result, outputs)
+    if as_json:
+        emit_json(as_object(loaded.name, result, *outputs.names))
+    _report(loaded, result, outputs, to_stderr=as_json or None in _paths(outputs))
+
+
+def _check_early(model: str, output: str | None, schedule_text: str | None, as_json: bool) -> None:
+    """What can be refused before the model is read (default names are known only after it)."""
+    from iosched.cli.source import input_file
+
+    given = [Destination.parse("-o", output)] if output is not None else []
+    given += [Destination.parse("--schedule", schedule_text)] if schedule_text is not None else []
+    check_destinations(given, inputs=[input_file(model)], as_json=as_json)
+    if output is not None:
+        refuse_terminal(given[0])
+
+
+def _outputs(model: str, loaded: Model, output: str | None, schedule_text: str | None, as_json: bool) -> _Outputs:
+    from iosched.cli.source import input_file, stem
+
+    name = stem(model, loaded)
+    to_model = Destination.parse("-o", f"{name}.iosched.onnx" if output is None else output)
+    to_schedule = None
+    if schedule_text is not None or to_model.path is not None:
+        to_schedule = Destination.parse("--schedule", schedule_text or f"{name}.schedule.json")
+    check_destinations([to_model, to_schedule], inputs=[input_file(model)], as_json=as_json)
+    return _Outputs(to_model, to_schedule)
+
+
+def _paths(outputs: _Outputs) -> list[Path | None]:
+    return [outputs.model.path] + ([outputs.schedule.path] if outputs.schedule else [])
+
+
+def _search(model: Model, pruning: tuple[int | None, int | None], settings: dict[str, Any]) -> OptimizeResult:
+    from iosched.cli.progress import progress_bar
+    from iosched.profiler.optimize import optimize
+
+    with progress_bar() as observer:
+        return optimize(model, _settings(pruning, settings), observer)
+
+
+def _settings(pruning: tuple[int | None, int | None], settings: dict[str, Any]) -> OptimizeSettings:
+    from iosched.profiler.optimize import OptimizeSettings
+
+    r, s = pruning
+    budget_s = settings.pop("budget")
+    return OptimizeSettings(r=r, s=s, budget_s=budget_s, **settings)
+
+
+def _write(model: Model, result: OptimizeResult, outputs: _Outputs) -> None:
+    from iosched.models.export import write_model
+    from iosched.profiler.annotation import annotated
+
+    data = write_model(annotated(model, result.document), model.weights, outputs.model.path)
+    if data is not None:
+        write(outputs.model, data)
+    if outputs.schedule is not None:
+        write(outputs.schedule, result.document.to_json().encode())
+
+
+def as_object(model: str, result: OptimizeResult, output: str | None, schedule: str | None) -> dict[str, Any]:
+    """`optimize --json`: keys that scripts rely on."""
+    return {
+        "model": model,
+        "output": output,
+        "schedule": schedule,
+        "device": {"kind": result.device_kind, "name": result.device_name},
+        "cost": result.cost,
+        "optimal": result.optimal,
+        "latency_us": {
+            "predicted": result.predicted_us,
+            "measured": result.measured_us,
+            "sequential": result.sequential_us,
+            "greedy": result.greedy_us,
+            "reference": result.reference_us,
+        },
+        "shipped": result.shipped,
+        "reason": result.reason,
+        "search": {
+            "seconds": result.seconds,
+            "states": result.states,
+            "transitions": result.transitions,
+            "stages": result.stages,
+            "signatures": result.signatures,
+            "measurements": result.measurements,
+            "cache_hits": result.cache_hits,
+        },
+        "kernels": {"before": result.kernels_before, "after": result.kernels_after},
+    }
+
+
+def _report(model: Model, result: OptimizeResult, outputs: _Outputs, *, to_stderr: bool) -> None:
+    if quiet():
+        return
+    from iosched.cli.tables import print_pairs
+
+    print_pairs(f"{model.name} on {result.device_name}", _rows(result), to_stderr=to_stderr)
+    written, schedule = outputs.names
+    files = [name for name in (written, schedule) if name not in (None, "-")]
+    lines = [f"Wrote {' and '.join(str(name) for name in files)}."] if files else []
+    if outputs.model.path is not None:
+        lines.append(f"Next:  iosched run {_shell_word(written)} --check")
+    for line in lines:
+        note(line) if to_stderr else click.echo(line)
+
+
+def _shell_word(text: str | None) -> str:
+    from shlex import quote
+
+    return quote(text or "-")
+
+
+def _rows(result: OptimizeResult) -> list[tuple[str, str]]:
+    from iosched.cli.tables import milliseconds
+
+    before_us = result.sequential_us if result.reference_us is None else result.reference_us
+    after_us = shipped_us(result)
+    others = f"sequential {milliseconds(result.sequential_us)}, greedy {milliseconds(result.greedy_us)}"
+    baseline = "sequential" if result.reference_us is None else "onnxruntime"
+    rows = [
+        ("before", f"{milliseconds(before_us)}  {baseline}"),
+        ("after", f"{milliseconds(after_us)}  {before_us / after_us:.2f}x" if after_us else "not known"),
+        ("shipped", f"{result.shipped}: {result.reason}"),
+        (
+            "other schedules",
+            f"sequential {milliseconds(result.sequential_us)}, greedy {milliseconds(result.greedy_us)}",
+        ),
+        ("kernels", f"{result.kernels_before} before, {result.kernels_after} after"),
+        ("search", _search_text(result)),
+        ("time spent", f"{result.seconds:.1f} s"),
+    ]
+    if result.cost == "analytic":
+        rows.insert(0, ("cost", "analytic: latencies are computed from a specification, not measured"))
+    return rows
+
+
+def shipped_us(result: OptimizeResult) -> float:
+    """Latency of what was shipped: measured where it was, predicted elsewhere."""
+    if result.shipped == "reference" and result.reference_us is not None:
+        return result.reference_us
+    if result.shipped == "sequential":
+        return result.sequential_us
+    return result.predicted_us if result.measured_us is None else result.measured_us
+
+
+def _search_text(result: OptimizeResult) -> str:
+    proven = "optimal under the measured stages" if result.optimal else "best found, not proven optimal"
+    measured = f"{result.measurements} stages measured, {result.cache_hits} from the profile database"
+    return f"{proven}; {measured}"
+
+
+def _dry_run(model: Model, pruning: tuple[int | None, int | None], as_json: bool) -> None:
+    from iosched.cli.inspect import inspection
+    from iosched.cli.tables import print_pairs
+
+    found = inspection(model, *pruning)
+    if as_json:
+        emit_json(found)
+        return
+    blocks = found["blocks"]
+    rows = [
+        ("operators", f"{found['operators']:,} in {len(blocks)} blocks"),
+        ("widest block", f"{max((block['width'] for block in blocks), default=0)} side by side"),
+        *((key, f"{sum(block[key] for block in blocks):,}") for key in ("states", "transitions", "stages")),
+        ("signatures", f"{sum(block['signatures'] for block in blocks):,} at most to measure; the search needs fewer"),
+    ]
+    print_pairs(f"{model.name}: the search that 'optimize' would make", rows, to_stderr=False)

@@ -1,0 +1,137 @@
+"""`iosched profile`: the database of measured stages."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from iosched.cli.options import json_option, profile_db_option, verbosity_options
+from iosched.cli.output import Destination, check_destinations, emit_json, note, write
+from iosched.models.errors import UsageError
+
+if TYPE_CHECKING:
+    from iosched.profiler.database import ProfileDatabase
+
+
+@click.group(name="profile", short_help="The database of measured stages: stats, clear, export, import.")
+@verbosity_options
+def command() -> None:
+    """The database of measured stages.
+
+    'optimize' keeps every measurement in it, so that a second run measures nothing and an interrupted one resumes.
+    """
+
+
+def _open(profile_db: Path | None) -> ProfileDatabase:
+    from iosched.profiler.database import ProfileDatabase, default_path
+
+    return ProfileDatabase(default_path() if profile_db is None else profile_db)
+
+
+@command.command()
+@profile_db_option
+@json_option
+@verbosity_options
+def stats(profile_db: Path | None, as_json: bool) -> None:
+    """Print what is known about each device."""
+    from iosched.cli.tables import print_columns
+
+    with _open(profile_db) as database:
+        found = database.stats()
+    if as_json:
+        devices = [
+            {
+                "device": device.device,
+                "measurements": device.measurements,
+                "samples": device.samples,
+                "oldest": device.oldest.isoformat(),
+                "newest": device.newest.isoformat(),
+            }
+            for device in found.devices
+        ]
+        path = None if found.path is None else str(found.path)
+        emit_json({"path": path, "nbytes": found.nbytes, "measurements": found.measurements, "devices": devices})
+        return
+    rows = [
+        [device_text(device.device), f"{device.measurements:,}", f"{device.samples:,}", f"{device.newest:%Y-%m-%d}"]
+        for device in found.devices
+    ]
+    title = f"{found.path or 'in memory'}: {found.measurements:,} measurements, {found.nbytes / 2**20:.1f} MiB"
+    print_columns(["device", "measurements", "samples", "newest"], rows, title=title)
+
+
+def device_text(key: str) -> str:
+    """A device key for people: its JSON fields on one line, or the key itself where it is none."""
+    try:
+        fields = json.loads(key)
+        versions = ", ".join(f"{name} {version}" for name, version in fields["versions"].items())
+        return f"{fields['name']}, {fields['threads']} threads, {fields['precision']}, {versions}"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return key
+
+
+@command.command()
+@profile_db_option
+@click.option("--device", metavar="KEY", help="Forget this device only (a key as 'stats --json' prints it).")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@verbosity_options
+def clear(profile_db: Path | None, device: str | None, yes: bool) -> None:
+    """Forget what was measured."""
+    with _open(profile_db) as database:
+        if not yes:
+            _confirm(database)
+        removed = database.clear(device)
+    note(f"Forgot {removed:,} measurements.")
+
+
+def _confirm(database: ProfileDatabase) -> None:
+    if not sys.stdin.isatty():
+        raise UsageError("nobody to ask whether to forget all measurements: say --yes")
+    count = database.stats().measurements
+    if not click.confirm(f"Forget up to {count:,} measurements in {database.path}?", err=True):
+        raise UsageError("nothing was forgotten")
+
+
+@command.command()
+@click.argument("file", metavar="FILE")
+@profile_db_option
+@verbosity_options
+def export(file: str, profile_db: Path | None) -> None:
+    """Write all measurements to FILE as JSON lines; '-' is stdout.
+
+    Read them on another machine with 'iosched profile import'.
+    """
+    destination = Destination.parse("FILE", file)
+    check_destinations([destination], inputs=[profile_db])
+    with _open(profile_db) as database:
+        lines = list(database.export_lines())
+    write(destination, "".join(f"{line}\n" for line in lines).encode())
+    note(f"Exported {len(lines):,} measurements.")
+
+
+@command.command(name="import")
+@click.argument("file", metavar="FILE")
+@profile_db_option
+@verbosity_options
+def import_(file: str, profile_db: Path | None) -> None:
+    """Add the measurements of FILE, as 'profile export' wrote it; '-' is stdin.
+
+    All lines are taken, or none; of two measurements of one stage the newer stays.
+    """
+    with _open(profile_db) as database:
+        added = database.import_lines(_lines(file))
+    note(f"Imported {added:,} measurements.")
+
+
+def _lines(file: str) -> Iterator[str]:
+    try:
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        yield from data.decode("utf-8").split("\n")  # not splitlines: names may hold U+2028
+    except OSError as error:
+        raise UsageError(f"{file}: {error.strerror}: give a file that 'iosched profile export' wrote") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{file}: no text: give a file that 'iosched profile export' wrote") from None

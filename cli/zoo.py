@@ -1,0 +1,59 @@
+"""`iosched zoo`: the bundled benchmark networks."""
+
+from __future__ import annotations
+
+import click
+from iosched.cli.options import json_option, verbosity_options
+from iosched.cli.output import Destination, check_destinations, emit_json, note, refuse_terminal, write
+
+
+@click.group(name="zoo", short_help="Bundled networks: list them, or export one as ONNX.")
+@verbosity_options
+def command() -> None:
+    """Bundled benchmark networks, with seeded weights.
+
+    'zoo:NAME' works wherever MODEL is taken.
+    """
+
+
+@command.command(name="list")
+@json_option
+@verbosity_options
+def list_(as_json: bool) -> None:
+    """Print the names of the bundled networks, one on each line."""
+    from iosched.models import zoo
+
+    if as_json:
+        emit_json({"networks": list(zoo.names())})
+        return
+    for name in zoo.names():
+        click.echo(name)
+
+
+@command.command()
+@click.argument("name")
+@click.option(
+    "-o",
+    "--output",
+    metavar="F",
+    help="Where to write the model; '-' is stdout. Default: NAME.onnx in the working folder.",
+)
+@verbosity_options
+def export(name: str, output: str | None) -> None:
+    """Write the network NAME as an ONNX file."""
+    from iosched.models import zoo
+
+    if output is not None:
+        _checked(output)
+    proto = zoo.build(name)
+    destination = _checked(output or f"{name}.onnx")
+    write(destination, proto.SerializeToString())
+    if destination.path is not None:
+        note(f"Wrote {destination.path}.")
+
+
+def _checked(output: str) -> Destination:
+    destination = Destination.parse("-o", output)
+    check_destinations([destination])
+    refuse_terminal(destination)
+    return destination

@@ -1,0 +1,230 @@
+"""A schedule as an SVG: time runs to the right, each column is a stage, each lane in it a group.
+
+Columns are as wide as their stages are long, down to what a label needs. Rows wrap like text, so a large network is a
+tall picture. The file stands alone: no script, no font, no link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from xml.sax.saxutils import escape
+
+from iosched.scheduler.drawing import (
+    Look,
+    block_latency_us,
+    count_text,
+    latency_text,
+    look_of,
+    schedule_latency_us,
+    stage_latency_us,
+)
+from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
+
+_WIDTH = 1200
+_MARGIN = 24
+_LANE = 30  # height of a lane, its gap included
+_GAP = 4
+_BOX_MIN = 58  # width of a box that still holds a short label
+_STAGE_TYPICAL = 92  # width of the median stage
+_STAGE_MAX = 300
+_BLOCK_GAP = 18
+_ROW_HEAD = 26  # block names above the lanes
+_ROW_FOOT = 34  # latencies below them, and air
+_CHAR = 6.4  # advance of a character of the labels
+
+_FONTS = "system-ui, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
+_HOW_TO_READ = "time runs to the right; what stands one above the other in a column runs at the same time"
+
+_COLOURS = {
+    "Conv": "#4c78a8", "ReluSepConv": "#7a5aa6", "Concat": "#8a8f98", "MaxPool": "#54a24b", "AveragePool": "#7fb069",
+    "GlobalAveragePool": "#9bbf72", "Add": "#e08a3c", "Sum": "#e08a3c", "Relu": "#d8a628", "Gemm": "#2a9d8f",
+    "MatMul": "#2a9d8f", "Softmax": "#c8553d",
+}  # fmt: skip
+_SPARE = ("#b279a2", "#9d755d", "#d67195", "#3d8b8b", "#6b7fd7", "#a0663a", "#5b8c5a", "#b5534c")
+_UNKNOWN = "#6f7b8a"
+
+
+@dataclass(frozen=True)
+class _Column:
+    """One stage at its place in a row."""
+
+    block: Block
+    number: int  # within its block, from 0
+    stage: Stage
+    x: float
+    width: float
+
+
+def draw_svg(schedule: Schedule, *, title: str, looks: Mapping[str, Look]) -> str:
+    """The picture as text of an SVG file.
+
+    Args:
+        schedule: what to draw.
+        title: headline; what is counted stands below it.
+        looks: how operators are shown; those missing show as their names, in one colour.
+    """
+    colours = _colours(schedule, looks)
+    rows = _rows(schedule)
+    parts: list[str] = []
+    y = 84.0
+    for row in rows:
+        parts += _draw_row(row, y, looks, colours)
+        y += _ROW_HEAD + max(len(column.stage.groups) for column in row) * _LANE + _ROW_FOOT
+    legend, height = _legend(schedule, colours, y + 8)
+    subtitle = _subtitle(schedule)
+    return "\n".join([*_head(height, title, subtitle), *parts, *legend, "</svg>", ""])
+
+
+def _subtitle(schedule: Schedule) -> str:
+    stages = list(schedule.stages)
+    operators = sum(len(stage.operators) for stage in stages)
+    counts = ((operators, "operator"), (len(stages), "stage"), (len(schedule.blocks), "block"))
+    text = " · ".join(count_text(count, word) for count, word in counts)
+    return f"{text} · {latency_text(schedule_latency_us(schedule))}"
+
+
+def _head(height: float, title: str, subtitle: str) -> Iterator[str]:
+    yield (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height:.0f}" '
+        f"viewBox=\"0 0 {_WIDTH} {height:.0f}\" font-family=\"system-ui, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif\">"
+    )
+    yield f'<rect width="{_WIDTH}" height="{height:.0f}" rx="10" fill="#ffffff"/>'
+    yield _text(_MARGIN, 36, title, size=19, weight="600")
+    yield _text(_MARGIN, 58, subtitle, size=13, fill="#5a6472")
+
+
+def _rows(schedule: Schedule) -> list[list[_Column]]:
+    """Columns in reading order, wrapped before a stage that does not fit; a block that fits whole is kept whole."""
+    scale = _scale(schedule)
+    rows: list[list[_Column]] = [[]]
+    x = float(_MARGIN)
+    for block in schedule.blocks:
+        widths = [_stage_width(stage, scale) for stage in block.stages]
+        total = sum(widths) + _GAP * len(widths)
+        if rows[-1] and x + total > _WIDTH - _MARGIN and total <= _WIDTH - 2 * _MARGIN:
+            rows.append([])
+            x = _MARGIN
+        for number, (stage, width) in enumerate(zip(block.stages, widths, strict=True)):
+            if rows[-1] and x + width > _WIDTH - _MARGIN:
+                rows.append([])
+                x = _MARGIN
+            rows[-1].append(_Column(block, number, stage, x, width))
+            x += width + _GAP
+        x += _BLOCK_GAP
+    return [row for row in rows if row]
+
+
+def _scale(schedule: Schedule) -> float:
+    """Pixels for a microsecond."""
+    known = [latency for stage in schedule.stages if (latency := stage_latency_us(stage))]
+    return _STAGE_TYPICAL / median(known) if known else 0.0
+
+
+def _stage_width(stage: Stage, scale: float) -> float:
+    boxes = max((len(group) for group in stage.groups), default=1)
+    least = boxes * (_BOX_MIN + _GAP) + 2 * _GAP
+    return max(least, min(_STAGE_MAX, (stage_latency_us(stage) or 0.0) * scale))
+
+
+def _draw_row(row: Sequence[_Column], y: float, looks: Mapping[str, Look], colours: Mapping[str, str]) -> list[str]:
+    parts: list[str] = []
+    for start, column in enumerate(row):
+        if start == 0 or row[start - 1].block is not column.block:
+            same = [other for other in row[start:] if other.block is column.block]
+            parts += _draw_block_head(same, y)
+        parts += _draw_stage(column, y + _ROW_HEAD, looks, colours)
+    return parts
+
+
+def _draw_block_head(columns: Sequence[_Column], y: float) -> Iterator[str]:
+    first, last = columns[0], columns[-1]
+    end = last.x + last.width
+    mark = "" if first.block.optimal else " *"
+    goes_on = "… " if first.number else ""
+    text = f"{goes_on}block {first.block.index}{mark}"
+    full = f"{text} · {latency_text(block_latency_us(first.block))}"
+    shown = full if block_latency_us(first.block) is not None and len(full) * _CHAR < end - first.x else text
+    yield _text(first.x, y + 12, _clipped(shown, end - first.x + _BLOCK_GAP), size=11.5, fill="#5a6472")
+    yield f'<path d="M{first.x:.1f} {y + 18:.1f}H{end:.1f}" stroke="#c9ced6" stroke-width="1.5"/>'
+
+
+def _draw_stage(column: _Column, y: float, looks: Mapping[str, Look], colours: Mapping[str, str]) -> Iterator[str]:
+    stage, height = column.stage, len(column.stage.groups) * _LANE
+    merge = stage.strategy is Strategy.MERGE
+    edge = ' stroke="#c8553d" stroke-width="1.5" stroke-dasharray="5 3"' if merge else ""
+    yield (
+        f'<rect x="{column.x:.1f}" y="{y:.1f}" width="{column.width:.1f}" height="{height}" rx="5" '
+        f'fill="#f1f3f6"{edge}/>'
+    )
+    for lane, group in enumerate(stage.groups):
+        width = (column.width - _GAP * (len(group) + 1)) / max(len(group), 1)
+        for place, name in enumerate(group):
+            x = column.x + _GAP + place * (width + _GAP)
+            yield from _draw_operator(name, x, y + lane * _LANE + 3, width, looks, colours)
+    latency_us = stage_latency_us(stage)
+    below = " ".join(filter(None, ["merge" if merge else "", "" if latency_us is None else latency_text(latency_us)]))
+    yield _text(column.x + column.width / 2, y + height + 14, below, size=10.5, fill="#5a6472", anchor="middle")
+
+
+def _draw_operator(
+    name: str, x: float, y: float, width: float, looks: Mapping[str, Look], colours: Mapping[str, str]
+) -> Iterator[str]:
+    look = look_of(name, looks)
+    tip = f"{name} ({look.label})" if look.type else name
+    yield f"<g><title>{_xml(tip)}</title>"
+    yield (
+        f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{_LANE - 6}" rx="4" '
+        f'fill="{colours.get(look.type, _UNKNOWN)}"/>'
+    )
+    label = _clipped(look.label, width - 6)
+    yield _text(x + width / 2, y + 16, label, size=11, fill="#ffffff", anchor="middle") + "</g>"
+
+
+def _legend(schedule: Schedule, colours: Mapping[str, str], y: float) -> tuple[list[str], float]:
+    """The legend and the height of the picture that ends with it."""
+    parts: list[str] = []
+    x = float(_MARGIN)
+    for name, colour in colours.items():
+        width = 26 + len(name) * 7.2
+        if x + width > _WIDTH - _MARGIN:
+            x, y = _MARGIN, y + 22
+        parts.append(f'<rect x="{x:.1f}" y="{y - 10:.1f}" width="12" height="12" rx="3" fill="{colour}"/>')
+        parts.append(_text(x + 18, y, name, size=12, fill="#3a4350"))
+        x += width + 10
+    remarks = [_HOW_TO_READ] + ["* not proven optimal"] * (not schedule.optimal)
+    if any(stage.strategy is Strategy.MERGE for stage in schedule.stages):
+        remarks.append("dashed: operators merged into one")
+    parts.append(_text(_MARGIN, y + 24, " · ".join(remarks), size=12, fill="#5a6472"))
+    return parts, y + 44
+
+
+def _colours(schedule: Schedule, looks: Mapping[str, Look]) -> dict[str, str]:
+    """A colour for every type in the schedule, in order of first appearance."""
+    spare = iter(_SPARE)
+    found: dict[str, str] = {}
+    for name in (name for stage in schedule.stages for name in stage.operators):
+        kind = look_of(name, looks).type
+        if kind and kind not in found:
+            found[kind] = _COLOURS.get(kind) or next(spare, _UNKNOWN)
+    return found
+
+
+def _text(
+    x: float, y: float, text: str, *, size: float, fill: str = "#1d242d", weight: str = "400", anchor: str = "start"
+) -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" font-weight="{weight}" fill="{fill}" '
+        f'text-anchor="{anchor}">{_xml(text)}</text>'
+    )
+
+
+def _clipped(text: str, width: float) -> str:
+    room = int(width / _CHAR)
+    return text if len(text) <= room else text[: max(room - 1, 1)] + "…"
+
+
+def _xml(text: str) -> str:
+    """Escaped; control characters, which XML cannot hold, are replaced."""
+    return escape("".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text))
