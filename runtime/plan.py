@@ -78,8 +78,14 @@ class ExecutionPlan:
     """Lanes are worker threads or CUDA streams: each runs its tasks in order.
 
     Invariant: every buffer that a task names is in `buffers`.
+
+    Attributes:
+        outputs: the graph outputs, each seen whole, in the graph's order; all in the spaces OUTPUT or DYNAMIC. Where it
+            is empty they are the OUTPUT buffers, which some task must then see whole, and the DYNAMIC ones that no
+            task reads.
     """
 
     lanes: tuple[tuple[Task, ...], ...]
     buffers: tuple[Buffer, ...]
     arena_nbytes: int
+    outputs: tuple[View, ...] = ()

@@ -1,1 +1,761 @@
-extern "C" __attribute__((visibility("default"))) int iosched_abi_version() { return 0; }
+// Walks execution plans: lanes of onnxruntime sessions on pinned worker threads.
+//
+// Plain C interface for ctypes. Neither Python's nor onnxruntime's headers are needed: the caller passes the address of
+// `OrtGetApiBase`, and entries of the function table are found by position. The table only ever grows at its end.
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+struct OrtStatus;
+struct OrtEnv;
+struct OrtSession;
+struct OrtSessionOptions;
+struct OrtMemoryInfo;
+struct OrtValue;
+struct OrtTypeAndShape;
+struct OrtPrepacked;
+struct OrtApiBase {
+  const void* (*GetApi)(uint32_t version);
+  const char* (*GetVersionString)();
+};
+
+namespace {
+
+// Raise with every change of the interface; native.py refuses a library of another version.
+constexpr int kAbiVersion = 1;
+// The oldest version of the table that has every entry named below.
+constexpr uint32_t kApiVersion = 13;
+constexpr uint32_t kAborted = INT32_MAX;
+// How long to spin before parking: waking a parked thread costs tens of microseconds.
+constexpr double kWaitSpinUs = 300.0;
+constexpr double kIdleSpinUs = 100.0;
+
+enum Space : int64_t { kArena = 0, kInput = 1, kOutput = 2, kDynamic = 3 };
+
+// --- onnxruntime --------------------------------------------------------------------------------------------------
+
+// Positions in `struct OrtApi` of onnxruntime_c_api.h; the same order stands, one line an entry, in onnxruntime's
+// csharp/src/Microsoft.ML.OnnxRuntime/NativeMethods.shared.cs.
+struct Api {
+  explicit Api(const void* const* table) {
+    const auto bind = [table](auto& function, size_t position) {
+      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(const_cast<void*>(table[position]));
+    };
+    bind(GetErrorMessage, 2);
+    bind(CreateEnv, 3);
+    bind(Run, 9);
+    bind(CreateSessionOptions, 10);
+    bind(SetGraphOptimizationLevel, 23);
+    bind(SetLogSeverityLevel, 22);
+    bind(SetIntraOpNumThreads, 24);
+    bind(SetInterOpNumThreads, 25);
+    bind(CreateTensorWithData, 49);
+    bind(IsTensor, 50);
+    bind(GetTensorData, 51);
+    bind(GetElementType, 60);
+    bind(GetDimensionsCount, 61);
+    bind(GetDimensions, 62);
+    bind(GetTypeAndShape, 65);
+    bind(CreateCpuMemoryInfo, 69);
+    bind(ReleaseEnv, 92);
+    bind(ReleaseStatus, 93);
+    bind(ReleaseMemoryInfo, 94);
+    bind(ReleaseSession, 95);
+    bind(ReleaseValue, 96);
+    bind(ReleaseTypeAndShape, 99);
+    bind(ReleaseSessionOptions, 100);
+    bind(AddSessionConfigEntry, 130);
+    bind(CreateAndRegisterAllocator, 144);
+    bind(AddInitializer, 150);
+    bind(CreatePrepacked, 166);
+    bind(ReleasePrepacked, 167);
+    bind(CreateSessionFromArrayPrepacked, 169);
+    bind(AddExternalInitializers, 210);
+  }
+
+  void check(OrtStatus* status) const {
+    if (status == nullptr) return;
+    const std::string message = take_message(status);
+    throw std::runtime_error(message);
+  }
+
+  std::string take_message(OrtStatus* status) const {
+    std::string message = GetErrorMessage(status);
+    ReleaseStatus(status);
+    return message;
+  }
+
+  const char* (*GetErrorMessage)(const OrtStatus*);
+  OrtStatus* (*CreateEnv)(int severity, const char* name, OrtEnv**);
+  OrtStatus* (*Run)(OrtSession*, const void* options, const char* const* input_names, const OrtValue* const* inputs,
+                    size_t n_inputs, const char* const* output_names, size_t n_outputs, OrtValue** outputs);
+  OrtStatus* (*CreateSessionOptions)(OrtSessionOptions**);
+  OrtStatus* (*SetGraphOptimizationLevel)(OrtSessionOptions*, int);
+  OrtStatus* (*SetLogSeverityLevel)(OrtSessionOptions*, int);
+  OrtStatus* (*SetIntraOpNumThreads)(OrtSessionOptions*, int);
+  OrtStatus* (*SetInterOpNumThreads)(OrtSessionOptions*, int);
+  OrtStatus* (*CreateTensorWithData)(const OrtMemoryInfo*, void*, size_t, const int64_t*, size_t, int, OrtValue**);
+  OrtStatus* (*IsTensor)(const OrtValue*, int*);
+  OrtStatus* (*GetTensorData)(OrtValue*, void**);
+  OrtStatus* (*GetElementType)(const OrtTypeAndShape*, int*);
+  OrtStatus* (*GetDimensionsCount)(const OrtTypeAndShape*, size_t*);
+  OrtStatus* (*GetDimensions)(const OrtTypeAndShape*, int64_t*, size_t);
+  OrtStatus* (*GetTypeAndShape)(const OrtValue*, OrtTypeAndShape**);
+  OrtStatus* (*CreateCpuMemoryInfo)(int allocator, int memory, OrtMemoryInfo**);
+  void (*ReleaseEnv)(OrtEnv*);
+  void (*ReleaseStatus)(OrtStatus*);
+  void (*ReleaseMemoryInfo)(OrtMemoryInfo*);
+  void (*ReleaseSession)(OrtSession*);
+  void (*ReleaseValue)(OrtValue*);
+  void (*ReleaseTypeAndShape)(OrtTypeAndShape*);
+  void (*ReleaseSessionOptions)(OrtSessionOptions*);
+  OrtStatus* (*AddSessionConfigEntry)(OrtSessionOptions*, const char*, const char*);
+  OrtStatus* (*CreateAndRegisterAllocator)(OrtEnv*, const OrtMemoryInfo*, const void* arena_config);
+  OrtStatus* (*AddInitializer)(OrtSessionOptions*, const char*, const OrtValue*);
+  OrtStatus* (*AddExternalInitializers)(OrtSessionOptions*, const char* const* names, const OrtValue* const*, size_t);
+  OrtStatus* (*CreatePrepacked)(OrtPrepacked**);
+  void (*ReleasePrepacked)(OrtPrepacked*);
+  OrtStatus* (*CreateSessionFromArrayPrepacked)(const OrtEnv*, const void*, size_t, const OrtSessionOptions*,
+                                                OrtPrepacked*, OrtSession**);
+};
+
+const Api load_api(const OrtApiBase* (*get_base)()) {
+  const OrtApiBase* base = get_base();
+  const void* table = base == nullptr ? nullptr : base->GetApi(kApiVersion);
+  if (table == nullptr) throw std::runtime_error("onnxruntime does not offer version 13 of its C interface");
+  return Api(static_cast<const void* const*>(table));
+}
+
+// What outlives every session: shared ownership makes the order in which Python lets go of things irrelevant.
+struct Environment {
+  explicit Environment(const OrtApiBase* (*get_base)()) : api(load_api(get_base)) {
+    api.check(api.CreateEnv(/*error*/ 3, "iosched", &env));
+    api.check(api.CreateCpuMemoryInfo(/*arena*/ 1, /*default*/ 0, &memory));
+    api.check(api.CreatePrepacked(&prepacked));
+    // One allocator for all sessions: hundreds of private arenas would be cold and large. onnxruntime has one
+    // environment a process, so a second runtime finds the allocator registered already.
+    OrtStatus* status = api.CreateAndRegisterAllocator(env, memory, nullptr);
+    if (status != nullptr) api.ReleaseStatus(status);
+  }
+  Environment(const Environment&) = delete;
+  ~Environment() {
+    if (prepacked != nullptr) api.ReleasePrepacked(prepacked);
+    if (memory != nullptr) api.ReleaseMemoryInfo(memory);
+    if (env != nullptr) api.ReleaseEnv(env);
+  }
+
+  OrtValue* tensor(void* data, size_t nbytes, const int64_t* shape, size_t rank, int type) const {
+    OrtValue* value = nullptr;
+    api.check(api.CreateTensorWithData(memory, data, nbytes, shape, rank, type, &value));
+    return value;
+  }
+
+  const Api api;
+  OrtEnv* env = nullptr;
+  OrtMemoryInfo* memory = nullptr;
+  OrtPrepacked* prepacked = nullptr;
+};
+
+struct Weight {
+  const char* name;
+  void* data;
+  int64_t nbytes;
+  int64_t type;
+  int64_t rank;
+  const int64_t* shape;
+};
+
+struct Options {
+  explicit Options(const Api& api) : api(api) {
+    api.check(api.CreateSessionOptions(&options));
+    api.check(api.SetLogSeverityLevel(options, 3));
+    api.check(api.SetGraphOptimizationLevel(options, 0));
+    api.check(api.SetIntraOpNumThreads(options, 1));
+    api.check(api.SetInterOpNumThreads(options, 1));
+    api.check(api.AddSessionConfigEntry(options, "session.use_env_allocators", "1"));
+  }
+  Options(const Options&) = delete;
+  ~Options() {
+    if (options != nullptr) api.ReleaseSessionOptions(options);
+  }
+  const Api& api;
+  OrtSessionOptions* options = nullptr;
+};
+
+struct Session {
+  Session(std::shared_ptr<Environment> environment, const void* model, size_t nbytes, const Weight* weights,
+          size_t n_weights, std::vector<std::string> inputs, std::vector<std::string> outputs)
+      : environment(std::move(environment)), inputs(std::move(inputs)), outputs(std::move(outputs)) {
+    try {
+      create(model, nbytes, weights, n_weights);
+    } catch (...) {
+      release();
+      throw;
+    }
+    for (const std::string& name : this->inputs) input_names.push_back(name.c_str());
+    for (const std::string& name : this->outputs) output_names.push_back(name.c_str());
+  }
+  Session(const Session&) = delete;
+  ~Session() { release(); }
+
+  void create(const void* model, size_t nbytes, const Weight* weights, size_t n_weights) {
+    const Api& api = environment->api;
+    const Options options(api);
+    std::vector<const char*> names;
+    for (size_t i = 0; i < n_weights; ++i) {
+      const Weight& weight = weights[i];
+      values.push_back(
+          environment->tensor(weight.data, weight.nbytes, weight.shape, weight.rank, static_cast<int>(weight.type)));
+      names.push_back(weight.name);
+      // This shares memory, and lets packed copies of the weight (Gemm, MatMul) be shared between sessions as well.
+      api.check(api.AddInitializer(options.options, weight.name, values.back()));
+    }
+    OrtStatus* status = load(model, nbytes, options);
+    if (status != nullptr && n_weights > 0) {
+      // onnxruntime looked for the placeholder's file before it looked at the values: replace the placeholders too,
+      // which costs a passing copy.
+      api.ReleaseStatus(status);
+      api.check(api.AddExternalInitializers(options.options, names.data(), values.data(), n_weights));
+      status = load(model, nbytes, options);
+    }
+    api.check(status);
+  }
+
+  OrtStatus* load(const void* model, size_t nbytes, const Options& options) {
+    return environment->api.CreateSessionFromArrayPrepacked(environment->env, model, nbytes, options.options,
+                                                            environment->prepacked, &session);
+  }
+
+  void release() {
+    if (session != nullptr) environment->api.ReleaseSession(session);
+    for (OrtValue* value : values) environment->api.ReleaseValue(value);
+    session = nullptr;
+    values.clear();
+  }
+
+  std::shared_ptr<Environment> environment;
+  std::vector<std::string> inputs, outputs;
+  std::vector<const char*> input_names, output_names;
+  std::vector<OrtValue*> values;  // onnxruntime shares their memory as long as the session lives
+  OrtSession* session = nullptr;
+};
+
+// --- signals and threads ------------------------------------------------------------------------------------------
+
+inline void pause() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield" ::: "memory");
+#endif
+}
+
+double now_us() {
+  timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_nsec) * 1e-3;
+}
+
+// One pause takes 5 to 50 ns, depending on the processor.
+double pauses_per_us() {
+  const double start = now_us();
+  for (int i = 0; i < 2000; ++i) pause();
+  return 2000.0 / std::max(now_us() - start, 1.0);
+}
+
+// A counter that one thread raises and others wait for; it may wrap around. Both sides are sequentially consistent: either the waiter sees
+// the new value or the writer sees the sleeper.
+struct alignas(64) Signal {
+  void publish(uint32_t next) {
+    value.store(next, std::memory_order_seq_cst);
+    if (sleepers.load(std::memory_order_seq_cst) != 0) {
+      syscall(SYS_futex, reinterpret_cast<uint32_t*>(&value), FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
+    }
+  }
+
+  static bool reached(uint32_t seen, uint32_t least) { return static_cast<int32_t>(seen - least) >= 0; }
+
+  void wait(uint32_t least, int64_t spins) {
+    for (int64_t i = 0; i <= spins; ++i) {
+      if (reached(value.load(std::memory_order_acquire), least)) return;
+      pause();
+    }
+    sleepers.fetch_add(1, std::memory_order_seq_cst);
+    for (uint32_t seen; !reached(seen = value.load(std::memory_order_seq_cst), least);) {
+      syscall(SYS_futex, reinterpret_cast<uint32_t*>(&value), FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
+    }
+    sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  }
+
+  std::atomic<uint32_t> value{0};
+  std::atomic<uint32_t> sleepers{0};
+};
+
+bool pin(int cpu) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (cpu < 0 || cpu >= CPU_SETSIZE) return false;
+  CPU_SET(cpu, &set);
+  return sched_setaffinity(0, sizeof(set), &set) == 0;
+}
+
+// Pins the calling thread for one run and gives it back as it was.
+struct Pinned {
+  explicit Pinned(int cpu) { restore = sched_getaffinity(0, sizeof(before), &before) == 0 && pin(cpu); }
+  Pinned(const Pinned&) = delete;
+  ~Pinned() {
+    if (restore) sched_setaffinity(0, sizeof(before), &before);
+  }
+  cpu_set_t before;
+  bool restore = false;
+};
+
+struct Job {
+  virtual ~Job() = default;
+  virtual void run_lane(size_t lane) = 0;
+  virtual int cpu(size_t lane) const = 0;
+};
+
+struct Worker {
+  Worker(size_t lane, int64_t idle_spins) : lane(lane), idle_spins(idle_spins), thread([this] { loop(); }) {}
+  Worker(const Worker&) = delete;
+  ~Worker() {
+    job = nullptr;
+    start.publish(++runs);
+    thread.join();
+  }
+
+  void begin(Job* next) {
+    job = next;
+    start.publish(++runs);
+  }
+
+  void finish(int64_t spins) { done.wait(runs, spins); }
+
+  void loop() {
+    for (uint32_t seen = 1;; ++seen) {
+      start.wait(seen, idle_spins);
+      if (job == nullptr) return;
+      if (job->cpu(lane) != cpu) {
+        cpu = job->cpu(lane);
+        pin(cpu);
+      }
+      job->run_lane(lane);
+      done.publish(seen);
+    }
+  }
+
+  const size_t lane;
+  const int64_t idle_spins;
+  Job* job = nullptr;
+  uint32_t runs = 0;
+  int cpu = -1;
+  Signal start, done;
+  std::thread thread;  // last: it reads the others
+};
+
+struct Memory {
+  explicit Memory(size_t nbytes) : nbytes(std::max<size_t>(nbytes, 1 << 16)) {
+    data = mmap(nullptr, this->nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED) throw std::runtime_error("no memory for an arena of " + std::to_string(nbytes) + " bytes");
+    madvise(data, this->nbytes, MADV_HUGEPAGE);
+  }
+  Memory(const Memory&) = delete;
+  ~Memory() { munmap(data, nbytes); }
+  const size_t nbytes;
+  void* data;
+};
+
+// Threads, arena and environment that all executors of one runtime take turns to use.
+struct Runtime {
+  explicit Runtime(const OrtApiBase* (*get_base)()) : environment(std::make_shared<Environment>(get_base)) {}
+
+  // Executors that were built on a smaller arena keep it; new ones share the larger.
+  std::shared_ptr<Memory> arena(size_t nbytes) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (memory == nullptr || memory->nbytes < nbytes) memory = std::make_shared<Memory>(nbytes);
+    return memory;
+  }
+
+  void need_workers(size_t count) {
+    while (workers.size() < count) {
+      workers.push_back(
+          std::make_unique<Worker>(workers.size() + 1, static_cast<int64_t>(spins_per_us * kIdleSpinUs)));
+    }
+  }
+
+  std::shared_ptr<Environment> environment;
+  std::mutex mutex;  // held for a run
+  std::shared_ptr<Memory> memory;
+  const double spins_per_us = pauses_per_us();
+  std::vector<std::unique_ptr<Worker>> workers;
+};
+
+// --- executor -----------------------------------------------------------------------------------------------------
+
+// The flat list of integers in which native.py passes a plan.
+struct Words {
+  int64_t next() {
+    if (at == count) throw std::runtime_error("the plan's description ends early");
+    return data[at++];
+  }
+  size_t index(size_t limit) {
+    const int64_t word = next();
+    if (word < 0 || static_cast<size_t>(word) >= limit) throw std::runtime_error("the plan's description is broken");
+    return static_cast<size_t>(word);
+  }
+  const int64_t* data;
+  size_t count;
+  size_t at = 0;
+};
+
+// A view of a buffer. Dynamic ones hold what the last run computed.
+struct Slot {
+  int64_t space = kArena;
+  int64_t index = 0;   // of the input or output array
+  int64_t offset = 0;  // from the start of arena or array
+  int64_t nbytes = 0;
+  int type = 0;
+  std::vector<int64_t> shape;
+  void* data = nullptr;
+  OrtValue* value = nullptr;
+};
+
+struct Wait {
+  size_t lane;
+  uint32_t steps;
+};
+
+struct Task {
+  std::shared_ptr<Session> session;  // none: a copy
+  std::vector<size_t> reads, writes;
+  std::vector<Wait> waits;
+  std::vector<const OrtValue*> inputs;
+  std::vector<OrtValue*> outputs;
+  bool fixed = true;  // touches the arena alone, so `inputs` and `outputs` never change
+};
+
+struct Executor final : Job {
+  Executor(std::shared_ptr<Runtime> runtime, Words words) : runtime(std::move(runtime)) {
+    try {
+      read(words);
+      refuse_deadlock();
+      bind_arena();
+    } catch (...) {
+      release();
+      throw;
+    }
+  }
+  Executor(const Executor&) = delete;
+  ~Executor() override { release(); }
+
+  void run(void* const* inputs, void* const* outputs, size_t repeats, double* times_us) {
+    const std::lock_guard<std::mutex> lock(runtime->mutex);
+    bind_arrays(inputs, outputs);
+    runtime->need_workers(lanes.size() - 1);
+    const Pinned pinned(cpus[0]);
+    for (size_t i = 0; i < repeats; ++i) {
+      release_dynamic();
+      const double start = now_us();
+      run_once();
+      times_us[i] = now_us() - start;
+      if (failed.load()) throw std::runtime_error(message);
+    }
+  }
+
+  int cpu(size_t lane) const override { return cpus[lane]; }
+
+  void run_lane(size_t lane) override {
+    uint32_t done = 0;
+    for (Task& task : lanes[lane]) {
+      for (const Wait& wait : task.waits) progress[wait.lane].wait(wait.steps, spins);
+      if (failed.load(std::memory_order_relaxed) || !execute(task)) {
+        // Whoever waits for this lane goes on, sees `failed`, and stops too.
+        progress[lane].publish(kAborted);
+        return;
+      }
+      progress[lane].publish(++done);
+    }
+  }
+
+  void release_dynamic() {
+    for (Slot& slot : slots) {
+      if (slot.space != kDynamic || slot.value == nullptr) continue;
+      api().ReleaseValue(slot.value);
+      slot.value = nullptr;
+    }
+  }
+
+  const Api& api() const { return runtime->environment->api; }
+
+  std::vector<Slot> slots;
+
+ private:
+  void read(Words& words) {
+    arena = runtime->arena(static_cast<size_t>(words.next()));
+    slots.resize(static_cast<size_t>(words.next()));
+    for (Slot& slot : slots) read_slot(words, slot);
+    lanes.resize(static_cast<size_t>(words.next()));
+    for (size_t i = 0; i < lanes.size(); ++i) cpus.push_back(static_cast<int>(words.next()));
+    for (std::vector<Task>& lane : lanes) {
+      lane.resize(static_cast<size_t>(words.next()));
+      for (Task& task : lane) read_task(words, task);
+    }
+    progress = std::vector<Signal>(lanes.size());
+    std::vector<int> distinct(cpus);
+    std::sort(distinct.begin(), distinct.end());
+    distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
+    // Lanes that share a core must not spin: the one they wait for cannot run meanwhile.
+    spins = distinct.size() < lanes.size() ? 0 : static_cast<int64_t>(runtime->spins_per_us * kWaitSpinUs);
+  }
+
+  void read_slot(Words& words, Slot& slot) {
+    slot.space = words.next();
+    slot.index = words.next();
+    slot.offset = words.next();
+    slot.nbytes = words.next();
+    slot.type = static_cast<int>(words.next());
+    slot.shape.resize(static_cast<size_t>(words.next()));
+    for (int64_t& extent : slot.shape) extent = words.next();
+    if (slot.space != kArena) return;
+    if (slot.offset < 0 || slot.nbytes < 0 || static_cast<size_t>(slot.offset + slot.nbytes) > arena->nbytes) {
+      throw std::runtime_error("a view of the plan lies outside its arena");
+    }
+  }
+
+  void read_task(Words& words, Task& task) {
+    const auto* session = reinterpret_cast<const std::shared_ptr<Session>*>(words.next());
+    if (session != nullptr) task.session = *session;
+    for (std::vector<size_t>* list : {&task.reads, &task.writes}) {
+      list->resize(static_cast<size_t>(words.next()));
+      for (size_t& slot : *list) {
+        slot = words.index(slots.size());
+        task.fixed &= slots[slot].space == kArena;
+      }
+    }
+    task.waits.resize(static_cast<size_t>(words.next()));
+    for (Wait& wait : task.waits) {
+      wait.lane = words.index(lanes.size());
+      wait.steps = static_cast<uint32_t>(words.next());
+    }
+    task.inputs.resize(task.reads.size());
+    task.outputs.resize(task.writes.size());
+    if (task.session != nullptr && (task.session->inputs.size() != task.reads.size() ||
+                                    task.session->outputs.size() != task.writes.size())) {
+      throw std::runtime_error("a task of the plan does not fit its program's inputs and outputs");
+    }
+  }
+
+  // A plan that cannot end is refused here: a thread that waits for ever could not be stopped.
+  void refuse_deadlock() const {
+    std::vector<size_t> done(lanes.size());
+    const auto ready = [&](const Task& task) {
+      return std::all_of(task.waits.begin(), task.waits.end(), [&](Wait w) { return done[w.lane] >= w.steps; });
+    };
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (size_t i = 0; i < lanes.size(); ++i) {
+        for (; done[i] < lanes[i].size() && ready(lanes[i][done[i]]); ++done[i]) moved = true;
+      }
+    }
+    for (size_t i = 0; i < lanes.size(); ++i) {
+      if (done[i] < lanes[i].size()) throw std::runtime_error("the lanes of the plan wait for each other for ever");
+    }
+  }
+
+  void bind(Slot& slot, void* data) {
+    if (slot.value != nullptr && slot.data == data) return;
+    if (slot.value != nullptr) api().ReleaseValue(slot.value);
+    slot.value = nullptr;
+    slot.value = runtime->environment->tensor(data, static_cast<size_t>(slot.nbytes), slot.shape.data(),
+                                              slot.shape.size(), slot.type);
+    slot.data = data;
+  }
+
+  void bind_arena() {
+    for (Slot& slot : slots) {
+      if (slot.space == kArena) bind(slot, static_cast<char*>(arena->data) + slot.offset);
+    }
+    for (std::vector<Task>& lane : lanes) {
+      for (Task& task : lane) {
+        if (task.fixed) bind_task(task);
+      }
+    }
+  }
+
+  void bind_arrays(void* const* inputs, void* const* outputs) {
+    for (Slot& slot : slots) {
+      if (slot.space == kInput) bind(slot, static_cast<char*>(inputs[slot.index]) + slot.offset);
+      if (slot.space == kOutput) bind(slot, static_cast<char*>(outputs[slot.index]) + slot.offset);
+    }
+  }
+
+  void bind_task(Task& task) {
+    for (size_t i = 0; i < task.reads.size(); ++i) task.inputs[i] = slots[task.reads[i]].value;
+    for (size_t i = 0; i < task.writes.size(); ++i) task.outputs[i] = slots[task.writes[i]].value;
+  }
+
+  void run_once() {
+    for (Signal& lane : progress) lane.value.store(0, std::memory_order_relaxed);
+    failed.store(false, std::memory_order_relaxed);
+    for (size_t i = 1; i < lanes.size(); ++i) runtime->workers[i - 1]->begin(this);
+    run_lane(0);
+    for (size_t i = 1; i < lanes.size(); ++i) runtime->workers[i - 1]->finish(spins);
+  }
+
+  bool execute(Task& task) {
+    if (!task.fixed) bind_task(task);
+    if (task.session == nullptr) {
+      const Slot& target = slots[task.writes[0]];
+      std::memmove(target.data, slots[task.reads[0]].data, static_cast<size_t>(target.nbytes));
+      return true;
+    }
+    const Session& session = *task.session;
+    OrtStatus* status =
+        api().Run(session.session, nullptr, session.input_names.data(), task.inputs.data(), task.inputs.size(),
+                  session.output_names.data(), task.outputs.size(), task.outputs.data());
+    if (status != nullptr) return fail(api().take_message(status));
+    if (!task.fixed) keep_dynamic(task);
+    return true;
+  }
+
+  void keep_dynamic(Task& task) {
+    for (size_t i = 0; i < task.writes.size(); ++i) {
+      if (slots[task.writes[i]].space == kDynamic) slots[task.writes[i]].value = task.outputs[i];
+    }
+  }
+
+  bool fail(const std::string& why) {
+    const std::lock_guard<std::mutex> lock(message_mutex);
+    if (!failed.load()) message = why;
+    failed.store(true);
+    return false;
+  }
+
+  void release() {
+    for (Slot& slot : slots) {
+      if (slot.value != nullptr) api().ReleaseValue(slot.value);
+      slot.value = nullptr;
+    }
+  }
+
+  std::shared_ptr<Runtime> runtime;
+  std::shared_ptr<Memory> arena;
+  std::vector<std::vector<Task>> lanes;
+  std::vector<int> cpus;
+  std::vector<Signal> progress;
+  int64_t spins = 0;
+  std::atomic<bool> failed{false};
+  std::mutex message_mutex;
+  std::string message;
+};
+
+// --- C interface --------------------------------------------------------------------------------------------------
+
+constexpr size_t kErrorBytes = 2048;
+
+template <typename Body>
+auto guarded(char* error, Body body) -> decltype(body()) {
+  error[0] = '\0';
+  try {
+    return body();
+  } catch (const std::exception& problem) {
+    std::strncpy(error, problem.what(), kErrorBytes - 1);
+    error[kErrorBytes - 1] = '\0';
+    if (error[0] == '\0') std::strcpy(error, "unknown error");
+  }
+  return {};
+}
+
+using RuntimeHandle = std::shared_ptr<Runtime>;
+using SessionHandle = std::shared_ptr<Session>;
+
+std::vector<std::string> strings(const char* const* names, size_t count) { return {names, names + count}; }
+
+}  // namespace
+
+#define IOSCHED_EXPORT extern "C" __attribute__((visibility("default")))
+
+IOSCHED_EXPORT int iosched_abi_version() { return kAbiVersion; }
+
+IOSCHED_EXPORT void* iosched_runtime_create(const void* get_base, char* error) {
+  return guarded(error, [&]() -> void* {
+    using GetBase = const OrtApiBase* (*)();
+    return new RuntimeHandle(std::make_shared<Runtime>(reinterpret_cast<GetBase>(const_cast<void*>(get_base))));
+  });
+}
+
+IOSCHED_EXPORT void iosched_runtime_release(void* runtime) { delete static_cast<RuntimeHandle*>(runtime); }
+
+IOSCHED_EXPORT void* iosched_session_create(void* runtime, const void* model, size_t nbytes, const Weight* weights,
+                                            size_t n_weights, const char* const* inputs, size_t n_inputs,
+                                            const char* const* outputs, size_t n_outputs, char* error) {
+  return guarded(error, [&]() -> void* {
+    const std::shared_ptr<Environment>& environment = (*static_cast<RuntimeHandle*>(runtime))->environment;
+    return new SessionHandle(std::make_shared<Session>(environment, model, nbytes, weights, n_weights,
+                                                       strings(inputs, n_inputs), strings(outputs, n_outputs)));
+  });
+}
+
+IOSCHED_EXPORT void iosched_session_release(void* session) { delete static_cast<SessionHandle*>(session); }
+
+IOSCHED_EXPORT void* iosched_executor_create(void* runtime, const int64_t* words, size_t count, char* error) {
+  return guarded(error, [&]() -> void* {
+    return new Executor(*static_cast<RuntimeHandle*>(runtime), Words{words, count});
+  });
+}
+
+IOSCHED_EXPORT void iosched_executor_release(void* executor) { delete static_cast<Executor*>(executor); }
+
+IOSCHED_EXPORT int iosched_executor_run(void* executor, void* const* inputs, void* const* outputs, size_t repeats,
+                                        double* times_us, char* error) {
+  return guarded(error, [&]() -> int {
+    static_cast<Executor*>(executor)->run(inputs, outputs, repeats, times_us);
+    return 1;
+  });
+}
+
+// Looks at what the last run left in a dynamic slot: type, rank, up to 16 extents, and the data.
+IOSCHED_EXPORT int iosched_executor_dynamic(void* executor, size_t slot, int64_t* description, void** data,
+                                            char* error) {
+  return guarded(error, [&]() -> int {
+    const auto* self = static_cast<Executor*>(executor);
+    const Api& api = self->api();
+    OrtValue* value = self->slots.at(slot).value;
+    int is_tensor = 0;
+    if (value != nullptr) api.check(api.IsTensor(value, &is_tensor));
+    if (is_tensor == 0) throw std::runtime_error("the output is not a tensor");
+    OrtTypeAndShape* shape = nullptr;
+    api.check(api.GetTypeAndShape(value, &shape));
+    const std::unique_ptr<OrtTypeAndShape, decltype(api.ReleaseTypeAndShape)> owner(shape, api.ReleaseTypeAndShape);
+    int type = 0;
+    size_t rank = 0;
+    api.check(api.GetElementType(shape, &type));
+    api.check(api.GetDimensionsCount(shape, &rank));
+    if (rank > 16) throw std::runtime_error("the output has more than 16 dimensions");
+    api.check(api.GetDimensions(shape, description + 2, rank));
+    description[0] = type;
+    description[1] = static_cast<int64_t>(rank);
+    api.check(api.GetTensorData(value, data));
+    return 1;
+  });
+}
+
+IOSCHED_EXPORT void iosched_executor_release_dynamic(void* executor) {
+  static_cast<Executor*>(executor)->release_dynamic();
+}

@@ -1,0 +1,173 @@
+"""What goes into a plan and comes out of it, as arrays: names, element types, shapes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from iosched.models.errors import UsageError
+from iosched.runtime.cpu.program import Copy, Kernel
+from iosched.runtime.plan import ExecutionPlan, Space, Task, View
+
+# Codes of ONNX's TensorProto.DataType, which onnxruntime uses too; names as in TensorSpec.
+ELEMENT_TYPE: Mapping[str, int] = {
+    "float32": 1,
+    "uint8": 2,
+    "int8": 3,
+    "uint16": 4,
+    "int16": 5,
+    "int32": 6,
+    "int64": 7,
+    "bool": 9,
+    "float16": 10,
+    "float64": 11,
+    "uint32": 12,
+    "uint64": 13,
+    "complex64": 14,
+    "complex128": 15,
+    "bfloat16": 16,
+    "float8_e4m3fn": 17,
+    "float8_e4m3fnuz": 18,
+    "float8_e5m2": 19,
+    "float8_e5m2fnuz": 20,
+}
+DTYPE_NAME: Mapping[int, str] = {code: name for name, code in ELEMENT_TYPE.items()}
+
+_ALIGNMENT_NBYTES = 64
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The numpy dtype of that name, those of `ml_dtypes` included."""
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes
+
+        return np.dtype(getattr(ml_dtypes, name))
+
+
+def aligned_empty(nbytes: int) -> np.ndarray:
+    """Uninitialized bytes that start at a cache line: `(nbytes,) uint8`."""
+    raw = np.empty(nbytes + _ALIGNMENT_NBYTES, np.uint8)
+    start = -raw.ctypes.data % _ALIGNMENT_NBYTES
+    return raw[start : start + nbytes]
+
+
+def output_array(view: View) -> np.ndarray:
+    """A new array for a graph output of known shape."""
+    dtype = numpy_dtype(view.dtype)
+    return aligned_empty(view.nbytes).view(dtype).reshape(view.shape or ())
+
+
+def tasks_of(plan: ExecutionPlan) -> Iterator[Task]:
+    """All tasks, lane by lane."""
+    return (task for lane in plan.lanes for task in lane)
+
+
+def input_views(plan: ExecutionPlan) -> tuple[View, ...]:
+    """One view for each input array that the plan names; its shape is None where tasks see only parts of it."""
+    size = {buffer.name: buffer.nbytes for buffer in plan.buffers if buffer.space is Space.INPUT}
+    reads = [view for task in tasks_of(plan) for view in task.reads if view.buffer in size]
+    whole = _whole_views(reads, size)
+    dtype = {view.buffer: view.dtype for view in reads}
+    return tuple(
+        whole.get(name) or View(name, dtype.get(name, "uint8"), None, nbytes=nbytes) for name, nbytes in size.items()
+    )
+
+
+def output_views(plan: ExecutionPlan) -> tuple[View, ...]:
+    """The graph outputs, each seen whole, in the order of `run`'s result.
+
+    Raises:
+        ValueError: if the plan tells neither `outputs` nor the shape of one of them.
+    """
+    if plan.outputs:
+        return plan.outputs
+    size = {buffer.name: buffer.nbytes for buffer in plan.buffers if buffer.space is Space.OUTPUT}
+    whole = _whole_views((view for task in tasks_of(plan) for view in (*task.writes, *task.reads)), size)
+    if unknown := [name for name in size if name not in whole]:
+        raise ValueError(f"the plan does not tell the shape of its output {unknown[0]!r}")
+    return (*(whole[name] for name in size), *_unread_dynamic(plan))
+
+
+def _whole_views(views: Iterable[View], size: Mapping[str, int]) -> dict[str, View]:
+    return {view.buffer: view for view in views if view.shape is not None and size.get(view.buffer) == view.nbytes}
+
+
+def _unread_dynamic(plan: ExecutionPlan) -> list[View]:
+    dynamic = {buffer.name for buffer in plan.buffers if buffer.space is Space.DYNAMIC}
+    read = {view.buffer for task in tasks_of(plan) for view in task.reads}
+    return [view for task in tasks_of(plan) for view in task.writes if view.buffer in dynamic - read]
+
+
+def checked_inputs(expected: tuple[View, ...], given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """The arrays in the order of `expected`, C-contiguous.
+
+    Raises:
+        UsageError: if one is missing, or is of another type or shape than the plan was made for.
+    """
+    return [_checked(view, given) for view in expected]
+
+
+def _checked(view: View, given: Mapping[str, np.ndarray]) -> np.ndarray:
+    if view.buffer not in given:
+        raise UsageError(f"input {view.buffer!r} is missing; given: {', '.join(given) or 'none'}")
+    array = np.asarray(given[view.buffer])
+    fits = array.nbytes == view.nbytes if view.shape is None else array.shape == view.shape
+    if view.dtype == "string" or view.shape is None:
+        return _contiguous(array, view, fits)
+    return _contiguous(array, view, fits and array.dtype == numpy_dtype(view.dtype))
+
+
+def _contiguous(array: np.ndarray, view: View, fits: bool) -> np.ndarray:
+    if not fits:
+        wanted = f"{view.nbytes} bytes" if view.shape is None else f"{view.dtype} of shape {view.shape}"
+        raise UsageError(f"input {view.buffer!r} must be {wanted}, not {array.dtype} of shape {array.shape}")
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+
+
+def check_kernels(plan: ExecutionPlan, kernels: tuple[Kernel, ...]) -> None:
+    """Checks that every task has a kernel that takes as many views as it has.
+
+    Raises:
+        ValueError: naming the first task that has none.
+    """
+    space = {buffer.name: buffer.space for buffer in plan.buffers}
+    for task in tasks_of(plan):
+        if not 0 <= task.kernel < len(kernels):
+            raise ValueError(f"task {task.name!r} names kernel {task.kernel} of {len(kernels)}")
+        kernel = kernels[task.kernel]
+        wanted = (1, 1) if isinstance(kernel, Copy) else (len(kernel.inputs), len(kernel.outputs))
+        if (len(task.reads), len(task.writes)) != wanted:
+            raise ValueError(f"task {task.name!r} does not fit the inputs and outputs of its kernel")
+        views = (*task.reads, *task.writes)
+        if isinstance(kernel, Copy) and any(space[view.buffer] is Space.DYNAMIC for view in views):
+            raise ValueError(f"task {task.name!r} copies a buffer whose size is not known")
+
+
+def default_cpus(lanes: int) -> tuple[int, ...]:
+    """A processor for each lane: one thread of every physical core first, among those this process may use.
+
+    A single lane gets -1, no processor of its own: the system places it better than any fixed choice.
+    """
+    if lanes == 1:
+        return (-1,)
+    allowed = sorted(os.sched_getaffinity(0))
+    first = [cpu for cpu in allowed if cpu == min(_siblings(cpu) & set(allowed), default=cpu)]
+    ordered = first + [cpu for cpu in allowed if cpu not in first]
+    return tuple(ordered[lane % len(ordered)] for lane in range(lanes))
+
+
+@cache
+def _siblings(cpu: int) -> frozenset[int]:
+    """Processors that share a physical core with `cpu`, itself included; it alone where that is not known."""
+    path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+    try:
+        parts = [part.split("-") for part in path.read_text().strip().split(",")]
+        return frozenset(number for part in parts for number in range(int(part[0]), int(part[-1]) + 1))
+    except (OSError, ValueError):
+        return frozenset((cpu,))
