@@ -1,0 +1,131 @@
+"""Whether two runs of a model computed the same.
+
+An error is measured against the tensor's own scale, max |expected|, and not element by element: another order of
+summation leaves absolute errors of about the same size everywhere in a tensor, so an element near zero has a large
+relative error of its own that says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import numpy as np
+
+HALF_RTOL = 2e-2
+"""Tolerance of 16-bit floats: a few units in the last place of bfloat16, a few dozen of float16."""
+
+STEP_DTYPES = ("int8", "uint8")
+"""Outputs of quantised models. A value on the edge between two steps may fall to either side when the arithmetic before
+it is fused differently, so one step of difference passes. ONNX gives indices and counts as int64, which are compared
+exactly, as all other integers are."""
+
+
+_TENSORS = (np.ndarray, np.generic, float, int)
+
+
+@dataclass(frozen=True)
+class Check:
+    """How far outputs are from what was expected.
+
+    Attributes:
+        max_abs: largest absolute difference over all outputs; infinite where they cannot be compared.
+        max_rel: largest difference relative to the scale of its tensor.
+        passed: whether every output is within its tolerance.
+        reasons: for people: what failed, one line for each output.
+    """
+
+    max_abs: float
+    max_rel: float
+    passed: bool
+    reasons: tuple[str, ...] = ()
+
+
+def compare(outputs: Mapping[str, Any], expected: Mapping[str, Any], *, rtol: float = 1e-4) -> Check:
+    """Compares outputs by name: arrays, and lists and dicts of them for ONNX sequences and maps.
+
+    Floats pass within `rtol` of the tensor's scale (16-bit ones within at least `HALF_RTOL`), `STEP_DTYPES` within one
+    step, the rest when equal. NaN and infinities must stand in the same places. O(elements).
+    """
+    checks = [_missing(f"output {name!r} is missing") for name in expected if name not in outputs]
+    checks += [_missing(f"output {name!r} was not expected") for name in outputs if name not in expected]
+    checks += [_compare_value(name, outputs[name], expected[name], rtol) for name in expected if name in outputs]
+    return _combine(checks)
+
+
+def _combine(checks: Sequence[Check]) -> Check:
+    return Check(
+        max((check.max_abs for check in checks), default=0.0),
+        max((check.max_rel for check in checks), default=0.0),
+        all(check.passed for check in checks),
+        tuple(reason for check in checks for reason in check.reasons),
+    )
+
+
+def _missing(reason: str) -> Check:
+    return Check(inf, inf, False, (reason,))
+
+
+def _compare_value(name: str, found: Any, expected: Any, rtol: float) -> Check:
+    if isinstance(expected, list) and isinstance(found, list):
+        if len(found) != len(expected):
+            return _missing(f"output {name!r} has {len(found)} elements, expected {len(expected)}")
+        pairs = zip(found, expected, strict=True)
+        return _combine([_compare_value(f"{name}[{i}]", one, other, rtol) for i, (one, other) in enumerate(pairs)])
+    if isinstance(expected, dict) and isinstance(found, dict) and expected.keys() == found.keys():
+        return _combine([_compare_value(f"{name}[{key!r}]", found[key], expected[key], rtol) for key in expected])
+    if isinstance(expected, _TENSORS) and isinstance(found, _TENSORS):
+        return _compare_arrays(name, np.asarray(found), np.asarray(expected), rtol)
+    same = type(found) is type(expected) and found == expected
+    return Check(0.0, 0.0, True) if same else _missing(f"output {name!r} differs")
+
+
+def _compare_arrays(name: str, found: np.ndarray, expected: np.ndarray, rtol: float) -> Check:
+    if found.shape != expected.shape:
+        return _missing(f"output {name!r} has shape {list(found.shape)}, expected {list(expected.shape)}")
+    if found.dtype != expected.dtype:
+        return _missing(f"output {name!r} is {found.dtype}, expected {expected.dtype}")
+    if expected.dtype.kind in "OSU":
+        same = bool(np.all(found == expected))
+        return Check(0.0, 0.0, True) if same else _missing(f"output {name!r} differs in its text")
+    if "int" in expected.dtype.name or expected.dtype == np.bool_:  # numpy does not count int4 among its integers
+        return _compare_integers(name, found, expected)
+    return _compare_floats(name, found, expected, rtol)
+
+
+def _compare_integers(name: str, found: np.ndarray, expected: np.ndarray) -> Check:
+    if np.array_equal(found, expected):
+        return Check(0.0, 0.0, True)
+    difference = np.abs(found.astype(np.float64) - expected.astype(np.float64))
+    # Neighbours above 2**53 are equal as float64, but they differ.
+    max_abs = max(float(difference.max()), 1.0)
+    max_rel = _relative(max_abs, float(np.abs(expected.astype(np.float64)).max()))
+    if expected.dtype.name in STEP_DTYPES and max_abs <= 1:
+        return Check(max_abs, max_rel, True)
+    places = int(np.count_nonzero(found != expected))
+    reason = f"output {name!r} differs in {places} of {found.size} values, by up to {max_abs:g}"
+    return Check(max_abs, max_rel, False, (reason,))
+
+
+def _compare_floats(name: str, found: np.ndarray, expected: np.ndarray, rtol: float) -> Check:
+    wide = np.complex128 if expected.dtype.kind == "c" else np.float64
+    one, other = found.astype(wide), expected.astype(wide)
+    finite = np.isfinite(other)
+    if not np.array_equal(one[~finite], other[~finite], equal_nan=True) or not np.isfinite(one[finite]).all():
+        return _missing(f"output {name!r} has NaN or infinity in other places than expected")
+    with np.errstate(over="ignore"):
+        max_abs = float(np.abs(one[finite] - other[finite]).max(initial=0.0))
+    max_rel = _relative(max_abs, float(np.abs(other[finite]).max(initial=0.0)))
+    tolerance = max(rtol, HALF_RTOL) if expected.dtype.itemsize <= 2 else rtol
+    if max_rel <= tolerance:
+        return Check(max_abs, max_rel, True)
+    reason = f"output {name!r} is off by {max_abs:.3g}, {max_rel:.3g} of its scale; {tolerance:.3g} is allowed"
+    return Check(max_abs, max_rel, False, (reason,))
+
+
+def _relative(difference: float, scale: float) -> float:
+    if difference == 0:
+        return 0.0
+    return difference / scale if scale > 0 else inf

@@ -1,0 +1,53 @@
+"""Seeded inputs for a model that is timed or checked without data of its own."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+from iosched.models.errors import UsageError
+from iosched.models.graph import TensorSpec
+
+
+def random_inputs(specs: Sequence[TensorSpec], seed: int = 0) -> dict[str, np.ndarray]:
+    """One array for each input; an input's values depend on its name, type, shape and the seed alone.
+
+    Floats are standard normal, booleans even odds. 8-bit integers span their range, as pixels and quantised values do.
+    Wider integers are 0 or 1: legal as token, index, mask and class wherever there are two.
+
+    Raises:
+        UsageError: naming an input that no values can be made up for: strings, sequences, shapes not known before.
+    """
+    return {spec.name: _random(spec, seed) for spec in specs}
+
+
+def _random(spec: TensorSpec, seed: int) -> np.ndarray:
+    if spec.shape is None or not spec.is_static:
+        reason = (
+            "its shape is known only at run time" if spec.shape is None else "no values can be made up for that type"
+        )
+        raise UsageError(
+            f"input {spec.name!r} ({spec.dtype}) cannot be filled at random: {reason}.\n"
+            "Give it with --input NAME=FILE.npy."
+        )
+    source = np.random.default_rng([seed, zlib.crc32(spec.name.encode("utf-8", "surrogatepass"))])
+    if spec.dtype == "bool":
+        return source.integers(0, 2, spec.shape).astype(np.bool_)
+    if spec.dtype in ("int8", "uint8"):
+        limits = np.iinfo(spec.dtype)
+        return source.integers(limits.min, limits.max, spec.shape, dtype=spec.dtype, endpoint=True)
+    if "int" in spec.dtype:
+        return source.integers(0, 2, spec.shape).astype(spec.dtype)
+    return _normal(source, spec.dtype, spec.shape)
+
+
+def _normal(source: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+    values = np.asarray(source.standard_normal(shape))
+    if dtype.startswith("complex"):
+        return (values + 1j * np.asarray(source.standard_normal(shape))).astype(dtype)
+    if dtype == "bfloat16":
+        import ml_dtypes  # comes with onnx
+
+        return values.astype(ml_dtypes.bfloat16)
+    return values.astype(dtype)

@@ -1,0 +1,214 @@
+"""Plain onnxruntime on the model as it was given: what outputs are checked against and what a schedule has to beat.
+
+It gets every optimization that onnxruntime has, the true shapes, and the cheapest public way to be called.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+from iosched.models.errors import UsageError
+from iosched.models.model import Model
+from iosched.models.source import read_proto
+from iosched.runtime.session import lent_weights, load_onnxruntime, open_session, running
+
+_NUMPY_TYPES = frozenset(
+    f"tensor({name})"
+    for name in ("float", "double", "float16", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
+                 "bool")
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ReferenceSettings:
+    """How plain onnxruntime runs a model.
+
+    Attributes:
+        mode: one operator after another, or independent ones at the same time.
+        intra_threads: threads that share one operator.
+        inter_threads: operators that may run at the same time; counts in parallel mode only.
+    """
+
+    mode: Literal["sequential", "parallel"] = "sequential"
+    intra_threads: int = 1
+    inter_threads: int = 1
+
+    def __post_init__(self) -> None:
+        if self.intra_threads < 1 or self.inter_threads < 1:
+            raise UsageError("the number of threads must be at least 1")
+
+    @property
+    def description(self) -> str:
+        """For people and for files of results."""
+        if self.mode == "sequential":
+            return f"sequential mode, {self.intra_threads} threads"
+        return f"parallel mode, {self.inter_threads} x {self.intra_threads} threads"
+
+
+def candidates(threads: int) -> tuple[ReferenceSettings, ...]:
+    """The settings that a user of `threads` cores would try; the best of them is the one to beat.
+
+    Raises:
+        UsageError: where `threads` is below one.
+    """
+    if threads <= 1:
+        return (ReferenceSettings("sequential", threads),)
+    parallel = {(threads, threads), (1, threads), (max(1, threads // 2), 2)}
+    return (
+        ReferenceSettings("sequential", threads),
+        ReferenceSettings("sequential", 1),
+        *(ReferenceSettings("parallel", intra, inter) for intra, inter in sorted(parallel)),
+    )
+
+
+class Reference:
+    """One onnxruntime session with its own threads, until it is closed; also a context manager."""
+
+    def __init__(self, model: Model | bytes | Path, settings: ReferenceSettings | None = None) -> None:
+        """Opens `model`: what its user gave, bound to its shapes.
+
+        Where the given file cannot be bound by naming its free dimensions (a fixed batch size was changed, or a free
+        dimension has no name), the bound graph stands in for it.
+
+        Raises:
+            InvalidModelError: where onnxruntime refuses the model.
+            DeviceError: where onnxruntime is not installed.
+        """
+        self.settings = settings or ReferenceSettings()
+        options = _options(self.settings)
+        source: bytes | Path
+        source, self._kept = _bind(model, options) if isinstance(model, Model) else (model, [])
+        self._session = open_session(source, options)
+        self._inputs = {value.name: value.type for value in self._session.get_inputs()}
+        self._outputs = {value.name: value.type for value in self._session.get_outputs()}
+
+    def __enter__(self) -> Reference:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Frees the session and its threads."""
+        self._session = None
+
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Outputs by name: arrays, and what onnxruntime returns for sequences and maps.
+
+        Raises:
+            UsageError: where an input is missing or unknown.
+            ExecutionError: where onnxruntime fails.
+        """
+        self._check_names(inputs)
+        names = list(self._outputs)
+        with running():
+            if self._speaks_numpy:
+                return dict(zip(names, self._session.run(names, dict(inputs)), strict=True))
+            if all(kind.startswith("tensor(") and kind != "tensor(string)" for kind in self._types):
+                found = self._session.run_with_ort_values(names, {name: _value(inputs[name]) for name in self._inputs})
+                return dict(zip(names, map(_array, found), strict=True))
+            return dict(zip(names, self._session.run(names, dict(inputs)), strict=True))
+
+    def time(self, inputs: Mapping[str, Any], repeats: int) -> tuple[float, ...]:
+        """Latency of each of `repeats` runs in microseconds, with the inputs bound beforehand where they can be.
+
+        Raises:
+            UsageError: where an input is missing or unknown.
+            ExecutionError: where onnxruntime fails.
+        """
+        self._check_names(inputs)
+        binding, names, feeds = self._session.io_binding(), list(self._outputs), dict(inputs)
+        latencies = []
+        with running():
+            bound = self._speaks_numpy
+            arrays = {name: np.ascontiguousarray(inputs[name]) for name in self._inputs} if bound else {}
+            for name, array in arrays.items():
+                binding.bind_cpu_input(name, array)
+            for name in names if bound else ():
+                binding.bind_output(name)
+            for _ in range(repeats):
+                start = time.perf_counter_ns()
+                if bound:
+                    self._session.run_with_iobinding(binding)
+                else:
+                    self.run(feeds)
+                latencies.append((time.perf_counter_ns() - start) / 1e3)
+        return tuple(latencies)
+
+    @property
+    def _types(self) -> tuple[str, ...]:
+        return (*self._inputs.values(), *self._outputs.values())
+
+    @property
+    def _speaks_numpy(self) -> bool:
+        return _NUMPY_TYPES.issuperset(self._types)
+
+    def _check_names(self, inputs: Mapping[str, Any]) -> None:
+        if missing := [name for name in self._inputs if name not in inputs]:
+            raise UsageError(f"input {missing[0]!r} is missing")
+        if unknown := [name for name in inputs if name not in self._inputs]:
+            raise UsageError(f"the model has no input {unknown[0]!r}; it has {', '.join(self._inputs) or 'none'}")
+
+
+def _options(settings: ReferenceSettings) -> Any:
+    onnxruntime = load_onnxruntime()
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.intra_op_num_threads = settings.intra_threads
+    options.log_severity_level = 4
+    if settings.mode == "parallel":
+        options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
+        options.inter_op_num_threads = settings.inter_threads
+    return options
+
+
+def _bind(model: Model, options: Any) -> tuple[bytes | Path, list[np.ndarray]]:
+    """What to open, with `options` made ready for it, and the arrays that must outlive the session."""
+    sizes = _free_dimensions(read_proto(model.original).graph, model.bindings)
+    if sizes is not None:
+        for name, size in sizes.items():
+            options.add_free_dimension_override_by_name(name, size)
+        return model.original, []
+    names, values, arrays = lent_weights(model)
+    if names:
+        options.add_external_initializers(names, values)
+    return model.proto.SerializeToString(), arrays
+
+
+def _free_dimensions(graph: onnx.GraphProto, bindings: Mapping[str, tuple[int, ...]]) -> dict[str, int] | None:
+    """Sizes by dimension name that bind `graph` to `bindings`; None where names alone cannot do it."""
+    sizes: dict[str, int] = {}
+    for value in graph.input:
+        shape = bindings.get(value.name)
+        if shape is None:
+            continue
+        dims = value.type.tensor_type.shape.dim
+        if len(dims) != len(shape):
+            return None
+        for dim, size in zip(dims, shape, strict=True):
+            if dim.dim_param and sizes.setdefault(dim.dim_param, size) == size:
+                continue
+            if not dim.HasField("dim_value") or dim.dim_value != size:
+                return None
+    return sizes
+
+
+def _value(array: np.ndarray) -> Any:
+    kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+    return load_onnxruntime().OrtValue.ortvalue_from_numpy_with_onnx_type(np.ascontiguousarray(array), kind)
+
+
+def _array(value: Any) -> np.ndarray:
+    """A copy of a tensor of any type; onnxruntime itself converts none that numpy cannot name (bfloat16)."""
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(value.element_type()))
+    shape = tuple(value.shape())
+    content = ctypes.string_at(value.data_ptr(), prod(shape) * dtype.itemsize)
+    return np.frombuffer(content, dtype).reshape(shape)

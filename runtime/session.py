@@ -1,0 +1,93 @@
+"""The one place that opens onnxruntime sessions: what it says becomes an error for people, weights are lent to it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import onnx
+from iosched.models.errors import DeviceError, ExecutionError, InvalidModelError
+from iosched.models.model import Model
+
+_MAX_REASON = 300
+_SOURCE = re.compile(r"^/\S+:\d+ .*?\) (const )?")  # "/path/file.h:46 void function(arguments) "
+
+
+def load_onnxruntime() -> ModuleType:
+    """The module `onnxruntime`.
+
+    Raises:
+        DeviceError: where it is not installed.
+    """
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise DeviceError('onnxruntime is not installed; install it with: pip install "iosched[cpu]"') from error
+    return onnxruntime  # type: ignore[no-any-return]
+
+
+def open_session(source: bytes | Path, options: Any) -> Any:
+    """An onnxruntime session on the CPU.
+
+    Raises:
+        InvalidModelError: where onnxruntime refuses the model.
+        DeviceError: where onnxruntime is not installed.
+    """
+    onnxruntime = load_onnxruntime()
+    try:
+        model = source if isinstance(source, bytes) else str(source)
+        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except _refusals() as error:
+        raise InvalidModelError(f"onnxruntime cannot run this model: {first_useful_line(error)}") from error
+
+
+@contextmanager
+def running() -> Iterator[None]:
+    """Turns what onnxruntime raises in a run into an error for people.
+
+    Raises:
+        ExecutionError: where onnxruntime fails.
+    """
+    try:
+        yield
+    except _refusals() as error:
+        raise ExecutionError(f"onnxruntime failed while it ran the model: {first_useful_line(error)}") from error
+
+
+def lent_weights(model: Model) -> tuple[list[str], list[Any], list[np.ndarray]]:
+    """Names and onnxruntime values of the weights that `model.proto` holds no payload of, without copying them.
+
+    The arrays come third: whoever gives the values to a session keeps them alive as long as the session.
+
+    Raises:
+        DeviceError: where onnxruntime is not installed.
+    """
+    make = load_onnxruntime().OrtValue.ortvalue_from_numpy_with_onnx_type
+    external = [i for i in model.proto.graph.initializer if i.data_location == onnx.TensorProto.EXTERNAL]
+    arrays = [np.ascontiguousarray(model.weights[tensor.name]) for tensor in external]
+    values = [make(array, tensor.data_type) for array, tensor in zip(arrays, external, strict=True)]
+    return [tensor.name for tensor in external], values, arrays
+
+
+def first_useful_line(error: BaseException) -> str:
+    """What onnxruntime says, without its error codes, source files and C++ signatures."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    text = lines[0]
+    if text.startswith("[ONNXRuntimeError]"):
+        text = text.split(" : ", 3)[-1]
+    text = _SOURCE.sub("", text)
+    return text if len(text) <= _MAX_REASON else text[: _MAX_REASON - 3] + "..."
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """Everything that onnxruntime's binding raises: its own types share no base but Exception."""
+    load_onnxruntime()
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    own = (kind for kind in vars(state).values() if isinstance(kind, type) and issubclass(kind, Exception))
+    return (*own, RuntimeError, ValueError)

@@ -1,0 +1,197 @@
+"""Plain onnxruntime on the given model, bound to the shapes that the model is scheduled for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from iosched.models.errors import DeviceError, ExecutionError, InvalidModelError, UsageError
+from iosched.models.graph import ComputationGraph
+from iosched.models.model import Model
+from iosched.runtime.reference import Reference, ReferenceSettings, candidates
+from onnx import TensorProto, helper, numpy_helper
+
+pytest.importorskip("onnxruntime", reason='needs pip install "iosched[cpu]"')
+
+WEIGHT = np.random.default_rng(0).standard_normal((4, 512)).astype(np.float32)
+Dims = Sequence[int | str | None]
+
+
+def proto(
+    nodes: Iterable[onnx.NodeProto],
+    inputs: dict[str, tuple[int, Dims]],
+    outputs: dict[str, int],
+    weights: dict[str, np.ndarray] | None = None,
+    opset: int = 17,
+) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        list(nodes),
+        "g",
+        [helper.make_tensor_value_info(name, kind, dims) for name, (kind, dims) in inputs.items()],
+        [helper.make_tensor_value_info(name, kind, None) for name, kind in outputs.items()],
+        [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+
+
+def matmul(dims: Dims) -> onnx.ModelProto:
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    return proto([node], {"x": (TensorProto.FLOAT, dims)}, {"y": TensorProto.FLOAT}, {"w": WEIGHT})
+
+
+def bound(original: onnx.ModelProto | Path, shape: tuple[int, ...]) -> Model:
+    """A model as the importer leaves it: shapes bound, the payload of the weight beside the graph."""
+    working = matmul(shape)
+    working.graph.initializer[0].ClearField("raw_data")
+    working.graph.initializer[0].data_location = TensorProto.EXTERNAL
+    working.graph.initializer[0].external_data.add(key="location", value="weights")
+    graph = ComputationGraph("g", (), (), (), ())
+    given = original if isinstance(original, Path) else original.SerializeToString()
+    return Model("g", working, {"w": WEIGHT}, graph, "digest", given, {"x": shape})
+
+
+def x_of(*shape: int) -> np.ndarray:
+    return np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("dims", "shape"),
+    [
+        ((3, 4), (3, 4)),
+        (("batch", 4), (3, 4)),
+        (("batch", "channels"), (3, 4)),
+        ((1, 4), (3, 4)),
+        ((None, 4), (3, 4)),
+        (("same", "same"), (3, 4)),
+    ],
+    ids=["as given", "named", "two names", "fixed batch changed", "no name", "one name, two sizes"],
+)
+def test_the_given_model_runs_in_the_bound_shape(dims: Dims, shape: tuple[int, int]) -> None:
+    with Reference(bound(matmul(dims), shape)) as reference:
+        assert reference._session.get_inputs()[0].shape == list(shape)
+        outputs = reference.run({"x": x_of(*shape)})
+    np.testing.assert_allclose(outputs["y"], x_of(*shape) @ WEIGHT, rtol=1e-5, atol=1e-5)
+
+
+def test_where_names_suffice_it_is_the_given_model_that_runs() -> None:
+    relu = proto(
+        [helper.make_node("Relu", ["x"], ["y"])], {"x": (TensorProto.FLOAT, ("n", 4))}, {"y": TensorProto.FLOAT}
+    )
+    with Reference(bound(relu, (2, 4))) as reference:
+        assert reference.run({"x": x_of(2, 4)})["y"].shape == (2, 4)
+
+
+def test_external_data_beside_a_path_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(matmul(("n", 4)), str(path), save_as_external_data=True, location="m.data", size_threshold=0)
+    for source in (path, bound(path, (2, 4))):
+        with Reference(source) as reference:
+            np.testing.assert_allclose(reference.run({"x": x_of(2, 4)})["y"], x_of(2, 4) @ WEIGHT, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("settings", candidates(2), ids=lambda settings: settings.description)
+def test_every_setting_computes_the_same_and_is_timed(settings: ReferenceSettings) -> None:
+    with Reference(matmul((8, 4)).SerializeToString(), settings) as reference:
+        assert reference.settings == settings
+        np.testing.assert_allclose(reference.run({"x": x_of(8, 4)})["y"], x_of(8, 4) @ WEIGHT, rtol=1e-5, atol=1e-5)
+        latencies = reference.time({"x": x_of(8, 4)}, 5)
+    assert len(latencies) == 5
+    assert all(0 < latency < 60e6 for latency in latencies)
+
+
+def test_candidates_cover_modes_and_thread_counts_once_each() -> None:
+    assert candidates(1) == (ReferenceSettings("sequential", 1),)
+    for threads in (2, 3, 8):
+        tried = candidates(threads)
+        assert len(set(tried)) == len(tried)
+        assert ReferenceSettings("sequential", threads) == tried[0]
+        assert ReferenceSettings("sequential", 1) in tried
+        assert ReferenceSettings("parallel", 1, threads) in tried
+    with pytest.raises(UsageError, match="at least 1"):
+        candidates(0)
+
+
+def test_sequences_text_and_types_that_numpy_cannot_name() -> None:
+    sequence = proto(
+        [helper.make_node("SequenceConstruct", ["x", "x"], ["s"]), helper.make_node("Identity", ["t"], ["u"])],
+        {"x": (TensorProto.FLOAT, (2,)), "t": (TensorProto.STRING, (1,))},
+        {"u": TensorProto.STRING},
+    )
+    sequence.graph.output.append(helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None))
+    inputs = {"x": x_of(2), "t": np.array(["word"], object)}
+    with Reference(sequence.SerializeToString()) as reference:
+        outputs = reference.run(inputs)
+        assert len(reference.time(inputs, 2)) == 2
+    assert outputs["u"].tolist() == ["word"]
+    assert [element.tolist() for element in outputs["s"]] == [x_of(2).tolist()] * 2
+
+    casts = [helper.make_node("Cast", ["x"], ["f"], to=1), helper.make_node("Relu", ["f"], ["r"])]
+    half = proto(
+        [*casts, helper.make_node("Cast", ["r"], ["y"], to=16)], {"x": (16, (1, 3))}, {"y": 16, "r": TensorProto.FLOAT}
+    )
+    brain = np.array([[-1.0, 0.5, 3.0]], ml_dtypes.bfloat16)
+    with Reference(half.SerializeToString()) as reference:
+        outputs = reference.run({"x": brain})
+        assert len(reference.time({"x": brain}, 2)) == 2
+    assert outputs["y"].dtype == ml_dtypes.bfloat16
+    assert outputs["y"].tolist() == outputs["r"].tolist() == [[0.0, 0.5, 3.0]]
+
+
+def test_inputs_that_are_no_contiguous_array_are_timed_too() -> None:
+    with Reference(matmul((3, 4)).SerializeToString()) as reference:
+        assert len(reference.time({"x": x_of(6, 4)[::2]}, 2)) == 2
+
+
+@pytest.mark.parametrize(
+    ("broken", "reason"),
+    [
+        (proto([helper.make_node("Nope", ["x"], ["y"])], {"x": (1, (2,))}, {"y": 1}), "No Op registered for Nope"),
+        (proto([helper.make_node("Relu", ["x"], ["y"])], {"x": (1, (2,))}, {"y": 1}, opset=99), "Opset 99"),
+        (proto([helper.make_node("MatMul", ["x", "x"], ["y"])], {"x": (1, (2, 3))}, {"y": 1}), "Incompatible dim"),
+    ],
+)
+def test_a_model_that_onnxruntime_refuses_is_an_invalid_model_in_one_line(
+    broken: onnx.ModelProto, reason: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(InvalidModelError, match=f"onnxruntime cannot run this model: .*{reason}") as error:
+        Reference(broken.SerializeToString())
+    message = str(error.value)
+    assert "\n" not in message
+    assert len(message) < 400
+    assert "ONNXRuntimeError" not in message
+    assert "/onnxruntime_src" not in message
+    assert capfd.readouterr() == ("", "")
+
+
+def test_bytes_and_files_that_are_no_model_are_invalid_models(tmp_path: Path) -> None:
+    for source in (b"garbage", b"", tmp_path / "missing.onnx", tmp_path):
+        with pytest.raises(InvalidModelError, match="onnxruntime cannot run this model"):
+            Reference(source)
+
+
+def test_wrong_inputs_are_named() -> None:
+    with Reference(matmul((3, 4)).SerializeToString()) as reference:
+        with pytest.raises(UsageError, match="input 'x' is missing"):
+            reference.run({})
+        with pytest.raises(UsageError, match="no input 'z'; it has x"):
+            reference.run({"x": x_of(3, 4), "z": x_of(1)})
+        with pytest.raises(ExecutionError, match="Got invalid dimensions for input: x"):
+            reference.run({"x": x_of(3, 5)})
+        with pytest.raises(ExecutionError, match="Unexpected input data type"):
+            reference.time({"x": x_of(3, 4).astype(np.float64)}, 1)
+
+
+def test_without_onnxruntime_one_line_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(DeviceError, match=r'^.*pip install "iosched\[cpu\]"$'):
+        Reference(matmul((3, 4)).SerializeToString())
+
+
+def test_a_setting_without_threads_is_wrong_usage() -> None:
+    with pytest.raises(UsageError, match="at least 1"):
+        ReferenceSettings(intra_threads=0)
