@@ -233,10 +233,7 @@ def _rows(result: OptimizeResult) -> list[tuple[str, str]]:
         ("before", f"{milliseconds(before_us)}  {baseline}"),
         ("after", f"{milliseconds(after_us)}  {before_us / after_us:.2f}x" if after_us else "not known"),
         ("shipped", f"{result.shipped}: {result.reason}"),
-        (
-            "other schedules",
-            f"sequential {milliseconds(result.sequential_us)}, greedy {milliseconds(result.greedy_us)}",
-        ),
+        ("other schedules", others),
         ("kernels", f"{result.kernels_before} before, {result.kernels_after} after"),
         ("search", _search_text(result)),
         ("time spent", f"{result.seconds:.1f} s"),

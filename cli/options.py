@@ -89,6 +89,7 @@ def binding_options(function: F) -> F:
         "--input-shape",
         "input_shapes",
         type=InputShape(),
+        metavar=InputShape.name,
         multiple=True,
         help="Shape of one input, for models with dynamic dimensions. Repeat for several inputs.",
     )(function)

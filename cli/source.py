@@ -55,12 +55,31 @@ def read_schedule(text: str, *, model: str | None = None) -> ScheduleDocument:
         UsageError: standard input is wanted twice.
         InvalidScheduleError: unreadable, or no schedule.
     """
-    if text == STDIN and model == STDIN:
+    return read_schedule_and_model(text, None, other=model)[0]
+
+
+def read_schedule_and_model(
+    text: str, model: str | None, *, other: str | None = None
+) -> tuple[ScheduleDocument, Model | None]:
+    """Reads a schedule as `read_schedule` does, and the model it belongs to where one is at hand.
+
+    Args:
+        text: a path, or `-`.
+        model: MODEL to load for a schedule file; an optimized model needs none.
+        other: a further file of the command line that may be standard input.
+
+    Raises:
+        UsageError: standard input is wanted twice.
+        InvalidScheduleError: unreadable, or no schedule.
+        InvalidModelError: MODEL is no model.
+    """
+    if text == STDIN and STDIN in (model, other):
         raise UsageError("MODEL and the schedule cannot both be '-': save one of them to a file")
     data = _stdin_bytes() if text == STDIN else _file_bytes(Path(text))
-    if data.lstrip()[:1] == b"{":
-        return parse_schedule(data, text)
-    return _schedule_of_model(data if text == STDIN else Path(text), text)
+    if data.lstrip()[:1] != b"{":
+        return _schedule_of_model(data if text == STDIN else Path(text), text)
+    document = parse_schedule(data, text)
+    return document, None if model is None else read_model(model)
 
 
 def parse_schedule(data: bytes | str, place: str) -> ScheduleDocument:
@@ -119,7 +138,7 @@ def _file_bytes(path: Path) -> bytes:
         raise InvalidScheduleError(f"{path}: {error.strerror}: give a schedule file or an optimized model") from None
 
 
-def _schedule_of_model(source: Path | bytes, place: str) -> ScheduleDocument:
+def _schedule_of_model(source: Path | bytes, place: str) -> tuple[ScheduleDocument, Model]:
     from iosched.models.errors import InvalidModelError
     from iosched.models.load import load_model
 
@@ -132,4 +151,4 @@ def _schedule_of_model(source: Path | bytes, place: str) -> ScheduleDocument:
         raise InvalidScheduleError(
             f"{place}: this model carries no schedule: make one with 'iosched optimize', or give the schedule file"
         )
-    return document
+    return document, model

@@ -1,0 +1,85 @@
+"""Arrays in and out of files: `.npy` for inputs, one `.npz` for outputs."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from iosched.models.errors import UsageError
+from iosched.models.graph import TensorSpec
+
+
+def read_inputs(files: Sequence[tuple[str, Path]], specs: Sequence[TensorSpec]) -> dict[str, np.ndarray]:
+    """The arrays of `--input NAME=F.npy`, each checked against the model.
+
+    Raises:
+        UsageError: an unknown or repeated name, an unreadable file, another shape or type than the model expects.
+    """
+    known = {spec.name: spec for spec in specs}
+    arrays: dict[str, np.ndarray] = {}
+    for name, path in files:
+        if name not in known:
+            raise UsageError(f"--input {name}: the model has no such input; it has {', '.join(known) or 'none'}")
+        if name in arrays:
+            raise UsageError(f"--input {name} is given twice")
+        arrays[name] = _checked(read_array(path), known[name], path)
+    return arrays
+
+
+def read_array(path: Path) -> np.ndarray:
+    """One array from a `.npy` file; objects are never unpickled, and a header cannot ask for more than the file holds.
+
+    Raises:
+        UsageError: missing, or no such file.
+    """
+    try:
+        with path.open("rb") as file:
+            if file.read(6) != b"\x93NUMPY":
+                raise UsageError(f"{path} is no .npy file: write it with numpy.save")
+        return np.array(np.load(path, mmap_mode="r", allow_pickle=False))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or 'cannot be read'}: give a .npy file") from None
+    except (ValueError, EOFError, SyntaxError, MemoryError, OverflowError) as error:
+        reason = str(error).partition("\n")[0]
+        raise UsageError(f"{path} is no readable .npy file ({reason}): write it with numpy.save") from None
+
+
+def _checked(array: np.ndarray, spec: TensorSpec, path: Path) -> np.ndarray:
+    if spec.dtype == "string" and array.dtype.kind == "U":
+        array = array.astype(object)
+    elif array.dtype.name != spec.dtype:
+        raise UsageError(f"--input {spec.name}: {path} holds {array.dtype.name}, the model expects {spec.dtype}")
+    else:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if spec.shape is not None and array.shape != spec.shape:
+        raise UsageError(
+            f"--input {spec.name}: {path} has shape {shape_text(array.shape)}, "
+            f"the model expects {shape_text(spec.shape)}"
+        )
+    return array
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    """`1x3x224x224`, as options take it."""
+    return "x".join(map(str, shape)) or "scalar"
+
+
+def npz(outputs: Mapping[str, Any]) -> bytes:
+    """Outputs as an `.npz` archive; unlike `numpy.savez` it takes every name.
+
+    Raises:
+        UsageError: an output is no array of numbers or text.
+    """
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name, value in outputs.items():
+            if not isinstance(value, np.ndarray):
+                raise UsageError(f"output {name!r} is a {type(value).__name__}, which an .npz file cannot hold")
+            array = value.astype(str) if value.dtype == object else value
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, array, allow_pickle=False)
+    return buffer.getvalue()

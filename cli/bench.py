@@ -1,0 +1,192 @@
+"""`iosched bench`: all schedules and peers, measured in turn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+from iosched.cli.options import (
+    InputShape,
+    device_options,
+    json_option,
+    model_argument,
+    profile_db_option,
+    shapes_of,
+    verbosity_options,
+)
+from iosched.cli.output import Destination, check_destinations, emit_json, note, write
+from iosched.models.errors import UsageError
+
+if TYPE_CHECKING:
+    from iosched.models.model import Model
+    from iosched.profiler.bench import BenchResult
+
+NAMES = (
+    "iosched",
+    "sequential",
+    "greedy",
+    "merge",
+    "concurrent",
+    "both",
+    "onnxruntime",
+    "onnxruntime-parallel",
+    "openvino",
+)
+
+
+@click.command(name="bench", short_help="Measure all schedules of MODEL and other runtimes, in turn.")
+@model_argument
+@click.option(
+    "--with",
+    "names",
+    type=click.Choice(NAMES),
+    multiple=True,
+    help="What to measure, beside 'sequential'. Repeat for several. Default: all that are installed.",
+)
+@click.option(
+    "--schedule", metavar="F", help="Schedule of the row 'iosched'; '-' is stdin. Default: the one inside MODEL."
+)
+@click.option(
+    "--batch-size",
+    "batch_sizes",
+    type=click.IntRange(min=1),
+    multiple=True,
+    metavar="N",
+    help="Batch size. Repeat for several: each is a table, or a line of JSON, of its own.",
+)
+@click.option(
+    "--input-shape",
+    "input_shapes",
+    type=InputShape(),
+    metavar=InputShape.name,
+    multiple=True,
+    help="Shape of one input, for models with dynamic dimensions. Repeat for several inputs.",
+)
+@device_options
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=3),
+    default=50,
+    show_default=True,
+    metavar="N",
+    help="Samples of each row; rows are measured in turn, A B C A B C.",
+)
+@profile_db_option
+@click.option("--plot", metavar="F.svg", help="Write a bar chart of the rows as SVG; '-' is stdout.")
+@json_option
+@verbosity_options
+def command(
+    model: str,
+    names: tuple[str, ...],
+    schedule: str | None,
+    batch_sizes: tuple[int, ...],
+    input_shapes: tuple[tuple[str, tuple[int, ...]], ...],
+    plot: str | None,
+    as_json: bool,
+    **settings: Any,
+) -> None:
+    """Measure the schedules of MODEL, plain onnxruntime and other runtimes side by side.
+
+    Rows are measured in turn, so that a disturbance of the machine hits all of them. Speed-up is against 'sequential'.
+
+    \b
+    Examples:
+      iosched bench squeezenet.iosched.onnx --with iosched --with onnxruntime
+      iosched bench model.onnx --batch-size 1 --batch-size 8 --json > bench.json
+    """
+    from iosched.cli.source import input_file
+
+    destination = None if plot is None else Destination.parse("--plot", plot)
+    check_destinations([destination], inputs=[input_file(model), input_file(schedule or "-")], as_json=as_json)
+    _refuse_twice_on_stdin(model, schedule, batch_sizes)
+    if destination is not None and len(batch_sizes) > 1:
+        raise UsageError("--plot draws one batch size: give --batch-size once")
+    shapes = shapes_of(input_shapes)
+    for batch_size in batch_sizes or (None,):
+        loaded = _load(model, batch_size, shapes)
+        result = _bench(loaded, model, schedule, names, settings)
+        _emit(loaded, result, destination, as_json)
+
+
+def _refuse_twice_on_stdin(model: str, schedule: str | None, batch_sizes: tuple[int, ...]) -> None:
+    if "-" in (model, schedule) and len(batch_sizes) > 1:
+        raise UsageError("'-' can be read once only: with several batch sizes, save it to a file")
+    if model == "-" == schedule:
+        raise UsageError("MODEL and the schedule cannot both be '-': save one of them to a file")
+
+
+def _load(model: str, batch_size: int | None, shapes: dict[str, tuple[int, ...]]) -> Model:
+    from iosched.cli.source import read_model
+
+    return read_model(model, batch_size=batch_size, input_shapes=shapes)
+
+
+def _bench(
+    model: Model, text: str, schedule: str | None, names: tuple[str, ...], settings: dict[str, Any]
+) -> BenchResult:
+    from iosched.cli.progress import progress_bar
+    from iosched.cli.source import embedded_schedule, read_schedule
+    from iosched.profiler.bench import bench
+
+    document = embedded_schedule(model) if schedule is None else read_schedule(schedule, model=text)
+    if document is None and "iosched" in names:
+        raise UsageError(f"{text} carries no schedule to measure as 'iosched': make one with 'iosched optimize'")
+    with progress_bar() as observer:
+        return bench(model, document, names=names or NAMES, observer=observer, **settings)
+
+
+def _emit(model: Model, result: BenchResult, destination: Destination | None, as_json: bool) -> None:
+    for name, reason in result.missing:
+        note(f"{name} is left out: {reason}")
+    if as_json:
+        emit_json(as_object(model, result))
+    elif destination is None or destination.path is not None:
+        _print(model, result)
+    if destination is not None:
+        from iosched.cli.bench_chart import draw_chart
+
+        rows = [(row.name, row.median_us, row.p10_us, row.p90_us) for row in result.rows]
+        write(destination, draw_chart(_title(model, result), rows).encode())
+
+
+def as_object(model: Model, result: BenchResult) -> dict[str, Any]:
+    """`bench --json`: keys that scripts rely on."""
+    rows = [
+        {
+            "name": row.name,
+            "median_us": row.median_us,
+            "p10_us": row.p10_us,
+            "p90_us": row.p90_us,
+            "min_us": row.min_us,
+            "samples": row.samples,
+            "speedup": row.speedup,
+        }
+        for row in result.rows
+    ]
+    return {
+        "model": model.name,
+        "device": result.device,
+        "batch_size": batch_size_of(model),
+        "rows": rows,
+        "samples_us": {name: list(samples) for name, samples in result.samples_us.items()},
+    }
+
+
+def batch_size_of(model: Model) -> int:
+    """First dimension of the first input that has one, else 1."""
+    return next((spec.shape[0] for spec in model.graph.inputs if spec.shape), 1)
+
+
+def _title(model: Model, result: BenchResult) -> str:
+    return f"{model.name}, batch {batch_size_of(model)}, {result.device}"
+
+
+def _print(model: Model, result: BenchResult) -> None:
+    from iosched.cli.tables import milliseconds, print_columns
+
+    rows = [
+        [row.name, *map(milliseconds, (row.median_us, row.p10_us, row.p90_us, row.min_us)), f"{row.speedup:.3f}x"]
+        for row in result.rows
+    ]
+    headers = ["", "median", "p10", "p90", "min", "speed-up"]
+    print_columns(headers, rows, title=_title(model, result))

@@ -1,0 +1,112 @@
+"""`iosched inspect`: how large the search is, before it is made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+from iosched.cli.options import (
+    binding_options,
+    json_option,
+    model_argument,
+    pruning_of,
+    pruning_options,
+    shapes_of,
+    verbosity_options,
+)
+from iosched.cli.output import emit_json
+
+if TYPE_CHECKING:
+    from iosched.models.graph import ComputationGraph
+    from iosched.models.model import Model
+
+_COUNTS = ("operators", "width", "states", "transitions", "schedules", "stages", "signatures")
+
+
+@click.command(name="inspect", short_help="Count blocks, operators, states and schedules of MODEL.")
+@model_argument
+@binding_options
+@pruning_options
+@json_option
+@verbosity_options
+def command(
+    model: str,
+    batch_size: int | None,
+    input_shapes: tuple[tuple[str, tuple[int, ...]], ...],
+    r: int,
+    s: int,
+    no_pruning: bool,
+    as_json: bool,
+) -> None:
+    """Show the blocks of MODEL and how large the search in each is; runs nothing.
+
+    n is the number of operators of a block, d its width: the most operators that can run side by side.
+    """
+    from iosched.cli.source import read_model
+
+    pruning = pruning_of(r, s, no_pruning)
+    loaded = read_model(model, batch_size=batch_size, input_shapes=shapes_of(input_shapes))
+    found = inspection(loaded, *pruning)
+    if as_json:
+        emit_json(found)
+        return
+    _print(found)
+
+
+def inspection(model: Model, r: int | None, s: int | None) -> dict[str, Any]:
+    """`inspect --json`: keys that scripts rely on."""
+    graph = model.graph
+    return {
+        "model": model.name,
+        "operators": len(graph.operators),
+        "nodes": len(model.proto.graph.node),
+        "flops": sum(operator.flops for operator in graph.operators),
+        "params": sum(array.size for array in model.weights.values()),
+        "pruning": {"r": r, "s": s},
+        "blocks": _blocks(graph, r, s),
+    }
+
+
+def _blocks(graph: ComputationGraph, r: int | None, s: int | None) -> list[dict[str, Any]]:
+    from iosched.scheduler.blocks import partition
+    from iosched.scheduler.counts import count
+    from iosched.scheduler.lattice import Pruning
+
+    found = []
+    for index, part in enumerate(partition(graph)):
+        counts = count(graph, part.operators, Pruning(r, s))
+        found.append(
+            {
+                "index": index,
+                "operators": len(part.operators),
+                "width": counts.width,
+                "upper_bound": counts.upper_bound,
+                "states": counts.states,
+                "transitions": counts.transitions,
+                "schedules": counts.schedules,
+                "stages": counts.stages,
+                "signatures": counts.signatures,
+            }
+        )
+    return found
+
+
+def _print(found: dict[str, Any]) -> None:
+    from iosched.cli.tables import print_columns
+
+    r, s = found["pruning"]["r"], found["pruning"]["s"]
+    pruning = "no pruning" if r is None and s is None else f"pruning r={r} s={s}"
+    title = (
+        f"{found['model']}: {found['operators']:,} operators ({found['nodes']:,} nodes), "
+        f"{found['flops'] / 1e9:.2f} GFLOP, {found['params'] / 1e6:.1f} M parameters; {pruning}"
+    )
+    rows = [
+        [str(block["index"]), *(_number(block[key]) for key in _COUNTS), f"{block['upper_bound']:.3g}"]
+        for block in found["blocks"]
+    ]
+    headers = ["block", "n", "d", "states", "transitions", "schedules", "stages", "signatures", "upper bound"]
+    print_columns(headers, rows, title=title)
+
+
+def _number(value: int) -> str:
+    return f"{value:,}" if value < 10**12 else f"{value:.3e}"

@@ -1,0 +1,228 @@
+"""`iosched run`: runs a model by its schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from iosched.cli.options import (
+    InputFile,
+    binding_options,
+    device_options,
+    json_option,
+    model_argument,
+    shapes_of,
+    verbosity_options,
+)
+from iosched.cli.output import Destination, check_destinations, emit_json, note, refuse_terminal, write
+from iosched.models.errors import MismatchError, UsageError
+
+if TYPE_CHECKING:
+    from iosched.models.model import Model
+    from iosched.runtime.compare import Check
+    from iosched.scheduler.document import ScheduleDocument
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What one call of `run` found out."""
+
+    outputs: Mapping[str, Any]
+    samples_us: tuple[float, ...]
+    check: Check | None
+    description: str
+
+
+@click.command(name="run", short_help="Run MODEL by its schedule; check and time it.")
+@model_argument
+@click.option(
+    "--schedule",
+    metavar="F",
+    help="Schedule file to run by; '-' is stdin. Default: the schedule inside MODEL, else plain onnxruntime.",
+)
+@click.option(
+    "--input",
+    "input_files",
+    type=InputFile(),
+    multiple=True,
+    help="Input NAME from a .npy file. Repeat for several inputs; those not given are filled at random, seeded.",
+)
+@click.option("--output", metavar="F.npz", help="Write all outputs to this .npz file; '-' is stdout.")
+@click.option(
+    "--repeat",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Time N runs, after one more.",
+)
+@click.option(
+    "--check", is_flag=True, help="Compare the outputs with onnxruntime's on the same file; exit 4 if they differ."
+)
+@click.option("--against", metavar="ORIGINAL.onnx", help="Compare with onnxruntime on this model instead.")
+@device_options
+@binding_options
+@json_option
+@verbosity_options
+def command(
+    model: str,
+    schedule: str | None,
+    input_files: tuple[tuple[str, Path], ...],
+    output: str | None,
+    repeat: int,
+    check: bool,
+    against: str | None,
+    device: str,
+    threads: int | None,
+    batch_size: int | None,
+    input_shapes: tuple[tuple[str, tuple[int, ...]], ...],
+    as_json: bool,
+) -> None:
+    """Run MODEL by its schedule, with inputs from files or seeded random ones.
+
+    \b
+    Examples:
+      iosched run squeezenet.iosched.onnx --check
+      iosched run model.onnx --schedule model.schedule.json --input x=x.npy --output y.npz
+    """
+    from iosched.cli.source import input_file, read_model
+
+    destination = None if output is None else Destination.parse("--output", output)
+    inputs = [input_file(model), *(path for _, path in input_files)]
+    check_destinations([destination], inputs=inputs, as_json=as_json)
+    if destination is not None:
+        refuse_terminal(destination)
+    if model == "-" == against:
+        raise UsageError("MODEL and --against cannot both be '-': save one of them to a file")
+    loaded = read_model(model, batch_size=batch_size, input_shapes=shapes_of(input_shapes))
+    document = _document(loaded, model, schedule)
+    arrays = _inputs(loaded, input_files)
+    reference = _reference(loaded, against) if check or against is not None else None
+    found = _run(loaded, document, arrays, repeat, reference, device, threads)
+    _emit(found, destination, as_json)
+    if found.check is not None and not found.check.passed:
+        raise MismatchError("\n".join(["outputs differ from onnxruntime's:", *found.check.reasons]))
+
+
+def _document(model: Model, text: str, schedule: str | None) -> ScheduleDocument | None:
+    from iosched.cli.source import embedded_schedule, read_schedule
+
+    if schedule is not None:
+        return read_schedule(schedule, model=text)
+    document = embedded_schedule(model)
+    if document is None:
+        note(f"{model.name} carries no schedule: running it on plain onnxruntime. Make one with 'iosched optimize'.")
+    return document
+
+
+def _inputs(model: Model, files: tuple[tuple[str, Path], ...]) -> dict[str, Any]:
+    from iosched.cli.arrays import read_inputs
+    from iosched.runtime.inputs import random_inputs
+
+    specs = model.graph.inputs
+    arrays = read_inputs(files, specs)
+    missing = [spec for spec in specs if spec.name not in arrays]
+    if missing:
+        note(f"Seeded random values for {', '.join(spec.name for spec in missing)}.")
+    return {**random_inputs(missing), **arrays}
+
+
+def _reference(model: Model, against: str | None) -> Model:
+    """The model to compare with, bound to the same shapes."""
+    if against is None:
+        return model
+    from iosched.cli.source import read_model
+
+    return read_model(against, input_shapes=model.bindings)
+
+
+def _run(
+    model: Model,
+    document: ScheduleDocument | None,
+    inputs: Mapping[str, Any],
+    repeat: int,
+    reference: Model | None,
+    device: str,
+    threads: int | None,
+) -> _Run:
+    from iosched.profiler.run import open_executor
+
+    executor = open_executor(model, document, device=device, threads=threads)
+    try:
+        outputs = executor.run(inputs)
+        check = None if reference is None else _check(reference, inputs, outputs)
+        return _Run(outputs, tuple(executor.time(inputs, repeat)), check, executor.description)
+    finally:
+        executor.close()
+
+
+def _check(reference: Model, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Check:
+    from iosched.runtime.compare import compare
+    from iosched.runtime.reference import Reference
+
+    with Reference(reference) as session:
+        return compare(outputs, session.run(inputs))
+
+
+def _emit(found: _Run, destination: Destination | None, as_json: bool) -> None:
+    if destination is not None:
+        from iosched.cli.arrays import npz
+
+        write(destination, npz(found.outputs))
+        if destination.path is not None:
+            note(f"Wrote {destination.path}.")
+    if as_json:
+        emit_json(as_object(found.outputs, found.samples_us, found.check))
+    elif destination is None:
+        _print(found)
+    elif found.check is not None and found.check.passed:
+        note(_check_text(found.check))
+
+
+def as_object(outputs: Mapping[str, Any], samples_us: tuple[float, ...], check: Check | None) -> dict[str, Any]:
+    """`run --json`: keys that scripts rely on."""
+    return {
+        "latency_us": latencies(samples_us),
+        "check": None
+        if check is None
+        else {"max_abs": check.max_abs, "max_rel": check.max_rel, "passed": check.passed},
+        "outputs": {name: _shape(value) for name, value in outputs.items()},
+    }
+
+
+def latencies(samples_us: tuple[float, ...]) -> dict[str, Any]:
+    """Order statistics of the runs, in microseconds, and the runs themselves."""
+    import numpy as np
+
+    low, median, high = (float(np.percentile(samples_us, percent)) for percent in (10, 50, 90))
+    return {"median": median, "p10": low, "p90": high, "min": min(samples_us), "samples": list(samples_us)}
+
+
+def _shape(value: Any) -> list[int] | None:
+    shape = getattr(value, "shape", None)
+    return None if shape is None else list(shape)
+
+
+def _print(found: _Run) -> None:
+    from iosched.cli.arrays import shape_text
+    from iosched.cli.tables import milliseconds, print_pairs
+
+    timing = latencies(found.samples_us)
+    runs = len(found.samples_us)
+    spread = f" (median of {runs}; {milliseconds(timing['p10'])} to {milliseconds(timing['p90'])})" if runs > 1 else ""
+    rows = [("latency", f"{milliseconds(timing['median'])}{spread}")]
+    for name, value in found.outputs.items():
+        shape = _shape(value)
+        text = type(value).__name__ if shape is None else f"{value.dtype} {shape_text(shape)}"
+        rows.append((f"output {name}", text))
+    if found.check is not None:
+        rows.append(("check", _check_text(found.check)))
+    print_pairs(found.description, rows, to_stderr=False)
+
+
+def _check_text(check: Check) -> str:
+    verdict = "passed" if check.passed else "FAILED"
+    return f"{verdict}: largest difference from onnxruntime {check.max_abs:.3g}, {check.max_rel:.3g} relative"

@@ -1,0 +1,87 @@
+"""`iosched show`: pictures of a schedule."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import click
+from iosched.cli.options import verbosity_options
+from iosched.cli.output import Destination, check_destinations, note, write
+
+if TYPE_CHECKING:
+    from iosched.scheduler.document import ScheduleDocument
+    from iosched.scheduler.drawing import Look
+
+FORMATS = ("text", "svg")
+
+
+@click.command(name="show", short_help="Draw a schedule.")
+@click.argument("schedule", metavar="SCHEDULE")
+@click.option(
+    "--format",
+    "picture",
+    type=click.Choice(FORMATS),
+    default="text",
+    show_default=True,
+    help="'text' for a terminal, 'svg' for a browser or a page.",
+)
+@click.option("-o", "--output", metavar="F", default="-", help="Where to write the picture. Default: stdout.")
+@click.option(
+    "--model",
+    metavar="MODEL",
+    help="The model of a schedule file, to show what each operator is. Not needed for an optimized model.",
+)
+@verbosity_options
+def command(schedule: str, picture: str, output: str, model: str | None) -> None:
+    """Draw SCHEDULE: blocks, their stages, and the groups that run side by side in each.
+
+    SCHEDULE is a schedule file, an optimized model, or '-' for standard input.
+    """
+    from iosched.cli.source import input_file, read_schedule_and_model
+
+    destination = Destination.parse("-o", output)
+    check_destinations([destination], inputs=[input_file(schedule), input_file(model or "-")])
+    document, loaded = read_schedule_and_model(schedule, model)
+    looks: Mapping[str, Look] = {}
+    if loaded is not None:
+        from iosched.scheduler.drawing import looks_of
+
+        looks = looks_of(loaded.graph)
+    text = _PICTURES[picture](document, looks, destination)
+    if destination.path is not None:
+        write(destination, text.encode())
+        note(f"Wrote {destination.path}.")
+        return
+    click.echo(text, nl=False)
+
+
+def _text(document: ScheduleDocument, looks: Mapping[str, Look], destination: Destination) -> str:
+    from iosched.cli.errors import printable
+    from iosched.scheduler.drawing_text import draw_text
+
+    encoding = "utf-8" if destination.path is not None else (sys.stdout.encoding or "ascii")
+    text = draw_text(document.schedule, title=_title(document), looks=looks, unicode=_knows_unicode(encoding))
+    return printable(text)
+
+
+def _knows_unicode(encoding: str) -> bool:
+    return encoding.lower().replace("-", "").startswith("utf")
+
+
+def _svg(document: ScheduleDocument, looks: Mapping[str, Look], destination: Destination) -> str:
+    from iosched.scheduler.drawing_svg import draw_svg
+
+    return draw_svg(document.schedule, title=_title(document), looks=looks)
+
+
+def _title(document: ScheduleDocument) -> str:
+    analytic = " (latencies are computed, not measured)" if document.cost == "analytic" else ""
+    return f"{document.model} on {document.device_name}{analytic}"
+
+
+_PICTURES: Mapping[str, Callable[[ScheduleDocument, Mapping[str, Look], Destination], str]] = {
+    "text": _text,
+    "svg": _svg,
+}
