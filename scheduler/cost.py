@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from iosched.scheduler.schedule import Stage
 
@@ -19,4 +19,29 @@ class CostModel(Protocol):
 
     def lower_bound_us(self, stage: Stage) -> float:
         """A bound that `stage_latency_us` will not undercut, known without measuring `stage` itself; 0 if none."""
+        ...
+
+
+@runtime_checkable
+class OperatorBounds(Protocol):
+    """Optional part of a `CostModel`: bounds of concurrent stages from what is known of single operators.
+
+    A cost model that has these promises, up to the search's `bound_slack`, that a concurrent stage takes at least
+        * the sum of `operator_latency_us` over the operators of any one of its groups (they run in order),
+        * the sum of `operator_work_us` over all of its operators, divided by `lanes`,
+        * as long as any one of its groups as a stage of its own.
+    The search then asks `lower_bound_us` for merge stages only, and bounds 100,000 stages without building them.
+    """
+
+    @property
+    def lanes(self) -> int:
+        """How many operators can run side by side at full speed: cores, say."""
+        ...
+
+    def operator_latency_us(self, name: str) -> float:
+        """Latency of the operator with the whole device to itself; may measure it."""
+        ...
+
+    def operator_work_us(self, name: str) -> float:
+        """Lane-microseconds that the operator takes at best: its latency on one lane; may measure it."""
         ...

@@ -1,0 +1,206 @@
+"""Cutting a computation graph into blocks that are scheduled on their own (thesis, section 3.2).
+
+A block ends with a cut vertex: an operator that everything after it depends on, past which nothing else is handed on.
+Neighbouring blocks of one operator are joined into chains. Where a block would have too many states, it is cut at the
+narrowest down-sets: the fewest operators whose results cross the cut, as between the cells of NASNet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from iosched.models.graph import ComputationGraph
+from iosched.scheduler.lattice import MAX_OPERATORS
+
+MAX_STATES = 8_000
+_CHAIN = 32  # operators in a chain block: longer chains gain nothing from being searched at once
+_GATHERS = frozenset({"Add", "Concat", "Identity", "Sum"})  # types that only collect what a block computed
+_NARROW = 2  # results that cross the cut between two cells; wider cuts take concurrency away
+
+
+@dataclass(frozen=True)
+class Part:
+    """The operators of one block, in topological order.
+
+    `optimal` is False where the block had to be cut out of a wider one, so that the best schedule of the parts need
+    not be the best schedule of the whole.
+    """
+
+    operators: tuple[str, ...]
+    optimal: bool = True
+
+
+def partition(graph: ComputationGraph, max_states: int = MAX_STATES) -> tuple[Part, ...]:
+    """Every operator in exactly one block; the first k blocks together are a down-set, for every k.
+
+    A block has at most `max_states` states (a single operator has two) and 63 operators. States are counted operator
+    by operator and no further than the bound. Time O(operators + edges) on chains, at most O(operators * max_states).
+
+    Raises:
+        ValueError: `max_states` is less than 2.
+    """
+    if max_states < 2:
+        raise ValueError(f"a block has at least 2 states, so max_states cannot be {max_states}")
+    order = _narrower_order(graph)
+    cuts = _Cuts.of(order)
+    parts: list[Part] = []
+    gathers = [graph.by_name[name].type in _GATHERS for name in order.names]
+    for first, last in _join_chains(cuts.segments(), gathers):
+        parts.extend(_split(order, cuts, first, last, max_states))
+    rank = {operator.name: index for index, operator in enumerate(graph.operators)}
+    return tuple(Part(tuple(sorted(part.operators, key=rank.__getitem__)), part.optimal) for part in parts)
+
+
+@dataclass(frozen=True)
+class _Order:
+    """A topological order; operators are their positions in it."""
+
+    names: tuple[str, ...]
+    predecessors: tuple[tuple[int, ...], ...]
+    starts: tuple[bool, ...]  # reads graph inputs and no operator
+
+    @classmethod
+    def of(cls, graph: ComputationGraph, names: Sequence[str]) -> _Order:
+        rank = {name: position for position, name in enumerate(names)}
+        before = tuple(tuple(rank[other] for other in graph.predecessors[name]) for name in names)
+        starts = tuple(
+            bool(graph.by_name[name].inputs) and not found for name, found in zip(names, before, strict=True)
+        )
+        return cls(tuple(names), before, starts)
+
+
+@dataclass(frozen=True)
+class _Cuts:
+    """For the cut behind each position: how many results cross it, over how many edges, and whether it is a vertex."""
+
+    width: tuple[int, ...]
+    edges: tuple[int, ...]
+    vertex: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, order: _Order) -> _Cuts:
+        n = len(order.names)
+        last_read = [-1] * n
+        width, edges = [0] * (n + 1), [0] * (n + 1)
+        for position, before in enumerate(order.predecessors):
+            for other in before:
+                last_read[other] = position
+                edges[other] += 1
+                edges[position] -= 1
+        for position, end in enumerate(last_read):
+            if end >= 0:
+                width[position] += 1
+                width[end] -= 1
+        last_start = max((position for position, starts in enumerate(order.starts) if starts), default=-1)
+        for position in range(1, n):
+            width[position] += width[position - 1]
+            edges[position] += edges[position - 1]
+        # Operators that are fed by the graph's inputs alone are one more way past an operator.
+        for position in range(last_start):
+            width[position] += 1
+        vertex = (width[position] == 1 and last_read[position] > position for position in range(n))
+        return cls(tuple(width[:n]), tuple(edges[:n]), tuple(vertex))
+
+    def segments(self) -> Iterator[tuple[int, int]]:
+        """Half-open ranges of positions, each ended by a cut vertex or by the last operator."""
+        first = 0
+        for position, is_vertex in enumerate(self.vertex):
+            if is_vertex or position + 1 == len(self.vertex):
+                yield first, position + 1
+                first = position + 1
+
+
+def _join_chains(segments: Iterator[tuple[int, int]], gathers: Sequence[bool]) -> Iterator[tuple[int, int]]:
+    """Joins neighbouring segments of one operator, so that a stem or a classifier is one block.
+
+    An operator that only gathers the results of the block before it belongs to that block.
+    """
+    start, end, chain = 0, 0, True
+    for first, last in segments:
+        single = last - first == 1
+        joins = end - start < _CHAIN if chain else gathers[first]
+        if single and joins:
+            end = last
+            continue
+        if start < end:
+            yield start, end
+        start, end, chain = first, last, single
+    if start < end:
+        yield start, end
+
+
+def _split(order: _Order, cuts: _Cuts, first: int, last: int, max_states: int) -> Iterator[Part]:
+    """Blocks of positions `first` to `last`, each as large as the bound allows and ended at a narrow cut."""
+    whole = True
+    while first < last:
+        reach = _reach(order, first, last, max_states)
+        end = last if reach == last else _narrowest(order, cuts, first, reach, last)
+        narrow = end == last or cuts.width[end - 1] <= _NARROW or _is_waist(order, end - 1, first, last)
+        yield Part(order.names[first:end], whole and narrow)
+        first, whole = end, narrow
+
+
+def _reach(order: _Order, first: int, last: int, max_states: int) -> int:
+    """The furthest end of a block that starts at `first` and stays under the bound; at least one operator."""
+    states, end = [0], first
+    while end < min(last, first + MAX_OPERATORS):
+        needed = sum(1 << (other - first) for other in order.predecessors[end] if other >= first)
+        bit = 1 << (end - first)
+        added = [state | bit for state in states if state & needed == needed]
+        if len(states) + len(added) > max_states and end > first:
+            break
+        states += added
+        end += 1
+    return end
+
+
+def _narrowest(order: _Order, cuts: _Cuts, first: int, reach: int, last: int) -> int:
+    """Where to end a block that could go on to `reach`: narrow, with few edges, and not in its first half."""
+
+    def key(end: int) -> tuple[int, int, int]:
+        width = 1 if _is_waist(order, end - 1, first, last) else cuts.width[end - 1]
+        return width, cuts.edges[end - 1], -end
+
+    return min(range(first + (reach - first + 1) // 2, reach + 1), key=key)
+
+
+def _is_waist(order: _Order, position: int, first: int, last: int) -> bool:
+    """Whether all of the segment before `position` leads to it and all after depends on it.
+
+    Such an operator runs beside no other, so a cut behind it takes no concurrency away.
+    """
+    behind = {position}
+    for other in range(position, first - 1, -1):
+        if other not in behind:
+            return False
+        behind.update(before for before in order.predecessors[other] if before >= first)
+    ahead = {position}
+    for other in range(position + 1, last):
+        if not ahead.intersection(order.predecessors[other]):
+            return False
+        ahead.add(other)
+    return True
+
+
+def _narrower_order(graph: ComputationGraph) -> _Order:
+    """The given order, or depth first from the outputs where that keeps fewer results waiting."""
+    given = _Order.of(graph, [operator.name for operator in graph.operators])
+    deep = _Order.of(graph, _depth_first(graph))
+    return deep if sum(_Cuts.of(deep).width) < sum(_Cuts.of(given).width) else given
+
+
+def _depth_first(graph: ComputationGraph) -> list[str]:
+    """Topological order that computes an operator's inputs one after the other, each as late as possible."""
+    done: dict[str, None] = {}
+    for operator in graph.operators:
+        if graph.successors[operator.name]:
+            continue
+        pending = [operator.name]
+        while pending:
+            missing = [name for name in graph.predecessors[pending[-1]] if name not in done]
+            if missing:
+                pending.append(missing[0])
+            else:
+                done.setdefault(pending.pop())
+    return list(done)

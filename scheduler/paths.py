@@ -1,0 +1,65 @@
+"""Shortest paths over the lattice of states, for weights that change between passes."""
+
+from __future__ import annotations
+
+import numpy as np
+from iosched.scheduler.lattice import Lattice
+from numpy.typing import NDArray
+
+Latencies = NDArray[np.float64]
+
+
+def distances(lattice: Lattice, weights_us: Latencies) -> Latencies:
+    """Least total latency to reach each state from the empty one; `weights_us` has one weight for each stage.
+
+    The thesis's equation cost[S] = min over endings S' of cost[S - S'] + latency[S'], level by level, since all
+    transitions into a level come from lower ones. O(T) vectorised.
+    """
+    reached = np.full(len(lattice.states), np.inf)
+    reached[0] = 0.0
+    latency = weights_us[lattice.endings]
+    for first, last in zip(lattice.levels[1:-1], lattice.levels[2:], strict=True):
+        begin, end = lattice.offsets[first], lattice.offsets[last]
+        candidates = reached[lattice.sources[begin:end]] + latency[begin:end]
+        reached[first:last] = np.minimum.reduceat(candidates, lattice.offsets[first:last] - begin)
+    return reached
+
+
+def bound_us(lattice: Lattice, weights_us: Latencies) -> float:
+    """Latency of the best schedule of the block under these weights; infinite where there is none."""
+    return float(distances(lattice, weights_us)[-1])
+
+
+def shortest_path(lattice: Lattice, weights_us: Latencies) -> list[int]:
+    """Positions in `lattice.stages` of the stages of the best schedule, first stage first.
+
+    Ties are broken by the number of stages, then by the masks of the stages, last stage first: the lower wins.
+    """
+    reached = distances(lattice, weights_us)
+    tight = _tight_transitions(lattice, weights_us, reached)
+    length = {0: 0}
+    chosen: dict[int, int] = {}
+    for state in sorted(tight):
+        best = min(tight[state], key=lambda edge: (length[int(lattice.sources[edge])], int(lattice.endings[edge])))
+        chosen[state] = best
+        length[state] = length[int(lattice.sources[best])] + 1
+    path, state = [], len(lattice.states) - 1
+    while state:
+        path.append(int(lattice.endings[chosen[state]]))
+        state = int(lattice.sources[chosen[state]])
+    return path[::-1]
+
+
+def _tight_transitions(lattice: Lattice, weights_us: Latencies, reached: Latencies) -> dict[int, list[int]]:
+    """For every state on some shortest path, its transitions that lie on one."""
+    found: dict[int, list[int]] = {}
+    pending = [len(lattice.states) - 1]
+    while pending:
+        state = pending.pop()
+        if state == 0 or state in found:
+            continue
+        begin, end = int(lattice.offsets[state]), int(lattice.offsets[state + 1])
+        totals = reached[lattice.sources[begin:end]] + weights_us[lattice.endings[begin:end]]
+        found[state] = [begin + int(offset) for offset in np.flatnonzero(totals == reached[state])]
+        pending.extend(int(lattice.sources[edge]) for edge in found[state])
+    return found
