@@ -1,0 +1,109 @@
+"""What makes a parsed file no runnable model, told before anything is built on it."""
+
+from __future__ import annotations
+
+import onnx
+
+from iosched.models.errors import InvalidModelError
+from iosched.models.wiring import is_standard, reads, standard_opset, subgraphs, writes
+
+_KNOWN_PREFIXES = ("ai.onnx.", "com.microsoft", "com.ms.")
+# onnxruntime's own operators that it also accepts in ONNX's domain, at any opset.
+_RUNTIME_EXTRAS = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
+
+
+def check_structure(proto: onnx.ModelProto, weights: set[str]) -> None:
+    """Check names, operators and attributes of a graph whose nodes stand in topological order.
+
+    Raises:
+        InvalidModelError: a tensor is read that nothing computes, a name is used twice, an operator or its domain is
+            unknown, or a node does not fit its operator's definition.
+    """
+    _check_names(proto.graph, weights)
+    standard = standard_opset(proto)
+    for node in proto.graph.node:
+        _check_operator(node, standard)
+    _check_definitions(proto, weights)
+
+
+def _check_names(graph: onnx.GraphProto, weights: set[str]) -> None:
+    inputs = [value.name for value in graph.input]
+    if twice := _first_repeated(inputs):
+        raise InvalidModelError(f"graph input {twice!r} is declared twice.")
+    if twice := _first_repeated([value.name for value in graph.output]):
+        raise InvalidModelError(f"graph output {twice!r} is declared twice.")
+    if not graph.output:
+        raise InvalidModelError("the graph has no output: there is nothing to compute.")
+    known = weights.union(inputs)
+    for node in graph.node:
+        for name in reads(node):
+            if name not in known:
+                raise InvalidModelError(_undefined(node, name))
+        if twice := next((name for name in writes(node) if name in known), ""):
+            raise InvalidModelError(f"tensor {twice!r} is defined twice; names of tensors must be unique.")
+        known.update(writes(node))
+    for value in graph.output:
+        if value.name not in known:
+            raise InvalidModelError(f"graph output {value.name!r} is computed by no node.")
+
+
+def _undefined(node: onnx.NodeProto, name: str) -> str:
+    return (
+        f"{node.op_type} node {next(iter(writes(node)), node.name)!r} reads {name!r}, which is no graph input, "
+        "no initializer and no node's output.\nA weight may have been lost on export; export the model again."
+    )
+
+
+def _first_repeated(names: list[str]) -> str:
+    seen: set[str] = set()
+    return next((name for name in names if name in seen or seen.add(name)), "")  # type: ignore[func-returns-value]
+
+
+def _check_operator(node: onnx.NodeProto, opset: int) -> None:
+    name = next(iter(writes(node)), node.name)
+    if not is_standard(node) and not node.domain.startswith(_KNOWN_PREFIXES):
+        raise InvalidModelError(
+            f"operator {node.domain}::{node.op_type} (node {name!r}) is of a domain that onnxruntime does not know.\n"
+            "Export the model with standard operators, or with the operator as a function of the model."
+        )
+    if is_standard(node) and node.op_type not in _RUNTIME_EXTRAS and not onnx.defs.has(node.op_type, opset, ""):
+        raise InvalidModelError(
+            f"operator {node.op_type} (node {name!r}) does not exist in opset {opset}.\n"
+            "Export the model again with a matching opset."
+        )
+    for graph in subgraphs(node):
+        for inner in graph.node:
+            _check_operator(inner, opset)
+
+
+def _check_definitions(proto: onnx.ModelProto, weights: set[str]) -> None:
+    """Let onnx check the nodes alone: weights and types of the real model are no part of it."""
+    skeleton = onnx.ModelProto(ir_version=min(proto.ir_version, onnx.IR_VERSION))
+    skeleton.ir_version = max(skeleton.ir_version, 8)
+    skeleton.opset_import.extend(proto.opset_import)
+    skeleton.graph.name = "skeleton"
+    skeleton.graph.node.extend(node for node in proto.graph.node if not _is_extra(node))
+    shown = {name for node in skeleton.graph.node for name in writes(node)}
+    inputs = dict.fromkeys([*(value.name for value in proto.graph.input), *sorted(weights)])
+    inputs.update(dict.fromkeys(name for node in proto.graph.node if _is_extra(node) for name in writes(node)))
+    skeleton.graph.input.extend(_scalar(name) for name in inputs)
+    skeleton.graph.output.extend(_scalar(value.name) for value in proto.graph.output if value.name in shown)
+    if not skeleton.graph.output:
+        return
+    try:
+        onnx.checker.check_model(skeleton)
+    except onnx.checker.ValidationError as error:
+        raise InvalidModelError(f"not a valid ONNX model: {_shorten(str(error))}") from error
+
+
+def _is_extra(node: onnx.NodeProto) -> bool:
+    return is_standard(node) and node.op_type in _RUNTIME_EXTRAS
+
+
+def _scalar(name: str) -> onnx.ValueInfoProto:
+    return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [])
+
+
+def _shorten(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " ".join(lines[:1])[:300]

@@ -1,0 +1,91 @@
+"""A model's identity: what it computes and how its schedule can speak of it, independent of how the file is written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from math import prod
+
+import numpy as np
+import onnx
+
+from iosched.models.attributes import plain_attributes
+from iosched.models.graph import ComputationGraph
+from iosched.models.wiring import captures, is_standard, writes
+
+_CHUNK_NBYTES = 2**22
+
+
+def model_digest(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], graph: ComputationGraph) -> str:
+    """SHA-256 (hex) over the graph's structure, its attributes, its weights' bytes, and the names that schedules use.
+
+    A tensor's hash is made of its node's type, attributes and the hashes of what that reads, so names of nodes, of
+    weights and of tensors inside an operator do not matter, nor do the order of nodes, metadata and comments. Names
+    of graph inputs, graph outputs and operators do. Complexity: O(nodes + bytes of weights); weights are streamed.
+    """
+    opsets = {item.domain or "ai.onnx": item.version for item in proto.opset_import}
+    hashes = {spec.name: _hash("input", spec.name, spec.dtype, spec.shape) for spec in graph.inputs}
+    hashes.update((name, _weight_hash(array)) for name, array in weights.items())
+    for node in proto.graph.node:
+        identity = _node_hash(node, opsets, hashes)
+        hashes.update((name, _hash(identity, node.output[:].index(name))) for name in writes(node))
+    operators = sorted((operator.name, hashes[operator.name]) for operator in graph.operators)
+    inputs = [(spec.name, spec.dtype, spec.shape) for spec in graph.inputs]
+    return _hash("model", inputs, operators, [(name, hashes[name]) for name in graph.outputs])
+
+
+def _node_hash(node: onnx.NodeProto, opsets: Mapping[str, int], hashes: Mapping[str, str]) -> str:
+    domain = "ai.onnx" if is_standard(node) else node.domain
+    read = [hashes[name] if name else "" for name in node.input]
+    captured = [(name, hashes[name]) for name in captures(node)]
+    attributes = sorted((key, repr(value)) for key, value in plain_attributes(node).items())
+    return _hash(domain, node.op_type, _since(node, opsets.get(domain, 0)), attributes, read, captured)
+
+
+def _since(node: onnx.NodeProto, opset: int) -> int:
+    """The opset in which the operator got its present meaning; versions that change nothing do not count."""
+    domain = "" if is_standard(node) else node.domain
+    if not onnx.defs.has(node.op_type, opset, domain):
+        return 0
+    return onnx.defs.get_schema(node.op_type, opset, domain).since_version
+
+
+def _hash(*parts: object) -> str:
+    return sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _weight_hash(array: np.ndarray) -> str:
+    digest = sha256(json.dumps([array.dtype.name, list(array.shape)]).encode())
+    if array.dtype == object:
+        digest.update(json.dumps([_text(item) for item in array.reshape(-1)]).encode())
+        return digest.hexdigest()
+    for chunk in _chunks(array):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _chunks(array: np.ndarray) -> Iterator[memoryview | bytes]:
+    """The array's bytes in C order, without a copy of the whole."""
+    if array.size and not any(array.strides):
+        yield from _repeated(array.reshape(-1)[:1].tobytes(), prod(array.shape))
+    elif array.nbytes <= _CHUNK_NBYTES or array.ndim == 0:
+        yield array.tobytes()
+    elif array.flags.c_contiguous:
+        flat = array.reshape(-1).view(np.uint8)
+        yield from (flat[start : start + _CHUNK_NBYTES].data for start in range(0, flat.size, _CHUNK_NBYTES))
+    else:
+        for part in array:
+            yield from _chunks(part)
+
+
+def _repeated(item: bytes, count: int) -> Iterator[bytes]:
+    per_chunk = max(_CHUNK_NBYTES // len(item), 1)
+    chunk = item * min(per_chunk, count)
+    for _ in range(count // per_chunk):
+        yield chunk
+    yield item * (count % per_chunk)
+
+
+def _text(item: object) -> str:
+    return item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item)

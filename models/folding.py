@@ -1,0 +1,193 @@
+"""Constant folding: nodes whose result is known before the run become weights.
+
+Only cheap operators of ONNX's own domain are folded, only to a bounded size, and never what quantises or dequantises:
+a runtime wants to see those. A node that cannot be folded simply stays.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from math import prod
+
+import numpy as np
+import onnx
+from onnx.helper import get_attribute_value
+
+from iosched.models.graph import TensorSpec
+from iosched.models.normalize import add_weight, keep_weights
+from iosched.models.shapes import infer_shapes, tensor_specs
+from iosched.models.wiring import captures, is_standard, replace_nodes, standard_opset, writes
+
+MAX_FOLDED_NBYTES = 64 * 2**20
+_MAX_FILLED_NBYTES = 2**31
+_MAX_ROUNDS = 16
+
+_EVALUATED = frozenset(
+    """Abs Add And Cast CastLike Ceil Clip Concat Div Equal Exp Expand Flatten Floor Gather GatherElements GatherND
+    Greater GreaterOrEqual Less LessOrEqual Log Max Min Mod Mul Neg Not Or Pad Pow Range Reciprocal ReduceMax ReduceMean
+    ReduceMin ReduceProd ReduceSum Reshape ScatterElements ScatterND Sign Slice Split Sqrt Squeeze Sub Tile Transpose
+    Trilu Unsqueeze Where Xor""".split()
+)
+# What onnx's own evaluator may raise on a node that is not as it should be.
+_FAILURES = (ArithmeticError, AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError, AssertionError)
+
+
+def fold_constants(proto: onnx.ModelProto, weights: dict[str, np.ndarray]) -> onnx.ModelProto:
+    """Fold until nothing changes, and return `proto` with inferred shapes; `weights` grows by the results.
+
+    Complexity: one pass over the nodes and one shape inference for each round; a chain of Shape nodes over computed
+    values takes several rounds, everything else one or two.
+
+    Raises:
+        InvalidModelError: shapes or types contradict each other.
+    """
+    inferred = infer_shapes(proto)
+    for _ in range(_MAX_ROUNDS):
+        if not _fold_once(inferred, weights):
+            break
+        inferred = infer_shapes(inferred)
+    keep_weights(inferred.graph, weights)
+    return inferred
+
+
+def _fold_once(proto: onnx.ModelProto, weights: dict[str, np.ndarray]) -> bool:
+    graph = proto.graph
+    specs = tensor_specs(graph)
+    pinned = {value.name for value in graph.output}
+    opset = standard_opset(proto)
+    kept: list[onnx.NodeProto] = []
+    for node in graph.node:
+        results = None if pinned.intersection(writes(node)) else _fold(node, weights, specs, opset)
+        if results is None:
+            kept.append(node)
+            continue
+        for name, value in zip(node.output, results, strict=True):
+            if name:
+                add_weight(graph, weights, name, value)
+    if len(kept) == len(graph.node):
+        return False
+    replace_nodes(graph, kept)
+    return True
+
+
+def _fold(
+    node: onnx.NodeProto, weights: Mapping[str, np.ndarray], specs: Mapping[str, TensorSpec], opset: int
+) -> list[np.ndarray] | None:
+    if not is_standard(node) or captures(node):
+        return None
+    if node.op_type in ("Shape", "Size"):
+        return _fold_shape(node, weights, specs)
+    if any(name and name not in weights for name in node.input):
+        return None
+    fold_directly = _DIRECT.get(node.op_type)
+    if fold_directly is not None and (result := _attempt(lambda: fold_directly(node, weights))) is not None:
+        return result
+    if node.op_type not in _EVALUATED or not _is_bounded(node, specs):
+        return None
+    return _attempt(lambda: _evaluate(node, weights, specs, opset))
+
+
+def _attempt(compute: Callable[[], list[np.ndarray] | None]) -> list[np.ndarray] | None:
+    try:
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return compute()
+    except _FAILURES:
+        return None
+
+
+def _fold_shape(
+    node: onnx.NodeProto, weights: Mapping[str, np.ndarray], specs: Mapping[str, TensorSpec]
+) -> list[np.ndarray] | None:
+    name = node.input[0]
+    spec = specs.get(name)
+    shape = weights[name].shape if name in weights else spec.shape if spec else None
+    if shape is None:
+        return None
+    if node.op_type == "Size":
+        return [np.array(prod(shape), np.int64)]
+    start, end = _attribute(node, "start", 0), _attribute(node, "end", len(shape))
+    return [np.array(shape[slice(start, end)], np.int64)]
+
+
+def _is_bounded(node: onnx.NodeProto, specs: Mapping[str, TensorSpec]) -> bool:
+    found = [specs.get(name) for name in writes(node)]
+    return all(spec is not None and spec.is_static and spec.nbytes <= MAX_FOLDED_NBYTES for spec in found)
+
+
+def _evaluate(
+    node: onnx.NodeProto, weights: Mapping[str, np.ndarray], specs: Mapping[str, TensorSpec], opset: int
+) -> list[np.ndarray] | None:
+    from onnx.reference import ReferenceEvaluator  # slow to import, and many models need none of it
+
+    feeds = {name: weights[name] for name in node.input if name}
+    if any(value.nbytes > MAX_FOLDED_NBYTES for value in feeds.values()):
+        return None
+    inputs = [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in feeds]
+    outputs = [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in writes(node)]
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph([node], "constant", inputs, outputs),
+        opset_imports=[onnx.helper.make_opsetid("", opset)],
+    )
+    results = dict(zip(writes(node), ReferenceEvaluator(model).run(None, feeds), strict=True))
+    return [np.empty(0) if not name else _checked(results[name], specs[name]) for name in node.output]
+
+
+def _checked(value: object, spec: TensorSpec) -> np.ndarray:
+    array = np.asarray(value)
+    if array.dtype.name != spec.dtype or array.shape != spec.shape:
+        raise ValueError(f"{spec.name} was inferred to be of another type or shape")
+    return np.array(array)
+
+
+def _fill(node: onnx.NodeProto, weights: Mapping[str, np.ndarray]) -> list[np.ndarray] | None:
+    shape = tuple(int(dim) for dim in weights[node.input[0]])
+    value = _attribute(node, "value", None)
+    item = np.zeros(1, np.float32) if value is None else onnx.numpy_helper.to_array(value)
+    if any(dim < 0 for dim in shape) or prod(shape) * item.itemsize > _MAX_FILLED_NBYTES or item.size != 1:
+        return None
+    # One stored item, seen as a whole tensor: costs no memory however large it is.
+    return [np.broadcast_to(item.reshape(()), shape)]
+
+
+def _reshape(node: onnx.NodeProto, weights: Mapping[str, np.ndarray]) -> list[np.ndarray] | None:
+    if len(node.input) != 2 or _attribute(node, "allowzero", 0):
+        return None
+    data = weights[node.input[0]]
+    target = [data.shape[axis] if dim == 0 else int(dim) for axis, dim in enumerate(weights[node.input[1]])]
+    return None if _is_filled(data) else [data.reshape(target)]
+
+
+def _unsqueeze(node: onnx.NodeProto, weights: Mapping[str, np.ndarray]) -> list[np.ndarray] | None:
+    axes = weights[node.input[1]].tolist() if len(node.input) > 1 else _attribute(node, "axes", None)
+    return None if axes is None else [np.expand_dims(weights[node.input[0]], tuple(axes))]
+
+
+def _transpose(node: onnx.NodeProto, weights: Mapping[str, np.ndarray]) -> list[np.ndarray] | None:
+    data = weights[node.input[0]]
+    view = np.transpose(data, _attribute(node, "perm", None))
+    if _is_filled(data):
+        return [view]
+    return [np.ascontiguousarray(view)] if data.nbytes <= MAX_FOLDED_NBYTES else None
+
+
+def _identity(node: onnx.NodeProto, weights: Mapping[str, np.ndarray]) -> list[np.ndarray] | None:
+    return [weights[node.input[0]]]
+
+
+_DIRECT: Mapping[str, Callable[[onnx.NodeProto, Mapping[str, np.ndarray]], list[np.ndarray] | None]] = {
+    "ConstantOfShape": _fill,
+    "Identity": _identity,
+    "Reshape": _reshape,
+    "Transpose": _transpose,
+    "Unsqueeze": _unsqueeze,
+}
+
+
+def _is_filled(array: np.ndarray) -> bool:
+    return array.size > 1 and not any(array.strides)
+
+
+def _attribute(node: onnx.NodeProto, name: str, default: object) -> object:
+    return next((get_attribute_value(item) for item in node.attribute if item.name == name), default)

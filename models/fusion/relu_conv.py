@@ -1,0 +1,32 @@
+"""ReLU before a dense 1x1 convolution: the Relu-Conv unit of NASNet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from iosched.models.fusion.sep_conv import is_pointwise
+from iosched.models.fusion.view import GraphView, Unit
+
+
+def match(view: GraphView, index: int, units: Mapping[int, Unit]) -> Unit | None:
+    """The unit whose leading ReLU is node `index`, unless that is the activation of an earlier unit."""
+    if not view.is_op(index, ("Relu",)) or _ends_a_sum(view, index):
+        return None
+    reader = view.only_reader(index)
+    unit = None if reader is None else units.get(reader)
+    if reader is None or unit is None or unit.type != "Conv" or unit.anchor != reader or unit.residual is not None:
+        return None
+    if not is_pointwise(view, reader):
+        return None
+    return replace(unit, type="ReluConv", nodes=(index, *unit.nodes))
+
+
+def _ends_a_sum(view: GraphView, index: int) -> bool:
+    """A ReLU that alone reads a sum belongs to the sum: the value that goes on is the ReLU's."""
+    before = view.producer.get(view.nodes[index].input[0])
+    if before is None or view.only_reader(before) != index:
+        return False
+    if view.is_op(before, ("Concat",)) and len(view.nodes[before].input) == 1:
+        return True
+    return view.is_op(before, ("Add", "Sum")) and not any(name in view.weights for name in view.nodes[before].input)

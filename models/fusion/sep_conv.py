@@ -1,0 +1,43 @@
+"""ReLU, depthwise and pointwise convolution (and BN): the Relu-SepConv unit of RandWire and NASNet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from iosched.models.fusion.view import GraphView, Unit
+
+
+def match(view: GraphView, index: int, units: Mapping[int, Unit]) -> Unit | None:
+    """The unit whose leading ReLU is node `index`."""
+    if not view.is_op(index, ("Relu",)):
+        return None
+    depthwise = view.only_reader(index)
+    if depthwise is None or not _is_depthwise(view, depthwise):
+        return None
+    pointwise = view.only_reader(depthwise)
+    if pointwise is None or not is_pointwise(view, pointwise):
+        return None
+    norm = view.next_batch_norm(pointwise)
+    nodes = (index, depthwise, pointwise) if norm is None else (index, depthwise, pointwise, norm)
+    return Unit("ReluSepConv", nodes, anchor=depthwise)
+
+
+def is_pointwise(view: GraphView, index: int) -> bool:
+    """Whether a node is a dense 1x1 convolution of stride 1 without padding, with constant weights."""
+    if not view.is_op(index, ("Conv",)) or not view.constant_from(index, 1):
+        return False
+    kernel = view.weights[view.nodes[index].input[1]].shape[2:]
+    spread = (*_ints(view, index, "pads", 0), *(stride - 1 for stride in _ints(view, index, "strides", 1)))
+    return set(kernel) <= {1} and view.attribute(index, "group", 1) == 1 and not any(spread)
+
+
+def _is_depthwise(view: GraphView, index: int) -> bool:
+    if not view.is_op(index, ("Conv",)) or not view.constant_from(index, 1):
+        return False
+    group, shape = view.attribute(index, "group", 1), view.weights[view.nodes[index].input[1]].shape
+    return isinstance(group, int) and group > 1 and shape[:2] == (group, 1)
+
+
+def _ints(view: GraphView, index: int, name: str, default: int) -> tuple[int, ...]:
+    found = view.attribute(index, name)
+    return tuple(found) if isinstance(found, list) else (default,)

@@ -1,0 +1,44 @@
+"""Sums folded into the unit that alone reads them, as the thesis counts schedule units (Relu-SepConv and Concat)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from iosched.models.fusion.view import GraphView, Unit
+
+FOLDING_TYPES = ("ReluSepConv", "Concat")
+
+
+def match(view: GraphView, index: int, units: Mapping[int, Unit]) -> Unit | None:
+    """The unit of node `index`, together with the sums that it alone reads (and the sums that those alone read)."""
+    unit = units.get(index) or Unit(view.nodes[index].op_type, (index,), index)
+    first = unit.nodes[0]
+    if first != index or unit.type not in FOLDING_TYPES or not view.is_op(index, ("Relu", "Concat")):
+        return None
+    sums = _foldable(view, index, units)
+    if not sums:
+        return None
+    return replace(unit, nodes=(*sorted(sums), *unit.nodes), sums=tuple(sorted(sums)))
+
+
+def _foldable(view: GraphView, index: int, units: Mapping[int, Unit]) -> list[int]:
+    found: list[int] = []
+    pending = [index]
+    while pending:
+        reader = pending.pop()
+        for name in view.nodes[reader].input:
+            producer = view.producer.get(name)
+            if producer is None or producer in units or not _is_sum(view, producer):
+                continue
+            if view.only_reader(producer) == reader:
+                found.append(producer)
+                pending.append(producer)
+    return found
+
+
+def _is_sum(view: GraphView, index: int) -> bool:
+    names = view.nodes[index].input
+    if not view.is_op(index, ("Add", "Sum")) or len(names) < 2 or any(name in view.weights for name in names):
+        return False
+    return view.same_shape((*names, *view.nodes[index].output))

@@ -1,0 +1,117 @@
+"""What fusion patterns see of a graph, and what they answer with."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import onnx
+from onnx.helper import get_attribute_value
+
+from iosched.models.graph import TensorSpec
+from iosched.models.wiring import is_standard, producers, reads, use_counts, writes
+
+ACTIVATIONS = frozenset(
+    "Relu LeakyRelu Clip Sigmoid HardSigmoid HardSwish Tanh Elu Celu Selu Softplus Softsign Mish Gelu Swish".split()
+)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Nodes that make one operator, by index in topological order.
+
+    `anchor` is the node whose attributes are the operator's; `activation` and `residual` the nodes of these roles;
+    `sums` the folded additions.
+    """
+
+    type: str
+    nodes: tuple[int, ...]
+    anchor: int
+    activation: int | None = None
+    residual: int | None = None
+    sums: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class GraphView:
+    """A graph with topologically ordered nodes, its weights, and the specs of its tensors."""
+
+    graph: onnx.GraphProto
+    weights: Mapping[str, np.ndarray]
+    specs: Mapping[str, TensorSpec]
+
+    @cached_property
+    def nodes(self) -> tuple[onnx.NodeProto, ...]:
+        """The nodes; patterns speak of them by index."""
+        return tuple(self.graph.node)
+
+    @cached_property
+    def producer(self) -> Mapping[str, int]:
+        """For every computed tensor, the node that computes it."""
+        return producers(self.nodes)
+
+    @cached_property
+    def uses(self) -> Counter[str]:
+        """How often each tensor is read, by nodes or as a graph output."""
+        return use_counts(self.graph)
+
+    @cached_property
+    def _readers(self) -> Mapping[str, tuple[int, ...]]:
+        found: dict[str, list[int]] = {}
+        for index, node in enumerate(self.nodes):
+            for name in reads(node):
+                found.setdefault(name, []).append(index)
+        return {name: tuple(readers) for name, readers in found.items()}
+
+    @cached_property
+    def depth(self) -> tuple[int, ...]:
+        """For every node, the number of nodes on the longest path to it."""
+        depths: list[int] = []
+        for node in self.nodes:
+            before = (self.producer[name] for name in reads(node) if name in self.producer)
+            depths.append(1 + max((depths[index] for index in before), default=0))
+        return tuple(depths)
+
+    def is_op(self, index: int | None, types: Iterable[str]) -> bool:
+        """Whether a node is a standard operator of one of `types`."""
+        return index is not None and is_standard(self.nodes[index]) and self.nodes[index].op_type in types
+
+    def only_reader(self, index: int) -> int | None:
+        """The one node that reads the node's one output, if nothing else does."""
+        outputs = writes(self.nodes[index])
+        if len(outputs) != 1 or self.uses[outputs[0]] != 1:
+            return None
+        readers = self._readers.get(outputs[0], ())
+        return readers[0] if readers else None
+
+    def attribute(self, index: int, name: str, default: object = None) -> object:
+        """An attribute's value, or `default`."""
+        items = self.nodes[index].attribute
+        return next((get_attribute_value(item) for item in items if item.name == name), default)
+
+    def constant_from(self, index: int, first: int) -> bool:
+        """Whether all inputs of a node from position `first` on are weights (or left out)."""
+        return all(not name or name in self.weights for name in self.nodes[index].input[first:])
+
+    def next_activation(self, index: int) -> int | None:
+        """The activation that alone reads the node, on its first input."""
+        reader = self.only_reader(index)
+        if reader is None or not self.is_op(reader, ACTIVATIONS) or not self.constant_from(reader, 1):
+            return None
+        return reader if self.nodes[reader].input[0] == self.nodes[index].output[0] else None
+
+    def next_batch_norm(self, index: int) -> int | None:
+        """The inference-mode BatchNormalization that alone reads the node."""
+        reader = self.only_reader(index)
+        if reader is None or not self.is_op(reader, ("BatchNormalization",)) or not self.constant_from(reader, 1):
+            return None
+        trains = len(writes(self.nodes[reader])) != 1 or self.attribute(reader, "training_mode", 0)
+        return None if trains else reader
+
+    def same_shape(self, names: Iterable[str]) -> bool:
+        """Whether all tensors have one static shape."""
+        shapes = {spec.shape if (spec := self.specs.get(name)) else None for name in names}
+        return len(shapes) == 1 and None not in shapes

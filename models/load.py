@@ -1,0 +1,122 @@
+"""The way in: from a file or bytes to a `Model`, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import onnx
+
+from iosched.models.binding import Binding, bind_inputs, check_reshapes, rebatch
+from iosched.models.checks import check_structure
+from iosched.models.digest import model_digest
+from iosched.models.errors import InvalidModelError
+from iosched.models.flatten import flatten_concats
+from iosched.models.folding import fold_constants
+from iosched.models.initializers import take_weights
+from iosched.models.model import SCHEDULE_KEY, Model
+from iosched.models.normalize import (
+    compute_weight_outputs,
+    constants_to_weights,
+    drop_copies,
+    drop_dead_nodes,
+    drop_weight_inputs,
+    inline_functions,
+    keep_weights,
+    name_nodes,
+    sort_nodes,
+)
+from iosched.models.operators import computation_graph
+from iosched.models.shapes import forget_inferred, infer_shapes, tensor_specs
+from iosched.models.source import MIN_IR_VERSION, describe, read_proto
+from iosched.models.wiring import standard_opset
+
+
+def load_model(
+    source: Path | bytes,
+    *,
+    name: str | None = None,
+    batch_size: int | None = None,
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+) -> Model:
+    """Read an ONNX model, bind its dynamic dimensions, and find its operators.
+
+    Args:
+        source: the path of a model, beside which its external data lies; or the bytes of one.
+        name: how to call the model; by default the file's stem, or the graph's name.
+        batch_size: the first dimension of every input; replaces a fixed one where the model allows it.
+        input_shapes: full shapes of inputs by name.
+
+    Raises:
+        InvalidModelError: the file is no model that can be run, or a dynamic dimension stays unbound.
+        UsageError: `batch_size` or `input_shapes` do not fit the model's inputs.
+    """
+    proto = read_proto(source)
+    try:
+        return _load(proto, source, name, batch_size, input_shapes)
+    except InvalidModelError as error:
+        raise InvalidModelError(f"{describe(source)}: {error}") from error
+
+
+def _load(
+    proto: onnx.ModelProto,
+    source: Path | bytes,
+    name: str | None,
+    batch_size: int | None,
+    input_shapes: Mapping[str, tuple[int, ...]] | None,
+) -> Model:
+    called = name or (source.stem if isinstance(source, Path) else proto.graph.name) or "model"
+    weights = take_weights(proto.graph, source if isinstance(source, Path) else None)
+    _normalize(proto, weights)
+    binding = bind_inputs(proto.graph, batch_size, input_shapes)
+    proto = _infer(proto, weights, binding)
+    graph = computation_graph(called, proto.graph, weights)
+    return Model(
+        name=called,
+        proto=proto,
+        weights=MappingProxyType(weights),
+        graph=graph,
+        digest=model_digest(proto, weights, graph),
+        original=source,
+        bindings=MappingProxyType(dict(binding.shapes)),
+        schedule_json=next((item.value for item in proto.metadata_props if item.key == SCHEDULE_KEY), None),
+    )
+
+
+def _normalize(proto: onnx.ModelProto, weights: dict[str, np.ndarray]) -> None:
+    """One way of writing: no functions, no Constant nodes, no weights among inputs; sorted, named and checked."""
+    graph = proto.graph
+    proto.ir_version = max(proto.ir_version, MIN_IR_VERSION)
+    graph.name = graph.name or "graph"
+    drop_weight_inputs(graph, weights)
+    constants_to_weights(graph, weights)
+    inline_functions(proto)
+    constants_to_weights(graph, weights)
+    sort_nodes(graph)
+    check_structure(proto, set(weights))
+    compute_weight_outputs(graph, weights)
+    drop_dead_nodes(graph)
+    if not graph.node:
+        raise InvalidModelError("no node leads to an output: there is nothing to run.")
+    drop_copies(graph, weights, standard_opset(proto))
+    keep_weights(graph, weights)
+
+
+def _infer(proto: onnx.ModelProto, weights: dict[str, np.ndarray], binding: Binding) -> onnx.ModelProto:
+    """Shapes for the bound inputs, constants folded, Concats flat."""
+    old = binding.replaced_batch
+    forget_inferred(proto, binding.symbols, keep_shapes=old is None)
+    if old is not None:
+        new = next(shape[0] for shape in binding.shapes.values() if len(shape) >= 2)
+        rebatch(proto, weights, old, new)
+    proto = fold_constants(proto, weights)
+    ranks = {spec.name: len(spec.shape) for spec in tensor_specs(proto.graph).values() if spec.shape is not None}
+    flatten_concats(proto.graph, ranks)
+    drop_dead_nodes(proto.graph)
+    keep_weights(proto.graph, weights)
+    name_nodes(proto.graph)
+    check_reshapes(proto.graph, weights)
+    forget_inferred(proto, {}, keep_shapes=True)
+    return infer_shapes(proto)

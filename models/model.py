@@ -1,0 +1,47 @@
+"""A loaded model: the working ONNX graph, its weights beside it, and the computation graph made of both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from iosched.models.graph import ComputationGraph
+
+WEIGHTS_LOCATION = "weights"
+"""External-data location of initializers whose payload lives in `Model.weights`."""
+
+INLINE_NBYTES = 1024
+"""Initializers up to this size keep their payload in the proto, where shape inference reads them."""
+
+SCHEDULE_KEY = "io.iosched.schedule"
+"""Model metadata under which an optimized model carries its schedule."""
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A model that is ready to be scheduled: shapes bound, constants folded, operators found.
+
+    Attributes:
+        name: file stem, or the graph's own name.
+        proto: the working graph. Every node's `name` is its first non-empty output, `graph.input` holds no weights,
+            and initializers above `INLINE_NBYTES` carry no payload (external data at `WEIGHTS_LOCATION`).
+        weights: every top-level initializer by name; read-only, and memory-mapped where the file keeps it outside.
+        graph: the schedule units and the tensors between them.
+        digest: SHA-256 over graph and weights; the same for a model and for its annotated form.
+        original: what was given: the path, or the bytes.
+        bindings: the bound shape of every tensor input.
+        schedule_json: the schedule that the model carries, if any.
+    """
+
+    name: str
+    proto: onnx.ModelProto
+    weights: Mapping[str, np.ndarray]
+    graph: ComputationGraph
+    digest: str
+    original: Path | bytes
+    bindings: Mapping[str, tuple[int, ...]]
+    schedule_json: str | None = None

@@ -1,0 +1,171 @@
+"""Old and redundant ways of writing a graph brought into one form; what is computed stays the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, TensorProto
+
+from iosched.models.errors import InvalidModelError
+from iosched.models.initializers import describe_weight, read_tensor
+from iosched.models.wiring import captures, is_standard, reads, replace_nodes, topological_order, use_counts, writes
+
+
+def drop_weight_inputs(graph: onnx.GraphProto, weights: dict[str, np.ndarray]) -> None:
+    """IR 3 lists initializers among the inputs too; only what is fed stays an input."""
+    fed = [value for value in graph.input if value.name not in weights]
+    del graph.input[:]
+    graph.input.extend(fed)
+
+
+def inline_functions(proto: onnx.ModelProto) -> None:
+    """Replace calls of the model's own functions by their bodies.
+
+    Raises:
+        InvalidModelError: a function cannot be inlined (it calls itself, or misses an opset).
+    """
+    if not proto.functions:
+        return
+    try:
+        inlined = onnx.inliner.inline_local_functions(proto)
+    except (RuntimeError, ValueError) as error:
+        raise InvalidModelError(f"a function of the model cannot be inlined: {str(error).splitlines()[0]}") from error
+    proto.CopyFrom(inlined)
+
+
+def constants_to_weights(graph: onnx.GraphProto, weights: dict[str, np.ndarray]) -> None:
+    """Turn Constant nodes of the top level into initializers."""
+    kept = []
+    for node in graph.node:
+        value = _constant_value(node)
+        if value is None:
+            kept.append(node)
+            continue
+        add_weight(graph, weights, node.output[0], value)
+    if len(kept) < len(graph.node):
+        replace_nodes(graph, kept)
+
+
+def add_weight(graph: onnx.GraphProto, weights: dict[str, np.ndarray], name: str, value: np.ndarray) -> None:
+    """Add an initializer.
+
+    Raises:
+        InvalidModelError: there is one of that name.
+    """
+    if name in weights:
+        raise InvalidModelError(f"tensor {name!r} is defined twice; names of tensors must be unique.")
+    value.flags.writeable = False
+    weights[name] = value
+    graph.initializer.append(describe_weight(name, value))
+
+
+def keep_weights(graph: onnx.GraphProto, weights: dict[str, np.ndarray]) -> None:
+    """Forget the initializers that nothing reads any more."""
+    used = use_counts(graph)
+    for name in [name for name in weights if name not in used]:
+        del weights[name]
+    kept = [tensor for tensor in graph.initializer if tensor.name in weights]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
+
+
+def sort_nodes(graph: onnx.GraphProto) -> None:
+    """Bring the nodes into topological order."""
+    nodes = list(graph.node)
+    order = topological_order(nodes)
+    if order != list(range(len(nodes))):
+        replace_nodes(graph, [nodes[index] for index in order])
+
+
+def compute_weight_outputs(graph: onnx.GraphProto, weights: dict[str, np.ndarray]) -> None:
+    """Let an Identity node compute each graph output that is an initializer, so that an operator produces it."""
+    for value in graph.output:
+        if value.name not in weights:
+            continue
+        stored = f"{value.name}/weight"
+        while stored in weights:
+            stored += "_"
+        add_weight(graph, weights, stored, weights.pop(value.name))
+        kept = [tensor for tensor in graph.initializer if tensor.name != value.name]
+        del graph.initializer[:]
+        graph.initializer.extend(kept)
+        graph.node.insert(0, onnx.helper.make_node("Identity", [stored], [value.name]))
+
+
+def drop_dead_nodes(graph: onnx.GraphProto) -> None:
+    """Drop nodes from which no path leads to an output. The nodes must stand in topological order."""
+    needed = {value.name for value in graph.output}
+    kept = []
+    for node in reversed(graph.node):
+        if needed.isdisjoint(writes(node)):
+            continue
+        kept.append(node)
+        needed.update(reads(node))
+    if len(kept) < len(graph.node):
+        replace_nodes(graph, reversed(kept))
+
+
+def drop_copies(graph: onnx.GraphProto, weights: dict[str, np.ndarray], opset: int) -> None:
+    """Remove Identity, and Dropout that only passes its input on, by renaming tensors where that is possible."""
+    fixed = {name for node in graph.node for name in captures(node)}
+    outputs = {value.name for value in graph.output}
+    sources = weights.keys() | {value.name for value in graph.input}
+    for node in [node for node in graph.node if _is_copy(node, weights, outputs, opset)]:
+        before, after = node.input[0], node.output[0]
+        if after not in outputs and after not in fixed:
+            _rename(graph, after, before)
+        elif {before, after}.isdisjoint(fixed) and before not in outputs and before not in sources:
+            _rename(graph, before, after)
+        else:
+            continue
+        graph.node.remove(node)
+
+
+def name_nodes(graph: onnx.GraphProto) -> None:
+    """Name every node by its first output."""
+    for node in graph.node:
+        node.name = next(iter(writes(node)))
+
+
+def _rename(graph: onnx.GraphProto, old: str, new: str) -> None:
+    for node in graph.node:
+        for names in (node.input, node.output):
+            for index, name in enumerate(names):
+                if name == old:
+                    names[index] = new
+
+
+def _is_copy(node: onnx.NodeProto, weights: dict[str, np.ndarray], outputs: set[str], opset: int) -> bool:
+    if not is_standard(node) or not node.input or not node.input[0]:
+        return False
+    if node.op_type == "Identity":
+        return True
+    if node.op_type != "Dropout" or len(writes(node)) != 1 or not node.output[0]:
+        return False
+    if opset < 7:
+        return any(attribute.name == "is_test" and attribute.i for attribute in node.attribute)
+    training = node.input[2] if len(node.input) > 2 else ""
+    return not training or (training in weights and not bool(np.any(weights[training])))
+
+
+def _constant_value(node: onnx.NodeProto) -> np.ndarray | None:
+    if node.op_type != "Constant" or not is_standard(node) or len(node.attribute) != 1 or len(node.output) != 1:
+        return None
+    attribute = node.attribute[0]
+    if attribute.type == AttributeProto.TENSOR:
+        named = TensorProto()
+        named.CopyFrom(attribute.t)
+        named.name = node.output[0]
+        if named.data_location == TensorProto.EXTERNAL:
+            raise InvalidModelError(f"Constant node {node.output[0]!r} keeps its data in another file.")
+        return read_tensor(named)
+    readers = {
+        "value_float": lambda: np.array(attribute.f, np.float32),
+        "value_floats": lambda: np.array(attribute.floats, np.float32),
+        "value_int": lambda: np.array(attribute.i, np.int64),
+        "value_ints": lambda: np.array(attribute.ints, np.int64),
+        "value_string": lambda: np.array(attribute.s.decode("utf-8", "replace"), object),
+        "value_strings": lambda: np.array([text.decode("utf-8", "replace") for text in attribute.strings], object),
+    }
+    read = readers.get(attribute.name)
+    return read() if read else None

@@ -1,0 +1,108 @@
+"""Shape inference over the working graph, and tensors as `TensorSpec`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+from onnx import TypeProto
+from onnx.helper import tensor_dtype_to_np_dtype
+
+from iosched.models.errors import InvalidModelError
+from iosched.models.graph import TensorSpec
+from iosched.models.wiring import is_standard
+
+
+def infer_shapes(proto: onnx.ModelProto, *, strict: bool = False) -> onnx.ModelProto:
+    """A copy of `proto` with types and shapes of its tensors in value_info.
+
+    Raises:
+        InvalidModelError: the tensors' types or shapes contradict each other.
+    """
+    try:
+        inferred = onnx.shape_inference.infer_shapes(proto, check_type=strict, strict_mode=strict, data_prop=True)
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise InvalidModelError(f"shapes do not fit together: {' '.join(lines[:2])[:300]}") from error
+    return inferred
+
+
+def tensor_specs(graph: onnx.GraphProto) -> dict[str, TensorSpec]:
+    """Every tensor that `graph` declares (inputs, outputs, value_info), by name."""
+    values = (*graph.value_info, *graph.output, *graph.input)
+    return {value.name: TensorSpec(value.name, dtype_of(value.type), shape_of(value.type)) for value in values}
+
+
+def weight_spec(name: str, array: np.ndarray) -> TensorSpec:
+    """The spec of an initializer."""
+    return TensorSpec(name, "string" if array.dtype == object else array.dtype.name, tuple(array.shape))
+
+
+def dtype_of(kind: TypeProto) -> str:
+    """numpy's name of a tensor's element type; ONNX's text for everything else; "" if unknown."""
+    which = kind.WhichOneof("value")
+    if which == "tensor_type":
+        return _element_name(kind.tensor_type.elem_type)
+    if which == "sequence_type":
+        return f"seq({_text(kind.sequence_type.elem_type)})"
+    if which == "optional_type":
+        return f"optional({_text(kind.optional_type.elem_type)})"
+    if which == "map_type":
+        return f"map({_element_name(kind.map_type.key_type)},{_text(kind.map_type.value_type)})"
+    if which == "sparse_tensor_type":
+        return f"sparse_tensor({_element_name(kind.sparse_tensor_type.elem_type)})"
+    return ""
+
+
+def shape_of(kind: TypeProto) -> tuple[int, ...] | None:
+    """The static shape of a tensor type, or None."""
+    if kind.WhichOneof("value") != "tensor_type" or not kind.tensor_type.HasField("shape"):
+        return None
+    dims = kind.tensor_type.shape.dim
+    if any(not dim.HasField("dim_value") or dim.dim_value < 0 for dim in dims):
+        return None
+    return tuple(dim.dim_value for dim in dims)
+
+
+def forget_inferred(proto: onnx.ModelProto, symbols: Mapping[str, int], *, keep_shapes: bool) -> None:
+    """Drop what the file says about inner tensors and outputs, so that inference starts from the inputs.
+
+    What ONNX cannot infer (operators of other domains) keeps its declaration, with `symbols` filled in; without
+    `keep_shapes`, its type alone.
+    """
+    graph = proto.graph
+    opaque = {name for node in graph.node if not is_standard(node) for name in node.output}
+    kept = [value for value in graph.value_info if value.name in opaque]
+    for value in kept:
+        _fill_in(value, symbols, keep_shapes)
+    del graph.value_info[:]
+    graph.value_info.extend(kept)
+    for value in graph.output:
+        _fill_in(value, symbols, keep_shapes and value.name in opaque)
+
+
+def _fill_in(value: onnx.ValueInfoProto, symbols: Mapping[str, int], keep_shape: bool) -> None:
+    if value.type.WhichOneof("value") != "tensor_type":
+        return
+    tensor = value.type.tensor_type
+    if not keep_shape:
+        tensor.ClearField("shape")
+        return
+    for dim in tensor.shape.dim:
+        if dim.dim_param in symbols:
+            dim.dim_value = symbols[dim.dim_param]
+
+
+def _text(kind: TypeProto) -> str:
+    name = dtype_of(kind)
+    return f"tensor({name})" if kind.WhichOneof("value") == "tensor_type" else name
+
+
+def _element_name(element: int) -> str:
+    if element == onnx.TensorProto.STRING:
+        return "string"
+    try:
+        return np.dtype(tensor_dtype_to_np_dtype(element)).name
+    except KeyError:
+        return ""

@@ -1,0 +1,102 @@
+"""Reads a model's bytes: from a path or from memory, with every way a file can be no model told in plain words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError
+
+from iosched.models.errors import InvalidModelError
+
+MAX_IR_VERSION = min(13, onnx.IR_VERSION)
+MAX_OPSET = min(26, onnx.defs.onnx_opset_version())
+MIN_IR_VERSION = 10
+"""Node metadata, where an optimized model carries its schedule for viewers, needs this version."""
+
+_MAX_PROTO_NBYTES = 2**31 - 1
+_OTHER_FORMATS = (
+    (b"version https://git-lfs", "it is a Git LFS pointer, not the model itself; fetch it with `git lfs pull`"),
+    (b"PK\x03\x04", "it is a zip archive (a PyTorch checkpoint?); export it with torch.onnx.export"),
+    (b"\x89HDF", "it is an HDF5 file; convert it with tf2onnx"),
+    (b"\x80\x02", "it is a Python pickle; export the model to ONNX"),
+    (b"<", "it is a text file (HTML or XML)"),
+)
+
+
+def read_proto(source: Path | bytes) -> onnx.ModelProto:
+    """Parse an ONNX model; external data is left where it is.
+
+    Raises:
+        InvalidModelError: there is no such file, it cannot be read, or it holds no ONNX model that can be run.
+    """
+    data = source if isinstance(source, bytes) else _read_file(source)
+    label = describe(source)
+    if not data:
+        raise InvalidModelError(f"{label} is empty.\nGive an ONNX model.")
+    proto = _parse(data, label)
+    _check_versions(proto, label)
+    if not proto.graph.node:
+        raise InvalidModelError(f"{label} has a graph without nodes: there is nothing to run.")
+    return proto
+
+
+def describe(source: Path | bytes) -> str:
+    """How to name the source in a message."""
+    return "the model given as bytes" if isinstance(source, bytes) else str(source)
+
+
+def _read_file(path: Path) -> bytes:
+    try:
+        if path.is_dir():
+            raise InvalidModelError(f"{path} is a folder.\nGive the path of an ONNX file in it.")
+        if not path.exists():
+            raise InvalidModelError(f"{path} does not exist.\nCheck the path, or see `iosched zoo list`.")
+        if not path.is_file():
+            raise InvalidModelError(f"{path} is no regular file.\nGive the path of an ONNX file, or `-` for stdin.")
+        if path.stat().st_size > _MAX_PROTO_NBYTES:
+            raise InvalidModelError(
+                f"{path} is larger than 2 GB, which one protobuf message cannot be.\n"
+                "Save it with its weights as external data (onnx.save(..., save_as_external_data=True))."
+            )
+        return path.read_bytes()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InvalidModelError(f"{path} cannot be read: {reason}.") from error
+
+
+def _parse(data: bytes, label: str) -> onnx.ModelProto:
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except DecodeError as error:
+        raise InvalidModelError(f"{label} is not an ONNX model: {_guess(data)}.") from error
+    if not proto.HasField("graph") or not proto.ir_version:
+        raise InvalidModelError(f"{label} is not an ONNX model: {_guess(data)}.")
+    return proto
+
+
+def _guess(data: bytes) -> str:
+    for magic, meaning in _OTHER_FORMATS:
+        if data.lstrip()[: len(magic)] == magic:
+            return meaning
+    head = data[:512]
+    if all(32 <= byte < 127 or byte in b"\t\r\n" for byte in head):
+        return "it is a text file"
+    return "it is truncated or of another format"
+
+
+def _check_versions(proto: onnx.ModelProto, label: str) -> None:
+    if proto.ir_version > MAX_IR_VERSION:
+        raise InvalidModelError(
+            f"{label} has IR version {proto.ir_version}; at most {MAX_IR_VERSION} can be run.\n"
+            f"Export it with ir_version={MAX_IR_VERSION} or lower."
+        )
+    if not proto.opset_import:
+        raise InvalidModelError(f"{label} is not a valid ONNX model: it imports no opset.")
+    for imported in proto.opset_import:
+        if imported.domain in ("", "ai.onnx") and imported.version > MAX_OPSET:
+            raise InvalidModelError(
+                f"{label} needs opset {imported.version}; at most {MAX_OPSET} can be run.\n"
+                f"Convert it down, as with onnx.version_converter.convert_version(model, {MAX_OPSET})."
+            )

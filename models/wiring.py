@@ -1,0 +1,130 @@
+"""Who computes and who reads each tensor of an ONNX graph, seen from its top level."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from heapq import heapify, heappop, heappush
+
+import onnx
+from onnx import AttributeProto
+
+from iosched.models.errors import InvalidModelError
+
+
+STANDARD_DOMAINS = ("", "ai.onnx")
+
+
+def is_standard(node: onnx.NodeProto) -> bool:
+    """Whether the node's operator is one of ONNX's own domain."""
+    return node.domain in STANDARD_DOMAINS
+
+
+def standard_opset(proto: onnx.ModelProto) -> int:
+    """The version of ONNX's own operators that the model imports; 0 for none."""
+    return max((item.version for item in proto.opset_import if item.domain in STANDARD_DOMAINS), default=0)
+
+
+def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """The graphs inside a control-flow node."""
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.GRAPH:
+            yield attribute.g
+        elif attribute.type == AttributeProto.GRAPHS:
+            yield from attribute.graphs
+
+
+def captures(node: onnx.NodeProto) -> tuple[str, ...]:
+    """Tensors of the outer graph that the graphs inside `node` read, each once, in order of first use."""
+    return tuple(dict.fromkeys(name for graph in subgraphs(node) for name in _free_names(graph)))
+
+
+def reads(node: onnx.NodeProto) -> tuple[str, ...]:
+    """Every tensor that `node` reads: its inputs (with repetitions) and what its inner graphs capture."""
+    return (*(name for name in node.input if name), *captures(node))
+
+
+def writes(node: onnx.NodeProto) -> tuple[str, ...]:
+    """The outputs that `node` really has; optional ones left out."""
+    return tuple(name for name in node.output if name)
+
+
+def use_counts(graph: onnx.GraphProto) -> Counter[str]:
+    """For every tensor, how often it is read; being a graph output counts as one."""
+    counts = Counter(name for node in graph.node for name in reads(node))
+    counts.update(output.name for output in graph.output)
+    return counts
+
+
+def producers(nodes: Iterable[onnx.NodeProto]) -> dict[str, int]:
+    """For every computed tensor, the index of its node.
+
+    Raises:
+        InvalidModelError: two nodes compute a tensor of one name.
+    """
+    found: dict[str, int] = {}
+    for index, node in enumerate(nodes):
+        for name in writes(node):
+            if name in found:
+                raise InvalidModelError(f"tensor {name!r} is computed twice; names of tensors must be unique.")
+            found[name] = index
+    return found
+
+
+def topological_order(nodes: list[onnx.NodeProto]) -> list[int]:
+    """Indices of `nodes` so that each comes after what it reads, otherwise as they stand.
+
+    Complexity: O((nodes + edges) log nodes).
+
+    Raises:
+        InvalidModelError: the nodes form a cycle.
+    """
+    producer = producers(nodes)
+    waits = [{producer[name] for name in reads(node) if name in producer} for node in nodes]
+    readers: list[list[int]] = [[] for _ in nodes]
+    for index, before in enumerate(waits):
+        for other in before:
+            readers[other].append(index)
+    missing = [len(before) for before in waits]
+    ready = [index for index, count in enumerate(missing) if count == 0]
+    heapify(ready)
+    order = []
+    while ready:
+        order.append(index := heappop(ready))
+        for reader in readers[index]:
+            missing[reader] -= 1
+            if missing[reader] == 0:
+                heappush(ready, reader)
+    if len(order) < len(nodes):
+        raise InvalidModelError(_cycle_message(nodes, set(range(len(nodes))) - set(order)))
+    return order
+
+
+def replace_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> None:
+    """Make `nodes` the nodes of `graph`; they may be nodes of `graph` now."""
+    kept = [_copy(node) for node in nodes]
+    del graph.node[:]
+    graph.node.extend(kept)
+
+
+def _copy(node: onnx.NodeProto) -> onnx.NodeProto:
+    copied = onnx.NodeProto()
+    copied.CopyFrom(node)
+    return copied
+
+
+def _free_names(graph: onnx.GraphProto) -> Iterator[str]:
+    bound = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    bound.update(sparse.values.name for sparse in graph.sparse_initializer)
+    bound.update(name for node in graph.node for name in writes(node))
+    for node in graph.node:
+        yield from (name for name in reads(node) if name not in bound)
+    yield from (value.name for value in graph.output if value.name not in bound)
+
+
+def _cycle_message(nodes: list[onnx.NodeProto], stuck: set[int]) -> str:
+    names = [next(iter(writes(nodes[index])), nodes[index].name) for index in sorted(stuck)]
+    shown = ", ".join(repr(name) for name in names[:4]) + (", ..." if len(names) > 4 else "")
+    return (
+        f"the graph has a cycle: {shown} wait for each other.\nA model must be a graph without cycles; export it again."
+    )
