@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from iosched.cli.options import (
-    InputShape,
     device_options,
+    input_shape_option,
     json_option,
     model_argument,
     profile_db_option,
@@ -54,14 +54,7 @@ NAMES = (
     metavar="N",
     help="Batch size. Repeat for several: each is a table, or a line of JSON, of its own.",
 )
-@click.option(
-    "--input-shape",
-    "input_shapes",
-    type=InputShape(),
-    metavar=InputShape.name,
-    multiple=True,
-    help="Shape of one input, for models with dynamic dimensions. Repeat for several inputs.",
-)
+@input_shape_option
 @device_options
 @click.option(
     "--rounds",

@@ -13,6 +13,7 @@ _LEFT = 190  # room for names
 _RIGHT = 110  # room for numbers
 _ROW = 34
 _TOP = 64
+_HOW_TO_READ = "median latency; the line spans the 10th to the 90th percentile"
 
 
 def draw_chart(title: str, rows: Sequence[tuple[str, float, float, float]]) -> str:
@@ -43,10 +44,11 @@ def _bar(row: tuple[str, float, float, float], y: float, scale: float) -> list[s
     name, median, low, high = row
     colour = "#4c78a8" if name == "iosched" else "#a9b4c2"
     end = _LEFT + max(median, high) * scale + 8
+    first, last = _LEFT + low * scale, _LEFT + high * scale
     return [
         _text(_LEFT - 10, y + 17, name, anchor="end"),
         f'<rect x="{_LEFT}" y="{y}" width="{median * scale:.1f}" height="{_ROW - 10}" rx="3" fill="{colour}"/>',
-        f'<path d="M{_LEFT + low * scale:.1f} {y + 12}H{_LEFT + high * scale:.1f}" stroke="#1d242d" stroke-width="1.5"/>',
+        f'<path d="M{first:.1f} {y + 12}H{last:.1f}" stroke="#1d242d" stroke-width="1.5"/>',
         _text(end, y + 17, milliseconds(median)),
     ]
 

@@ -30,7 +30,8 @@ def command(as_json: bool) -> None:
 def cpu_facts() -> dict[str, Any]:
     """The processor, the runtime, and whether the compiled executor was built."""
     import os
-    from importlib.util import find_spec
+
+    from iosched.runtime.cpu import native
 
     runtime = _first_installed(CPU_RUNTIMES)
     return {
@@ -39,7 +40,8 @@ def cpu_facts() -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "instruction_set": _instruction_set(_cpu_field("flags") or _cpu_field("Features") or ""),
         "runtime": None if runtime is None else {"name": runtime[0], "version": runtime[1]},
-        "compiled_executor": find_spec("iosched.runtime.cpu._executor") is not None,
+        "compiled_executor": native.available(),
+        "compiled_executor_missing": native.missing(),
         "usable": runtime is not None,
     }
 
@@ -105,9 +107,7 @@ def _cpu_rows(cpu: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         (
             "executor",
-            "compiled"
-            if cpu["compiled_executor"]
-            else "pure Python, slower: install a C++ compiler (apt install g++), then install iosched again",
+            "compiled" if cpu["compiled_executor"] else f"pure Python, slower: {cpu['compiled_executor_missing']}",
         ),
     ]
 

@@ -11,49 +11,48 @@ from click.core import ParameterSource
 from iosched.models.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 STRATEGIES = ("both", "concurrent", "merge", "greedy", "sequential")
 DEFAULT_R = 3
 DEFAULT_S = 8
 
 
-class InputShape(click.ParamType):
-    """`NAME=1x3x224x224` as a pair of name and shape."""
-
-    name = "NAME=1x3x224x224"
-
-    def convert(
-        self, value: str | tuple[str, tuple[int, ...]], param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, tuple[int, ...]]:
-        """Splits at the last '=': tensor names may contain one."""
-        if isinstance(value, tuple):
-            return value
-        name, equals, text = value.rpartition("=")
-        sizes = text.lower().split("x")
-        if not (equals and name and all(size.isdecimal() and size.isascii() for size in sizes)):
-            self.fail(f"{value!r} is not of the form NAME=1x3x224x224.", param, ctx)
-        shape = tuple(int(size) for size in sizes)
-        if 0 in shape or max(shape) >= 2**31:
-            self.fail(f"{value!r}: every size must be between 1 and 2^31 - 1.", param, ctx)
-        return name, shape
+INPUT_SHAPE = "NAME=1x3x224x224"
+INPUT_FILE = "NAME=F.npy"
 
 
-class InputFile(click.ParamType):
-    """`NAME=F.npy` as a pair of name and path."""
+def parse_input_shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """Name and shape; split at the last '=', since tensor names may contain one.
 
-    name = "NAME=F.npy"
+    Raises:
+        click.BadParameter: not of that form, or a size that no dimension can have.
+    """
+    name, equals, sizes_text = text.rpartition("=")
+    sizes = sizes_text.lower().split("x")
+    if not (equals and name and all(size.isdecimal() and size.isascii() for size in sizes)):
+        raise click.BadParameter(f"{text!r} is not of the form {INPUT_SHAPE}.")
+    if any(len(size) > 18 or int(size) == 0 for size in sizes):
+        raise click.BadParameter(f"{text!r}: every size must be at least 1, and one that memory can hold.")
+    return name, tuple(map(int, sizes))
 
-    def convert(
-        self, value: str | tuple[str, Path], param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, Path]:
-        """Splits at the first '=' that leaves an existing file on its right, else at the first."""
-        if isinstance(value, tuple):
-            return value
-        splits = [i for i, char in enumerate(value) if char == "=" and 0 < i < len(value) - 1]
-        if not splits:
-            self.fail(f"{value!r} is not of the form NAME=F.npy.", param, ctx)
-        at = next((i for i in splits if Path(value[i + 1 :]).is_file()), splits[0])
-        return value[:at], Path(value[at + 1 :])
+
+def parse_input_file(text: str) -> tuple[str, Path]:
+    """Name and path; split at the first '=' that leaves an existing file on its right, else at the first.
+
+    Raises:
+        click.BadParameter: not of that form.
+    """
+    splits = [index for index, char in enumerate(text) if char == "=" and 0 < index < len(text) - 1]
+    if not splits:
+        raise click.BadParameter(f"{text!r} is not of the form {INPUT_FILE}.")
+    at = next((index for index in splits if Path(text[index + 1 :]).is_file()), splits[0])
+    return text[:at], Path(text[at + 1 :])
+
+
+def each(parse: Callable[[str], T]) -> Callable[[click.Context, click.Parameter, tuple[str, ...]], tuple[T, ...]]:
+    """A click callback that parses each value of a repeatable option."""
+    return lambda ctx, param, values: tuple(map(parse, values))
 
 
 def _set_meta(key: str) -> Callable[[click.Context, click.Parameter, bool], None]:
@@ -85,15 +84,20 @@ def model_argument(function: F) -> F:
 
 def binding_options(function: F) -> F:
     """What fixes dynamic dimensions."""
-    function = click.option(
+    function = input_shape_option(function)
+    return batch_size_option(function)
+
+
+def input_shape_option(function: F) -> F:
+    """`--input-shape NAME=1x3x224x224`; read them with `shapes_of`."""
+    return click.option(
         "--input-shape",
         "input_shapes",
-        type=InputShape(),
-        metavar=InputShape.name,
+        metavar=INPUT_SHAPE,
         multiple=True,
+        callback=each(parse_input_shape),
         help="Shape of one input, for models with dynamic dimensions. Repeat for several inputs.",
     )(function)
-    return batch_size_option(function)
 
 
 def batch_size_option(function: F) -> F:

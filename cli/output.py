@@ -135,6 +135,12 @@ def verbose() -> bool:
     return bool(click.get_current_context().meta.get("iosched.verbose"))
 
 
+def detail(text: str) -> None:
+    """One more line for people on stderr, with `-v` only."""
+    if verbose():
+        note(text)
+
+
 def note(text: str) -> None:
     """One line for people on stderr; silent with `-q`."""
     if not quiet():

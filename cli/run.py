@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from iosched.cli.options import (
-    InputFile,
+    INPUT_FILE,
     binding_options,
     device_options,
+    each,
     json_option,
     model_argument,
+    parse_input_file,
     shapes_of,
     verbosity_options,
 )
@@ -46,8 +48,9 @@ class _Run:
 @click.option(
     "--input",
     "input_files",
-    type=InputFile(),
+    metavar=INPUT_FILE,
     multiple=True,
+    callback=each(parse_input_file),
     help="Input NAME from a .npy file. Repeat for several inputs; those not given are filled at random, seeded.",
 )
 @click.option("--output", metavar="F.npz", help="Write all outputs to this .npz file; '-' is stdout.")
@@ -57,7 +60,7 @@ class _Run:
     default=1,
     show_default=True,
     metavar="N",
-    help="Time N runs, after one more.",
+    help="Time N runs, after one that is not timed.",
 )
 @click.option(
     "--check", is_flag=True, help="Compare the outputs with onnxruntime's on the same file; exit 4 if they differ."

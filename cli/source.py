@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from iosched.cli.output import detail
 from iosched.models.errors import InvalidScheduleError, UsageError
 
 if TYPE_CHECKING:
@@ -41,7 +42,9 @@ def read_model(
         source = zoo.build(name).SerializeToString()
     else:
         source = Path(text)
-    return load_model(source, name=name, batch_size=batch_size, input_shapes=input_shapes or None)
+    model = load_model(source, name=name, batch_size=batch_size, input_shapes=input_shapes or None)
+    detail(f"{model.name}: {len(model.graph.operators)} operators, {len(model.proto.graph.node)} nodes")
+    return model
 
 
 def read_schedule(text: str, *, model: str | None = None) -> ScheduleDocument:

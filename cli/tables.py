@@ -30,16 +30,23 @@ def print_pairs(title: str, rows: Sequence[tuple[str, str]], *, to_stderr: bool)
     for name, value in rows:
         table.add_row(_plain(f"  {name}"), _plain(value))
     console = _console(to_stderr)
-    console.print(_plain(title), style="bold", soft_wrap=True)
-    console.print(table)
+    _show(console, title, table)
 
 
 def print_columns(headers: Sequence[str], rows: Sequence[Sequence[str]], *, title: str | None = None) -> None:
     """Prints a table on stdout; the first column is text, the others are numbers."""
     console = _console(to_stderr=False)
-    if title is not None:
-        console.print(_plain(title), style="bold", soft_wrap=True)
-    console.print(_columns(headers, rows))
+    _show(console, title, _columns(headers, rows))
+
+
+def _show(console: Console, title: str | None, table: Table) -> None:
+    """Prints without the blanks that rich fills a row's end with."""
+    with console.capture() as captured:
+        if title is not None:
+            console.print(_plain(title), style="bold", soft_wrap=True)
+        console.print(table)
+    lines = captured.get().splitlines()
+    console.file.write("".join(f"{line.rstrip()}\n" for line in lines))
 
 
 def _columns(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

@@ -88,7 +88,7 @@ def _subtitle(schedule: Schedule) -> str:
 def _head(height: float, title: str, subtitle: str) -> Iterator[str]:
     yield (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height:.0f}" '
-        f"viewBox=\"0 0 {_WIDTH} {height:.0f}\" font-family=\"system-ui, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif\">"
+        f'viewBox="0 0 {_WIDTH} {height:.0f}" font-family="{_FONTS}">'
     )
     yield f'<rect width="{_WIDTH}" height="{height:.0f}" rx="10" fill="#ffffff"/>'
     yield _text(_MARGIN, 36, title, size=19, weight="600")
