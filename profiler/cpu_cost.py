@@ -1,0 +1,155 @@
+"""Latencies of stages on this machine's cores, measured through the executor that will run them, and kept."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from iosched.models.graph import Operator
+from iosched.profiler.database import ProfileDatabase, device_key
+from iosched.profiler.statistics import UNRUNNABLE, Measurement, MeasureSettings, measure
+from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.session import load_onnxruntime
+from iosched.scheduler.schedule import Stage, Strategy
+from iosched.scheduler.signature import stage_signature
+
+import iosched
+
+STAGE_SETTINGS = MeasureSettings(warmup=2, min_samples=6, max_samples=24, relative_width=0.04, max_seconds=0.4)
+
+
+@dataclass
+class StageCost:
+    """The search's cost model of one model on this CPU.
+
+    A stage is measured once per signature; what the database has is not measured again.
+
+    Attributes:
+        measurements: stages measured so far.
+        cache_hits: stages found in the database.
+        on_measured: told after every stage that was really measured.
+    """
+
+    backend: CpuBackend
+    database: ProfileDatabase
+    settings: MeasureSettings = STAGE_SETTINGS
+    on_measured: Callable[[], None] = lambda: None
+    measurements: int = 0
+    cache_hits: int = 0
+    _known: dict[str, Measurement] = field(default_factory=dict)
+
+    @property
+    def lanes(self) -> int:
+        """Cores that stages may use."""
+        return self.backend.lanes
+
+    @property
+    def signatures(self) -> int:
+        """Distinct stages met so far."""
+        return len(self._known)
+
+    def stage_latency_us(self, stage: Stage) -> float:
+        """Median latency of the stage with all lanes; infinite where it cannot be run this way."""
+        return self._measured(stage, self.backend.lanes).median_us
+
+    def lower_bound_us(self, stage: Stage) -> float:
+        """No bound: a merged convolution can beat anything that is known of its parts but their arithmetic."""
+        del stage
+        return 0.0
+
+    def operator_latency_us(self, name: str) -> float:
+        """Latency of one unit with all lanes to itself."""
+        return self.stage_latency_us(_alone(name))
+
+    def operator_work_us(self, name: str) -> float:
+        """Latency of one unit on one lane, or less where splitting it is better than even."""
+        one = self._measured(_alone(name), 1).median_us
+        return min(one, self.operator_latency_us(name) * self.lanes)
+
+    def _measured(self, stage: Stage, lanes: int) -> Measurement:
+        if not any(self.backend.coarse.nodes[name] for name in stage.operators):
+            return Measurement(0.0, 0.0, 0.0, ())
+        key = f"{lanes}:{stage_signature(self.backend.graph, stage, self._labels.__getitem__)}"
+        if key not in self._known:
+            self._known[key] = self._looked_up(key, stage, lanes)
+        return self._known[key]
+
+    def _looked_up(self, key: str, stage: Stage, lanes: int) -> Measurement:
+        stored = self.database.get(key, self.device)
+        if stored is not None:
+            self.cache_hits += 1
+            return stored
+        compiled = self.backend.compile_stage(stage, lanes=lanes)
+        found = UNRUNNABLE if compiled is None else measure(compiled.time, self.settings)
+        if compiled is not None:
+            compiled.executor.close()
+        self.database.put(key, self.device, found)
+        self.measurements += 1
+        self.on_measured()
+        return found
+
+    @cached_property
+    def device(self) -> str:
+        """Everything beside the stage that changes its latency."""
+        executor = "compiled" if self.backend.is_native else "python"
+        versions = {
+            "onnxruntime": load_onnxruntime().__version__,
+            "iosched": iosched.__version__,
+            "executor": executor,
+        }
+        return device_key("cpu", cpu_name(), precision="mixed", threads=self.backend.lanes, versions=versions)
+
+    @cached_property
+    def _labels(self) -> _Labels:
+        return _Labels(self.backend)
+
+
+class _Labels:
+    """What a unit is, for signatures: its optimized nodes with their shapes, not their names or weights' values."""
+
+    def __init__(self, backend: CpuBackend) -> None:
+        self._backend = backend
+        self._known: dict[str, str] = {}
+
+    def __getitem__(self, operator: Operator) -> str:
+        if operator.name not in self._known:
+            self._known[operator.name] = self._label(operator)
+        return self._known[operator.name]
+
+    def _label(self, operator: Operator) -> str:
+        kernels = self._backend.kernels
+        digest = hashlib.sha256()
+        local: dict[str, int] = {}
+        for index in self._backend.coarse.nodes[operator.name]:
+            node = kernels.nodes[index]
+            digest.update(f"{node.domain}:{node.op_type}".encode())
+            for attribute in sorted(node.attribute, key=lambda a: a.name):
+                digest.update(attribute.SerializeToString(deterministic=True))
+            for name in (*node.input, *node.output):
+                number = local.setdefault(name, len(local))
+                digest.update(f"{number}{_shape_text(kernels.tensors.get(name), kernels.weights.get(name))}".encode())
+        return digest.hexdigest()
+
+
+def _shape_text(spec: object, weight: object) -> str:
+    if spec is not None:
+        return f"{getattr(spec, 'dtype', '')}{getattr(spec, 'shape', '')}"
+    return f"w{getattr(weight, 'dtype', '')}{getattr(weight, 'shape', '')}"
+
+
+def _alone(name: str) -> Stage:
+    return Stage(Strategy.CONCURRENT, ((name,),))
+
+
+def cpu_name() -> str:
+    """The processor's own name, or what the platform says of it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

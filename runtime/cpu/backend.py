@@ -1,0 +1,263 @@
+"""The CPU as a device: a model prepared once, then any schedule or stage of it compiled for the cores at hand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+import numpy as np
+from iosched.models.graph import ComputationGraph, TensorSpec
+from iosched.models.model import Model
+from iosched.runtime.cpu.kernel_graph import KernelGraph, build_kernel_graph
+from iosched.runtime.cpu.lower import KernelCache, Lowering, lower
+from iosched.runtime.cpu.merge import merge_nodes
+from iosched.runtime.cpu.native import NativeExecutor, NativeRuntime, available
+from iosched.runtime.cpu.ownership import CoarseGraph, coarsen
+from iosched.runtime.cpu.placement import Placement, place_tensors
+from iosched.runtime.cpu.python_executor import PythonExecutor
+from iosched.runtime.plan import Space
+from iosched.scheduler.schedule import Schedule, Stage, Strategy
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class PlanExecutor(Protocol):
+    """Walks one plan; `inputs` holds an array for every INPUT buffer of it."""
+
+    def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
+        """One run; the OUTPUT buffers by name."""
+        ...
+
+    def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]:
+        """Microseconds of each of `repeats` runs."""
+        ...
+
+    def close(self) -> None:
+        """Frees what the executor holds."""
+        ...
+
+
+def cpu_count() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledStage:
+    """One stage ready to be measured alone, with the arrays that stand for what earlier stages computed."""
+
+    executor: PlanExecutor
+    inputs: Arrays
+
+    def time(self, repeats: int) -> tuple[float, ...]:
+        """Microseconds of each of `repeats` runs."""
+        return self.executor.time(self.inputs, repeats)
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledModel:
+    """A whole model under one schedule.
+
+    `run` takes and returns arrays by the model's own input and output names.
+    """
+
+    executor: PlanExecutor
+    lowering: Lowering
+    constant_outputs: Arrays
+    forwarded_outputs: Mapping[str, str]
+
+    @property
+    def kernel_count(self) -> int:
+        """Kernel calls of one run."""
+        return sum(len(lane) for lane in self.lowering.plan.lanes)
+
+    def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
+        """One run of the model."""
+        outputs = self.executor.run(self._used(inputs))
+        outputs.update({name: array.copy() for name, array in self.constant_outputs.items()})
+        outputs.update({name: np.array(inputs[source]) for name, source in self.forwarded_outputs.items()})
+        return outputs
+
+    def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]:
+        """Microseconds of each of `repeats` runs."""
+        return self.executor.time(self._used(inputs), repeats)
+
+    def close(self) -> None:
+        """Frees sessions and buffers."""
+        self.executor.close()
+
+    def _used(self, inputs: Arrays) -> Arrays:
+        names = {buffer.name for buffer in self.lowering.plan.buffers if buffer.space is Space.INPUT}
+        return {name: np.ascontiguousarray(array) for name, array in inputs.items() if name in names}
+
+
+class CpuBackend:
+    """One model on this machine's cores.
+
+    Attributes:
+        coarse: the graph to schedule: the model's operators as far as onnxruntime's fusions keep them apart.
+        lanes: worker threads, one for each core used.
+        is_native: whether plans run in the compiled executor.
+    """
+
+    def __init__(self, model: Model, *, lanes: int | None = None, native: bool | None = None) -> None:
+        """Prepares `model`.
+
+        Args:
+            lanes: threads to use; every core of the process by default.
+            native: the compiled executor, or (False) the one in Python; by default the compiled one if it is there.
+
+        Raises:
+            InvalidModelError: onnxruntime refuses the model.
+            DeviceError: onnxruntime is not installed.
+        """
+        self.lanes = lanes or cpu_count()
+        self.is_native = available() if native is None else native
+        self.kernels: KernelGraph = build_kernel_graph(model)
+        self.coarse: CoarseGraph = coarsen(model.graph, self.kernels, tensor_owners(model))
+        self._placement = place_tensors(self.kernels)
+        self._cache = KernelCache()
+        self._runtime = NativeRuntime() if self.is_native else None
+
+    @property
+    def graph(self) -> ComputationGraph:
+        """The graph to schedule."""
+        return self.coarse.graph
+
+    def is_supported(self) -> bool:
+        """Whether plans can be made: every input is a tensor of known size, and something is computed."""
+        return bool(self.kernels.nodes) and all(self.kernels.tensors[name].is_static for name in self.kernels.inputs)
+
+    def compile(self, schedule: Schedule) -> CompiledModel:
+        """Compiles the model under `schedule`, whose stages name operators or units of the coarse graph."""
+        stages = unit_stages(self.coarse, schedule)
+        kernels, placement, nodes = self._merged([stage for strategy, stage in stages if strategy is Strategy.MERGE])
+        numbered = [[[index for unit in group for index in nodes[unit]] for group in groups] for _, groups in stages]
+        lowering = lower(kernels, placement, numbered, self.lanes, self._cache)
+        computed = kernels.producer
+        outside = [name for name in kernels.outputs if name not in computed]
+        return CompiledModel(
+            executor=self._executor(lowering),
+            lowering=lowering,
+            constant_outputs={name: kernels.weights[name] for name in outside if name in kernels.weights},
+            forwarded_outputs={name: name for name in outside if name in kernels.inputs},
+        )
+
+    def compile_stage(self, stage: Stage, *, lanes: int | None = None) -> CompiledStage | None:
+        """Compiles one stage of units to be run alone; None where this device cannot run it that way."""
+        groups = [list(group) for group in stage.groups]
+        merging = stage.strategy is Strategy.MERGE and len(stage.operators) > 1
+        found = self._merge([groups]) if merging else (self.kernels, self._placement, self.coarse.nodes)
+        if found is None:
+            return None
+        kernels, placement, nodes = found
+        numbered = [[[index for unit in group for index in nodes[unit]] for group in groups]]
+        lowering = lower(kernels, placement, numbered, lanes or self.lanes, self._cache, partial=True)
+        buffers = [buffer.name for buffer in lowering.plan.buffers if buffer.space is Space.INPUT]
+        inputs = {name: _sample(kernels.tensors[name]) for name in buffers}
+        return CompiledStage(self._executor(lowering), inputs)
+
+    def close(self) -> None:
+        """Stops the worker threads and frees all sessions."""
+        if self._runtime is not None:
+            self._runtime.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _executor(self, lowering: Lowering) -> PlanExecutor:
+        if self._runtime is None:
+            return PythonExecutor(lowering.plan, lowering.kernels)
+        return NativeExecutor(lowering.plan, lowering.kernels, runtime=self._runtime)
+
+    def _merged(
+        self, stages: Iterable[Sequence[Sequence[str]]]
+    ) -> tuple[KernelGraph, Placement, Mapping[str, tuple[int, ...]]]:
+        """The kernel graph with every stage merged that can be; the others run side by side."""
+        kernels, nodes = self.kernels, self.coarse.nodes
+        for groups in stages:
+            found = merge_nodes(kernels, nodes, [unit for group in groups for unit in group])
+            if found is not None:
+                kernels, nodes = found
+        return kernels, (self._placement if kernels is self.kernels else place_tensors(kernels)), nodes
+
+    def _merge(
+        self, stages: Sequence[Sequence[Sequence[str]]]
+    ) -> tuple[KernelGraph, Placement, Mapping[str, tuple[int, ...]]] | None:
+        found = self._merged(stages)
+        return None if found[0] is self.kernels else found
+
+
+def tensor_owners(model: Model) -> dict[str, str]:
+    """For every tensor that a node of `model` computes, the operator that covers the node."""
+    covering = {node: operator.name for operator in model.graph.operators for node in operator.nodes}
+    owners = {}
+    for node in model.proto.graph.node:
+        names = [name for name in node.output if name]
+        if names and names[0] in covering:
+            owners.update(dict.fromkeys(names, covering[names[0]]))
+    return owners
+
+
+def unit_stages(coarse: CoarseGraph, schedule: Schedule) -> list[tuple[Strategy, list[list[str]]]]:
+    """The schedule in terms of units: each stage's strategy and groups of units, empty stages left out.
+
+    A unit runs in the last stage that one of its operators is in, or later if what it reads comes later: schedules
+    made on another device may take operators apart that this one cannot.
+    """
+    unit_of = {**{unit: unit for unit in coarse.members}, **coarse.unit_of()}
+    position: dict[str, int] = {}
+    label: dict[str, tuple[int, int]] = {}
+    strategies = []
+    for number, stage in enumerate(schedule.stages):
+        strategies.append(stage.strategy)
+        for place, group in enumerate(stage.groups):
+            for name in group:
+                position[unit_of[name]] = number
+                label[unit_of[name]] = (number, place)
+    for operator in coarse.graph.operators:
+        before = [position[name] for name in coarse.graph.predecessors[operator.name]]
+        position[operator.name] = max([position[operator.name], *before])
+    return _group_units(coarse, position, label, strategies)
+
+
+def _group_units(
+    coarse: CoarseGraph,
+    position: Mapping[str, int],
+    label: Mapping[str, tuple[int, int]],
+    strategies: Sequence[Strategy],
+) -> list[tuple[Strategy, list[list[str]]]]:
+    """Groups of each stage: units of one original group, and units that depend on each other."""
+    group_of: dict[str, list[str]] = {}
+    first_of: dict[tuple[int, int], str] = {}
+    for operator in coarse.graph.operators:
+        name = operator.name
+        group_of[name] = [name]
+        same = [p for p in coarse.graph.predecessors[name] if position[p] == position[name]]
+        if label[name][0] == position[name]:
+            same.append(first_of.setdefault(label[name], name))
+        for other in same:
+            if group_of[other] is not group_of[name]:
+                group_of[other].extend(group_of[name])
+                for member in group_of[name]:
+                    group_of[member] = group_of[other]
+    stages: list[tuple[Strategy, list[list[str]]]] = [(strategy, []) for strategy in strategies]
+    order = {operator.name: index for index, operator in enumerate(coarse.graph.operators)}
+    for name in order:
+        group = group_of[name]
+        if min(group, key=order.__getitem__) == name:
+            stages[position[name]][1].append(sorted(group, key=order.__getitem__))
+    return [(strategy, groups) for strategy, groups in stages if groups]
+
+
+def _sample(spec: TensorSpec) -> np.ndarray:
+    """Stands for a computed tensor while a stage is measured: ordinary floats, or zeros, which every index may be."""
+    shape = spec.shape or ()
+    if spec.dtype in ("float32", "float64", "float16"):
+        return np.random.default_rng(0).standard_normal(shape, np.float32).astype(spec.dtype)
+    return np.zeros(shape, np.dtype(spec.dtype))

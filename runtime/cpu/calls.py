@@ -1,0 +1,124 @@
+"""Calls: one optimized node, or one core's part of it, on a lane; and the order in which calls may run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from iosched.runtime.cpu.kernel_graph import KernelGraph
+from iosched.runtime.cpu.lanes import assign_lanes
+from iosched.runtime.cpu.placement import Placement
+from iosched.runtime.cpu.split import Part, Slice, split
+from iosched.runtime.cpu.work import node_work_us
+from iosched.runtime.plan import View, Wait
+
+_SMALLEST_PART_US = 10.0  # a hand-off between cores costs about a tenth of this
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """Attributes:
+    node: index of the node in the kernel graph.
+    part: the share of it that this call computes, or None for all of it.
+    is_copy: the call copies one operand of an elided Concat to its place.
+    reads: tensors read, each with the bytes read.
+    writes: tensors written, each with the bytes written.
+    """
+
+    node: int
+    lane: int
+    stage: int
+    part: Part | None
+    is_copy: bool
+    reads: tuple[tuple[str, View], ...]
+    writes: tuple[tuple[str, View], ...]
+
+
+def stage_calls(
+    kernels: KernelGraph, placement: Placement, groups: Sequence[Sequence[int]], lanes: int, stage: int
+) -> list[Call]:
+    """Calls of one stage, in an order that respects every dependency.
+
+    Args:
+        groups: for each group of the stage, its nodes in topological order.
+    """
+    work_us = [sum(node_work_us(kernels, index) for index in nodes) for nodes in groups]
+    found: list[Call] = []
+    for nodes, own in zip(groups, assign_lanes(work_us, lanes), strict=True):
+        for index in nodes:
+            found.extend(_node_calls(kernels, placement, index, own, stage))
+    return found
+
+
+def _node_calls(
+    kernels: KernelGraph, placement: Placement, index: int, lanes: Sequence[int], stage: int
+) -> Iterable[Call]:
+    if index in placement.elided:
+        for name, target in placement.copies.get(index, ()):
+            reads = ((name, placement.views[name]),)
+            yield Call(index, lanes[0], stage, None, True, reads, ((kernels.nodes[index].output[0], target),))
+        return
+    wanted = min(len(lanes), ceil(node_work_us(kernels, index) / _SMALLEST_PART_US))
+    parts = split(kernels, index, wanted)
+    for lane, part in zip(lanes, parts or (None,), strict=False):
+        yield Call(index, lane, stage, part, False, *_views(kernels, placement, index, part))
+
+
+def _views(
+    kernels: KernelGraph, placement: Placement, index: int, part: Part | None
+) -> tuple[tuple[tuple[str, View], ...], tuple[tuple[str, View], ...]]:
+    slices = part.slices if part else {}
+    written = dict.fromkeys(name for name in kernels.nodes[index].output if name)
+    reads = tuple((name, _sliced(placement.views[name], slices.get(name))) for name in kernels.reads[index])
+    writes = tuple((name, _sliced(placement.views[name], slices.get(name))) for name in written)
+    return reads, writes
+
+
+def _sliced(view: View, part: Slice | None) -> View:
+    if part is None or view.shape is None:
+        return view
+    size = 1
+    for extent in view.shape:
+        size *= extent
+    item = view.nbytes // size if size else 0
+    count = 1
+    for extent in part.shape:
+        count *= extent
+    return View(view.buffer, view.dtype, part.shape, view.offset + part.start * item, count * item)
+
+
+def overlap(one: View, other: View) -> bool:
+    """Whether two views share bytes of one buffer; views of unknown size share all of theirs."""
+    if one.buffer != other.buffer:
+        return False
+    if one.shape is None or other.shape is None:
+        return True
+    return one.offset < other.offset + other.nbytes and other.offset < one.offset + one.nbytes
+
+
+def find_waits(calls: Sequence[Call], lanes: int) -> list[tuple[Wait, ...]]:
+    """For each call, what it must wait for: the writers on other lanes of what it reads, as far as not known done.
+
+    What a lane knows of the others is a vector clock, so a wait that follows from an earlier one is left out.
+    """
+    stamps: list[list[tuple[int, ...]]] = [[] for _ in range(lanes)]  # for each lane, its clock after each call
+    clocks = [(0,) * lanes for _ in range(lanes)]
+    writers: dict[str, list[tuple[View, int, int]]] = {}
+    waits: list[tuple[Wait, ...]] = []
+    for call in calls:
+        clock = clocks[call.lane]
+        wanted: dict[int, int] = {}
+        for _, view in call.reads:
+            for written, lane, step in writers.get(view.buffer, ()):
+                if lane != call.lane and step > max(clock[lane], wanted.get(lane, 0)) and overlap(view, written):
+                    wanted[lane] = step
+        known = [clock, *(stamps[lane][step - 1] for lane, step in wanted.items())]
+        joined = [max(steps) for steps in zip(*known, strict=True)]
+        joined[call.lane] += 1
+        clocks[call.lane] = tuple(joined)
+        stamps[call.lane].append(clocks[call.lane])
+        waits.append(tuple(Wait(lane, step) for lane, step in sorted(wanted.items())))
+        for _, view in call.writes:
+            writers.setdefault(view.buffer, []).append((view, call.lane, joined[call.lane]))
+    return waits

@@ -1,0 +1,213 @@
+"""The graph that onnxruntime optimized for this machine: fused nodes in the blocked NCHWc layout.
+
+Schedules are lowered onto this graph, not onto the model's own nodes: cuts between its nodes are bit-exact and carry
+no layout conversion. It is specific to the instruction set, so it is built where it runs and never shipped.
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from iosched.models.graph import TensorSpec
+from iosched.models.model import Model
+from iosched.runtime.session import lent_weights, load_onnxruntime, open_session
+
+_INLINE_NBYTES = 1024  # smaller constants stay in the graph, where shape inference can see them
+_ELEMENT = re.compile(r"^tensor\((\w+)\)$")
+_NUMPY_NAMES = {"float": "float32", "double": "float64"}
+
+
+@dataclass(frozen=True, eq=False)
+class KernelGraph:
+    """Nodes in topological order, each one call of one onnxruntime kernel.
+
+    Attributes:
+        nodes: the optimized nodes.
+        weights: constants by name, backed by one read-only mapping that all sub-sessions share.
+        tensors: type and shape of every graph input and computed tensor; shape None where only the run knows it.
+        inputs: names of the graph inputs.
+        outputs: names of the graph outputs.
+        opsets: operator set versions by domain.
+        ir_version: of the optimized model.
+        channel_block: channels in a block of the NCHWc layout on this machine.
+    """
+
+    nodes: tuple[onnx.NodeProto, ...]
+    weights: Mapping[str, np.ndarray]
+    tensors: Mapping[str, TensorSpec]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    opsets: Mapping[str, int]
+    ir_version: int
+    channel_block: int
+
+    @cached_property
+    def producer(self) -> Mapping[str, int]:
+        """Index of the node that computes each tensor."""
+        return {name: index for index, node in enumerate(self.nodes) for name in node.output if name}
+
+    @cached_property
+    def reads(self) -> tuple[tuple[str, ...], ...]:
+        """For each node, the graph inputs and computed tensors it reads, subgraph captures included, each once."""
+        known = self.tensors
+        return tuple(tuple(dict.fromkeys(n for n in _used_names(node) if n in known)) for node in self.nodes)
+
+    @cached_property
+    def constants(self) -> tuple[tuple[str, ...], ...]:
+        """For each node, the weights it reads, subgraph captures included, each once."""
+        return tuple(tuple(dict.fromkeys(n for n in _used_names(node) if n in self.weights)) for node in self.nodes)
+
+    @cached_property
+    def readers(self) -> Mapping[str, tuple[int, ...]]:
+        """For each tensor, the nodes that read it."""
+        found: dict[str, list[int]] = {name: [] for name in self.tensors}
+        for index, names in enumerate(self.reads):
+            for name in names:
+                found[name].append(index)
+        return {name: tuple(indices) for name, indices in found.items()}
+
+
+def _used_names(node: onnx.NodeProto) -> list[str]:
+    """Names that `node` uses: its inputs, and whatever its subgraphs capture from outside."""
+    names = [name for name in node.input if name]
+    for attribute in node.attribute:
+        subgraphs = [attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else list(attribute.graphs)
+        for subgraph in subgraphs:
+            for inner in subgraph.node:
+                names.extend(_used_names(inner))
+            names.extend(value.name for value in subgraph.output)
+    return names
+
+
+def build_kernel_graph(model: Model) -> KernelGraph:
+    """Lets onnxruntime optimize `model` for this machine and reads back what it made of it.
+
+    Raises:
+        InvalidModelError: onnxruntime refuses the model.
+        DeviceError: onnxruntime is not installed.
+    """
+    with tempfile.TemporaryDirectory(prefix="iosched-") as folder:
+        path = Path(folder) / "optimized.onnx"
+        _save_optimized(model, path)
+        proto = onnx.load(str(path), load_external_data=False)
+        weights = _map_weights(proto, path.parent)
+        tensors = _infer_tensors(proto, path, model.graph.tensor)
+    graph = proto.graph
+    return KernelGraph(
+        nodes=tuple(graph.node),
+        weights=weights,
+        tensors=tensors,
+        inputs=tuple(value.name for value in graph.input if value.name not in weights),
+        outputs=tuple(value.name for value in graph.output),
+        opsets={entry.domain: entry.version for entry in proto.opset_import},
+        ir_version=proto.ir_version,
+        channel_block=_channel_block(),
+    )
+
+
+def _save_optimized(model: Model, path: Path) -> None:
+    ort = load_onnxruntime()
+    options = _quiet_options(ort.GraphOptimizationLevel.ORT_ENABLE_ALL)
+    names, values, arrays = lent_weights(model)
+    if names:
+        options.add_external_initializers(names, values)
+    options.intra_op_num_threads = 1
+    options.optimized_model_filepath = str(path)
+    prefix = "session.optimized_model_external_initializers_"
+    options.add_session_config_entry(prefix + "file_name", "weights.bin")
+    options.add_session_config_entry(prefix + "min_size_in_bytes", str(_INLINE_NBYTES))
+    open_session(model.proto.SerializeToString(), options)
+    del arrays  # lent until here
+
+
+def _quiet_options(level: Any) -> Any:
+    """Session options for looking at a graph, not for running it."""
+    options = load_onnxruntime().SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = level
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    return options
+
+
+def _map_weights(proto: onnx.ModelProto, folder: Path) -> dict[str, np.ndarray]:
+    """Constants of the saved model. Its weight file is mapped, not read; the mapping outlives the file's name."""
+    path = folder / "weights.bin"
+    mapping: mmap.mmap | bytes = b""
+    if path.exists() and path.stat().st_size:
+        with path.open("rb") as file:
+            mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return {tensor.name: _weight(tensor, mapping) for tensor in proto.graph.initializer}
+
+
+def _weight(tensor: onnx.TensorProto, mapping: mmap.mmap | bytes) -> np.ndarray:
+    if tensor.data_location != onnx.TensorProto.EXTERNAL:
+        return onnx.numpy_helper.to_array(tensor)
+    place = {entry.key: entry.value for entry in tensor.external_data}
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
+    shape = tuple(tensor.dims)
+    array = np.frombuffer(mapping, dtype, count=int(np.prod(shape)), offset=int(place.get("offset", "0")))
+    return array.reshape(shape)
+
+
+def _infer_tensors(proto: onnx.ModelProto, path: Path, known: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
+    """Asks onnxruntime itself for types and shapes, since only it knows its own operators' inference.
+
+    Some of its fused operators have none; where such a tensor kept the name it has in the model, the model's shape
+    (`known`) goes in as a hint.
+    """
+    exposed = onnx.ModelProto()
+    exposed.CopyFrom(proto)
+    public = {value.name for value in (*proto.graph.output, *proto.graph.input)}
+    computed = [name for node in proto.graph.node for name in node.output if name]
+    exposed.graph.output.extend(_hint(name, known.get(name)) for name in computed if name not in public)
+    for value in exposed.graph.output:
+        value.CopyFrom(_hint(value.name, known.get(value.name)))
+    onnx.save(exposed, str(path.with_name("exposed.onnx")))
+    options = _quiet_options(load_onnxruntime().GraphOptimizationLevel.ORT_DISABLE_ALL)
+    session = open_session(path.with_name("exposed.onnx"), options)
+    return {value.name: _spec(value) for value in (*session.get_inputs(), *session.get_outputs())}
+
+
+def _hint(name: str, spec: TensorSpec | None) -> onnx.ValueInfoProto:
+    if spec is None or not spec.is_static:
+        return onnx.ValueInfoProto(name=name)
+    element = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype))
+    return onnx.helper.make_tensor_value_info(name, element, spec.shape)
+
+
+def _spec(value: Any) -> TensorSpec:
+    match = _ELEMENT.match(value.type)
+    dtype = _NUMPY_NAMES.get(match[1], match[1]) if match else value.type
+    shape = tuple(value.shape) if match and value.shape is not None else None
+    if shape is not None and not all(isinstance(size, int) and size >= 0 for size in shape):
+        shape = None
+    return TensorSpec(value.name, dtype, shape)
+
+
+def _channel_block() -> int:
+    """Channels in a block of the NCHWc layout here (8 with AVX2, 16 with AVX-512), read off a small convolution."""
+    weight = onnx.numpy_helper.from_array(np.ones((8, 3, 1, 1), np.float32), "w")
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Conv", ["x", "w"], ["y"])],
+        "probe",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 3, 4, 4])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+        [weight],
+    )
+    proto = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    options = _quiet_options(load_onnxruntime().GraphOptimizationLevel.ORT_ENABLE_ALL)
+    with tempfile.TemporaryDirectory(prefix="iosched-") as folder:
+        options.optimized_model_filepath = str(Path(folder) / "probe.onnx")
+        open_session(proto.SerializeToString(), options)
+        saved = onnx.load(options.optimized_model_filepath)
+    padded = [tensor.dims[0] for tensor in saved.graph.initializer if len(tensor.dims) == 4]
+    return max(padded, default=1)

@@ -1,0 +1,194 @@
+"""Lowers stages to an execution plan for the CPU.
+
+Stages are laid out one after another over the lanes; between lanes only true dependencies are waited for, so a lane
+that is done early starts on the next stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import onnx
+from iosched.runtime.arena import place
+from iosched.runtime.cpu.calls import Call, find_waits, overlap, stage_calls
+from iosched.runtime.cpu.kernel_graph import KernelGraph
+from iosched.runtime.cpu.placement import Placement
+from iosched.runtime.cpu.program import Kernel
+from iosched.runtime.cpu.programs import TaskKernel, build_kernel
+from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View, Wait
+
+Stages = Sequence[Sequence[Sequence[int]]]  # stages of groups of node indices
+
+
+@dataclass(frozen=True, eq=False)
+class Lowering:
+    """A plan with the kernels that its tasks index."""
+
+    plan: ExecutionPlan
+    kernels: tuple[Kernel, ...]
+
+
+class KernelCache:
+    """Kernels already built for one kernel graph, so that profiling a stage again, or in a larger plan, reuses them."""
+
+    def __init__(self) -> None:
+        self._built: dict[object, TaskKernel] = {}
+
+    def get(self, kernels: KernelGraph, calls: Sequence[Call], kept: frozenset[str]) -> TaskKernel:
+        """The kernel for `calls`, built once."""
+        key = (tuple((call.node, call.is_copy, call.reads, call.writes) for call in calls), kept)
+        if key not in self._built:
+            self._built[key] = build_kernel(kernels, calls, kept)
+        return self._built[key]
+
+
+def lower(
+    kernels: KernelGraph, placement: Placement, stages: Stages, lanes: int, cache: KernelCache, *, partial: bool = False
+) -> Lowering:
+    """Lowers `stages` of node indices to a plan for `lanes` lanes.
+
+    Args:
+        partial: only some of the graph's nodes are in `stages` (one stage that is profiled): what they read and do
+            not compute comes from the caller, and everything they compute for others is kept.
+
+    Complexity: linear in calls, times the number of writers of one buffer.
+    """
+    calls = [
+        call for number, groups in enumerate(stages) for call in stage_calls(kernels, placement, groups, lanes, number)
+    ]
+    waits = find_waits(calls, lanes)
+    runs = _fuse(kernels, calls, waits, lanes)
+    tasks, found = _tasks(kernels, placement, calls, runs, waits, lanes, cache)
+    buffers = _buffers(placement, tasks, partial)
+    placed, arena_nbytes = place(tasks, buffers)
+    computed = [] if partial else [name for name in kernels.outputs if name in kernels.producer]
+    outputs = tuple(placement.views[name] for name in computed)
+    return Lowering(ExecutionPlan(tasks, placed, arena_nbytes, outputs=outputs), found)
+
+
+def _fuse(
+    kernels: KernelGraph, calls: Sequence[Call], waits: Sequence[tuple[Wait, ...]], lanes: int
+) -> list[list[list[int]]]:
+    """For each lane, its calls (by position) cut into runs; each run becomes one task."""
+    awaited = {(wait.lane, wait.steps) for found in waits for wait in found}
+    runs: list[list[list[int]]] = [[] for _ in range(lanes)]
+    steps = [0] * lanes
+    for position, call in enumerate(calls):
+        own = runs[call.lane]
+        last_is_awaited = (call.lane, steps[call.lane]) in awaited
+        joins = own and not waits[position] and not last_is_awaited
+        if joins and can_follow(kernels, [calls[p] for p in own[-1]], call):
+            own[-1].append(position)
+        else:
+            own.append([position])
+        steps[call.lane] += 1
+    return runs
+
+
+def can_follow(kernels: KernelGraph, run: Sequence[Call], call: Call) -> bool:
+    """Whether `call` may run in the same session as `run`, right after it.
+
+    Inside a session onnxruntime sees names, not bytes: a call that reads bytes which the run writes must read exactly
+    one tensor that the run writes. Reading a Concat's buffer, of which the run writes a part, would read old bytes.
+    """
+    if call.is_copy or run[-1].is_copy or run[-1].stage != call.stage:
+        return False
+    if _stands_alone(kernels.nodes[call.node]) or _stands_alone(kernels.nodes[run[-1].node]):
+        return False
+    written = [pair for earlier in run for pair in earlier.writes]
+    return all(pair in written or not any(overlap(pair[1], view) for _, view in written) for pair in call.reads)
+
+
+def _stands_alone(node: onnx.NodeProto) -> bool:
+    """Control flow captures names of the graph around it, so nothing around it may be renamed."""
+    return any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.attribute)
+
+
+def _tasks(
+    kernels: KernelGraph,
+    placement: Placement,
+    calls: Sequence[Call],
+    runs: Sequence[Sequence[Sequence[int]]],
+    waits: Sequence[tuple[Wait, ...]],
+    lanes: int,
+    cache: KernelCache,
+) -> tuple[tuple[tuple[Task, ...], ...], tuple[Kernel, ...]]:
+    task_of_step = [[number for number, run in enumerate(own, start=1) for _ in run] for own in runs]
+    kept = _kept(kernels, placement, calls, runs)
+    index_of: dict[int, int] = {}
+    found: list[Kernel] = []
+    tasks: list[tuple[Task, ...]] = []
+    for own in runs:
+        lane_tasks = []
+        for run in own:
+            members = [calls[position] for position in run]
+            needed = frozenset(name for call in members for name, _ in call.writes if (name, run[0]) in kept)
+            built = cache.get(kernels, members, needed)
+            if id(built.kernel) not in index_of:
+                index_of[id(built.kernel)] = len(found)
+                found.append(built.kernel)
+            after = tuple(Wait(w.lane, task_of_step[w.lane][w.steps - 1]) for w in waits[run[0]])
+            name = "+".join(_call_name(kernels, call) for call in members)
+            kernel = index_of[id(built.kernel)]
+            lane_tasks.append(Task(name, kernel, built.reads, built.writes, after, members[0].stage))
+        tasks.append(tuple(lane_tasks))
+    return tuple(tasks), tuple(found)
+
+
+def _call_name(kernels: KernelGraph, call: Call) -> str:
+    node = kernels.nodes[call.node]
+    name = node.name or node.output[0]
+    return f"{name}[{call.lane}]" if call.part else name
+
+
+def _kept(
+    kernels: KernelGraph,
+    placement: Placement,
+    calls: Sequence[Call],
+    runs: Sequence[Sequence[Sequence[int]]],
+) -> set[tuple[str, int]]:
+    """Pairs (tensor, first call of the run that writes it) that must leave that run's session."""
+    run_of = {position: run[0] for own in runs for run in own for position in run}
+    readers = _reading_runs(calls, run_of)
+    in_plan = {call.node for call in calls} | placement.elided
+    kept = set()
+    for position, call in enumerate(calls):
+        for name, view in call.writes:
+            outside = any(index not in in_plan for index in kernels.readers[name])
+            elsewhere = any(
+                run != run_of[position] and overlap(view, read) for read, run in readers.get(view.buffer, ())
+            )
+            shared = view.buffer != name or name in placement.hosts or name in kernels.outputs
+            if outside or elsewhere or shared or not kernels.readers[name]:
+                kept.add((name, run_of[position]))
+    return kept
+
+
+def _reading_runs(calls: Sequence[Call], run_of: dict[int, int]) -> dict[str, list[tuple[View, int]]]:
+    readers: dict[str, list[tuple[View, int]]] = {}
+    for position, call in enumerate(calls):
+        for _, view in call.reads:
+            readers.setdefault(view.buffer, []).append((view, run_of[position]))
+    return readers
+
+
+def _buffers(placement: Placement, tasks: Sequence[Sequence[Task]], partial: bool) -> tuple[Buffer, ...]:
+    written = {view.buffer for lane in tasks for task in lane for view in task.writes}
+    used = dict.fromkeys(view.buffer for view in _all_views(tasks))
+    found = []
+    for name in used:
+        buffer = placement.buffer(name)
+        if partial and name not in written:
+            buffer = Buffer(name, Space.INPUT, buffer.nbytes)
+        elif partial and buffer.space is Space.OUTPUT:
+            buffer = Buffer(name, Space.ARENA, buffer.nbytes)
+        found.append(buffer)
+    return tuple(found)
+
+
+def _all_views(tasks: Sequence[Sequence[Task]]) -> Iterator[View]:
+    for lane in tasks:
+        for task in lane:
+            yield from task.reads
+            yield from task.writes

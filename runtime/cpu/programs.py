@@ -1,0 +1,144 @@
+"""Builds the sub-model that one task runs: one call, or several calls of one lane fused into one session."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from iosched.runtime.cpu.calls import Call
+from iosched.runtime.cpu.kernel_graph import KernelGraph
+from iosched.runtime.cpu.program import Copy, Kernel, Program
+from iosched.runtime.plan import View
+
+_INLINE_NBYTES = 1024
+_ELEMENT_TYPES = {"float32": "FLOAT", "float64": "DOUBLE"}
+_PARAMETER = re.compile(r"^(\w+)\((.*)\)$")
+
+
+@dataclass(frozen=True, eq=False)
+class TaskKernel:
+    """A kernel with the views it reads and writes, in the kernel's order."""
+
+    kernel: Kernel
+    reads: tuple[View, ...]
+    writes: tuple[View, ...]
+
+
+def build_kernel(kernels: KernelGraph, calls: Sequence[Call], kept: Iterable[str]) -> TaskKernel:
+    """The kernel that runs `calls` one after another.
+
+    Args:
+        calls: calls of one lane that `can_follow` allowed to stand together.
+        kept: tensors that somebody outside these calls reads; the others stay inside the session.
+    """
+    if calls[0].is_copy:
+        return TaskKernel(Copy(), (calls[0].reads[0][1],), (calls[0].writes[0][1],))
+    names = _LocalNames()
+    written = {view: name for call in calls for name, view in call.writes}
+    keep = set(kept)
+    outputs = {view: names.of(name, view) for view, name in written.items() if name in keep}
+    reads = {view: name for call in calls for name, view in call.reads if view not in written}
+    inputs = {view: names.of(name, view) for view, name in reads.items()}
+    weights: dict[str, np.ndarray] = {}
+    nodes = [_renamed(kernels, call, names, weights) for call in calls]
+    model = _model(kernels, nodes, [(inputs[v], v) for v in inputs], tuple(outputs.values()), weights)
+    shared = tuple((name, array) for name, array in weights.items() if array.nbytes > _INLINE_NBYTES)
+    program = Program(model, tuple(inputs.values()), tuple(outputs.values()), shared)
+    return TaskKernel(program, tuple(inputs), tuple(outputs))
+
+
+class _LocalNames:
+    """Names inside one session: a tensor's own name for the first slice of it that is met, numbered for others.
+
+    Control flow captures tensors by their own names; such a node runs alone, so each of its tensors is met once.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[tuple[str, View], str] = {}
+        self._taken: dict[str, int] = {}
+
+    def of(self, tensor: str, view: View) -> str:
+        key = (tensor, view)
+        if key not in self._names:
+            count = self._taken.get(tensor, 0)
+            self._taken[tensor] = count + 1
+            self._names[key] = f"{tensor}@{count}" if count else tensor
+        return self._names[key]
+
+
+def _renamed(kernels: KernelGraph, call: Call, names: _LocalNames, weights: dict[str, np.ndarray]) -> onnx.NodeProto:
+    """The call's node over local names; adds the constants it reads to `weights`."""
+    source = call.part.node if call.part else kernels.nodes[call.node]
+    local = {name: names.of(name, view) for name, view in (*call.reads, *call.writes)}
+    sliced = call.part.weights if call.part else {}
+    for name in kernels.constants[call.node]:
+        array = sliced.get(name, kernels.weights[name])
+        local[name] = _slice_name(name, array, kernels.weights[name])
+        weights[local[name]] = array
+    node = onnx.NodeProto()
+    node.CopyFrom(source)
+    node.input[:] = [local.get(name, name) for name in source.input]
+    node.output[:] = [local.get(name, name) for name in source.output]
+    return node
+
+
+def _slice_name(name: str, part: np.ndarray, whole: np.ndarray) -> str:
+    if part.shape == whole.shape:
+        return name
+    offset = part.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+    return f"{name}@{offset}+{part.nbytes}"
+
+
+def _model(
+    kernels: KernelGraph,
+    nodes: list[onnx.NodeProto],
+    inputs: list[tuple[str, View]],
+    outputs: Sequence[str],
+    weights: Mapping[str, np.ndarray],
+) -> bytes:
+    graph = onnx.GraphProto(name="program", node=nodes)
+    graph.input.extend(onnx.ValueInfoProto(name=name, type=_type(view)) for name, view in inputs)
+    graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
+    graph.initializer.extend(_initializer(name, array) for name, array in weights.items())
+    used = {""} | {node.domain for node in nodes} | {d for node in nodes if _has_graph(node) for d in kernels.opsets}
+    opsets = [onnx.OperatorSetIdProto(domain=d, version=v) for d, v in kernels.opsets.items() if d in used]
+    proto = onnx.ModelProto(ir_version=kernels.ir_version, graph=graph, opset_import=opsets)
+    return proto.SerializeToString(deterministic=True)
+
+
+def _has_graph(node: onnx.NodeProto) -> bool:
+    return any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.attribute)
+
+
+def _initializer(name: str, array: np.ndarray) -> onnx.TensorProto:
+    if array.nbytes <= _INLINE_NBYTES:
+        tensor = onnx.numpy_helper.from_array(array, name)
+        return tensor
+    tensor = onnx.TensorProto(name=name, data_location=onnx.TensorProto.EXTERNAL)
+    tensor.data_type = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+    tensor.dims.extend(array.shape)
+    tensor.external_data.add(key="location", value="weights")
+    return tensor
+
+
+def _type(view: View) -> onnx.TypeProto:
+    """ONNX's type of a view; onnxruntime's text for types, such as seq(tensor(float)), is read back."""
+    if (match := _PARAMETER.match(view.dtype)) and match[1] in ("seq", "optional", "map"):
+        return _container_type(match[1], match[2])
+    name = match[2] if match else view.dtype
+    element = onnx.TensorProto.DataType.Value(_ELEMENT_TYPES.get(name, name.upper()))
+    return onnx.helper.make_tensor_type_proto(element, view.shape)
+
+
+def _container_type(kind: str, inner: str) -> onnx.TypeProto:
+    if kind == "map":
+        key, _, value = inner.partition(",")
+        key_type = onnx.TensorProto.DataType.Value(_ELEMENT_TYPES.get(key, key.upper()))
+        return onnx.helper.make_map_type_proto(key_type, _type(View("", value.strip(), None)))
+    element = _type(View("", inner, None))
+    if kind == "seq":
+        return onnx.helper.make_sequence_type_proto(element)
+    return onnx.helper.make_optional_type_proto(element)

@@ -1,0 +1,266 @@
+"""Splits one optimized node over several cores: contiguous slices of its inputs, weights and outputs.
+
+At batch 1 a node is split by channels (a slice of channels is contiguous, and in the NCHWc layout so is a slice of
+blocks of channels); at larger batches by images. A node without a rule here runs whole. To teach it an operator, add a
+rule to `_CHANNEL_RULES` or its type to `_BATCH_PARALLEL`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+import onnx
+from iosched.runtime.cpu.kernel_graph import KernelGraph
+
+_NCHWC = "com.microsoft.nchwc"
+_ELEMENTWISE = frozenset(
+    ["Relu", "LeakyRelu", "Clip", "Sigmoid", "Tanh", "HardSwish", "HardSigmoid", "Elu", "Selu", "Gelu", "QuickGelu", "Erf", "Exp", "Neg", "Abs", "Sqrt", "Identity", "Cast", "Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Pow", "PRelu"]
+)
+_BATCH_PARALLEL = _ELEMENTWISE | frozenset(
+    ["Conv", "FusedConv", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "ReorderInput", "ReorderOutput", "BatchNormalization", "LRN", "Concat", "Gemm", "FusedGemm", "MatMul", "FusedMatMul", "Softmax", "Flatten"]
+)
+_POOLS = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A contiguous part of a tensor: `start` counts elements from its beginning, `shape` is the part's shape."""
+
+    start: int
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One node's share of the work.
+
+    Attributes:
+        node: the node to run, with attributes adjusted to the slices.
+        slices: for each computed tensor that it reads or writes in part, which part; others are used whole.
+        weights: for each constant that it reads in part, the part.
+    """
+
+    node: onnx.NodeProto
+    slices: Mapping[str, Slice]
+    weights: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+def split(kernels: KernelGraph, index: int, parts: int) -> tuple[Part, ...]:
+    """Splits node `index` into at most `parts` parts of nearly equal size; the empty tuple where it cannot be."""
+    node = kernels.nodes[index]
+    if parts < 2 or len(node.output) != 1 or not _is_static(kernels, index):
+        return ()
+    shape = _shape(kernels, node.output[0])
+    if not shape or 0 in shape:
+        return ()
+    if shape[0] > 1:
+        return _split_batch(kernels, node, parts)
+    rule = _CHANNEL_RULES.get((node.domain, node.op_type))
+    return rule(kernels, node, parts) if rule else ()
+
+
+def _is_static(kernels: KernelGraph, index: int) -> bool:
+    names = (*kernels.reads[index], *kernels.nodes[index].output)
+    return all(kernels.tensors[name].is_static for name in names)
+
+
+def _shape(kernels: KernelGraph, name: str) -> tuple[int, ...]:
+    return kernels.tensors[name].shape or ()
+
+
+def _attribute(node: onnx.NodeProto, key: str, default: int) -> int:
+    return next((a.i for a in node.attribute if a.name == key), default)
+
+
+def _with_attribute(node: onnx.NodeProto, key: str, value: int) -> onnx.NodeProto:
+    changed = onnx.NodeProto()
+    changed.CopyFrom(node)
+    for attribute in changed.attribute:
+        if attribute.name == key:
+            attribute.i = value
+            return changed
+    changed.attribute.append(onnx.helper.make_attribute(key, value))
+    return changed
+
+
+def _ranges(total: int, parts: int, step: int = 1) -> list[tuple[int, int]]:
+    """`parts` ranges over `total` at multiples of `step`, as equal as can be; fewer where there are too few steps."""
+    steps = -(-total // step)
+    parts = min(parts, steps)
+    edges = [min(total, (steps * i // parts) * step) for i in range(parts + 1)]
+    return list(zip(edges[:-1], edges[1:], strict=True))
+
+
+def _along(shape: tuple[int, ...], axis: int, begin: int, end: int) -> Slice:
+    """The slice [begin, end) on `axis`; contiguous because every axis before it has size 1."""
+    return Slice(begin * prod(shape[axis + 1 :]), (*shape[:axis], end - begin, *shape[axis + 1 :]))
+
+
+def _split_batch(kernels: KernelGraph, node: onnx.NodeProto, parts: int) -> tuple[Part, ...]:
+    if node.op_type not in _BATCH_PARALLEL or not _keeps_images_apart(kernels, node):
+        return ()
+    out = _shape(kernels, node.output[0])
+    batched = [
+        name for name in (*node.input, *node.output)
+        if name in kernels.tensors and len(_shape(kernels, name)) == len(out) and _shape(kernels, name)[0] == out[0]
+    ]  # fmt: skip
+    computed = [name for name in node.input if name in kernels.tensors]
+    if node.op_type not in _ELEMENTWISE and any(name not in batched for name in computed):
+        return ()
+    return tuple(
+        Part(node, {name: _along(_shape(kernels, name), 0, begin, end) for name in batched})
+        for begin, end in _ranges(out[0], parts)
+    )
+
+
+def _keeps_images_apart(kernels: KernelGraph, node: onnx.NodeProto) -> bool:
+    """Whether row i of the output depends on row i of the inputs alone, with constants used whole."""
+    rank = len(_shape(kernels, node.output[0]))
+    constants = [name for name in node.input if name in kernels.weights]
+    if node.op_type in ("Gemm", "FusedGemm"):
+        bias = kernels.weights.get(node.input[2]) if len(node.input) > 2 else None
+        in_weights = all(name in kernels.weights for name in node.input[1:])
+        return in_weights and not _attribute(node, "transA", 0) and (bias is None or bias.ndim < 2 or len(bias) == 1)
+    if node.op_type in ("MatMul", "FusedMatMul"):
+        plain = not any(_attribute(node, key, 0) for key in ("transA", "transBatchA", "transBatchB"))
+        return plain and node.input[1] in kernels.weights and kernels.weights[node.input[1]].ndim == 2
+    if node.op_type in ("Concat", "Softmax"):
+        default = -1 if node.op_type == "Softmax" else 0
+        return not constants and _attribute(node, "axis", default) % rank != 0
+    if node.op_type == "Flatten":
+        return _attribute(node, "axis", 1) == 1
+    if node.op_type in _ELEMENTWISE:
+        return all(kernels.weights[n].ndim < rank or kernels.weights[n].shape[0] == 1 for n in constants)
+    return True
+
+
+def _split_convolution(kernels: KernelGraph, node: onnx.NodeProto, parts: int) -> tuple[Part, ...]:
+    """Splits by output channels; depthwise convolutions by channels of input and output alike."""
+    weight = kernels.weights.get(node.input[1])
+    if weight is None:
+        return ()
+    groups = _attribute(node, "group", 1)
+    depthwise = groups > 1 and weight.shape[1] == 1 and weight.shape[0] == groups
+    if groups > 1 and not depthwise:
+        return ()
+    step = kernels.channel_block if node.domain == _NCHWC else 4
+    found = []
+    for begin, end in _ranges(weight.shape[0], parts, step):
+        names = [node.output[0], *(node.input[3:4] if len(node.input) > 3 and node.input[3] else ())]
+        names += [node.input[0]] if depthwise else []
+        constants = {name: kernels.weights[name][begin:end] for name in node.input[1:3] if name in kernels.weights}
+        slices = {name: _along(_shape(kernels, name), 1, begin, end) for name in names}
+        found.append(Part(_with_attribute(node, "group", end - begin) if depthwise else node, slices, constants))
+    return tuple(found) if len(found) > 1 else ()
+
+
+def _split_channels(kernels: KernelGraph, node: onnx.NodeProto, parts: int) -> tuple[Part, ...]:
+    """Pooling: every channel on its own."""
+    source, result = node.input[0], node.output[0]
+    channels = _shape(kernels, result)[1]
+    step = kernels.channel_block if node.domain == _NCHWC else 1
+    ranges = _ranges(channels, parts, step)
+    if len(ranges) < 2 or _shape(kernels, source)[1] != channels:
+        return ()
+    return tuple(
+        Part(node, {name: _along(_shape(kernels, name), 1, begin, end) for name in (source, result)})
+        for begin, end in ranges
+    )
+
+
+def _split_reorder(kernels: KernelGraph, node: onnx.NodeProto, parts: int) -> tuple[Part, ...]:
+    """Layout conversion by blocks of channels; the plain side may end in an incomplete block."""
+    if _attribute(node, "channels_last", 0):
+        return ()
+    source, result = _shape(kernels, node.input[0]), _shape(kernels, node.output[0])
+    plain = min(source[1], result[1])
+    ranges = _ranges(plain, parts, kernels.channel_block)
+    if len(ranges) < 2:
+        return ()
+    found = []
+    for begin, end in ranges:
+        padded_end = -(-end // kernels.channel_block) * kernels.channel_block
+        ends = [min(shape[1], padded_end) if shape[1] != plain else end for shape in (source, result)]
+        slices = {
+            node.input[0]: _along(source, 1, begin, ends[0]),
+            node.output[0]: _along(result, 1, begin, ends[1]),
+        }
+        changed = _with_attribute(node, "channels", end - begin) if node.op_type == "ReorderOutput" else node
+        found.append(Part(changed, slices))
+    return tuple(found)
+
+
+def _split_elementwise(kernels: KernelGraph, node: onnx.NodeProto, parts: int) -> tuple[Part, ...]:
+    """Splits on the first axis that is not 1; every operand is of the full shape or a single number."""
+    shape = _shape(kernels, node.output[0])
+    axis = next((i for i, size in enumerate(shape) if size > 1), None)
+    computed = [name for name in node.input if name in kernels.tensors]
+    whole = [name for name in computed if _shape(kernels, name) != shape]
+    scalars_only = all(kernels.weights[name].size == 1 for name in node.input if name in kernels.weights)
+    if axis is None or not scalars_only or any(prod(_shape(kernels, name)) != 1 for name in whole):
+        return ()
+    ranges = _ranges(shape[axis], parts)
+    if len(ranges) < 2:
+        return ()
+    names = [name for name in computed if name not in whole] + [node.output[0]]
+    return tuple(Part(node, {name: _along(shape, axis, begin, end) for name in names}) for begin, end in ranges)
+
+
+def _split_gemm(kernels: KernelGraph, node: onnx.NodeProto, parts: int) -> tuple[Part, ...]:
+    """One row times a transposed weight: a slice of outputs is a slice of the weight's rows."""
+    weight = kernels.weights.get(node.input[1])
+    shape = _shape(kernels, node.output[0])
+    if weight is None or not _attribute(node, "transB", 0) or _attribute(node, "transA", 0):
+        return ()
+    if len(node.input) > 2 and node.input[2] not in kernels.weights:
+        return ()
+    names = [name for name in node.input[1:] if name]
+    sliced = {name: kernels.weights[name].reshape(-1) if name != node.input[1] else weight for name in names}
+    if any(len(array) not in (1, shape[1]) for array in sliced.values()):
+        return ()
+    return tuple(
+        Part(
+            node,
+            {node.output[0]: _along(shape, 1, begin, end)},
+            {name: array[begin:end] for name, array in sliced.items() if len(array) == shape[1]},
+        )
+        for begin, end in _ranges(shape[1], parts, 16)
+    )
+
+
+def _split_rows(kernels: KernelGraph, node: onnx.NodeProto, parts: int) -> tuple[Part, ...]:
+    """MatMul by a constant matrix: by rows of the left operand."""
+    source, result = _shape(kernels, node.input[0]), _shape(kernels, node.output[0])
+    axis = next((i for i, size in enumerate(result) if size > 1), None)
+    if axis is None or axis == len(result) - 1 or not _keeps_images_apart(kernels, node):
+        return ()
+    if len(source) != len(result) or any(name in kernels.tensors for name in node.input[1:]):
+        return ()
+    return tuple(
+        Part(
+            node,
+            {
+                node.input[0]: _along(source, axis, begin, end),
+                node.output[0]: _along(result, axis, begin, end),
+            },
+        )
+        for begin, end in _ranges(result[axis], parts, 4)
+    )
+
+
+_Rule = Callable[[KernelGraph, onnx.NodeProto, int], tuple[Part, ...]]
+_CHANNEL_RULES: Mapping[tuple[str, str], _Rule] = {
+    (_NCHWC, "Conv"): _split_convolution,
+    ("", "Conv"): _split_convolution,
+    ("com.microsoft", "FusedConv"): _split_convolution,
+    (_NCHWC, "ReorderInput"): _split_reorder,
+    (_NCHWC, "ReorderOutput"): _split_reorder,
+    ("", "Gemm"): _split_gemm,
+    ("com.microsoft", "FusedGemm"): _split_gemm,
+    ("", "MatMul"): _split_rows,
+    **{(domain, pool): _split_channels for domain in ("", _NCHWC) for pool in _POOLS},
+    **{("", name): _split_elementwise for name in _ELEMENTWISE},
+}
