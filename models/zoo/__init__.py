@@ -1,1 +1,71 @@
-"""Builders of the benchmark networks, one file per network."""
+"""Builders of the benchmark networks, one file per network; a network is added by its file and one line here."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, cast
+
+from iosched.models.errors import UsageError
+
+if TYPE_CHECKING:
+    import onnx
+
+
+@dataclass(frozen=True)
+class ZooEntry:
+    """What is known of a network without building it.
+
+    Attributes:
+        name: as in `zoo:NAME`; also the module that builds it.
+        title: for people.
+        operators: schedule units of its computation graph.
+        input_shape: (N, C, H, W) of its one input.
+    """
+
+    name: str
+    title: str
+    operators: int
+    input_shape: tuple[int, int, int, int]
+
+
+_ENTRIES = (
+    ZooEntry("inception_v3", "Inception V3", 119, (1, 3, 299, 299)),
+    ZooEntry("randwire", "RandWire, four random stages", 120, (1, 3, 224, 224)),
+    ZooEntry("nasnet_a", "NASNet-A large", 374, (1, 3, 331, 331)),
+    ZooEntry("squeezenet", "SqueezeNet with bypass", 50, (1, 3, 224, 224)),
+    ZooEntry("resnet50", "ResNet-50", 73, (1, 3, 224, 224)),
+    ZooEntry("googlenet", "GoogLeNet (Inception V1)", 83, (1, 3, 224, 224)),
+    ZooEntry("vgg16", "VGG-16", 22, (1, 3, 224, 224)),
+    ZooEntry("densenet121", "DenseNet-121", 429, (1, 3, 224, 224)),
+)
+
+
+def names() -> tuple[str, ...]:
+    """Names that `build` takes: the four networks of the IOS thesis, then the controls."""
+    return tuple(entry.name for entry in _ENTRIES)
+
+
+def describe(name: str) -> ZooEntry:
+    """What is known of network `name`, without building it.
+
+    Raises:
+        UsageError: no network has that name.
+    """
+    for entry in _ENTRIES:
+        if entry.name == name:
+            return entry
+    close = difflib.get_close_matches(name, names(), n=2, cutoff=0.5)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(names())}"
+    raise UsageError(f"no network of the zoo is called {name!r}; {hint}")
+
+
+def build(name: str) -> onnx.ModelProto:
+    """Network `name` with its seeded weights: the same bits in every call, batch 1.
+
+    Raises:
+        UsageError: no network has that name.
+    """
+    module = import_module(f"{__name__}.{describe(name).name}")
+    return cast("onnx.ModelProto", module.build())

@@ -1,0 +1,129 @@
+"""NASNet-A large (Zoph et al., 2017), as the IOS thesis measured it: no auxiliary head and no classifier.
+
+The measured network differs from the paper's in a few operands (said where they occur); counts depend on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx
+from iosched.models.zoo.network import Network, Value
+
+_CELLS_PER_STAGE = 6
+_STEM_CHANNELS = 96
+
+
+def build() -> onnx.ModelProto:
+    """NASNet-A: input (1, 3, 331, 331), output (1, 3360, 1, 1) float32."""
+    net = Network("nasnet_a")
+    stem = net.conv(net.input(3, 331), _STEM_CHANNELS, 3, "stem", stride=2, relu=False)
+    before = _first_stem_cell(net, stem, "stem_cell1")
+    now = _second_stem_cell(net, before, stem, "stem_cell2")
+    before, now = _stage(net, now, before, 168, "stage1")
+    for index, filters in enumerate((336, 672), start=1):
+        reduced = _reduction_cell(net, now, before, filters, f"reduction{index}")
+        before, now = _stage(net, reduced, before, filters, f"stage{index + 1}")
+    return net.finish(net.global_average_pool(net.relu(now, "relu"), "output"))
+
+
+def _stage(net: Network, now: Value, before: Value, filters: int, name: str) -> tuple[Value, Value]:
+    """Normal cells one after another, each reading the outputs of the two before it; returns the last two outputs."""
+    for index in range(1, _CELLS_PER_STAGE + 1):
+        before, now = now, _normal_cell(net, now, before, filters, f"{name}/cell{index}")
+    return before, now
+
+
+def _separable(
+    net: Network, x: Value, filters: int, kernel: int, name: str, *, stride: int = 1, middle: int | None = None
+) -> Value:
+    """Relu and separable convolution, twice; the first halves the image (stride) and has `middle` channels."""
+    x = net.relu_sep_conv(x, x.channels if middle is None else middle, kernel, f"{name}/1", stride=stride)
+    return net.relu_sep_conv(x, filters, kernel, f"{name}/2")
+
+
+def _normal_cell(net: Network, now: Value, before: Value, filters: int, name: str) -> Value:
+    """Five sums side by side; where `before` is twice as large, it is halved and handed on beside them."""
+    resized = before.shape[1:] != now.shape[1:]
+    if resized:
+        halves = [net.relu_conv(before, filters // 2, f"{name}/before_{side}", stride=2) for side in "ab"]
+        left = net.concat(halves, f"{name}/before")
+    else:
+        left = net.relu_conv(before, filters, f"{name}/before")
+    right = net.relu_conv(now, filters, f"{name}/now")
+    # The paper's first pair adds a convolution of `before`; in resized cells the measured network takes `now` twice.
+    partner = right if resized else left
+    pairs = [
+        [
+            _separable(net, right, filters, 5, f"{name}/sum1/5x5"),
+            _separable(net, partner, filters, 3, f"{name}/sum1/3x3"),
+        ],
+        [_separable(net, left, filters, kernel, f"{name}/sum2/{kernel}x{kernel}") for kernel in (5, 3)],
+        [net.average_pool(right, 3, f"{name}/sum3/pool", padding=1), left],
+        [net.average_pool(left, 3, f"{name}/sum4/pool_{side}", padding=1) for side in "ab"],
+        [_separable(net, right, filters, 3, f"{name}/sum5/3x3"), right],
+    ]
+    sums = [net.sum(pair, f"{name}/sum{index}") for index, pair in enumerate(pairs, start=1)]
+    return net.concat([left, *sums] if resized else sums, name)
+
+
+def _first_stem_cell(net: Network, stem: Value, name: str) -> Value:
+    now = net.relu_conv(stem, 42, f"{name}/now")
+    return _reduce(net, now, stem, 42, name, middle=42, fourth=lambda first, second: first)
+
+
+def _second_stem_cell(net: Network, now: Value, stem: Value, name: str) -> Value:
+    right = net.relu_conv(now, 84, f"{name}/now")
+    # The measured network adds the two halves of the resized stem, where the paper concatenates them.
+    left = net.sum([net.relu_conv(stem, 42, f"{name}/before_{side}", stride=2) for side in "ab"], f"{name}/before")
+    return _reduce(net, right, left, 84, name, fourth=lambda first, second: second)
+
+
+def _reduction_cell(net: Network, now: Value, before: Value, filters: int, name: str) -> Value:
+    left = net.relu_conv(before, filters, f"{name}/before")
+    right = net.relu_conv(now, filters, f"{name}/now")
+    return _reduce(net, right, left, filters, name, fourth=lambda first, second: second, repeat=True)
+
+
+def _reduce(
+    net: Network,
+    right: Value,
+    left: Value,
+    filters: int,
+    name: str,
+    *,
+    fourth: Callable[[Value, Value], Value],
+    middle: int | None = None,
+    repeat: bool = False,
+) -> Value:
+    """Body of the reduction cells.
+
+    `fourth` picks the second operand of the fourth sum among the first two sums; `repeat` has the second sum computed
+    once more inside the final concatenation, beside the one that the fourth sum reads.
+    """
+
+    def halved(x: Value, kernel: int, place: str, channels: int | None = None) -> Value:
+        return _separable(net, x, filters, kernel, f"{name}/{place}", stride=2, middle=channels)
+
+    first = net.sum([halved(right, 5, "sum1/5x5"), halved(left, 7, "sum1/7x7", middle)], f"{name}/sum1")
+    pair = [net.max_pool(right, 3, f"{name}/sum2/pool", stride=2, padding=1), halved(left, 7, "sum2/7x7", middle)]
+    # An operator of its own even where only the concatenation reads it.
+    second = net.identity(net.sum(pair, f"{name}/sum2/sum"), f"{name}/sum2")
+    third = [
+        net.average_pool(right, 3, f"{name}/sum3/pool", stride=2, padding=1),
+        halved(left, 5, "sum3/5x5", middle),
+    ]
+    pool = net.average_pool(first, 3, f"{name}/sum4/pool", padding=1)
+    fifth = [
+        _separable(net, first, filters, 3, f"{name}/sum5/3x3"),
+        net.max_pool(right, 3, f"{name}/sum5/pool", stride=2, padding=1),
+    ]
+    return net.concat(
+        [
+            net.sum(pair, f"{name}/sum2_again") if repeat else second,
+            net.sum(third, f"{name}/sum3"),
+            net.sum([pool, fourth(first, second)], f"{name}/sum4"),
+            net.sum(fifth, f"{name}/sum5"),
+        ],
+        name,
+    )

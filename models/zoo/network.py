@@ -1,0 +1,204 @@
+"""Writes ONNX networks layer by layer, with seeded weights that keep activations near variance one.
+
+Developer notes:
+    * Weights are He-initialised in the sense that a convolution's output has variance one: its weights have variance
+      1 / (fan_in * E[x^2]), where E[x^2] is followed through activations, sums and concatenations. After a Relu this
+      is He's 2 / fan_in; after a sum of many values it stays finite where plain He weights would grow with depth.
+    * Every layer is named by its output tensor, so that schedules of these networks can be read.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod, sqrt
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+OPSET = 17
+IR_VERSION = 10
+Pair = int | tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor of shape (1, *shape), with the mean square that its elements are expected to have."""
+
+    name: str
+    shape: tuple[int, ...]
+    mean_square: float
+
+    @property
+    def channels(self) -> int:
+        """Size of the channel axis."""
+        return self.shape[0]
+
+
+@dataclass
+class Network:
+    """A network under construction; each method appends one layer and returns its output.
+
+    Sizes are (C, H, W) at batch 1; kernels, strides and paddings are one number or (height, width).
+    """
+
+    name: str
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    inputs: list[onnx.ValueInfoProto] = field(default_factory=list)
+    initializers: list[TensorProto] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        # crc32 and not hash(): the same weights in every process.
+        self._random = np.random.default_rng(zlib.crc32(self.name.encode()))
+
+    def input(self, channels: int, size: int) -> Value:
+        """The image, (1, channels, size, size) float32."""
+        shape = (channels, size, size)
+        self.inputs.append(helper.make_tensor_value_info("input", TensorProto.FLOAT, (1, *shape)))
+        return Value("input", shape, 1.0)
+
+    def conv(
+        self,
+        x: Value,
+        channels: int,
+        kernel: Pair,
+        name: str,
+        *,
+        stride: Pair = 1,
+        padding: Pair = 0,
+        groups: int = 1,
+        relu: bool = True,
+    ) -> Value:
+        """Convolution with bias, and Relu unless told otherwise."""
+        kernel, stride, padding = _pair(kernel), _pair(stride), _pair(padding)
+        weight_shape = (channels, x.channels // groups, *kernel)
+        scale = 1 / sqrt(prod(weight_shape[1:]) * x.mean_square)
+        size = _sizes(x.shape[1:], kernel, stride, padding)
+        inner = f"{name}/conv" if relu else name
+        self._append(
+            "Conv", [x.name, self._normal(f"{name}/weight", weight_shape, scale), self._bias(name, channels)], inner,
+            kernel_shape=kernel, strides=stride, pads=padding * 2, dilations=(1, 1), group=groups,
+        )  # fmt: skip
+        value = Value(inner, (channels, *size), 1.0)
+        return self.relu(value, name) if relu else value
+
+    def relu(self, x: Value, name: str) -> Value:
+        """Rectified linear unit; half of a centred value's mean square passes."""
+        self._append("Relu", [x.name], name)
+        return Value(name, x.shape, x.mean_square / 2)
+
+    def batch_norm(self, x: Value, name: str) -> Value:
+        """Inference-time batch normalisation that cannot be folded into a convolution before it."""
+        scale = self._normal(f"{name}/scale", (x.channels,), 0.1, mean=1.0)
+        mean = self._normal(f"{name}/mean", (x.channels,), 0.05)
+        variance = self._constant(f"{name}/variance", np.full(x.channels, x.mean_square, np.float32))
+        self._append("BatchNormalization", [x.name, scale, self._bias(name, x.channels), mean, variance], name)
+        return Value(name, x.shape, 1.0)
+
+    def max_pool(
+        self, x: Value, kernel: int, name: str, *, stride: int = 1, padding: int = 0, ceil: bool = False
+    ) -> Value:
+        """Max pooling; `ceil` rounds the output size up."""
+        return self._pool("MaxPool", x, kernel, name, stride, padding, ceil_mode=int(ceil))
+
+    def average_pool(self, x: Value, kernel: int, name: str, *, stride: int = 1, padding: int = 0) -> Value:
+        """Average pooling that counts the padding."""
+        return self._pool("AveragePool", x, kernel, name, stride, padding, count_include_pad=1)
+
+    def global_average_pool(self, x: Value, name: str) -> Value:
+        """Mean of each channel, (C, 1, 1)."""
+        self._append("GlobalAveragePool", [x.name], name)
+        return Value(name, (x.channels, 1, 1), x.mean_square)
+
+    def concat(self, values: Sequence[Value], name: str) -> Value:
+        """Values one after another along channels."""
+        channels = sum(value.channels for value in values)
+        square = sum(value.channels * value.mean_square for value in values) / channels
+        self._append("Concat", [value.name for value in values], name, axis=1)
+        return Value(name, (channels, *values[0].shape[1:]), square)
+
+    def identity(self, x: Value, name: str) -> Value:
+        """A value handed on by an operator of its own: a Concat of one."""
+        return self.concat([x], name)
+
+    def sum(self, values: Sequence[Value], name: str) -> Value:
+        """Values added element by element, in a chain of Add (runtimes are fast at two); one value is itself."""
+        total = values[0]
+        for index, value in enumerate(values[1:], start=1):
+            step = name if index == len(values) - 1 else f"{name}/{index}"
+            self._append("Add", [total.name, value.name], step)
+            total = Value(step, total.shape, total.mean_square + value.mean_square)
+        return total
+
+    def relu_conv(self, x: Value, channels: int, name: str, *, stride: int = 1) -> Value:
+        """Relu, then a 1x1 convolution."""
+        return self.conv(self.relu(x, f"{name}/relu"), channels, 1, name, stride=stride, relu=False)
+
+    def relu_sep_conv(self, x: Value, channels: int, kernel: int, name: str, *, stride: int = 1) -> Value:
+        """Relu, then a depthwise and a pointwise convolution."""
+        x = self.relu(x, f"{name}/relu")
+        x = self.conv(
+            x, x.channels, kernel, f"{name}/depthwise",
+            stride=stride, padding=kernel // 2, groups=x.channels, relu=False,
+        )  # fmt: skip
+        return self.conv(x, channels, 1, name, relu=False)
+
+    def flatten(self, x: Value, name: str) -> Value:
+        """(C, H, W) as one row."""
+        self._append("Flatten", [x.name], name, axis=1)
+        return Value(name, (prod(x.shape),), x.mean_square)
+
+    def linear(self, x: Value, features: int, name: str, *, relu: bool = False) -> Value:
+        """Fully connected layer, (features,)."""
+        scale = 1 / sqrt(x.channels * x.mean_square)
+        weight = self._normal(f"{name}/weight", (features, x.channels), scale)
+        inner = f"{name}/gemm" if relu else name
+        self._append("Gemm", [x.name, weight, self._bias(name, features)], inner, transB=1)
+        value = Value(inner, (features,), 1.0)
+        return self.relu(value, name) if relu else value
+
+    def finish(self, output: Value) -> onnx.ModelProto:
+        """The network as an ONNX model with one output."""
+        result = helper.make_tensor_value_info(output.name, TensorProto.FLOAT, (1, *output.shape))
+        graph = helper.make_graph(self.nodes, self.name, self.inputs, [result], self.initializers)
+        return helper.make_model(
+            graph, ir_version=IR_VERSION, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="iosched"
+        )
+
+    def _pool(self, op: str, x: Value, kernel: int, name: str, stride: int, padding: int, **attributes: int) -> Value:
+        window, step, pad = _pair(kernel), _pair(stride), _pair(padding)
+        size = _sizes(x.shape[1:], window, step, pad, round_up=bool(attributes.get("ceil_mode")))
+        self._append(op, [x.name], name, kernel_shape=window, strides=step, pads=pad * 2, **attributes)
+        return Value(name, (x.channels, *size), x.mean_square)
+
+    def _append(self, op: str, inputs: Sequence[str], output: str, **attributes: int | tuple[int, ...]) -> None:
+        node = helper.make_node(op, inputs, [output], name=output)
+        node.attribute.extend(helper.make_attribute(key, value) for key, value in attributes.items())
+        self.nodes.append(node)
+
+    def _bias(self, name: str, channels: int) -> str:
+        return self._normal(f"{name}/bias", (channels,), 0.05)
+
+    def _normal(self, name: str, shape: tuple[int, ...], scale: float, mean: float = 0.0) -> str:
+        array = self._random.standard_normal(shape, dtype=np.float32)
+        array *= np.float32(scale)
+        array += np.float32(mean)
+        return self._constant(name, array)
+
+    def _constant(self, name: str, array: np.ndarray) -> str:
+        self.initializers.append(numpy_helper.from_array(array, name))
+        return name
+
+
+def _pair(value: Pair) -> tuple[int, int]:
+    return value if isinstance(value, tuple) else (value, value)
+
+
+def _sizes(
+    size: Sequence[int], kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], round_up: bool = False
+) -> tuple[int, ...]:
+    """Output sizes of a sliding window."""
+    free = [n + 2 * p - k for n, k, p in zip(size, kernel, padding, strict=True)]
+    return tuple((-(-n // s) if round_up else n // s) + 1 for n, s in zip(free, stride, strict=True))
