@@ -1,0 +1,58 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+from iosched.cli.options import parse_input_file, parse_input_shape, shapes_of
+from iosched.models.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x=1x3x224x224", ("x", (1, 3, 224, 224))),
+        ("x=7", ("x", (7,))),
+        ("a=b:0=2X3", ("a=b:0", (2, 3))),
+    ],
+)
+def test_input_shape_is_name_and_sizes(text: str, expected: tuple[str, tuple[int, ...]]) -> None:
+    assert parse_input_shape(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "x", "=1x2", "x=", "x=1x", "x=1xa", "x=-1", "x=1x0", "x=²", "x=1" + "0" * 30])
+def test_a_malformed_input_shape_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        parse_input_shape(text)
+
+
+def test_one_input_has_one_shape() -> None:
+    assert shapes_of((("x", (1,)), ("y", (2,)), ("x", (1,)))) == {"x": (1,), "y": (2,)}
+    with pytest.raises(UsageError, match="two shapes"):
+        shapes_of((("x", (1,)), ("x", (2,))))
+
+
+def test_an_input_file_is_split_where_the_file_is(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    path.touch()
+    assert parse_input_file(f"in=put={path}") == ("in=put", path)
+    assert parse_input_file("x=no=such.npy") == ("x", Path("no=such.npy"))
+
+
+@pytest.mark.parametrize("text", ["", "x", "=f.npy", "x="])
+def test_a_malformed_input_file_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        parse_input_file(text)
+
+
+@pytest.mark.parametrize("command", ["inspect", "optimize"])
+@pytest.mark.parametrize("limit", ["-r", "-s"])
+def test_no_pruning_contradicts_a_limit(invoke, complains, model: Path, command: str, limit: str) -> None:
+    complains(invoke(command, model, "--no-pruning", limit, 3), 2, "contradict")
+
+
+@pytest.mark.parametrize("words", [("-r", "0"), ("--batch-size", "0"), ("--threads", "0"), ("--budget", "0")])
+def test_numbers_out_of_range_are_refused(invoke, complains, model: Path, words: tuple[str, str]) -> None:
+    complains(invoke("optimize", model, *words), 2, words[0])
