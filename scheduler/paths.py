@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
-from iosched.scheduler.lattice import Lattice
+from iosched.scheduler.lattice import Lattice, popcount
 from numpy.typing import NDArray
 
 Latencies = NDArray[np.float64]
@@ -19,6 +21,8 @@ def distances(lattice: Lattice, weights_us: Latencies) -> Latencies:
     reached[0] = 0.0
     latency = weights_us[lattice.endings]
     for first, last in zip(lattice.levels[1:-1], lattice.levels[2:], strict=True):
+        if first == last:
+            continue
         begin, end = lattice.offsets[first], lattice.offsets[last]
         candidates = reached[lattice.sources[begin:end]] + latency[begin:end]
         reached[first:last] = np.minimum.reduceat(candidates, lattice.offsets[first:last] - begin)
@@ -28,6 +32,57 @@ def distances(lattice: Lattice, weights_us: Latencies) -> Latencies:
 def bound_us(lattice: Lattice, weights_us: Latencies) -> float:
     """Latency of the best schedule of the block under these weights; infinite where there is none."""
     return float(distances(lattice, weights_us)[-1])
+
+
+def some_shortest_path(lattice: Lattice, weights_us: Latencies, reached: Latencies) -> list[int]:
+    """Stages of one shortest path, given `distances`: of equal ways on, the one with the largest last stage."""
+    path, state = [], len(lattice.states) - 1
+    while state:
+        begin, end = int(lattice.offsets[state]), int(lattice.offsets[state + 1])
+        totals = reached[lattice.sources[begin:end]] + weights_us[lattice.endings[begin:end]]
+        edge = begin + int(np.argmin(totals))
+        path.append(int(lattice.endings[edge]))
+        state = int(lattice.sources[edge])
+    return path[::-1]
+
+
+def within(lattice: Lattice, weights_us: Latencies, reached: Latencies, limit_us: float) -> Lattice:
+    """The lattice without the transitions that lie on no schedule of at most `limit_us`; stages keep their numbers.
+
+    Lower bounds only rise and the best known schedule only improves, so what is dropped stays out for good.
+    """
+    targets = np.repeat(np.arange(len(lattice.states)), np.diff(lattice.offsets))
+    latency = weights_us[lattice.endings]
+    left = _distances_to_end(lattice, latency, targets)
+    through = reached[lattice.sources] + latency + left[targets]
+    # A little room, since sums in another order differ in the last bits.
+    edges = np.flatnonzero(through <= limit_us * (1 + 1e-9))
+    states = np.unique(np.append(targets[edges], 0))
+    levels = np.searchsorted(popcount(lattice.states[states]), np.arange(len(lattice.levels))).astype(np.int64)
+    new_targets = np.searchsorted(states, targets[edges])
+    offsets = np.searchsorted(new_targets, np.arange(len(states) + 1)).astype(np.int64)
+    sources: NDArray[np.int32] = np.searchsorted(states, lattice.sources[edges]).astype(np.int32)
+    return replace(
+        lattice,
+        states=lattice.states[states],
+        levels=levels,
+        offsets=offsets,
+        sources=sources,
+        endings=lattice.endings[edges],
+    )
+
+
+def _distances_to_end(lattice: Lattice, latency: Latencies, targets: NDArray[np.int64]) -> Latencies:
+    """Least total latency from each state to the whole block; transitions are taken by source, level by level."""
+    by_source = np.argsort(lattice.sources, kind="stable")
+    sources = lattice.sources[by_source]
+    left = np.full(len(lattice.states), np.inf)
+    left[-1] = 0.0
+    for first, last in zip(lattice.levels[-3::-1], lattice.levels[-2::-1], strict=False):
+        begin, end = np.searchsorted(sources, (first, last))
+        edges = by_source[begin:end]
+        np.minimum.at(left, sources[begin:end], left[targets[edges]] + latency[edges])
+    return left
 
 
 def shortest_path(lattice: Lattice, weights_us: Latencies) -> list[int]:

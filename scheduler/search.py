@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Literal, Protocol
 
 from iosched.models.errors import ExecutionError
@@ -22,13 +23,15 @@ from iosched.scheduler.blocks import MAX_STATES, Part, partition
 from iosched.scheduler.cost import CostModel
 from iosched.scheduler.latencies import KnownLatencies
 from iosched.scheduler.lattice import NO_PRUNING, Lattice, Pruning, Relation
-from iosched.scheduler.paths import bound_us, shortest_path
+from iosched.scheduler.paths import bound_us, distances, shortest_path, some_shortest_path, within
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 
 __all__ = ["NO_PRUNING", "Pruning", "SearchObserver", "SearchResult", "SearchStrategy", "search"]
 
 SearchStrategy = Literal["concurrent", "merge", "both"]
 Deadline = Callable[[], bool]
+
+_ROUNDS_BETWEEN_TRIMS = 32
 
 
 class SearchObserver(Protocol):
@@ -214,8 +217,22 @@ def _wanted(settings: _Settings, lattice: Lattice, latencies: KnownLatencies) ->
     if settings.exhaustive or not latencies.informative:
         yield latencies.missing(list(range(len(lattice.stages))))
         return
-    while missing := latencies.missing(shortest_path(lattice, latencies.bounds_us())):
+    yield from _along_shortest_paths(lattice, latencies)
+
+
+def _along_shortest_paths(lattice: Lattice, latencies: KnownLatencies) -> Iterator[list[int]]:
+    """LazySP: ends when no schedule can be better than the best one that is all measured."""
+    for rounds in count():
+        bounds, known = latencies.bounds_us(), latencies.known_us()
+        reached, best = distances(lattice, bounds), bound_us(lattice, known)
+        if reached[-1] >= best:
+            return
+        missing = latencies.missing(some_shortest_path(lattice, bounds, reached))
+        if not missing:
+            return
         yield latencies.groups_first(missing)
+        if rounds % _ROUNDS_BETWEEN_TRIMS == 0:
+            lattice = within(lattice, bounds, reached, best)
 
 
 def _conclude(part: Part, index: int, lattice: Lattice, latencies: KnownLatencies, proven: bool) -> tuple[Block, float]:
