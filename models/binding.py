@@ -8,7 +8,6 @@ from difflib import get_close_matches
 
 import numpy as np
 import onnx
-
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.initializers import describe_weight
 from iosched.models.shapes import infer_shapes, tensor_specs
@@ -220,7 +219,7 @@ def _text(dims: Dims | tuple[int, ...] | None) -> str:
     return "x".join("?" if isinstance(dim, str) and dim.startswith("?") else str(dim) for dim in dims) or "scalar"
 
 
-def _listed(numbers: set[int | str]) -> str:
+def _listed(numbers: set[int]) -> str:
     return ", ".join(sorted(map(str, numbers)))
 
 

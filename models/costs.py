@@ -12,11 +12,12 @@ Shape = tuple[int, ...]
 Shapes = Sequence[Shape | None]
 
 # Types that only move or name data.
-_MOVES = frozenset(
-    """Cast CastLike Concat ConstantOfShape DepthToSpace Expand Flatten Gather GatherElements GatherND Identity OneHot
-    Pad Reshape ScatterElements ScatterND Shape Size Slice SpaceToDepth Split Squeeze Tile Transpose Unsqueeze If Loop
-    Scan SequenceAt SequenceConstruct SequenceInsert ConcatFromSequence SplitToSequence""".split()
-)
+_MOVES = frozenset({
+    "Cast", "CastLike", "Concat", "ConstantOfShape", "DepthToSpace", "Expand", "Flatten", "Gather",
+    "GatherElements", "GatherND", "Identity", "OneHot", "Pad", "Reshape", "ScatterElements", "ScatterND", "Shape",
+    "Size", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze", "If", "Loop", "Scan",
+    "SequenceAt", "SequenceConstruct", "SequenceInsert", "ConcatFromSequence", "SplitToSequence",
+})  # fmt: skip
 # Results per element of a few types that cost clearly more than one operation each.
 _PER_ELEMENT = {"BatchNormalization": 2, "Softmax": 4, "LogSoftmax": 4, "LRN": 8, "LayerNormalization": 8, "Gelu": 8}
 

@@ -9,26 +9,27 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from math import prod
+from typing import Any
 
 import numpy as np
 import onnx
-from onnx.helper import get_attribute_value
-
 from iosched.models.graph import TensorSpec
 from iosched.models.normalize import add_weight, keep_weights
 from iosched.models.shapes import infer_shapes, tensor_specs
 from iosched.models.wiring import captures, is_standard, replace_nodes, standard_opset, writes
+from onnx.helper import get_attribute_value
 
 MAX_FOLDED_NBYTES = 64 * 2**20
 _MAX_FILLED_NBYTES = 2**31
 _MAX_ROUNDS = 16
 
-_EVALUATED = frozenset(
-    """Abs Add And Cast CastLike Ceil Clip Concat Div Equal Exp Expand Flatten Floor Gather GatherElements GatherND
-    Greater GreaterOrEqual Less LessOrEqual Log Max Min Mod Mul Neg Not Or Pad Pow Range Reciprocal ReduceMax ReduceMean
-    ReduceMin ReduceProd ReduceSum Reshape ScatterElements ScatterND Sign Slice Split Sqrt Squeeze Sub Tile Transpose
-    Trilu Unsqueeze Where Xor""".split()
-)
+_EVALUATED = frozenset({
+    "Abs", "Add", "And", "Cast", "CastLike", "Ceil", "Clip", "Concat", "Div", "Equal", "Exp", "Expand", "Flatten",
+    "Floor", "Gather", "GatherElements", "GatherND", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Log",
+    "Max", "Min", "Mod", "Mul", "Neg", "Not", "Or", "Pad", "Pow", "Range", "Reciprocal", "ReduceMax", "ReduceMean",
+    "ReduceMin", "ReduceProd", "ReduceSum", "Reshape", "ScatterElements", "ScatterND", "Sign", "Slice", "Split",
+    "Sqrt", "Squeeze", "Sub", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where", "Xor",
+})  # fmt: skip
 # What onnx's own evaluator may raise on a node that is not as it should be.
 _FAILURES = (ArithmeticError, AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError, AssertionError)
 
@@ -189,5 +190,5 @@ def _is_filled(array: np.ndarray) -> bool:
     return array.size > 1 and not any(array.strides)
 
 
-def _attribute(node: onnx.NodeProto, name: str, default: object) -> object:
+def _attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
     return next((get_attribute_value(item) for item in node.attribute if item.name == name), default)

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, numpy_helper
-from onnx.helper import tensor_dtype_to_np_dtype
-
 from iosched.models.errors import InvalidModelError
 from iosched.models.model import INLINE_NBYTES, WEIGHTS_LOCATION
+from onnx import TensorProto, numpy_helper
+from onnx.helper import tensor_dtype_to_np_dtype
 
 _PACKED = frozenset(
     getattr(TensorProto, name)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import onnx
-from onnx import AttributeProto, TensorProto
-
+import onnx.inliner
 from iosched.models.errors import InvalidModelError
 from iosched.models.initializers import describe_weight, read_tensor
 from iosched.models.wiring import captures, is_standard, reads, replace_nodes, topological_order, use_counts, writes
+from onnx import AttributeProto, TensorProto
 
 
 def drop_weight_inputs(graph: onnx.GraphProto, weights: dict[str, np.ndarray]) -> None:
@@ -109,8 +111,9 @@ def drop_copies(graph: onnx.GraphProto, weights: dict[str, np.ndarray], opset: i
     """Remove Identity, and Dropout that only passes its input on, by renaming tensors where that is possible."""
     fixed = {name for node in graph.node for name in captures(node)}
     outputs = {value.name for value in graph.output}
+    counts = use_counts(graph)
     sources = weights.keys() | {value.name for value in graph.input}
-    for node in [node for node in graph.node if _is_copy(node, weights, outputs, opset)]:
+    for node in [node for node in graph.node if _is_copy(node, weights, counts, opset)]:
         before, after = node.input[0], node.output[0]
         if after not in outputs and after not in fixed:
             _rename(graph, after, before)
@@ -135,12 +138,12 @@ def _rename(graph: onnx.GraphProto, old: str, new: str) -> None:
                     names[index] = new
 
 
-def _is_copy(node: onnx.NodeProto, weights: dict[str, np.ndarray], outputs: set[str], opset: int) -> bool:
+def _is_copy(node: onnx.NodeProto, weights: dict[str, np.ndarray], counts: Counter[str], opset: int) -> bool:
     if not is_standard(node) or not node.input or not node.input[0]:
         return False
     if node.op_type == "Identity":
         return True
-    if node.op_type != "Dropout" or len(writes(node)) != 1 or not node.output[0]:
+    if node.op_type != "Dropout" or not node.output[0] or any(counts[mask] for mask in node.output[1:]):
         return False
     if opset < 7:
         return any(attribute.name == "is_test" and attribute.i for attribute in node.attribute)
@@ -159,13 +162,21 @@ def _constant_value(node: onnx.NodeProto) -> np.ndarray | None:
         if named.data_location == TensorProto.EXTERNAL:
             raise InvalidModelError(f"Constant node {node.output[0]!r} keeps its data in another file.")
         return read_tensor(named)
-    readers = {
-        "value_float": lambda: np.array(attribute.f, np.float32),
-        "value_floats": lambda: np.array(attribute.floats, np.float32),
-        "value_int": lambda: np.array(attribute.i, np.int64),
-        "value_ints": lambda: np.array(attribute.ints, np.int64),
-        "value_string": lambda: np.array(attribute.s.decode("utf-8", "replace"), object),
-        "value_strings": lambda: np.array([text.decode("utf-8", "replace") for text in attribute.strings], object),
-    }
-    read = readers.get(attribute.name)
-    return read() if read else None
+    return _listed_value(attribute)
+
+
+def _listed_value(attribute: AttributeProto) -> np.ndarray | None:
+    match attribute.name:
+        case "value_float":
+            return np.array(attribute.f, np.float32)
+        case "value_floats":
+            return np.array(attribute.floats, np.float32)
+        case "value_int":
+            return np.array(attribute.i, np.int64)
+        case "value_ints":
+            return np.array(attribute.ints, np.int64)
+        case "value_string":
+            return np.array(attribute.s.decode("utf-8", "replace"), object)
+        case "value_strings":
+            return np.array([text.decode("utf-8", "replace") for text in attribute.strings], object)
+    return None

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError
-
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from iosched.models.errors import InvalidModelError
 
 MAX_IR_VERSION = min(13, onnx.IR_VERSION)

@@ -7,10 +7,8 @@ from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
 
 import onnx
-from onnx import AttributeProto
-
 from iosched.models.errors import InvalidModelError
-
+from onnx import AttributeProto
 
 STANDARD_DOMAINS = ("", "ai.onnx")
 

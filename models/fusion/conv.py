@@ -1,10 +1,15 @@
-"""Convolution, then BN, then the sum with a residual, then an activation; each but the convolution may be missing."""
+"""Convolution, then BN or a constant scale and shift, then the sum with a residual, then an activation.
+
+Each but the convolution may be missing.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from iosched.models.fusion.relu_conv import leading_relu
 from iosched.models.fusion.view import GraphView, Unit
+from iosched.models.wiring import writes
 
 
 def match(view: GraphView, index: int, units: Mapping[int, Unit]) -> Unit | None:
@@ -12,9 +17,11 @@ def match(view: GraphView, index: int, units: Mapping[int, Unit]) -> Unit | None
     if not view.is_op(index, ("Conv",)) or not view.constant_from(index, 1):
         return None
     nodes = [index]
-    if (norm := view.next_batch_norm(index)) is not None:
+    while (norm := _next_affine(view, nodes[-1])) is not None:
         nodes.append(norm)
-    if (residual := _residual(view, nodes[-1])) is not None:
+    # The sum would not fit between the convolution and what makes it a Relu-Conv.
+    residual = None if leading_relu(view, index, units) is not None else _residual(view, nodes[-1])
+    if residual is not None:
         nodes.append(residual)
     # A ReLU that leads a Relu-SepConv was taken by that one.
     if (activation := view.next_activation(nodes[-1])) in units:
@@ -40,9 +47,21 @@ def _residual(view: GraphView, index: int) -> int | None:
 
 
 def _could_take(view: GraphView, index: int) -> bool:
+    """Whether the node ends a convolution that could do the sum as well."""
     if view.only_reader(index) is None:
         return False
-    if view.is_op(index, ("BatchNormalization",)):
-        before = view.producer.get(view.nodes[index].input[0])
-        return before is not None and view.is_op(before, ("Conv",)) and view.next_batch_norm(before) == index
-    return view.is_op(index, ("Conv",)) and view.constant_from(index, 1)
+    if view.is_op(index, ("Conv",)):
+        return view.constant_from(index, 1)
+    before = next((view.producer[name] for name in view.nodes[index].input if name in view.producer), None)
+    return before is not None and _next_affine(view, before) == index and _could_take(view, before)
+
+
+def _next_affine(view: GraphView, index: int) -> int | None:
+    norm = view.next_batch_norm(index)
+    if norm is not None:
+        return norm
+    reader = view.only_reader(index)
+    if reader is None or not view.is_op(reader, ("Mul", "Add")):
+        return None
+    constant = sum(name in view.weights for name in view.nodes[reader].input) == 1
+    return reader if constant and view.same_shape((*writes(view.nodes[index]), *writes(view.nodes[reader]))) else None

@@ -5,21 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from iosched.models.fusion.sep_conv import is_pointwise
 from iosched.models.fusion.view import GraphView, Unit
 
 
 def match(view: GraphView, index: int, units: Mapping[int, Unit]) -> Unit | None:
     """The unit whose leading ReLU is node `index`, unless that is the activation of an earlier unit."""
-    if not view.is_op(index, ("Relu",)) or _ends_a_sum(view, index):
-        return None
     reader = view.only_reader(index)
     unit = None if reader is None else units.get(reader)
-    if reader is None or unit is None or unit.type != "Conv" or unit.anchor != reader or unit.residual is not None:
-        return None
-    if not is_pointwise(view, reader):
+    if reader is None or unit is None or unit.type != "Conv" or leading_relu(view, reader, units) != index:
         return None
     return replace(unit, type="ReluConv", nodes=(index, *unit.nodes))
+
+
+def leading_relu(view: GraphView, index: int, units: Mapping[int, Unit]) -> int | None:
+    """The free ReLU that only the dense 1x1 convolution `index` reads."""
+    if not view.is_op(index, ("Conv",)) or not view.constant_from(index, 1):
+        return None
+    relu = view.producer.get(view.nodes[index].input[0])
+    if relu is None or relu in units or not view.is_op(relu, ("Relu",)) or view.only_reader(relu) != index:
+        return None
+    is_dense = set(view.weights[view.nodes[index].input[1]].shape[2:]) == {1} and view.attribute(index, "group", 1) == 1
+    return relu if is_dense and not _ends_a_sum(view, relu) else None
 
 
 def _ends_a_sum(view: GraphView, index: int) -> bool:

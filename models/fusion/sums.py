@@ -1,4 +1,4 @@
-"""Sums folded into the unit that alone reads them, as the thesis counts schedule units (Relu-SepConv and Concat)."""
+"""Sums folded into what alone reads them: a Relu-SepConv, a Concat (as the thesis counts units), or another sum."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from dataclasses import replace
 
 from iosched.models.fusion.view import GraphView, Unit
 
-FOLDING_TYPES = ("ReluSepConv", "Concat")
+_SUMS = ("Add", "Sum")
+_FOLDING = ("ReluSepConv", "Concat", *_SUMS)
 
 
 def match(view: GraphView, index: int, units: Mapping[int, Unit]) -> Unit | None:
     """The unit of node `index`, together with the sums that it alone reads (and the sums that those alone read)."""
     unit = units.get(index) or Unit(view.nodes[index].op_type, (index,), index)
     first = unit.nodes[0]
-    if first != index or unit.type not in FOLDING_TYPES or not view.is_op(index, ("Relu", "Concat")):
+    if first != index or unit.type not in _FOLDING or not view.is_op(index, ("Relu", "Concat", *_SUMS)):
+        return None
+    if unit.type in _SUMS and not _is_sum(view, index):
         return None
     sums = _foldable(view, index, units)
     if not sums:
@@ -29,7 +32,10 @@ def _foldable(view: GraphView, index: int, units: Mapping[int, Unit]) -> list[in
         reader = pending.pop()
         for name in view.nodes[reader].input:
             producer = view.producer.get(name)
-            if producer is None or producer in units or not _is_sum(view, producer):
+            if producer is None or not _is_sum(view, producer):
+                continue
+            # Sums of sums are units by now; a sum that a convolution does itself stays with it.
+            if producer in units and units[producer].type not in _SUMS:
                 continue
             if view.only_reader(producer) == reader:
                 found.append(producer)
@@ -39,6 +45,6 @@ def _foldable(view: GraphView, index: int, units: Mapping[int, Unit]) -> list[in
 
 def _is_sum(view: GraphView, index: int) -> bool:
     names = view.nodes[index].input
-    if not view.is_op(index, ("Add", "Sum")) or len(names) < 2 or any(name in view.weights for name in names):
+    if not view.is_op(index, _SUMS) or len(names) < 2 or any(name in view.weights for name in names):
         return False
     return view.same_shape((*names, *view.nodes[index].output))
