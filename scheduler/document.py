@@ -1,0 +1,264 @@
+"""The schedule file: a schedule with everything that was known when it was made (docs/schedule.schema.json).
+
+Text is deterministic: equal documents give equal bytes. Reading is strict, since schedule files come from anywhere.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from iosched.models.errors import InvalidScheduleError
+from iosched.models.graph import ComputationGraph
+from iosched.scheduler import document_read as read
+from iosched.scheduler.document_read import JsonValue
+from iosched.scheduler.schedule import Block, Schedule, Stage
+
+FORMAT = "iosched.schedule"
+VERSION = 1
+COSTS = ("measured", "analytic")
+SHIPPED = ("iosched", "reference", "sequential")
+_MAX_NCHARS = 64 << 20
+_DIGITS = 4  # of a microsecond
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """Another schedule that was considered, and its latency, for comparison."""
+
+    name: str
+    schedule: Schedule
+    measured_us: float | None = None
+
+
+@dataclass(frozen=True)
+class ScheduleDocument:
+    """A schedule file.
+
+    Attributes:
+        model: the model's name.
+        sha256: digest over the graph and its weights.
+        inputs: bound shape of every graph input.
+        dtype: element type that the model computes in ("float32").
+        device: at least "kind" ("cpu", "cuda") and "name"; more for people.
+        schedule: what runs together.
+        cost: "measured", or "analytic" for a device that was not there.
+        shipped: what `optimize` found fastest: this schedule ("iosched"), the reference runtime or "sequential".
+        strategy: which stages were allowed.
+        r, s: pruning; None is no limit.
+        counts: what the search did: states, transitions, stages, signatures, measurements, …
+        latency_us: end-to-end latencies by name ("predicted", "measured", "sequential", …), None where unknown.
+        versions: library and driver versions.
+        runtime: settings of the runtime that ran it, free in form.
+        alternatives: the other schedules that were considered.
+    """
+
+    model: str
+    sha256: str
+    inputs: Mapping[str, tuple[int, ...]]
+    dtype: str
+    device: Mapping[str, str]
+    schedule: Schedule
+    cost: str = "measured"
+    shipped: str = "iosched"
+    strategy: str = "both"
+    r: int | None = 3
+    s: int | None = 8
+    counts: Mapping[str, int | float] = field(default_factory=dict)
+    latency_us: Mapping[str, float | None] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    runtime: Mapping[str, JsonValue] = field(default_factory=dict)
+    alternatives: tuple[Alternative, ...] = ()
+
+    @property
+    def optimal(self) -> bool:
+        """Whether every block is proven optimal under the cost it was searched with."""
+        return self.schedule.optimal
+
+    def to_json(self) -> str:
+        """Deterministic text: sorted keys, microseconds rounded to 4 digits, one trailing newline.
+
+        Raises:
+            ValueError: a latency or setting is NaN or infinite.
+        """
+        content = {
+            "format": FORMAT,
+            "version": VERSION,
+            "model": {
+                "name": self.model,
+                "sha256": self.sha256,
+                "inputs": {name: list(shape) for name, shape in self.inputs.items()},
+                "dtype": self.dtype,
+            },
+            "device": dict(self.device),
+            "versions": dict(self.versions),
+            "search": {
+                "strategy": self.strategy,
+                "pruning": {"r": self.r, "s": self.s},
+                "counts": {name: _rounded(value) for name, value in self.counts.items()},
+            },
+            "cost": self.cost,
+            "optimal": self.optimal,
+            "shipped": self.shipped,
+            "latency_us": {name: _rounded(value) for name, value in self.latency_us.items()},
+            "runtime": dict(self.runtime),
+            "blocks": [_block_json(block) for block in self.schedule.blocks],
+            "alternatives": [_alternative_json(alternative) for alternative in self.alternatives],
+        }
+        return json.dumps(content, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> ScheduleDocument:
+        """Reads a schedule file.
+
+        Raises:
+            InvalidScheduleError: it is no JSON, no schedule, of a newer version, or broken; says where.
+        """
+        root = _root(text)
+        model = read.mapping(root, "model")
+        search = read.mapping(root, "search")
+        pruning = read.mapping(search, "pruning")
+        blocks = read.blocks(root)
+        return cls(
+            model=read.text(model, "name"),
+            sha256=read.digest(model, "sha256"),
+            inputs=read.shapes(model, "inputs"),
+            dtype=read.text(model, "dtype"),
+            device=read.device(root),
+            schedule=Schedule(blocks),
+            cost=read.choice(root, "cost", COSTS),
+            shipped=read.choice(root, "shipped", SHIPPED),
+            strategy=read.choice(search, "strategy", read.STRATEGIES),
+            r=read.limit(pruning, "r"),
+            s=read.limit(pruning, "s"),
+            counts=read.numbers(search, "counts"),
+            latency_us=read.latencies(root, "latency_us"),
+            versions=read.texts(root, "versions"),
+            runtime=read.free_form(root, "runtime"),
+            alternatives=tuple(
+                Alternative(read.text(entry, "name"), Schedule(read.blocks(entry)), read.latency(entry, "measured_us"))
+                for entry in read.mappings(root, "alternatives")
+            ),
+        )
+
+    def validate_for(self, graph: ComputationGraph, digest: str, bindings: Mapping[str, tuple[int, ...]]) -> None:
+        """Checks that the schedule is one of this graph, with these weights and input shapes.
+
+        Raises:
+            InvalidScheduleError: names the first difference: shape, type, operators, their order, or the digest.
+        """
+        _check_shapes(self.inputs, bindings)
+        _check_dtype(self.dtype, graph)
+        check_operators(self.schedule, graph)
+        if self.sha256 != digest:
+            raise InvalidScheduleError(
+                f"the schedule was made for {self.model!r} with other weights or attributes "
+                f"(sha256 {self.sha256[:12]}…, this model has {digest[:12]}…); optimize this model again"
+            )
+
+
+def model_dtype(graph: ComputationGraph) -> str:
+    """The element type that a graph computes in: that of its first floating-point input, or of its first input."""
+    types = [spec.dtype for spec in graph.inputs]
+    floating = [dtype for dtype in types if "float" in dtype]
+    return next(iter([*floating, *types]), "float32")
+
+
+def check_operators(schedule: Schedule, graph: ComputationGraph) -> None:
+    """Checks that the schedule runs every operator of the graph once, after the operators that it reads from.
+
+    Raises:
+        InvalidScheduleError: names the operator.
+    """
+    place: dict[str, tuple[int, int]] = {}
+    for position, stage in enumerate(schedule.stages):
+        for group_index, group in enumerate(stage.groups):
+            for name in group:
+                if name not in graph.by_name:
+                    raise InvalidScheduleError(f"the schedule names operator {name!r}, which the model does not have")
+                _check_place(name, (position, group_index), place, graph)
+                place[name] = position, group_index
+    missing = [name for name in graph.by_name if name not in place]
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise InvalidScheduleError(f"the schedule leaves out operator {missing[0]!r}{more} of the model")
+
+
+def _check_place(
+    name: str, here: tuple[int, int], place: Mapping[str, tuple[int, int]], graph: ComputationGraph
+) -> None:
+    if name in place:
+        raise InvalidScheduleError(f"the schedule runs operator {name!r} twice")
+    for before in graph.predecessors[name]:
+        if before not in place:
+            raise InvalidScheduleError(f"the schedule runs operator {name!r} before {before!r}, whose output it reads")
+        if place[before][0] == here[0] and place[before] != here:
+            raise InvalidScheduleError(
+                f"the schedule runs operator {name!r} beside {before!r}, whose output it reads, in stage {here[0]}"
+            )
+
+
+def _check_shapes(made_for: Mapping[str, tuple[int, ...]], bindings: Mapping[str, tuple[int, ...]]) -> None:
+    for name in sorted({*made_for, *bindings}):
+        ours, theirs = bindings.get(name), made_for.get(name)
+        if ours is None:
+            raise InvalidScheduleError(f"the schedule was made for a model with input {name!r}, which is not here")
+        if theirs is None:
+            raise InvalidScheduleError(f"the schedule knows no input {name!r} of the model")
+        if tuple(ours) != tuple(theirs):
+            raise InvalidScheduleError(
+                f"the schedule was made for input {name!r} of shape {_shape(theirs)}, not {_shape(ours)}; "
+                f"bind --input-shape {name}={_shape(theirs)} or optimize for this shape"
+            )
+
+
+def _check_dtype(made_for: str, graph: ComputationGraph) -> None:
+    if graph.inputs and made_for != model_dtype(graph):
+        raise InvalidScheduleError(f"the schedule was made for {made_for}, and the model is {model_dtype(graph)}")
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return "x".join(str(size) for size in shape) or "scalar"
+
+
+def _root(text: str | bytes) -> read.Entry:
+    if len(text) > _MAX_NCHARS:
+        raise InvalidScheduleError(f"not a schedule: larger than {_MAX_NCHARS >> 20} MiB")
+    root = read.parse(text)
+    if root.content.get("format") != FORMAT:
+        raise InvalidScheduleError(f'not a schedule: no "format": "{FORMAT}" at its top')
+    version = read.integer(root, "version")
+    if version != VERSION:
+        raise InvalidScheduleError(f"schedule version {version} is not known here ({VERSION} is); upgrade iosched")
+    return root
+
+
+def _rounded(value: float | None) -> int | float | None:
+    if value is None or isinstance(value, int):
+        return value
+    if not math.isfinite(value):
+        raise ValueError(f"a schedule file cannot hold {value}")
+    return round(value, _DIGITS)
+
+
+def _block_json(block: Block) -> dict[str, JsonValue]:
+    stages: list[JsonValue] = [_stage_json(stage) for stage in block.stages]
+    return {"index": block.index, "optimal": block.optimal, "stages": stages}
+
+
+def _stage_json(stage: Stage) -> dict[str, JsonValue]:
+    return {
+        "strategy": stage.strategy.value,
+        "groups": [list(group) for group in stage.groups],
+        "latency_us": {"predicted": _rounded(stage.predicted_us), "measured": _rounded(stage.measured_us)},
+    }
+
+
+def _alternative_json(alternative: Alternative) -> dict[str, JsonValue]:
+    return {
+        "name": alternative.name,
+        "measured_us": _rounded(alternative.measured_us),
+        "blocks": [_block_json(block) for block in alternative.schedule.blocks],
+    }
