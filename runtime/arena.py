@@ -1,0 +1,124 @@
+"""Places buffers in one arena: small, and on memory that is still in the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from iosched.runtime.order import Order, happens_before
+from iosched.runtime.plan import Buffer, Space, Task
+
+# Buffers start at cache lines and fill them, so that lanes never write to one line at once.
+ALIGNMENT_NBYTES = 64
+
+# How much larger the arena may be for the sake of warm memory.
+_GROWTH_FOR_WARMTH = 1.15
+
+
+def place(lanes: Sequence[Sequence[Task]], buffers: Sequence[Buffer]) -> tuple[tuple[Buffer, ...], int]:
+    """Gives every ARENA buffer its offset.
+
+    Two buffers share bytes only when all accesses of one happen before all accesses of the other. Buffers are placed
+    in the order in which they are first touched, on the memory that was given up last; by decreasing size instead
+    (Pisarchyk & Lee, 2020) where that makes the arena much smaller. O(buffers^2) in numpy.
+
+    Args:
+        lanes: the plan's tasks.
+        buffers: the plan's buffers; those outside the arena come back as they are.
+
+    Returns:
+        The buffers in the given order, and the size of the arena in bytes.
+
+    Raises:
+        HazardError: if the lanes wait for each other for ever.
+    """
+    order = happens_before(lanes)
+    chosen = [index for index, buffer in enumerate(buffers) if buffer.space is Space.ARENA]
+    lifetimes = _lifetimes(order, [buffers[index].name for index in chosen])
+    nbytes = np.array([_round_up(buffers[index].nbytes) for index in chosen], np.int64)
+    offsets = _smaller_or_warm(lifetimes, nbytes)
+    placed = list(buffers)
+    for index, offset in zip(chosen, offsets.tolist(), strict=True):
+        placed[index] = replace(buffers[index], offset=offset)
+    return tuple(placed), int((offsets + nbytes).max(initial=0))
+
+
+@dataclass(frozen=True, eq=False)
+class _Lifetimes:
+    """When buffers are in use.
+
+    Attributes:
+        apart: `(buffers, buffers) bool`: one is done with before the other is touched, for every interleaving.
+        first: `(buffers,)`: place of the first access in one sequence of the tasks.
+        last: `(buffers,)`: place of the last access.
+    """
+
+    apart: np.ndarray
+    first: np.ndarray
+    last: np.ndarray
+
+
+def _lifetimes(order: Order, names: Sequence[str]) -> _Lifetimes:
+    number = {name: index for index, name in enumerate(names)}
+    lanes = order.clock.shape[1]
+    surely_done = np.full((len(names), lanes), np.iinfo(np.int64).max)  # when the buffer is touched first
+    last_steps = np.zeros((len(names), lanes), np.int64)
+    first, last = np.full(len(names), len(order.tasks)), np.full(len(names), -1)
+    for task_number in order.sequence:
+        task = order.tasks[task_number]
+        lane, step, position = order.lane[task_number], order.step[task_number], order.position[task_number]
+        touched = sorted({number[v.buffer] for v in (*task.reads, *task.writes) if v.buffer in number})
+        surely_done[touched] = np.minimum(surely_done[touched], order.clock[task_number])
+        last_steps[touched, lane] = step
+        first[touched] = np.minimum(first[touched], position)
+        last[touched] = position
+    before = np.ones((len(names), len(names)), np.bool_)
+    for lane in range(lanes):
+        before &= last_steps[:, None, lane] <= surely_done[None, :, lane]
+    return _Lifetimes(before | before.T, first, last)
+
+
+def _smaller_or_warm(lifetimes: _Lifetimes, nbytes: np.ndarray) -> np.ndarray:
+    """Offsets of the placement by first access, unless the one by size is much smaller."""
+    warm = _place_in(np.argsort(lifetimes.first, kind="stable"), lifetimes, nbytes)
+    small = _place_in(np.lexsort((lifetimes.first, -nbytes)), lifetimes, nbytes)
+    limit = (small + nbytes).max(initial=0) * _GROWTH_FOR_WARMTH
+    return warm if (warm + nbytes).max(initial=0) <= limit else small
+
+
+def _place_in(sequence: np.ndarray, lifetimes: _Lifetimes, nbytes: np.ndarray) -> np.ndarray:
+    offsets = np.zeros(len(nbytes), np.int64)
+    placed = np.zeros(len(nbytes), np.bool_)
+    for index in sequence.tolist():
+        neighbours = np.flatnonzero(placed & ~lifetimes.apart[index])
+        free = np.flatnonzero(placed & lifetimes.apart[index])
+        gaps = _gaps(offsets[neighbours], nbytes[neighbours], int(nbytes[index]))
+        top = int((offsets + nbytes)[placed].max(initial=0))
+        offsets[index] = _best(gaps, int(nbytes[index]), top, offsets[free], nbytes[free], lifetimes.last[free])
+        placed[index] = True
+    return offsets
+
+
+def _gaps(offsets: np.ndarray, nbytes: np.ndarray, wanted: int) -> np.ndarray:
+    """`(gaps, 2)`: start and size of the gaps between used ranges that take `wanted` bytes; the last has no end."""
+    by_offset = np.argsort(offsets, kind="stable")
+    ends = np.maximum.accumulate(np.concatenate(([0], (offsets + nbytes)[by_offset])))
+    starts = np.concatenate((offsets[by_offset], [np.iinfo(np.int64).max]))
+    size = starts - ends
+    return np.stack((ends, size), axis=1)[size >= wanted]
+
+
+def _best(gaps: np.ndarray, wanted: int, top: int, offsets: np.ndarray, nbytes: np.ndarray, last: np.ndarray) -> int:
+    """The start of the gap that grows the arena least, then was used last, then fits best."""
+    if len(gaps) == 1:
+        return int(gaps[0, 0])
+    growth = np.maximum(gaps[:, 0] + wanted - top, 0)
+    gaps = gaps[growth == growth.min()]
+    overlap = np.minimum(gaps[:, :1] + wanted, offsets + nbytes) - np.maximum(gaps[:, :1], offsets)
+    warmth = np.max(np.where(overlap * 2 > wanted, last + 1, 0), axis=1, initial=0)
+    return int(gaps[np.lexsort((gaps[:, 1], -warmth))[0], 0])
+
+
+def _round_up(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT_NBYTES) * ALIGNMENT_NBYTES
