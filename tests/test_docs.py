@@ -1,0 +1,48 @@
+"""The documentation says what the program does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from iosched.cli.errors import BROKEN_PIPE, EXIT_CODES, FAILED, INTERRUPTED
+from iosched.cli.main import COMMANDS
+from iosched.cli.reference import reference
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def test_the_command_line_reference_is_what_help_prints() -> None:
+    written = (ROOT / "docs" / "cli.md").read_text()
+    assert written == reference(), "stale: run  python -m iosched.cli.reference > docs/cli.md"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_is_in_the_reference_and_in_a_guide(command: str) -> None:
+    assert f"## iosched {command}\n" in (ROOT / "docs" / "cli.md").read_text()
+    guides = "".join(page.read_text() for page in PAGES if page.name != "cli.md")
+    assert f"iosched {command}" in guides
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_inside_the_repository_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_exit_code_is_documented() -> None:
+    table = (ROOT / "docs" / "exit-codes.md").read_text()
+    for code in {code for _, code in EXIT_CODES} | {0, FAILED, INTERRUPTED, BROKEN_PIPE}:
+        assert f"| {code} |" in table
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_options_named_in_a_guide_exist(page: Path) -> None:
+    known = set(re.findall(r"--[a-z][a-z-]+", reference()))
+    blocks = re.findall(r"^iosched .*$", page.read_text(), re.MULTILINE)
+    named = {
+        option for line in blocks for option in re.findall(r"(?<= )--[a-z][a-z-]+", line.split("#")[0].split(" | ")[0])
+    }
+    assert named <= known
