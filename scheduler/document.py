@@ -20,6 +20,7 @@ FORMAT = "iosched.schedule"
 VERSION = 1
 COSTS = ("measured", "analytic")
 SHIPPED = ("iosched", "reference", "sequential")
+_COUNTS = ("states", "transitions", "stages", "signatures")
 _MAX_NCHARS = 64 << 20
 _DIGITS = 4  # of a microsecond
 
@@ -31,6 +32,43 @@ class Alternative:
     name: str
     schedule: Schedule
     measured_us: float | None = None
+
+
+@dataclass(frozen=True)
+class SearchRecord:
+    """How the schedule was searched: settings, and counts that the same search always gives.
+
+    What differs from run to run (seconds, measurements, cache hits) is no part of the file, so that the same profile
+    database gives the same bytes.
+    """
+
+    strategy: str = "both"
+    r: int | None = 3
+    s: int | None = 8
+    states: int = 0
+    transitions: int = 0
+    stages: int = 0
+    signatures: int = 0
+
+    def to_value(self) -> dict[str, JsonValue]:
+        """The record as it stands in the file."""
+        counts: dict[str, JsonValue] = {name: getattr(self, name) for name in _COUNTS}
+        return {"strategy": self.strategy, "pruning": {"r": self.r, "s": self.s}, "counts": counts}
+
+    @classmethod
+    def read(cls, entry: read.Entry) -> SearchRecord:
+        """Reads what `to_value` wrote.
+
+        Raises:
+            InvalidScheduleError: a part is missing or wrong.
+        """
+        pruning, counts = read.mapping(entry, "pruning"), read.mapping(entry, "counts")
+        return cls(
+            read.choice(entry, "strategy", read.STRATEGIES),
+            read.limit(pruning, "r"),
+            read.limit(pruning, "s"),
+            *(read.integer(counts, name) for name in _COUNTS),
+        )
 
 
 @dataclass(frozen=True)
@@ -46,9 +84,7 @@ class ScheduleDocument:
         schedule: what runs together.
         cost: "measured", or "analytic" for a device that was not there.
         shipped: what `optimize` found fastest: this schedule ("iosched"), the reference runtime or "sequential".
-        strategy: which stages were allowed.
-        r, s: pruning; None is no limit.
-        counts: what the search did: states, transitions, stages, signatures, measurements, …
+        search: how it was searched.
         latency_us: end-to-end latencies by name ("predicted", "measured", "sequential", …), None where unknown.
         versions: library and driver versions.
         runtime: settings of the runtime that ran it, free in form.
@@ -63,14 +99,21 @@ class ScheduleDocument:
     schedule: Schedule
     cost: str = "measured"
     shipped: str = "iosched"
-    strategy: str = "both"
-    r: int | None = 3
-    s: int | None = 8
-    counts: Mapping[str, int | float] = field(default_factory=dict)
+    search: SearchRecord = SearchRecord()
     latency_us: Mapping[str, float | None] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     runtime: Mapping[str, JsonValue] = field(default_factory=dict)
     alternatives: tuple[Alternative, ...] = ()
+
+    @property
+    def device_kind(self) -> str:
+        """The device's kind: "cpu" or "cuda"."""
+        return self.device["kind"]
+
+    @property
+    def device_name(self) -> str:
+        """The device's name, for people."""
+        return self.device["name"]
 
     @property
     def optimal(self) -> bool:
@@ -94,11 +137,7 @@ class ScheduleDocument:
             },
             "device": dict(self.device),
             "versions": dict(self.versions),
-            "search": {
-                "strategy": self.strategy,
-                "pruning": {"r": self.r, "s": self.s},
-                "counts": {name: _rounded(value) for name, value in self.counts.items()},
-            },
+            "search": self.search.to_value(),
             "cost": self.cost,
             "optimal": self.optimal,
             "shipped": self.shipped,
@@ -118,22 +157,16 @@ class ScheduleDocument:
         """
         root = _root(text)
         model = read.mapping(root, "model")
-        search = read.mapping(root, "search")
-        pruning = read.mapping(search, "pruning")
-        blocks = read.blocks(root)
         return cls(
             model=read.text(model, "name"),
             sha256=read.digest(model, "sha256"),
             inputs=read.shapes(model, "inputs"),
             dtype=read.text(model, "dtype"),
             device=read.device(root),
-            schedule=Schedule(blocks),
+            schedule=Schedule(read.blocks(root)),
             cost=read.choice(root, "cost", COSTS),
             shipped=read.choice(root, "shipped", SHIPPED),
-            strategy=read.choice(search, "strategy", read.STRATEGIES),
-            r=read.limit(pruning, "r"),
-            s=read.limit(pruning, "s"),
-            counts=read.numbers(search, "counts"),
+            search=SearchRecord.read(read.mapping(root, "search")),
             latency_us=read.latencies(root, "latency_us"),
             versions=read.texts(root, "versions"),
             runtime=read.free_form(root, "runtime"),

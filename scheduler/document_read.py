@@ -188,17 +188,6 @@ def latencies(entry: Entry, key: str) -> dict[str, float | None]:
     return {name: latency(inner, name) for name in inner.content}
 
 
-def numbers(entry: Entry, key: str) -> dict[str, int | float]:
-    """The object of numbers at `key`."""
-    inner = mapping(entry, key)
-    found: dict[str, int | float] = {}
-    for name, value in inner.content.items():
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            _wrong(inner.at(name), "a number", value)
-        found[name] = value
-    return found
-
-
 def free_form(entry: Entry, key: str) -> dict[str, JsonValue]:
     """The object at `key`, as it is."""
     return dict(mapping(entry, key).content)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from iosched.models.graph import ComputationGraph
@@ -63,7 +64,7 @@ class Relation:
         """The state that holds every operator."""
         return (1 << len(self)) - 1
 
-    @property
+    @cached_property
     def neighbours(self) -> tuple[int, ...]:
         """For every operator, the mask of its predecessors and successors."""
         found = list(self.predecessors)

@@ -1,0 +1,152 @@
+"""A name for what a stage costs: stages with one signature have one latency, so it is measured once.
+
+The signature is a canonical form: the strategy and the multiset of groups, each up to isomorphism over the operators'
+labels and the edges between them, together with what the groups read from outside.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import permutations, product
+from math import factorial, prod
+
+from iosched.models.graph import ComputationGraph, Operator
+from iosched.scheduler.schedule import Stage, Strategy
+
+Label = Callable[[Operator], str]
+
+_MAX_ORDERS = 5_040  # orders of equal-looking operators that are tried for the exact form
+
+
+def default_label(graph: ComputationGraph) -> Label:
+    """Type, attributes, and types and shapes of all that an operator reads and writes; no names."""
+
+    def label(operator: Operator) -> str:
+        tensors = [graph.tensor.get(name) for name in (*operator.inputs, *operator.outputs)]
+        specs = [(spec.dtype, spec.shape) if spec else None for spec in tensors]
+        weights = [(spec.dtype, spec.shape) for spec in operator.weights]
+        return repr((operator.type, operator.attributes, len(operator.inputs), specs, weights))
+
+    return label
+
+
+def stage_signature(graph: ComputationGraph, stage: Stage, label: Label | None = None) -> str:
+    """SHA-256, in hexadecimal, of the canonical form of `stage`; independent of names and orders.
+
+    `label` says what changes an operator's latency; by default type, attributes, shapes and types.
+
+    Exact wherever the operators that refinement cannot tell apart have at most 5,040 orders (in any group of up to
+    seven operators, and in nearly all larger ones). Beyond that the form keeps the order in which they are listed:
+    equal stages may then get two signatures, but unequal ones never share one.
+    """
+    view = _View.of(graph, stage, label or default_label(graph))
+    forms = sorted(_group_form(view, group) for group in stage.groups)
+    text = repr((stage.strategy.value, forms, view.sharing()))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def group_form(graph: ComputationGraph, group: tuple[str, ...], label: Label) -> str:
+    """The canonical form of one group; a stage's signature is made of these and of what its operators share."""
+    return _group_form(_View.of(graph, Stage(Strategy.CONCURRENT, (group,)), label), group)
+
+
+@dataclass(frozen=True)
+class _View:
+    """A stage's operators by position: their labels and the sources of their inputs, in order."""
+
+    label: dict[str, str]
+    reads: dict[str, tuple[tuple[str | None, int], ...]]  # for each input (operator of the stage or None, its output)
+    readers: dict[str, tuple[str, ...]]  # operators of the stage that read each value from outside
+    returned: dict[str, tuple[int, ...]]  # positions of the outputs that are read outside the stage
+
+    @classmethod
+    def of(cls, graph: ComputationGraph, stage: Stage, label: Label) -> _View:
+        inside = set(stage.operators)
+        reads: dict[str, tuple[tuple[str | None, int], ...]] = {}
+        readers: dict[str, list[str]] = {}
+        for name in stage.operators:
+            sources = [graph.producer.get(tensor) for tensor in graph.by_name[name].inputs]
+            tensors = graph.by_name[name].inputs
+            reads[name] = tuple(
+                (source, graph.by_name[source].outputs.index(tensor)) if source in inside and source else (None, 0)
+                for tensor, source in zip(tensors, sources, strict=True)
+            )
+            for tensor, source in zip(tensors, sources, strict=True):
+                if source not in inside:
+                    readers.setdefault(tensor, []).append(name)
+        return cls(
+            {name: label(graph.by_name[name]) for name in stage.operators},
+            reads,
+            {tensor: tuple(names) for tensor, names in readers.items()},
+            {name: _returned(graph, name, inside) for name in stage.operators},
+        )
+
+    def sharing(self) -> list[tuple[tuple[str, ...], int]]:
+        """Which operators read one value from outside together: it is loaded once, so it matters for the latency."""
+        shared = Counter(
+            tuple(sorted(self.label[name] for name in names)) for names in self.readers.values() if len(names) > 1
+        )
+        return sorted(shared.items())
+
+
+def _returned(graph: ComputationGraph, name: str, inside: set[str]) -> tuple[int, ...]:
+    """Outputs that somebody outside the stage needs; the rest may stay within a fused kernel."""
+    outside = set(graph.outputs)
+    for reader in graph.successors[name]:
+        if reader not in inside:
+            outside.update(graph.by_name[reader].inputs)
+    return tuple(index for index, tensor in enumerate(graph.by_name[name].outputs) if tensor in outside)
+
+
+def _group_form(view: _View, group: Sequence[str]) -> str:
+    """The least of the group's descriptions over all orders that its refined colours allow."""
+    colour = _refined(view, group)
+    classes: dict[str, list[str]] = {}
+    for name in group:
+        classes.setdefault(colour[name], []).append(name)
+    cells = [classes[key] for key in sorted(classes)]
+    if prod(factorial(len(cell)) for cell in cells) > _MAX_ORDERS:
+        return _description(view, [name for cell in cells for name in cell])
+    orders = product(*(permutations(cell) for cell in cells))
+    return min(_description(view, [name for cell in order for name in cell]) for order in orders)
+
+
+def _description(view: _View, order: Sequence[str]) -> str:
+    index = {name: position for position, name in enumerate(order)}
+    rows = []
+    for name in order:
+        edges = [(index[source], output) if source else None for source, output in view.reads[name]]
+        rows.append((view.label[name], edges, view.returned[name]))
+    return repr(rows)
+
+
+def _refined(view: _View, group: Sequence[str]) -> dict[str, str]:
+    """Colours that tell operators apart by their surroundings (Weisfeiler and Leman, one-dimensional)."""
+    colour = {name: _digest((view.label[name], view.returned[name])) for name in group}
+    n_colours = len(set(colour.values()))
+    while True:
+        after: dict[str, list[tuple[str, int, int]]] = {name: [] for name in group}
+        for name in group:
+            for position, (source, output) in enumerate(view.reads[name]):
+                if source:
+                    after[source].append((colour[name], position, output))
+        colour = {
+            name: _digest(
+                (
+                    colour[name],
+                    [(colour[source], output) if source else None for source, output in view.reads[name]],
+                    sorted(after[name]),
+                )
+            )
+            for name in group
+        }
+        if len(set(colour.values())) == n_colours:
+            return colour
+        n_colours = len(set(colour.values()))
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(repr(value).encode()).hexdigest()
