@@ -43,11 +43,12 @@ _ALIGNMENT_NBYTES = 64
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """The numpy dtype of that name, those of `ml_dtypes` included."""
     try:
-        return np.dtype(name)
+        dtype: np.dtype[Any] = np.dtype(name)
     except TypeError:
         import ml_dtypes
 
-        return np.dtype(getattr(ml_dtypes, name))
+        dtype = np.dtype(getattr(ml_dtypes, name))
+    return dtype
 
 
 def aligned_empty(nbytes: int) -> np.ndarray:

@@ -1,0 +1,354 @@
+"""The CPU executor in Python: for machines without the compiled one, and for values that it cannot hand over.
+
+A hand-off between lanes costs tens of microseconds here; results are the same.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from iosched.models.errors import DeviceError, ExecutionError
+from iosched.runtime.cpu.arrays import (
+    ELEMENT_TYPE,
+    aligned_empty,
+    check_kernels,
+    checked_inputs,
+    default_cpus,
+    input_views,
+    numpy_dtype,
+    output_array,
+    output_views,
+    tasks_of,
+)
+from iosched.runtime.cpu.program import Copy, Kernel, Program
+from iosched.runtime.order import happens_before
+from iosched.runtime.plan import ExecutionPlan, Space, Task, View
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession, OrtValue, SessionOptions
+
+
+class PythonRuntime:
+    """Sessions that several executors share; the counterpart of `NativeRuntime`."""
+
+    def __init__(self) -> None:
+        """Starts without sessions.
+
+        Raises:
+            DeviceError: if onnxruntime is not installed.
+        """
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise DeviceError("onnxruntime is not installed; run: pip install 'iosched[cpu]'") from error
+        self.onnxruntime = onnxruntime
+        self._sessions: dict[Program, InferenceSession] = {}
+        self._lock = threading.Lock()
+
+    def session(self, program: Program) -> InferenceSession:
+        """The session of `program`: made on the first call.
+
+        Raises:
+            ExecutionError: with onnxruntime's words, if it refuses the model.
+        """
+        with self._lock:
+            if program not in self._sessions:
+                self._sessions[program] = self._load(program)
+            return self._sessions[program]
+
+    def forget_sessions(self) -> None:
+        """Drops every session that no executor uses any more; they are made anew when asked for."""
+        with self._lock:
+            self._sessions.clear()
+
+    def close(self) -> None:
+        """Drops sessions. May be called again."""
+        self.forget_sessions()
+
+    def errors(self) -> tuple[type[Exception], ...]:
+        """What onnxruntime raises; its classes have no base of their own."""
+        from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+        found = (getattr(state, name) for name in dir(state))
+        own = (kind for kind in found if isinstance(kind, type) and issubclass(kind, Exception))
+        return (*own, RuntimeError, ValueError)
+
+    def _load(self, program: Program) -> InferenceSession:
+        names = [name for name, _ in program.weights]
+        values = [self.onnxruntime.OrtValue.ortvalue_from_numpy(array) for _, array in program.weights]
+        options = self._options()
+        for name, value in zip(names, values, strict=True):
+            options.add_initializer(name, value)
+        try:
+            try:
+                return self.onnxruntime.InferenceSession(program.model, options, providers=["CPUExecutionProvider"])
+            except self.errors():
+                # It looked for the placeholder's file before it looked at the values: replace the placeholders too.
+                options.add_external_initializers(names, values)
+                return self.onnxruntime.InferenceSession(program.model, options, providers=["CPUExecutionProvider"])
+        except self.errors() as error:
+            raise ExecutionError(str(error)) from error
+
+    def _options(self) -> SessionOptions:
+        options = self.onnxruntime.SessionOptions()
+        options.graph_optimization_level = self.onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        return options
+
+
+@dataclass(eq=False)
+class _Lanes:
+    """Progress of one run, and the first error of any lane."""
+
+    done: list[int]
+    error: Exception | None = None
+
+    def __post_init__(self) -> None:
+        self.changed = threading.Condition()
+
+    def wait(self, task: Task) -> bool:
+        """Waits for what the task waits for; False if the run has failed meanwhile."""
+        with self.changed:
+            self.changed.wait_for(
+                lambda: self.error is not None or all(self.done[wait.lane] >= wait.steps for wait in task.waits)
+            )
+            return self.error is None
+
+    def step(self, lane: int) -> None:
+        with self.changed:
+            self.done[lane] += 1
+            self.changed.notify_all()
+
+    def fail(self, error: Exception) -> None:
+        with self.changed:
+            self.error = self.error or error
+            self.changed.notify_all()
+
+
+class PythonExecutor:
+    """Runs one plan; the same interface as `NativeExecutor`. Several threads may call it, one after another."""
+
+    def __init__(
+        self,
+        plan: ExecutionPlan,
+        kernels: Sequence[Kernel],
+        *,
+        runtime: PythonRuntime | None = None,
+        cpus: Sequence[int] | None = None,
+    ) -> None:
+        """Prepares the plan.
+
+        Args:
+            plan: what to run, trusted to be free of hazards.
+            kernels: what the tasks' `kernel` indexes.
+            runtime: shared sessions; by default its own.
+            cpus: the processor of each lane; by default chosen among those that the process may use.
+
+        Raises:
+            DeviceError: if onnxruntime is not installed.
+            ExecutionError: with onnxruntime's words, if it refuses a program.
+            ValueError: if kernels do not fit the plan, or its lanes wait for each other for ever.
+        """
+        check_kernels(plan, tuple(kernels))
+        happens_before(plan.lanes)
+        self._runtime = runtime or PythonRuntime()
+        self._errors = self._runtime.errors()
+        self._plan, self._kernels = plan, tuple(kernels)
+        self._inputs, self._outputs = input_views(plan), output_views(plan)
+        self._buffers = {buffer.name: buffer for buffer in plan.buffers}
+        self._arena = aligned_empty(plan.arena_nbytes)
+        used = {task.kernel: kernels[task.kernel] for task in tasks_of(plan)}
+        self._sessions = {i: self._runtime.session(k) for i, k in used.items() if isinstance(k, Program)}
+        lanes = len(plan.lanes)
+        self._cpus = default_cpus(lanes) if cpus is None else tuple(cpus[lane % len(cpus)] for lane in range(lanes))
+        self._pool = ThreadPoolExecutor(max(lanes - 1, 1), thread_name_prefix="iosched-lane")
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Runs the plan once; the results are new arrays, or lists where an output is a sequence.
+
+        Raises:
+            ExecutionError: with onnxruntime's words, if a task fails; the executor stays usable.
+            UsageError: if an input is missing, or is of another type or shape than the plan was made for.
+        """
+        with self._lock:
+            values = self._run(self._bind(inputs))
+            return {view.buffer: values.result(view) for view in self._outputs}
+
+    def time(self, inputs: Mapping[str, Any], repeats: int) -> tuple[float, ...]:
+        """Runs the plan `repeats` times in a row; latency of each run in microseconds.
+
+        Raises:
+            ExecutionError: as `run` does.
+            UsageError: as `run` does.
+        """
+        with self._lock:
+            values, times_us = self._bind(inputs), []
+            for _ in range(repeats):
+                started = time.perf_counter_ns()
+                self._run(values)
+                times_us.append((time.perf_counter_ns() - started) / 1000)
+            return tuple(times_us)
+
+    def close(self) -> None:
+        """Ends the threads. May be called again."""
+        with self._lock:
+            self._closed = True
+            self._pool.shutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _bind(self, inputs: Mapping[str, Any]) -> _Values:
+        if self._closed:
+            raise ValueError("the executor is closed")
+        arrays = {v.buffer: a for v, a in zip(self._inputs, checked_inputs(self._inputs, inputs), strict=True)}
+        outputs = {v.buffer: output_array(v) for v in self._outputs if self._space(v) is Space.OUTPUT}
+        memory = {name: array.reshape(-1).view(np.uint8) for name, array in outputs.items()}
+        memory |= {name: _as_bytes(array) for name, array in arrays.items() if array.dtype.kind not in "OUS"}
+        for buffer in self._plan.buffers:
+            if buffer.space is Space.ARENA:
+                memory[buffer.name] = self._arena[buffer.offset : buffer.offset + buffer.nbytes]
+        return _Values(self._runtime.onnxruntime.OrtValue, memory, arrays, outputs, {}, {}, {})
+
+    def _space(self, view: View) -> Space:
+        return self._buffers[view.buffer].space
+
+    def _run(self, values: _Values) -> _Values:
+        lanes = _Lanes([0] * len(self._plan.lanes))
+        others = [self._pool.submit(self._run_lane, lane, lanes, values) for lane in range(1, len(self._plan.lanes))]
+        if self._plan.lanes:
+            self._run_lane(0, lanes, values)
+        for other in others:
+            other.result()
+        if lanes.error is not None:
+            raise ExecutionError(str(lanes.error)) from lanes.error
+        return values
+
+    def _run_lane(self, lane: int, lanes: _Lanes, values: _Values) -> None:
+        with _pinned(self._cpus[lane]):
+            for task in self._plan.lanes[lane]:
+                if not lanes.wait(task):
+                    return
+                try:
+                    self._execute(task, values)
+                except self._errors as error:
+                    lanes.fail(error)
+                    return
+                lanes.step(lane)
+
+    def _execute(self, task: Task, values: _Values) -> None:
+        kernel = self._kernels[task.kernel]
+        if isinstance(kernel, Copy):
+            np.copyto(values.bytes_of(task.writes[0]), values.bytes_of(task.reads[0]))
+            return
+        session = self._sessions[task.kernel]
+        if any(self._space(view) is Space.DYNAMIC for view in task.writes):
+            self._execute_dynamic(session, kernel, task, values)
+            return
+        bound = values.bindings.get(id(task))
+        if bound is None:
+            bound = session.io_binding()
+            for name, view in zip(kernel.outputs, task.writes, strict=True):
+                bound.bind_ortvalue_output(name, values.value(view))
+            values.bindings[id(task)] = bound
+        # Dynamic reads are other values in each run.
+        for name, view in zip(kernel.inputs, task.reads, strict=True):
+            bound.bind_ortvalue_input(name, values.value(view))
+        session.run_with_iobinding(bound)
+
+    def _execute_dynamic(self, session: InferenceSession, kernel: Program, task: Task, values: _Values) -> None:
+        feeds = {name: values.value(view) for name, view in zip(kernel.inputs, task.reads, strict=True)}
+        results = session.run_with_ort_values(list(kernel.outputs), feeds)
+        for view, result in zip(task.writes, results, strict=True):
+            if self._space(view) is Space.DYNAMIC:
+                values.dynamic[view.buffer] = result
+            else:
+                np.copyto(values.bytes_of(view), _as_bytes(result.numpy()))
+
+
+@dataclass(frozen=True, eq=False)
+class _Values:
+    """The values of one call: memory outside dynamic buffers, and views of it as onnxruntime sees them."""
+
+    ort_value: Callable[..., Any]
+    memory: dict[str, np.ndarray]
+    inputs: dict[str, np.ndarray]
+    outputs: dict[str, np.ndarray]
+    views: dict[View, OrtValue]
+    dynamic: dict[str, OrtValue]
+    bindings: dict[int, Any]
+
+    def bytes_of(self, view: View) -> np.ndarray:
+        return self.memory[view.buffer][view.offset : view.offset + view.nbytes]
+
+    def value(self, view: View) -> OrtValue:
+        if view.buffer in self.dynamic:
+            return self.dynamic[view.buffer]
+        if view not in self.views:
+            self.views[view] = self._make(view)
+        return self.views[view]
+
+    def result(self, view: View) -> Any:
+        if view.buffer in self.outputs:
+            return self.outputs[view.buffer]
+        return _to_python(self.dynamic[view.buffer])
+
+    def _make(self, view: View) -> OrtValue:
+        maker: Any = self.ort_value
+        if view.buffer not in self.memory:
+            return maker.ortvalue_from_numpy(self.inputs[view.buffer])
+        array = self.bytes_of(view).view(numpy_dtype(view.dtype)).reshape(view.shape or ())
+        if array.dtype.kind == "V" or array.dtype.name == "bfloat16" or array.dtype.name.startswith("float8"):
+            return maker.ortvalue_from_numpy_with_onnx_type(array, ELEMENT_TYPE[view.dtype])
+        return maker.ortvalue_from_numpy(array)
+
+
+def _as_bytes(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def _to_python(value: OrtValue) -> Any:
+    """An array, or a list of arrays for a sequence."""
+    if value.is_tensor():
+        return value.numpy()
+    # onnxruntime turns sequences into lists only as results of a session.
+    return _identity(value.element_type()).run(None, {"x": value})[0]
+
+
+def _identity(element_type: int) -> InferenceSession:
+    import onnx
+    import onnxruntime
+
+    x, y = (onnx.helper.make_tensor_sequence_value_info(name, element_type, None) for name in "xy")
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "identity", [x], [y])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
+@contextmanager
+def _pinned(cpu: int) -> Iterator[None]:
+    """Keeps the calling thread on one processor; without effect where that is not allowed."""
+    before = os.sched_getaffinity(0)
+    if cpu not in before:
+        yield
+        return
+    os.sched_setaffinity(0, {cpu})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
