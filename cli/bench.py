@@ -118,10 +118,10 @@ def _bench(
     model: Model, text: str, schedule: str | None, names: tuple[str, ...], settings: dict[str, Any]
 ) -> BenchResult:
     from iosched.cli.progress import progress_bar
-    from iosched.cli.source import embedded_schedule, read_schedule
+    from iosched.cli.source import schedule_for
     from iosched.profiler.bench import bench
 
-    document = embedded_schedule(model) if schedule is None else read_schedule(schedule, model=text)
+    document = schedule_for(model, text, schedule)
     if document is None and "iosched" in names:
         raise UsageError(f"{text} carries no schedule to measure as 'iosched': make one with 'iosched optimize'")
     with progress_bar() as observer:

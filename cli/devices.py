@@ -31,12 +31,13 @@ def cpu_facts() -> dict[str, Any]:
     """The processor, the runtime, and whether the compiled executor was built."""
     import os
 
+    from iosched.profiler.cpu_cost import cpu_name
     from iosched.runtime.cpu import native
 
     runtime = _first_installed(CPU_RUNTIMES)
     return {
         "kind": "cpu",
-        "name": _cpu_field("model name") or "CPU",
+        "name": cpu_name(),
         "cores": len(os.sched_getaffinity(0)),
         "instruction_set": _instruction_set(_cpu_field("flags") or _cpu_field("Features") or ""),
         "runtime": None if runtime is None else {"name": runtime[0], "version": runtime[1]},

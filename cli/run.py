@@ -111,11 +111,9 @@ def command(
 
 
 def _document(model: Model, text: str, schedule: str | None) -> ScheduleDocument | None:
-    from iosched.cli.source import embedded_schedule, read_schedule
+    from iosched.cli.source import schedule_for
 
-    if schedule is not None:
-        return read_schedule(schedule, model=text)
-    document = embedded_schedule(model)
+    document = schedule_for(model, text, schedule)
     if document is None:
         note(f"{model.name} carries no schedule: running it on plain onnxruntime. Make one with 'iosched optimize'.")
     return document

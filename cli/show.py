@@ -78,7 +78,7 @@ def _svg(document: ScheduleDocument, looks: Mapping[str, Look], destination: Des
 
 def _title(document: ScheduleDocument) -> str:
     analytic = " (latencies are computed, not measured)" if document.cost == "analytic" else ""
-    return f"{document.model} on {document.device_name}{analytic}"
+    return f"{document.model} on {document.device['name']}{analytic}"
 
 
 _PICTURES: Mapping[str, Callable[[ScheduleDocument, Mapping[str, Look], Destination], str]] = {

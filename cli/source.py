@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from iosched.cli.output import detail
+from iosched.cli.output import detail, note
 from iosched.models.errors import InvalidScheduleError, UsageError
 
 if TYPE_CHECKING:
@@ -99,6 +99,32 @@ def parse_schedule(data: bytes | str, place: str) -> ScheduleDocument:
         raise InvalidScheduleError(f"{place}: not a schedule: the file is not UTF-8 text") from None
     except InvalidScheduleError as error:
         raise InvalidScheduleError(f"{place}: {error}") from None
+
+
+def schedule_for(model: Model, text: str, schedule: str | None) -> ScheduleDocument | None:
+    """The schedule to run `model` by: the file given, else the one that the model carries, else None.
+
+    Args:
+        model: the loaded model.
+        text: MODEL, as the command line names it.
+        schedule: `--schedule`.
+
+    Raises:
+        UsageError: standard input is wanted twice.
+        InvalidScheduleError: unreadable, or no schedule.
+    """
+    document = embedded_schedule(model) if schedule is None else read_schedule(schedule, model=text)
+    if document is not None:
+        _remark_other_device(document)
+    return document
+
+
+def _remark_other_device(document: ScheduleDocument) -> None:
+    from iosched.profiler.cpu_cost import cpu_name
+
+    made_for, here = document.device.get("name"), cpu_name()
+    if made_for != here:
+        note(f"This schedule was made for {made_for}, not for {here}: it runs, but another may be faster here.")
 
 
 def embedded_schedule(model: Model) -> ScheduleDocument | None:

@@ -1,0 +1,236 @@
+"""`iosched run`: inputs in, outputs and latency out, and the check against onnxruntime."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from iosched.models.load import load_model
+from iosched.profiler import run as profiler_run
+from iosched.profiler.cpu_cost import cpu_name
+from iosched.scheduler.baselines import sequential
+from iosched.scheduler.document import ScheduleDocument
+from small_models import branches
+
+SHAPE = (1, 8, 6, 6)
+
+
+@pytest.fixture
+def x(workdir: Path) -> Path:
+    path = workdir / "x.npy"
+    np.save(path, np.random.default_rng(3).standard_normal(SHAPE).astype(np.float32))
+    return path
+
+
+@pytest.fixture
+def document(model: Path) -> ScheduleDocument:
+    loaded = load_model(model)
+    return ScheduleDocument(
+        model="branches",
+        sha256=loaded.digest,
+        inputs=dict(loaded.bindings),
+        dtype="float32",
+        device={"kind": "cpu", "name": cpu_name()},
+        schedule=sequential(loaded.graph),
+    )
+
+
+def save(document: ScheduleDocument, path: Path) -> Path:
+    path.write_text(document.to_json())
+    return path
+
+
+def expected(x: Path) -> np.ndarray:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(branches().SerializeToString(), providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(None, {"x": np.load(x)})[0])
+
+
+def test_without_a_schedule_it_runs_plain_onnxruntime_and_says_so(invoke, model: Path, x: Path) -> None:
+    result = invoke("run", model, "--input", f"x={x}", "--output", "y.npz", "--check")
+    assert result.exit_code == 0
+    assert result.stdout == ""
+    assert "plain onnxruntime" in result.stderr
+    np.testing.assert_array_equal(np.load("y.npz")["y"], expected(x))
+
+
+def test_by_a_schedule_it_computes_the_same(invoke, model: Path, x: Path, document, workdir: Path) -> None:
+    schedule = save(document, workdir / "s.json")
+    result = invoke("run", model, "--schedule", schedule, "--input", f"x={x}", "--output", "y.npz", "--check")
+    assert (result.exit_code, result.stdout) == (0, "")
+    np.testing.assert_allclose(np.load("y.npz")["y"], expected(x), rtol=1e-5, atol=1e-6)
+
+
+def test_json_has_the_keys_that_scripts_rely_on(invoke, model: Path) -> None:
+    result = invoke("run", model, "--json", "--check", "--repeat", 4)
+    found = json.loads(result.stdout)
+    assert set(found) == {"latency_us", "check", "outputs"}
+    assert set(found["latency_us"]) == {"median", "p10", "p90", "min", "samples"}
+    assert len(found["latency_us"]["samples"]) == 4
+    assert found["check"] == {"max_abs": 0.0, "max_rel": 0.0, "passed": True}
+    assert found["outputs"] == {"y": [1, 16, 6, 6]}
+    assert json.loads(invoke("run", model, "--json").stdout)["check"] is None
+
+
+def test_missing_inputs_are_random_but_the_same_each_time(invoke, model: Path) -> None:
+    for name in ("one.npz", "two.npz"):
+        assert "random values for x" in invoke("run", model, "--output", name).stderr
+    np.testing.assert_array_equal(np.load("one.npz")["y"], np.load("two.npz")["y"])
+
+
+def test_quiet_leaves_stderr_empty(invoke, model: Path) -> None:
+    assert invoke("run", model, "-q").stderr == ""
+    assert invoke("-q", "run", model).stderr == ""
+
+
+def test_a_summary_for_people(invoke, model: Path) -> None:
+    text = invoke("run", model, "--check", "--repeat", 3).stdout
+    for word in ("latency", "median of 3", "output y", "float32 1x16x6x6", "passed"):
+        assert word in text
+
+
+def test_outputs_go_to_stdout_as_npz(invoke, model: Path, x: Path) -> None:
+    result = invoke("run", model, "--input", f"x={x}", "--output", "-")
+    np.testing.assert_array_equal(np.load(io.BytesIO(result.stdout_bytes))["y"], expected(x))
+
+
+def test_the_model_comes_through_a_pipe(invoke) -> None:
+    result = invoke("run", "-", "--check", stdin=branches().SerializeToString())
+    assert result.exit_code == 0
+    assert "passed" in result.stdout
+
+
+def test_a_dynamic_batch_is_bound(invoke, workdir: Path) -> None:
+    onnx.save(branches(batch="n"), workdir / "dynamic.onnx")
+    found = json.loads(invoke("run", "dynamic.onnx", "--batch-size", 3, "--json", "--check").stdout)
+    assert found["outputs"] == {"y": [3, 16, 6, 6]}
+    assert found["check"]["passed"]
+
+
+def test_against_the_original_binds_it_to_the_same_shapes(invoke, model: Path, workdir: Path) -> None:
+    onnx.save(branches(batch="n"), workdir / "original.onnx")
+    assert invoke("run", model, "--against", "original.onnx").exit_code == 0
+
+
+def test_outputs_that_differ_exit_4(invoke, model: Path, workdir: Path) -> None:
+    other = branches()
+    other.graph.node[3].input[:] = ["b", "c"]
+    onnx.save(other, workdir / "swapped.onnx")
+    result = invoke("run", model, "--against", "swapped.onnx", "--json")
+    assert result.exit_code == 4
+    assert json.loads(result.stdout)["check"]["passed"] is False
+    assert "outputs differ" in result.stderr
+    assert "'y'" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("array", "words"),
+    [
+        (np.zeros((1, 8, 6, 5), np.float32), ("1x8x6x5", "1x8x6x6")),
+        (np.zeros(SHAPE, np.float64), ("float64", "float32")),
+        (np.array(1.0, np.float32), ("scalar", "1x8x6x6")),
+    ],
+    ids=["shape", "dtype", "rank"],
+)
+def test_a_wrong_input_names_expected_and_got(invoke, complains, model: Path, array: np.ndarray, words) -> None:
+    np.save("wrong.npy", array)
+    complains(invoke("run", model, "--input", "x=wrong.npy", "-q"), 2, *words)
+
+
+def npy_header(text: bytes) -> bytes:
+    return b"\x93NUMPY\x01\x00\x76\x00" + text.ljust(118)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"text",
+        b"\x93NUMPY",
+        b"\x93NUMPY\x01\x00\x76\x00"
+        + b"{'descr': '<f4', 'fortran_order': False, 'shape': (9999999999999,), }".ljust(118),
+        b"\x93NUMPY\x01\x00\x76\x00"
+        + b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }".ljust(118)
+        + b"cos\n",
+        b"\x93NUMPY\x01\x00\x76\x00" + b"__import__('os').abort()".ljust(118),
+    ],
+    ids=["empty", "text", "truncated", "huge", "pickle", "code"],
+)
+def test_a_hostile_npy_is_refused(invoke, complains, model: Path, workdir: Path, content: bytes) -> None:
+    (workdir / "bad.npy").write_bytes(content)
+    complains(invoke("run", model, "--input", "x=bad.npy", "-q"), 2, "bad.npy")
+
+
+def test_input_names_are_checked(invoke, complains, model: Path, x: Path) -> None:
+    complains(invoke("run", model, "--input", f"z={x}"), 2, "it has x")
+    complains(invoke("run", model, "--input", f"x={x}", "--input", f"x={x}"), 2, "twice")
+    complains(invoke("run", model, "--input", "x=missing.npy"), 2, "missing.npy")
+
+
+def test_a_schedule_of_another_model_is_refused(invoke, complains, model: Path, document, workdir: Path) -> None:
+    path = save(replace(document, sha256="0" * 64), workdir / "s.json")
+    complains(invoke("run", model, "--schedule", path, "-q"), 2, "optimize")
+    path = save(replace(document, inputs={"x": (2, 8, 6, 6)}), workdir / "s.json")
+    complains(invoke("run", model, "--schedule", path, "-q"), 2, "2x8x6x6")
+
+
+def test_a_schedule_of_another_device_runs_with_a_word(invoke, model: Path, document, workdir: Path) -> None:
+    path = save(replace(document, device={"kind": "cpu", "name": "Other CPU"}), workdir / "s.json")
+    result = invoke("run", model, "--schedule", path, "--check")
+    assert result.exit_code == 0
+    assert "made for Other CPU" in result.stderr
+
+
+def test_outputs_are_refused_before_the_work(invoke, complains, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profiler_run, "open_executor", None)
+    complains(invoke("run", model, "--output", "no/such/y.npz"), 2, "no/such")
+    complains(invoke("run", model, "--output", model), 2, "overwrite")
+    complains(invoke("run", model, "--output", "-", "--json"), 2, "both write to stdout")
+    complains(invoke("run", "-", "--schedule", "-", stdin=branches().SerializeToString()), 2, "both")
+    complains(invoke("run", "-", "--against", "-", stdin=branches().SerializeToString()), 2, "both")
+
+
+def test_a_gpu_that_is_not_there_exits_3(invoke, complains, model: Path) -> None:
+    complains(invoke("run", model, "--device", "cuda:0", "-q"), 3, "cuda:0")
+
+
+@dataclass
+class _Spy:
+    """An executor that counts."""
+
+    fails: bool = False
+    closed: int = 0
+    description: str = "spy"
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if self.fails:
+            raise KeyboardInterrupt
+        return {"../../y": np.zeros(2, np.float32), "file": np.ones(1, np.float32)}
+
+    def time(self, inputs: Mapping[str, np.ndarray], repeats: int) -> tuple[float, ...]:
+        return (1.0,) * repeats
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_executor_is_closed_whatever_happens(invoke, model: Path, monkeypatch, fails: bool) -> None:
+    spy = _Spy(fails=fails)
+    monkeypatch.setattr(profiler_run, "open_executor", lambda *_, **__: spy)
+    assert invoke("run", model, "--output", "y.npz").exit_code == (130 if fails else 0)
+    assert spy.closed == 1
+    assert Path("y.npz").exists() is not fails
+
+
+def test_every_output_name_fits_into_npz(invoke, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profiler_run, "open_executor", lambda *_, **__: _Spy())
+    assert invoke("run", model, "--output", "y.npz").exit_code == 0
+    assert set(np.load("y.npz").files) == {"../../y", "file"}

@@ -1,0 +1,118 @@
+"""`inspect`, `zoo`, `devices` and `profile`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+from iosched.profiler.database import ProfileDatabase
+from iosched.profiler.statistics import summarize
+
+BLOCK_KEYS = {
+    "index", "operators", "width", "upper_bound", "states", "transitions", "schedules", "stages", "signatures",
+}  # fmt: skip
+
+
+def test_inspect_json_has_the_keys_that_scripts_rely_on(invoke, model: Path) -> None:
+    found = json.loads(invoke("inspect", model, "--json").stdout)
+    assert set(found) == {"model", "operators", "nodes", "flops", "params", "pruning", "blocks"}
+    assert (found["model"], found["pruning"]) == ("branches", {"r": 3, "s": 8})
+    assert found["params"] == 8 * 8 * (1 + 9)
+    assert found["flops"] >= 2 * 36 * found["params"]
+    assert all(set(block) == BLOCK_KEYS for block in found["blocks"])
+    assert sum(block["operators"] for block in found["blocks"]) == found["operators"]
+
+
+def test_inspect_counts_what_pruning_leaves(invoke, model: Path) -> None:
+    def stages(*words: object) -> int:
+        return sum(block["stages"] for block in json.loads(invoke("inspect", model, "--json", *words).stdout)["blocks"])
+
+    assert stages("-r", 1, "-s", 1) < stages("--no-pruning")
+    assert json.loads(invoke("inspect", model, "--json", "--no-pruning").stdout)["pruning"] == {"r": None, "s": None}
+
+
+def test_inspect_prints_a_row_for_each_block(invoke, model: Path) -> None:
+    lines = invoke("inspect", model).stdout.splitlines()
+    assert lines[0].startswith("branches: ")
+    assert lines[1].split()[:4] == ["block", "n", "d", "states"]
+    assert lines[2].split()[0] == "0"
+
+
+def test_zoo_list_and_export(invoke, workdir: Path) -> None:
+    names = invoke("zoo", "list").stdout.split()
+    assert "squeezenet" in names
+    assert json.loads(invoke("zoo", "list", "--json").stdout) == {"networks": names}
+    result = invoke("zoo", "export", "squeezenet")
+    assert (result.exit_code, result.stdout) == (0, "")
+    onnx.checker.check_model(onnx.load(workdir / "squeezenet.onnx"))
+    piped = invoke("zoo", "export", "squeezenet", "-o", "-")
+    assert piped.stdout_bytes == (workdir / "squeezenet.onnx").read_bytes()
+    assert piped.stderr == ""
+
+
+def test_zoo_refuses_what_it_cannot_do(invoke, complains, workdir: Path) -> None:
+    complains(invoke("zoo", "export", "squeeznet"), 2, "squeezenet")
+    complains(invoke("zoo", "export", "squeezenet", "-o", "no/such/f.onnx"), 2, "no/such")
+    assert list(workdir.iterdir()) == []
+
+
+def test_devices_says_what_is_there_and_what_is_missing(invoke) -> None:
+    cpu, cuda = json.loads(invoke("devices", "--json").stdout)["devices"]
+    assert cpu["kind"] == "cpu"
+    assert cpu["cores"] >= 1
+    assert cpu["runtime"]["name"].startswith("onnxruntime")
+    assert cuda["kind"] == "cuda"
+    text = invoke("devices").stdout
+    assert cpu["name"] in text
+    assert cpu["runtime"]["version"] in text
+
+
+def test_devices_names_the_command_that_installs_a_runtime(invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("iosched.cli.devices._version", lambda package: None)
+    monkeypatch.setattr("iosched.cli.devices._gpu_names", lambda: ["NVIDIA H100"])
+    text = invoke("devices").stdout
+    assert "pip install 'iosched[cpu]'" in text
+    assert "pip install 'iosched[cuda]'" in text
+    assert not any(device["usable"] for device in json.loads(invoke("devices", "--json").stdout)["devices"])
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> Path:
+    """A database with two measurements."""
+    path = tmp_path / "measured.sqlite"
+    with ProfileDatabase(path) as database:
+        database.put("one\u2028stage", "some device", summarize([1.0, 2.0, 3.0]))
+        database.put("another stage", "some device", summarize([4.0]))
+    return path
+
+
+def test_profile_stats(invoke, measured: Path) -> None:
+    found = json.loads(invoke("profile", "stats", "--profile-db", measured, "--json").stdout)
+    assert (found["path"], found["measurements"]) == (str(measured), 2)
+    assert [(device["device"], device["samples"]) for device in found["devices"]] == [("some device", 4)]
+    assert "some device" in invoke("profile", "stats", "--profile-db", measured).stdout
+
+
+def test_profile_travels_through_a_pipe(invoke, measured: Path, tmp_path: Path) -> None:
+    lines = invoke("profile", "export", "-", "--profile-db", measured).stdout_bytes
+    other = tmp_path / "other.sqlite"
+    assert invoke("profile", "import", "-", "--profile-db", other, stdin=lines).exit_code == 0
+    assert invoke("profile", "export", "-", "--profile-db", other).stdout_bytes == lines
+
+
+def test_profile_clear_asks_first(invoke, complains, measured: Path) -> None:
+    complains(invoke("profile", "clear", "--profile-db", measured), 2, "--yes")
+    assert invoke("profile", "clear", "--profile-db", measured, "--yes").exit_code == 0
+    assert json.loads(invoke("profile", "stats", "--profile-db", measured, "--json").stdout)["measurements"] == 0
+
+
+def test_profile_refuses_what_is_no_database_or_export(invoke, complains, workdir: Path, measured: Path) -> None:
+    (workdir / "text").write_bytes(b"no database" * 1000)
+    complains(invoke("profile", "stats", "--profile-db", "text"), 2, "text")
+    complains(invoke("profile", "import", "text", "--profile-db", measured), 2, "line 1")
+    complains(invoke("profile", "import", "missing", "--profile-db", measured), 2, "missing")
+    complains(invoke("profile", "import", "-", "--profile-db", measured, stdin=b"\xff\xfe"), 2, "text")
+    complains(invoke("profile", "export", "no/such", "--profile-db", measured), 2, "no folder")
+    complains(invoke("profile", "export", measured, "--profile-db", measured), 2, "overwrite")
