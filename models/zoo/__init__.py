@@ -35,10 +35,10 @@ _ENTRIES = (
     ZooEntry("randwire", "RandWire, four random stages", 120, (1, 3, 224, 224)),
     ZooEntry("nasnet_a", "NASNet-A large", 374, (1, 3, 331, 331)),
     ZooEntry("squeezenet", "SqueezeNet with bypass", 50, (1, 3, 224, 224)),
-    ZooEntry("resnet50", "ResNet-50", 73, (1, 3, 224, 224)),
-    ZooEntry("googlenet", "GoogLeNet (Inception V1)", 83, (1, 3, 224, 224)),
+    ZooEntry("resnet50", "ResNet-50", 57, (1, 3, 224, 224)),
+    ZooEntry("googlenet", "GoogLeNet (Inception V1)", 82, (1, 3, 224, 224)),
     ZooEntry("vgg16", "VGG-16", 22, (1, 3, 224, 224)),
-    ZooEntry("densenet121", "DenseNet-121", 429, (1, 3, 224, 224)),
+    ZooEntry("densenet121", "DenseNet-121", 248, (1, 3, 224, 224)),
 )
 
 

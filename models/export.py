@@ -1,0 +1,242 @@
+"""The way out: the working graph as an ordinary ONNX model that carries its schedule, written at once or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import onnx
+from iosched.models.errors import InvalidModelError, UsageError
+from iosched.models.merging import MERGED_KEY, Merge, merge_convolutions, to_json
+from iosched.models.model import INLINE_NBYTES, SCHEDULE_KEY, Model
+from iosched.models.wiring import reads
+from onnx import TensorProto, numpy_helper
+
+VERSION_KEY = "io.iosched.version"
+"""Model metadata: the version of iosched that wrote the model."""
+
+_PREFIX = "io.iosched."
+_METADATA_IR_VERSION = 10  # node metadata exists since then
+_INLINE_LIMIT_NBYTES = 1_900_000_000  # protobuf ends at 2 GiB
+_ALIGNMENT = 4096  # so that runtimes can map single tensors
+_CHUNK_NBYTES = 2**24
+
+
+@dataclass(frozen=True)
+class NodeNote:
+    """Where an operator stands in its schedule, and what its stage takes."""
+
+    block: int
+    stage: int
+    group: int
+    strategy: str
+    latency_us: float | None
+
+    def items(self) -> Iterator[tuple[str, str]]:
+        """Metadata keys and values; an unknown latency is left out."""
+        yield "block", str(self.block)
+        yield "stage", str(self.stage)
+        yield "group", str(self.group)
+        yield "strategy", self.strategy
+        if self.latency_us is not None:
+            yield "latency_us", f"{self.latency_us:.3f}"
+
+
+def annotate(
+    model: Model,
+    *,
+    order: Sequence[str],
+    notes: Mapping[str, NodeNote],
+    merges: Sequence[tuple[str, ...]],
+    schedule_json: str,
+    version: str,
+) -> onnx.ModelProto:
+    """The model with its schedule inside: nodes in schedule order, merged operators as real merged convolutions.
+
+    Args:
+        model: left as it is.
+        order: every operator, in the order in which the schedule runs them.
+        notes: for operators by name, what to say at each of their nodes.
+        merges: sets of operators, each to become one convolution followed by a Split.
+        schedule_json: goes into the model's metadata, with `version`.
+
+    Returns:
+        The proto. Its large initializers still lie in `model.weights`, which `write_model` takes beside it; those of
+        merged convolutions are inside.
+
+    Raises:
+        ValueError: a merge is not exact, or `order` names an operator that is not there.
+    """
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    proto.ir_version = max(proto.ir_version, _METADATA_IR_VERSION)
+    weights = dict(model.weights)
+    owner = {node: name for name in order for node in model.graph.by_name[name].nodes}
+    found: list[Merge] = []
+    for names in merges:
+        merge, nodes = merge_convolutions(proto, weights, [model.graph.by_name[name] for name in names])
+        owner.update((node.output[0], names[0]) for node in nodes)
+        found.append(merge)
+    _sort(proto.graph, owner, {name: index for index, name in enumerate(order)})
+    _write_notes(proto.graph, owner, notes)
+    _refresh_initializers(proto.graph, weights)
+    _write_metadata(proto, found, schedule_json, version)
+    return proto
+
+
+def write_model(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], destination: Path | None) -> bytes | None:
+    """Write a model whose large initializers lie in `weights`; return its bytes where `destination` is None.
+
+    Above 1.9 GB the weights go to NAME.data beside the model, tensor by tensor. Files appear whole or not at all.
+
+    Raises:
+        UsageError: the model is too large for one piece of bytes.
+        InvalidModelError: an initializer is not in `weights`.
+        OSError: the files cannot be written.
+    """
+    missing = [tensor.name for tensor in proto.graph.initializer if _outside(tensor) and tensor.name not in weights]
+    if missing:
+        raise InvalidModelError(f"the weights of {missing[0]!r} are missing.")
+    outside = sum(weights[tensor.name].nbytes for tensor in proto.graph.initializer if _outside(tensor))
+    total = outside + proto.ByteSize()
+    if total <= _INLINE_LIMIT_NBYTES:
+        payload: bytes = _inlined(proto, weights).SerializeToString()
+        if destination is None:
+            return payload
+        with _temporary(destination) as file:
+            file.write(payload)
+        return None
+    if destination is None:
+        raise UsageError(
+            f"the model has {total / 1e9:.1f} GB of weights, too much for one ONNX stream; write it to a file instead."
+        )
+    _write_external(proto, weights, destination)
+    return None
+
+
+def _sort(graph: onnx.GraphProto, owner: Mapping[str, str], rank: Mapping[str, int]) -> None:
+    """Nodes in the operators' order; a node of no operator, and whatever would come too early, where it first can.
+
+    Depth-first from the order: a node is placed after everything that it reads. O(nodes + edges).
+    """
+    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in graph.node]
+    producer = {name: index for index, node in enumerate(nodes) for name in node.output if name}
+    last = len(rank)
+    wanted = sorted(range(len(nodes)), key=lambda i: (rank.get(owner.get(_name(nodes[i]), ""), last), i))
+    placed: dict[int, None] = {}
+    for index in wanted:
+        _place(index, nodes, producer, placed)
+    del graph.node[:]
+    graph.node.extend(nodes[index] for index in placed)
+
+
+def _place(index: int, nodes: Sequence[onnx.NodeProto], producer: Mapping[str, int], placed: dict[int, None]) -> None:
+    stack = [index]
+    while stack:
+        top = stack[-1]
+        waiting = [producer[name] for name in reads(nodes[top]) if name in producer and producer[name] not in placed]
+        if waiting:
+            stack.extend(reversed(waiting))
+            continue
+        placed.setdefault(stack.pop())
+
+
+def _name(node: onnx.NodeProto) -> str:
+    return next((name for name in node.output if name), "")
+
+
+def _write_notes(graph: onnx.GraphProto, owner: Mapping[str, str], notes: Mapping[str, NodeNote]) -> None:
+    for node in graph.node:
+        kept = [(item.key, item.value) for item in node.metadata_props if not item.key.startswith(_PREFIX)]
+        note = notes.get(owner.get(_name(node), ""))
+        ours = [(_PREFIX + key, value) for key, value in note.items()] if note is not None else []
+        del node.metadata_props[:]
+        for key, value in (*kept, *ours):
+            node.metadata_props.add(key=key, value=value)
+
+
+def _refresh_initializers(graph: onnx.GraphProto, weights: Mapping[str, np.ndarray]) -> None:
+    """One initializer for each of `weights`; those that stay are not touched."""
+    kept = [tensor for tensor in graph.initializer if tensor.name in weights]
+    known = {tensor.name for tensor in kept}
+    fresh = [numpy_helper.from_array(array, name) for name, array in weights.items() if name not in known]
+    copies = [TensorProto.FromString(tensor.SerializeToString()) for tensor in kept]
+    del graph.initializer[:]
+    graph.initializer.extend([*copies, *fresh])
+
+
+def _write_metadata(proto: onnx.ModelProto, merges: Sequence[Merge], schedule_json: str, version: str) -> None:
+    kept = [(item.key, item.value) for item in proto.metadata_props if not item.key.startswith(_PREFIX)]
+    ours = [(SCHEDULE_KEY, schedule_json), (VERSION_KEY, version)]
+    if merges:
+        ours.append((MERGED_KEY, to_json(merges)))
+    del proto.metadata_props[:]
+    for key, value in (*kept, *ours):
+        proto.metadata_props.add(key=key, value=value)
+
+
+def _outside(tensor: TensorProto) -> bool:
+    return bool(tensor.data_location == TensorProto.EXTERNAL)
+
+
+def _inlined(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> onnx.ModelProto:
+    whole = onnx.ModelProto()
+    whole.CopyFrom(proto)
+    for tensor in whole.graph.initializer:
+        if _outside(tensor):
+            del tensor.external_data[:]
+            tensor.ClearField("data_location")
+            tensor.raw_data = b"".join(_chunks(weights[tensor.name]))
+    return whole
+
+
+def _write_external(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], destination: Path) -> None:
+    """The weights first, so that the model never stands without them."""
+    beside = destination.with_name(f"{destination.name}.data")
+    whole = onnx.ModelProto()
+    whole.CopyFrom(proto)
+    with _temporary(destination) as file, _temporary(beside) as data:
+        for tensor in whole.graph.initializer:
+            if _outside(tensor):
+                _append(tensor, weights[tensor.name], data, beside.name)
+            elif len(tensor.raw_data) > INLINE_NBYTES:
+                _append(tensor, np.frombuffer(tensor.raw_data, np.uint8), data, beside.name)
+        file.write(whole.SerializeToString())
+
+
+def _append(tensor: TensorProto, array: np.ndarray, data: BinaryIO, location: str) -> None:
+    offset = -(-data.tell() // _ALIGNMENT) * _ALIGNMENT
+    data.seek(offset)
+    for chunk in _chunks(array):
+        data.write(chunk)
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    del tensor.external_data[:]
+    for key, value in (("location", location), ("offset", str(offset)), ("length", str(data.tell() - offset))):
+        tensor.external_data.add(key=key, value=value)
+
+
+def _chunks(array: np.ndarray) -> Iterable[bytes]:
+    """The array's bytes as ONNX stores them: C order, little endian."""
+    flat = array.reshape(-1)
+    step = max(_CHUNK_NBYTES // max(array.itemsize, 1), 1)
+    little = array.dtype.newbyteorder("<")
+    for begin in range(0, flat.size, step):
+        yield flat[begin : begin + step].astype(little, copy=False).tobytes()
+
+
+@contextmanager
+def _temporary(destination: Path) -> Iterator[BinaryIO]:
+    """A file beside `destination` that takes its name at the end, or vanishes on any failure, Ctrl-C included."""
+    path = destination.with_name(f".{destination.name}.{os.getpid()}.tmp")
+    try:
+        with path.open("xb") as file:
+            yield file
+        path.replace(destination)
+    finally:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,99 @@
+"""The onnx wheel's `light_*` models with seeded random weights.
+
+As shipped, their weights are constants, so every class gets the same probability and a wrong schedule passes unseen.
+"""
+
+from __future__ import annotations
+
+import zlib
+from functools import cache
+from math import prod, sqrt
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+NAMES = (
+    "bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet", "vgg19",
+    "zfnet512",
+)  # fmt: skip
+_FOLDER = Path(onnx.__file__).parent / "backend/test/data/light"
+
+
+def light_model(name: str) -> onnx.ModelProto:
+    """Model `name` (with or without "light_") with He-initialised weights and its logits as output, the same each time.
+
+    A final Softmax, which saturates, is left out: its input becomes the output, in which errors show.
+    """
+    return onnx.ModelProto.FromString(_built(name.removeprefix("light_")))
+
+
+def save_light_model(name: str, folder: Path) -> Path:
+    """`light_model(name)` as a file in `folder`."""
+    path = folder / f"light_{name.removeprefix('light_')}.onnx"
+    path.write_bytes(_built(name.removeprefix("light_")))
+    return path
+
+
+@cache
+def _built(name: str) -> bytes:
+    model = onnx.load(_FOLDER / f"light_{name}.onnx")
+    graph = model.graph
+    known = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    shapes = _constant_shapes(graph, known)
+    roles = _roles(graph)
+    random = np.random.default_rng(zlib.crc32(name.encode()))
+    for tensor in [*shapes]:
+        array = _weight(random, roles.get(tensor, ("", 0)), shapes[tensor])
+        graph.initializer.append(numpy_helper.from_array(array, tensor))
+    kept = [node for node in graph.node if node.output[0] not in shapes]
+    del graph.node[:]
+    graph.node.extend(kept)
+    _expose_logits(graph)
+    _drop_unread(graph)
+    return model.SerializeToString()
+
+
+def _constant_shapes(graph: onnx.GraphProto, known: dict[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
+    """Weights that a ConstantOfShape node makes, with their shapes."""
+    return {
+        node.output[0]: tuple(int(size) for size in known[node.input[0]])
+        for node in graph.node
+        if node.op_type == "ConstantOfShape"
+    }
+
+
+def _roles(graph: onnx.GraphProto) -> dict[str, tuple[str, int]]:
+    """For every tensor the operator that reads it, and at which place."""
+    return {name: (node.op_type, place) for node in graph.node for place, name in enumerate(node.input)}
+
+
+def _weight(random: np.random.Generator, role: tuple[str, int], shape: tuple[int, ...]) -> np.ndarray:
+    values = random.standard_normal(shape, dtype=np.float32)
+    if role in (("Conv", 1), ("Gemm", 1), ("MatMul", 1), ("Reshape", 0)):
+        return values * np.float32(sqrt(2 / max(prod(shape[1:]), 1)))
+    if role == ("BatchNormalization", 4):
+        return 1 + np.abs(values) * np.float32(0.1)
+    if role in (("BatchNormalization", 1), ("Mul", 0), ("Mul", 1)):
+        return 1 + values * np.float32(0.1)
+    return values * np.float32(0.05)
+
+
+def _expose_logits(graph: onnx.GraphProto) -> None:
+    last = next(node for node in graph.node if node.output[0] == graph.output[0].name)
+    if last.op_type != "Softmax":
+        return
+    graph.node.remove(last)
+    dims = [dim.dim_value for dim in graph.output[0].type.tensor_type.shape.dim]
+    del graph.output[:]
+    graph.output.append(helper.make_tensor_value_info(last.input[0], TensorProto.FLOAT, dims))
+
+
+def _drop_unread(graph: onnx.GraphProto) -> None:
+    read = {name for node in graph.node for name in node.input}
+    tensors = [tensor for tensor in graph.initializer if tensor.name in read]
+    inputs = [info for info in graph.input if info.name in read]
+    del graph.initializer[:], graph.input[:]
+    graph.initializer.extend(tensors)
+    graph.input.extend(inputs)

@@ -1,0 +1,158 @@
+"""The benchmark networks are the measured ones: counts, shapes and edges as their authors published them."""
+
+from collections import Counter
+from functools import cache
+from math import prod
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from iosched.models import zoo
+from iosched.models.errors import UsageError
+from iosched.models.load import load_model
+from iosched.models.zoo import randwire
+
+# Nodes by type; multiply-accumulates of the convolutions in units of 1e9; published total in the same unit.
+_PUBLISHED = {
+    "squeezenet": (
+        {"Conv": 30, "Relu": 30, "Concat": 8, "Add": 8, "MaxPool": 3, "GlobalAveragePool": 1}, 1.18710016, 1.2297,
+    ),
+    "inception_v3": (
+        {"Conv": 94, "Relu": 94, "Concat": 11, "AveragePool": 9, "MaxPool": 4, "GlobalAveragePool": 1},
+        5.711168096, 5.7863,
+    ),
+    "nasnet_a": (
+        {"Conv": 488, "Relu": 268, "Add": 113, "AveragePool": 62, "Concat": 29, "MaxPool": 8, "GlobalAveragePool": 1},
+        22.18445853, 23.1204,
+    ),
+    "randwire": ({"Conv": 226, "Relu": 113, "Add": 141, "Concat": 1, "GlobalAveragePool": 1}, 7.821761024, 8.0671),
+}  # fmt: skip
+_OUTPUTS = {"squeezenet": 1000, "inception_v3": 2048, "nasnet_a": 3360, "randwire": 1280}
+
+
+@cache
+def _built(name: str) -> onnx.ModelProto:
+    return zoo.build(name)
+
+
+@cache
+def _shapes(name: str) -> dict[str, tuple[int, ...]]:
+    graph = onnx.shape_inference.infer_shapes(_built(name), strict_mode=True).graph
+    infos = [*graph.input, *graph.value_info, *graph.output]
+    return {info.name: tuple(dim.dim_value for dim in info.type.tensor_type.shape.dim) for info in infos}
+
+
+def _run(model: onnx.ModelProto, name: str) -> np.ndarray:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 2
+    image = np.random.default_rng(0).standard_normal(zoo.describe(name).input_shape, dtype=np.float32)
+    return ort.InferenceSession(model.SerializeToString(), options).run(None, {"input": image})[0]
+
+
+@pytest.mark.parametrize("name", _PUBLISHED)
+def test_nodes_and_work_are_the_published_ones(name: str) -> None:
+    model, (nodes, gmacs, published) = _built(name), _PUBLISHED[name]
+    weights = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
+    macs = sum(
+        prod(_shapes(name)[node.output[0]]) * prod(weights[node.input[1]][1:])
+        for node in model.graph.node
+        if node.op_type == "Conv"
+    )
+    assert Counter(node.op_type for node in model.graph.node) == nodes
+    assert macs / 1e9 == pytest.approx(gmacs, rel=1e-9)
+    assert macs / 1e9 == pytest.approx(published, rel=0.05)  # the published total counts biases and sums too
+
+
+@pytest.mark.parametrize("name", zoo.names())
+def test_is_valid_onnx_of_the_promised_shape(name: str) -> None:
+    model = _built(name)
+    onnx.checker.check_model(model)
+    assert (model.ir_version, model.opset_import[0].version) == (10, 17)
+    assert [tensor.name for tensor in model.graph.input] == ["input"]
+    assert _shapes(name)["input"] == zoo.describe(name).input_shape
+    assert [tensor.name for tensor in model.graph.output] == ["output"]
+    assert _shapes(name)["output"] == ((1, _OUTPUTS[name], 1, 1) if name in _OUTPUTS else (1, 1000))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", zoo.names())
+def test_outputs_are_finite_and_different_from_each_other(name: str) -> None:
+    output = _run(_built(name), name)
+    assert np.isfinite(output).all()
+    assert 1e-2 < output.std() < 1e2
+    assert len(np.unique(output)) > output.size // 2
+
+
+@pytest.mark.parametrize("name", ["squeezenet", "googlenet"])
+def test_builds_the_same_bits_every_time(name: str) -> None:
+    assert zoo.build(name).SerializeToString() == _built(name).SerializeToString()
+
+
+def test_networks_do_not_share_weights() -> None:
+    first = {name: _built(name).graph.initializer[0].raw_data[:16] for name in ("resnet50", "googlenet")}
+    assert first["resnet50"] != first["googlenet"]
+
+
+def test_average_pooling_counts_its_padding() -> None:
+    pools = [
+        node
+        for name in ("inception_v3", "nasnet_a")
+        for node in _built(name).graph.node
+        if node.op_type == "AveragePool"
+    ]
+    assert all(any(a.name == "count_include_pad" and a.i == 1 for a in pool.attribute) for pool in pools)
+
+
+def test_randwire_stages_are_watts_strogatz_graphs() -> None:
+    wirings = randwire.wirings()
+    assert [len(wiring) for wiring in wirings] == [16, 32, 32, 32]
+    assert [sum(map(len, wiring)) for wiring in wirings] == [32, 64, 64, 64]  # n nodes of 4 neighbours: 2 n edges
+    for wiring in wirings:
+        assert all(len(set(before)) == len(before) and max(before, default=-1) < n for n, before in enumerate(wiring))
+
+
+def test_randwire_stages_are_connected() -> None:
+    for wiring in randwire.wirings():
+        reached, frontier = {0}, [0]
+        neighbours = {
+            n: {*before, *(m for m, other in enumerate(wiring) if n in other)} for n, before in enumerate(wiring)
+        }
+        while frontier:
+            fresh = neighbours[frontier.pop()] - reached
+            reached |= fresh
+            frontier += fresh
+        assert reached == set(range(len(wiring)))
+
+
+def test_every_name_is_described_without_building() -> None:
+    assert zoo.names()[:4] == ("inception_v3", "randwire", "nasnet_a", "squeezenet")
+    assert {name: zoo.describe(name).operators for name in zoo.names()[:4]} == {
+        "inception_v3": 119, "randwire": 120, "nasnet_a": 374, "squeezenet": 50,
+    }  # fmt: skip
+
+
+def test_an_unknown_name_gets_the_nearest_one() -> None:
+    with pytest.raises(UsageError, match="did you mean squeezenet"):
+        zoo.build("sqeezenet")
+    with pytest.raises(UsageError, match="there are inception_v3"):
+        zoo.describe("qqqq")
+
+
+@pytest.mark.parametrize("name", ["inception_v3", "randwire", "nasnet_a", "squeezenet", "googlenet"])
+def test_operators_are_counted_as_in_the_thesis(name: str) -> None:
+    model = load_model(_built(name).SerializeToString(), name=name)
+    assert len(model.graph.operators) == zoo.describe(name).operators
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["resnet50", "vgg16", "densenet121"])
+def test_operators_of_the_controls_are_counted_as_described(name: str) -> None:
+    model = load_model(_built(name).SerializeToString(), name=name)
+    assert len(model.graph.operators) == zoo.describe(name).operators
+
+
+def test_edges_between_operators_are_the_published_ones() -> None:
+    # Edges from the input and from one block to the next included.
+    graph = load_model(_built("squeezenet").SerializeToString()).graph
+    assert sum(len(operator.inputs) for operator in graph.operators) == 66
