@@ -28,7 +28,7 @@ from iosched.models.normalize import (
     sort_nodes,
 )
 from iosched.models.operators import computation_graph
-from iosched.models.shapes import forget_inferred, infer_shapes, tensor_specs
+from iosched.models.shapes import forget_inferred, infer_shapes, leaves_doubt, tensor_specs
 from iosched.models.source import MIN_IR_VERSION, describe, read_proto
 from iosched.models.wiring import standard_opset
 
@@ -118,4 +118,7 @@ def _infer(proto: onnx.ModelProto, weights: dict[str, np.ndarray], binding: Bind
     name_nodes(proto.graph)
     check_reshapes(proto.graph, weights)
     forget_inferred(proto, {}, keep_shapes=True)
-    return infer_shapes(proto)
+    inferred = infer_shapes(proto)
+    if leaves_doubt(inferred.graph, weights):
+        infer_shapes(proto, strict=True)
+    return inferred

@@ -30,7 +30,7 @@ def inline_functions(proto: onnx.ModelProto) -> None:
         return
     try:
         inlined = onnx.inliner.inline_local_functions(proto)
-    except (RuntimeError, ValueError) as error:
+    except (onnx.checker.ValidationError, RuntimeError, ValueError) as error:
         raise InvalidModelError(f"a function of the model cannot be inlined: {str(error).splitlines()[0]}") from error
     proto.CopyFrom(inlined)
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from iosched.models.errors import InvalidModelError
 from iosched.models.graph import TensorSpec
-from iosched.models.wiring import is_standard
+from iosched.models.wiring import is_standard, writes
 from onnx import TypeProto
 from onnx.helper import tensor_dtype_to_np_dtype
 
@@ -25,6 +25,16 @@ def infer_shapes(proto: onnx.ModelProto, *, strict: bool = False) -> onnx.ModelP
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise InvalidModelError(f"shapes do not fit together: {' '.join(lines[:2])[:300]}") from error
     return inferred
+
+
+def leaves_doubt(graph: onnx.GraphProto, weights: Mapping[str, np.ndarray]) -> bool:
+    """Whether a standard node has static inputs and an unknown result: shapes depend on data, or contradict."""
+    specs = tensor_specs(graph)
+    static = weights.keys() | {name for name, spec in specs.items() if spec.shape is not None}
+    return any(
+        is_standard(node) and static.issuperset(filter(None, node.input)) and not static.issuperset(writes(node))
+        for node in graph.node
+    )
 
 
 def tensor_specs(graph: onnx.GraphProto) -> dict[str, TensorSpec]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.descriptor import FieldDescriptor  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 from iosched.models.errors import InvalidModelError
 
 MAX_IR_VERSION = min(13, onnx.IR_VERSION)
@@ -34,6 +36,7 @@ def read_proto(source: Path | bytes) -> onnx.ModelProto:
     if not data:
         raise InvalidModelError(f"{label} is empty.\nGive an ONNX model.")
     proto = _parse(data, label)
+    _check_text(proto, label)
     _check_versions(proto, label)
     if not proto.graph.node:
         raise InvalidModelError(f"{label} has a graph without nodes: there is nothing to run.")
@@ -47,6 +50,8 @@ def describe(source: Path | bytes) -> str:
 
 def _read_file(path: Path) -> bytes:
     try:
+        if "\0" in str(path):
+            raise InvalidModelError(f"{str(path)!r} cannot be read: no path holds a null character.")
         if path.is_dir():
             raise InvalidModelError(f"{path} is a folder.\nGive the path of an ONNX file in it.")
         if not path.exists():
@@ -73,6 +78,37 @@ def _parse(data: bytes, label: str) -> onnx.ModelProto:
     if not proto.HasField("graph") or not proto.ir_version:
         raise InvalidModelError(f"{label} is not an ONNX model: {_guess(data)}.")
     return proto
+
+
+def _check_text(proto: onnx.ModelProto, label: str) -> None:
+    try:
+        valid = _is_text_valid(proto)
+    except UnicodeDecodeError:
+        valid = False
+    if not valid:
+        raise InvalidModelError(f"{label} is damaged: names in it are not UTF-8 text.\nFetch or export it again.")
+
+
+def _is_text_valid(message: Message) -> bool:
+    """Whether every name in a message is UTF-8; protobuf does not check, and hands out bytes or fails later."""
+    if isinstance(message, onnx.TensorProto):
+        # Listing its fields would copy the payload.
+        fields = [("name", message.name), ("external_data", message.external_data)]
+    else:
+        fields = [(field.name, value) for field, value in message.ListFields() if _holds_text(field)]
+    return all(_is_value_valid(value) for name, value in fields if name != "doc_string")
+
+
+def _holds_text(field: FieldDescriptor) -> bool:
+    return field.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_MESSAGE)
+
+
+def _is_value_valid(value: object) -> bool:
+    if isinstance(value, str | bytes):
+        return isinstance(value, str)
+    if isinstance(value, Message):
+        return _is_text_valid(value)
+    return all(_is_value_valid(item) for item in value) if isinstance(value, Iterable) else True
 
 
 def _guess(data: bytes) -> str:

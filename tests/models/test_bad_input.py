@@ -1,0 +1,200 @@
+"""Every way a file can be no model ends in a short message that names the cause and the way out."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from import_helpers import FLOAT, data, model_of, weight
+from iosched.models.errors import InvalidModelError, UsageError
+from iosched.models.load import load_model
+from onnx import TensorProto, helper
+
+node = helper.make_node
+RELU = [node("Relu", ["x"], ["y"])]
+CONV = [node("Conv", ["x", "w"], ["y"])]
+
+
+def relu(shape: list[int | str | None]) -> bytes:
+    return data(model_of(RELU, {"x": shape}, ["y"]))
+
+
+def refused(source: Path | bytes, *words: str, error: type[Exception] = InvalidModelError, **bindings: object) -> None:
+    with pytest.raises(error) as caught:
+        load_model(source, **bindings)  # type: ignore[arg-type]
+    message = str(caught.value)
+    assert len(message.splitlines()) <= 4, message
+    for word in words:
+        assert word in message, message
+
+
+def test_files_that_are_no_model(tmp_path: Path):
+    good = data(model_of(CONV, {"x": [1, 3, 8, 8]}, ["y"], {"w": weight(64, 3, 3, 3)}))
+    contents = {
+        "empty": (b"", "empty"),
+        "truncated": (good[: len(good) // 2], "truncated"),
+        "random": (np.random.default_rng(5).bytes(5000), "not an ONNX model"),
+        "text": (b"hello, I am no model\n" * 20, "text file"),
+        "lfs": (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "git lfs pull"),
+        "zip": (b"PK\x03\x04" + bytes(100), "torch.onnx.export"),
+    }
+    for name, (content, word) in contents.items():
+        path = tmp_path / f"{name}.onnx"
+        path.write_bytes(content)
+        refused(path, str(path), word)
+        refused(content, "the model given as bytes", word)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_damaged_bytes_are_refused_or_loaded_but_never_crash(seed: int):
+    random = np.random.default_rng(seed)
+    good = bytearray(data(model_of(CONV, {"x": [1, 3, 8, 8]}, ["y"], {"w": weight(4, 3, 3, 3)})))
+    for _ in range(40):
+        broken = bytearray(good)
+        for position in random.integers(0, len(good), 3):
+            broken[position] = random.integers(0, 256)
+        try:
+            load_model(bytes(broken))
+        except (InvalidModelError, UsageError) as error:
+            assert len(str(error).splitlines()) <= 4, error  # noqa: PT017
+
+
+def test_paths_that_are_no_file(tmp_path: Path):
+    refused(tmp_path, "folder")
+    refused(tmp_path / "missing.onnx", "does not exist")
+    refused(Path("/dev/zero"), "no regular file")
+    refused(Path("bad\0name"), "cannot be read")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_without_permission(tmp_path: Path):
+    path = tmp_path / "secret.onnx"
+    path.write_bytes(relu([3]))
+    path.chmod(0)
+    refused(path, "cannot be read", "ermission")
+
+
+def test_broken_graphs():
+    cycle = [node("Add", ["x", "b"], ["a"]), node("Relu", ["a"], ["b"]), node("Relu", ["a"], ["y"])]
+    refused(data(model_of(cycle, {"x": [3]}, ["y"])), "cycle", "'a'")
+    refused(data(model_of(CONV, {"x": [1, 3, 8, 8]}, ["y"])), "'w'", "no initializer")
+    refused(data(model_of([*RELU, *RELU], {"x": [3]}, ["y"])), "'y'", "twice")
+    refused(data(model_of(RELU, {"x": [3]}, ["y", "y"])), "'y'", "twice")
+    refused(data(model_of(RELU, {"x": [3]}, ["y", "lost"])), "'lost'", "no node")
+    refused(data(model_of([], {"x": [3]}, [])), "without nodes")
+    refused(data(model_of(RELU, {"x": [3]}, [])), "no output")
+    refused(data(model_of(RELU, {"x": [3]}, ["x"])), "nothing to run")
+    refused(data(model_of([node("Relu", ["x"], ["x"])], {"x": [3]}, ["x"])), "'x'")
+
+
+def test_unknown_operators():
+    stranger = node("Magic", ["x"], ["y"], domain="org.strange")
+    refused(data(model_of([stranger], {"x": [3]}, ["y"], domains=["org.strange"])), "org.strange::Magic", "'y'")
+    refused(data(model_of([node("Magic", ["x"], ["y"])], {"x": [3]}, ["y"])), "Magic", "opset 17")
+    refused(data(model_of([node("Gelu", ["x"], ["y"])], {"x": [3]}, ["y"], opset=17)), "Gelu", "opset 17")
+    refused(data(model_of([node("Relu", ["x"], ["y"], slope=1)], {"x": [3]}, ["y"])), "slope")
+    refused(data(model_of([node("Conv", ["x"], ["y"])], {"x": [3]}, ["y"])), "Conv")
+
+
+def test_versions_that_no_runtime_reads():
+    refused(data(model_of(RELU, {"x": [3]}, ["y"], ir_version=14)), "IR version 14", "13")
+    refused(data(model_of(RELU, {"x": [3]}, ["y"], opset=27)), "opset 27", "26")
+    headless = model_of(RELU, {"x": [3]}, ["y"])
+    del headless.opset_import[:]
+    refused(data(headless), "no opset")
+
+
+def test_shapes_that_contradict_each_other():
+    refused(data(model_of([node("MatMul", ["x", "w"], ["y"])], {"x": [2, 3]}, ["y"], {"w": weight(4, 5)})), "shapes")
+    bad = [node("Reshape", ["x", "s"], ["y"])]
+    refused(data(model_of(bad, {"x": [2, 3]}, ["y"], {"s": np.array([7])})), "Reshape", "'y'")
+
+
+def test_broken_weights():
+    model = model_of(CONV, {"x": [1, 3, 8, 8]}, ["y"], {"w": weight(4, 3, 3, 3)})
+    for change in ({"raw_data": b"1234"}, {"dims": [4, 3, 3, -3]}, {"data_type": 99}, {"data_type": TensorProto.INT64}):
+        broken = onnx.ModelProto()
+        broken.CopyFrom(model)
+        tensor = broken.graph.initializer[0]
+        for field, value in change.items():
+            tensor.ClearField(field)
+            tensor.MergeFrom(TensorProto(**{field: value}))
+        refused(data(broken), "'w'")
+
+
+def external(tmp_path: Path, **fields: str) -> Path:
+    model = model_of(CONV, {"x": [1, 3, 8, 8]}, ["y"], {"w": weight(4, 3, 3, 3)})
+    tensor = model.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in fields.items():
+        tensor.external_data.add(key=key, value=value)
+    folder = tmp_path / "models"
+    folder.mkdir(exist_ok=True)
+    (tmp_path / "outside.data").write_bytes(bytes(432))
+    (folder / "good.data").write_bytes(bytes(432))
+    (folder / "short.data").write_bytes(bytes(100))
+    path = folder / "net.onnx"
+    path.write_bytes(data(model))
+    return path
+
+
+def test_external_weights_stay_in_the_folder_and_are_complete(tmp_path: Path):
+    assert load_model(external(tmp_path, location="good.data")).weights["w"].shape == (4, 3, 3, 3)
+    for location in ("../outside.data", str(tmp_path / "outside.data"), "", "x/../../outside.data"):
+        refused(external(tmp_path, location=location), "outside the model's folder")
+    (tmp_path / "models/link.data").symlink_to(tmp_path / "outside.data")
+    refused(external(tmp_path, location="link.data"), "outside the model's folder")
+    refused(external(tmp_path, location="gone.data"), "is missing")
+    refused(external(tmp_path, location="short.data"), "too short")
+    refused(external(tmp_path, location="good.data", offset="4"), "too short")
+    refused(external(tmp_path, location="good.data", offset="-4"), "offset")
+    refused(external(tmp_path, location="good.data", length="12"), "12 bytes")
+    refused(external(tmp_path, location="good.data").read_bytes(), "Give the model's path")
+
+
+def test_dynamic_dimensions_must_be_bound():
+    refused(relu(["N", 3, None]), "x=Nx3x?", "--input-shape x=1x3x1", "--batch-size")
+    refused(relu(["N", 3, "H"]), "x=2x3xH", batch_size=2)
+    refused(data(model_of(RELU, {"x": None}, ["y"])), "x=?", "--input-shape x=1x3x224x224")
+    refused(relu([2, 0]), "size zero", "'x'")
+
+
+def test_bindings_must_fit():
+    def wrong(shape: list[int | str | None], *words: str, **bindings: object) -> None:
+        refused(relu(shape), *words, error=UsageError, **bindings)
+
+    wrong(["N", 3], "no input 'xx'", "'x'", input_shapes={"xx": (1, 3)})
+    wrong(["N", 3], "2 dimensions", input_shapes={"x": (1, 3, 3)})
+    wrong(["N", 3], "dimension 3 is fixed", input_shapes={"x": (1, 4)})
+    wrong(["N", "N"], "'N' is bound to 1", input_shapes={"x": (1, 4)})
+    wrong(["N", 3], "not positive", input_shapes={"x": (-1, 3)})
+    wrong(["N", 3], "not positive", batch_size=0)
+    wrong(["N", 3], "not positive", batch_size=-2)
+    two = data(model_of([node("MatMul", ["a", "b"], ["y"])], {"a": [2, 3], "b": [3, 4]}, ["y"]))
+    refused(two, "2, 3", error=UsageError, batch_size=8)
+
+
+def test_a_node_that_fixes_the_batch_is_named():
+    nodes = [node("Concat", ["x", "k"], ["c"], axis=1), node("Relu", ["c"], ["y"])]
+    proto = model_of(nodes, {"x": [1, 3]}, ["y"], {"k": weight(1, 3)})
+    refused(data(proto), "fixes the batch at 1", "Concat", batch_size=4)
+
+
+def test_a_function_that_calls_itself():
+    body = [node("Loop", ["a"], ["b"], domain="local")]
+    function = helper.make_function("local", "Loop", ["a"], ["b"], body, [helper.make_opsetid("local", 1)])
+    proto = model_of([node("Loop", ["x"], ["y"], domain="local")], {"x": [3]}, ["y"], domains=["local"])
+    proto.functions.append(function)
+    refused(data(proto))
+
+
+def test_a_graph_input_that_is_no_tensor_needs_no_shape():
+    proto = model_of([node("ConcatFromSequence", ["s"], ["y"], axis=0)], {}, ["y"])
+    proto.graph.input.append(helper.make_tensor_sequence_value_info("s", FLOAT, [2]))
+    model = load_model(data(proto))
+    assert model.graph.inputs[0].dtype == "seq(tensor(float32))"
+    assert model.bindings == {}
