@@ -84,11 +84,13 @@ def output_views(plan: ExecutionPlan) -> tuple[View, ...]:
     """The graph outputs, each seen whole, in the order of `run`'s result.
 
     Raises:
-        ValueError: if the plan tells neither `outputs` nor the shape of one of them.
+        ValueError: if `outputs` leaves out an OUTPUT buffer, or there is no `outputs` and no task sees one whole.
     """
-    if plan.outputs:
-        return plan.outputs
     size = {buffer.name: buffer.nbytes for buffer in plan.buffers if buffer.space is Space.OUTPUT}
+    if plan.outputs:
+        if left_out := size.keys() - {view.buffer for view in plan.outputs}:
+            raise ValueError(f"the plan's outputs leave out {min(left_out)!r}")
+        return plan.outputs
     whole = _whole_views((view for task in tasks_of(plan) for view in (*task.writes, *task.reads)), size)
     if unknown := [name for name in size if name not in whole]:
         raise ValueError(f"the plan does not tell the shape of its output {unknown[0]!r}")

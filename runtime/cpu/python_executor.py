@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ from iosched.runtime.order import happens_before
 from iosched.runtime.plan import ExecutionPlan, Space, Task, View
 
 if TYPE_CHECKING:
-    from onnxruntime import InferenceSession, OrtValue, SessionOptions
+    from onnxruntime import InferenceSession, IOBinding, OrtValue, SessionOptions
 
 
 class PythonRuntime:
@@ -219,11 +219,13 @@ class PythonExecutor:
         arrays = {v.buffer: a for v, a in zip(self._inputs, checked_inputs(self._inputs, inputs), strict=True)}
         outputs = {v.buffer: output_array(v) for v in self._outputs if self._space(v) is Space.OUTPUT}
         memory = {name: array.reshape(-1).view(np.uint8) for name, array in outputs.items()}
-        memory |= {name: _as_bytes(array) for name, array in arrays.items() if array.dtype.kind not in "OUS"}
+        numbers = {name: array for name, array in arrays.items() if array.dtype.kind not in "OUS"}
+        memory |= {name: _as_bytes(array) for name, array in numbers.items()}
         for buffer in self._plan.buffers:
             if buffer.space is Space.ARENA:
                 memory[buffer.name] = self._arena[buffer.offset : buffer.offset + buffer.nbytes]
-        return _Values(self._runtime.onnxruntime.OrtValue, memory, arrays, outputs, {}, {}, {})
+        texts = {name: array.astype(np.object_) for name, array in arrays.items() if name not in numbers}
+        return _Values(self._runtime.onnxruntime.OrtValue, memory, texts, outputs, {}, {})
 
     def _space(self, view: View) -> Space:
         return self._buffers[view.buffer].space
@@ -257,87 +259,80 @@ class PythonExecutor:
             np.copyto(values.bytes_of(task.writes[0]), values.bytes_of(task.reads[0]))
             return
         session = self._sessions[task.kernel]
-        if any(self._space(view) is Space.DYNAMIC for view in task.writes):
-            self._execute_dynamic(session, kernel, task, values)
+        if not all(values.is_memory(view) for view in (*task.reads, *task.writes)):
+            _execute_on_objects(session, kernel, task, values)
             return
         bound = values.bindings.get(id(task))
         if bound is None:
-            bound = session.io_binding()
-            for name, view in zip(kernel.outputs, task.writes, strict=True):
-                bound.bind_ortvalue_output(name, values.value(view))
-            values.bindings[id(task)] = bound
-        # Dynamic reads are other values in each run.
-        for name, view in zip(kernel.inputs, task.reads, strict=True):
-            bound.bind_ortvalue_input(name, values.value(view))
+            bound = values.bindings[id(task)] = _binding(session, kernel, task, values)
         session.run_with_iobinding(bound)
 
-    def _execute_dynamic(self, session: InferenceSession, kernel: Program, task: Task, values: _Values) -> None:
-        feeds = {name: values.value(view) for name, view in zip(kernel.inputs, task.reads, strict=True)}
-        results = session.run_with_ort_values(list(kernel.outputs), feeds)
-        for view, result in zip(task.writes, results, strict=True):
-            if self._space(view) is Space.DYNAMIC:
-                values.dynamic[view.buffer] = result
-            else:
-                np.copyto(values.bytes_of(view), _as_bytes(result.numpy()))
+
+def _binding(session: InferenceSession, kernel: Program, task: Task, values: _Values) -> IOBinding:
+    bound = session.io_binding()
+    for name, view in zip(kernel.inputs, task.reads, strict=True):
+        bound.bind_ortvalue_input(name, values.value(view))
+    for name, view in zip(kernel.outputs, task.writes, strict=True):
+        bound.bind_ortvalue_output(name, values.value(view))
+    return bound
+
+
+def _execute_on_objects(session: InferenceSession, kernel: Program, task: Task, values: _Values) -> None:
+    """Runs a task that touches strings, sequences, or tensors whose size was not known: onnxruntime allocates."""
+    feeds = {name: values.object_of(view) for name, view in zip(kernel.inputs, task.reads, strict=True)}
+    for view, result in zip(task.writes, session.run(list(kernel.outputs), feeds), strict=True):
+        if values.is_memory(view):
+            np.copyto(values.bytes_of(view), _as_bytes(result))
+        else:
+            values.objects[view.buffer] = result
 
 
 @dataclass(frozen=True, eq=False)
 class _Values:
-    """The values of one call: memory outside dynamic buffers, and views of it as onnxruntime sees them."""
+    """The values of one call.
 
-    ort_value: Callable[..., Any]
+    Attributes:
+        ort_value: onnxruntime's class of that name.
+        memory: bytes of every buffer whose size is known.
+        objects: values of the other buffers, as Python has them: arrays, or lists of arrays.
+        outputs: the arrays whose bytes the OUTPUT buffers are.
+        views: parts of `memory` as onnxruntime sees them.
+        bindings: of tasks, by identity, to those views.
+    """
+
+    ort_value: type[OrtValue]
     memory: dict[str, np.ndarray]
-    inputs: dict[str, np.ndarray]
+    objects: dict[str, Any]
     outputs: dict[str, np.ndarray]
     views: dict[View, OrtValue]
-    dynamic: dict[str, OrtValue]
-    bindings: dict[int, Any]
+    bindings: dict[int, IOBinding]
+
+    def is_memory(self, view: View) -> bool:
+        return view.buffer in self.memory
 
     def bytes_of(self, view: View) -> np.ndarray:
         return self.memory[view.buffer][view.offset : view.offset + view.nbytes]
 
     def value(self, view: View) -> OrtValue:
-        if view.buffer in self.dynamic:
-            return self.dynamic[view.buffer]
         if view not in self.views:
             self.views[view] = self._make(view)
         return self.views[view]
 
+    def object_of(self, view: View) -> Any:
+        return self.value(view) if self.is_memory(view) else self.objects[view.buffer]
+
     def result(self, view: View) -> Any:
-        if view.buffer in self.outputs:
-            return self.outputs[view.buffer]
-        return _to_python(self.dynamic[view.buffer])
+        return self.outputs[view.buffer] if view.buffer in self.outputs else self.objects[view.buffer]
 
     def _make(self, view: View) -> OrtValue:
-        maker: Any = self.ort_value
-        if view.buffer not in self.memory:
-            return maker.ortvalue_from_numpy(self.inputs[view.buffer])
         array = self.bytes_of(view).view(numpy_dtype(view.dtype)).reshape(view.shape or ())
-        if array.dtype.kind == "V" or array.dtype.name == "bfloat16" or array.dtype.name.startswith("float8"):
-            return maker.ortvalue_from_numpy_with_onnx_type(array, ELEMENT_TYPE[view.dtype])
-        return maker.ortvalue_from_numpy(array)
+        if array.dtype.isbuiltin == 1:
+            return self.ort_value.ortvalue_from_numpy(array)
+        return self.ort_value.ortvalue_from_numpy_with_onnx_type(array, ELEMENT_TYPE[view.dtype])
 
 
 def _as_bytes(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-
-
-def _to_python(value: OrtValue) -> Any:
-    """An array, or a list of arrays for a sequence."""
-    if value.is_tensor():
-        return value.numpy()
-    # onnxruntime turns sequences into lists only as results of a session.
-    return _identity(value.element_type()).run(None, {"x": value})[0]
-
-
-def _identity(element_type: int) -> InferenceSession:
-    import onnx
-    import onnxruntime
-
-    x, y = (onnx.helper.make_tensor_sequence_value_info(name, element_type, None) for name in "xy")
-    graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "identity", [x], [y])
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
-    return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
 
 
 @contextmanager
