@@ -77,6 +77,7 @@ class _Cuts:
     width: tuple[int, ...]
     edges: tuple[int, ...]
     vertex: tuple[bool, ...]
+    dead_end: tuple[bool, ...]  # nothing reads the operator
 
     @classmethod
     def of(cls, order: _Order) -> _Cuts:
@@ -100,13 +101,18 @@ class _Cuts:
         for position in range(last_start):
             width[position] += 1
         vertex = (width[position] == 1 and last_read[position] > position for position in range(n))
-        return cls(tuple(width[:n]), tuple(edges[:n]), tuple(vertex))
+        return cls(tuple(width[:n]), tuple(edges[:n]), tuple(vertex), tuple(end < 0 for end in last_read))
 
     def segments(self) -> Iterator[tuple[int, int]]:
-        """Half-open ranges of positions, each ended by a cut vertex or by the last operator."""
-        first = 0
+        """Half-open ranges of positions, each ended by a cut vertex or by the last operator.
+
+        A branch that ends in an output runs beside what follows it, so as many operators again stay in its block.
+        """
+        first = beside = 0
         for position, is_vertex in enumerate(self.vertex):
-            if is_vertex or position + 1 == len(self.vertex):
+            if self.dead_end[position]:
+                beside = max(beside, 2 * position - first + 1)
+            if (is_vertex and position >= beside) or position + 1 == len(self.vertex):
                 yield first, position + 1
                 first = position + 1
 

@@ -1,0 +1,109 @@
+"""Blocks: every operator once, in an order that respects all edges, under the bound, cut where the thesis cuts."""
+
+from __future__ import annotations
+
+import time
+
+from by_definition import dags, graph_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from iosched.models.graph import ComputationGraph, Operator, TensorSpec
+from iosched.scheduler import lattice as lattices
+from iosched.scheduler.blocks import Part, partition
+
+
+def sizes(parts: tuple[Part, ...]) -> list[int]:
+    return [len(part.operators) for part in parts]
+
+
+@settings(max_examples=100, deadline=None)
+@given(dags(12), st.sampled_from([2, 3, 5, 20, 8000]))
+def test_blocks_are_a_chain_of_down_sets_under_the_bound(graph: ComputationGraph, max_states: int) -> None:
+    parts = partition(graph, max_states)
+    done: set[str] = set()
+    for part in parts:
+        inside: set[str] = set()
+        for name in part.operators:
+            assert set(graph.predecessors[name]) <= done | inside
+            inside.add(name)
+        assert not inside & done
+        done |= inside
+        assert len(lattices.down_sets(lattices.relation(graph, part.operators))) <= max_states
+    assert done == set(graph.by_name)
+
+
+def test_a_block_ends_with_its_cut_vertex_and_single_operators_form_chains() -> None:
+    diamond = [(2, 3), (2, 4), (3, 5), (4, 5)]
+    # stem 0-1-2, a diamond that ends in 5, tail 6-7
+    graph = graph_of(8, [(0, 1), (1, 2), *diamond, (5, 6), (6, 7)])
+
+    assert [part.operators for part in partition(graph)] == [("0", "1", "2"), ("3", "4", "5"), ("6", "7")]
+    assert all(part.optimal for part in partition(graph))
+
+
+def test_a_way_past_an_operator_keeps_it_from_being_a_cut() -> None:
+    graph = graph_of(5, [(0, 1), (1, 2), (2, 3), (0, 3), (3, 4)])
+
+    assert [part.operators for part in partition(graph)] == [("0",), ("1", "2", "3"), ("4",)]
+
+
+def test_towers_without_a_common_operator_stay_in_one_block() -> None:
+    towers = graph_of(6, [(0, 1), (1, 2), (3, 4), (4, 5)])
+
+    assert sizes(partition(towers)) == [6]
+
+
+def test_an_operator_that_only_gathers_ends_the_block_before_it() -> None:
+    plain = graph_of(5, [(0, 1), (0, 2), (1, 3), (2, 3), (3, 4)])
+    last = plain.operators[-1]
+    gathers = ComputationGraph(
+        "g", plain.inputs, plain.outputs,
+        (*plain.operators[:-1], Operator(last.name, "Identity", last.nodes, last.inputs, last.outputs)), (),
+    )  # fmt: skip
+
+    assert sizes(partition(plain)) == [1, 3, 1]
+    assert sizes(partition(gathers)) == [1, 4]
+
+
+def test_cells_with_two_inputs_are_cut_between_cells() -> None:
+    """Like NASNet: every cell reads the two cells before it, so there is no cut vertex inside."""
+    edges, cells = [], [0, 1]
+    n = 2
+    for _ in range(4):
+        inner = list(range(n, n + 7))
+        edges += [(cells[-1 - index % 2], operator) for index, operator in enumerate(inner)]
+        edges += [(operator, n + 7) for operator in inner]
+        cells.append(n + 7)
+        n += 8
+    graph = graph_of(n, [(0, 1), *edges])
+    parts = partition(graph, 300)
+
+    assert [part.operators[-1] for part in parts][-4:] == [str(cell) for cell in cells[2:]]
+    assert all(part.optimal for part in parts)
+
+
+def test_what_is_too_wide_is_split_and_said_to_be_unproven() -> None:
+    wide = graph_of(31, [(index, 30) for index in range(30)])
+    parts = partition(wide, 100)
+
+    assert max(sizes(parts)) <= 7
+    assert not any(part.optimal for part in parts[:-1])
+
+
+def test_a_chain_of_thousands_is_quick() -> None:
+    n = 5000
+    names = [str(index) for index in range(n)]
+    operators = tuple(
+        Operator(name, "Op", (name,), (names[index - 1] if index else "x",), (name,))
+        for index, name in enumerate(names)
+    )
+    graph = ComputationGraph("chain", (TensorSpec("x", "float32", (1,)),), (names[-1],), operators, ())
+    start = time.perf_counter()
+    parts = partition(graph)
+
+    assert sum(sizes(parts)) == n
+    assert time.perf_counter() - start < 5
+
+
+def test_a_graph_without_operators_has_no_blocks() -> None:
+    assert partition(ComputationGraph("empty", (TensorSpec("x", "float32", (1,)),), ("x",), (), ())) == ()

@@ -1,0 +1,126 @@
+"""Schedule files: what is written is read back, equal documents are equal bytes, and broken files are refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import jsonschema
+import pytest
+from by_definition import TableCost, dags, graph_of
+from hypothesis import given, settings
+from iosched.models.errors import InvalidScheduleError
+from iosched.models.graph import ComputationGraph
+from iosched.scheduler.document import Alternative, ScheduleDocument, SearchRecord
+from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
+from iosched.scheduler.search import search
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "schedule.schema.json").read_text())
+GRAPH = graph_of(4, [(0, 1), (0, 2), (1, 3), (2, 3)])
+
+
+def stage(*groups: tuple[str, ...], strategy: Strategy = Strategy.CONCURRENT) -> Stage:
+    return Stage(strategy, groups, 1.5, None)
+
+
+def document(*stages: Stage) -> ScheduleDocument:
+    stages = stages or (stage(("0",)), stage(("1",), ("2",)), stage(("3",)))
+    schedule = Schedule((Block(0, stages),))
+    return ScheduleDocument(
+        "net", "ab" * 32, {"x": (1,)}, "float32", {"kind": "cpu", "name": "Some CPU"}, schedule,
+        search=SearchRecord(r=None, states=5), latency_us={"predicted": 1 / 3, "reference": None},
+        runtime={"threads": 2}, alternatives=(Alternative("sequential", schedule, 7.0),),
+    )  # fmt: skip
+
+
+@settings(max_examples=25, deadline=None)
+@given(dags(7))
+def test_what_is_written_is_read_back_and_fits_the_schema(graph: ComputationGraph) -> None:
+    found = replace(document(), schedule=search(graph, TableCost(1)).schedule)
+    text = found.to_json()
+
+    jsonschema.validate(json.loads(text), SCHEMA)
+    again = ScheduleDocument.from_json(text)
+    assert again.schedule == found.schedule
+    assert again.to_json() == text
+    again.validate_for(graph, "ab" * 32, {"x": (1,)})
+
+
+def test_latencies_are_rounded_so_that_text_is_the_same_everywhere() -> None:
+    assert '"predicted": 0.3333' in document().to_json()
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (["format"], "other", "format"),
+        (["version"], 2, "version 2"),
+        (["model", "sha256"], "xyz", "model.sha256"),
+        (["model", "inputs", "x"], [1, -1], "model.inputs.x"),
+        (["device"], {"kind": "cpu"}, "device.name"),
+        (["cost"], "guessed", "cost"),
+        (["search", "pruning", "r"], 0, "search.pruning.r"),
+        (["blocks"], {}, "blocks"),
+        (["blocks", 0, "stages", 0, "groups"], [[]], r"blocks\[0\].stages\[0\].groups\[0\]"),
+        (["blocks", 0, "stages", 0, "groups"], [["1"]], "'1' stands twice"),
+        (["blocks", 0, "stages", 0, "strategy"], "merge", "merge stage"),
+        (["blocks", 0, "stages", 0, "latency_us", "predicted"], -1, "predicted"),
+        (["optimal"], "yes", None),
+        (["blocks", 0, "optimal"], 1, "optimal"),
+    ],
+)
+def test_a_broken_file_is_refused_with_the_place(path: list, value: object, message: str | None) -> None:
+    content = json.loads(document().to_json())
+    target = content
+    for key in path[:-1]:
+        target = target[key]
+    target[path[-1]] = value
+    if message is not None:
+        with pytest.raises(InvalidScheduleError, match=message):
+            ScheduleDocument.from_json(json.dumps(content))
+    if path[-1] != "groups" or value == [[]]:
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(content, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "[]", "null", "{", "\x00\x01", b"\xff\xfe\xfa", "[" * 100_000, '{"a": ' * 50_000, '{"format": NaN}',
+        '{"format": 1, "format": 1}', '{"x": 1e999}', '{"x": ' + "9" * 5000 + "}", '{"format": "iosched.schedule"}',
+    ],
+    ids=range(13),
+)  # fmt: skip
+def test_what_is_no_schedule_is_refused_in_a_line(text: str | bytes) -> None:
+    with pytest.raises(InvalidScheduleError) as caught:
+        ScheduleDocument.from_json(text)
+    assert len(str(caught.value).splitlines()) == 1
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("stages", "message"),
+    [
+        ([stage(("0",)), stage(("1",), ("2",))], "leaves out operator '3'"),
+        ([stage(("0",)), stage(("1",), ("2",)), stage(("3",)), stage(("9",))], "'9'"),
+        ([stage(("1",)), stage(("0",), ("2",)), stage(("3",))], "'1' before '0'"),
+        ([stage(("0",), ("1",)), stage(("2",)), stage(("3",))], "'1' beside '0'"),
+        ([stage(("1", "0")), stage(("2",)), stage(("3",))], "'1' before '0'"),
+    ],
+)
+def test_a_schedule_of_other_operators_is_refused(stages: list[Stage], message: str) -> None:
+    with pytest.raises(InvalidScheduleError, match=message):
+        document(*stages).validate_for(GRAPH, "ab" * 32, {"x": (1,)})
+
+
+def test_another_shape_type_or_digest_is_refused_by_name() -> None:
+    document().validate_for(GRAPH, "ab" * 32, {"x": (1,)})
+    with pytest.raises(InvalidScheduleError, match="shape 1, not 8x3"):
+        document().validate_for(GRAPH, "ab" * 32, {"x": (8, 3)})
+    with pytest.raises(InvalidScheduleError, match="input 'y'"):
+        document().validate_for(GRAPH, "ab" * 32, {"x": (1,), "y": (1,)})
+    with pytest.raises(InvalidScheduleError, match="made for float16"):
+        replace(document(), dtype="float16").validate_for(GRAPH, "ab" * 32, {"x": (1,)})
+    with pytest.raises(InvalidScheduleError, match="other weights"):
+        document().validate_for(GRAPH, "cd" * 32, {"x": (1,)})

@@ -1,0 +1,98 @@
+"""Equal stages get one signature, whatever their names; anything that changes the latency changes it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from by_definition import dags
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from iosched.models.graph import ComputationGraph, Operator, TensorSpec
+from iosched.scheduler.schedule import Stage, Strategy
+from iosched.scheduler.signature import stage_signature
+
+LABELS = "ab"
+
+
+def whole(graph: ComputationGraph, names: list[str]) -> Stage:
+    return Stage(Strategy.CONCURRENT, (tuple(names),))
+
+
+@settings(max_examples=80, deadline=None)
+@given(dags(6), st.integers(0, 10**6))
+def test_renaming_and_reordering_keep_it(graph: ComputationGraph, seed: int) -> None:
+    names = [operator.name for operator in graph.operators]
+    new_name = dict(
+        zip(names, random.Random(seed).sample([f"n{index}" for index in range(20)], len(names)), strict=True)
+    )
+    renamed = [
+        replace(
+            op,
+            name=new_name[op.name],
+            inputs=tuple(new_name.get(i, i) for i in op.inputs),
+            outputs=(new_name[op.name],),
+        )
+        for op in graph.operators
+    ]
+    kind = {operator.name: LABELS[int(operator.name) % 2] for operator in graph.operators}
+    kind |= {new_name[name]: label for name, label in kind.items()}
+    other = ComputationGraph("other", graph.inputs, (new_name[graph.outputs[0]],), tuple(reordered(renamed, seed)), ())
+
+    ours = stage_signature(graph, whole(graph, names), lambda operator: kind[operator.name])
+    order = [operator.name for operator in other.operators]
+    assert stage_signature(other, whole(other, order), lambda operator: kind[operator.name]) == ours
+
+
+def reordered(operators: list[Operator], seed: int) -> list[Operator]:
+    """A random topological order."""
+    dice, left, done = random.Random(seed), list(operators), {"x"}
+    found = []
+    while left:
+        chosen = dice.choice([operator for operator in left if done.issuperset(operator.inputs)])
+        left.remove(chosen)
+        done.add(chosen.name)
+        found.append(chosen)
+    return found
+
+
+def pair(**changes: object) -> tuple[ComputationGraph, Stage]:
+    """Two convolutions side by side; `changes` go to the second one."""
+    given = {"type": "Conv", "attributes": (("strides", (1, 1)),), "inputs": ("x",), **changes}
+    shape = given.pop("shape", (1, 8, 4, 4))
+    operators = (
+        Operator("a", "Conv", ("a",), ("x",), ("a",), (("strides", (1, 1)),)),
+        Operator("b", given["type"], ("b",), given["inputs"], ("b",), given["attributes"]),
+    )
+    tensors = (TensorSpec("a", "float32", (1, 8, 4, 4)), TensorSpec("b", "float32", shape))
+    inputs = (TensorSpec("x", "float32", (1, 8, 4, 4)), TensorSpec("y", "float32", (1, 8, 4, 4)))
+    graph = ComputationGraph("g", inputs, ("a", "b"), operators, tensors)
+    return graph, Stage(Strategy.CONCURRENT, (("a", "b"),) if given["inputs"] == ("a",) else (("a",), ("b",)))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"type": "MaxPool"},
+        {"attributes": (("strides", (2, 2)),)},
+        {"shape": (1, 16, 4, 4)},
+        {"inputs": ("a",)},
+        {"inputs": ("y",)},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_what_changes_the_latency_changes_it(changes: dict[str, object]) -> None:
+    assert stage_signature(*pair(**changes)) != stage_signature(*pair())
+
+
+def test_the_strategy_and_the_order_of_groups() -> None:
+    graph, stage = pair()
+    assert stage_signature(graph, replace(stage, strategy=Strategy.MERGE)) != stage_signature(graph, stage)
+    assert stage_signature(graph, replace(stage, groups=(("b",), ("a",)))) == stage_signature(graph, stage)
+
+
+def test_it_is_the_same_in_every_run() -> None:
+    graph, stage = pair()
+    assert stage_signature(graph, stage) == stage_signature(*pair())
+    assert len(stage_signature(graph, stage)) == 64
