@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 
@@ -34,9 +35,14 @@ def take_weights(graph: onnx.GraphProto, source: Path | None) -> dict[str, np.nd
         if tensor.name in weights:
             raise InvalidModelError(f"initializer {tensor.name!r} is defined twice.")
         weights[tensor.name] = _read(tensor, source)
+    store_weights(graph, weights)
+    return weights
+
+
+def store_weights(graph: onnx.GraphProto, weights: Mapping[str, np.ndarray]) -> None:
+    """Make the initializers of `graph` those of `weights`, as `describe_weight` writes them."""
     del graph.initializer[:]
     graph.initializer.extend(describe_weight(name, array) for name, array in weights.items())
-    return weights
 
 
 def describe_weight(name: str, array: np.ndarray) -> TensorProto:

@@ -14,7 +14,8 @@ from iosched.models.digest import model_digest
 from iosched.models.errors import InvalidModelError
 from iosched.models.flatten import flatten_concats
 from iosched.models.folding import fold_constants
-from iosched.models.initializers import take_weights
+from iosched.models.initializers import store_weights, take_weights
+from iosched.models.merging import unmerge
 from iosched.models.model import SCHEDULE_KEY, Model
 from iosched.models.normalize import (
     compute_weight_outputs,
@@ -85,7 +86,7 @@ def _load(
 
 
 def _normalize(proto: onnx.ModelProto, weights: dict[str, np.ndarray]) -> None:
-    """One way of writing: no functions, no Constant nodes, no weights among inputs; sorted, named and checked."""
+    """One way of writing: no functions, no Constant nodes, no weights among inputs; sorted, checked, merges undone."""
     graph = proto.graph
     proto.ir_version = max(proto.ir_version, MIN_IR_VERSION)
     graph.name = graph.name or "graph"
@@ -95,6 +96,9 @@ def _normalize(proto: onnx.ModelProto, weights: dict[str, np.ndarray]) -> None:
     constants_to_weights(graph, weights)
     sort_nodes(graph)
     check_structure(proto, set(weights))
+    unmerge(proto, weights)
+    store_weights(graph, weights)
+    sort_nodes(graph)
     compute_weight_outputs(graph, weights)
     drop_dead_nodes(graph)
     if not graph.node:
