@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from iosched.models.model import Model
     from iosched.profiler.bench import BenchResult
 
-NAMES = (
+DEFAULT_NAMES = (
     "iosched",
     "sequential",
     "greedy",
@@ -32,6 +32,7 @@ NAMES = (
     "onnxruntime-parallel",
     "openvino",
 )
+NAMES = (*DEFAULT_NAMES, "torch", "torch-compile", "torch-cudagraph", "onnxruntime-cuda")
 
 
 @click.command(name="bench", short_help="Measure all schedules of MODEL and other runtimes, in turn.")
@@ -41,7 +42,7 @@ NAMES = (
     "names",
     type=click.Choice(NAMES),
     multiple=True,
-    help="What to measure, beside 'sequential'. Repeat for several. Default: all that are installed.",
+    help="What to measure, beside 'sequential'. Repeat for several. Default: all schedules, onnxruntime and OpenVINO.",
 )
 @click.option(
     "--schedule", metavar="F", help="Schedule of the row 'iosched'; '-' is stdin. Default: the one inside MODEL."
@@ -125,7 +126,7 @@ def _bench(
     if document is None and "iosched" in names:
         raise UsageError(f"{text} carries no schedule to measure as 'iosched': make one with 'iosched optimize'")
     with progress_bar() as observer:
-        return bench(model, document, names=names or NAMES, observer=observer, **settings)
+        return bench(model, document, names=names or DEFAULT_NAMES, observer=observer, **settings)
 
 
 def _emit(model: Model, result: BenchResult, destination: Destination | None, as_json: bool) -> None:

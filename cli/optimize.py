@@ -223,17 +223,16 @@ def _shell_word(text: str | None) -> str:
 
 
 def _rows(result: OptimizeResult) -> list[tuple[str, str]]:
-    from iosched.cli.tables import milliseconds
-
     before_us = result.sequential_us if result.reference_us is None else result.reference_us
     after_us = shipped_us(result)
-    others = f"sequential {milliseconds(result.sequential_us)}, greedy {milliseconds(result.greedy_us)}"
     baseline = "sequential" if result.reference_us is None else "onnxruntime"
+    gain = f"  {before_us / after_us:.2f}x" if before_us and after_us else ""
     rows = [
-        ("before", f"{milliseconds(before_us)}  {baseline}"),
-        ("after", f"{milliseconds(after_us)}  {before_us / after_us:.2f}x" if after_us else "not known"),
+        ("before", f"{_latency(before_us)}  {baseline}"),
+        ("after", f"{_latency(after_us)}{gain}"),
         ("shipped", f"{result.shipped}: {result.reason}"),
-        ("other schedules", others),
+        ("schedule found", f"{_latency(result.measured_us)} (predicted {_latency(result.predicted_us)})"),
+        ("baselines", f"sequential {_latency(result.sequential_us)}, greedy {_latency(result.greedy_us)}"),
         ("kernels", f"{result.kernels_before} before, {result.kernels_after} after"),
         ("search", _search_text(result)),
         ("time spent", f"{result.seconds:.1f} s"),
@@ -241,6 +240,12 @@ def _rows(result: OptimizeResult) -> list[tuple[str, str]]:
     if result.cost == "analytic":
         rows.insert(0, ("cost", "analytic: latencies are computed from a specification, not measured"))
     return rows
+
+
+def _latency(latency_us: float | None) -> str:
+    from iosched.cli.tables import milliseconds
+
+    return milliseconds(latency_us) if latency_us else "not measured"
 
 
 def shipped_us(result: OptimizeResult) -> float:

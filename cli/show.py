@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 from iosched.cli.options import verbosity_options
 from iosched.cli.output import Destination, check_destinations, note, write
+from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
     from iosched.scheduler.document import ScheduleDocument
     from iosched.scheduler.drawing import Look
+    from iosched.scheduler.schedule import Schedule
 
 FORMATS = ("text", "svg")
 
@@ -33,8 +36,16 @@ FORMATS = ("text", "svg")
     metavar="MODEL",
     help="The model of a schedule file, to show what each operator is. Not needed for an optimized model.",
 )
+@click.option(
+    "--block",
+    "indices",
+    type=click.IntRange(min=0),
+    multiple=True,
+    metavar="N",
+    help="Draw this block only. Repeat for several. Default: all.",
+)
 @verbosity_options
-def command(schedule: str, picture: str, output: str, model: str | None) -> None:
+def command(schedule: str, picture: str, output: str, model: str | None, indices: tuple[int, ...]) -> None:
     """Draw SCHEDULE: blocks, their stages, and the groups that run side by side in each.
 
     SCHEDULE is a schedule file, an optimized model, or '-' for standard input.
@@ -44,6 +55,8 @@ def command(schedule: str, picture: str, output: str, model: str | None) -> None
     destination = Destination.parse("-o", output)
     check_destinations([destination], inputs=[input_file(schedule), input_file(model or "-")])
     document, loaded = read_schedule_and_model(schedule, model)
+    if indices:
+        document = replace(document, schedule=_only(document.schedule, indices))
     looks: Mapping[str, Look] = {}
     if loaded is not None:
         from iosched.scheduler.drawing import looks_of
@@ -55,6 +68,15 @@ def command(schedule: str, picture: str, output: str, model: str | None) -> None
         note(f"Wrote {destination.path}.")
         return
     click.echo(text, nl=False)
+
+
+def _only(schedule: Schedule, indices: tuple[int, ...]) -> Schedule:
+    from iosched.scheduler.schedule import Schedule
+
+    known = {block.index for block in schedule.blocks}
+    if missing := [index for index in indices if index not in known]:
+        raise UsageError(f"there is no block {missing[0]}: the schedule has {len(known)} blocks, counted from 0")
+    return Schedule(tuple(block for block in schedule.blocks if block.index in indices))
 
 
 def _text(document: ScheduleDocument, looks: Mapping[str, Look], destination: Destination) -> str:

@@ -142,6 +142,11 @@ def test_show_writes_an_svg_file(invoke, schedule_file: Path, workdir: Path) -> 
     assert _boxes((workdir / "picture.svg").read_text())
 
 
+def test_show_draws_one_block(invoke, complains, schedule_file: Path) -> None:
+    assert "block 0" in invoke("show", schedule_file, "--block", 0).stdout
+    complains(invoke("show", schedule_file, "--block", 7), 2, "no block 7")
+
+
 def test_show_does_not_overwrite_the_schedule(invoke, complains, schedule_file: Path) -> None:
     complains(invoke("show", schedule_file, "-o", schedule_file), 2, "overwrite")
 

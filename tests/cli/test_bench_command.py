@@ -1,0 +1,93 @@
+"""`iosched bench`: rows in turn, JSON, and the chart."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import onnx
+import pytest
+from iosched.cli.bench import NAMES
+from iosched.cli.bench_chart import draw_chart
+from iosched.profiler import bench as profiler_bench
+from iosched.profiler.bench import BenchResult, BenchRow
+from small_models import branches
+
+ROW_KEYS = {"name", "median_us", "p10_us", "p90_us", "min_us", "samples", "speedup"}
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """Replaces measuring by a made-up result; collects the names it was asked for."""
+    found: list[tuple[str, ...]] = []
+
+    def fake(model: object, document: object, *, names: tuple[str, ...], **_: object) -> BenchResult:
+        found.append(tuple(names))
+        rows = (BenchRow("sequential", 10.0, 9.0, 12.0, 8.0, 3, 1.0), BenchRow("both", 5.0, 4.0, 6.0, 4.0, 3, 2.0))
+        samples = {"sequential": (8.0, 10.0, 12.0), "both": (4.0, 5.0, 6.0)}
+        return BenchResult("Test CPU", rows, samples, (("openvino", "not installed"),))
+
+    monkeypatch.setattr(profiler_bench, "bench", fake)
+    return found
+
+
+def test_json_has_the_keys_that_scripts_rely_on(invoke, model: Path, asked) -> None:
+    result = invoke("bench", model, "--json")
+    found = json.loads(result.stdout)
+    assert set(found) == {"model", "device", "batch_size", "rows", "samples_us"}
+    assert (found["model"], found["device"], found["batch_size"]) == ("branches", "Test CPU", 1)
+    assert all(set(row) == ROW_KEYS for row in found["rows"])
+    assert found["samples_us"]["both"] == [4.0, 5.0, 6.0]
+    assert "openvino is left out: not installed" in result.stderr
+
+
+def test_the_table_has_a_line_for_each_row(invoke, model: Path, asked) -> None:
+    lines = invoke("bench", model).stdout.splitlines()
+    assert lines[0] == "branches, batch 1, Test CPU"
+    assert lines[2].split() == ["sequential", "10.0", "µs", "9.0", "µs", "12.0", "µs", "8.0", "µs", "1.000x"]
+
+
+def test_names_choose_the_rows(invoke, complains, model: Path, asked) -> None:
+    assert invoke("bench", model, "--with", "both", "--with", "onnxruntime").exit_code == 0
+    assert asked == [("both", "onnxruntime")]
+    complains(invoke("bench", model, "--with", "no-such"), 2, "no-such")
+    complains(invoke("bench", model, "--with", "iosched"), 2, "iosched optimize")
+
+
+def test_every_name_is_one_that_can_be_measured() -> None:
+    assert set(NAMES) == {"iosched", *profiler_bench.SCHEDULES, *profiler_bench.OPENERS}
+
+
+def test_each_batch_size_is_a_line_of_json(invoke, workdir: Path, asked) -> None:
+    onnx.save(branches(batch="n"), workdir / "dynamic.onnx")
+    lines = invoke("bench", "dynamic.onnx", "--batch-size", 1, "--batch-size", 4, "--json").stdout.splitlines()
+    assert [json.loads(line)["batch_size"] for line in lines] == [1, 4]
+
+
+def test_the_chart_has_a_bar_for_each_row(invoke, model: Path, asked, workdir: Path) -> None:
+    assert invoke("bench", model, "--plot", "bench.svg").exit_code == 0
+    texts = [text.text for text in ET.parse(workdir / "bench.svg").iter("{http://www.w3.org/2000/svg}text")]
+    assert {"sequential", "both", "10.0 µs", "5.0 µs"} <= set(texts)
+
+
+def test_bars_are_as_long_as_latencies() -> None:
+    svg = ET.fromstring(draw_chart("t", [("a", 100.0, 90.0, 110.0), ("b", 50.0, 45.0, 60.0)]))
+    bars = [float(rect.get("width", "")) for rect in svg.iter("{http://www.w3.org/2000/svg}rect")][1:]
+    assert bars[0] == pytest.approx(2 * bars[1], abs=0.2)
+
+
+def test_wrong_usage_is_refused_before_the_work(invoke, complains, model: Path, asked) -> None:
+    complains(invoke("bench", model, "--plot", "no/such.svg"), 2, "no folder")
+    complains(invoke("bench", model, "--plot", "-", "--json"), 2, "both write to stdout")
+    complains(invoke("bench", "-", "--batch-size", 1, "--batch-size", 2, stdin=b"x"), 2, "once")
+    complains(invoke("bench", "-", "--schedule", "-", stdin=b"x"), 2, "both")
+    complains(invoke("bench", model, "--plot", "a.svg", "--batch-size", 1, "--batch-size", 2), 2, "--plot")
+    assert asked == []
+
+
+def test_real_measurements(invoke, model: Path) -> None:
+    words = ("--with", "greedy", "--with", "onnxruntime", "--rounds", 3, "--threads", 1, "--json")
+    found = json.loads(invoke("bench", model, *words).stdout)
+    assert [row["name"] for row in found["rows"]] == ["sequential", "greedy", "onnxruntime"]
+    assert all(row["median_us"] > 0 for row in found["rows"])

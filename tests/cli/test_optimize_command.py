@@ -1,0 +1,243 @@
+"""`iosched optimize`: files, JSON, the table, and what happens when it is interrupted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+import pytest
+from iosched.models.load import load_model
+from iosched.models.model import Model
+from iosched.profiler import optimize as profiler_optimize
+from iosched.profiler.annotation import annotated, merges_of, notes_of
+from iosched.profiler.cpu_cost import cpu_name
+from iosched.profiler.optimize import OptimizeResult, OptimizeSettings
+from iosched.scheduler.baselines import sequential
+from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
+from small_models import branches
+
+JSON_KEYS = {
+    "model": str, "output": str, "schedule": str, "cost": str, "optimal": bool, "shipped": str,
+    "device": {"kind", "name"},
+    "latency_us": {"predicted", "measured", "sequential", "greedy", "reference"},
+    "search": {"seconds", "states", "transitions", "stages", "signatures", "measurements", "cache_hits"},
+    "kernels": {"before", "after"},
+}  # fmt: skip
+
+
+def result_for(model: Model) -> OptimizeResult:
+    """What `optimize` might have found."""
+    schedule = sequential(model.graph)
+    document = ScheduleDocument(
+        model=model.name,
+        sha256=model.digest,
+        inputs=dict(model.bindings),
+        dtype="float32",
+        device={"kind": "cpu", "name": cpu_name()},
+        schedule=schedule,
+    )
+    return OptimizeResult(
+        document=document, schedule=schedule, device_kind="cpu", device_name="Test CPU", cost="measured", optimal=True,
+        predicted_us=80.0, measured_us=90.0, sequential_us=150.0, greedy_us=120.0, reference_us=180.0,
+        shipped="iosched", reason="it is the fastest", seconds=1.5, states=4, transitions=9, stages=7, signatures=7,
+        measurements=5, cache_hits=2, kernels_before=4, kernels_after=3,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[OptimizeSettings]:
+    """Replaces the search by a made-up result; collects the settings it was asked with."""
+    settings: list[OptimizeSettings] = []
+
+    def fake(model: Model, given: OptimizeSettings, observer: object = None) -> OptimizeResult:
+        settings.append(given)
+        return result_for(model)
+
+    monkeypatch.setattr(profiler_optimize, "optimize", fake)
+    return settings
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
+    """Makes the search raise."""
+
+    def arrange(error: BaseException) -> None:
+        def fail(*_: object) -> None:
+            raise error
+
+        monkeypatch.setattr(profiler_optimize, "optimize", fail)
+
+    return arrange
+
+
+def test_default_outputs_are_called_after_the_model(invoke, model: Path, asked, workdir: Path) -> None:
+    result = invoke("optimize", model)
+    assert result.exit_code == 0
+    assert {path.name for path in workdir.iterdir()} == {
+        "branches.onnx",
+        "branches.iosched.onnx",
+        "branches.schedule.json",
+    }
+    onnx.checker.check_model(onnx.load("branches.iosched.onnx"), full_check=True)
+    document = ScheduleDocument.from_json(Path("branches.schedule.json").read_text())
+    assert load_model(Path("branches.iosched.onnx")).schedule_json == document.to_json()
+
+
+def test_the_table_says_what_a_person_wants_to_know(invoke, model: Path, asked) -> None:
+    result = invoke("optimize", model)
+    for text in (
+        "Test CPU", "180.0 µs  onnxruntime", "90.0 µs  2.00x", "iosched: it is the fastest", "sequential 150.0 µs",
+        "greedy 120.0 µs", "4 before, 3 after", "5 stages measured, 2 from", "1.5 s",
+        "iosched run branches.iosched.onnx --check",
+    ):  # fmt: skip
+        assert text in result.stdout
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("shipped", "after"),
+    [("reference", "180.0 µs  1.00x"), ("sequential", "150.0 µs  1.20x"), ("iosched", "90.0 µs  2")],
+)
+def test_after_is_the_latency_of_what_was_shipped(invoke, model: Path, monkeypatch, shipped: str, after: str) -> None:
+    monkeypatch.setattr(profiler_optimize, "optimize", lambda m, *_: replace(result_for(m), shipped=shipped))
+    assert after in invoke("optimize", model).stdout
+
+
+def test_json_has_the_keys_that_scripts_rely_on(invoke, model: Path, asked) -> None:
+    result = invoke("optimize", model, "--json")
+    found = json.loads(result.stdout)
+    for key, kind in JSON_KEYS.items():
+        assert set(found[key]) == kind if isinstance(kind, set) else isinstance(found[key], kind)
+    assert (found["output"], found["schedule"]) == ("branches.iosched.onnx", "branches.schedule.json")
+    assert found["latency_us"] == {
+        "predicted": 80.0, "measured": 90.0, "sequential": 150.0, "greedy": 120.0, "reference": 180.0,
+    }  # fmt: skip
+    assert "shipped" in result.stderr
+
+
+def test_quiet_prints_the_data_alone(invoke, model: Path, asked) -> None:
+    assert invoke("optimize", model, "-q").output == ""
+    assert invoke("optimize", model, "-q", "--json").stderr == ""
+
+
+def test_the_model_travels_through_pipes(invoke, asked, workdir: Path) -> None:
+    result = invoke("optimize", "-", "-o", "-", stdin=branches().SerializeToString())
+    assert result.exit_code == 0
+    assert onnx.load_from_string(result.stdout_bytes).graph.node
+    assert "shipped" in result.stderr
+    assert list(workdir.iterdir()) == []
+    checked = invoke("run", "-", "--check", stdin=result.stdout_bytes)
+    assert checked.exit_code == 0
+    assert "passed" in checked.stdout
+
+
+def test_the_schedule_can_go_to_stdout(invoke, model: Path, asked) -> None:
+    result = invoke("optimize", model, "--schedule", "-")
+    assert ScheduleDocument.from_json(result.stdout).model == "branches"
+
+
+def test_a_hostile_graph_name_stays_in_the_folder(invoke, asked, workdir: Path) -> None:
+    proto = branches()
+    proto.graph.name = "../../evil/.name"
+    assert invoke("optimize", "-", stdin=proto.SerializeToString()).exit_code == 0
+    assert all(path.parent == workdir for path in workdir.iterdir())
+    assert len(list(workdir.iterdir())) == 2
+
+
+def test_options_reach_the_search(invoke, model: Path, asked: list[OptimizeSettings]) -> None:
+    words = ("-r", 2, "-s", 4, "--threads", 2, "--strategy", "merge", "--budget", 2.5, "--device", "cpu")
+    assert invoke("optimize", model, *words, "--profile-db", "p.sqlite").exit_code == 0
+    assert invoke("optimize", model, "--no-pruning").exit_code == 0
+    assert asked == [
+        OptimizeSettings(
+            device="cpu", threads=2, strategy="merge", r=2, s=4, budget_s=2.5, profile_db=Path("p.sqlite")
+        ),
+        OptimizeSettings(r=None, s=None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("-o", "no/such/out.onnx"), "no folder no/such"),
+        (("--schedule", "no/such/out.json"), "no folder no/such"),
+        (("-o", "branches.onnx"), "overwrite the input"),
+        (("-o", "same", "--schedule", "same"), "written twice"),
+        (("-o", "-", "--json"), "both write to stdout"),
+        (("-o", "-", "--schedule", "-"), "both write to stdout"),
+    ],
+)
+def test_outputs_are_refused_before_the_work(invoke, complains, model: Path, asked, words, text: str) -> None:
+    complains(invoke("optimize", model.name, *words), 2, text)
+    assert asked == []
+
+
+def test_the_default_output_does_not_overwrite_the_input_either(invoke, complains, model: Path, asked) -> None:
+    model.rename("branches.iosched.onnx")
+    complains(invoke("optimize", "branches.iosched.onnx"), 2, "overwrite the input")
+    assert asked == []
+
+
+def test_ctrl_c_leaves_no_files(invoke, complains, model: Path, failing, workdir: Path) -> None:
+    failing(KeyboardInterrupt())
+    complains(invoke("optimize", model), 130, "Interrupted")
+    assert list(workdir.iterdir()) == [model]
+
+
+def test_a_full_disk_is_named(invoke, complains, model: Path, asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device", "branches.iosched.onnx")
+
+    monkeypatch.setattr("iosched.models.export.write_model", full)
+    complains(invoke("optimize", model), 1, "branches.iosched.onnx: No space left on device")
+
+
+def test_dry_run_counts_and_writes_nothing(invoke, model: Path, asked, workdir: Path) -> None:
+    result = invoke("optimize", model, "--dry-run")
+    assert result.exit_code == 0
+    assert "signatures" in result.stdout
+    found = json.loads(invoke("optimize", model, "--dry-run", "--json").stdout)
+    assert found["pruning"] == {"r": 3, "s": 8}
+    assert asked == []
+    assert list(workdir.iterdir()) == [model]
+
+
+def test_the_whole_way_with_real_measurements(invoke, model: Path) -> None:
+    first = json.loads(invoke("optimize", model, "--json", "--threads", 2).stdout)
+    assert first["search"]["measurements"] > 0
+    second = json.loads(invoke("optimize", model, "--json", "--threads", 2).stdout)
+    assert second["search"]["measurements"] == 0
+    assert second["search"]["cache_hits"] > 0
+    checked = json.loads(invoke("run", "branches.iosched.onnx", "--against", model, "--json").stdout)
+    assert checked["check"]["passed"]
+    assert "block 0" in invoke("show", "branches.iosched.onnx").stdout
+
+
+def test_notes_say_where_every_operator_stands() -> None:
+    stage = Stage(Strategy.CONCURRENT, (("a", "b"), ("c",)), predicted_us=5.0, measured_us=4.0)
+    merge = Stage(Strategy.MERGE, (("d",), ("e",)), predicted_us=3.0)
+    schedule = Schedule((Block(0, (stage,)), Block(1, (merge,))))
+    notes = notes_of(schedule)
+    assert {name: (note.block, note.stage, note.group) for name, note in notes.items()} == {
+        "a": (0, 0, 0), "b": (0, 0, 0), "c": (0, 0, 1), "d": (1, 0, 0), "e": (1, 0, 1),
+    }  # fmt: skip
+    assert (notes["a"].latency_us, notes["d"].latency_us, notes["d"].strategy) == (4.0, 3.0, "merge")
+    assert list(merges_of(schedule)) == [("d", "e")]
+
+
+def test_what_a_device_grouped_with_others_is_not_merged_in_the_file() -> None:
+    stage = Stage(Strategy.MERGE, (("d", "relu"), ("e",)))
+    assert list(merges_of(Schedule((Block(0, (stage,)),)))) == []
+
+
+def test_an_annotated_model_carries_the_schedule_and_its_version(model: Path) -> None:
+    loaded = load_model(model)
+    document = result_for(loaded).document
+    proto = annotated(loaded, document)
+    metadata = {entry.key: entry.value for entry in proto.metadata_props}
+    assert metadata["io.iosched.schedule"] == document.to_json()
+    assert metadata["io.iosched.version"].startswith("0.")
