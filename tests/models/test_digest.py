@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 from import_helpers import data, model_of, weight, with_weights
+from iosched.models.export import annotate, write_model
 from iosched.models.load import load_model
 from onnx import helper, numpy_helper
 
@@ -84,3 +85,22 @@ def test_a_schedule_inside_the_model_is_handed_on():
     helper.set_model_props(proto, {"io.iosched.schedule": "{}"})
     assert load_model(data(proto)).schedule_json == "{}"
     assert load_model(data(net())).schedule_json is None
+
+
+def test_an_annotated_model_with_merged_convolutions_is_the_same_model():
+    nodes = [
+        node("Conv", ["x", "a"], ["p"], pads=[1] * 4),
+        node("Relu", ["p"], ["pr"]),
+        node("Conv", ["x", "b"], ["q"]),
+        node("Relu", ["q"], ["qr"]),
+        node("Concat", ["pr", "qr"], ["y"], axis=1),
+    ]
+    weights = {"a": weight(16, 3, 3, 3), "b": weight(40, 3, 1, 1)}
+    model = load_model(data(model_of(nodes, {"x": [1, 3, 9, 9]}, ["y"], weights)))
+    order = [operator.name for operator in model.graph.operators]
+    annotated = annotate(model, order=order, notes={}, merges=[("pr", "qr")], schedule_json="{}", version="0")
+    again = load_model(write_model(annotated, model.weights, None) or b"")
+    assert "Split" in {item.op_type for item in annotated.graph.node}
+    assert [operator.name for operator in again.graph.operators] == order
+    assert again.digest == model.digest
+    assert again.schedule_json == "{}"
