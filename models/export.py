@@ -12,7 +12,8 @@ from typing import BinaryIO
 import numpy as np
 import onnx
 from iosched.models.errors import InvalidModelError, UsageError
-from iosched.models.merging import MERGED_KEY, Merge, merge_convolutions, to_json
+from iosched.models.merge_record import MERGED_KEY, Merge, to_json
+from iosched.models.merging import merge_convolutions
 from iosched.models.model import INLINE_NBYTES, SCHEDULE_KEY, Model
 from iosched.models.wiring import reads
 from onnx import TensorProto, numpy_helper

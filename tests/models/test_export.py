@@ -12,7 +12,8 @@ from iosched.models import export, zoo
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.export import NodeNote, annotate, write_model
 from iosched.models.load import load_model
-from iosched.models.merging import MERGED_KEY, unmerge
+from iosched.models.merge_record import MERGED_KEY
+from iosched.models.merging import unmerge
 from iosched.models.model import Model
 from light import light_model
 from onnx import numpy_helper
