@@ -18,7 +18,7 @@ _MAX_SHOWN_CONSTANT = 16
 def unit_attributes(view: GraphView, unit: Unit) -> tuple[tuple[str, AttributeValue], ...]:
     """The operator attributes of a unit, sorted by key; see `Operator.attributes`."""
     anchor = view.nodes[unit.anchor]
-    if unit.type in _CONVOLUTIONS and is_standard(anchor) and view.constant_from(unit.anchor, 1):
+    if unit.type in _CONVOLUTIONS and is_standard(anchor) and _has_kernel(view, anchor):
         found = _conv_attributes(view, unit)
     else:
         found = {**plain_attributes(anchor), **_small_constants(view, anchor)}
@@ -69,6 +69,11 @@ def _conv_attributes(view: GraphView, unit: Unit) -> dict[str, AttributeValue]:
         "pads": _pads(view, index, tuple(kernel[2:]), strides, dilations),
         "strides": strides,
     }
+
+
+def _has_kernel(view: GraphView, node: onnx.NodeProto) -> bool:
+    kernel = view.weights.get(node.input[1]) if len(node.input) > 1 else None
+    return kernel is not None and kernel.ndim >= 3
 
 
 def _ints(view: GraphView, index: int, name: str, rank: int, default: int) -> tuple[int, ...]:

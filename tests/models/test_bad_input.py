@@ -198,3 +198,8 @@ def test_a_graph_input_that_is_no_tensor_needs_no_shape():
     model = load_model(data(proto))
     assert model.graph.inputs[0].dtype == "seq(tensor(float32))"
     assert model.bindings == {}
+
+
+def test_a_kernel_of_too_few_dimensions():
+    flat = model_of([node("Conv", ["x", "w"], ["y"])], {"x": [1, 3, 8, 8]}, ["y"], {"w": weight(4)})
+    refused(data(flat), "shapes do not fit", "Conv")
