@@ -151,7 +151,7 @@ def test_dynamic_values_need_their_writer_first() -> None:
     buffers = (Buffer("d", Space.DYNAMIC, 0), Buffer("y", Space.OUTPUT, 64))
     lanes = ((task("d", [], [view]),), (task("y", [view], [seen("y")], (0, 1)),))
     with pytest.raises(HazardError, match="written 2 times"):
-        check(ExecutionPlan(((*lanes[0], *lanes[0]), lanes[1]), buffers, 0))
+        check(ExecutionPlan(((*lanes[0], *lanes[0]), (replace(lanes[1][0], waits=(Wait(0, 2),)),)), buffers, 0))
     check(ExecutionPlan(lanes, buffers, 0))
     with pytest.raises(HazardError, match=r"'d' and 'y'|'y' and 'd'"):
         check(ExecutionPlan((lanes[0], (replace(lanes[1][0], waits=()),)), buffers, 0))
