@@ -14,6 +14,7 @@ from iosched.models.graph import ComputationGraph
 from iosched.scheduler.lattice import MAX_OPERATORS
 
 MAX_STATES = 8_000
+_WIDE_STATES = 1_000
 _CHAIN = 32  # operators in a chain block: longer chains gain nothing from being searched at once
 _GATHERS = frozenset({"Add", "Concat", "Identity", "Sum"})  # types that only collect what a block computed
 _NARROW = 2  # results that cross the cut between two cells; wider cuts take concurrency away
@@ -143,6 +144,9 @@ def _split(order: _Order, cuts: _Cuts, first: int, last: int, max_states: int) -
         reach = _reach(order, first, last, max_states)
         end = last if reach == last else _narrowest(order, cuts, first, reach, last)
         narrow = end == last or cuts.width[end - 1] <= _NARROW or _is_waist(order, end - 1, first, last)
+        if not narrow:
+            # Not provable anyway, so not worth the long search of a large block.
+            end = _narrowest(order, cuts, first, _reach(order, first, last, min(max_states, _WIDE_STATES)), last)
         yield Part(order.names[first:end], whole and narrow)
         first, whole = end, narrow
 
