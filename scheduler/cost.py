@@ -29,6 +29,7 @@ class OperatorBounds(Protocol):
     A cost model that has these promises, up to the search's `bound_slack`, that a concurrent stage takes at least
         * the sum of `operator_latency_us` over the operators of any one of its groups (they run in order),
         * the sum of `operator_work_us` over all of its operators, divided by `lanes`,
+        * where it has at least `lanes` groups, the sum of `operator_work_us` over any one of them (on one lane),
         * as long as any one of its groups as a stage of its own.
     The search then asks `lower_bound_us` for merge stages only, and bounds 100,000 stages without building them.
     """

@@ -71,13 +71,21 @@ class KnownLatencies:
                 self.bound[way][position] = max(bound, 0.0)
 
     def _operator_bounds(self, cost: OperatorBounds) -> Latencies:
-        """Slowest group, its operators one after another; and total work over all lanes. Vectorised over stages."""
+        """Slowest group, its operators one after another; and total work over all lanes. Vectorised over stages.
+
+        A group has all lanes to itself at best, and one lane where there are at least as many groups as lanes.
+        """
         stages = self.lattice.stages
         alone = [cost.operator_latency_us(name) for name in self.names]
-        share = [cost.operator_work_us(name) / cost.lanes for name in self.names]
-        found = _sums(stages, share)
-        for where, groups in components(stages, self.lattice.order):
-            found[where] = np.maximum(found[where], _sums(groups, alone))
+        work = [cost.operator_work_us(name) for name in self.names]
+        found = _sums(stages, work) / cost.lanes
+        rounds = list(components(stages, self.lattice.order))
+        n_groups = np.zeros(len(stages), dtype=np.int64)
+        for where, _ in rounds:
+            n_groups[where] += 1
+        for where, groups in rounds:
+            slowest = np.where(n_groups[where] >= cost.lanes, _sums(groups, work), _sums(groups, alone))
+            found[where] = np.maximum(found[where], slowest)
             positions = np.full(len(stages), -1, dtype=np.int64)
             positions[where] = np.searchsorted(stages, groups)
             self.rounds.append(positions)

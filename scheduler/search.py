@@ -82,6 +82,7 @@ def search(
     deadline: Deadline | None = None,
     exhaustive: bool = False,
     bound_slack: float = 1.0,
+    tolerance: float = 0.0,
     max_states: int = MAX_STATES,
 ) -> SearchResult:
     """Finds the schedule of least total latency, block by block.
@@ -96,6 +97,8 @@ def search(
             never worse than the sequential one under the latencies known, and `optimal` is False where unproven.
         exhaustive: measures every stage instead of searching lazily.
         bound_slack: factor on all lower bounds; below 1 it keeps noisy measurements from hiding the optimum.
+        tolerance: a block is done when its schedule is within this part of its lower bound: measured latencies
+            are not known better than that. `lower_bound_us` tells the gap that is left.
         max_states: the bound that `blocks.partition` keeps.
 
     Equal costs give equal schedules: among the shortest paths, one with the fewest stages, then the one whose later
@@ -114,7 +117,7 @@ def search(
     if not bound_slack > 0:
         raise ValueError(f"bound_slack must be positive, not {bound_slack}")
     parts = partition(graph, max_states)
-    settings = _Settings(graph, cost, strategy, pruning, exhaustive, bound_slack)
+    settings = _Settings(graph, cost, strategy, pruning, exhaustive, bound_slack, tolerance)
     guide = _Guide(observer or _Silence(), deadline or (lambda: False), len(parts))
     cache: dict[Relation, Lattice] = {}
     found = [_search_block(settings, guide, index, part, cache) for index, part in enumerate(parts)]
@@ -136,6 +139,7 @@ class _Settings:
     pruning: Pruning
     exhaustive: bool
     bound_slack: float
+    tolerance: float
 
 
 @dataclass(frozen=True)
@@ -217,15 +221,15 @@ def _wanted(settings: _Settings, lattice: Lattice, latencies: KnownLatencies) ->
     if settings.exhaustive or not latencies.informative:
         yield latencies.missing(list(range(len(lattice.stages))))
         return
-    yield from _along_shortest_paths(lattice, latencies)
+    yield from _along_shortest_paths(lattice, latencies, settings.tolerance)
 
 
-def _along_shortest_paths(lattice: Lattice, latencies: KnownLatencies) -> Iterator[list[int]]:
-    """LazySP: ends when no schedule can be better than the best one that is all measured."""
+def _along_shortest_paths(lattice: Lattice, latencies: KnownLatencies, tolerance: float) -> Iterator[list[int]]:
+    """LazySP: ends when no schedule can be better, beyond `tolerance`, than the best one that is all measured."""
     for rounds in count():
         bounds, known = latencies.bounds_us(), latencies.known_us()
         reached, best = distances(lattice, bounds), bound_us(lattice, known)
-        if reached[-1] >= best:
+        if reached[-1] >= best * (1 - tolerance):
             return
         missing = latencies.missing(some_shortest_path(lattice, bounds, reached))
         if not missing:

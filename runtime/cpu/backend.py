@@ -13,10 +13,10 @@ from iosched.models.model import Model
 from iosched.runtime.cpu.kernel_graph import KernelGraph, build_kernel_graph
 from iosched.runtime.cpu.lower import KernelCache, Lowering, lower
 from iosched.runtime.cpu.merge import merge_nodes
-from iosched.runtime.cpu.native import NativeExecutor, NativeRuntime, available
+from iosched.runtime.cpu.native import NativeExecutor, NativeRuntime, available, supports
 from iosched.runtime.cpu.ownership import CoarseGraph, coarsen
 from iosched.runtime.cpu.placement import Placement, place_tensors
-from iosched.runtime.cpu.python_executor import PythonExecutor
+from iosched.runtime.cpu.python_executor import PythonExecutor, PythonRuntime
 from iosched.runtime.plan import Space
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 
@@ -119,7 +119,8 @@ class CpuBackend:
         self.coarse: CoarseGraph = coarsen(model.graph, self.kernels, tensor_owners(model))
         self._placement = place_tensors(self.kernels)
         self._cache = KernelCache()
-        self._runtime = NativeRuntime() if self.is_native else None
+        self._native = NativeRuntime() if self.is_native else None
+        self._python = PythonRuntime()
 
     @property
     def graph(self) -> ComputationGraph:
@@ -130,14 +131,21 @@ class CpuBackend:
         """Whether plans can be made: every input is a tensor of known size, and something is computed."""
         return bool(self.kernels.nodes) and all(self.kernels.tensors[name].is_static for name in self.kernels.inputs)
 
+    def lower(self, schedule: Schedule) -> Lowering:
+        """The plan of the model under `schedule`, whose stages name operators or units of the coarse graph."""
+        return self._lower(schedule)[0]
+
+    def _lower(self, schedule: Schedule) -> tuple[Lowering, KernelGraph]:
+        stages = unit_stages(self.coarse, schedule)
+        merging = [stage for strategy, stage in stages if strategy is Strategy.MERGE]
+        kernels, placement, nodes = self._merged(merging)
+        numbered = [[[index for unit in group for index in nodes[unit]] for group in groups] for _, groups in stages]
+        return lower(kernels, placement, numbered, self.lanes, self._cache), kernels
+
     def compile(self, schedule: Schedule) -> CompiledModel:
         """Compiles the model under `schedule`, whose stages name operators or units of the coarse graph."""
-        stages = unit_stages(self.coarse, schedule)
-        kernels, placement, nodes = self._merged([stage for strategy, stage in stages if strategy is Strategy.MERGE])
-        numbered = [[[index for unit in group for index in nodes[unit]] for group in groups] for _, groups in stages]
-        lowering = lower(kernels, placement, numbered, self.lanes, self._cache)
-        computed = kernels.producer
-        outside = [name for name in kernels.outputs if name not in computed]
+        lowering, kernels = self._lower(schedule)
+        outside = [name for name in kernels.outputs if name not in kernels.producer]
         return CompiledModel(
             executor=self._executor(lowering),
             lowering=lowering,
@@ -161,8 +169,8 @@ class CpuBackend:
 
     def close(self) -> None:
         """Stops the worker threads and frees all sessions."""
-        if self._runtime is not None:
-            self._runtime.close()
+        if self._native is not None:
+            self._native.close()
 
     def __enter__(self) -> Self:
         return self
@@ -171,9 +179,9 @@ class CpuBackend:
         self.close()
 
     def _executor(self, lowering: Lowering) -> PlanExecutor:
-        if self._runtime is None:
-            return PythonExecutor(lowering.plan, lowering.kernels)
-        return NativeExecutor(lowering.plan, lowering.kernels, runtime=self._runtime)
+        if self._native is None or not supports(lowering.plan):
+            return PythonExecutor(lowering.plan, lowering.kernels, runtime=self._python)
+        return NativeExecutor(lowering.plan, lowering.kernels, runtime=self._native)
 
     def _merged(
         self, stages: Iterable[Sequence[Sequence[str]]]

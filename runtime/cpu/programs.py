@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from iosched.runtime.cpu.calls import Call
 from iosched.runtime.cpu.kernel_graph import KernelGraph
-from iosched.runtime.cpu.program import Copy, Kernel, Program
+from iosched.runtime.cpu.program import EXTERNAL_LOCATION, Copy, Kernel, Program
 from iosched.runtime.plan import View
 
 _INLINE_NBYTES = 1024
@@ -120,7 +120,7 @@ def _initializer(name: str, array: np.ndarray) -> onnx.TensorProto:
     tensor = onnx.TensorProto(name=name, data_location=onnx.TensorProto.EXTERNAL)
     tensor.data_type = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
     tensor.dims.extend(array.shape)
-    tensor.external_data.add(key="location", value="weights")
+    tensor.external_data.add(key="location", value=EXTERNAL_LOCATION)
     return tensor
 
 

@@ -128,7 +128,8 @@ class LaneCost:
         return self.operator_work_us(name) * 0.6
 
     def stage_latency_us(self, stage: Stage) -> float:
-        groups = [sum(self.operator_latency_us(name) for name in group) for group in stage.groups]
+        alone = self.operator_latency_us if len(stage.groups) < self.lanes else self.operator_work_us
+        groups = [sum(alone(name) for name in group) for group in stage.groups]
         work = sum(self.operator_work_us(name) for name in stage.operators) / self.lanes
         return 2.0 + max(work, *groups) + len(groups)
 

@@ -1,0 +1,149 @@
+"""Schedules and other runtimes measured side by side, in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from iosched.models.errors import DeviceError, UsageError
+from iosched.models.model import Model
+from iosched.profiler.candidates import Budget, Runnable, close_all, measure_in_turn
+from iosched.profiler.cpu_cost import StageCost, cpu_name
+from iosched.profiler.database import ProfileDatabase, default_path
+from iosched.profiler.interleave import compare
+from iosched.profiler.optimize import BOUND_SLACK, TOLERANCE, Observer, SearchProgress
+from iosched.profiler.peers import OPENERS
+from iosched.profiler.run import open_executor
+from iosched.profiler.statistics import Measurement
+from iosched.profiler.target import require_cpu
+from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.inputs import random_inputs
+from iosched.scheduler.baselines import greedy, sequential
+from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.schedule import Schedule
+from iosched.scheduler.search import Pruning, SearchStrategy, search
+
+SCHEDULES = ("sequential", "greedy", "merge", "concurrent", "both")
+
+
+@dataclass(frozen=True)
+class BenchRow:
+    """One alternative; latencies in microseconds, `speedup` against `sequential` round by round."""
+
+    name: str
+    median_us: float
+    p10_us: float
+    p90_us: float
+    min_us: float
+    samples: int
+    speedup: float
+
+
+@dataclass(frozen=True)
+class BenchResult:
+    """All rows of one run, every sample, and what was left out with the reason."""
+
+    device: str
+    rows: tuple[BenchRow, ...]
+    samples_us: Mapping[str, tuple[float, ...]]
+    missing: tuple[tuple[str, str], ...]
+
+
+def bench(
+    model: Model,
+    document: ScheduleDocument | None,
+    *,
+    names: Sequence[str],
+    device: str = "auto",
+    threads: int | None = None,
+    rounds: int = 50,
+    profile_db: Path | None = None,
+    observer: Observer | None = None,
+) -> BenchResult:
+    """Measures the alternatives `names` in turn, A B C A B C; `sequential` is always among them.
+
+    Raises:
+        UsageError: a name is unknown, or the model's inputs cannot be made up.
+        DeviceError: the device or onnxruntime is not there.
+    """
+    require_cpu(device)
+    wanted = list(dict.fromkeys(("sequential", *names)))
+    _check_names(wanted)
+    with ProfileDatabase(profile_db or default_path()) as database, CpuBackend(model, lanes=threads) as backend:
+        if not backend.is_supported():
+            raise UsageError("this model's inputs have no fixed size, so there is no schedule to measure")
+        cost = StageCost(backend, database)
+        opened: dict[str, Runnable] = {}
+        missing: list[tuple[str, str]] = []
+        try:
+            for name in wanted:
+                try:
+                    opened[name] = _open(name, model, document, backend, cost, observer)
+                except DeviceError as error:
+                    missing.append((name, str(error)))
+            inputs = random_inputs(model.graph.inputs)
+            found = measure_in_turn(opened, inputs, Budget(rounds, max_seconds=600.0), _told(observer))
+        finally:
+            close_all(list(opened.values()))
+    rows = tuple(_row(name, measured, found["sequential"]) for name, measured in found.items())
+    samples_us = {name: measured.samples_us for name, measured in found.items()}
+    return BenchResult(cpu_name(), rows, samples_us, tuple(missing))
+
+
+def _check_names(names: Sequence[str]) -> None:
+    known = ("iosched", *SCHEDULES, *OPENERS)
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise UsageError(f"unknown alternative {unknown[0]!r}: choose from {', '.join(known)}")
+
+
+def _told(observer: Observer | None) -> Callable[[int, int], None] | None:
+    if observer is None:
+        return None
+    return lambda done, total: observer.progress(done, total, "measuring in turn")
+
+
+def _open(
+    name: str,
+    model: Model,
+    document: ScheduleDocument | None,
+    backend: CpuBackend,
+    cost: StageCost,
+    observer: Observer | None,
+) -> Runnable:
+    if name == "iosched":
+        if document is None:
+            raise DeviceError("the model carries no schedule; make one with 'iosched optimize'")
+        return open_executor(model, document, threads=backend.lanes)
+    if name in SCHEDULES:
+        return backend.compile(schedule_named(name, backend, cost, observer))
+    return OPENERS[name](model, backend.lanes)
+
+
+def schedule_named(name: str, backend: CpuBackend, cost: StageCost, observer: Observer | None = None) -> Schedule:
+    """The baseline or the best schedule of strategy `name`, in units of the backend's graph."""
+    if name == "sequential":
+        return sequential(backend.graph)
+    if name == "greedy":
+        return greedy(backend.graph)
+    progress = None if observer is None else SearchProgress(observer)
+    strategy = cast(SearchStrategy, name)
+    found = search(
+        backend.graph,
+        cost,
+        strategy=strategy,
+        pruning=Pruning(),
+        observer=progress,
+        bound_slack=BOUND_SLACK,
+        tolerance=TOLERANCE,
+    )
+    return found.schedule
+
+
+def _row(name: str, found: Measurement, baseline: Measurement) -> BenchRow:
+    speedup = compare(baseline, found).speedup
+    return BenchRow(
+        name, found.median_us, found.p10_us, found.p90_us, found.min_us, len(found.samples_us), speedup
+    )

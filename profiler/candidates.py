@@ -1,0 +1,98 @@
+"""Whole-model candidates on the CPU: schedules compiled for it, and plain onnxruntime in its best setting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from iosched.models.model import Model
+from iosched.profiler.interleave import interleave
+from iosched.profiler.statistics import Measurement
+from iosched.runtime.cpu.ownership import CoarseGraph
+from iosched.runtime.reference import Reference, ReferenceSettings
+from iosched.runtime.reference import candidates as reference_candidates
+from iosched.scheduler.schedule import Block, Schedule, Stage
+
+PAUSE_SECONDS = 0.06
+"""Rest before a run that is measured in turn with others: onnxruntime's threads spin for some 50 ms after theirs."""
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class Runnable(Protocol):
+    """Runs a whole model."""
+
+    def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
+        """One run; outputs by name."""
+        ...
+
+    def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]:
+        """Microseconds of each of `repeats` runs."""
+        ...
+
+    def close(self) -> None:
+        """Frees what it holds."""
+        ...
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How long to measure whole models in turn."""
+
+    rounds: int = 15
+    max_seconds: float = 20.0
+
+
+def measure_in_turn(
+    runnables: Mapping[str, Runnable],
+    inputs: Arrays,
+    budget: Budget,
+    observer: Callable[[int, int], None] | None = None,
+) -> Mapping[str, Measurement]:
+    """Latency of every candidate, sample k of each taken in round k."""
+    runs = {name: _once(runnable, inputs) for name, runnable in runnables.items()}
+    return interleave(
+        runs, budget.rounds, max_seconds=budget.max_seconds, pause_seconds=PAUSE_SECONDS, observer=observer
+    )
+
+
+def _once(runnable: Runnable, inputs: Arrays) -> Callable[[], float]:
+    return lambda: runnable.time(inputs, 1)[0]
+
+
+def best_reference(model: Model, inputs: Arrays, threads: int) -> ReferenceSettings:
+    """The setting in which plain onnxruntime is fastest, by three quick rounds; the default one where it is alone."""
+    settings = reference_candidates(threads)
+    if len(settings) == 1:
+        return settings[0]
+    opened = {str(index): Reference(model, setting) for index, setting in enumerate(settings)}
+    try:
+        found = measure_in_turn(opened, inputs, Budget(rounds=3, max_seconds=6.0))
+    finally:
+        for reference in opened.values():
+            reference.close()
+    return settings[int(min(found, key=lambda name: found[name].min_us))]
+
+
+def expand(coarse: CoarseGraph, schedule: Schedule) -> Schedule:
+    """The same schedule in terms of the model's own operators instead of the CPU's units."""
+    return Schedule(
+        tuple(
+            Block(block.index, tuple(_expanded(coarse, stage) for stage in block.stages), block.optimal)
+            for block in schedule.blocks
+        )
+    )
+
+
+def _expanded(coarse: CoarseGraph, stage: Stage) -> Stage:
+    groups = tuple(tuple(name for unit in group for name in coarse.members[unit]) for group in stage.groups)
+    return Stage(stage.strategy, groups, stage.predicted_us, stage.measured_us)
+
+
+def close_all(runnables: Sequence[Runnable]) -> None:
+    """Closes every candidate."""
+    for runnable in runnables:
+        runnable.close()
