@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
+
 from iosched.cli.options import (
     device_options,
     input_shape_option,

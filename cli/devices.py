@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import click
+
 from iosched.cli.options import json_option, verbosity_options
 from iosched.cli.output import emit_json
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import click
+
 from iosched.models.errors import (
     DeviceError,
     InvalidModelError,

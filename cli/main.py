@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 
 import click
+
 from iosched.cli.errors import guarded
 from iosched.cli.options import verbosity_options
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
 from iosched.cli.options import (
     STRATEGIES,
     binding_options,

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
+
 from iosched.models.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+
 from iosched.models.errors import ExecutionError, UsageError
 
 STDOUT = "-"

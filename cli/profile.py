@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
 from iosched.cli.options import json_option, profile_db_option, verbosity_options
 from iosched.cli.output import Destination, check_destinations, emit_json, note, write
 from iosched.models.errors import UsageError

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import click
+
 from iosched.cli.main import cli
 
 _HEAD = """# Command line reference

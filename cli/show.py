@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
+
 from iosched.cli.options import verbosity_options
 from iosched.cli.output import Destination, check_destinations, note, write
 from iosched.models.errors import UsageError
@@ -55,6 +56,8 @@ def command(schedule: str, picture: str, output: str, model: str | None, indices
     destination = Destination.parse("-o", output)
     check_destinations([destination], inputs=[input_file(schedule), input_file(model or "-")])
     document, loaded = read_schedule_and_model(schedule, model)
+    if document.shipped == "reference":
+        note("Not what 'iosched run' uses: plain onnxruntime was faster, and was shipped.")
     if indices:
         document = replace(document, schedule=_only(document.schedule, indices))
     looks: Mapping[str, Look] = {}

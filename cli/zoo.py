@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import click
+
 from iosched.cli.options import json_option, verbosity_options
 from iosched.cli.output import Destination, check_destinations, emit_json, note, refuse_terminal, write
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import onnx
 import pytest
 from click.testing import CliRunner, Result
-from iosched.cli.main import cli
 from small_models import branches
+
+from iosched.cli.main import cli
 
 Invoke = Callable[..., Result]
 

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import onnx
 import pytest
+from small_models import branches
+
 from iosched.cli.bench import NAMES
 from iosched.cli.bench_chart import draw_chart
 from iosched.profiler import bench as profiler_bench
 from iosched.profiler.bench import BenchResult, BenchRow
-from small_models import branches
 
 ROW_KEYS = {"name", "median_us", "p10_us", "p90_us", "min_us", "samples", "speedup"}
 

@@ -8,6 +8,7 @@ import sys
 import click
 import pytest
 from click.testing import CliRunner
+
 from iosched.cli.main import COMMANDS, cli
 from iosched.cli.reference import commands
 from iosched.models import errors

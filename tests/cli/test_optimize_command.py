@@ -9,6 +9,8 @@ from pathlib import Path
 
 import onnx
 import pytest
+from small_models import branches
+
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler import optimize as profiler_optimize
@@ -18,7 +20,6 @@ from iosched.profiler.optimize import OptimizeResult, OptimizeSettings
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
-from small_models import branches
 
 JSON_KEYS = {
     "model": str, "output": str, "schedule": str, "cost": str, "optimal": bool, "shipped": str,

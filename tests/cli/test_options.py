@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 import pytest
+
 from iosched.cli.options import parse_input_file, parse_input_shape, shapes_of
 from iosched.models.errors import UsageError
 

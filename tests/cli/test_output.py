@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from iosched.cli.output import Destination, check_destinations, emit_json, write
 from iosched.models.errors import ExecutionError, UsageError
 

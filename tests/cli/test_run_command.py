@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from small_models import branches
+
 from iosched.models.load import load_model
 from iosched.profiler import run as profiler_run
 from iosched.profiler.cpu_cost import cpu_name
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.document import ScheduleDocument
-from small_models import branches
 
 SHAPE = (1, 8, 6, 6)
 

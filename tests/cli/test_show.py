@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from iosched.models.load import load_model
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.drawing import Look
@@ -140,6 +142,14 @@ def test_show_writes_an_svg_file(invoke, schedule_file: Path, workdir: Path) -> 
     result = invoke("show", schedule_file, "--format", "svg", "-o", "picture.svg")
     assert (result.exit_code, result.stdout) == (0, "")
     assert _boxes((workdir / "picture.svg").read_text())
+
+
+def test_show_says_when_the_schedule_is_not_what_was_shipped(invoke, schedule_file: Path) -> None:
+    document = ScheduleDocument.from_json(schedule_file.read_text())
+    schedule_file.write_text(replace(document, shipped="reference").to_json())
+    result = invoke("show", schedule_file)
+    assert "plain onnxruntime was faster" in result.stderr
+    assert "block 0" in result.stdout
 
 
 def test_show_draws_one_block(invoke, complains, schedule_file: Path) -> None:

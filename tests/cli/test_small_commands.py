@@ -7,6 +7,7 @@ from pathlib import Path
 
 import onnx
 import pytest
+
 from iosched.profiler.database import ProfileDatabase
 from iosched.profiler.statistics import summarize
 
