@@ -22,11 +22,15 @@ def looks_of(graph: ComputationGraph) -> dict[str, Look]:
     return {operator.name: Look(operator.type, _label(operator)) for operator in graph.operators}
 
 
+_SHORT = {"AveragePool": "AvgPool", "GlobalAveragePool": "GlobalAvgPool"}
+
+
 def _label(operator: Operator) -> str:
     kernel = operator.attribute("kernel_shape")
+    kind = _SHORT.get(operator.type, operator.type)
     if isinstance(kernel, tuple) and kernel:
-        return f"{operator.type} {'×'.join(map(str, kernel))}"  # noqa: RUF001 - a multiplication sign is meant
-    return operator.type
+        return f"{kind} {'×'.join(map(str, kernel))}"  # noqa: RUF001 - a multiplication sign is meant
+    return kind
 
 
 def look_of(name: str, looks: Mapping[str, Look]) -> Look:

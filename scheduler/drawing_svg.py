@@ -178,7 +178,8 @@ def _draw_operator(
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{_LANE - 6}" rx="4" '
         f'fill="{colours.get(look.type, _UNKNOWN)}"/>'
     )
-    label = _clipped(look.label, width - 6)
+    fits = len(look.label) * _CHAR <= width - 6
+    label = look.label if fits else _clipped(look.label.partition(" ")[0], width - 6)
     yield _text(x + width / 2, y + 16, label, size=11, fill="#ffffff", anchor="middle") + "</g>"
 
 

@@ -9,6 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from iosched.cli.errors import message_of
 from iosched.cli.main import COMMANDS, cli
 from iosched.cli.reference import commands
 from iosched.models import errors
@@ -134,7 +135,8 @@ def test_a_long_message_is_cut_to_five_lines(failing) -> None:
 
 
 def test_names_cannot_send_escape_codes_to_the_terminal(failing) -> None:
-    assert "\x1b" not in failing(errors.UsageError("\x1b[2J evil")).stderr
+    assert message_of(errors.UsageError("\x1b[2J\x9b evil")) == "�[2J� evil"
+    assert "\x07" not in failing(errors.UsageError("\x07")).stderr
 
 
 def test_a_full_disk_behind_stdout_is_an_error() -> None:

@@ -177,6 +177,10 @@ def test_outputs_are_refused_before_the_work(invoke, complains, model: Path, ask
     assert asked == []
 
 
+def test_outputs_are_refused_before_the_model_is_read(invoke, complains) -> None:
+    complains(invoke("optimize", "no-such-model.onnx", "-o", "no/such/out.onnx"), 2, "no folder no/such")
+
+
 def test_the_default_output_does_not_overwrite_the_input_either(invoke, complains, model: Path, asked) -> None:
     model.rename("branches.iosched.onnx")
     complains(invoke("optimize", "branches.iosched.onnx"), 2, "overwrite the input")
