@@ -106,7 +106,7 @@ def _model(
     used = {""} | {node.domain for node in nodes} | {d for node in nodes if _has_graph(node) for d in kernels.opsets}
     opsets = [onnx.OperatorSetIdProto(domain=d, version=v) for d, v in kernels.opsets.items() if d in used]
     proto = onnx.ModelProto(ir_version=kernels.ir_version, graph=graph, opset_import=opsets)
-    return proto.SerializeToString(deterministic=True)
+    return bytes(proto.SerializeToString(deterministic=True))
 
 
 def _has_graph(node: onnx.NodeProto) -> bool:
@@ -115,8 +115,7 @@ def _has_graph(node: onnx.NodeProto) -> bool:
 
 def _initializer(name: str, array: np.ndarray) -> onnx.TensorProto:
     if array.nbytes <= _INLINE_NBYTES:
-        tensor = onnx.numpy_helper.from_array(array, name)
-        return tensor
+        return onnx.numpy_helper.from_array(array, name)
     tensor = onnx.TensorProto(name=name, data_location=onnx.TensorProto.EXTERNAL)
     tensor.data_type = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
     tensor.dims.extend(array.shape)

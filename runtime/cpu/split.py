@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import prod
 
 import numpy as np
@@ -16,12 +17,16 @@ import onnx
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 
 _NCHWC = "com.microsoft.nchwc"
-_ELEMENTWISE = frozenset(
-    ["Relu", "LeakyRelu", "Clip", "Sigmoid", "Tanh", "HardSwish", "HardSigmoid", "Elu", "Selu", "Gelu", "QuickGelu", "Erf", "Exp", "Neg", "Abs", "Sqrt", "Identity", "Cast", "Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Pow", "PRelu"]
-)
-_BATCH_PARALLEL = _ELEMENTWISE | frozenset(
-    ["Conv", "FusedConv", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "ReorderInput", "ReorderOutput", "BatchNormalization", "LRN", "Concat", "Gemm", "FusedGemm", "MatMul", "FusedMatMul", "Softmax", "Flatten"]
-)
+_ELEMENTWISE = frozenset({
+    "Relu", "LeakyRelu", "Clip", "Sigmoid", "Tanh", "HardSwish", "HardSigmoid", "Elu", "Selu", "Gelu", "QuickGelu",
+    "Erf", "Exp", "Neg", "Abs", "Sqrt", "Identity", "Cast", "Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Pow",
+    "PRelu",
+})  # fmt: skip
+_BATCH_PARALLEL = _ELEMENTWISE | {
+    "Conv", "FusedConv", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "ReorderInput",
+    "ReorderOutput", "BatchNormalization", "LRN", "Concat", "Gemm", "FusedGemm", "MatMul", "FusedMatMul", "Softmax",
+    "Flatten",
+}  # fmt: skip
 _POOLS = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})
 
 
@@ -91,7 +96,7 @@ def _ranges(total: int, parts: int, step: int = 1) -> list[tuple[int, int]]:
     steps = -(-total // step)
     parts = min(parts, steps)
     edges = [min(total, (steps * i // parts) * step) for i in range(parts + 1)]
-    return list(zip(edges[:-1], edges[1:], strict=True))
+    return list(pairwise(edges))
 
 
 def _along(shape: tuple[int, ...], axis: int, begin: int, end: int) -> Slice:
