@@ -5,11 +5,12 @@ from __future__ import annotations
 from hashlib import sha256
 
 import onnx
+from onnx import AttributeProto
+from onnx.helper import get_attribute_value
+
 from iosched.models.fusion.view import GraphView, Unit
 from iosched.models.graph import AttributeValue
 from iosched.models.wiring import is_standard
-from onnx import AttributeProto
-from onnx.helper import get_attribute_value
 
 _CONVOLUTIONS = ("Conv", "ReluConv", "ReluSepConv")
 _MAX_SHOWN_CONSTANT = 16

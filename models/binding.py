@@ -8,6 +8,7 @@ from difflib import get_close_matches
 
 import numpy as np
 import onnx
+
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.initializers import describe_weight
 from iosched.models.shapes import infer_shapes, tensor_specs

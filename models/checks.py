@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import onnx
+
 from iosched.models.errors import InvalidModelError
 from iosched.models.wiring import is_standard, reads, standard_opset, subgraphs, writes
 

@@ -9,6 +9,7 @@ from math import prod
 
 import numpy as np
 import onnx
+
 from iosched.models.attributes import plain_attributes
 from iosched.models.graph import ComputationGraph
 from iosched.models.wiring import captures, is_standard, writes

@@ -11,12 +11,13 @@ from typing import BinaryIO
 
 import numpy as np
 import onnx
+from onnx import TensorProto, numpy_helper
+
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.merge_record import MERGED_KEY, Merge, to_json
 from iosched.models.merging import merge_convolutions
 from iosched.models.model import INLINE_NBYTES, SCHEDULE_KEY, Model
 from iosched.models.wiring import reads
-from onnx import TensorProto, numpy_helper
 
 VERSION_KEY = "io.iosched.version"
 """Model metadata: the version of iosched that wrote the model."""

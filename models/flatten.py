@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import onnx
+
 from iosched.models.wiring import is_standard, use_counts
 
 

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 import onnx
+from onnx.helper import get_attribute_value
+
 from iosched.models.graph import TensorSpec
 from iosched.models.normalize import add_weight, keep_weights
 from iosched.models.shapes import infer_shapes, tensor_specs
 from iosched.models.wiring import captures, is_standard, replace_nodes, standard_opset, writes
-from onnx.helper import get_attribute_value
 
 MAX_FOLDED_NBYTES = 64 * 2**20
 _MAX_FILLED_NBYTES = 2**31

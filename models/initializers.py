@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from iosched.models.errors import InvalidModelError
-from iosched.models.model import INLINE_NBYTES, WEIGHTS_LOCATION
 from onnx import TensorProto, numpy_helper
 from onnx.helper import tensor_dtype_to_np_dtype
+
+from iosched.models.errors import InvalidModelError
+from iosched.models.model import INLINE_NBYTES, WEIGHTS_LOCATION
 
 _PACKED = frozenset(
     getattr(TensorProto, name)

@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 import numpy as np
 import onnx
+
 from iosched.models.binding import Binding, bind_inputs, check_reshapes, rebatch
 from iosched.models.checks import check_structure
 from iosched.models.digest import model_digest

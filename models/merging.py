@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
+from onnx import helper
+
 from iosched.models.graph import Operator
 from iosched.models.merge_record import Merge, Part, from_metadata
 from iosched.models.wiring import is_standard, reads, standard_opset, use_counts
-from onnx import helper
 
 _ACTIVATIONS = frozenset(
     (

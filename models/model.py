@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+
 from iosched.models.graph import ComputationGraph
 
 WEIGHTS_LOCATION = "weights"

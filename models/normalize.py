@@ -7,10 +7,11 @@ from collections import Counter
 import numpy as np
 import onnx
 import onnx.inliner
+from onnx import AttributeProto, TensorProto
+
 from iosched.models.errors import InvalidModelError
 from iosched.models.initializers import describe_weight, read_tensor
 from iosched.models.wiring import captures, is_standard, reads, replace_nodes, topological_order, use_counts, writes
-from onnx import AttributeProto, TensorProto
 
 
 def drop_weight_inputs(graph: onnx.GraphProto, weights: dict[str, np.ndarray]) -> None:

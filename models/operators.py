@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import onnx
+
 from iosched.models.attributes import unit_attributes
 from iosched.models.costs import node_flops
 from iosched.models.fusion import find_units

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 
 import numpy as np
 import onnx
+from onnx import TypeProto
+from onnx.helper import tensor_dtype_to_np_dtype
+
 from iosched.models.errors import InvalidModelError
 from iosched.models.graph import TensorSpec
 from iosched.models.wiring import is_standard, writes
-from onnx import TypeProto
-from onnx.helper import tensor_dtype_to_np_dtype
 
 
 def infer_shapes(proto: onnx.ModelProto, *, strict: bool = False) -> onnx.ModelProto:

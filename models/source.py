@@ -8,6 +8,7 @@ from pathlib import Path
 import onnx
 from google.protobuf.descriptor import FieldDescriptor  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
+
 from iosched.models.errors import InvalidModelError
 
 MAX_IR_VERSION = min(13, onnx.IR_VERSION)

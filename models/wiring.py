@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
 
 import onnx
-from iosched.models.errors import InvalidModelError
 from onnx import AttributeProto
+
+from iosched.models.errors import InvalidModelError
 
 STANDARD_DOMAINS = ("", "ai.onnx")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import onnx
+
+import iosched
 from iosched.models.export import NodeNote, annotate
 from iosched.models.model import Model
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
-
-import iosched
 
 
 def annotated(model: Model, document: ScheduleDocument) -> onnx.ModelProto:

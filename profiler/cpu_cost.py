@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+import iosched
 from iosched.models.graph import Operator
 from iosched.profiler.database import ProfileDatabase, device_key
 from iosched.profiler.statistics import UNRUNNABLE, Measurement, MeasureSettings, measure
@@ -16,8 +17,6 @@ from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.session import load_onnxruntime
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.signature import stage_signature
-
-import iosched
 
 STAGE_SETTINGS = MeasureSettings(warmup=2, min_samples=6, max_samples=24, relative_width=0.04, max_seconds=0.4)
 

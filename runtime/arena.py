@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+
 from iosched.runtime.order import Order, happens_before
 from iosched.runtime.plan import Buffer, Space, Task
 

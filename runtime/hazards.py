@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+
 from iosched.models.graph import TensorSpec
 from iosched.runtime.order import HazardError, Order, happens_before
 from iosched.runtime.plan import Buffer, ExecutionPlan, Space, View

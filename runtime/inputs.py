@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Sequence
 
 import numpy as np
+
 from iosched.models.errors import UsageError
 from iosched.models.graph import TensorSpec
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+
 from iosched.runtime.plan import Task, Wait
 
 

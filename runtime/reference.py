@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 import onnx
+
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
 from iosched.models.source import read_proto

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+
 from iosched.models.errors import DeviceError, ExecutionError, InvalidModelError
 from iosched.models.model import Model
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
+
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler import lattice as lattices
 from iosched.scheduler.lattice import Lattice, Pruning, Relation, bits, components
 from iosched.scheduler.signature import default_label, group_form
-from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
+
 from iosched.scheduler.cost import CostModel, OperatorBounds
 from iosched.scheduler.lattice import Lattice, bits, components, popcount
 from iosched.scheduler.schedule import Stage, Strategy
-from numpy.typing import NDArray
 
 Latencies = NDArray[np.float64]
 

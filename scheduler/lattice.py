@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from iosched.models.graph import ComputationGraph
 from numpy.typing import NDArray
+
+from iosched.models.graph import ComputationGraph
 
 Masks = NDArray[np.uint64]
 Indices = NDArray[np.int64]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from iosched.scheduler.lattice import Lattice, popcount
 from numpy.typing import NDArray
+
+from iosched.scheduler.lattice import Lattice, popcount
 
 Latencies = NDArray[np.float64]
 

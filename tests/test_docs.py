@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from iosched.cli.errors import BROKEN_PIPE, EXIT_CODES, FAILED, INTERRUPTED
 from iosched.cli.main import COMMANDS
 from iosched.cli.reference import reference

@@ -9,9 +9,10 @@ from functools import cached_property
 
 import numpy as np
 import onnx
+from onnx.helper import get_attribute_value
+
 from iosched.models.graph import TensorSpec
 from iosched.models.wiring import is_standard, producers, reads, use_counts, writes
-from onnx.helper import get_attribute_value
 
 ACTIVATIONS = frozenset({
     "Relu", "LeakyRelu", "Clip", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "Elu", "Celu", "Selu", "Softplus",

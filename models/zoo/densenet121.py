@@ -7,6 +7,7 @@ concatenation and stays.
 from __future__ import annotations
 
 import onnx
+
 from iosched.models.zoo.network import Network, Value
 
 _LAYERS = (6, 12, 24, 16)

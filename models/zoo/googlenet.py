@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import onnx
+
 from iosched.models.zoo.network import Network, Value
 
 # Channels of a module: 1x1; 3x3 reduced, 3x3; 5x5 reduced, 5x5; after pooling.

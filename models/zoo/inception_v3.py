@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import onnx
+
 from iosched.models.zoo.network import Network, Value
 
 # A convolution of a branch: channels, kernel (height, width), stride, padding (height, width).

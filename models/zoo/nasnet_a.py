@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import onnx
+
 from iosched.models.zoo.network import Network, Value
 
 _CELLS_PER_STAGE = 6

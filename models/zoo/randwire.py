@@ -8,6 +8,7 @@ here, as the seed that made the measured network was not published with it and i
 from __future__ import annotations
 
 import onnx
+
 from iosched.models.zoo.network import Network, Value
 
 Wiring = tuple[tuple[int, ...], ...]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import onnx
+
 from iosched.models.zoo.network import Network, Value
 
 # (squeeze, expand) channels; None is a pooling.

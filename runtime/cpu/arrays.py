@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from iosched.models.errors import UsageError
 from iosched.runtime.cpu.program import Copy, Kernel
 from iosched.runtime.plan import ExecutionPlan, Space, Task, View

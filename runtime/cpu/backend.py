@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 import numpy as np
+
 from iosched.models.graph import ComputationGraph, TensorSpec
 from iosched.models.model import Model
 from iosched.runtime.cpu.kernel_graph import KernelGraph, build_kernel_graph

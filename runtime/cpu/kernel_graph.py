@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+
 from iosched.models.graph import TensorSpec
 from iosched.models.model import Model
 from iosched.runtime.session import lent_weights, load_onnxruntime, open_session

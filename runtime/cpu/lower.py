@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import onnx
+
 from iosched.runtime.arena import place
 from iosched.runtime.cpu.calls import Call, find_waits, overlap, stage_calls
 from iosched.runtime.cpu.kernel_graph import KernelGraph

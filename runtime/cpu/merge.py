@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 import onnx
+
 from iosched.models.graph import TensorSpec
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 

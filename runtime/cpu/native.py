@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
+
 from iosched.models.errors import DeviceError, ExecutionError
 from iosched.runtime.cpu.arrays import (
     DTYPE_NAME,

@@ -12,6 +12,7 @@ from functools import cached_property
 from math import prod
 
 import onnx
+
 from iosched.models.graph import TensorSpec
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.plan import Buffer, Space, View

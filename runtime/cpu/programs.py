@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx
+
 from iosched.runtime.cpu.calls import Call
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.program import EXTERNAL_LOCATION, Copy, Kernel, Program

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+
 from iosched.models.errors import DeviceError, ExecutionError
 from iosched.runtime.cpu.arrays import (
     ELEMENT_TYPE,

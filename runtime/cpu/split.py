@@ -14,6 +14,7 @@ from math import prod
 
 import numpy as np
 import onnx
+
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 
 _NCHWC = "com.microsoft.nchwc"

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime
-from iosched.models.model import Model
 from onnx import TensorProto, helper, numpy_helper
+
+from iosched.models.model import Model
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
 FLOAT = TensorProto.FLOAT

@@ -9,9 +9,10 @@ import numpy as np
 import onnx
 import pytest
 from import_helpers import FLOAT, data, model_of, weight
+from onnx import TensorProto, helper
+
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.load import load_model
-from onnx import TensorProto, helper
 
 node = helper.make_node
 RELU = [node("Relu", ["x"], ["y"])]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx
 from import_helpers import data, model_of, weight, with_weights
+from onnx import helper, numpy_helper
+
 from iosched.models.export import annotate, write_model
 from iosched.models.load import load_model
-from onnx import helper, numpy_helper
 
 node = helper.make_node
 

@@ -8,9 +8,10 @@ import numpy as np
 import onnx
 import pytest
 from import_helpers import data, model_of, units, weight
+from onnx import helper
+
 from iosched.models.graph import ComputationGraph
 from iosched.models.load import load_model
-from onnx import helper
 
 node = helper.make_node
 NORM = {"scale": np.ones(4, np.float32), "shift": weight(4), "mean": weight(4), "var": np.ones(4, np.float32)}

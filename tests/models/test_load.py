@@ -8,9 +8,10 @@ import numpy as np
 import onnx
 import pytest
 from import_helpers import FLOAT, LIGHT, data, feeds_for, model_of, run, units, weight, with_weights
+from onnx import TensorProto, helper, numpy_helper
+
 from iosched.models.load import load_model
 from iosched.models.model import INLINE_NBYTES, Model
-from onnx import TensorProto, helper, numpy_helper
 
 node = helper.make_node
 

@@ -8,12 +8,13 @@ import onnxruntime as ort
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
 from iosched.models.export import annotate, write_model
 from iosched.models.load import load_model
 from iosched.models.merge_record import MERGED_KEY, to_json
 from iosched.models.merging import merge_convolutions, unmerge
 from iosched.models.model import Model
-from onnx import TensorProto, helper, numpy_helper
 
 _SIZE = 9
 

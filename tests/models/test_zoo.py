@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+
 from iosched.models import zoo
 from iosched.models.errors import UsageError
 from iosched.models.load import load_model

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+
 from iosched.models.errors import DeviceError, UsageError
 from iosched.profiler import database
 from iosched.profiler.database import MIGRATIONS, ProfileDatabase, default_path, device_key

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+
 from iosched.profiler.interleave import compare, interleave
 from iosched.profiler.statistics import summarize
 

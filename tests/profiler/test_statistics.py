@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 
 import pytest
+
 from iosched.profiler.statistics import (
     UNRUNNABLE,
     Measurement,

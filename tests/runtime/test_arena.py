@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from iosched.runtime import hazards
 from iosched.runtime.arena import ALIGNMENT_NBYTES, place
 from iosched.runtime.hazards import HazardError

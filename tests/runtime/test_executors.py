@@ -17,6 +17,7 @@ import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from iosched.models.errors import DeviceError, ExecutionError, UsageError
 from iosched.runtime import arena, hazards
 from iosched.runtime.cpu import native

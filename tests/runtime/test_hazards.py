@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from iosched.runtime.hazards import HazardError, check
 from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View, Wait
 

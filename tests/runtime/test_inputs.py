@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from iosched.models.errors import UsageError
 from iosched.models.graph import TensorSpec
 from iosched.runtime.inputs import random_inputs

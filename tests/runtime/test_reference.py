@@ -11,11 +11,12 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
+
 from iosched.models.errors import DeviceError, ExecutionError, InvalidModelError, UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
 from iosched.runtime.reference import Reference, ReferenceSettings, candidates
-from onnx import TensorProto, helper, numpy_helper
 
 pytest.importorskip("onnxruntime", reason='needs pip install "iosched[cpu]"')
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from hypothesis import strategies as st
+
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
 from iosched.scheduler.schedule import Stage
 

@@ -7,6 +7,7 @@ import time
 from by_definition import dags, graph_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
 from iosched.scheduler import lattice as lattices
 from iosched.scheduler.blocks import Part, partition

@@ -7,13 +7,14 @@ from itertools import combinations
 import pytest
 from by_definition import dags, graph_of, schedules_of
 from hypothesis import given, settings
+from table_blocks import BLOCKS
+
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler import lattice as lattices
 from iosched.scheduler.counts import count, count_schedules, upper_bound, width
 from iosched.scheduler.lattice import NO_PRUNING, Pruning
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.signature import stage_signature
-from table_blocks import BLOCKS
 
 # network, d, bound, states, then without pruning and with r=3, s=8: transitions, schedules, distinct stages
 TABLE = [

@@ -10,6 +10,7 @@ import jsonschema
 import pytest
 from by_definition import TableCost, dags, graph_of
 from hypothesis import given, settings
+
 from iosched.models.errors import InvalidScheduleError
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler.document import Alternative, ScheduleDocument, SearchRecord

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
 from iosched.scheduler.merge import can_merge, merge_classes
 

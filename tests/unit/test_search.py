@@ -6,6 +6,7 @@ import pytest
 from by_definition import TableCost, dags, endings_of, graph_of, schedules_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from iosched.models.errors import ExecutionError
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
 from iosched.scheduler import lattice as lattices

@@ -9,6 +9,7 @@ import pytest
 from by_definition import dags
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.signature import stage_signature
