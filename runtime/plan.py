@@ -83,9 +83,12 @@ class ExecutionPlan:
         outputs: the graph outputs, each seen whole, in the graph's order; all in the spaces OUTPUT or DYNAMIC. Where it
             is empty they are the OUTPUT buffers, which some task must then see whole, and the DYNAMIC ones that no
             task reads.
+        inputs: the caller's arrays, each seen whole; all in the space INPUT. Where it is empty, their shapes are those
+            of tasks that see them whole.
     """
 
     lanes: tuple[tuple[Task, ...], ...]
     buffers: tuple[Buffer, ...]
     arena_nbytes: int
     outputs: tuple[View, ...] = ()
+    inputs: tuple[View, ...] = ()

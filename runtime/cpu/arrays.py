@@ -71,8 +71,16 @@ def tasks_of(plan: ExecutionPlan) -> Iterator[Task]:
 
 
 def input_views(plan: ExecutionPlan) -> tuple[View, ...]:
-    """One view for each input array that the plan names; its shape is None where tasks see only parts of it."""
+    """One view for each input array that the plan names; its shape is None where tasks see only parts of it.
+
+    Raises:
+        ValueError: if `inputs` leaves out an INPUT buffer.
+    """
     size = {buffer.name: buffer.nbytes for buffer in plan.buffers if buffer.space is Space.INPUT}
+    if plan.inputs:
+        if left_out := size.keys() - {view.buffer for view in plan.inputs}:
+            raise ValueError(f"the plan's inputs leave out {min(left_out)!r}")
+        return plan.inputs
     reads = [view for task in tasks_of(plan) for view in task.reads if view.buffer in size]
     whole = _whole_views(reads, size)
     dtype = {view.buffer: view.dtype for view in reads}

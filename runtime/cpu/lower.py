@@ -65,7 +65,8 @@ def lower(
     placed, arena_nbytes = place(tasks, buffers)
     computed = [] if partial else [name for name in kernels.outputs if name in kernels.producer]
     outputs = tuple(placement.views[name] for name in computed)
-    return Lowering(ExecutionPlan(tasks, placed, arena_nbytes, outputs=outputs), found)
+    inputs = tuple(placement.views[buffer.name] for buffer in buffers if buffer.space is Space.INPUT)
+    return Lowering(ExecutionPlan(tasks, placed, arena_nbytes, outputs=outputs, inputs=inputs), found)
 
 
 def _fuse(
