@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from iosched.models.graph import ComputationGraph, Operator
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 
-# How onnxruntime names what it makes out of a node: "<tensor>_nchwc", "<name>_token_3", "<name>/MatmulTransposeFusion/".
+# How onnxruntime names what it makes of a node: "<tensor>_nchwc", "<name>_token_3", "<name>/MatmulTransposeFusion/".
 _DECORATION = re.compile(r"(_nchwc|_token_\d+|_token|_fused|/\w*Fusion\w*/?)$")
 
 
