@@ -175,7 +175,7 @@ def _infer_tensors(proto: onnx.ModelProto, path: Path, known: Mapping[str, Tenso
     onnx.save(exposed, str(path.with_name("exposed.onnx")))
     options = _quiet_options(load_onnxruntime().GraphOptimizationLevel.ORT_DISABLE_ALL)
     session = open_session(path.with_name("exposed.onnx"), options)
-    return {value.name: _spec(value) for value in (*session.get_inputs(), *session.get_outputs())}
+    return {value.name: _spec(value, known) for value in (*session.get_inputs(), *session.get_outputs())}
 
 
 def _hint(name: str, spec: TensorSpec | None) -> onnx.ValueInfoProto:
@@ -185,12 +185,14 @@ def _hint(name: str, spec: TensorSpec | None) -> onnx.ValueInfoProto:
     return onnx.helper.make_tensor_value_info(name, element, spec.shape)
 
 
-def _spec(value: Any) -> TensorSpec:
+def _spec(value: Any, known: Mapping[str, TensorSpec]) -> TensorSpec:
     match = _ELEMENT.match(value.type)
     dtype = _NUMPY_NAMES.get(match[1], match[1]) if match else value.type
     shape = tuple(value.shape) if match and value.shape is not None else None
     if shape is not None and not all(isinstance(size, int) and size >= 0 for size in shape):
         shape = None
+    if shape == () and (value.name not in known or known[value.name].shape != ()):
+        shape = None  # onnxruntime says the same of a single number and of a tensor of unknown rank
     return TensorSpec(value.name, dtype, shape)
 
 

@@ -38,17 +38,20 @@ def build_kernel(kernels: KernelGraph, calls: Sequence[Call], kept: Iterable[str
     if calls[0].is_copy:
         return TaskKernel(Copy(), (calls[0].reads[0][1],), (calls[0].writes[0][1],))
     names = _LocalNames()
-    written = {view: name for call in calls for name, view in call.writes}
     keep = set(kept)
-    outputs = {view: names.of(name, view) for view, name in written.items() if name in keep}
-    reads = {view: name for call in calls for name, view in call.reads if view not in written}
-    inputs = {view: names.of(name, view) for view, name in reads.items()}
+    # Two tensors may be the same bytes (one a reshape of the other), so a view alone does not tell which is meant.
+    written = dict.fromkeys(pair for call in calls for pair in call.writes)
+    read = dict.fromkeys(pair for call in calls for pair in call.reads if pair not in written)
+    outputs = {pair: names.of(*pair) for pair in written if pair[0] in keep}
+    inputs = {pair: names.of(*pair) for pair in read}
     weights: dict[str, np.ndarray] = {}
     nodes = [_renamed(kernels, call, names, weights) for call in calls]
-    model = _model(kernels, nodes, [(inputs[v], v) for v in inputs], tuple(outputs.values()), weights)
+    model = _model(
+        kernels, nodes, [(name, view) for (_, view), name in inputs.items()], tuple(outputs.values()), weights
+    )
     shared = tuple((name, array) for name, array in weights.items() if array.nbytes > _INLINE_NBYTES)
     program = Program(model, tuple(inputs.values()), tuple(outputs.values()), shared)
-    return TaskKernel(program, tuple(inputs), tuple(outputs))
+    return TaskKernel(program, tuple(view for _, view in inputs), tuple(view for _, view in outputs))
 
 
 class _LocalNames:
