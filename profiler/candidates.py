@@ -19,6 +19,9 @@ from iosched.scheduler.schedule import Block, Schedule, Stage
 PAUSE_SECONDS = 0.06
 """Rest before a run that is measured in turn with others: onnxruntime's threads spin for some 50 ms after theirs."""
 
+MANY_SESSIONS_NBYTES = 256 << 20
+"""Weights above this are not held by several sessions at once just to find onnxruntime's best setting."""
+
 Arrays = Mapping[str, np.ndarray]
 
 
@@ -64,9 +67,12 @@ def _once(runnable: Runnable, inputs: Arrays) -> Callable[[], float]:
 
 
 def best_reference(model: Model, inputs: Arrays, threads: int) -> ReferenceSettings:
-    """The setting in which plain onnxruntime is fastest, by three quick rounds; the default one where it is alone."""
+    """The setting in which plain onnxruntime is fastest, by three quick rounds.
+
+    Where it is the only one, or every session would copy large weights, it is sequential mode on all threads.
+    """
     settings = reference_candidates(threads)
-    if len(settings) == 1:
+    if len(settings) == 1 or sum(array.nbytes for array in model.weights.values()) > MANY_SESSIONS_NBYTES:
         return settings[0]
     opened = {str(index): Reference(model, setting) for index, setting in enumerate(settings)}
     try:
