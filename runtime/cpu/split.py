@@ -132,7 +132,8 @@ def _keeps_images_apart(kernels: KernelGraph, node: onnx.NodeProto) -> bool:
         return in_weights and not _attribute(node, "transA", 0) and (bias is None or bias.ndim < 2 or len(bias) == 1)
     if node.op_type in ("MatMul", "FusedMatMul"):
         plain = not any(_attribute(node, key, 0) for key in ("transA", "transBatchA", "transBatchB"))
-        return plain and node.input[1] in kernels.weights and kernels.weights[node.input[1]].ndim == 2
+        constant = kernels.weights.get(node.input[1])
+        return plain and rank > 1 and constant is not None and constant.ndim == 2  # a vector is one row
     if node.op_type in ("Concat", "Softmax"):
         default = -1 if node.op_type == "Softmax" else 0
         return not constants and _attribute(node, "axis", default) % rank != 0

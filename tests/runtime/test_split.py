@@ -1,0 +1,309 @@
+"""The parts of a split node, run one by one, make up exactly what the whole node computes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lowering import FLOAT, loaded, proto_of, weight
+from onnx import helper, numpy_helper
+
+from iosched.runtime.cpu.kernel_graph import KernelGraph, build_kernel_graph
+from iosched.runtime.cpu.split import Part, split
+
+node = helper.make_node
+LIMITS = settings(max_examples=20, deadline=None, derandomize=True)
+ONE = np.float32(0.3).reshape(())
+PARTS = st.integers(2, 5)
+
+
+def run_node(kernels: KernelGraph, one: onnx.NodeProto, values: Mapping[str, np.ndarray], weights) -> np.ndarray:
+    """The first output of `one` alone in a model, with optimizations off."""
+    constants = {name: weights.get(name, kernels.weights[name]) for name in one.input if name in kernels.weights}
+    given_values = {name: values[name] for name in one.input if name in values}
+    graph = helper.make_graph(
+        [one],
+        "one",
+        [
+            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+            for n, a in given_values.items()
+        ],
+        [onnx.ValueInfoProto(name=one.output[0])],
+        [numpy_helper.from_array(np.ascontiguousarray(array), name) for name, array in constants.items()],
+    )
+    imports = [helper.make_opsetid(domain, version) for domain, version in kernels.opsets.items()]
+    made = helper.make_model(graph, opset_imports=imports, ir_version=kernels.ir_version)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(made.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return session.run(None, given_values)[0]
+
+
+def _info(name: str, array: np.ndarray) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+
+
+def cut(array: np.ndarray, part: Part, name: str) -> np.ndarray:
+    if name not in part.slices:
+        return array
+    piece = part.slices[name]
+    return array.reshape(-1)[piece.start : piece.start + prod(piece.shape)].reshape(piece.shape)
+
+
+def check_parts(kernels: KernelGraph, index: int, parts: tuple[Part, ...]) -> None:
+    whole_node = kernels.nodes[index]
+    random = np.random.default_rng(index)
+    specs = [kernels.tensors[name] for name in kernels.reads[index]]
+    values = {spec.name: random.standard_normal(spec.shape).astype(spec.dtype) for spec in specs}
+    whole = run_node(kernels, whole_node, values, {})
+    result = whole_node.output[0]
+    assembled, written = np.zeros(whole.size, whole.dtype), np.zeros(whole.size, int)
+    for part in parts:
+        found = run_node(kernels, part.node, {n: cut(a, part, n) for n, a in values.items()}, part.weights)
+        piece = part.slices[result]
+        assert found.shape == piece.shape
+        assembled[piece.start : piece.start + found.size] = found.reshape(-1)
+        written[piece.start : piece.start + found.size] += 1
+    assert (written == 1).all(), "parts overlap or leave something out"
+    np.testing.assert_allclose(assembled.reshape(whole.shape), whole, rtol=1e-5, atol=1e-5)
+
+
+def check_model(proto: onnx.ModelProto, parts: int) -> dict[tuple[str, str], int]:
+    """Checks every node of the optimized model; how many parts each kind of node was cut into, at best."""
+    kernels = build_kernel_graph(loaded(proto))
+    found: dict[tuple[str, str], int] = {}
+    for index, each in enumerate(kernels.nodes):
+        pieces = split(kernels, index, parts)
+        assert len(pieces) <= parts
+        if pieces:
+            check_parts(kernels, index, pieces)
+        kind = (each.domain, each.op_type)
+        found[kind] = max(found.get(kind, 0), len(pieces))
+    return found
+
+
+NCHWC = "com.microsoft.nchwc"
+
+
+@LIMITS
+@given(
+    batch=st.integers(1, 3), channels=st.integers(1, 40), results=st.integers(1, 70), kernel=st.sampled_from([1, 3]),
+    stride=st.integers(1, 2), parts=PARTS, bias=st.booleans(), relu=st.booleans(), summed=st.booleans(),
+)  # fmt: skip
+def test_convolutions_in_blocked_or_plain_layout(
+    batch: int, channels: int, results: int, kernel: int, stride: int, parts: int, bias: bool, relu: bool, summed: bool
+) -> None:
+    """Channels that fill no block, too few for the blocked layout, with and without a sum and an activation."""
+    weights = {"w": weight(results, channels, kernel, kernel), "v": weight(results, channels, 1, 1, seed=1)}
+    weights["b"] = weight(results)
+    pads = [kernel // 2] * 4
+    nodes = [node("Conv", ["x", "w", *(["b"] if bias else [])], ["c"], pads=pads, strides=[stride] * 2)]
+    if summed:
+        nodes.append(node("Conv", ["x", "v"], ["d"], strides=[stride] * 2))
+        nodes.append(node("Add", ["c", "d"], ["s"]))
+    nodes.append(node("Relu" if relu else "Sin", [nodes[-1].output[0]], ["y"]))
+    found = check_model(proto_of(nodes, {"x": (batch, channels, 5, 5)}, ["y"], weights), parts)
+    cuts = max(pieces for (_, kind), pieces in found.items() if kind.endswith("Conv"))
+    if batch > 1:
+        assert cuts == min(parts, batch)
+    elif results >= 64:
+        assert cuts > 1
+
+
+@LIMITS
+@given(
+    batch=st.integers(1, 3),
+    blocks=st.integers(1, 5),
+    more=st.sampled_from([0, 8]),
+    size=st.sampled_from([3, 5]),
+    parts=PARTS,
+)
+def test_depthwise_convolutions(batch: int, blocks: int, more: int, size: int, parts: int) -> None:
+    channels = 16 * blocks + more
+    weights = {"w": weight(channels, 1, size, size), "b": weight(channels), "p": weight(32, channels, 1, 1)}
+    nodes = [
+        node("Conv", ["x", "w", "b"], ["d"], group=channels, pads=[size // 2] * 4),
+        node("Relu", ["d"], ["r"]),
+        node("Conv", ["r", "p"], ["y"]),
+    ]
+    found = check_model(proto_of(nodes, {"x": (batch, channels, 6, 6)}, ["y"], weights), parts)
+    assert batch > 1 or blocks < 2 or max(found.values()) > 1
+
+
+def test_convolutions_in_several_groups_run_whole_at_batch_1() -> None:
+    weights = {"w": weight(32, 8, 3, 3)}
+    proto = proto_of([node("Conv", ["x", "w"], ["y"], group=2)], {"x": (1, 16, 6, 6)}, ["y"], weights)
+    assert all(not pieces for (_, kind), pieces in check_model(proto, 2).items() if kind == "Conv")
+
+
+@LIMITS
+@given(
+    batch=st.integers(1, 3), blocks=st.integers(1, 4), kind=st.sampled_from(["MaxPool", "AveragePool"]),
+    stride=st.integers(1, 2), whole=st.booleans(), parts=PARTS, convolved=st.booleans(),
+)  # fmt: skip
+def test_pools_in_blocked_and_plain_layout(
+    batch: int, blocks: int, kind: str, stride: int, whole: bool, parts: int, convolved: bool
+) -> None:
+    channels = 16 * blocks
+    nodes = [node("Conv", ["x", "w"], ["c"])] if convolved else []
+    source = "c" if convolved else "x"
+    sizes = {"kernel_shape": [3, 3], "pads": [1] * 4, "strides": [stride] * 2}
+    nodes.append(node(f"Global{kind}", [source], ["y"]) if whole else node(kind, [source], ["y"], **sizes))
+    proto = proto_of(nodes, {"x": (batch, channels, 6, 6)}, ["y"], {"w": weight(channels, channels, 1, 1)})
+    found = check_model(proto, parts)
+    cuts = max(pieces for (_, name), pieces in found.items() if name.endswith("Pool"))
+    assert cuts > 1 or (batch == 1 and blocks == 1)
+
+
+@LIMITS
+@given(
+    channels=st.integers(8, 30).map(lambda n: 4 * n), results=st.integers(17, 90), parts=PARTS, batch=st.integers(1, 2)
+)
+def test_layout_conversions_with_incomplete_blocks(channels: int, results: int, parts: int, batch: int) -> None:
+    proto = proto_of(
+        [node("Conv", ["x", "w"], ["c"]), node("Sin", ["c"], ["y"])],
+        {"x": (batch, channels, 4, 4)},
+        ["y"],
+        {"w": weight(results, channels, 1, 1)},
+    )
+    found = check_model(proto, parts)
+    for kind in ("ReorderInput", "ReorderOutput"):
+        assert found.get((NCHWC, kind), 2) > 1
+
+
+@LIMITS
+@given(
+    rows=st.integers(1, 5), inner=st.integers(1, 9), results=st.integers(1, 80), parts=PARTS,
+    bias=st.sampled_from([None, (1,), (), "row", "matrix"]), alpha=st.sampled_from([1.0, 0.5]), trans=st.booleans(),
+    relu=st.booleans(),
+)  # fmt: skip
+def test_gemm(
+    rows: int, inner: int, results: int, parts: int, bias: object, alpha: float, trans: bool, relu: bool
+) -> None:
+    shapes = {"row": (1, results), "matrix": (rows, results)}
+    weights = {"w": weight(*((results, inner) if trans else (inner, results)))}
+    if bias is not None:
+        shape = shapes[bias] if isinstance(bias, str) else bias
+        weights["b"] = np.random.default_rng(0).standard_normal(shape).astype(np.float32).reshape(shape)
+    inputs = ["x", "w", *(["b"] if bias is not None else [])]
+    nodes = [node("Gemm", inputs, ["g"], transB=int(trans), alpha=alpha, beta=2.0)]
+    nodes.append(node("Relu" if relu else "Sin", ["g"], ["y"]))
+    found = check_model(proto_of(nodes, {"x": (rows, inner)}, ["y"], weights), parts)
+    gemm = max(pieces for (_, kind), pieces in found.items() if kind.endswith("Gemm"))
+    if rows == 1:
+        assert gemm > 1 or not trans or results <= 16 or (isinstance(bias, str) and bias == "matrix")
+    elif bias != "matrix":
+        assert gemm == min(parts, rows)
+
+
+@LIMITS
+@given(
+    shape=st.lists(st.integers(1, 6), min_size=1, max_size=4), results=st.integers(1, 20), parts=PARTS,
+)  # fmt: skip
+def test_matmul_by_rows(shape: list[int], results: int, parts: int) -> None:
+    proto = proto_of(
+        [node("MatMul", ["x", "w"], ["m"]), node("Sin", ["m"], ["y"])],
+        {"x": shape},
+        ["y"],
+        {"w": weight(shape[-1], results)},
+    )
+    check_model(proto, parts)
+
+
+def test_matmul_cuts_the_first_rows_there_are() -> None:
+    proto = proto_of([node("MatMul", ["x", "w"], ["y"])], {"x": (1, 12, 8)}, ["y"], {"w": weight(8, 5)})
+    assert check_model(proto, 3) == {("", "MatMul"): 3}
+
+
+UNARY = ("Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "Elu", "Selu", "Erf", "Exp", "Neg", "Abs", "HardSwish")
+BINARY = ("Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Pow")
+
+
+@LIMITS
+@given(
+    shape=st.lists(st.integers(1, 6), min_size=1, max_size=4), kind=st.sampled_from(UNARY), parts=PARTS
+)  # fmt: skip
+def test_elementwise_of_one_operand(shape: list[int], kind: str, parts: int) -> None:
+    found = check_model(proto_of([node(kind, ["x"], ["y"])], {"x": shape}, ["y"]), parts)
+    assert max(found.values()) > 1 or max(shape) == 1
+
+
+@LIMITS
+@given(
+    shape=st.lists(st.integers(1, 6), min_size=1, max_size=4), kind=st.sampled_from(BINARY), parts=PARTS,
+    dropped=st.integers(0, 4), ones=st.sets(st.integers(0, 3)), constant=st.booleans(), first=st.booleans(),
+)  # fmt: skip
+def test_elementwise_with_broadcast_operands(
+    shape: list[int], kind: str, parts: int, dropped: int, ones: set[int], constant: bool, first: bool
+) -> None:
+    """The other operand has fewer axes, or some of size one; it is computed or constant, left or right."""
+    other = [1 if axis in ones else size for axis, size in enumerate(shape)][min(dropped, len(shape)) :]
+    operands = ["o", "e"] if first else ["e", "o"]
+    nodes = [node("Exp", ["x"], ["e"]), node(kind, operands, ["z"]), node("Sin", ["z"], ["y"])]
+    value = np.abs(np.random.default_rng(0).standard_normal(other)).astype(np.float32).reshape(other)
+    inputs = {"x": shape} if constant else {"x": shape, "o": other}
+    kernels = build_kernel_graph(loaded(proto_of(nodes, inputs, ["y"], {"o": value} if constant else {})))
+    for index, each in enumerate(kernels.nodes):
+        pieces = split(kernels, index, parts)
+        if pieces and kind != "Pow":  # the power of a negative number is no number in both
+            check_parts(kernels, index, pieces)
+        assert pieces or each.op_type != "Exp" or max(shape) == 1
+
+
+@pytest.mark.parametrize("batch", [2, 3, 4, 7])
+@pytest.mark.parametrize("parts", [2, 3])
+@pytest.mark.parametrize(
+    ("made", "cut_apart"),
+    [
+        (node("Softmax", ["x"], ["y"], axis=1), True),
+        (node("Softmax", ["x"], ["y"], axis=-1), True),
+        (node("Softmax", ["x"], ["y"], axis=0), False),
+        (node("Softmax", ["x"], ["y"], axis=-3), False),
+        (node("Concat", ["x", "x2"], ["y"], axis=1), True),
+        (node("Concat", ["x", "x2"], ["y"], axis=-1), True),
+        (node("Concat", ["x", "x2"], ["y"], axis=0), False),
+        (node("Concat", ["x", "x2"], ["y"], axis=-3), False),
+        (node("Concat", ["x", "k"], ["y"], axis=1), False),
+        (node("Flatten", ["x"], ["y"], axis=2), False),
+        (node("Flatten", ["x"], ["y"], axis=0), False),
+        (node("BatchNormalization", ["x", "s", "b", "s", "v"], ["y"]), True),
+        (node("LRN", ["i"], ["y"], size=3), True),
+        (node("MaxPool", ["i"], ["y"], kernel_shape=[2, 2]), True),
+        (node("MaxPool", ["i"], ["y", "places"], kernel_shape=[2, 2]), False),
+        (node("CumSum", ["x", "zero"], ["y"]), False),
+        (node("Clip", ["x", "low", ""], ["y"]), True),
+        (node("PRelu", ["x", "slope"], ["y"]), True),
+        (node("Add", ["x", "slope"], ["y"]), True),
+        (node("Add", ["x", "k"], ["y"]), False),
+        (node("Mul", ["x", "row"], ["y"]), True),
+        (node("MatMul", ["x", "m"], ["y"]), True),
+        (node("MatMul", ["x", "m3"], ["y"]), False),
+        (node("MatMul", ["x", "xt"], ["y"]), False),
+        (node("Gemm", ["flat", "m"], ["y"]), True),
+        (node("Gemm", ["flat2", "m"], ["y"], transA=1), False),
+    ],
+    ids=lambda value: f"{value.op_type} {' '.join(value.input)}" if isinstance(value, onnx.NodeProto) else "",
+)  # fmt: skip
+def test_batches(made: onnx.NodeProto, cut_apart: bool, batch: int, parts: int) -> None:
+    """Rows of the batch are cut apart exactly where the node keeps them apart and constants serve every part."""
+    shapes = {
+        "x": (batch, 4, 6), "x2": (batch, 4, 6), "xt": (batch, 6, 3), "i": (batch, 4, 5, 5), "flat": (batch, 6),
+        "flat2": (6, batch), "row": (batch, 1, 6),
+    }  # fmt: skip
+    constants = {
+        "s": np.abs(weight(4)) + 1, "b": weight(4), "v": np.abs(weight(4)) + 1, "k": weight(batch, 4, 6), "low": ONE,
+        "slope": weight(4, 1), "m": weight(6, 5), "m3": weight(batch, 6, 5), "zero": np.array(0, np.int64),
+    }  # fmt: skip
+    inputs = {name: shapes[name] for name in made.input if name in shapes}
+    weights = {name: constants[name] for name in made.input if name in constants}
+    found = check_model(proto_of([made], inputs, {"y": FLOAT}, weights), parts)
+    pieces = max(found.values())
+    assert pieces == (min(batch, parts) if cut_apart else 0)
