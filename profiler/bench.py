@@ -13,7 +13,7 @@ from iosched.profiler.candidates import Budget, Runnable, close_all, measure_in_
 from iosched.profiler.cpu_cost import StageCost, cpu_name
 from iosched.profiler.database import ProfileDatabase, default_path
 from iosched.profiler.interleave import compare
-from iosched.profiler.optimize import BOUND_SLACK, TOLERANCE, Observer, SearchProgress
+from iosched.profiler.optimize import BOUND_SLACK, MEASUREMENTS_PER_BLOCK, TOLERANCE, Observer, SearchProgress
 from iosched.profiler.peers import OPENERS
 from iosched.profiler.run import open_executor
 from iosched.profiler.statistics import Measurement
@@ -138,12 +138,11 @@ def schedule_named(name: str, backend: CpuBackend, cost: StageCost, observer: Ob
         observer=progress,
         bound_slack=BOUND_SLACK,
         tolerance=TOLERANCE,
+        max_measurements_per_block=MEASUREMENTS_PER_BLOCK,
     )
     return found.schedule
 
 
 def _row(name: str, found: Measurement, baseline: Measurement) -> BenchRow:
     speedup = compare(baseline, found).speedup
-    return BenchRow(
-        name, found.median_us, found.p10_us, found.p90_us, found.min_us, len(found.samples_us), speedup
-    )
+    return BenchRow(name, found.median_us, found.p10_us, found.p90_us, found.min_us, len(found.samples_us), speedup)

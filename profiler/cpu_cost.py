@@ -69,6 +69,10 @@ class StageCost:
         one = self._measured(_alone(name), 1).median_us
         return min(one, self.operator_latency_us(name) * self.lanes)
 
+    def operator_key(self, name: str) -> str:
+        """What the unit is; stages of units with equal keys have one signature."""
+        return self._labels[self.backend.graph.by_name[name]]
+
     def _measured(self, stage: Stage, lanes: int) -> Measurement:
         if not any(self.backend.coarse.nodes[name] for name in stage.operators):
             return Measurement(0.0, 0.0, 0.0, ())

@@ -40,6 +40,9 @@ BOUND_SLACK = 0.95
 TOLERANCE = 0.03
 """Stage latencies are not known better than this, so a search that is as close to its bound is done."""
 
+MEASUREMENTS_PER_BLOCK = 80
+"""Where the gap to the bound has closed to a few percent, see benchmarks/search.py; one takes about 0.1 s."""
+
 Shipped = Literal["iosched", "reference", "sequential"]
 
 
@@ -191,6 +194,7 @@ class _Job:
             deadline=self._deadline(),
             bound_slack=BOUND_SLACK,
             tolerance=TOLERANCE,
+            max_measurements_per_block=MEASUREMENTS_PER_BLOCK,
         )
 
     def _deadline(self) -> Callable[[], bool] | None:

@@ -29,7 +29,8 @@ class OperatorBounds(Protocol):
     A cost model that has these promises, up to the search's `bound_slack`, that a concurrent stage takes at least
         * the sum of `operator_latency_us` over the operators of any one of its groups (they run in order),
         * the sum of `operator_work_us` over all of its operators, divided by `lanes`,
-        * where it has at least `lanes` groups, the sum of `operator_work_us` over any one of them (on one lane),
+        * where it has at least `lanes` groups: as long as the busiest lane when every group runs on one lane, its
+          operators taking `operator_work_us`, and the groups are placed in the best way,
         * as long as any one of its groups as a stage of its own.
     The search then asks `lower_bound_us` for merge stages only, and bounds 100,000 stages without building them.
     """
@@ -45,4 +46,18 @@ class OperatorBounds(Protocol):
 
     def operator_work_us(self, name: str) -> float:
         """Lane-microseconds that the operator takes at best: its latency on one lane; may measure it."""
+        ...
+
+
+@runtime_checkable
+class OperatorKeys(Protocol):
+    """Optional part of a `CostModel`: which operators are alike.
+
+    Stages that agree in the keys of their operators, in the edges between these, and in what they read together and
+    hand on (`signature.stage_signature`) have one latency: the search asks for one of them, and blocks that repeat
+    are searched once.
+    """
+
+    def operator_key(self, name: str) -> str:
+        """All of an operator that changes its latency: type, shapes, types; no names."""
         ...

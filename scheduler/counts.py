@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler import lattice as lattices
-from iosched.scheduler.lattice import Lattice, Pruning, Relation, bits, components
-from iosched.scheduler.signature import default_label, group_form
+from iosched.scheduler.classes import stage_classes
+from iosched.scheduler.lattice import Lattice, Pruning, Relation, bits
+from iosched.scheduler.signature import default_label
 
 
 @dataclass(frozen=True)
@@ -111,67 +111,7 @@ def count_schedules(lattice: Lattice) -> int:
 
 
 def count_signatures(graph: ComputationGraph, operators: Sequence[str], lattice: Lattice) -> int:
-    """Number of different signatures among the stages of the block.
-
-    As `stage_signature` would tell them apart, but each group is brought to its canonical form only once.
-    """
+    """Number of different signatures among the stages of the block."""
     plain = default_label(graph)
     labels = {name: plain(graph.by_name[name]) for name in operators}
-    columns = [
-        *_group_columns(graph, operators, lattice, labels),
-        *_sharing_columns(graph, operators, lattice, labels),
-    ]
-    table = np.stack(columns, axis=1)
-    n_groups = len(columns) - len(_shared_inputs(graph, operators))
-    table[:, :n_groups].sort(axis=1)
-    table[:, n_groups:].sort(axis=1)
-    return len(np.unique(table, axis=0))
-
-
-def _group_columns(
-    graph: ComputationGraph, operators: Sequence[str], lattice: Lattice, labels: Mapping[str, str]
-) -> list[NDArray[np.int32]]:
-    """For the k-th group of each stage, the number of its canonical form; 0 where a stage has no k-th group."""
-    rounds = list(components(lattice.stages, lattice.order))
-    masks = np.unique(np.concatenate([groups for _, groups in rounds]))
-    numbers: dict[str, int] = {}
-    forms = []
-    for mask in masks.tolist():
-        group = tuple(operators[index] for index in bits(mask))
-        form = group_form(graph, group, lambda operator: labels[operator.name])
-        forms.append(numbers.setdefault(form, len(numbers) + 1))
-    number = np.array(forms, dtype=np.int32)
-    columns = []
-    for where, groups in rounds:
-        column = np.zeros(len(lattice.stages), dtype=np.int32)
-        column[where] = number[np.searchsorted(masks, groups)]
-        columns.append(column)
-    return columns
-
-
-def _shared_inputs(graph: ComputationGraph, operators: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Tensors that two or more operators of the block read, with the readers' positions."""
-    readers: dict[str, list[int]] = {}
-    for index, name in enumerate(operators):
-        for tensor in graph.by_name[name].inputs:
-            readers.setdefault(tensor, []).append(index)
-    return {tensor: tuple(found) for tensor, found in readers.items() if len(found) > 1}
-
-
-def _sharing_columns(
-    graph: ComputationGraph, operators: Sequence[str], lattice: Lattice, labels: Mapping[str, str]
-) -> list[NDArray[np.int32]]:
-    """For each such tensor and stage, the number of the set of labels that read it from outside; 0 for fewer than 2."""
-    position = {name: index for index, name in enumerate(operators)}
-    numbers: dict[tuple[str, ...], int] = {}
-    columns = []
-    for tensor, readers in _shared_inputs(graph, operators).items():
-        source = position.get(graph.producer.get(tensor, ""))
-        reading = lattice.stages & np.uint64(sum(1 << index for index in readers))
-        if source is not None:
-            reading[(lattice.stages >> np.uint64(source)) & np.uint64(1) == 1] = 0
-        masks, inverse = np.unique(reading, return_inverse=True)
-        names = [tuple(sorted(labels[operators[index]] for index in bits(mask))) for mask in masks.tolist()]
-        found = [numbers.setdefault(key, len(numbers) + 1) if len(key) > 1 else 0 for key in names]
-        columns.append(np.array(found, dtype=np.int32)[inverse])
-    return columns
+    return int(stage_classes(graph, operators, lattice, labels).max(initial=-1)) + 1

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from iosched.scheduler.bounds import Latencies, concurrent_bounds
 from iosched.scheduler.cost import CostModel, OperatorBounds
-from iosched.scheduler.lattice import Lattice, bits, components, popcount
+from iosched.scheduler.lattice import Indices, Lattice, bits, components, popcount
 from iosched.scheduler.schedule import Stage, Strategy
-
-Latencies = NDArray[np.float64]
 
 
 @dataclass(eq=False)
@@ -30,8 +28,8 @@ class KnownLatencies:
     ways: tuple[Strategy, ...]
     bound: dict[Strategy, Latencies]
     value: dict[Strategy, Latencies]
-    rounds: list[NDArray[np.int64]]  # k-th group of each stage, as the position of the stage it makes alone, or -1
-    slack: float
+    classes: Indices  # stages of one class have one latency
+    rounds: list[Indices] = field(default_factory=list)  # k-th group of each stage, as the stage it makes alone, or -1
     n_measured: int = 0
 
     @classmethod
@@ -42,9 +40,9 @@ class KnownLatencies:
         lattice: Lattice,
         merge_masks: Sequence[int],
         strategy: str,
-        slack: float,
+        classes: Indices | None = None,
     ) -> KnownLatencies:
-        """Nothing measured yet; the bounds are the cost model's, times `slack`."""
+        """Nothing measured and nothing bounded yet; without `classes` every stage is one of its own."""
         n_stages = len(lattice.stages)
         single = popcount(lattice.stages) == 1
         merged = np.zeros(n_stages, dtype=np.bool_)
@@ -55,42 +53,38 @@ class KnownLatencies:
             runs[Strategy.MERGE] = merged
         value = {way: np.where(can, np.nan, np.inf) for way, can in runs.items()}
         bound = {way: np.where(can, 0.0, np.inf) for way, can in runs.items()}
-        known = cls(cost, names, lattice, tuple(runs), bound, value, [], slack)
-        known._fill_bounds()
-        return known
+        alike = np.arange(n_stages, dtype=np.int64) if classes is None else classes
+        return cls(cost, names, lattice, tuple(runs), bound, value, alike)
 
-    def _fill_bounds(self) -> None:
+    def fill_bounds(self, deadline: Callable[[], bool]) -> bool:
+        """Takes the cost model's bounds; False where the deadline came before, with the bounds left at zero."""
         asked = list(self.ways)
         if isinstance(self.cost, OperatorBounds):
             asked.remove(Strategy.CONCURRENT)
-            possible = np.isnan(self.value[Strategy.CONCURRENT])
-            computed = self._operator_bounds(self.cost) * self.slack
-            self.bound[Strategy.CONCURRENT] = np.where(possible, computed, np.inf)
+            if not self._fill_operator_bounds(self.cost, deadline):
+                return False
         for way in asked:
             for position in np.flatnonzero(np.isnan(self.value[way])).tolist():
-                bound = self.cost.lower_bound_us(self._stage(position, way)) * self.slack
-                self.bound[way][position] = max(bound, 0.0)
+                self.bound[way][position] = max(self.cost.lower_bound_us(self._stage(position, way)), 0.0)
+        return True
 
-    def _operator_bounds(self, cost: OperatorBounds) -> Latencies:
-        """Slowest group, its operators one after another; and total work over all lanes. Vectorised over stages.
-
-        A group has all lanes to itself at best, and one lane where there are at least as many groups as lanes.
-        """
+    def _fill_operator_bounds(self, cost: OperatorBounds, deadline: Callable[[], bool]) -> bool:
+        alone, work = [], []
+        for name in self.names:
+            if deadline():
+                return False
+            alone.append(cost.operator_latency_us(name))
+            work.append(cost.operator_work_us(name))
         stages = self.lattice.stages
-        alone = [cost.operator_latency_us(name) for name in self.names]
-        work = [cost.operator_work_us(name) for name in self.names]
-        found = _sums(stages, work) / cost.lanes
         rounds = list(components(stages, self.lattice.order))
-        n_groups = np.zeros(len(stages), dtype=np.int64)
-        for where, _ in rounds:
-            n_groups[where] += 1
         for where, groups in rounds:
-            slowest = np.where(n_groups[where] >= cost.lanes, _sums(groups, work), _sums(groups, alone))
-            found[where] = np.maximum(found[where], slowest)
             positions = np.full(len(stages), -1, dtype=np.int64)
             positions[where] = np.searchsorted(stages, groups)
             self.rounds.append(positions)
-        return found
+        possible = np.isfinite(self.bound[Strategy.CONCURRENT])
+        computed = concurrent_bounds(stages, rounds, alone, work, cost.lanes)
+        self.bound[Strategy.CONCURRENT] = np.where(possible, computed, np.inf)
+        return True
 
     @property
     def informative(self) -> bool:
@@ -101,22 +95,25 @@ class KnownLatencies:
         """For each stage the latency of its best measured way; infinite where none is measured."""
         return _least([np.where(np.isnan(self.value[way]), np.inf, self.value[way]) for way in self.ways])
 
-    def bounds_us(self) -> Latencies:
-        """For each stage the least that it can take, as far as known: measured, or bounded."""
-        return _least([self._way_us(way) for way in self.ways])
+    def bounds_us(self, slack: float = 1.0) -> Latencies:
+        """For each stage the least that it can take, as far as known: measured, or its bound times `slack`."""
+        return _least([self._way_us(way, slack) for way in self.ways])
 
-    def _way_us(self, way: Strategy) -> Latencies:
-        bound = self.bound[way]
+    def _way_us(self, way: Strategy, slack: float) -> Latencies:
+        bound = self.bound[way] * slack
         if way is Strategy.CONCURRENT and self.rounds:
-            measured = np.append(np.nan_to_num(self.value[way], nan=0.0, posinf=np.inf) * self.slack, 0.0)
+            measured = np.append(np.nan_to_num(self.value[way], nan=0.0, posinf=np.inf) * slack, 0.0)
             for positions in self.rounds:
                 bound = np.maximum(bound, measured[positions])
         return np.where(np.isnan(self.value[way]), bound, self.value[way])
 
-    def missing(self, positions: Iterable[int]) -> list[int]:
-        """Those stages whose weight in `bounds_us` still is a bound."""
-        undecided = self.known_us() > self.bounds_us()
-        return [position for position in positions if undecided[position]]
+    def missing(self, positions: Iterable[int], slack: float = 1.0) -> list[int]:
+        """Those stages with a way that is not measured and may be the best one; one of each class."""
+        found: dict[int, int] = {}
+        for position in positions:
+            if self._open_ways(position, slack):
+                found.setdefault(int(self.classes[position]), position)
+        return list(found.values())
 
     def groups_first(self, positions: Sequence[int]) -> list[int]:
         """The unmeasured groups of these stages where groups bound their stages; else the stages themselves."""
@@ -133,22 +130,36 @@ class KnownLatencies:
         """The stages of one operator, in topological order."""
         return [int(position) for position in np.flatnonzero(popcount(self.lattice.stages) == 1)]
 
-    def measure(self, position: int) -> None:
-        """Asks the cost model for the stage, in the way (or ways) that may be the best one.
+    def measure(self, position: int, slack: float = 1.0) -> int:
+        """Asks the cost model for the stage, in the way (or ways) that may be the best one; returns how often.
 
         Raises:
             ValueError: the answer is NaN or negative.
         """
-        for way in sorted(self.ways, key=lambda way: float(self.bound[way][position])):
-            best = min(float(np.nan_to_num(self.value[other][position], nan=np.inf)) for other in self.ways)
-            if not np.isnan(self.value[way][position]) or self.bound[way][position] >= best:
-                continue
-            stage = self._stage(position, way)
-            latency = self.cost.stage_latency_us(stage)
-            if math.isnan(latency) or latency < 0:
-                raise ValueError(f"the cost model says {latency} us for {stage.operators}")
-            self.value[way][position] = latency
-            self.n_measured += 1
+        asked = 0
+        while ways := self._open_ways(position, slack):
+            self._measure_way(position, ways[0])
+            asked += 1
+        return asked
+
+    def _open_ways(self, position: int, slack: float = 1.0) -> list[Strategy]:
+        """Ways that are not measured and whose bounds leave room for being the best, the most promising first."""
+        best = min(float(np.nan_to_num(self.value[way][position], nan=np.inf)) for way in self.ways)
+        ways = [
+            way
+            for way in self.ways
+            if np.isnan(self.value[way][position]) and float(self.bound[way][position]) * slack < best
+        ]
+        return sorted(ways, key=lambda way: float(self.bound[way][position]))
+
+    def _measure_way(self, position: int, way: Strategy) -> None:
+        stage = self._stage(position, way)
+        latency = self.cost.stage_latency_us(stage)
+        if math.isnan(latency) or latency < 0:
+            raise ValueError(f"the cost model says {latency} us for {stage.operators}")
+        alike = (self.classes == self.classes[position]) & np.isnan(self.value[way])
+        self.value[way][alike] = latency
+        self.n_measured += 1
 
     def operator_us(self, index: int) -> float | None:
         """Latency of operator `index` alone, if known and finite."""
@@ -175,11 +186,3 @@ def _least(ways: Sequence[Latencies]) -> Latencies:
     for other in ways[1:]:
         least = np.minimum(least, other)
     return least
-
-
-def _sums(masks: NDArray[np.uint64], values: Sequence[float]) -> Latencies:
-    """Sum of `values` over the operators of each mask."""
-    total = np.zeros(len(masks))
-    for index, value in enumerate(values):
-        total += value * ((masks >> np.uint64(index)) & np.uint64(1))
-    return total

@@ -9,10 +9,9 @@ under the true latencies too, since no other path can cost less than its bounds.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
 from typing import Literal, Protocol
 
 from iosched.models.errors import ExecutionError
@@ -20,18 +19,18 @@ from iosched.models.graph import ComputationGraph
 from iosched.scheduler import lattice as lattices
 from iosched.scheduler import merge
 from iosched.scheduler.blocks import MAX_STATES, Part, partition
-from iosched.scheduler.cost import CostModel
+from iosched.scheduler.classes import block_key, stage_classes
+from iosched.scheduler.cost import CostModel, OperatorKeys
+from iosched.scheduler.exploration import Conclusion, Effort, Exploration
 from iosched.scheduler.latencies import KnownLatencies
 from iosched.scheduler.lattice import NO_PRUNING, Lattice, Pruning, Relation
-from iosched.scheduler.paths import bound_us, distances, shortest_path, some_shortest_path, within
-from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
+from iosched.scheduler.schedule import Block, Schedule
+from iosched.scheduler.wide import no_worse_than_greedy
 
 __all__ = ["NO_PRUNING", "Pruning", "SearchObserver", "SearchResult", "SearchStrategy", "search"]
 
 SearchStrategy = Literal["concurrent", "merge", "both"]
 Deadline = Callable[[], bool]
-
-_ROUNDS_BETWEEN_TRIMS = 32
 
 
 class SearchObserver(Protocol):
@@ -59,7 +58,7 @@ class SearchResult:
         states: states of all blocks, without the empty ones.
         transitions: (state, ending) pairs of all blocks.
         stages: distinct stages of all blocks.
-        measured: stages whose latency was asked of the cost model.
+        measured: latencies that were asked of the cost model; blocks that are alike (`OperatorKeys`) share them.
         lower_bound_us: no schedule of these blocks takes less under this cost; equal to the schedule's
             predicted latency where every block is optimal.
     """
@@ -84,22 +83,27 @@ def search(
     bound_slack: float = 1.0,
     tolerance: float = 0.0,
     max_states: int = MAX_STATES,
+    max_measurements_per_block: int | None = None,
 ) -> SearchResult:
     """Finds the schedule of least total latency, block by block.
 
     Args:
         graph: what to schedule.
-        cost: the device; every stage is asked for once. See `OperatorBounds` for cheap bounds.
+        cost: the device; every stage is asked for once. See `OperatorBounds` for cheap bounds and `OperatorKeys` for
+            not asking twice for what is alike.
         strategy: "concurrent" (IOS-Parallel), "merge" (IOS-Merge: merged stages or single operators) or "both".
         pruning: at most r operators in a group and s groups in a stage.
         observer: told about progress.
         deadline: asked before each measurement; once true, the search ends with the best schedule known so far,
             never worse than the sequential one under the latencies known, and `optimal` is False where unproven.
+            With a deadline the blocks take turns, one round of measurements each, so that none is left out.
         exhaustive: measures every stage instead of searching lazily.
         bound_slack: factor on all lower bounds; below 1 it keeps noisy measurements from hiding the optimum.
         tolerance: a block is done when its schedule is within this part of its lower bound: measured latencies
             are not known better than that. `lower_bound_us` tells the gap that is left.
         max_states: the bound that `blocks.partition` keeps.
+        max_measurements_per_block: after so many, beside the single operators, a block is left as it is at the end of
+            the round; None is no limit. `optimal` is then False, and the schedule no worse than the block's greedy one.
 
     Equal costs give equal schedules: among the shortest paths, one with the fewest stages, then the one whose later
     stages hold the lower operators.
@@ -117,18 +121,11 @@ def search(
     if not bound_slack > 0:
         raise ValueError(f"bound_slack must be positive, not {bound_slack}")
     parts = partition(graph, max_states)
-    settings = _Settings(graph, cost, strategy, pruning, exhaustive, bound_slack, tolerance)
-    guide = _Guide(observer or _Silence(), deadline or (lambda: False), len(parts))
-    cache: dict[Relation, Lattice] = {}
-    found = [_search_block(settings, guide, index, part, cache) for index, part in enumerate(parts)]
-    return SearchResult(
-        Schedule(tuple(block.block for block in found)),
-        states=sum(block.states for block in found),
-        transitions=sum(block.transitions for block in found),
-        stages=sum(block.stages for block in found),
-        measured=sum(block.measured for block in found),
-        lower_bound_us=sum(block.lower_bound_us for block in found),
-    )
+    settings = _Settings(graph, cost, strategy, pruning)
+    guide = _Guide(observer or _Silence(), deadline, len(parts))
+    effort = Effort(exhaustive, bound_slack, tolerance, max_measurements_per_block)
+    searches = _block_searches(settings, effort, parts)
+    return _result(settings, guide, parts, list(_explore(guide, searches)))
 
 
 @dataclass(frozen=True)
@@ -137,26 +134,126 @@ class _Settings:
     cost: CostModel
     strategy: SearchStrategy
     pruning: Pruning
-    exhaustive: bool
-    bound_slack: float
-    tolerance: float
 
 
 @dataclass(frozen=True)
 class _Guide:
     observer: SearchObserver
-    deadline: Deadline
+    deadline: Deadline | None
     n_blocks: int
+
+    def is_over(self) -> bool:
+        return self.deadline is not None and self.deadline()
 
 
 @dataclass(frozen=True)
 class _Found:
-    block: Block
+    """The best schedules of a block and those like it; sizes and `lower_bound_us` are sums over them."""
+
+    blocks: tuple[Block, ...]
     states: int
     transitions: int
     stages: int
     measured: int
     lower_bound_us: float
+
+
+@dataclass(frozen=True)
+class _BlockSearch:
+    """The search of one block, and of all blocks that are like it (the first one's names stand for the others')."""
+
+    parts: dict[int, Part]  # by index
+    exploration: Exploration
+
+    @property
+    def index(self) -> int:
+        return min(self.parts)
+
+    def conclude(self) -> Conclusion:
+        found = self.exploration.conclude()
+        if found is None:
+            names = self.parts[self.index].operators
+            raise ExecutionError(f"the device cannot run block {self.index}, {names[0]!r} to {names[-1]!r}")
+        return found
+
+    def blocks(self, found: Conclusion) -> Iterator[Block]:
+        for index, part in self.parts.items():
+            name_of = dict(zip(self.parts[self.index].operators, part.operators, strict=True))
+            stages = tuple(
+                replace(stage, groups=tuple(tuple(name_of[name] for name in group) for group in stage.groups))
+                for stage in found.stages
+            )
+            yield Block(index, stages, part.optimal and found.optimal)
+
+
+def _block_searches(settings: _Settings, effort: Effort, parts: Sequence[Part]) -> list[_BlockSearch]:
+    lattice_of: dict[Relation, Lattice] = {}
+    found: dict[Hashable, _BlockSearch] = {}
+    for index, part in enumerate(parts):
+        labels = _labels(settings.cost, part)
+        masks = _merge_masks(settings, part)
+        key = index if labels is None else (block_key(settings.graph, part.operators, labels), masks)
+        if key in found:
+            found[key].parts[index] = part
+            continue
+        order = lattices.relation(settings.graph, part.operators)
+        lattice = _lattice(settings, order, masks, lattice_of)
+        classes = None if labels is None else stage_classes(settings.graph, part.operators, lattice, labels)
+        latencies = KnownLatencies.start(settings.cost, part.operators, lattice, masks, settings.strategy, classes)
+        found[key] = _BlockSearch({index: part}, Exploration(lattice, latencies, effort))
+    return list(found.values())
+
+
+def _labels(cost: CostModel, part: Part) -> dict[str, str] | None:
+    return {name: cost.operator_key(name) for name in part.operators} if isinstance(cost, OperatorKeys) else None
+
+
+def _explore(guide: _Guide, searches: Sequence[_BlockSearch]) -> Iterator[_Found]:
+    """Round by round: block after block, or in turns where there is a deadline to be fair about."""
+    pending = deque(searches)
+    while pending and not guide.is_over():
+        found = pending.popleft()
+        if not found.exploration.started:
+            for index in found.parts:
+                guide.observer.block_started(index, guide.n_blocks, len(found.exploration.lattice.stages))
+        wanted = found.exploration.next_round(guide.is_over)
+        if wanted is None:
+            yield _finish(guide, found)
+            continue
+        _run(guide, found, wanted)
+        if guide.deadline is None:
+            pending.appendleft(found)
+        else:
+            pending.append(found)
+    for found in pending:
+        yield _finish(guide, found)
+
+
+def _finish(guide: _Guide, found: _BlockSearch) -> _Found:
+    conclusion = found.conclude()
+    blocks = tuple(found.blocks(conclusion))
+    for block in blocks:
+        guide.observer.block_finished(block.index, guide.n_blocks, block)
+    n, lattice = len(blocks), found.exploration.lattice
+    sizes = n * (len(lattice.states) - 1), n * len(lattice.sources), n * len(lattice.stages)
+    return _Found(blocks, *sizes, found.exploration.latencies.n_measured, n * conclusion.lower_bound_us)
+
+
+def _result(settings: _Settings, guide: _Guide, parts: Sequence[Part], found: Sequence[_Found]) -> SearchResult:
+    blocks = sorted((block for one in found for block in one.blocks), key=lambda block: block.index)
+    measured, lower = sum(one.measured for one in found), sum(one.lower_bound_us for one in found)
+    if settings.strategy != "merge" and settings.pruning.s != 1:
+        improved = no_worse_than_greedy(settings.graph, settings.cost, parts, blocks, guide.is_over)
+        blocks, measured = list(improved.blocks), measured + improved.measured
+        lower = min(lower, improved.total_us)
+    return SearchResult(
+        Schedule(tuple(blocks)),
+        states=sum(one.states for one in found),
+        transitions=sum(one.transitions for one in found),
+        stages=sum(one.stages for one in found),
+        measured=measured,
+        lower_bound_us=lower,
+    )
 
 
 class _Silence:
@@ -170,19 +267,14 @@ class _Silence:
         pass
 
 
-def _search_block(settings: _Settings, guide: _Guide, index: int, part: Part, cache: dict[Relation, Lattice]) -> _Found:
-    order = lattices.relation(settings.graph, part.operators)
-    classes = _merge_masks(settings, part)
-    lattice = _lattice(settings, order, classes, cache)
-    latencies = KnownLatencies.start(
-        settings.cost, part.operators, lattice, classes, settings.strategy, settings.bound_slack
-    )
-    guide.observer.block_started(index, guide.n_blocks, len(lattice.stages))
-    proven = _measure(settings, guide, index, lattice, latencies)
-    block, bound = _conclude(part, index, lattice, latencies, proven)
-    guide.observer.block_finished(index, guide.n_blocks, block)
-    sizes = len(lattice.states) - 1, len(lattice.sources), len(lattice.stages)
-    return _Found(block, *sizes, latencies.n_measured, bound)
+def _run(guide: _Guide, found: _BlockSearch, wanted: Sequence[int]) -> None:
+    """Measures the stages of one round, as far as the deadline allows."""
+    exploration = found.exploration
+    for done, position in enumerate(wanted, 1):
+        if guide.is_over():
+            return
+        if exploration.measure(position):
+            guide.observer.stage_measured(found.index, exploration.latencies.n_measured, len(wanted) - done)
 
 
 def _merge_masks(settings: _Settings, part: Part) -> tuple[int, ...]:
@@ -199,56 +291,3 @@ def _lattice(settings: _Settings, order: Relation, classes: tuple[int, ...], cac
     if order not in cache:
         cache[order] = lattices.build(order, settings.pruning)
     return cache[order]
-
-
-def _measure(settings: _Settings, guide: _Guide, index: int, lattice: Lattice, latencies: KnownLatencies) -> bool:
-    """Measures until the shortest path is known, or the deadline; returns whether it is proven."""
-    for wanted in _wanted(settings, lattice, latencies):
-        for remaining, stage in zip(range(len(wanted) - 1, -1, -1), wanted, strict=True):
-            if guide.deadline():
-                return False
-            latencies.measure(stage)
-            guide.observer.stage_measured(index, latencies.n_measured, remaining)
-    return True
-
-
-def _wanted(settings: _Settings, lattice: Lattice, latencies: KnownLatencies) -> Iterator[list[int]]:
-    """What to measure next, round by round, as positions in `lattice.stages`.
-
-    Operators alone come first: they make the sequential schedule, which a deadline falls back to.
-    """
-    yield latencies.missing(latencies.single_operators())
-    if settings.exhaustive or not latencies.informative:
-        yield latencies.missing(list(range(len(lattice.stages))))
-        return
-    yield from _along_shortest_paths(lattice, latencies, settings.tolerance)
-
-
-def _along_shortest_paths(lattice: Lattice, latencies: KnownLatencies, tolerance: float) -> Iterator[list[int]]:
-    """LazySP: ends when no schedule can be better, beyond `tolerance`, than the best one that is all measured."""
-    for rounds in count():
-        bounds, known = latencies.bounds_us(), latencies.known_us()
-        reached, best = distances(lattice, bounds), bound_us(lattice, known)
-        if reached[-1] >= best * (1 - tolerance):
-            return
-        missing = latencies.missing(some_shortest_path(lattice, bounds, reached))
-        if not missing:
-            return
-        yield latencies.groups_first(missing)
-        if rounds % _ROUNDS_BETWEEN_TRIMS == 0:
-            lattice = within(lattice, bounds, reached, best)
-
-
-def _conclude(part: Part, index: int, lattice: Lattice, latencies: KnownLatencies, proven: bool) -> tuple[Block, float]:
-    weights = latencies.known_us()
-    total = bound_us(lattice, weights)
-    lower = total if proven else bound_us(lattice, latencies.bounds_us())
-    if math.isfinite(total):
-        path = shortest_path(lattice, weights)
-        stages = tuple(latencies.stage(position) for position in path)
-        return Block(index, stages, part.optimal and (proven or lower >= total)), lower
-    if proven:
-        raise ExecutionError(f"the device cannot run block {index}, {part.operators[0]!r} to {part.operators[-1]!r}")
-    alone = tuple(Stage(Strategy.CONCURRENT, ((name,),)) for name in part.operators)
-    known = tuple(replace(stage, predicted_us=latencies.operator_us(position)) for position, stage in enumerate(alone))
-    return Block(index, known, optimal=False), lower

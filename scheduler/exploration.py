@@ -1,0 +1,161 @@
+"""Which stages of one block to measure next, and what is known of its best schedule meanwhile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+
+import numpy as np
+
+from iosched.scheduler.latencies import KnownLatencies
+from iosched.scheduler.lattice import Lattice
+from iosched.scheduler.paths import bound_us, distances, shortest_path, some_shortest_path, within
+from iosched.scheduler.schedule import Stage, Strategy
+
+_ROUNDS_BETWEEN_TRIMS = 16
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How hard to search; see `search.search` for what the fields mean."""
+
+    exhaustive: bool = False
+    bound_slack: float = 1.0
+    tolerance: float = 0.0
+    max_measurements: int | None = None
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """The best schedule known of a block; `lower_bound_us` is what no schedule undercuts."""
+
+    stages: tuple[Stage, ...]
+    total_us: float
+    lower_bound_us: float
+    optimal: bool
+
+
+@dataclass(eq=False)
+class Exploration:
+    """The search of one block, a round of measurements at a time.
+
+    Attributes:
+        proven: no schedule can be better, beyond the tolerance, than the best one that is all measured.
+    """
+
+    lattice: Lattice
+    latencies: KnownLatencies
+    effort: Effort
+    proven: bool = False
+    _n_alone: int = 0
+    _rounds: Iterator[list[int]] | None = field(default=None, repr=False)
+
+    @property
+    def started(self) -> bool:
+        """Whether `next_round` has been called."""
+        return self._rounds is not None
+
+    def measure(self, position: int) -> int:
+        """Measures a stage where it still matters; returns how many measurements that took."""
+        return self.latencies.measure(position, self.effort.bound_slack)
+
+    def next_round(self, is_over: Callable[[], bool]) -> list[int] | None:
+        """Positions of the stages to measure next, or None at the end.
+
+        Operators alone come first: they make the sequential schedule, which a deadline falls back to.
+        """
+        if self._rounds is None:
+            self._rounds = self._plan(is_over)
+        return next(self._rounds, None)
+
+    def _plan(self, is_over: Callable[[], bool]) -> Iterator[list[int]]:
+        yield self.latencies.missing(self.latencies.single_operators())
+        self._n_alone = self.latencies.n_measured
+        if self.latencies.fill_bounds(is_over):
+            yield from self._beyond_operators()
+
+    def _beyond_operators(self) -> Iterator[list[int]]:
+        limit = self.effort.max_measurements
+        if self.effort.exhaustive or not self.latencies.informative:
+            everything = self.latencies.missing(range(len(self.lattice.stages)))
+            yield everything[:limit]
+            self.proven = limit is None or len(everything) <= limit
+        else:
+            yield from self._along_shortest_paths()
+        if not self.proven:
+            yield self._greedy_if_promising()
+
+    def _along_shortest_paths(self) -> Iterator[list[int]]:
+        """LazySP, twice: bounds are good guesses, so first they find a good schedule; then, slackened, they prove it.
+
+        Slackened bounds alone would lead away from what is measured to whatever is not, and a limited search would
+        end among stages that only looked better.
+        """
+        if self.effort.bound_slack < 1:
+            yield from self._follow(1.0)
+        yield from self._follow(self.effort.bound_slack, prove=True)
+
+    def _follow(self, slack: float, *, prove: bool = False) -> Iterator[list[int]]:
+        lattice, latencies = self.lattice, self.latencies
+        for rounds in count():
+            bounds = latencies.bounds_us(slack)
+            reached, best = distances(lattice, bounds), bound_us(lattice, latencies.known_us())
+            done = reached[-1] >= best * (1 - self.effort.tolerance)
+            missing = [] if done else latencies.missing(some_shortest_path(lattice, bounds, reached), slack)
+            if not missing:
+                self.proven = prove
+                return
+            if self._is_spent():
+                return
+            yield latencies.groups_first(missing) if prove else missing
+            if rounds % _ROUNDS_BETWEEN_TRIMS == 0:
+                lattice = within(lattice, bounds, reached, best)
+
+    def _is_spent(self) -> bool:
+        limit = self.effort.max_measurements
+        return limit is not None and self.latencies.n_measured - self._n_alone >= limit
+
+    def _greedy_if_promising(self) -> list[int]:
+        """What is not measured of the greedy schedule of the block, where it may be better than the best one known."""
+        masks = np.array(_ready_sets(self.lattice.order.predecessors), dtype=np.uint64)
+        if not np.isin(masks, self.lattice.stages).all():
+            return []
+        positions = np.searchsorted(self.lattice.stages, masks)
+        bounds = self.latencies.bounds_us(self.effort.bound_slack)[positions]
+        if bounds.sum() >= bound_us(self.lattice, self.latencies.known_us()):
+            return []
+        return self.latencies.missing(positions.tolist(), self.effort.bound_slack)
+
+    def conclude(self) -> Conclusion | None:
+        """The best schedule known; None where it is proven that the device can run none."""
+        weights = self.latencies.known_us()
+        total = bound_us(self.lattice, weights)
+        lower = min(total, bound_us(self.lattice, self.latencies.bounds_us(self.effort.bound_slack)))
+        if self.proven and self.effort.tolerance == 0:
+            lower = total
+        if math.isfinite(total):
+            path = shortest_path(self.lattice, weights)
+            stages = tuple(self.latencies.stage(position) for position in path)
+            return Conclusion(stages, total, lower, self.proven or lower >= total)
+        if self.proven:
+            return None
+        alone = tuple(
+            Stage(Strategy.CONCURRENT, ((name,),), predicted_us=self.latencies.operator_us(index))
+            for index, name in enumerate(self.latencies.names)
+        )
+        return Conclusion(alone, total, lower, optimal=False)
+
+
+def _ready_sets(predecessors: tuple[int, ...]) -> list[int]:
+    """The greedy schedule of a block: the mask of all operators that are ready, again and again."""
+    depth: list[int] = []
+    masks: list[int] = []
+    for index, before in enumerate(predecessors):
+        level = 1 + max((depth[other] for other in range(index) if before >> other & 1), default=-1)
+        depth.append(level)
+        if level == len(masks):
+            masks.append(0)
+        masks[level] |= 1 << index
+    return masks
