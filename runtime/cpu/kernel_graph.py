@@ -10,7 +10,7 @@ import mmap
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import onnx
 
 from iosched.models.graph import TensorSpec
 from iosched.models.model import Model
+from iosched.runtime.cpu.align import align_channels
 from iosched.runtime.session import lent_weights, load_onnxruntime, open_session
 
 _INLINE_NBYTES = 1024  # smaller constants stay in the graph, where shape inference can see them
@@ -96,12 +97,14 @@ def build_kernel_graph(model: Model) -> KernelGraph:
         InvalidModelError: onnxruntime refuses the model.
         DeviceError: onnxruntime is not installed.
     """
+    block = _channel_block()
+    aligned = align_channels(model.proto, model.weights, model.graph.tensor, block)
     with tempfile.TemporaryDirectory(prefix="iosched-") as folder:
         path = Path(folder) / "optimized.onnx"
-        _save_optimized(model, path)
+        _save_optimized(replace(model, proto=aligned.proto, weights=aligned.weights), path)
         proto = onnx.load(str(path), load_external_data=False)
         weights = _map_weights(proto, path.parent)
-        tensors = _infer_tensors(proto, path, model.graph.tensor)
+        tensors = _infer_tensors(proto, path, aligned.tensors)
     graph = proto.graph
     return KernelGraph(
         nodes=tuple(graph.node),
@@ -111,7 +114,7 @@ def build_kernel_graph(model: Model) -> KernelGraph:
         outputs=tuple(value.name for value in graph.output),
         opsets={entry.domain: entry.version for entry in proto.opset_import},
         ir_version=proto.ir_version,
-        channel_block=_channel_block(),
+        channel_block=block,
     )
 
 
@@ -162,8 +165,8 @@ def _weight(tensor: onnx.TensorProto, mapping: mmap.mmap | bytes) -> np.ndarray:
 def _infer_tensors(proto: onnx.ModelProto, path: Path, known: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
     """Asks onnxruntime itself for types and shapes, since only it knows its own operators' inference.
 
-    Some of its fused operators have none; where such a tensor kept the name it has in the model, the model's shape
-    (`known`) goes in as a hint.
+    Some of its fused operators have none; where such a tensor kept the name it has in the model, the shape it
+    had before (`known`) goes in as a hint.
     """
     exposed = onnx.ModelProto()
     exposed.CopyFrom(proto)
