@@ -160,6 +160,8 @@ def _absorb_empty(components: list[list[str]], after: Mapping[str, set[str]], wi
 def _contract(
     graph: ComputationGraph, units: list[list[str]], after: Mapping[str, set[str]], owners: list[str]
 ) -> CoarseGraph:
+    place = {operator.name: index for index, operator in enumerate(graph.operators)}
+    units = sorted(units, key=lambda unit: min(place[name] for name in unit))  # siblings stay in the model's order
     home = {name: index for index, unit in enumerate(units) for name in unit}
     nodes: list[list[int]] = [[] for _ in units]
     for index, owner in enumerate(owners):

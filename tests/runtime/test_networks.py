@@ -1,0 +1,108 @@
+"""Whole networks compute what plain onnxruntime computes, whatever the schedule and however many lanes."""
+
+from __future__ import annotations
+
+import pytest
+from light import light_model
+from lowering import baselines, check_everything, check_schedules, drawn, loaded, proto_of, searched, weight
+from onnx import ModelProto, helper
+
+from iosched.models.zoo import build
+from iosched.runtime.cpu.backend import CpuBackend
+
+pytest.importorskip("onnxruntime", reason='needs pip install "iosched[cpu]"')
+
+
+def network(name: str) -> ModelProto:
+    return light_model(name) if name.startswith("light_") else build(name)
+
+
+def separable_cell() -> ModelProto:
+    """A small cell as NASNet has them: Relu-SepConv units, sums that fold into them, pools, a Concat."""
+    nodes, weights = [], {}
+
+    def separable(source: str, result: str, size: int) -> None:
+        weights[f"{result}_d"], weights[f"{result}_p"] = weight(16, 1, size, size, seed=1), weight(16, 16, 1, 1, seed=2)
+        nodes.append(helper.make_node("Relu", [source], [f"{result}_r"]))
+        inputs = [f"{result}_r", f"{result}_d"]
+        nodes.append(helper.make_node("Conv", inputs, [f"{result}_m"], group=16, pads=[size // 2] * 4))
+        nodes.append(helper.make_node("Conv", [f"{result}_m", f"{result}_p"], [result]))
+
+    separable("x", "a", 5)
+    separable("x", "b", 3)
+    nodes.append(helper.make_node("AveragePool", ["h"], ["p"], kernel_shape=[3, 3], pads=[1] * 4))
+    nodes.append(helper.make_node("Add", ["a", "b"], ["s"]))
+    separable("s", "c", 3)
+    nodes.append(helper.make_node("Add", ["p", "h"], ["q"]))
+    separable("q", "d", 7)
+    nodes.append(helper.make_node("Add", ["c", "d"], ["e"]))
+    nodes.append(helper.make_node("Concat", ["s", "e", "q", "h"], ["y"], axis=1))
+    return proto_of(nodes, {"x": ("n", 16, 9, 9), "h": ("n", 16, 9, 9)}, ["y"], weights)
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_separable_cell(batch: int) -> None:
+    check_everything(loaded(separable_cell(), batch), lanes=(1, 2, 3, 4))
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("name", ["light_squeezenet", "light_shufflenet"])
+def test_small_networks_on_any_number_of_lanes(name: str, batch: int) -> None:
+    model = loaded(network(name), batch)
+    for lanes in (1, 2, 3, 4):
+        with CpuBackend(model, lanes=lanes) as backend:
+            check_schedules(model, backend, drawn(backend.graph, [lanes]))
+    check_everything(model, lanes=(2,), seeds=(0,))
+
+
+@pytest.mark.parametrize("name", ["squeezenet", "light_inception_v1"])
+def test_networks_with_branches(name: str) -> None:
+    check_everything(loaded(network(name), 1), lanes=(2,), seeds=(0,))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "batch"), [("squeezenet", 4), ("light_inception_v1", 4), ("googlenet", 1), ("googlenet", 4)]
+)
+@pytest.mark.parametrize("lanes", [3, 4])
+def test_networks_with_branches_on_more_lanes_than_cores(name: str, batch: int, lanes: int) -> None:
+    check_everything(loaded(network(name), batch), lanes=(lanes,), seeds=(3,))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("name", ["light_inception_v2", "resnet50"])
+def test_middling_networks(name: str, batch: int) -> None:
+    check_everything(loaded(network(name), batch), lanes=(2,), seeds=(4,))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["inception_v3", "randwire", "densenet121", "light_densenet121", "nasnet_a"])
+def test_large_networks(name: str) -> None:
+    model = loaded(network(name), 1)
+    with CpuBackend(model, lanes=2) as backend:
+        check_schedules(model, backend, baselines(backend.graph))
+        check_schedules(model, backend, drawn(backend.graph, [5]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["inception_v3", "randwire"])
+def test_large_networks_at_batch_4_on_3_lanes(name: str) -> None:
+    model = loaded(network(name), 4)
+    with CpuBackend(model, lanes=3) as backend:
+        check_schedules(model, backend, drawn(backend.graph, [6]), seeds=(0,))
+
+
+@pytest.mark.slow
+def test_searched_schedules_of_inception_v3() -> None:
+    model = loaded(network("inception_v3"), 1)
+    with CpuBackend(model, lanes=2) as backend:
+        check_schedules(model, backend, searched(backend.graph), seeds=(0,))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["light_bvlc_alexnet", "vgg16"])
+def test_networks_of_large_matrices(name: str) -> None:
+    model = loaded(network(name), 1)
+    with CpuBackend(model, lanes=2) as backend:
+        check_schedules(model, backend, drawn(backend.graph, [7]), seeds=(0,))
