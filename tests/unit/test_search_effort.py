@@ -1,0 +1,192 @@
+"""How much the search asks for: like stages once, like blocks once, fair shares before a deadline, and limits."""
+
+from __future__ import annotations
+
+import random
+import time
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from by_definition import TableCost, dags, graph_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from iosched.models.graph import ComputationGraph
+from iosched.scheduler.baselines import greedy, sequential
+from iosched.scheduler.bounds import makespans
+from iosched.scheduler.document import check_operators
+from iosched.scheduler.lattice import NO_PRUNING, Pruning
+from iosched.scheduler.schedule import Schedule, Stage
+from iosched.scheduler.search import search
+from iosched.scheduler.signature import stage_signature
+
+
+class Lanes:
+    """Two lanes, kinds of operators, and a deviation for each stage: keeps the promises of `OperatorBounds`."""
+
+    lanes = 2
+
+    def __init__(self, graph: ComputationGraph, kinds: int = 4, noise: float = 0.0) -> None:
+        self.graph, self.kinds, self.noise = graph, kinds, noise
+        self.asked: list[str] = []
+
+    def operator_work_us(self, name: str) -> float:
+        return 20.0 + 17 * (int(name) % self.kinds)
+
+    def operator_latency_us(self, name: str) -> float:
+        return self.operator_work_us(name) * 0.7
+
+    def lower_bound_us(self, stage: Stage) -> float:
+        raise AssertionError("concurrent stages are bounded from their operators")
+
+    def signature(self, stage: Stage) -> str:
+        return stage_signature(self.graph, stage, lambda operator: str(int(operator.name) % self.kinds))
+
+    def latency_us(self, stage: Stage) -> float:
+        groups = [sum(map(self.operator_work_us, group)) for group in stage.groups]
+        busiest = float(makespans_of(groups)) if len(groups) > 1 else groups[0] * 0.7
+        return 4.0 + busiest * (1 + self.noise * random.Random(self.signature(stage)).random())
+
+    def stage_latency_us(self, stage: Stage) -> float:
+        self.asked.append(self.signature(stage))
+        return self.latency_us(stage)
+
+    def total_us(self, schedule: Schedule) -> float:
+        return sum(map(self.latency_us, schedule.stages))
+
+
+class KeyedLanes(Lanes):
+    """The same, and says which operators are alike."""
+
+    def operator_key(self, name: str) -> str:
+        return str(int(name) % self.kinds)
+
+
+def makespans_of(groups: list[float]) -> float:
+    return float(makespans(np.array([groups]), 2)[0])
+
+
+def cells(n_cells: int, kinds: int = 4) -> ComputationGraph:
+    """Cells of eight operators: one, six that read it, and one that reads those; every cell like the first."""
+    edges = []
+    for first in range(0, 8 * n_cells, 8):
+        edges += [(first, first + index) for index in range(1, 7)] + [
+            (first + index, first + 7) for index in range(1, 7)
+        ]
+        edges += [(first + 7, first + 8)] if first + 8 < 8 * n_cells else []
+    return graph_of(8 * n_cells, edges)
+
+
+@settings(max_examples=40, deadline=None)
+@given(dags(8), st.sampled_from([Pruning(3, 8), NO_PRUNING]), st.integers(1, 3))
+def test_knowing_what_is_alike_changes_no_optimum_and_asks_for_nothing_twice(
+    graph: ComputationGraph, pruning: Pruning, kinds: int
+) -> None:
+    keyed, plain = KeyedLanes(graph, kinds, 0.3), Lanes(graph, kinds, 0.3)
+    found = search(graph, keyed, strategy="concurrent", pruning=pruning)
+    full = search(graph, plain, strategy="concurrent", pruning=pruning, exhaustive=True)
+
+    assert found.schedule.predicted_us == pytest.approx(full.schedule.predicted_us, rel=1e-12)
+    assert found.schedule.predicted_us == pytest.approx(plain.total_us(found.schedule), rel=1e-12)
+    assert len(keyed.asked) == found.measured
+    if len(found.schedule.blocks) == 1:
+        assert len(keyed.asked) == len(set(keyed.asked))
+
+
+def test_cells_that_repeat_are_searched_once() -> None:
+    once, often = cells(3), cells(9)
+    few, many = (search(graph, KeyedLanes(graph, 8, 0.2), strategy="concurrent") for graph in (once, often))
+
+    assert len(many.schedule.blocks) > 2 * len(few.schedule.blocks) - 2
+    assert many.measured == few.measured
+    check_operators(many.schedule, often)
+    assert many.schedule.predicted_us == pytest.approx(KeyedLanes(often, 8, 0.2).total_us(many.schedule))
+    assert many.stages > 2 * few.stages
+
+
+def test_before_a_deadline_every_block_gets_its_turn() -> None:
+    """The operators alone take the first measurements; a few rounds more must reach the last blocks too."""
+    graph = cells(6)
+    cost = Lanes(graph, 4, 0.2)
+    allowed = len(graph.operators) + 30
+    found = search(graph, cost, strategy="concurrent", deadline=lambda: len(cost.asked) >= allowed)
+
+    assert len(cost.asked) <= allowed
+    for block in found.schedule.blocks:
+        assert sum(len(stage.operators) for stage in block.stages) < 6 or len(block.stages) < 8
+        assert max(len(stage.groups) for stage in block.stages) > 1 or len(block.stages) < 3
+    assert cost.total_us(found.schedule) < cost.total_us(sequential(graph))
+
+
+@settings(max_examples=30, deadline=None)
+@given(dags(8), st.integers(0, 10**6), st.integers(0, 12))
+def test_a_limit_leaves_a_true_bound_and_nothing_worse_than_greedy_or_sequential(
+    graph: ComputationGraph, seed: int, limit: int
+) -> None:
+    cost, table = TableCost(seed, 0.6), TableCost(seed)
+    found = search(
+        graph, cost, strategy="concurrent", pruning=NO_PRUNING, max_measurements_per_block=limit, max_states=10**6
+    )
+    best = search(graph, TableCost(seed), strategy="concurrent", pruning=NO_PRUNING).schedule.predicted_us
+
+    def total(schedule: Schedule) -> float:
+        return sum(table.latency_us(frozenset(stage.operators)) for stage in schedule.stages)
+
+    assert best is not None
+    assert found.lower_bound_us <= best <= total(found.schedule)
+    assert total(found.schedule) == found.schedule.predicted_us
+    assert total(found.schedule) <= total(sequential(graph))
+    if len(found.schedule.blocks) == 1:
+        assert total(found.schedule) <= total(greedy(graph))
+    assert not found.schedule.optimal or total(found.schedule) == best
+    most_a_round = 2 * len(graph.operators)
+    assert len(cost.asked) <= len(graph.operators) + (limit + most_a_round) * len(found.schedule.blocks)
+
+
+def test_a_limit_ends_what_would_take_long() -> None:
+    graph = graph_of(14, [(0, index) for index in range(1, 13)] + [(index, 13) for index in range(1, 13)])
+    free = search(graph, Lanes(graph, 13, 0.3), strategy="concurrent")
+    limited = search(graph, Lanes(graph, 13, 0.3), strategy="concurrent", max_measurements_per_block=10)
+
+    assert limited.measured < 14 + 10 + 14 < free.measured
+    assert free.schedule.optimal
+    assert not limited.schedule.optimal
+    assert limited.lower_bound_us <= (free.schedule.predicted_us or 0) <= (limited.schedule.predicted_us or 0)
+    assert (limited.schedule.predicted_us or 0) < 1.1 * (free.schedule.predicted_us or 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_wide_graph_is_scheduled_no_worse_than_greedily_and_soon(seed: int) -> None:
+    rng = random.Random(seed)
+    layers = [list(range(start, start + 20)) for start in range(0, 200, 20)]
+    edges = [(before, after) for above, below in pairwise(layers) for after in below for before in rng.sample(above, 2)]
+    graph = graph_of(200, edges)
+    cost = KeyedLanes(graph, 5, 0.05)
+    start = time.perf_counter()
+    found = search(
+        graph, cost, strategy="concurrent", bound_slack=0.95, tolerance=0.03, max_measurements_per_block=80
+    )  # fmt: skip
+
+    assert time.perf_counter() - start < 120
+    check_operators(found.schedule, graph)
+    assert cost.total_us(found.schedule) <= cost.total_us(greedy(graph)) * (1 + 1e-12)
+    assert cost.total_us(found.schedule) == pytest.approx(found.schedule.predicted_us)
+    assert not found.schedule.optimal
+    assert [block.index for block in found.schedule.blocks] == list(range(len(found.schedule.blocks)))
+
+
+def test_greedy_stages_replace_blocks_that_were_cut_where_they_are_faster() -> None:
+    """Every stage takes the same, so as few stages as possible are best, and cuts only make more of them."""
+
+    class Flat(TableCost):
+        def latency_us(self, names: frozenset[str], way: str = "concurrent") -> float:
+            return 10.0
+
+    wide = graph_of(31, [(index, 30) for index in range(30)])
+    found = search(wide, Flat(0, 1.0), strategy="concurrent", max_states=100)
+
+    assert [len(stage.groups) for stage in found.schedule.stages] == [30, 1]
+    assert not found.schedule.optimal
+    assert found.lower_bound_us <= 20.0
