@@ -1,0 +1,76 @@
+"""Stands in for the clock: whole-model latencies told in advance, and stages that cost what their names say."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from iosched.models.load import load_model
+from iosched.models.model import Model
+from iosched.profiler import candidates, cpu_cost, optimize
+from iosched.profiler.statistics import Measurement, summarize
+
+
+def fire(batch: int = 1) -> Model:
+    """A squeezing convolution, two that expand it, and their Concat, twice."""
+    random = np.random.default_rng(0)
+    nodes, weights = [], []
+
+    def convolution(source: str, result: str, channels: int, results: int, size: int) -> None:
+        values = random.standard_normal((results, channels, size, size)).astype(np.float32) / (channels * size)
+        weights.append(numpy_helper.from_array(values, f"{result}_w"))
+        nodes.append(helper.make_node("Conv", [source, f"{result}_w"], [result], pads=[size // 2] * 4))
+
+    source, channels = "x", 16
+    for name in ("f", "g"):
+        convolution(source, f"{name}s", channels, 16, 1)
+        convolution(f"{name}s", f"{name}1", 16, 16, 1)
+        convolution(f"{name}s", f"{name}3", 16, 16, 3)
+        nodes.append(helper.make_node("Concat", [f"{name}1", f"{name}3"], [f"{name}c"], axis=1))
+        source, channels = f"{name}c", 32
+    shape = [batch, 16, 6, 6]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    y = helper.make_tensor_value_info("gc", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "fire", [x], [y], weights)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return load_model(made.SerializeToString(), name="fire")
+
+
+def model_with(nodes: list[onnx.NodeProto], elem_type: int = TensorProto.FLOAT) -> Model:
+    x = helper.make_tensor_value_info("x", elem_type, [2, 3])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "small", [x], [y])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return load_model(made.SerializeToString(), name="small")
+
+
+def script_models(monkeypatch: pytest.MonkeyPatch, latencies_us: Mapping[str, float]) -> list[tuple[str, ...]]:
+    """Whole models take what `latencies_us` says; returns the names measured, call by call."""
+    calls: list[tuple[str, ...]] = []
+
+    def told(runnables: Mapping[str, object], *_: object) -> dict[str, Measurement]:
+        calls.append(tuple(runnables))
+        return {name: summarize([latencies_us.get(name, 1000.0 + int(name == "1"))] * 7) for name in runnables}
+
+    monkeypatch.setattr(optimize, "measure_in_turn", told)
+    monkeypatch.setattr(candidates, "measure_in_turn", told)
+    return calls
+
+
+def script_stages(monkeypatch: pytest.MonkeyPatch, on_stage: Callable[[int], None] = lambda count: None) -> list[int]:
+    """Stages take a latency made up from how often one was measured; returns one entry for each measured."""
+    measured: list[int] = []
+
+    def told(run_batch: object, settings: object) -> Measurement:
+        on_stage(len(measured))
+        measured.append(len(measured))
+        value = 50 + int.from_bytes(hashlib.sha256(str(len(measured)).encode()).digest()[:2]) / 1000
+        return summarize([value] * 7)
+
+    monkeypatch.setattr(cpu_cost, "measure", told)
+    return measured

@@ -1,0 +1,65 @@
+"""Alternatives are measured in turn; what is not there is reported, not measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from onnx import TensorProto, helper
+from scripted import fire, model_with, script_stages
+from test_run import document
+
+from iosched.models.errors import UsageError
+from iosched.profiler import bench as benches
+from iosched.profiler.bench import SCHEDULES, bench
+from iosched.profiler.statistics import Measurement, summarize
+
+
+def test_rows_have_every_number_and_peers_that_are_missing_are_told(tmp_path: Path) -> None:
+    names = ["iosched", *SCHEDULES, "onnxruntime", "onnxruntime-parallel", "torch", "onnxruntime-cuda"]
+    found = bench(fire(), document(fire()), names=names, threads=2, rounds=3, profile_db=tmp_path / "p.db")
+    measured = [row.name for row in found.rows]
+    assert measured == ["sequential", "iosched", *SCHEDULES[1:], "onnxruntime", "onnxruntime-parallel"]
+    assert [name for name, _ in found.missing] == ["torch", "onnxruntime-cuda"]
+    assert all(reason for _, reason in found.missing)
+    assert set(found.samples_us) == set(measured)
+    assert found.device
+    for row in found.rows:
+        assert row.samples == len(found.samples_us[row.name]) == 3
+        assert 0 < row.min_us <= row.p10_us <= row.median_us <= row.p90_us
+        assert math.isfinite(row.speedup)
+    assert found.rows[0].speedup == 1.0
+
+
+def test_speedup_is_against_sequential(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(runnables: Mapping[str, object], *_: object) -> dict[str, Measurement]:
+        return {name: summarize([10.0 if name == "greedy" else 30.0] * 7) for name in runnables}
+
+    monkeypatch.setattr(benches, "measure_in_turn", told)
+    found = bench(fire(), None, names=["greedy"], threads=2, profile_db=tmp_path / "p.db")
+    assert {row.name: row.speedup for row in found.rows} == {"sequential": 1.0, "greedy": 3.0}
+
+
+def test_searches_use_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = script_stages(monkeypatch)
+    counts = []
+    for _ in range(2):
+        bench(fire(), None, names=["both"], threads=2, rounds=1, profile_db=tmp_path / "p.db")
+        counts.append(len(measured))
+    assert counts[0] == counts[1] > 0
+
+
+def test_without_a_schedule_iosched_is_missing(tmp_path: Path) -> None:
+    found = bench(fire(), None, names=["iosched"], threads=2, rounds=1, profile_db=tmp_path / "p.db")
+    assert [name for name, _ in found.missing] == ["iosched"]
+    assert [row.name for row in found.rows] == ["sequential"]
+
+
+def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="tensorrt"):
+        bench(fire(), None, names=["tensorrt"], profile_db=tmp_path / "p.db")
+    text = model_with([helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT)], TensorProto.STRING)
+    with pytest.raises(UsageError, match="no schedule"):
+        bench(text, None, names=["greedy"], profile_db=tmp_path / "p.db")

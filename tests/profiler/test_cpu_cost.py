@@ -1,0 +1,97 @@
+"""Stages are measured once for each signature, kept in the database, and compared by what they are, not by names."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from scripted import fire, script_stages
+
+from iosched.profiler.cpu_cost import StageCost
+from iosched.profiler.database import ProfileDatabase
+from iosched.runtime.cpu.backend import CpuBackend
+from iosched.scheduler.cost import OperatorBounds
+from iosched.scheduler.schedule import Stage, Strategy
+
+
+def alone(*names: str) -> Stage:
+    return Stage(Strategy.CONCURRENT, tuple((name,) for name in names))
+
+
+def merged(*names: str) -> Stage:
+    return Stage(Strategy.MERGE, tuple((name,) for name in names))
+
+
+def test_a_stage_is_measured_once_for_each_signature(monkeypatch: pytest.MonkeyPatch) -> None:
+    """f1 and g1 differ by name alone; f3 has another kernel."""
+    measured = script_stages(monkeypatch)
+    with ProfileDatabase(":memory:") as database, CpuBackend(fire(), lanes=2) as backend:
+        cost = StageCost(backend, database)
+        assert cost.stage_latency_us(alone("f1")) == cost.stage_latency_us(alone("f1"))
+        assert cost.stage_latency_us(alone("f1")) == cost.stage_latency_us(alone("g1"))
+        assert (len(measured), cost.measurements, cost.signatures, cost.cache_hits) == (1, 1, 1, 0)
+        assert cost.stage_latency_us(alone("f3")) != cost.stage_latency_us(alone("f1"))
+        assert len(measured) == 2
+        together = cost.stage_latency_us(alone("f1", "f3"))
+        assert together != cost.stage_latency_us(merged("f1", "f3"))
+        assert together == cost.stage_latency_us(alone("g3", "g1"))
+        assert len(measured) == 4
+
+
+def test_what_the_database_has_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = script_stages(monkeypatch)
+    told = []
+    for _ in range(2):
+        with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
+            cost = StageCost(backend, database, on_measured=lambda: told.append(1))
+            latency = cost.stage_latency_us(alone("f1", "f3"))
+    assert latency == cost.stage_latency_us(alone("f1", "f3"))
+    assert (len(measured), len(told), cost.measurements, cost.cache_hits) == (1, 1, 0, 1)
+
+
+def test_other_lanes_are_another_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = script_stages(monkeypatch)
+    for lanes in (1, 2):
+        with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=lanes) as backend:
+            StageCost(backend, database).stage_latency_us(alone("f1"))
+    assert len(measured) == 2
+
+
+def test_other_shapes_are_another_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = script_stages(monkeypatch)
+    for batch in (1, 2):
+        with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(batch), lanes=2) as backend:
+            StageCost(backend, database).stage_latency_us(alone("f1"))
+    assert len(measured) == 2
+
+
+def test_a_stage_that_cannot_merge_is_infinite_and_stays_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = script_stages(monkeypatch)
+    monkeypatch.setattr("iosched.runtime.cpu.backend.merge_nodes", lambda *_: None)
+    for _ in range(2):
+        with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
+            cost = StageCost(backend, database)
+            assert cost.stage_latency_us(merged("f1", "f3")) == math.inf
+    assert measured == []
+    assert cost.cache_hits == 1
+
+
+def test_the_bounds_of_a_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work is what one lane takes, or all lanes together where that is less."""
+    script_stages(monkeypatch)
+    with ProfileDatabase(":memory:") as database, CpuBackend(fire(), lanes=2) as backend:
+        cost = StageCost(backend, database)
+        assert isinstance(cost, OperatorBounds)
+        work, latency = cost.operator_work_us("f3"), cost.operator_latency_us("f3")
+        assert 0 < work <= 2 * latency
+        assert cost.lower_bound_us(merged("f1", "f3")) == 0.0
+        assert cost.lanes == 2
+
+
+def test_real_measurements_of_a_stage_keep_their_samples(tmp_path: Path) -> None:
+    with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
+        cost = StageCost(backend, database)
+        for stage in (alone("f1"), alone("f1", "f3"), merged("f1", "f3"), alone("fs")):
+            assert 0 < cost.stage_latency_us(stage) < 1e6
+        assert database.stats().measurements == 4
