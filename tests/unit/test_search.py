@@ -129,10 +129,13 @@ class LaneCost:
         return self.operator_work_us(name) * 0.6
 
     def stage_latency_us(self, stage: Stage) -> float:
-        alone = self.operator_latency_us if len(stage.groups) < self.lanes else self.operator_work_us
-        groups = [sum(alone(name) for name in group) for group in stage.groups]
-        work = sum(self.operator_work_us(name) for name in stage.operators) / self.lanes
-        return 2.0 + max(work, *groups) + len(groups)
+        groups = [sum(map(self.operator_work_us, group)) for group in stage.groups]
+        if len(groups) == 1:
+            return 3.0 + 0.6 * groups[0]
+        halves = (
+            sum(us for index, us in enumerate(groups) if chosen >> index & 1) for chosen in range(1 << len(groups))
+        )
+        return 2.0 + min(max(half, sum(groups) - half) for half in halves) + len(groups)
 
     def lower_bound_us(self, stage: Stage) -> float:
         raise AssertionError("concurrent stages are bounded from their operators")

@@ -45,8 +45,10 @@ def test_the_largest_block_has_the_counts_of_table_3_1(
 ) -> None:
     graph = graph_of_network(name)
     sized = [part.operators for part in partition(graph) if len(part.operators) == n]
-    found = [count(graph, operators, Pruning(3, 8)) for operators in sized]
+    found = (count(graph, operators, Pruning(3, 8)) for operators in sized)
 
-    assert (d, states, transitions, schedules, stages) in {
-        (one.width, one.states, one.transitions, one.schedules, one.stages) for one in found
-    }
+    assert any(
+        (one.width, one.states, one.transitions, one.schedules, one.stages)
+        == (d, states, transitions, schedules, stages)
+        for one in found
+    )
