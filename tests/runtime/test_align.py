@@ -211,6 +211,14 @@ def test_where_concats_disagree_their_sum_is_left_alone() -> None:
     assert channels_of(aligned, added) == 11
 
 
+def test_a_concat_that_cannot_be_made_whole_blocks_or_that_nobody_reads_so_is_left_alone() -> None:
+    with_input, read_outside = Net(), Net()
+    joined = with_input.concat(with_input.conv("x", 5), "x")
+    outside = read_outside.concat(read_outside.conv("x", 5), read_outside.conv("x", 6))
+    for model in (with_input.model(with_input.conv(joined, 6)), read_outside.model(outside)):
+        assert align(model).proto is model.proto
+
+
 @pytest.mark.parametrize("op", ["Sigmoid", "Exp", "Cos", "Softplus"])
 def test_what_does_not_turn_zero_into_zero_gets_the_real_channels(op: str) -> None:
     net = Net()
