@@ -1,0 +1,178 @@
+"""What `optimize` ships is the fastest of what it measured, whatever happens on the way."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+from onnx import TensorProto, helper
+from scripted import fire, model_with, script_models, script_stages
+
+from iosched.models.errors import DeviceError, UsageError
+from iosched.profiler.database import ProfileDatabase
+from iosched.profiler.optimize import OptimizeResult, OptimizeSettings, optimize
+from iosched.profiler.run import open_executor
+from iosched.runtime.compare import compare
+from iosched.runtime.inputs import random_inputs
+from iosched.runtime.reference import Reference
+from iosched.scheduler.document import ScheduleDocument
+
+FASTEST = {
+    "iosched": {"iosched": 10.0, "sequential": 20.0, "greedy": 30.0, "reference": 40.0},
+    "sequential": {"iosched": 20.0, "sequential": 10.0, "greedy": 5.0, "reference": 40.0},
+    "reference": {"iosched": 20.0, "sequential": 20.0, "greedy": 30.0, "reference": 10.0},
+}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> OptimizeSettings:
+    return OptimizeSettings(threads=2, profile_db=tmp_path / "p.db")
+
+
+def check_runs(result: OptimizeResult) -> None:
+    """The document can be read again, is one of this model, and computes what plain onnxruntime computes."""
+    model = fire()
+    again = ScheduleDocument.from_json(result.document.to_json())
+    again.validate_for(model.graph, model.digest, model.bindings)
+    covered = [name for stage in again.schedule.stages for name in stage.operators]
+    assert sorted(covered) == sorted(operator.name for operator in model.graph.operators)
+    inputs = random_inputs(model.graph.inputs)
+    executor = open_executor(model, again, threads=2)
+    with Reference(model) as reference:
+        assert compare(executor.run(inputs), reference.run(inputs)).passed
+    executor.close()
+
+
+@pytest.mark.parametrize("shipped", list(FASTEST))
+def test_the_fastest_median_is_shipped(
+    shipped: str, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script_stages(monkeypatch)
+    script_models(monkeypatch, FASTEST[shipped])
+    result = optimize(fire(), settings)
+    assert result.shipped == result.document.shipped == shipped
+    assert result.measured_us == FASTEST[shipped]["iosched"]
+    assert result.sequential_us == FASTEST[shipped]["sequential"]
+    assert result.greedy_us == FASTEST[shipped]["greedy"]
+    assert result.reference_us == FASTEST[shipped]["reference"]
+    assert result.reason
+    check_runs(result)
+
+
+def test_a_tie_goes_to_our_own_schedule(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    script_stages(monkeypatch)
+    script_models(monkeypatch, dict.fromkeys(FASTEST["iosched"], 10.0))
+    assert optimize(fire(), settings).shipped == "iosched"
+
+
+def test_the_second_time_nothing_is_measured_and_every_byte_is_the_same(settings: OptimizeSettings) -> None:
+    first = optimize(fire(), settings)
+    assert first.measurements > 0
+    second = optimize(fire(), settings)
+    assert second.measurements == 0
+    assert second.cache_hits > 0
+    assert second.document.to_json() == first.document.to_json()
+    check_runs(first)
+
+
+@pytest.mark.parametrize("strategy", ["concurrent", "merge", "both", "sequential", "greedy"])
+def test_every_strategy_gives_a_schedule_that_runs(
+    strategy: str, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script_stages(monkeypatch)
+    script_models(monkeypatch, FASTEST["iosched"])
+    result = optimize(fire(), replace(settings, strategy=strategy))
+    assert result.shipped == "iosched"
+    check_runs(result)
+    strategies = {str(stage.strategy) for stage in result.schedule.stages}
+    assert strategy in ("merge", "both") or strategies == {"concurrent"}
+
+
+@pytest.mark.parametrize("after", [0, 1, 3, 7])
+def test_ctrl_c_keeps_what_was_measured(
+    after: int, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(count: int) -> None:
+        if count == after:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        script_stages(patch, interrupt)
+        script_models(patch, FASTEST["iosched"])
+        with pytest.raises(KeyboardInterrupt):
+            optimize(fire(), settings)
+    with ProfileDatabase(settings.profile_db) as database:
+        assert database.stats().measurements == after
+    script_stages(monkeypatch)
+    script_models(monkeypatch, FASTEST["iosched"])
+    result = optimize(fire(), settings)
+    assert result.cache_hits >= after
+    check_runs(result)
+
+
+@pytest.mark.parametrize("budget_s", [0.0, 0.05, 0.6])
+def test_a_budget_ends_in_time_with_something_that_runs(budget_s: float, settings: OptimizeSettings) -> None:
+    started = time.monotonic()
+    result = optimize(fire(), replace(settings, budget_s=budget_s))
+    assert time.monotonic() - started < budget_s + 6
+    assert result.shipped in FASTEST
+    check_runs(result)
+
+
+def test_a_budget_that_is_spent_measures_no_further_stage(
+    settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unlimited = script_stages(monkeypatch)
+    script_models(monkeypatch, FASTEST["iosched"])
+    optimize(fire(), settings)
+    spent = script_stages(monkeypatch)
+    result = optimize(fire(), replace(settings, budget_s=0.0, profile_db=settings.profile_db.with_name("q.db")))
+    assert len(spent) < len(unlimited)
+    check_runs(result)
+
+
+@pytest.mark.parametrize(("kind", "cast"), [(TensorProto.STRING, TensorProto.FLOAT)], ids=["text"])
+def test_a_model_that_cannot_be_planned_goes_to_plain_onnxruntime(
+    kind: int, cast: int, settings: OptimizeSettings
+) -> None:
+    model = model_with([helper.make_node("Cast", ["x"], ["y"], to=cast)], kind)
+    result = optimize(model, settings)
+    assert result.shipped == "reference"
+    assert result.measured_us is None
+    assert "nothing to schedule" in result.reason
+    executor = open_executor(model, ScheduleDocument.from_json(result.document.to_json()), threads=2)
+    executor.close()
+
+
+def test_progress_never_goes_back_to_nothing(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    script_stages(monkeypatch)
+    script_models(monkeypatch, FASTEST["iosched"])
+    said: list[tuple[int, int | None, str]] = []
+
+    class Ears:
+        def progress(self, done: int, total: int | None, text: str) -> None:
+            said.append((done, total, text))
+
+    optimize(fire(), settings, Ears())
+    assert said
+    assert all(done >= 0 and (total is None or done <= total) and text for done, total, text in said)
+
+
+def test_wrong_settings_are_refused(settings: OptimizeSettings) -> None:
+    with pytest.raises(UsageError, match="strategy"):
+        optimize(fire(), replace(settings, strategy="fastest"))
+    with pytest.raises(DeviceError, match="v100"):
+        optimize(fire(), replace(settings, device="v100"))
+
+
+def test_every_count_is_told(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    script_stages(monkeypatch)
+    script_models(monkeypatch, FASTEST["iosched"])
+    result = optimize(fire(), settings)
+    for field in fields(result):
+        if field.name in ("states", "transitions", "stages", "signatures", "kernels_before", "kernels_after"):
+            assert getattr(result, field.name) > 0
+    assert result.cost == "measured"
+    assert result.device_kind == "cpu"
