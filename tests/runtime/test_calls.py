@@ -1,0 +1,75 @@
+"""Waits make every read follow its writes, and are left out where another wait says as much."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from iosched.runtime.cpu.calls import Call, find_waits, overlap
+from iosched.runtime.plan import View, Wait
+
+
+def seen(buffer: str, offset: int = 0, nbytes: int = 8) -> View:
+    return View(buffer, "uint8", (nbytes,), offset, nbytes)
+
+
+def call(lane: int, reads: list[View], writes: list[View]) -> Call:
+    return Call(0, lane, 0, None, False, tuple((v.buffer, v) for v in reads), tuple((v.buffer, v) for v in writes))
+
+
+def test_a_read_waits_for_its_writer_on_another_lane_alone() -> None:
+    calls = [call(0, [], [seen("a")]), call(0, [seen("a")], [seen("b")]), call(1, [seen("a")], [seen("c")])]
+    assert find_waits(calls, 2) == [(), (), (Wait(0, 1),)]
+
+
+def test_bytes_beside_those_read_are_not_waited_for() -> None:
+    calls = [call(0, [], [seen("a", 0)]), call(1, [], [seen("a", 8)]), call(1, [seen("a", 8)], [seen("b")])]
+    assert find_waits(calls, 2) == [(), (), ()]
+    calls[2] = call(1, [seen("a", 7, 2)], [seen("b")])
+    assert find_waits(calls, 2) == [(), (), (Wait(0, 1),)]
+
+
+def test_what_follows_from_an_earlier_wait_is_left_out() -> None:
+    """Lane 2 waits for lane 1, which waited for lane 0."""
+    calls = [
+        call(0, [], [seen("a")]),
+        call(1, [seen("a")], [seen("b")]),
+        call(2, [seen("b")], [seen("c")]),
+        call(2, [seen("a")], [seen("d")]),
+    ]
+    assert find_waits(calls, 3) == [(), (Wait(0, 1),), (Wait(1, 1),), ()]
+
+
+def test_views_of_unknown_size_are_the_whole_buffer() -> None:
+    unknown = View("a", "float32", None)
+    assert overlap(unknown, seen("a", 4))
+    assert overlap(seen("a", 4), unknown)
+    assert not overlap(unknown, seen("b"))
+
+
+@settings(max_examples=150, derandomize=True)
+@given(st.integers(0, 10**6), st.integers(1, 4))
+def test_random_calls_are_ordered_in_every_interleaving(seed: int, lanes: int) -> None:
+    """Happens-before by definition: the closure of lane order and waits holds every (writer, reader) pair."""
+    draw = random.Random(seed)
+    calls = []
+    for number in range(draw.randint(1, 12)):
+        reads = [
+            seen(f"t{draw.randrange(number)}", draw.choice([0, 4]), 4) for _ in range(min(number, draw.randint(0, 2)))
+        ]
+        calls.append(call(draw.randrange(lanes), reads, [seen(f"t{number}")]))
+    waits = find_waits(calls, lanes)
+    on_lane = [[i for i, c in enumerate(calls) if c.lane == lane] for lane in range(lanes)]
+    before: list[set[int]] = []
+    for position, each in enumerate(calls):
+        own = on_lane[each.lane]
+        direct = own[: own.index(position)]
+        for wait in waits[position]:
+            assert wait.lane != each.lane
+            direct += on_lane[wait.lane][: wait.steps]
+        before.append(set(direct).union(*(before[i] for i in direct if i < position)))
+        assert all(i < position for i in direct)
+        for _, view in each.reads:
+            assert {i for i in range(position) if calls[i].writes[0][0] == view.buffer} <= before[position]

@@ -1,0 +1,186 @@
+"""The coarse graph: every optimized node and every operator in one unit, and any order of units can be lowered."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+from light import light_model
+from lowering import check_schedules, loaded, proto_of, random_schedule, weight
+from onnx import helper
+
+from iosched.models.graph import ComputationGraph, Operator, TensorSpec
+from iosched.models.zoo import build
+from iosched.runtime.cpu.backend import CpuBackend, unit_stages
+from iosched.runtime.cpu.kernel_graph import KernelGraph
+from iosched.runtime.cpu.ownership import CoarseGraph, coarsen
+from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
+
+node = helper.make_node
+
+
+def graph_of(edges: dict[str, tuple[str, ...]], outputs: tuple[str, ...]) -> ComputationGraph:
+    """Operators named by their outputs; what is no operator is an input."""
+    operators = tuple(Operator(name, name.upper(), (name,), reads, (name,)) for name, reads in edges.items())
+    inputs = dict.fromkeys(n for reads in edges.values() for n in reads if n not in edges)
+    specs = tuple(TensorSpec(name, "float32", (4,)) for name in inputs)
+    tensors = tuple(TensorSpec(name, "float32", (4,)) for name in edges)
+    return ComputationGraph("g", specs, outputs, operators, tensors)
+
+
+def kernels_of(nodes: list[onnx.NodeProto], dynamic: tuple[str, ...] = ()) -> KernelGraph:
+    """Optimized nodes; `x` is the input."""
+    names = ["x", *(name for each in nodes for name in each.output if name)]
+    tensors = {n: TensorSpec(n, "float32", None if n in dynamic else (4,)) for n in names}
+    return KernelGraph(tuple(nodes), {}, tensors, ("x",), (nodes[-1].output[0],), {"": 17}, 8, 16)
+
+
+def coarse_of(graph: ComputationGraph, nodes: list[onnx.NodeProto], dynamic: tuple[str, ...] = ()) -> CoarseGraph:
+    owners = {name: operator.name for operator in graph.operators for name in operator.outputs}
+    coarse = coarsen(graph, kernels_of(nodes, dynamic), owners)
+    check_coarse(graph, kernels_of(nodes, dynamic), coarse)
+    return coarse
+
+
+def check_coarse(graph: ComputationGraph, kernels: KernelGraph, coarse: CoarseGraph) -> None:
+    """Units partition operators and nodes; their order is topological for the edges of both graphs."""
+    place = {operator.name: index for index, operator in enumerate(coarse.graph.operators)}
+    assert set(place) == set(coarse.members) == set(coarse.nodes)
+    assert sorted(n for names in coarse.members.values() for n in names) == sorted(o.name for o in graph.operators)
+    assert sorted(i for nodes in coarse.nodes.values() for i in nodes) == list(range(len(kernels.nodes)))
+    unit_of = coarse.unit_of()
+    for operator in graph.operators:
+        for before in graph.predecessors[operator.name]:
+            assert place[unit_of[before]] <= place[unit_of[operator.name]]
+    home = {index: unit for unit, nodes in coarse.nodes.items() for index in nodes}
+    for index, reads in enumerate(kernels.reads):
+        for name in reads:
+            if name in kernels.producer and home[kernels.producer[name]] != home[index]:
+                assert place[home[kernels.producer[name]]] < place[home[index]]
+                assert home[kernels.producer[name]] in coarse.graph.predecessors[home[index]]
+    for nodes in coarse.nodes.values():
+        assert list(nodes) == sorted(nodes)
+
+
+DIAMOND = graph_of({"a": ("x",), "b": ("a",), "c": ("a",), "d": ("b", "c")}, ("d",))
+
+
+def test_without_fusion_units_are_operators() -> None:
+    nodes = [node("A", ["x"], ["a"]), node("B", ["a"], ["b"]), node("C", ["a"], ["c"]), node("D", ["b", "c"], ["d"])]
+    coarse = coarse_of(DIAMOND, nodes)
+    assert [operator.name for operator in coarse.graph.operators] == ["a", "b", "c", "d"]
+    assert coarse.nodes == {"a": (0,), "b": (1,), "c": (2,), "d": (3,)}
+
+
+def test_operators_fused_into_one_node_cost_nothing_beside_it() -> None:
+    """b disappears into d; its unit is joined to what it reads."""
+    nodes = [node("A", ["x"], ["a"]), node("C", ["a"], ["c"]), node("BD", ["a", "c"], ["d"])]
+    coarse = coarse_of(DIAMOND, nodes)
+    assert coarse.unit_of()["b"] == coarse.unit_of()["a"]
+    assert len(coarse.graph.operators) == 3
+
+
+def test_a_node_between_two_of_another_operator_makes_one_unit() -> None:
+    """The optimized nodes of b and c need each other's results, so no stage can hold one without the other."""
+    nodes = [
+        node("A", ["x"], ["a"]),
+        node("B", ["a"], ["b_token_1"], name="b_token_1"),
+        node("C", ["b_token_1"], ["c"]),
+        node("B2", ["c"], ["b"]),
+        node("D", ["b", "c"], ["d"]),
+    ]
+    coarse = coarse_of(DIAMOND, nodes)
+    assert coarse.members["b"] == ("b", "c")
+    assert coarse.nodes["b"] == (1, 2, 3)
+
+
+def test_an_edge_that_only_the_optimized_nodes_have_is_kept() -> None:
+    """onnxruntime lets c read b's node: c comes after b, though the model has no such edge."""
+    nodes = [node("A", ["x"], ["a"]), node("B", ["a"], ["b"]), node("C", ["b"], ["c"]), node("D", ["b", "c"], ["d"])]
+    assert "b" in coarse_of(DIAMOND, nodes).graph.predecessors["c"]
+
+
+def test_a_tensor_of_unknown_size_joins_its_writer_and_reader() -> None:
+    nodes = [node("A", ["x"], ["a"]), node("B", ["a"], ["b"]), node("C", ["a"], ["c"]), node("D", ["b", "c"], ["d"])]
+    coarse = coarse_of(DIAMOND, nodes, dynamic=("b",))
+    assert set(coarse.members[coarse.unit_of()["b"]]) == {"b", "d"}
+
+
+@pytest.mark.parametrize("name", ["b_nchwc", "b_token_12", "b_nchwc_token_3", "b/MatmulTransposeFusion/", "b_fused"])
+def test_decorated_names_are_known(name: str) -> None:
+    nodes = [
+        node("A", ["x"], ["a"]),
+        node("C", ["a"], ["c"]),
+        node("B", ["a"], ["reorder"], name=name),
+        node("D", ["reorder", "c"], ["d"]),
+    ]
+    assert coarse_of(DIAMOND, nodes).nodes["b"] == (2,)
+
+
+def test_a_node_of_unknown_origin_goes_with_what_it_reads_or_else_with_its_reader() -> None:
+    nodes = [
+        node("Cast", ["x"], ["from_input"]),
+        node("A", ["from_input"], ["a"]),
+        node("Transpose", ["a"], ["between"]),
+        node("B", ["between"], ["b"]),
+        node("C", ["a"], ["c"]),
+        node("D", ["b", "c"], ["d"]),
+    ]
+    assert coarse_of(DIAMOND, nodes).nodes["a"] == (0, 1, 2)
+
+
+@pytest.mark.parametrize("name", ["squeezenet", "light_shufflenet", "light_inception_v1", "densenet121"])
+def test_networks(name: str) -> None:
+    model = loaded(light_model(name) if name.startswith("light_") else build(name), 1)
+    with CpuBackend(model, lanes=1) as backend:
+        check_coarse(model.graph, backend.kernels, backend.coarse)
+        assert len(backend.graph.operators) > len(model.graph.operators) / 2
+
+
+def fused_chain() -> onnx.ModelProto:
+    """Gelu written out: one node for five operators."""
+    nodes = [
+        node("MatMul", ["x", "w"], ["m"]),
+        node("Div", ["m", "root2"], ["d"]),
+        node("Erf", ["d"], ["e"]),
+        node("Add", ["e", "one"], ["p"]),
+        node("Mul", ["m", "p"], ["q"]),
+        node("Mul", ["q", "half"], ["g"]),
+        node("Sigmoid", ["x"], ["s"]),
+        node("MatMul", ["g", "v"], ["y"]),
+        node("Add", ["y", "s"], ["z"]),
+    ]
+    scalars = {"root2": 2**0.5, "one": 1.0, "half": 0.5}
+    weights = {name: weight(1) * 0 + value for name, value in scalars.items()}
+    return proto_of(nodes, {"x": (1, 6, 16)}, ["z"], {**weights, "w": weight(16, 32), "v": weight(32, 16)})
+
+
+def test_schedules_that_take_units_apart_are_repaired() -> None:
+    """Stages over the model's own operators, as another device may have chosen them."""
+    model = loaded(fused_chain())
+    with CpuBackend(model, lanes=2) as backend:
+        assert len(backend.graph.operators) < len(model.graph.operators)
+        for seed in range(12):
+            schedule = random_schedule(model.graph, seed)
+            stages = unit_stages(backend.coarse, schedule)
+            units = [unit for _, groups in stages for group in groups for unit in group]
+            assert sorted(units) == sorted(backend.coarse.members)
+            position = {unit: number for number, (_, groups) in enumerate(stages) for group in groups for unit in group}
+            group_of = {unit: group for _, groups in stages for group in groups for unit in map(str, group)}
+            for unit in units:
+                for before in backend.graph.predecessors[unit]:
+                    assert position[before] <= position[unit]
+                    if position[before] == position[unit]:
+                        assert group_of[before] is group_of[unit]
+            check_schedules(model, backend, iter([(f"seed {seed}", schedule)]), seeds=(0,))
+
+
+def test_units_stay_in_the_groups_that_a_schedule_put_them_in() -> None:
+    nodes = [node("A", ["x"], ["a"]), node("B", ["a"], ["b"]), node("C", ["a"], ["c"]), node("D", ["b", "c"], ["d"])]
+    coarse = coarse_of(DIAMOND, nodes)
+    stages = (
+        Stage(Strategy.CONCURRENT, (("a",),)),
+        Stage(Strategy.CONCURRENT, (("b",), ("c",))),
+        Stage(Strategy.CONCURRENT, (("d",),)),
+    )
+    found = unit_stages(coarse, Schedule((Block(0, stages),)))
+    assert found == [(stage.strategy, [list(group) for group in stage.groups]) for stage in stages]
