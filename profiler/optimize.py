@@ -217,8 +217,8 @@ class _Job:
         setting = self._stored_setting()
         if setting is None or any(found is None for found in stored.values()):
             # Schedules that are the same are measured once, so that a later run finds the latencies that this one had.
-            twin = {keys[name]: name for name in reversed(schedules)}
-            setting, measured = self._measure_models({name: schedules[name] for name in reversed(twin.values())})
+            twin = {keys[name]: name for name in reversed(tuple(schedules))}
+            setting, measured = self._measure_models({name: schedules[name] for name in reversed(tuple(twin.values()))})
             stored.update(measured)
             stored.update({name: measured[twin[keys[name]]] for name in schedules})
             for name, found in measured.items():
