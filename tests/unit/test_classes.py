@@ -55,7 +55,7 @@ def test_blocks_differ_in_what_they_hand_on() -> None:
 
 
 def test_blocks_differ_in_which_operators_read_one_value() -> None:
-    graph = graph_of(6, [(0, 2), (0, 3), (0, 4), (1, 5)])
+    graph = graph_of(7, [(0, 2), (0, 3), (0, 4), (1, 5)])
     alike = dict.fromkeys(graph.by_name, "a")
 
     assert block_key(graph, "23", alike) != block_key(graph, "45", alike)

@@ -132,9 +132,8 @@ class LaneCost:
         groups = [sum(map(self.operator_work_us, group)) for group in stage.groups]
         if len(groups) == 1:
             return 3.0 + 0.6 * groups[0]
-        halves = (
-            sum(us for index, us in enumerate(groups) if chosen >> index & 1) for chosen in range(1 << len(groups))
-        )
+        ways = range(2 ** len(groups))
+        halves = (sum(us for index, us in enumerate(groups) if way >> index & 1) for way in ways)
         return 2.0 + min(max(half, sum(groups) - half) for half in halves) + len(groups)
 
     def lower_bound_us(self, stage: Stage) -> float:
