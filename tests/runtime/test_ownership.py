@@ -79,6 +79,14 @@ def test_operators_fused_into_one_node_cost_nothing_beside_it() -> None:
     assert len(coarse.graph.operators) == 3
 
 
+def test_an_operator_without_a_node_joins_the_last_that_it_depends_on() -> None:
+    """Joined with a, e would make a unit that comes both before and after b."""
+    graph = graph_of({"a": ("x",), "b": ("a",), "e": ("a", "b"), "d": ("e",)}, ("d",))
+    coarse = coarse_of(graph, [node("A", ["x"], ["a"]), node("B", ["a"], ["b"]), node("D", ["a", "b"], ["d"])])
+    assert coarse.unit_of()["e"] == coarse.unit_of()["b"] != coarse.unit_of()["a"]
+    assert len(coarse.graph.operators) == 3
+
+
 def test_a_node_between_two_of_another_operator_makes_one_unit() -> None:
     """The optimized nodes of b and c need each other's results, so no stage can hold one without the other."""
     nodes = [
