@@ -7,6 +7,7 @@ import pytest
 from by_definition import dags
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler import lattice as lattices
 from iosched.scheduler.lattice import NO_PRUNING
