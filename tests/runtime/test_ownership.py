@@ -192,3 +192,12 @@ def test_units_stay_in_the_groups_that_a_schedule_put_them_in() -> None:
     )
     found = unit_stages(coarse, Schedule((Block(0, stages),)))
     assert found == [(stage.strategy, [list(group) for group in stage.groups]) for stage in stages]
+
+
+def test_what_reads_a_unit_waits_for_the_last_of_its_operators() -> None:
+    """b has no node of its own and runs with a; c, placed between the two, moves behind them."""
+    nodes = [node("A", ["x"], ["a"]), node("C", ["a"], ["c"]), node("D", ["a", "c"], ["d"])]
+    coarse = coarse_of(DIAMOND, nodes)
+    stages = tuple(Stage(Strategy.CONCURRENT, ((name,),)) for name in ("a", "c", "b", "d"))
+    found = unit_stages(coarse, Schedule((Block(0, stages),)))
+    assert [groups for _, groups in found] == [[[coarse.unit_of()["a"], "c"]], [["d"]]]
