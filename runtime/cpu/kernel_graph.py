@@ -103,6 +103,7 @@ def build_kernel_graph(model: Model) -> KernelGraph:
         path = Path(folder) / "optimized.onnx"
         _save_optimized(replace(model, proto=aligned.proto, weights=aligned.weights), path)
         proto = onnx.load(str(path), load_external_data=False)
+        _unshare_input_reorders(proto.graph)
         weights = _map_weights(proto, path.parent)
         tensors = _infer_tensors(proto, path, aligned.tensors)
     graph = proto.graph
@@ -131,6 +132,35 @@ def _save_optimized(model: Model, path: Path) -> None:
     options.add_session_config_entry(prefix + "min_size_in_bytes", str(_INLINE_NBYTES))
     open_session(model.proto.SerializeToString(), options)
     del arrays  # lent until here
+
+
+def _unshare_input_reorders(graph: onnx.GraphProto) -> None:
+    """Gives every reader of a graph input its own layout conversion.
+
+    A conversion of a computed tensor belongs to the operator that computes it. One of a graph input belongs to a
+    reader, and if several shared it, the others would have to wait for that one.
+    """
+    inputs = {value.name for value in graph.input}
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.node:
+        nodes.append(node)
+        if node.op_type != "ReorderInput" or node.input[0] not in inputs:
+            continue
+        readers = [reader for reader in graph.node if node.output[0] in reader.input]
+        nodes.extend(_own_copy(node, reader, number) for number, reader in enumerate(readers[1:], start=1))
+    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del graph.node[:]
+    graph.node.extend(copies)
+
+
+def _own_copy(node: onnx.NodeProto, reader: onnx.NodeProto, number: int) -> onnx.NodeProto:
+    """A copy of `node` under a name of its own, which `reader` is made to read instead."""
+    copied = onnx.NodeProto()
+    copied.CopyFrom(node)
+    copied.name = f"{node.name}/copy{number}"
+    copied.output[0] = f"{node.output[0]}/copy{number}"
+    reader.input[:] = [copied.output[0] if name == node.output[0] else name for name in reader.input]
+    return copied
 
 
 def _quiet_options(level: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import pytest
 from light import light_model
@@ -9,6 +10,7 @@ from lowering import check_schedules, loaded, proto_of, random_schedule, weight
 from onnx import helper
 
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
+from iosched.models.load import load_model
 from iosched.models.zoo import build
 from iosched.runtime.cpu.backend import CpuBackend, unit_stages
 from iosched.runtime.cpu.kernel_graph import KernelGraph
@@ -201,3 +203,25 @@ def test_what_reads_a_unit_waits_for_the_last_of_its_operators() -> None:
     stages = tuple(Stage(Strategy.CONCURRENT, ((name,),)) for name in ("a", "c", "b", "d"))
     found = unit_stages(coarse, Schedule((Block(0, stages),)))
     assert [groups for _, groups in found] == [[[coarse.unit_of()["a"], "c"]], [["d"]]]
+
+
+def test_readers_of_a_graph_input_do_not_wait_for_each_other() -> None:
+    """onnxruntime converts the layout of `x` once for both; shared, it would chain the two convolutions."""
+    rng = np.random.default_rng(0)
+    weights = {name: rng.standard_normal((16, 16, 1, 1)).astype(np.float32) for name in ("wa", "wb")}
+    nodes = [
+        node("Conv", ["x", "wa"], ["a"], kernel_shape=[1, 1]),
+        node("Conv", ["x", "wb"], ["b"], kernel_shape=[1, 1]),
+        node("Concat", ["a", "b"], ["y"], axis=1),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "shared",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 16, 8, 8])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+        [onnx.numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with CpuBackend(load_model(proto.SerializeToString())) as backend:
+        assert backend.graph.predecessors["a"] == ()
+        assert backend.graph.predecessors["b"] == ()
