@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from onnx import TensorProto, helper
 from scripted import fire, model_with, script_stages
-from test_run import document
+from shipped import document
 
 from iosched.models.errors import UsageError
 from iosched.profiler import bench as benches

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from onnx import TensorProto, helper
 from scripted import fire, model_with
+from shipped import WAYS, document
 
 from iosched.models.errors import DeviceError, InvalidScheduleError
 from iosched.models.model import Model
@@ -16,26 +17,6 @@ from iosched.profiler.target import require_cpu
 from iosched.runtime.compare import compare
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
-from iosched.scheduler.baselines import greedy, sequential
-from iosched.scheduler.document import ScheduleDocument, SearchRecord
-
-WAYS = {"sequential": sequential, "greedy": greedy}
-
-
-def document(model: Model, way: str = "greedy", shipped: str = "iosched", **runtime: object) -> ScheduleDocument:
-    return ScheduleDocument(
-        model=model.name,
-        sha256=model.digest,
-        inputs=dict(model.bindings),
-        dtype="float32",
-        device={"kind": "cpu", "name": "some processor"},
-        schedule=WAYS[way](model.graph),
-        shipped=shipped,
-        search=SearchRecord("both", 3, 8, 0, 0, 0, 0),
-        latency_us={},
-        versions={},
-        runtime=dict(runtime),
-    )
 
 
 def check_numbers(model: Model, executor: Executor) -> None:

@@ -59,7 +59,7 @@ def test_every_wait_is_needed(kind: str, lanes: int) -> None:
                 with pytest.raises(HazardError):
                     check(replace(plan, lanes=(*plan.lanes[:number], tasks, *plan.lanes[number + 1 :])))
                 dropped += 1
-    assert dropped >= 3
+    assert dropped >= 2
 
 
 def test_moving_a_buffer_onto_a_live_one_is_refused() -> None:
