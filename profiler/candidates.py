@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from iosched.models.model import Model
+from iosched.profiler.idle import wait_until_idle
 from iosched.profiler.interleave import interleave
 from iosched.profiler.statistics import Measurement
 from iosched.runtime.cpu.ownership import CoarseGraph
@@ -16,8 +17,8 @@ from iosched.runtime.reference import Reference, ReferenceSettings
 from iosched.runtime.reference import candidates as reference_candidates
 from iosched.scheduler.schedule import Block, Schedule, Stage
 
-PAUSE_SECONDS = 0.06
-"""Rest before a run that is measured in turn with others: onnxruntime's threads spin for some 50 ms after theirs."""
+REST_SECONDS = 0.1
+"""About what waiting for quiet takes before each run."""
 
 MANY_SESSIONS_NBYTES = 256 << 20
 """Weights above this are not held by several sessions at once just to find onnxruntime's best setting."""
@@ -57,9 +58,7 @@ def measure_in_turn(
 ) -> Mapping[str, Measurement]:
     """Latency of every candidate, sample k of each taken in round k."""
     runs = {name: _once(runnable, inputs) for name, runnable in runnables.items()}
-    return interleave(
-        runs, budget.rounds, max_seconds=budget.max_seconds, pause_seconds=PAUSE_SECONDS, observer=observer
-    )
+    return interleave(runs, budget.rounds, max_seconds=budget.max_seconds, rest=wait_until_idle, observer=observer)
 
 
 def _once(runnable: Runnable, inputs: Arrays) -> Callable[[], float]:

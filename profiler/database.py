@@ -10,6 +10,7 @@ import json
 import math
 import os
 import sqlite3
+import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -233,15 +234,33 @@ def _prepare(connection: sqlite3.Connection, path: Path | None) -> None:
                 connection.execute(MIGRATIONS[index])
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
-    # WAL outlives this connection; NORMAL survives a killed process, if not the last moment before a power cut.
-    connection.execute("PRAGMA journal_mode = WAL")
+    _switch_to_wal(connection)
+    # Survives a killed process, if not the last moment before a power cut.
     connection.execute("PRAGMA synchronous = NORMAL")
 
 
+def _switch_to_wal(connection: sqlite3.Connection) -> None:
+    """Makes the file, once and for all connections, one with a write-ahead log.
+
+    The switch needs the file for itself and fails at once where it does not have it, whatever the connection's timeout.
+    """
+    give_up = time.monotonic() + BUSY_TIMEOUT_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > give_up:
+                raise
+            time.sleep(0.01)
+
+
 def _version(connection: sqlite3.Connection, path: Path | None) -> int:
-    ((application,),) = connection.execute("PRAGMA application_id").fetchall()
-    ((version,),) = connection.execute("PRAGMA user_version").fetchall()
-    ((tables,),) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchall()
+    # In one statement, so that no other process makes the file its own between two of the numbers.
+    ((application, version, tables),) = connection.execute(
+        "SELECT application_id, user_version, (SELECT COUNT(*) FROM sqlite_master)"
+        " FROM pragma_application_id(), pragma_user_version()"
+    ).fetchall()
     if application != APPLICATION_ID and (application, version, tables) != (0, 0, 0):
         raise UsageError(f"{path} is a database of another program, not a profile database of iosched.\n{_WAY_OUT}.")
     if version > len(MIGRATIONS):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -42,9 +41,8 @@ def interleave(
     *,
     warmup: int = 2,
     max_seconds: float | None = None,
-    pause_seconds: float = 0.0,
+    rest: Callable[[], None] = lambda: None,
     observer: Callable[[int, int], None] | None = None,
-    sleep: Callable[[float], None] = time.sleep,
 ) -> Mapping[str, Measurement]:
     """Measures all alternatives in one run; sample k of each was taken in round k.
 
@@ -53,10 +51,8 @@ def interleave(
         rounds: samples of each.
         warmup: rounds before the first sample; thrown away.
         max_seconds: start no further round once the runs add up to this time; one round is kept in any case.
-        pause_seconds: rest before each run. Worker threads of some runtimes spin for a while after a run and would take
-            the cores from whichever alternative comes next.
+        rest: called before each run, so that what ran before is over.
         observer: told (rounds done, rounds in all), warm-up included.
-        sleep: how to rest.
 
     Raises:
         ValueError: where there is nothing to run or no round.
@@ -67,8 +63,7 @@ def interleave(
     spent_us = 0.0
     for index in range(warmup + rounds):
         for name, run in runs.items():
-            if pause_seconds > 0:
-                sleep(pause_seconds)
+            rest()
             samples[name].append(run())
             spent_us += samples[name][-1]
         if observer is not None:

@@ -13,7 +13,7 @@ import iosched
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
 from iosched.profiler.candidates import (
-    PAUSE_SECONDS,
+    REST_SECONDS,
     Budget,
     Runnable,
     best_reference,
@@ -241,7 +241,7 @@ class _Job:
         if self.settings.budget_s is None:
             return Budget()
         left = max(self.settings.budget_s - (time.monotonic() - self.started), 0.0)
-        rounds = int(left / (_N_CANDIDATES * PAUSE_SECONDS))  # rests between runs are time too
+        rounds = int(left / (_N_CANDIDATES * REST_SECONDS))  # rests between runs are time too
         return Budget(min(max(rounds, 3), Budget().rounds), min(Budget().max_seconds, max(left * 0.8, 0.1)))
 
     def _compared(self, done: int, total: int) -> None:

@@ -8,7 +8,9 @@ import multiprocessing
 import os
 import signal
 import sqlite3
+import threading
 import time
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -257,6 +259,20 @@ def test_several_processes_open_and_write_at_once(tmp_path: Path) -> None:
     assert [worker.exitcode for worker in workers] == [0, 0, 0, 0]
     with ProfileDatabase(path) as profile:
         assert profile.stats().measurements == 400
+
+
+def test_a_reader_in_the_way_of_the_first_opening_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "p.sqlite"
+    ProfileDatabase(path).close()
+    with closing(sqlite3.connect(path, check_same_thread=False)) as reader:
+        reader.execute("PRAGMA journal_mode = DELETE")
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM measurement").fetchall()
+        leave = threading.Timer(0.2, reader.rollback)
+        leave.start()
+        ProfileDatabase(path).close()
+        leave.join()
+        assert reader.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 def _write_until_killed(path: Path, counter: multiprocessing.sharedctypes.Synchronized[int]) -> None:

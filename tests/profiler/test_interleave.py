@@ -45,17 +45,16 @@ def test_time_allowed_ends_the_rounds_but_keeps_one() -> None:
 
 def test_progress_and_rests_are_told() -> None:
     told: list[tuple[int, int]] = []
-    rests: list[float] = []
+    rests: list[str] = []
     interleave(
         {"a": lambda: 1.0, "b": lambda: 1.0},
         rounds=2,
         warmup=1,
-        pause_seconds=0.25,
+        rest=lambda: rests.append("rest"),
         observer=lambda done, total: told.append((done, total)),
-        sleep=rests.append,
     )
     assert told == [(1, 3), (2, 3), (3, 3)]
-    assert rests == [0.25] * 6
+    assert rests == ["rest"] * 6
 
 
 def test_nothing_to_run_is_a_bug() -> None:
