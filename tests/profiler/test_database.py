@@ -272,7 +272,8 @@ def test_a_reader_in_the_way_of_the_first_opening_is_waited_for(tmp_path: Path) 
         leave.start()
         ProfileDatabase(path).close()
         leave.join()
-        assert reader.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    with closing(sqlite3.connect(path)) as later:
+        assert later.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 def _write_until_killed(path: Path, counter: multiprocessing.sharedctypes.Synchronized[int]) -> None:
