@@ -10,7 +10,7 @@ import signal
 import sqlite3
 import threading
 import time
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -261,19 +261,16 @@ def test_several_processes_open_and_write_at_once(tmp_path: Path) -> None:
         assert profile.stats().measurements == 400
 
 
-def test_a_reader_in_the_way_of_the_first_opening_is_waited_for(tmp_path: Path) -> None:
-    path = tmp_path / "p.sqlite"
-    ProfileDatabase(path).close()
-    with closing(sqlite3.connect(path, check_same_thread=False)) as reader:
-        reader.execute("PRAGMA journal_mode = DELETE")
-        reader.execute("BEGIN")
-        reader.execute("SELECT * FROM measurement").fetchall()
-        leave = threading.Timer(0.2, reader.rollback)
-        leave.start()
+def test_a_new_file_is_opened_by_many_at_once(tmp_path: Path) -> None:
+    def open_it(path: Path, together: threading.Barrier) -> None:
+        together.wait(60)
         ProfileDatabase(path).close()
-        leave.join()
-    with closing(sqlite3.connect(path)) as later:
-        assert later.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+    with ThreadPoolExecutor(8) as pool:
+        for number in range(12):
+            together = threading.Barrier(8)
+            opened = [pool.submit(open_it, tmp_path / f"{number}.sqlite", together) for _ in range(8)]
+            assert [one.exception() for one in opened] == [None] * 8
 
 
 def _write_until_killed(path: Path, counter: multiprocessing.sharedctypes.Synchronized[int]) -> None:
