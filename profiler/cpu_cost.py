@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,19 +13,24 @@ import iosched
 from iosched.models.graph import Operator
 from iosched.profiler.database import ProfileDatabase, device_key
 from iosched.profiler.statistics import UNRUNNABLE, Measurement, MeasureSettings, measure
-from iosched.runtime.cpu.backend import CpuBackend
+from iosched.profiler.yardstick import compile_yardstick, corrected, measure_reference
+from iosched.runtime.cpu.backend import CompiledStage, CpuBackend
+from iosched.runtime.cpu.lower import LOWERING
 from iosched.runtime.session import load_onnxruntime
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.signature import stage_signature
 
 STAGE_SETTINGS = MeasureSettings(warmup=2, min_samples=6, max_samples=24, relative_width=0.04, max_seconds=0.4)
 
+_YARDSTICK = "yardstick"
+
 
 @dataclass
 class StageCost:
     """The search's cost model of one model on this CPU.
 
-    A stage is measured once per signature; what the database has is not measured again.
+    A stage is measured once per signature; what the database has is not measured again. Latencies are corrected for the
+    speed of the machine at the time (`yardstick`).
 
     Attributes:
         measurements: stages measured so far.
@@ -55,6 +60,14 @@ class StageCost:
         """Median latency of the stage with all lanes; infinite where it cannot be run this way."""
         return self._measured(stage, self.backend.lanes).median_us
 
+    def remeasure(self, stage: Stage) -> float:
+        """Median latency of the stage, measured anew, or as it was when the database says that it was done before.
+
+        The first answer is not pooled with it: it was low by chance more often than not where the search chose it.
+        `stage_latency_us` keeps answering the first, so that a later search asks the same questions.
+        """
+        return self._measured(stage, self.backend.lanes, "again:").median_us
+
     def lower_bound_us(self, stage: Stage) -> float:
         """No bound: a merged convolution can beat anything that is known of its parts but their arithmetic."""
         del stage
@@ -73,10 +86,10 @@ class StageCost:
         """What the unit is; stages of units with equal keys have one signature."""
         return self._labels[self.backend.graph.by_name[name]]
 
-    def _measured(self, stage: Stage, lanes: int) -> Measurement:
+    def _measured(self, stage: Stage, lanes: int, turn: str = "") -> Measurement:
         if not any(self.backend.coarse.nodes[name] for name in stage.operators):
             return Measurement(0.0, 0.0, 0.0, ())
-        key = f"{lanes}:{stage_signature(self.backend.graph, stage, self._labels.__getitem__)}"
+        key = f"{turn}{lanes}:{stage_signature(self.backend.graph, stage, self._labels.__getitem__)}"
         if key not in self._known:
             self._known[key] = self._looked_up(key, stage, lanes)
         return self._known[key]
@@ -87,13 +100,29 @@ class StageCost:
             self.cache_hits += 1
             return stored
         compiled = self.backend.compile_stage(stage, lanes=lanes)
-        found = UNRUNNABLE if compiled is None else measure(compiled.time, self.settings)
+        found = UNRUNNABLE if compiled is None else measure(self._steadied(compiled), self.settings)
         if compiled is not None:
             compiled.executor.close()
         self.database.put(key, self.device, found)
         self.measurements += 1
         self.on_measured()
         return found
+
+    def _steadied(self, compiled: CompiledStage) -> Callable[[int], Sequence[float]]:
+        return corrected(compiled.time, lambda count: self._yardstick.time(count), lambda: self._yardstick_us)
+
+    @cached_property
+    def _yardstick(self) -> CompiledStage:
+        return compile_yardstick(self.backend)
+
+    @cached_property
+    def _yardstick_us(self) -> float:
+        """The yardstick's latency when this device was first met: all that is known of it is relative to that."""
+        stored = self.database.get(_YARDSTICK, self.device)
+        if stored is None:
+            stored = measure_reference(self._yardstick.time)
+            self.database.put(_YARDSTICK, self.device, stored)
+        return stored.median_us
 
     @cached_property
     def device(self) -> str:
@@ -103,6 +132,7 @@ class StageCost:
             "onnxruntime": load_onnxruntime().__version__,
             "iosched": iosched.__version__,
             "executor": executor,
+            "lowering": str(LOWERING),
         }
         return device_key("cpu", cpu_name(), precision="mixed", threads=self.backend.lanes, versions=versions)
 

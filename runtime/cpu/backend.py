@@ -103,12 +103,21 @@ class CpuBackend:
         is_native: whether plans run in the compiled executor.
     """
 
-    def __init__(self, model: Model, *, lanes: int | None = None, native: bool | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        *,
+        lanes: int | None = None,
+        native: bool | None = None,
+        beside: CpuBackend | None = None,
+    ) -> None:
         """Prepares `model`.
 
         Args:
             lanes: threads to use; every core of the process by default.
             native: the compiled executor, or (False) the one in Python; by default the compiled one if it is there.
+            beside: uses the worker threads of this other backend, which must outlive it, so that the threads of the
+                one do not spin while the other runs.
 
         Raises:
             InvalidModelError: onnxruntime refuses the model.
@@ -116,11 +125,14 @@ class CpuBackend:
         """
         self.lanes = lanes or cpu_count()
         self.is_native = available() if native is None else native
+        if beside is not None:
+            self.lanes, self.is_native = beside.lanes, beside.is_native
         self.kernels: KernelGraph = build_kernel_graph(model)
         self.coarse: CoarseGraph = coarsen(model.graph, self.kernels, tensor_owners(model))
         self._placement = place_tensors(self.kernels)
         self._cache = KernelCache()
-        self._native = NativeRuntime() if self.is_native else None
+        self._owned = NativeRuntime() if self.is_native and beside is None else None
+        self._native: NativeRuntime | None = self._owned if beside is None else beside._native
         self._python = PythonRuntime()
 
     @property
@@ -169,9 +181,9 @@ class CpuBackend:
         return CompiledStage(self._executor(lowering), inputs)
 
     def close(self) -> None:
-        """Stops the worker threads and frees all sessions."""
-        if self._native is not None:
-            self._native.close()
+        """Stops the worker threads and frees all sessions, where they are its own."""
+        if self._owned is not None:
+            self._owned.close()
 
     def __enter__(self) -> Self:
         return self

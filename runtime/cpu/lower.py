@@ -19,6 +19,9 @@ from iosched.runtime.cpu.program import Kernel
 from iosched.runtime.cpu.programs import TaskKernel, build_kernel
 from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View, Wait
 
+LOWERING = 1
+"""Raised whenever stages come to run in another way than before: latencies measured until then no longer hold."""
+
 Stages = Sequence[Sequence[Sequence[int]]]  # stages of groups of node indices
 
 

@@ -94,4 +94,20 @@ def test_real_measurements_of_a_stage_keep_their_samples(tmp_path: Path) -> None
         cost = StageCost(backend, database)
         for stage in (alone("f1"), alone("f1", "f3"), merged("f1", "f3"), alone("fs")):
             assert 0 < cost.stage_latency_us(stage) < 1e6
-        assert database.stats().measurements == 4
+        assert database.stats().measurements == 5  # with the yardstick
+
+
+def test_measuring_again_answers_something_new_once_and_changes_no_first_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = script_stages(monkeypatch)
+    answers = []
+    for _ in range(2):
+        with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
+            cost = StageCost(backend, database)
+            stage = alone("f1", "f3")
+            answers.append((cost.stage_latency_us(stage), cost.remeasure(stage), cost.stage_latency_us(stage)))
+    first, again, still = answers[0]
+    assert first == still != again
+    assert answers[0] == answers[1]
+    assert len(measured) == 2
