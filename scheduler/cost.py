@@ -50,6 +50,24 @@ class OperatorBounds(Protocol):
 
 
 @runtime_checkable
+class Remeasurable(Protocol):
+    """Optional part of a `CostModel` whose latencies are noisy: what the choice hangs on can be measured again.
+
+    The least of many noisy latencies is too low, and so is the predicted latency of a schedule that is made of such.
+    Before a search ends, it therefore has the stages of its best schedule, and of those that come close, measured once
+    more.
+    """
+
+    def remeasure(self, stage: Stage) -> float:
+        """Latency of `stage` from fresh samples together with the known ones; the same answer when asked again.
+
+        `stage_latency_us` goes on to answer the first value, and a cost model that keeps latencies keeps both: a later
+        search then gets the same answers to the same questions.
+        """
+        ...
+
+
+@runtime_checkable
 class OperatorKeys(Protocol):
     """Optional part of a `CostModel`: which operators are alike.
 

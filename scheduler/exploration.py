@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 
 import numpy as np
 
+from iosched.scheduler.cost import Remeasurable
 from iosched.scheduler.latencies import KnownLatencies
 from iosched.scheduler.lattice import Lattice
-from iosched.scheduler.paths import bound_us, distances, shortest_path, some_shortest_path, within
+from iosched.scheduler.paths import bound_us, distances, shortest_path, some_shortest_path, through_us, within
 from iosched.scheduler.schedule import Stage, Strategy
 
 _ROUNDS_BETWEEN_TRIMS = 16
+_NEAR_TIES = 8  # stages of the next best schedules that are measured again in one round
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,15 @@ class Effort:
     bound_slack: float = 1.0
     tolerance: float = 0.0
     max_measurements: int | None = None
+    remeasure_rounds: int = 0
+
+
+@dataclass(frozen=True)
+class Round:
+    """Positions of stages to measure next: for the first time, or once `more`."""
+
+    positions: list[int]
+    more: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,19 +61,23 @@ class Exploration:
     effort: Effort
     proven: bool = False
     _n_alone: int = 0
-    _rounds: Iterator[list[int]] | None = field(default=None, repr=False)
+    _only_settled: bool = False  # rounds ran out, and the best schedule has stages that were measured only once
+    _rounds: Iterator[Round] | None = field(default=None, repr=False)
 
     @property
     def started(self) -> bool:
         """Whether `next_round` has been called."""
         return self._rounds is not None
 
-    def measure(self, position: int) -> int:
+    def measure(self, position: int, *, more: bool = False) -> int:
         """Measures a stage where it still matters; returns how many measurements that took."""
+        if more:
+            self.latencies.remeasure(position)
+            return 1
         return self.latencies.measure(position, self.effort.bound_slack)
 
-    def next_round(self, is_over: Callable[[], bool]) -> list[int] | None:
-        """Positions of the stages to measure next, or None at the end.
+    def next_round(self, is_over: Callable[[], bool]) -> Round | None:
+        """The stages to measure next, or None at the end.
 
         Operators alone come first: they make the sequential schedule, which a deadline falls back to.
         """
@@ -70,11 +85,12 @@ class Exploration:
             self._rounds = self._plan(is_over)
         return next(self._rounds, None)
 
-    def _plan(self, is_over: Callable[[], bool]) -> Iterator[list[int]]:
-        yield self.latencies.missing(self.latencies.single_operators())
+    def _plan(self, is_over: Callable[[], bool]) -> Iterator[Round]:
+        yield Round(self.latencies.missing(self.latencies.single_operators()))
         self._n_alone = self.latencies.n_measured
         if self.latencies.fill_bounds(is_over):
-            yield from self._beyond_operators()
+            yield from map(Round, self._beyond_operators())
+            yield from self._measured_again()
 
     def _beyond_operators(self) -> Iterator[list[int]]:
         limit = self.effort.max_measurements
@@ -86,6 +102,50 @@ class Exploration:
             yield from self._along_shortest_paths()
         if not self.proven:
             yield self._greedy_if_promising()
+
+    def _measured_again(self) -> Iterator[Round]:
+        """Until the best schedule is made of stages that were measured twice, and so are those that come close.
+
+        What was measured once and looks better than it is gets onto the best schedule, is measured again, and loses
+        its place: the search goes on under the new latencies, each time to the end.
+        """
+        trusted = self.effort.remeasure_rounds < 1 or not isinstance(self.latencies.cost, Remeasurable)
+        if trusted or not math.isfinite(self._best_us()):
+            return
+        for _ in range(self.effort.remeasure_rounds):
+            doubtful = self._doubtful() or self._near_ties()
+            if not doubtful:
+                return
+            yield Round(doubtful, more=True)
+            self.latencies.refresh_bounds()
+            if self.latencies.informative and not self.effort.exhaustive:
+                self.proven = False
+                yield from map(Round, self._follow(self.effort.bound_slack, prove=True))
+        self._only_settled = bool(self._doubtful())
+
+    def _best_us(self) -> float:
+        return bound_us(self.lattice, self.latencies.known_us())
+
+    def _doubtful(self) -> list[int]:
+        """Stages of the best schedule that were measured only once."""
+        weights = self.latencies.known_us()
+        settled = self.latencies.is_settled()
+        path = shortest_path(self.lattice, weights)
+        return self._one_of_each(position for position in path if not settled[position])
+
+    def _near_ties(self) -> list[int]:
+        """Of the stages that were measured once, those of the best schedules that are within the tolerance."""
+        weights = self.latencies.known_us()
+        through = np.where(self.latencies.is_settled(), np.inf, through_us(self.lattice, weights))
+        close = np.flatnonzero(through <= bound_us(self.lattice, weights) * (1 + self.effort.tolerance))
+        nearest = close[np.argsort(through[close], kind="stable")]
+        return self._one_of_each(nearest.tolist())[:_NEAR_TIES]
+
+    def _one_of_each(self, positions: Iterable[int]) -> list[int]:
+        found: dict[int, int] = {}
+        for position in positions:
+            found.setdefault(int(self.latencies.classes[position]), position)
+        return list(found.values())
 
     def _along_shortest_paths(self) -> Iterator[list[int]]:
         """LazySP, twice: bounds are good guesses, so first they find a good schedule; then, slackened, they prove it.
@@ -124,13 +184,15 @@ class Exploration:
             return []
         positions = np.searchsorted(self.lattice.stages, masks)
         bounds = self.latencies.bounds_us(self.effort.bound_slack)[positions]
-        if bounds.sum() >= bound_us(self.lattice, self.latencies.known_us()):
+        if bounds.sum() >= self._best_us():
             return []
         return self.latencies.missing(positions.tolist(), self.effort.bound_slack)
 
     def conclude(self) -> Conclusion | None:
         """The best schedule known; None where it is proven that the device can run none."""
         weights = self.latencies.known_us()
+        if self._only_settled:
+            weights, self.proven = np.where(self.latencies.is_settled(), weights, np.inf), False
         total = bound_us(self.lattice, weights)
         lower = min(total, bound_us(self.lattice, self.latencies.bounds_us(self.effort.bound_slack)))
         if self.proven and self.effort.tolerance == 0:

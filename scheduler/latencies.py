@@ -7,11 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from iosched.scheduler.bounds import Latencies, concurrent_bounds
-from iosched.scheduler.cost import CostModel, OperatorBounds
+from iosched.scheduler.cost import CostModel, OperatorBounds, Remeasurable
 from iosched.scheduler.lattice import Indices, Lattice, bits, components, popcount
 from iosched.scheduler.schedule import Stage, Strategy
+
+Flags = NDArray[np.bool_]
 
 
 @dataclass(eq=False)
@@ -19,7 +22,7 @@ class KnownLatencies:
     """Latencies of the stages of one block, by position in `lattice.stages`.
 
     A stage may run in one or two ways (concurrent, merge); each has an array of bounds and one of measured values,
-    NaN while unknown. A way that a stage has not is known to be infinite.
+    NaN while unknown. A way that a stage has not is known to be infinite. `settled` are those that were measured again.
     """
 
     cost: CostModel
@@ -28,9 +31,13 @@ class KnownLatencies:
     ways: tuple[Strategy, ...]
     bound: dict[Strategy, Latencies]
     value: dict[Strategy, Latencies]
+    settled: dict[Strategy, Flags]
     classes: Indices  # stages of one class have one latency
     rounds: list[Indices] = field(default_factory=list)  # k-th group of each stage, as the stage it makes alone, or -1
     n_measured: int = 0
+    n_remeasured: int = 0
+    _alone_us: list[float] = field(default_factory=list)
+    _work_us: list[float] = field(default_factory=list)
 
     @classmethod
     def start(
@@ -53,8 +60,9 @@ class KnownLatencies:
             runs[Strategy.MERGE] = merged
         value = {way: np.where(can, np.nan, np.inf) for way, can in runs.items()}
         bound = {way: np.where(can, 0.0, np.inf) for way, can in runs.items()}
+        settled = {way: np.zeros(n_stages, dtype=np.bool_) for way in runs}
         alike = np.arange(n_stages, dtype=np.int64) if classes is None else classes
-        return cls(cost, names, lattice, tuple(runs), bound, value, alike)
+        return cls(cost, names, lattice, tuple(runs), bound, value, settled, alike)
 
     def fill_bounds(self, deadline: Callable[[], bool]) -> bool:
         """Takes the cost model's bounds; False where the deadline came before, with the bounds left at zero."""
@@ -69,22 +77,25 @@ class KnownLatencies:
         return True
 
     def _fill_operator_bounds(self, cost: OperatorBounds, deadline: Callable[[], bool]) -> bool:
-        alone, work = [], []
         for name in self.names:
             if deadline():
                 return False
-            alone.append(cost.operator_latency_us(name))
-            work.append(cost.operator_work_us(name))
+            self._alone_us.append(cost.operator_latency_us(name))
+            self._work_us.append(cost.operator_work_us(name))
         stages = self.lattice.stages
-        rounds = list(components(stages, self.lattice.order))
-        for where, groups in rounds:
+        for where, groups in components(stages, self.lattice.order):
             positions = np.full(len(stages), -1, dtype=np.int64)
             positions[where] = np.searchsorted(stages, groups)
             self.rounds.append(positions)
-        possible = np.isfinite(self.bound[Strategy.CONCURRENT])
-        computed = concurrent_bounds(stages, rounds, alone, work, cost.lanes)
-        self.bound[Strategy.CONCURRENT] = np.where(possible, computed, np.inf)
+        self._bound_by_operators(cost)
         return True
+
+    def _bound_by_operators(self, cost: OperatorBounds) -> None:
+        stages = self.lattice.stages
+        rounds = [(where, stages[groups[where]]) for groups in self.rounds for where in [np.flatnonzero(groups >= 0)]]
+        possible = np.isfinite(self.bound[Strategy.CONCURRENT])
+        computed = concurrent_bounds(stages, rounds, self._alone_us, self._work_us, cost.lanes)
+        self.bound[Strategy.CONCURRENT] = np.where(possible, computed, np.inf)
 
     @property
     def informative(self) -> bool:
@@ -154,12 +165,44 @@ class KnownLatencies:
 
     def _measure_way(self, position: int, way: Strategy) -> None:
         stage = self._stage(position, way)
-        latency = self.cost.stage_latency_us(stage)
-        if math.isnan(latency) or latency < 0:
-            raise ValueError(f"the cost model says {latency} us for {stage.operators}")
+        latency = _checked(self.cost.stage_latency_us(stage), stage)
         alike = (self.classes == self.classes[position]) & np.isnan(self.value[way])
         self.value[way][alike] = latency
         self.n_measured += 1
+
+    def remeasure(self, position: int) -> None:
+        """Asks for the stage once more, in its best measured way.
+
+        Raises:
+            ValueError: the answer is NaN or negative.
+        """
+        way = self._best_way(position)
+        if not isinstance(self.cost, Remeasurable) or self.settled[way][position]:
+            return
+        stage = self._stage(position, way)
+        latency = _checked(self.cost.remeasure(stage), stage)
+        alike = (self.classes == self.classes[position]) & np.isfinite(self.value[way])
+        self.value[way][alike] = latency
+        self.settled[way][alike] = True
+        self.n_remeasured += 1
+
+    def is_settled(self) -> Flags:
+        """For each stage, whether its best measured way was measured again."""
+        best, found = self.known_us(), np.zeros(len(self.lattice.stages), dtype=np.bool_)
+        for way in reversed(self.ways):
+            found = np.where(self.value[way] == best, self.settled[way], found)
+        return found
+
+    def refresh_bounds(self) -> None:
+        """Takes what operators alone take when measured again into the bounds of the stages that hold them."""
+        if not self.rounds or not isinstance(self.cost, OperatorBounds):
+            return
+        for index, position in enumerate(self.single_operators()):
+            if self.settled[Strategy.CONCURRENT][position]:
+                alone = float(self.value[Strategy.CONCURRENT][position])
+                self._alone_us[index] = alone
+                self._work_us[index] = min(self._work_us[index], alone * self.cost.lanes)
+        self._bound_by_operators(self.cost)
 
     def operator_us(self, index: int) -> float | None:
         """Latency of operator `index` alone, if known and finite."""
@@ -169,16 +212,24 @@ class KnownLatencies:
 
     def stage(self, position: int) -> Stage:
         """The stage in its best measured way, with that latency as its predicted one."""
-        known = [(float(np.nan_to_num(self.value[way][position], nan=np.inf)), way) for way in self.ways]
-        latency, way = min(known, key=lambda entry: entry[0])
+        way = self._best_way(position)
         plain = self._stage(position, way)
-        return Stage(plain.strategy, plain.groups, predicted_us=latency)
+        return Stage(plain.strategy, plain.groups, predicted_us=float(self.value[way][position]))
+
+    def _best_way(self, position: int) -> Strategy:
+        return min(self.ways, key=lambda way: float(np.nan_to_num(self.value[way][position], nan=np.inf)))
 
     def _stage(self, position: int, way: Strategy) -> Stage:
         mask = int(self.lattice.stages[position])
         alone = way is Strategy.MERGE
         groups = [1 << index for index in bits(mask)] if alone else self.lattice.order.groups(mask)
         return Stage(way, tuple(tuple(self.names[index] for index in bits(group)) for group in groups))
+
+
+def _checked(latency_us: float, stage: Stage) -> float:
+    if math.isnan(latency_us) or latency_us < 0:
+        raise ValueError(f"the cost model says {latency_us} us for {stage.operators}")
+    return latency_us
 
 
 def _least(ways: Sequence[Latencies]) -> Latencies:

@@ -47,6 +47,16 @@ def some_shortest_path(lattice: Lattice, weights_us: Latencies, reached: Latenci
     return path[::-1]
 
 
+def through_us(lattice: Lattice, weights_us: Latencies) -> Latencies:
+    """For each stage the latency of the best schedule that has it; infinite where none has. O(T) vectorised."""
+    targets = np.repeat(np.arange(len(lattice.states)), np.diff(lattice.offsets))
+    latency = weights_us[lattice.endings]
+    reached, left = distances(lattice, weights_us), _distances_to_end(lattice, latency, targets)
+    least = np.full(len(lattice.stages), np.inf)
+    np.minimum.at(least, lattice.endings, reached[lattice.sources] + latency + left[targets])
+    return least
+
+
 def within(lattice: Lattice, weights_us: Latencies, reached: Latencies, limit_us: float) -> Lattice:
     """The lattice without the transitions that lie on no schedule of at most `limit_us`; stages keep their numbers.
 

@@ -20,8 +20,8 @@ from iosched.scheduler import lattice as lattices
 from iosched.scheduler import merge
 from iosched.scheduler.blocks import MAX_STATES, Part, partition
 from iosched.scheduler.classes import block_key, stage_classes
-from iosched.scheduler.cost import CostModel, OperatorKeys
-from iosched.scheduler.exploration import Conclusion, Effort, Exploration
+from iosched.scheduler.cost import CostModel, OperatorKeys, Remeasurable
+from iosched.scheduler.exploration import Conclusion, Effort, Exploration, Round
 from iosched.scheduler.latencies import KnownLatencies
 from iosched.scheduler.lattice import NO_PRUNING, Lattice, Pruning, Relation
 from iosched.scheduler.schedule import Block, Schedule
@@ -61,6 +61,7 @@ class SearchResult:
         measured: latencies that were asked of the cost model; blocks that are alike (`OperatorKeys`) share them.
         lower_bound_us: no schedule of these blocks takes less under this cost; equal to the schedule's
             predicted latency where every block is optimal.
+        remeasured: stages that were measured once more (`Remeasurable`), beside `measured`.
     """
 
     schedule: Schedule
@@ -69,6 +70,15 @@ class SearchResult:
     stages: int
     measured: int
     lower_bound_us: float
+    remeasured: int = 0
+
+    @property
+    def gap(self) -> float:
+        """Part of the predicted latency that a better schedule of these blocks could save at most; 0 where proven."""
+        predicted = self.schedule.predicted_us
+        if predicted is None:
+            return 1.0
+        return max(1 - self.lower_bound_us / predicted, 0.0) if predicted > 0 else 0.0
 
 
 def search(
@@ -84,6 +94,7 @@ def search(
     tolerance: float = 0.0,
     max_states: int = MAX_STATES,
     max_measurements_per_block: int | None = None,
+    remeasure_rounds: int = 8,
 ) -> SearchResult:
     """Finds the schedule of least total latency, block by block.
 
@@ -104,6 +115,10 @@ def search(
         max_states: the bound that `blocks.partition` keeps.
         max_measurements_per_block: after so many, beside the single operators, a block is left as it is at the end of
             the round; None is no limit. `optimal` is then False, and the schedule no worse than the block's greedy one.
+        remeasure_rounds: with a cost that is `Remeasurable`, how often at most a block's search goes on after the
+            stages of its best schedule, or of those within the tolerance of it, were measured once more. Where that
+            does not suffice, the best schedule of stages that were all measured twice is taken. 0 trusts every
+            latency. These measurements are beside the limit above.
 
     Equal costs give equal schedules: among the shortest paths, one with the fewest stages, then the one whose later
     stages hold the lower operators.
@@ -121,9 +136,9 @@ def search(
     if not bound_slack > 0:
         raise ValueError(f"bound_slack must be positive, not {bound_slack}")
     parts = partition(graph, max_states)
-    settings = _Settings(graph, cost, strategy, pruning)
+    settings = _Settings(graph, cost, strategy, pruning, remeasure_rounds > 0)
     guide = _Guide(observer or _Silence(), deadline, len(parts))
-    effort = Effort(exhaustive, bound_slack, tolerance, max_measurements_per_block)
+    effort = Effort(exhaustive, bound_slack, tolerance, max_measurements_per_block, remeasure_rounds)
     searches = _block_searches(settings, effort, parts)
     return _result(settings, guide, parts, list(_explore(guide, searches)))
 
@@ -134,6 +149,7 @@ class _Settings:
     cost: CostModel
     strategy: SearchStrategy
     pruning: Pruning
+    remeasures: bool
 
 
 @dataclass(frozen=True)
@@ -155,6 +171,7 @@ class _Found:
     transitions: int
     stages: int
     measured: int
+    remeasured: int
     lower_bound_us: float
 
 
@@ -236,15 +253,20 @@ def _finish(guide: _Guide, found: _BlockSearch) -> _Found:
         guide.observer.block_finished(block.index, guide.n_blocks, block)
     n, lattice = len(blocks), found.exploration.lattice
     sizes = n * (len(lattice.states) - 1), n * len(lattice.sources), n * len(lattice.stages)
-    return _Found(blocks, *sizes, found.exploration.latencies.n_measured, n * conclusion.lower_bound_us)
+    latencies = found.exploration.latencies
+    asked = latencies.n_measured, latencies.n_remeasured
+    return _Found(blocks, *sizes, *asked, n * conclusion.lower_bound_us)
 
 
 def _result(settings: _Settings, guide: _Guide, parts: Sequence[Part], found: Sequence[_Found]) -> SearchResult:
     blocks = sorted((block for one in found for block in one.blocks), key=lambda block: block.index)
-    measured, lower = sum(one.measured for one in found), sum(one.lower_bound_us for one in found)
+    measured, remeasured = sum(one.measured for one in found), sum(one.remeasured for one in found)
+    lower = sum(one.lower_bound_us for one in found)
     if settings.strategy != "merge" and settings.pruning.s != 1:
-        improved = no_worse_than_greedy(settings.graph, settings.cost, parts, blocks, guide.is_over)
-        blocks, measured = list(improved.blocks), measured + improved.measured
+        doubted = settings.cost if settings.remeasures and isinstance(settings.cost, Remeasurable) else None
+        improved = no_worse_than_greedy(settings.graph, settings.cost, parts, blocks, guide.is_over, doubted)
+        blocks = list(improved.blocks)
+        measured, remeasured = measured + improved.measured, remeasured + improved.remeasured
         lower = min(lower, improved.total_us)
     return SearchResult(
         Schedule(tuple(blocks)),
@@ -253,6 +275,7 @@ def _result(settings: _Settings, guide: _Guide, parts: Sequence[Part], found: Se
         stages=sum(one.stages for one in found),
         measured=measured,
         lower_bound_us=lower,
+        remeasured=remeasured,
     )
 
 
@@ -267,14 +290,15 @@ class _Silence:
         pass
 
 
-def _run(guide: _Guide, found: _BlockSearch, wanted: Sequence[int]) -> None:
+def _run(guide: _Guide, found: _BlockSearch, wanted: Round) -> None:
     """Measures the stages of one round, as far as the deadline allows."""
     exploration = found.exploration
-    for done, position in enumerate(wanted, 1):
+    for done, position in enumerate(wanted.positions, 1):
         if guide.is_over():
             return
-        if exploration.measure(position):
-            guide.observer.stage_measured(found.index, exploration.latencies.n_measured, len(wanted) - done)
+        if exploration.measure(position, more=wanted.more):
+            left = len(wanted.positions) - done
+            guide.observer.stage_measured(found.index, exploration.latencies.n_measured, left)
 
 
 def _merge_masks(settings: _Settings, part: Part) -> tuple[int, ...]:

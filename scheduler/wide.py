@@ -9,16 +9,17 @@ from itertools import groupby
 
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler.blocks import Part
-from iosched.scheduler.cost import CostModel, OperatorBounds
+from iosched.scheduler.cost import CostModel, OperatorBounds, Remeasurable
 from iosched.scheduler.schedule import Block, Stage, Strategy
 
 
 @dataclass(frozen=True)
 class Improved:
-    """Blocks, renumbered, and how many latencies were asked for."""
+    """Blocks, renumbered, and how many latencies were asked for, and asked for once more."""
 
     blocks: tuple[Block, ...]
     measured: int
+    remeasured: int
 
     @property
     def total_us(self) -> float:
@@ -32,14 +33,16 @@ def no_worse_than_greedy(
     parts: Sequence[Part],
     blocks: Sequence[Block],
     is_over: Callable[[], bool],
+    doubted: Remeasurable | None = None,
 ) -> Improved:
     """Replaces neighbouring blocks that were cut out of a wider one by one block of greedy stages where that is faster.
 
     Their best schedules keep the cuts, and may lose to stages that run everything ready. At most one measurement for
-    each greedy stage, and none for those that bounds rule out.
+    each greedy stage, and none for those that bounds rule out. With `doubted`, greedy stages that win are measured
+    once more, and have to win again.
     """
     found: list[Block] = []
-    measured = 0
+    measured = remeasured = 0
     for cut, run in groupby(range(len(parts)), key=lambda index: not parts[index].optimal):
         indices = list(run)
         kept = [blocks[index] for index in indices]
@@ -49,10 +52,13 @@ def no_worse_than_greedy(
             trial = _Trial(cost, total, is_over)
             stages = trial.measured(list(_greedy_stages(graph, names)))
             measured += trial.n_measured
+            if stages is not None and doubted is not None:
+                stages = trial.measured_again(doubted, stages)
+                remeasured += trial.n_remeasured
             if stages is not None:
                 kept = [Block(0, stages, optimal=False)]
         found.extend(kept)
-    return Improved(tuple(replace(block, index=index) for index, block in enumerate(found)), measured)
+    return Improved(tuple(replace(block, index=index) for index, block in enumerate(found)), measured, remeasured)
 
 
 def _total_us(blocks: Sequence[Block]) -> float | None:
@@ -81,6 +87,7 @@ class _Trial:
     limit_us: float
     is_over: Callable[[], bool]
     n_measured: int = 0
+    n_remeasured: int = 0
 
     def measured(self, stages: Sequence[Stage]) -> tuple[Stage, ...] | None:
         """The stages with their latencies; None where they do not beat the limit or the deadline came."""
@@ -93,6 +100,16 @@ class _Trial:
             self.n_measured += 1
             known.append(replace(stage, predicted_us=bounds[number]))
         return tuple(known) if sum(bounds) < self.limit_us else None
+
+    def measured_again(self, cost: Remeasurable, stages: Sequence[Stage]) -> tuple[Stage, ...] | None:
+        """The stages with their new latencies; None where they do not beat the limit or the deadline came."""
+        known: list[Stage] = []
+        for stage in stages:
+            if self.is_over():
+                return None
+            known.append(replace(stage, predicted_us=cost.remeasure(replace(stage, predicted_us=None))))
+            self.n_remeasured += 1
+        return tuple(known) if sum(stage.predicted_us or 0.0 for stage in known) < self.limit_us else None
 
     def _bound_us(self, stage: Stage) -> float:
         if not isinstance(self.cost, OperatorBounds):
