@@ -1,0 +1,107 @@
+"""What single kernels and groups of them take on a GPU, from its specification."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil
+from typing import Literal
+
+from iosched.profiler.analytic.calibration import CALIBRATION, Calibration
+from iosched.profiler.analytic.kernels import Kernel, Product
+from iosched.profiler.gpus import GpuSpec
+
+Precision = Literal["fp32", "tf32", "fp16"]
+
+_TILES = ((128, 128), (128, 64), (64, 64), (64, 32), (32, 32))
+_L2_SPEEDUP = 3.0  # bandwidth of the L2 over that of the memory, about the same on all these GPUs
+
+
+@dataclass(frozen=True)
+class Work:
+    """What kernels run in order take, in microseconds; the work of several in order is the sum.
+
+    Attributes:
+        path_us: with the whole GPU to themselves, launches included.
+        busy_us: what they keep the whole GPU busy for: the least that they add when others fill what they leave idle.
+        spill_us: what they take longer when what they read is no longer in the L2.
+        footprint_nbytes: the most that one of them reads and writes.
+    """
+
+    path_us: float = 0.0
+    busy_us: float = 0.0
+    spill_us: float = 0.0
+    footprint_nbytes: int = 0
+
+    def then(self, other: Work) -> Work:
+        """These kernels, then the others."""
+        return Work(
+            self.path_us + other.path_us,
+            self.busy_us + other.busy_us,
+            self.spill_us + other.spill_us,
+            max(self.footprint_nbytes, other.footprint_nbytes),
+        )
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU at one precision under one calibration."""
+
+    gpu: GpuSpec
+    precision: Precision = "fp32"
+    calibration: Calibration = CALIBRATION
+
+    def work(self, kernels: Sequence[Kernel]) -> Work:
+        """What `kernels` take, one after another."""
+        total = Work()
+        for kernel in kernels:
+            total = total.then(self._kernel(kernel))
+        return total
+
+    def _kernel(self, kernel: Kernel) -> Work:
+        activations = kernel.activation_nbytes * self._shrink
+        weights = kernel.weight_nbytes * self._shrink
+        footprint = round(activations + weights)
+        dram = (activations + weights) / self._bytes_per_us
+        fits = footprint <= self.gpu.l2_nbytes
+        moved = (activations / _L2_SPEEDUP + weights) / self._bytes_per_us if fits else dram
+        alone, busy = self._arithmetic_us(kernel)
+        device_us, busy_us = max(alone, moved), max(busy, moved)
+        spill_us = max(max(busy, dram) - busy_us, 0.0)
+        return Work(self.calibration.kernel_us + device_us, busy_us, spill_us, footprint)
+
+    def _arithmetic_us(self, kernel: Kernel) -> tuple[float, float]:
+        """Time alone, and time for which the whole GPU is kept busy."""
+        if not isinstance(kernel, Product):
+            time = kernel.window_flops / (self.gpu.fp32_tflops * 1e6 * self.calibration.window)
+            return time, time
+        return min(self._tiled_us(kernel, rows, columns) for rows, columns in _TILES)
+
+    def _tiled_us(self, product: Product, rows: int, columns: int) -> tuple[float, float]:
+        """One thread block for each tile; SMs take equally many (wave quantisation), and each runs at full rate only
+        with `fill` results in the making.
+        """
+        blocks = ceil(product.rows / rows) * ceil(product.columns / columns) * product.count
+        slowdown = 1 + self.calibration.tile_overhead * (1 / rows + 1 / columns)
+        per_result = 2 * product.inner * slowdown / self._product_flops_per_us
+        sms, tile = self.gpu.sms, rows * columns
+        alone = per_result * sms * max(ceil(blocks / sms) * tile, self.calibration.fill)
+        return alone, per_result * blocks * tile
+
+    @cached_property
+    def _shrink(self) -> float:
+        return 0.5 if self.precision == "fp16" else 1.0
+
+    @cached_property
+    def _bytes_per_us(self) -> float:
+        return self.gpu.dram_gb_per_s * 1e3 * self.calibration.utilisation
+
+    @cached_property
+    def _product_flops_per_us(self) -> float:
+        return self._peak_tflops * 1e6 * self.calibration.utilisation
+
+    @cached_property
+    def _peak_tflops(self) -> float:
+        tensor_cores = {"fp32": None, "tf32": self.gpu.tf32_tflops, "fp16": self.gpu.fp16_tensor_tflops}
+        return tensor_cores[self.precision] or self.gpu.fp32_tflops
