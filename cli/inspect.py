@@ -10,6 +10,7 @@ from iosched.cli.options import (
     binding_options,
     json_option,
     model_argument,
+    pruning_given,
     pruning_of,
     pruning_options,
     shapes_of,
@@ -28,6 +29,12 @@ _COUNTS = ("operators", "width", "states", "transitions", "schedules", "stages",
 @model_argument
 @binding_options
 @pruning_options
+@click.option(
+    "--published-endings",
+    is_flag=True,
+    help="Count only stages each group of which starts with a single operator, as the thesis's table 3.1 was printed; "
+    "without pruning unless -r or -s is given.",
+)
 @json_option
 @verbosity_options
 def command(
@@ -37,6 +44,7 @@ def command(
     r: int,
     s: int,
     no_pruning: bool,
+    published_endings: bool,
     as_json: bool,
 ) -> None:
     """Show the blocks of MODEL and how large the search in each is; runs nothing.
@@ -46,15 +54,17 @@ def command(
     from iosched.cli.source import read_model
 
     pruning = pruning_of(r, s, no_pruning)
+    if published_endings and not pruning_given():
+        pruning = None, None
     loaded = read_model(model, batch_size=batch_size, input_shapes=shapes_of(input_shapes))
-    found = inspection(loaded, *pruning)
+    found = inspection(loaded, *pruning, published_endings=published_endings)
     if as_json:
         emit_json(found)
         return
     _print(found)
 
 
-def inspection(model: Model, r: int | None, s: int | None) -> dict[str, Any]:
+def inspection(model: Model, r: int | None, s: int | None, *, published_endings: bool = False) -> dict[str, Any]:
     """`inspect --json`: keys that scripts rely on."""
     graph = model.graph
     return {
@@ -64,22 +74,24 @@ def inspection(model: Model, r: int | None, s: int | None) -> dict[str, Any]:
         "flops": sum(operator.flops for operator in graph.operators),
         "params": sum(array.size for array in model.weights.values()),
         "pruning": {"r": r, "s": s},
-        "blocks": _blocks(graph, r, s),
+        "endings": "published" if published_endings else "all",
+        "blocks": _blocks(graph, r, s, published_endings),
     }
 
 
-def _blocks(graph: ComputationGraph, r: int | None, s: int | None) -> list[dict[str, Any]]:
+def _blocks(graph: ComputationGraph, r: int | None, s: int | None, published_endings: bool) -> list[dict[str, Any]]:
     from iosched.scheduler.blocks import partition
-    from iosched.scheduler.counts import count
+    from iosched.scheduler.counts import count_blocks
     from iosched.scheduler.lattice import Pruning
 
     found = []
-    for index, part in enumerate(partition(graph)):
-        counts = count(graph, part.operators, Pruning(r, s))
+    blocks = [part.operators for part in partition(graph)]
+    counted = count_blocks(graph, blocks, Pruning(r, s), single_source=published_endings)
+    for index, (operators, counts) in enumerate(zip(blocks, counted, strict=True)):
         found.append(
             {
                 "index": index,
-                "operators": len(part.operators),
+                "operators": len(operators),
                 "width": counts.width,
                 "upper_bound": counts.upper_bound,
                 "states": counts.states,
@@ -97,6 +109,8 @@ def _print(found: dict[str, Any]) -> None:
 
     r, s = found["pruning"]["r"], found["pruning"]["s"]
     pruning = "no pruning" if r is None and s is None else f"pruning r={r} s={s}"
+    if found["endings"] == "published":
+        pruning += ", endings as published"
     title = (
         f"{found['model']}: {found['operators']:,} operators ({found['nodes']:,} nodes), "
         f"{found['flops'] / 1e9:.2f} GFLOP, {found['params'] / 1e6:.1f} M parameters; {pruning}"

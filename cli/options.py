@@ -124,7 +124,7 @@ def device_options(function: F) -> F:
         default="auto",
         show_default=True,
         metavar="D",
-        help="'auto' (first usable CUDA GPU, else CPU), 'cpu', 'cuda[:N]', or the name of a GPU.",
+        help="'auto', 'cpu', or the name of a GPU ('v100', 'h100', …; see 'iosched devices') to plan for without it.",
     )(function)
 
 
@@ -162,11 +162,15 @@ def pruning_of(r: int, s: int, no_pruning: bool) -> tuple[int | None, int | None
     """
     if not no_pruning:
         return r, s
-    ctx = click.get_current_context()
-    given = [name for name in ("r", "s") if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
-    if given:
+    if given := pruning_given():
         raise UsageError(f"--no-pruning and -{given[0]} contradict each other: leave one out")
     return None, None
+
+
+def pruning_given() -> list[str]:
+    """Which of `-r` and `-s` were written on the command line."""
+    ctx = click.get_current_context()
+    return [name for name in ("r", "s") if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
 
 
 def profile_db_option(function: F) -> F:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler import lattice as lattices
-from iosched.scheduler.classes import stage_classes
+from iosched.scheduler.classes import BlockKey, block_key, stage_classes
 from iosched.scheduler.lattice import Lattice, Pruning, Relation, bits
 from iosched.scheduler.signature import default_label
 
@@ -38,13 +38,32 @@ class Counts:
     signatures: int
 
 
-def count(graph: ComputationGraph, operators: Sequence[str], pruning: Pruning) -> Counts:
+def count_blocks(
+    graph: ComputationGraph, blocks: Sequence[Sequence[str]], pruning: Pruning, *, single_source: bool = False
+) -> Iterator[Counts]:
+    """The counts of each block; blocks that are alike but for names are counted once."""
+    label = default_label(graph)
+    known: dict[BlockKey, Counts] = {}
+    for operators in blocks:
+        key = block_key(graph, operators, {name: label(graph.by_name[name]) for name in operators})
+        if key not in known:
+            known[key] = count(graph, operators, pruning, single_source=single_source)
+        yield known[key]
+
+
+def count(
+    graph: ComputationGraph, operators: Sequence[str], pruning: Pruning, *, single_source: bool = False
+) -> Counts:
     """Counts states, transitions, schedules and stages of the block of these operators, as exact integers.
+
+    With `single_source`, the endings are those that the authors of the thesis enumerated: each group has just one
+    operator that reads none of the others. Without pruning, this gives table 3.1 as printed; by the definition of an
+    ending it leaves out legal ones.
 
     Complexity: that of `lattice.build`, and one signature for each distinct stage.
     """
     order = lattices.relation(graph, operators)
-    lattice = lattices.build(order, pruning)
+    lattice = lattices.build(order, pruning, single_source=single_source)
     d = width(order)
     return Counts(
         width=d,

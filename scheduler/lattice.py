@@ -209,13 +209,17 @@ class Lattice:
     stages: Masks
 
 
-def build(order: Relation, pruning: Pruning, only: Sequence[int] | None = None) -> Lattice:
+def build(
+    order: Relation, pruning: Pruning, only: Sequence[int] | None = None, *, single_source: bool = False
+) -> Lattice:
     """The lattice of a block.
 
     Args:
         order: the edges inside the block; at most 63 operators.
         pruning: the limits on groups.
         only: if given, stages are single operators and subsets of these masks (used by strategy `merge`).
+        single_source: leaves out stages with a group in which two operators read none of the others; the thesis's
+            table 3.1 was printed so.
 
     Complexity: O(S^2 / 2) word operations to find the T <= C(n/d + 2, 2)^d transitions (MLSys 2021, theorem 1), and
     O(T log T) to number the distinct stages. Memory: about 50 bytes a transition before pruning.
@@ -232,6 +236,8 @@ def build(order: Relation, pruning: Pruning, only: Sequence[int] | None = None) 
     kept = legal(stages, order, pruning)
     if only is not None:
         kept &= _within(stages, only)
+    if single_source:
+        kept &= _have_single_sources(stages, order)
     chosen = kept[endings]
     renumber = np.cumsum(kept) - 1
     offsets = np.searchsorted(targets[chosen], np.arange(len(states) + 1)).astype(np.int64)
@@ -243,6 +249,18 @@ def _within(stages: Masks, only: Sequence[int]) -> NDArray[np.bool_]:
     found: NDArray[np.bool_] = popcount(stages) == 1
     for mask in only:
         found |= (stages & ~np.uint64(mask)) == 0
+    return found
+
+
+def _have_single_sources(stages: Masks, order: Relation) -> NDArray[np.bool_]:
+    """Whether each group of a stage has just one operator without predecessors in it."""
+    sources = np.zeros(len(stages), dtype=np.uint64)
+    for index, before in enumerate(order.predecessors):
+        bit = np.uint64(1 << index)
+        sources[(stages & bit != 0) & (stages & np.uint64(before) == 0)] |= bit
+    found = np.ones(len(stages), dtype=np.bool_)
+    for where, group in components(stages, order):
+        found[where] &= popcount(sources[where] & group) == 1
     return found
 
 
