@@ -6,7 +6,7 @@ every byte that is read was last written to the very buffer it is read from; and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,16 +23,26 @@ _DYNAMIC_NBYTES = 1
 
 @dataclass(frozen=True, eq=False)
 class _Accesses:
-    """Reads or writes within one address space, as parallel arrays."""
+    """Reads or writes within one address space, as parallel arrays.
+
+    Attributes:
+        extent: `(accesses, 4)`: what is touched of the buffer, `[start, stop)`, with the bytes of a buffer that has a
+            pitch counted column by column; and where the whole buffer lies, `[start, stop)`.
+    """
 
     task: np.ndarray
     buffer: tuple[Buffer, ...]
-    start: np.ndarray
-    stop: np.ndarray
+    number: np.ndarray
+    extent: np.ndarray
 
-    def overlapping(self, start: int, stop: int) -> np.ndarray:
-        """Indices of accesses that touch bytes of `[start, stop)`."""
-        return np.flatnonzero((self.start < stop) & (self.stop > start))
+    def touching(self, number: int, extent: np.ndarray) -> np.ndarray:
+        """Indices of accesses that touch what an access of buffer `number` does.
+
+        Of two buffers that lie on the same bytes, all of the one is taken to touch all of the other.
+        """
+        inside = (self.extent[:, 0] < extent[1]) & (self.extent[:, 1] > extent[0])
+        across = (self.extent[:, 2] < extent[3]) & (self.extent[:, 3] > extent[2])
+        return np.flatnonzero(np.where(self.number == number, inside, across))
 
 
 def check(plan: ExecutionPlan) -> None:
@@ -72,7 +82,8 @@ def _check_view(view: View, buffers: Mapping[str, Buffer], name: str) -> None:
         raise HazardError(f"task {name!r} names buffer {view.buffer!r}, which the plan does not have")
     if buffer.space is Space.DYNAMIC:
         return
-    if view.offset < 0 or view.nbytes < 0 or view.offset + view.nbytes > buffer.nbytes:
+    start, stop = _columns(view, buffer)
+    if start < 0 or view.nbytes < 0 or stop > (buffer.pitch or buffer.nbytes):
         end = view.offset + view.nbytes
         raise HazardError(
             f"task {name!r} sees bytes {view.offset} to {end} of {view.buffer!r}, which has {buffer.nbytes}"
@@ -89,6 +100,14 @@ def _check_outputs(plan: ExecutionPlan, buffers: Mapping[str, Buffer]) -> None:
             raise HazardError(f"output {view.buffer!r} lives in the space {buffers[view.buffer].space.value!r}")
 
 
+def _columns(view: View, buffer: Buffer) -> tuple[int, int]:
+    """The columns of the buffer's rows that `view` sees; without a pitch, the buffer is one row."""
+    rows = buffer.nbytes // buffer.pitch if buffer.pitch else 1
+    if not rows or view.nbytes % rows:
+        raise HazardError(f"a view of {view.nbytes} bytes is no number of columns of {view.buffer!r}")
+    return view.offset, view.offset + view.nbytes // rows
+
+
 def _by_address_space(order: Order, buffers: Mapping[str, Buffer]) -> dict[str, tuple[_Accesses, _Accesses]]:
     """Reads and writes of the arena (named "") and of every buffer outside it."""
     found: dict[str, tuple[list[tuple[int, View]], list[tuple[int, View]]]] = {}
@@ -102,34 +121,37 @@ def _by_address_space(order: Order, buffers: Mapping[str, Buffer]) -> dict[str, 
 
 def _accesses(views: list[tuple[int, View]], buffers: Mapping[str, Buffer]) -> _Accesses:
     touched = tuple(buffers[view.buffer] for _, view in views)
-    ranges = [_range(view, buffer) for (_, view), buffer in zip(views, touched, strict=True)]
-    start, stop = np.array(ranges, np.int64).reshape(-1, 2).T
-    return _Accesses(np.array([number for number, _ in views], np.int64), touched, start, stop)
+    extents = [_extent(view, buffer) for (_, view), buffer in zip(views, touched, strict=True)]
+    place = {name: index for index, name in enumerate(buffers)}
+    return _Accesses(
+        np.array([number for number, _ in views], np.int64),
+        touched,
+        np.array([place[buffer.name] for buffer in touched], np.int64),
+        np.array(extents, np.int64).reshape(-1, 4),
+    )
 
 
-def _range(view: View, buffer: Buffer) -> tuple[int, int]:
-    if buffer.space is Space.DYNAMIC:
-        return 0, _DYNAMIC_NBYTES
-    if not view.nbytes:
-        return -1, -1
+def _extent(view: View, buffer: Buffer) -> tuple[int, int, int, int]:
     base = buffer.offset if buffer.space is Space.ARENA else 0
-    return base + view.offset, base + view.offset + view.nbytes
+    if buffer.space is Space.DYNAMIC:
+        return 0, _DYNAMIC_NBYTES, 0, _DYNAMIC_NBYTES
+    if not view.nbytes:
+        return -1, -1, -1, -1
+    rows = buffer.nbytes // buffer.pitch if buffer.pitch else 1
+    start, stop = _columns(view, buffer)
+    return start * rows, stop * rows, base, base + buffer.nbytes
 
 
 def _check_order(order: Order, reads: _Accesses, writes: _Accesses) -> None:
     """Every write is ordered with all that touches its bytes, and none touches bytes of its own task twice."""
-    for index, (number, start, stop) in enumerate(_rows(writes)):
+    for index, number in enumerate(writes.task.tolist()):
         for accesses in (reads, writes):
-            touching = accesses.overlapping(start, stop)
+            touching = accesses.touching(int(writes.number[index]), writes.extent[index])
             if accesses is writes:
                 touching = touching[touching != index]
             clash = touching[~order.ordered(number, accesses.task[touching])]
             if clash.size:
                 _refuse(order, number, int(accesses.task[clash[0]]), writes.buffer[index], accesses.buffer[clash[0]])
-
-
-def _rows(accesses: _Accesses) -> Iterable[tuple[int, int, int]]:
-    return zip(accesses.task.tolist(), accesses.start.tolist(), accesses.stop.tolist(), strict=True)
 
 
 def _refuse(order: Order, writer: int, other: int, written: Buffer, touched: Buffer) -> None:
@@ -142,15 +164,16 @@ def _refuse(order: Order, writer: int, other: int, written: Buffer, touched: Buf
 
 def _check_values(order: Order, reads: _Accesses, writes: _Accesses) -> None:
     """Every byte read was last written to the buffer that it is read from."""
-    for index, (number, start, stop) in enumerate(_rows(reads)):
+    for index, number in enumerate(reads.task.tolist()):
         buffer = reads.buffer[index]
-        if buffer.space is Space.INPUT:
+        if buffer.space in (Space.INPUT, Space.WEIGHT):
             continue
-        touching = writes.overlapping(start, stop)
+        touching = writes.touching(int(reads.number[index]), reads.extent[index])
         # Writes that touch the same bytes are ordered, so the last in any sequence is the last in all of them.
         touching = touching[order.clock[number][order.lane[writes.task[touching]]] >= order.step[writes.task[touching]]]
         latest_first = touching[np.argsort(-order.position[writes.task[touching]], kind="stable")]
-        _check_read(order.tasks[number].name, buffer, (start, stop), latest_first.tolist(), order, writes)
+        wanted = (int(reads.extent[index, 0]), int(reads.extent[index, 1]))
+        _check_read(order.tasks[number].name, buffer, wanted, latest_first.tolist(), order, writes)
 
 
 def _check_read(
@@ -158,12 +181,11 @@ def _check_read(
 ) -> None:
     missing = [read] if read[0] < read[1] else []
     for index in latest_first:
-        left = _without(missing, int(writes.start[index]), int(writes.stop[index]))
-        if left != missing and writes.buffer[index].name != buffer.name:
+        if missing and writes.buffer[index].name != buffer.name:
             writer = order.tasks[int(writes.task[index])].name
             other = writes.buffer[index].name
             raise HazardError(f"task {name!r} reads {buffer.name!r} where task {writer!r} has last written {other!r}")
-        missing = left
+        missing = _without(missing, int(writes.extent[index, 0]), int(writes.extent[index, 1]))
     if missing:
         raise HazardError(f"task {name!r} reads bytes of {buffer.name!r} that no task before it has written")
 
@@ -175,16 +197,16 @@ def _without(ranges: list[tuple[int, int]], start: int, stop: int) -> list[tuple
 
 
 def _check_written(buffer: Buffer, spaces: Mapping[str, tuple[_Accesses, _Accesses]]) -> None:
-    """Outputs are written whole, inputs never, dynamic buffers by one task."""
+    """Outputs are written whole, inputs and weights never, dynamic buffers by one task."""
     if buffer.space is Space.ARENA:
         return
     writes = spaces[buffer.name][1] if buffer.name in spaces else _accesses([], {})
-    if buffer.space is Space.INPUT and writes.buffer:
-        raise HazardError(f"the input {buffer.name!r} is written")
+    if buffer.space in (Space.INPUT, Space.WEIGHT) and writes.buffer:
+        raise HazardError(f"the {buffer.space.value} {buffer.name!r} is written")
     if buffer.space is Space.DYNAMIC and len(writes.buffer) != 1:
         raise HazardError(f"the dynamic buffer {buffer.name!r} is written {len(writes.buffer)} times, not once")
     missing = [(0, buffer.nbytes)] if buffer.space is Space.OUTPUT and buffer.nbytes else []
-    for _, start, stop in _rows(writes):
+    for start, stop in writes.extent[:, :2].tolist():
         missing = _without(missing, start, stop)
     if missing:
         raise HazardError(f"bytes {missing[0][0]} to {missing[0][1]} of the output {buffer.name!r} are never written")

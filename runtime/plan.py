@@ -15,16 +15,19 @@ class Space(StrEnum):
 
     ARENA = "arena"  # at an offset of the plan's one arena
     INPUT = "input"  # the caller's input array; read only
+    WEIGHT = "weight"  # a constant; read only
     OUTPUT = "output"  # an output array, written in place
     DYNAMIC = "dynamic"  # allocated by the kernel in each run: the size is not known before
 
 
 @dataclass(frozen=True)
 class View:
-    """A contiguous part of a buffer, seen as a tensor.
+    """A part of a buffer, seen as a tensor: contiguous, or some columns of a buffer that has a pitch.
 
     `buffer` names the storage: a tensor's own name, or the name of the tensor it was placed in (a term of a zero-copy
-    Concat lives in the Concat's buffer). `offset` counts bytes from the start of that buffer, not of the arena.
+    Concat lives in the Concat's buffer). `offset` counts bytes from the start of that buffer, not of the arena;
+    `nbytes` is the size of the tensor's elements. `strides` are the bytes from one index to the next along each axis,
+    None where the elements lie in row-major order.
     """
 
     buffer: str
@@ -32,16 +35,23 @@ class View:
     shape: tuple[int, ...] | None
     offset: int = 0
     nbytes: int = 0
+    strides: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """One storage. `offset` is its place in the arena and means nothing in the other spaces."""
+    """One storage. `offset` is its place in the arena and means nothing in the other spaces.
+
+    A buffer with a `pitch` is a table of rows of so many bytes (the pixels of a channels-last tensor), and a view of it
+    is a number of columns next to each other in all of its rows (a slice of the channels); its `offset` is less than
+    the pitch.
+    """
 
     name: str
     space: Space
     nbytes: int
     offset: int = 0
+    pitch: int = 0
 
 
 @dataclass(frozen=True)

@@ -288,3 +288,48 @@ def test_a_large_network_is_checked_in_a_second() -> None:
     started = time.perf_counter()
     check(ExecutionPlan(tuple(map(tuple, lanes)), tuple(buffers), 50 * 1024))
     assert time.perf_counter() - started < 3.0, "measured at 0.3 s on an idle machine"
+
+
+def table_plan(*columns: tuple[str, int, int]) -> ExecutionPlan:
+    """Lane k writes columns [start, start + width) of a table of 4 rows of 16 bytes; then lane 0 reads all of it."""
+    writers = [task(name, [seen("x")], [View("t", "uint8", None, at, 4 * width)]) for name, at, width in columns]
+    waits = tuple((lane, 1) for lane in range(1, len(writers)))
+    reader = task("read", [View("t", "uint8", None, 0, 64)], [seen("y")], *waits)
+    lanes = tuple((writer, reader) if lane == 0 else (writer,) for lane, writer in enumerate(writers))
+    buffers = (Buffer("x", Space.INPUT, 64), Buffer("t", Space.ARENA, 64, 0, pitch=16), Buffer("y", Space.OUTPUT, 64))
+    return ExecutionPlan(lanes, buffers, 64)
+
+
+def test_columns_of_a_table_are_written_side_by_side() -> None:
+    check(table_plan(("a", 0, 4), ("b", 4, 12)))
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ((("a", 0, 5), ("b", 4, 12)), "not ordered"),
+        ((("a", 0, 4), ("b", 5, 11)), "no task before it has written"),
+        ((("a", 0, 4), ("b", 4, 13)), "sees bytes"),
+    ],
+)
+def test_columns_that_overlap_or_miss_some_are_caught(columns: tuple[tuple[str, int, int], ...], words: str) -> None:
+    with pytest.raises(HazardError, match=words):
+        check(table_plan(*columns))
+
+
+def test_another_buffer_on_the_bytes_of_a_table_touches_all_of_its_columns() -> None:
+    """Its own bytes lie in the first rows alone, but every column has bytes there."""
+    plan = table_plan(("a", 0, 4), ("b", 4, 12))
+    intruder = task("intruder", [seen("x")], [seen("z", 16)])
+    lanes = (plan.lanes[0], (*plan.lanes[1], intruder))
+    with pytest.raises(HazardError, match="'t'"):
+        check(replace(plan, lanes=lanes, buffers=(*plan.buffers, Buffer("z", Space.ARENA, 16, 0))))
+
+
+def test_weights_are_read_and_never_written() -> None:
+    good = ExecutionPlan(
+        ((task("a", [seen("w")], [seen("y")]),),), (Buffer("w", Space.WEIGHT, 64), Buffer("y", Space.OUTPUT, 64)), 0
+    )
+    check(good)
+    with pytest.raises(HazardError, match="weight 'w' is written"):
+        check(with_task(good, 0, 0, task("a", [], [seen("y"), seen("w")])))

@@ -1,0 +1,1 @@
+"""Kernels, one per file: what each computes, and how a GPU runs it."""
