@@ -11,9 +11,9 @@ import click
 from iosched.cli.options import (
     STRATEGIES,
     binding_options,
-    device_options,
     json_option,
     model_argument,
+    planning_device_options,
     profile_db_option,
     pruning_of,
     pruning_options,
@@ -24,7 +24,7 @@ from iosched.cli.output import Destination, check_destinations, emit_json, note,
 
 if TYPE_CHECKING:
     from iosched.models.model import Model
-    from iosched.profiler.optimize import OptimizeResult, OptimizeSettings
+    from iosched.profiler.optimization import OptimizeResult, OptimizeSettings
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class _Outputs:
     help="Where to write the schedule; '-' is stdout. Default: STEM.schedule.json in the working folder, "
     "or nowhere if the model goes to stdout (it carries the schedule inside).",
 )
-@device_options
+@planning_device_options
 @binding_options
 @click.option(
     "--strategy",
@@ -69,10 +69,24 @@ class _Outputs:
     "--budget",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="Stop measuring after so many seconds and take the best schedule found.",
+    help="Be done after about so many seconds, with the best schedule found by then.",
+)
+@click.option("--exhaustive", is_flag=True, help="Measure every stage; bounds are not trusted (can take hours).")
+@click.option(
+    "--resume/--no-resume",
+    default=True,
+    show_default=True,
+    help="Take what the profile database knows, or measure anew and replace it.",
+)
+@click.option(
+    "--precision",
+    type=click.Choice(("fp32", "tf32", "fp16")),
+    default="fp32",
+    show_default=True,
+    help="What a GPU that is planned for computes in.",
 )
 @profile_db_option
-@click.option("--dry-run", is_flag=True, help="Print how large the search is; measure and write nothing.")
+@click.option("--dry-run", is_flag=True, help="Print how large the search is and how long it takes; measure nothing.")
 @json_option
 @verbosity_options
 def command(
@@ -88,29 +102,39 @@ def command(
     as_json: bool,
     **settings: Any,
 ) -> None:
-    """Find the fastest schedule for MODEL on this device, by measurement.
+    """Find the fastest schedule for MODEL, by measurement on this device.
 
     Writes the model back as ONNX with the schedule inside, and the schedule as JSON beside it. Any runtime loads the
     written model and computes the same outputs; 'iosched run' runs it by its schedule. If plain onnxruntime is
     faster, that is what is shipped, and the table says so.
 
+    With the name of a GPU as --device, plans for it without having it: latencies are then computed by an analytic
+    model, and everything that shows the schedule says so.
+
+    What is measured is kept in the profile database, so a search that was stopped goes on where it was. Ctrl-C on a
+    terminal asks whether to write the best schedule found so far.
+
     \b
     Examples:
       iosched optimize model.onnx
+      iosched optimize model.onnx --budget 60
+      iosched optimize model.onnx --device v100 --batch-size 1
       iosched optimize model.onnx --batch-size 8 -o fast.onnx
       iosched zoo export squeezenet -o - | iosched optimize - -o - | iosched run - --check
     """
     from iosched.cli.source import read_model
 
-    pruning = pruning_of(r, s, no_pruning)
+    asked = _settings(pruning_of(r, s, no_pruning), settings)
     if not dry_run:
         _check_early(model, output, schedule_text, as_json)
     loaded = read_model(model, batch_size=batch_size, input_shapes=shapes_of(input_shapes))
     if dry_run:
-        _dry_run(loaded, pruning, as_json)
+        from iosched.cli.dry_run import print_estimate
+
+        print_estimate(loaded, asked, as_json=as_json)
         return
     outputs = _outputs(model, loaded, output, schedule_text, as_json)
-    result = _search(loaded, pruning, settings)
+    result = _search(loaded, asked)
     _write(loaded, result, outputs)
     if as_json:
         emit_json(as_object(loaded.name, result, *outputs.names))
@@ -144,19 +168,22 @@ def _paths(outputs: _Outputs) -> list[Path | None]:
     return [outputs.model.path] + ([outputs.schedule.path] if outputs.schedule else [])
 
 
-def _search(model: Model, pruning: tuple[int | None, int | None], settings: dict[str, Any]) -> OptimizeResult:
+def _search(model: Model, settings: OptimizeSettings) -> OptimizeResult:
+    from iosched.cli.interrupt import AskOnce
     from iosched.cli.progress import progress_bar
     from iosched.profiler.optimize import optimize
 
     with progress_bar() as observer:
-        return optimize(model, _settings(pruning, settings), observer)
+        return optimize(model, settings, observer, AskOnce(observer))
 
 
 def _settings(pruning: tuple[int | None, int | None], settings: dict[str, Any]) -> OptimizeSettings:
-    from iosched.profiler.optimize import OptimizeSettings
+    from iosched.profiler.optimization import OptimizeSettings
+    from iosched.profiler.target import planned_gpu
 
     r, s = pruning
     budget_s = settings.pop("budget")
+    planned_gpu(settings["device"])  # before the model is read
     return OptimizeSettings(r=r, s=s, budget_s=budget_s, **settings)
 
 
@@ -197,6 +224,7 @@ def as_object(model: str, result: OptimizeResult, output: str | None, schedule: 
             "signatures": result.signatures,
             "measurements": result.measurements,
             "cache_hits": result.cache_hits,
+            "gap": result.gap,
         },
         "kernels": {"before": result.kernels_before, "after": result.kernels_after},
     }
@@ -232,15 +260,21 @@ def _rows(result: OptimizeResult) -> list[tuple[str, str]]:
         ("before", f"{_latency(before_us)}  {baseline}"),
         ("after", f"{_latency(after_us)}{gain}"),
         ("shipped", f"{result.shipped}: {result.reason}"),
-        ("schedule found", f"{_latency(result.measured_us)} (predicted {_latency(result.predicted_us)})"),
+        ("schedule found", _found_text(result)),
         ("baselines", f"sequential {_latency(result.sequential_us)}, greedy {_latency(result.greedy_us)}"),
         ("kernels", f"{result.kernels_before} before, {result.kernels_after} after"),
         ("search", _search_text(result)),
         ("time spent", f"{result.seconds:.1f} s"),
     ]
     if result.cost == "analytic":
-        rows.insert(0, ("cost", "analytic: latencies are computed from a specification, not measured"))
+        rows.insert(0, ("cost", "analytic: latencies are computed from the GPU's specification, not measured"))
     return rows
+
+
+def _found_text(result: OptimizeResult) -> str:
+    if result.cost == "analytic":
+        return f"predicted {_latency(result.predicted_us)}"
+    return f"{_latency(result.measured_us)} (predicted {_latency(result.predicted_us)})"
 
 
 def _latency(latency_us: float | None) -> str:
@@ -259,24 +293,18 @@ def shipped_us(result: OptimizeResult) -> float:
 
 
 def _search_text(result: OptimizeResult) -> str:
-    proven = "optimal under the measured stages" if result.optimal else "best found, not proven optimal"
-    measured = f"{result.measurements} stages measured, {result.cache_hits} from the profile database"
-    return f"{proven}; {measured}"
+    if result.cost == "analytic":
+        counted = f"{result.signatures} of {result.stages} stages computed"
+        return f"{_proof_text(result, 'under the analytic model')}; {counted}"
+    counted = f"{result.measurements} stages measured, {result.cache_hits} from the profile database"
+    return f"{_proof_text(result, 'under the measured stages')}; {counted}"
 
 
-def _dry_run(model: Model, pruning: tuple[int | None, int | None], as_json: bool) -> None:
-    from iosched.cli.inspect import inspection
-    from iosched.cli.tables import print_pairs
-
-    found = inspection(model, *pruning)
-    if as_json:
-        emit_json(found)
-        return
-    blocks = found["blocks"]
-    rows = [
-        ("operators", f"{found['operators']:,} in {len(blocks)} blocks"),
-        ("widest block", f"{max((block['width'] for block in blocks), default=0)} side by side"),
-        *((key, f"{sum(block[key] for block in blocks):,}") for key in ("states", "transitions", "stages")),
-        ("signatures", f"{sum(block['signatures'] for block in blocks):,} at most to measure; the search needs fewer"),
-    ]
-    print_pairs(f"{model.name}: the search that 'optimize' would make", rows, to_stderr=False)
+def _proof_text(result: OptimizeResult, under: str) -> str:
+    if result.gap is None:
+        return "a baseline, nothing was searched"
+    if result.optimal and result.gap < 1e-9:  # sums in another order differ in the last bits
+        return f"optimal {under}"
+    if result.gap < 1:
+        return f"within {result.gap:.1%} of the best possible under the stages' bounds"
+    return "best found, not proven optimal"

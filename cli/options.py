@@ -112,20 +112,29 @@ def batch_size_option(function: F) -> F:
 
 
 def device_options(function: F) -> F:
-    """Where to run."""
-    function = click.option(
+    """Where to run: `--device` and `--threads`."""
+    return _device("'auto' or 'cpu': what this version can run on.")(threads_option(function))
+
+
+def planning_device_options(function: F) -> F:
+    """Where to run, or what to plan for: `--device` and `--threads`."""
+    return _device("'auto', 'cpu', or a GPU to plan for without having it ('v100', 'h100', …: see 'iosched devices').")(
+        threads_option(function)
+    )
+
+
+def threads_option(function: F) -> F:
+    """`--threads N`."""
+    return click.option(
         "--threads",
         type=click.IntRange(min=1, max=1024),
         metavar="N",
         help="CPU threads to use. Default: one for each core that this process may use.",
     )(function)
-    return click.option(
-        "--device",
-        default="auto",
-        show_default=True,
-        metavar="D",
-        help="'auto', 'cpu', or the name of a GPU ('v100', 'h100', …; see 'iosched devices') to plan for without it.",
-    )(function)
+
+
+def _device(text: str) -> Callable[[F], F]:
+    return click.option("--device", default="auto", show_default=True, metavar="D", help=text)
 
 
 def pruning_options(function: F) -> F:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 from iosched.cli.errors import printable
@@ -21,10 +21,18 @@ class Observer(Protocol):
         """`done` steps of `total` (None: not known yet) are behind us; `text` says what is going on."""
         ...
 
+    def paused(self) -> AbstractContextManager[None]:
+        """While inside, the terminal is free for a question."""
+        ...
+
 
 class _Silence:
     def progress(self, done: int, total: int | None, text: str) -> None:
         """Says nothing."""
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Nothing is in the way."""
+        return nullcontext()
 
 
 class _Bar:
@@ -35,6 +43,13 @@ class _Bar:
     def progress(self, done: int, total: int | None, text: str) -> None:
         """Moves the bar."""
         self._bar.update(self._task, completed=done, total=total, description=printable(text)[:60])
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Takes the bar off the terminal meanwhile."""
+        self._bar.stop()
+        yield
+        self._bar.start()
 
 
 @contextmanager

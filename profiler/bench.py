@@ -13,7 +13,8 @@ from iosched.profiler.candidates import Budget, Runnable, close_all, measure_in_
 from iosched.profiler.cpu_cost import StageCost, cpu_name
 from iosched.profiler.database import ProfileDatabase, default_path
 from iosched.profiler.interleave import compare
-from iosched.profiler.optimize import BOUND_SLACK, MEASUREMENTS_PER_BLOCK, TOLERANCE, Observer, SearchProgress
+from iosched.profiler.optimization import Observer, SearchProgress
+from iosched.profiler.optimize import BOUND_SLACK, MEASUREMENTS_PER_BLOCK, TOLERANCE
 from iosched.profiler.peers import OPENERS
 from iosched.profiler.run import open_executor
 from iosched.profiler.statistics import Measurement

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal, Protocol, cast
+from dataclasses import dataclass, field
+from typing import cast
 
 import iosched
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
 from iosched.profiler.candidates import (
     REST_SECONDS,
+    Arrays,
     Budget,
     Runnable,
     best_reference,
@@ -23,8 +24,20 @@ from iosched.profiler.candidates import (
 )
 from iosched.profiler.cpu_cost import StageCost, cpu_name
 from iosched.profiler.database import ProfileDatabase, default_path
+from iosched.profiler.optimization import (
+    Interrupt,
+    Observer,
+    OptimizeResult,
+    OptimizeSettings,
+    SearchProgress,
+    Shipped,
+    Silence,
+    Uninterrupted,
+)
+from iosched.profiler.plan import plan
+from iosched.profiler.refresh import RefreshedDatabase
 from iosched.profiler.statistics import Measurement
-from iosched.profiler.target import require_cpu
+from iosched.profiler.target import planned_gpu
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference, ReferenceSettings
@@ -32,8 +45,10 @@ from iosched.runtime.reference import candidates as reference_candidates
 from iosched.runtime.session import load_onnxruntime
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.document import ScheduleDocument, SearchRecord, model_dtype
-from iosched.scheduler.schedule import Block, Schedule
+from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.search import Pruning, SearchResult, SearchStrategy, search
+
+__all__ = ["OptimizeResult", "OptimizeSettings", "optimize"]
 
 BOUND_SLACK = 0.95
 """Operators one after another in one session keep their data in the cache, and timings are noisy: bounds give way."""
@@ -44,94 +59,48 @@ TOLERANCE = 0.03
 MEASUREMENTS_PER_BLOCK = 80
 """Where the gap to the bound has closed to a few percent, see benchmarks/search.py; one takes about 0.1 s."""
 
+STRATEGIES = ("concurrent", "merge", "both", "sequential", "greedy")
+
 _N_CANDIDATES = 4  # three schedules and plain onnxruntime
-
-Shipped = Literal["iosched", "reference", "sequential"]
-
-
-@dataclass(frozen=True)
-class OptimizeSettings:
-    """What to optimize for, and how hard to try.
-
-    Attributes:
-        device: as `--device` takes it.
-        threads: cores to use; all that the process may use by default.
-        strategy: "concurrent", "merge", "both", or a baseline: "sequential", "greedy".
-        r: most operators in a group, None for any number.
-        s: most groups in a stage, None for any number.
-        budget_s: seconds after which no further stage is measured.
-        profile_db: the database; the user's own by default.
-    """
-
-    device: str = "auto"
-    threads: int | None = None
-    strategy: str = "both"
-    r: int | None = 3
-    s: int | None = 8
-    budget_s: float | None = None
-    profile_db: Path | None = None
+_LEAST_RUNS = 3  # of each, when whole models are compared in a hurry: two to warm up
+_HURRIED = Budget(rounds=1, max_seconds=0.1)
 
 
-class Observer(Protocol):
-    """Told how the work goes."""
+def optimize(
+    model: Model,
+    settings: OptimizeSettings,
+    observer: Observer | None = None,
+    interrupt: Interrupt | None = None,
+) -> OptimizeResult:
+    """Finds the fastest way to run `model` here, or on the GPU that the settings name, by a model of it.
 
-    def progress(self, done: int, total: int | None, text: str) -> None:
-        """`done` steps of `total` (None: not known) are behind us."""
-        ...
-
-
-@dataclass(frozen=True)
-class OptimizeResult:
-    """A schedule, what it is worth, and what finding it took. Latencies are medians in microseconds."""
-
-    document: ScheduleDocument
-    schedule: Schedule
-    device_kind: str
-    device_name: str
-    cost: str
-    optimal: bool
-    predicted_us: float
-    measured_us: float | None
-    sequential_us: float
-    greedy_us: float
-    reference_us: float | None
-    shipped: str
-    reason: str
-    seconds: float
-    states: int
-    transitions: int
-    stages: int
-    signatures: int
-    measurements: int
-    cache_hits: int
-    kernels_before: int
-    kernels_after: int
-
-
-def optimize(model: Model, settings: OptimizeSettings, observer: Observer | None = None) -> OptimizeResult:
-    """Finds the fastest way to run `model` here.
-
-    The schedule found is measured in turn with the sequential and the greedy schedule and with plain onnxruntime in its
-    best setting; the fastest is shipped, so the result is never slower than plain onnxruntime beyond noise.
+    Here, the schedule found is measured in turn with the sequential and the greedy schedule and with plain onnxruntime
+    in its best setting; the fastest is shipped, so the result is never slower than plain onnxruntime beyond noise.
 
     Raises:
         UsageError: a setting is wrong.
         InvalidModelError: onnxruntime refuses the model.
         DeviceError: the device or onnxruntime is not there.
+        KeyboardInterrupt: `interrupt` was asked, and the best schedule known is not wanted.
     """
-    require_cpu(settings.device)
-    if settings.strategy not in ("concurrent", "merge", "both", "sequential", "greedy"):
+    if settings.strategy not in STRATEGIES:
         raise UsageError(f"unknown strategy {settings.strategy!r}")
+    gpu = planned_gpu(settings.device)
+    observer, interrupt = observer or Silence(), interrupt or Uninterrupted()
+    if gpu is not None:
+        return plan(model, gpu, settings, observer, interrupt)
+    if settings.precision != "fp32":
+        raise UsageError("--precision is for GPUs that are planned for; the CPU computes in the model's own types")
     started = time.monotonic()
     path = settings.profile_db or default_path()
-    with ProfileDatabase(path) as database, CpuBackend(model, lanes=settings.threads) as backend:
-        job = _Job(model, settings, backend, StageCost(backend, database), observer or _Silence(), started)
+    open_database = ProfileDatabase if settings.resume else RefreshedDatabase
+    with open_database(path) as database, CpuBackend(model, lanes=settings.threads) as backend:
+        job = _Job(model, settings, backend, StageCost(backend, database), observer, interrupt, started)
         return job.run()
 
 
-class _Silence:
-    def progress(self, done: int, total: int | None, text: str) -> None:
-        """Says nothing."""
+class _StoppedError(Exception):
+    """An interruption came between two rounds of comparing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,14 +112,19 @@ class _Job:
     backend: CpuBackend
     cost: StageCost
     observer: Observer
+    interrupt: Interrupt
     started: float
+    _probed: list[tuple[float, float]] = field(default_factory=list)
 
     def run(self) -> OptimizeResult:
         """Search, compare, decide."""
         graph = self.backend.graph
-        found = self._search()
-        schedules = {"iosched": found.schedule, "sequential": sequential(graph), "greedy": greedy(graph)}
-        latencies, reference = self._compare(schedules)
+        with self.interrupt.holding():
+            found = self._search()
+            if self.interrupt.came:
+                self.interrupt.ask()
+            schedules = {"iosched": found.schedule, "sequential": sequential(graph), "greedy": greedy(graph)}
+            latencies, reference = self._compare(schedules)
         shipped, reason = _decide(latencies)
         if not self.backend.is_supported():
             reason = "its inputs have no fixed size or nothing is computed, so there is nothing to schedule"
@@ -167,7 +141,7 @@ class _Job:
             predicted_us=found.schedule.predicted_us or _median(latencies, "iosched") or 0.0,
             measured_us=_median(latencies, "iosched"),
             sequential_us=_median(latencies, "sequential") or 0.0,
-            greedy_us=_median(latencies, "greedy") or 0.0,
+            greedy_us=_median(latencies, "greedy"),
             reference_us=_median(latencies, "reference"),
             shipped=shipped,
             reason=reason,
@@ -180,6 +154,7 @@ class _Job:
             cache_hits=self.cost.cache_hits,
             kernels_before=before,
             kernels_after=after,
+            gap=found.gap if found.states else None,
         )
 
     def _search(self) -> SearchResult:
@@ -195,19 +170,43 @@ class _Job:
             pruning=Pruning(self.settings.r, self.settings.s),
             observer=SearchProgress(self.observer),
             deadline=self._deadline(),
+            exhaustive=self.settings.exhaustive,
             bound_slack=BOUND_SLACK,
-            tolerance=TOLERANCE,
-            max_measurements_per_block=MEASUREMENTS_PER_BLOCK,
+            tolerance=0.0 if self.settings.exhaustive else TOLERANCE,
+            max_measurements_per_block=None if self.settings.exhaustive else MEASUREMENTS_PER_BLOCK,
         )
 
     def _deadline(self) -> Callable[[], bool] | None:
-        """Three quarters of the budget are for the search, the rest for comparing whole models."""
+        """True once the search has to leave the rest of the budget to comparing whole models, or was interrupted."""
         if self.settings.budget_s is None:
-            return None
-        end = self.started + 0.75 * self.settings.budget_s
-        return lambda: time.monotonic() >= end
+            return (lambda: self.interrupt.came) if self.interrupt.can_come else None
+        budget_s = self.settings.budget_s
+        end = self.started + max(budget_s - self._least_comparison_s(), budget_s / 2)
+        return lambda: self.interrupt.came or time.monotonic() >= end
 
-    def _compare(self, schedules: Mapping[str, Schedule]) -> tuple[dict[str, Measurement], ReferenceSettings]:
+    def _left_s(self) -> float:
+        """Seconds left of the budget."""
+        if self.interrupt.accepted:
+            return 0.0
+        if self.settings.budget_s is None:
+            return math.inf
+        return max(self.settings.budget_s - (time.monotonic() - self.started), 0.0)
+
+    def _probe(self) -> tuple[float, float]:
+        """Seconds that plain onnxruntime takes to be opened and to run once."""
+        if not self._probed:
+            began = time.monotonic()
+            with Reference(self.model, reference_candidates(self.backend.lanes)[0]) as reference:
+                run_s = reference.time(random_inputs(self.model.graph.inputs), 1)[0] / 1e6
+            self._probed.append((time.monotonic() - began - run_s, run_s))
+        return self._probed[0]
+
+    def _least_comparison_s(self) -> float:
+        """About what comparing whole models takes in a hurry; that what is compiled opens like plain onnxruntime."""
+        open_s, run_s = self._probe() if self.backend.is_supported() else (0.0, 0.0)
+        return _N_CANDIDATES * (open_s + _LEAST_RUNS * (run_s + REST_SECONDS))
+
+    def _compare(self, schedules: dict[str, Schedule]) -> tuple[dict[str, Measurement], ReferenceSettings]:
         """Latency of each schedule and of plain onnxruntime, from the database or measured in turn."""
         if not self.backend.is_supported():
             return {}, ReferenceSettings("sequential", self.backend.lanes)
@@ -215,36 +214,64 @@ class _Job:
         keys["reference"] = self._key("reference")
         stored = {name: self.cost.database.get(key, self.cost.device) for name, key in keys.items()}
         setting = self._stored_setting()
-        if setting is None or any(found is None for found in stored.values()):
-            # Schedules that are the same are measured once, so that a later run finds the latencies that this one had.
-            twin = {keys[name]: name for name in reversed(tuple(schedules))}
-            setting, measured = self._measure_models({name: schedules[name] for name in reversed(tuple(twin.values()))})
-            stored.update(measured)
-            stored.update({name: measured[twin[keys[name]]] for name in schedules})
+        known = {name: found for name, found in stored.items() if found is not None}
+        if setting is not None and len(known) == len(stored):
+            return known, setting
+        if math.isfinite(self._left_s()) and self._left_s() < self._least_comparison_s():
+            del schedules["greedy"]
+        # Schedules that are the same are measured once, so that a later run finds the latencies that this one had.
+        twin = {keys[name]: name for name in reversed(tuple(schedules))}
+        setting, measured = self._measure_models({name: schedules[name] for name in reversed(tuple(twin.values()))})
+        if self._is_thorough(measured):  # else a later run that has the time shall measure again
             for name, found in measured.items():
                 self.cost.database.put(keys[name], self.cost.device, found)
             self._store_setting(setting)
-        return {name: found for name, found in stored.items() if found is not None}, setting
+        return {**measured, **{name: measured[twin[keys[name]]] for name in schedules}}, setting
+
+    def _is_thorough(self, measured: Mapping[str, Measurement]) -> bool:
+        rounds = min(len(found.samples_us) for found in measured.values())
+        return math.isinf(self._left_s()) or rounds >= Budget().rounds
 
     def _measure_models(self, schedules: Mapping[str, Schedule]) -> tuple[ReferenceSettings, Mapping[str, Measurement]]:
         inputs = random_inputs(self.model.graph.inputs)
-        setting = best_reference(self.model, inputs, self.backend.lanes)
-        runnables: dict[str, Runnable] = {"reference": Reference(self.model, setting)}
+        runnables: dict[str, Runnable] = {}
         try:
+            setting = self._reference_setting(inputs)
+            runnables["reference"] = Reference(self.model, setting)
             for name, schedule in schedules.items():
                 runnables[name] = self.backend.compile(schedule)
-            return setting, measure_in_turn(runnables, inputs, self._model_budget(), self._compared)
+            return setting, self._in_turn(runnables, inputs)
         finally:
             close_all(list(runnables.values()))
 
-    def _model_budget(self) -> Budget:
-        if self.settings.budget_s is None:
+    def _reference_setting(self, inputs: Arrays) -> ReferenceSettings:
+        """The best one, where there is time to find it."""
+        settings = reference_candidates(self.backend.lanes)
+        left_s = self._left_s()
+        if math.isinf(left_s):
+            return best_reference(self.model, inputs, self.backend.lanes)
+        effort_s = sum(self._probe()) + _LEAST_RUNS * REST_SECONDS
+        enough = left_s > 2 * len(settings) * effort_s + self._least_comparison_s()
+        return best_reference(self.model, inputs, self.backend.lanes) if enough else settings[0]
+
+    def _in_turn(self, runnables: Mapping[str, Runnable], inputs: Arrays) -> Mapping[str, Measurement]:
+        try:
+            return measure_in_turn(runnables, inputs, self._model_budget(len(runnables)), self._compared)
+        except _StoppedError:
+            self.interrupt.ask()
+            return measure_in_turn(runnables, inputs, _HURRIED, self._compared)
+
+    def _model_budget(self, n_runnables: int) -> Budget:
+        left_s = self._left_s()
+        if math.isinf(left_s):
             return Budget()
-        left = max(self.settings.budget_s - (time.monotonic() - self.started), 0.0)
-        rounds = int(left / (_N_CANDIDATES * REST_SECONDS))  # rests between runs are time too
-        return Budget(min(max(rounds, 3), Budget().rounds), min(Budget().max_seconds, max(left * 0.8, 0.1)))
+        run_s = self._probe()[1] + REST_SECONDS  # rests between runs are time too
+        rounds = int(left_s / (n_runnables * run_s)) - _LEAST_RUNS + 1
+        return Budget(min(max(rounds, 1), Budget().rounds), min(Budget().max_seconds, max(left_s * 0.8, 0.1)))
 
     def _compared(self, done: int, total: int) -> None:
+        if self.interrupt.came:
+            raise _StoppedError
         self.observer.progress(done, total, "comparing with plain onnxruntime")
 
     def _kernel_count(self, schedule: Schedule) -> int:
@@ -299,27 +326,6 @@ class _Job:
                 },
             },
         )
-
-
-class SearchProgress:
-    """Says how far the search is, block by block."""
-
-    def __init__(self, observer: Observer) -> None:
-        self._observer = observer
-
-    def block_started(self, index: int, n_blocks: int, n_stages: int) -> None:
-        """A block is next."""
-        self._observer.progress(index, n_blocks, f"block {index + 1} of {n_blocks}: {n_stages} candidate stages")
-
-    def stage_measured(self, index: int, n_measured: int, n_expected: int) -> None:
-        """A stage is known."""
-        del n_expected
-        self._observer.progress(index, None, f"block {index + 1}: {n_measured} stages measured")
-
-    def block_finished(self, index: int, n_blocks: int, block: Block) -> None:
-        """A block is done."""
-        del block
-        self._observer.progress(index + 1, n_blocks, f"block {index + 1} of {n_blocks} done")
 
 
 def _decide(latencies: Mapping[str, Measurement]) -> tuple[Shipped, str]:

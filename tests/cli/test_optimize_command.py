@@ -25,7 +25,7 @@ JSON_KEYS = {
     "model": str, "output": str, "schedule": str, "cost": str, "optimal": bool, "shipped": str,
     "device": {"kind", "name"},
     "latency_us": {"predicted", "measured", "sequential", "greedy", "reference"},
-    "search": {"seconds", "states", "transitions", "stages", "signatures", "measurements", "cache_hits"},
+    "search": {"seconds", "states", "transitions", "stages", "signatures", "measurements", "cache_hits", "gap"},
     "kernels": {"before", "after"},
 }  # fmt: skip
 
@@ -54,7 +54,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[OptimizeSettings]:
     """Replaces the search by a made-up result; collects the settings it was asked with."""
     settings: list[OptimizeSettings] = []
 
-    def fake(model: Model, given: OptimizeSettings, observer: object = None) -> OptimizeResult:
+    def fake(model: Model, given: OptimizeSettings, *_: object) -> OptimizeResult:
         settings.append(given)
         return result_for(model)
 
@@ -207,6 +207,7 @@ def test_dry_run_counts_and_writes_nothing(invoke, model: Path, asked, workdir: 
     assert "signatures" in result.stdout
     found = json.loads(invoke("optimize", model, "--dry-run", "--json").stdout)
     assert found["pruning"] == {"r": 3, "s": 8}
+    assert found["measurements"] == sum(block["measurements"] for block in found["blocks"]) > 0
     assert asked == []
     assert list(workdir.iterdir()) == [model]
 

@@ -163,8 +163,12 @@ def test_progress_never_goes_back_to_nothing(settings: OptimizeSettings, monkeyp
 def test_wrong_settings_are_refused(settings: OptimizeSettings) -> None:
     with pytest.raises(UsageError, match="strategy"):
         optimize(fire(), replace(settings, strategy="fastest"))
-    with pytest.raises(DeviceError, match="v100"):
-        optimize(fire(), replace(settings, device="v100"))
+    with pytest.raises(UsageError, match="did you mean v100"):
+        optimize(fire(), replace(settings, device="v101"))
+    with pytest.raises(DeviceError, match="no runtime"):
+        optimize(fire(), replace(settings, device="cuda:0"))
+    with pytest.raises(UsageError, match="--precision"):
+        optimize(fire(), replace(settings, precision="fp16"))
 
 
 def test_every_count_is_told(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,64 @@
+"""`optimize --dry-run`: how large the search is and how long it takes, with nothing measured."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from iosched.cli.output import emit_json
+
+if TYPE_CHECKING:
+    from iosched.models.model import Model
+    from iosched.profiler.estimate import Estimate
+    from iosched.profiler.optimization import OptimizeSettings
+
+_COUNTS = ("operators", "width", "states", "stages", "signatures", "known", "measurements")
+
+
+def print_estimate(model: Model, settings: OptimizeSettings, *, as_json: bool) -> None:
+    """Prints what `optimize` with these settings would go through."""
+    from iosched.profiler.estimate import estimate
+
+    found = estimate(model, settings)
+    if as_json:
+        emit_json(as_object(model, settings, found))
+        return
+    from iosched.cli.tables import print_columns, print_pairs
+
+    rows = [[str(block.index), *(f"{getattr(block, key):,}" for key in _COUNTS)] for block in found.blocks]
+    headers = ["block", "n", "d", "states", "stages", "signatures", "known", "to measure at most"]
+    print_columns(headers, rows, title=f"{model.name} on {found.device_name}: the search that 'optimize' would make")
+    print_pairs("in all", _rows(found), to_stderr=False)
+
+
+def as_object(model: Model, settings: OptimizeSettings, found: Estimate) -> dict[str, Any]:
+    """`optimize --dry-run --json`: keys that scripts rely on."""
+    return {
+        "model": model.name,
+        "device": {"kind": found.device_kind, "name": found.device_name},
+        "cost": found.cost,
+        "pruning": {"r": settings.r, "s": settings.s},
+        "measurements": found.measurements,
+        "seconds": found.seconds,
+        "blocks": [asdict(block) for block in found.blocks],
+    }
+
+
+def _rows(found: Estimate) -> list[tuple[str, str]]:
+    known = sum(block.known for block in found.blocks)
+    rows = [
+        ("operators", f"{sum(block.operators for block in found.blocks):,} in {len(found.blocks)} blocks"),
+        ("signatures", f"{sum(block.signatures for block in found.blocks):,}: stages that differ in what they cost"),
+    ]
+    if found.cost == "analytic":
+        return [*rows, ("to measure", "nothing: the cost is analytic, computed from the GPU's specification")]
+    return [
+        *rows,
+        ("already known", f"{known:,} in the profile database"),
+        ("to measure", f"{found.measurements:,} at most; bounds often save more"),
+        ("time", f"{_time(found.seconds)} at most, at 0.1 s a stage as measured before, and comparing whole models"),
+    ]
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"

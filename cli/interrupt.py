@@ -1,0 +1,62 @@
+"""Ctrl-C while a search runs: on a terminal it asks whether to write the best schedule found so far."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import click
+
+from iosched.cli.output import quiet
+from iosched.cli.progress import Observer
+
+
+class AskOnce:
+    """Holds the first Ctrl-C back until the stage being measured is done, then asks; a second one stops at once.
+
+    Where nobody can be asked, since standard input or stderr is no terminal, Ctrl-C is left as it is.
+    """
+
+    def __init__(self, bar: Observer) -> None:
+        self._bar = bar
+        self._asked = False
+        self.can_come = sys.stdin.isatty() and sys.stderr.isatty() and not quiet()
+        self.came = False
+        self.accepted = False
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """While inside, the first Ctrl-C is held back."""
+        if not self.can_come:
+            yield
+            return
+        before = signal.signal(signal.SIGINT, self._hold)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _hold(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        if self.came or self._asked:
+            raise KeyboardInterrupt
+        self.came = True
+
+    def ask(self) -> None:
+        """Asks once.
+
+        Raises:
+            KeyboardInterrupt: the answer is no, or another Ctrl-C.
+        """
+        self._asked, self.came = True, False
+        with self._bar.paused():
+            try:
+                wanted = click.confirm("\nWrite the best schedule found so far?", default=False, err=True)
+            except click.Abort:
+                raise KeyboardInterrupt from None
+        if not wanted:
+            raise KeyboardInterrupt
+        self.accepted = True

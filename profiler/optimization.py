@@ -1,0 +1,155 @@
+"""What `optimize` is asked for, whom it talks to meanwhile, and what it answers."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.schedule import Block, Schedule
+
+Shipped = Literal["iosched", "reference", "sequential"]
+
+
+@dataclass(frozen=True)
+class OptimizeSettings:
+    """What to optimize for, and how hard to try.
+
+    Attributes:
+        device: as `--device` takes it.
+        threads: cores to use; all that the process may use by default.
+        strategy: "concurrent", "merge", "both", or a baseline: "sequential", "greedy".
+        r: most operators in a group, None for any number.
+        s: most groups in a stage, None for any number.
+        budget_s: seconds after which the best schedule known is taken; comparing whole models is part of them.
+        profile_db: the database; the user's own by default.
+        precision: what a planned GPU computes in: "fp32", "tf32" or "fp16".
+        exhaustive: measure every stage instead of searching lazily.
+        resume: take what the database knows; False measures anew and replaces it.
+    """
+
+    device: str = "auto"
+    threads: int | None = None
+    strategy: str = "both"
+    r: int | None = 3
+    s: int | None = 8
+    budget_s: float | None = None
+    profile_db: Path | None = None
+    precision: str = "fp32"
+    exhaustive: bool = False
+    resume: bool = True
+
+
+class Observer(Protocol):
+    """Told how the work goes."""
+
+    def progress(self, done: int, total: int | None, text: str) -> None:
+        """`done` steps of `total` (None: not known) are behind us."""
+        ...
+
+
+class Interrupt(Protocol):
+    """Somebody who may stop the search early and keep what it found."""
+
+    @property
+    def can_come(self) -> bool:
+        """Whether interruptions are ever held back; where not, they are raised at once."""
+        ...
+
+    @property
+    def came(self) -> bool:
+        """An interruption was held back, and `ask` has not been called yet."""
+        ...
+
+    @property
+    def accepted(self) -> bool:
+        """The best schedule known is wanted, and soon."""
+        ...
+
+    def holding(self) -> AbstractContextManager[None]:
+        """While inside, the first interruption is held back."""
+        ...
+
+    def ask(self) -> None:
+        """Asks whether to go on with the best schedule known.
+
+        Raises:
+            KeyboardInterrupt: it is not wanted.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class OptimizeResult:
+    """A schedule, what it is worth, and what finding it took. Latencies are medians in microseconds.
+
+    `measured_us` and `reference_us` are None where nothing was measured, `greedy_us` also where the budget left no time
+    for it, and `gap` where nothing was searched.
+    """
+
+    document: ScheduleDocument
+    schedule: Schedule
+    device_kind: str
+    device_name: str
+    cost: str
+    optimal: bool
+    predicted_us: float
+    measured_us: float | None
+    sequential_us: float
+    greedy_us: float | None
+    reference_us: float | None
+    shipped: str
+    reason: str
+    seconds: float
+    states: int
+    transitions: int
+    stages: int
+    signatures: int
+    measurements: int
+    cache_hits: int
+    kernels_before: int
+    kernels_after: int
+    gap: float | None = None
+
+
+class Silence:
+    """An observer that says nothing."""
+
+    def progress(self, done: int, total: int | None, text: str) -> None:
+        """Says nothing."""
+
+
+class Uninterrupted:
+    """Interruptions are raised at once: the caller alone deals with them."""
+
+    can_come = came = accepted = False
+
+    def holding(self) -> AbstractContextManager[None]:
+        """Holds nothing back."""
+        return nullcontext()
+
+    def ask(self) -> None:
+        """Nobody is there to be asked."""
+
+
+class SearchProgress:
+    """Says how far the search is, block by block."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+
+    def block_started(self, index: int, n_blocks: int, n_stages: int) -> None:
+        """A block is next."""
+        self._observer.progress(index, n_blocks, f"block {index + 1} of {n_blocks}: {n_stages} candidate stages")
+
+    def stage_measured(self, index: int, n_measured: int, n_expected: int) -> None:
+        """A stage is known."""
+        del n_expected
+        self._observer.progress(index, None, f"block {index + 1}: {n_measured} stages measured")
+
+    def block_finished(self, index: int, n_blocks: int, block: Block) -> None:
+        """A block is done."""
+        del block
+        self._observer.progress(index + 1, n_blocks, f"block {index + 1} of {n_blocks} done")
