@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -11,7 +12,8 @@ from iosched.runtime.cpu.lanes import assign_lanes
 from iosched.runtime.cpu.placement import Placement
 from iosched.runtime.cpu.split import Part, Slice, split
 from iosched.runtime.cpu.work import node_work_us
-from iosched.runtime.plan import View, Wait
+from iosched.runtime.plan import View
+from iosched.runtime.waits import Span, Step
 
 _SMALLEST_PART_US = 10.0  # a hand-off between cores costs about a tenth of this
 
@@ -97,28 +99,12 @@ def overlap(one: View, other: View) -> bool:
     return one.offset < other.offset + other.nbytes and other.offset < one.offset + one.nbytes
 
 
-def find_waits(calls: Sequence[Call], lanes: int) -> list[tuple[Wait, ...]]:
-    """For each call, what it must wait for: the writers on other lanes of what it reads, as far as not known done.
+def step_of(call: Call) -> Step:
+    """What the call means for waiting; a view of unknown size is all of its buffer."""
+    reads, writes = (tuple(_span(view) for _, view in views) for views in (call.reads, call.writes))
+    return Step(call.lane, reads, writes)
 
-    What a lane knows of the others is a vector clock, so a wait that follows from an earlier one is left out.
-    """
-    stamps: list[list[tuple[int, ...]]] = [[] for _ in range(lanes)]  # for each lane, its clock after each call
-    clocks = [(0,) * lanes for _ in range(lanes)]
-    writers: dict[str, list[tuple[View, int, int]]] = {}
-    waits: list[tuple[Wait, ...]] = []
-    for call in calls:
-        clock = clocks[call.lane]
-        wanted: dict[int, int] = {}
-        for _, view in call.reads:
-            for written, lane, step in writers.get(view.buffer, ()):
-                if lane != call.lane and step > max(clock[lane], wanted.get(lane, 0)) and overlap(view, written):
-                    wanted[lane] = step
-        known = [clock, *(stamps[lane][step - 1] for lane, step in wanted.items())]
-        joined = [max(steps) for steps in zip(*known, strict=True)]
-        joined[call.lane] += 1
-        clocks[call.lane] = tuple(joined)
-        stamps[call.lane].append(clocks[call.lane])
-        waits.append(tuple(Wait(lane, step) for lane, step in sorted(wanted.items())))
-        for _, view in call.writes:
-            writers.setdefault(view.buffer, []).append((view, call.lane, joined[call.lane]))
-    return waits
+
+def _span(view: View) -> Span:
+    stop = sys.maxsize if view.shape is None else view.offset + view.nbytes
+    return Span(view.buffer, 0 if view.shape is None else view.offset, stop)

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 import onnx
 
 from iosched.runtime.arena import place
-from iosched.runtime.cpu.calls import Call, find_waits, overlap, stage_calls
+from iosched.runtime.cpu.calls import Call, overlap, stage_calls, step_of
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.placement import Placement
 from iosched.runtime.cpu.program import Kernel
 from iosched.runtime.cpu.programs import TaskKernel, build_kernel
 from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View, Wait
+from iosched.runtime.waits import find_waits
 
 LOWERING = 1
 """Raised whenever stages come to run in another way than before: latencies measured until then no longer hold."""
@@ -61,7 +62,7 @@ def lower(
     calls = [
         call for number, groups in enumerate(stages) for call in stage_calls(kernels, placement, groups, lanes, number)
     ]
-    waits = find_waits(calls, lanes)
+    waits = find_waits([step_of(call) for call in calls], lanes)
     runs = _fuse(kernels, calls, waits, lanes)
     tasks, found = _tasks(kernels, placement, calls, runs, waits, lanes, cache)
     buffers = _buffers(placement, tasks, partial)

@@ -7,8 +7,9 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iosched.runtime.cpu.calls import Call, find_waits, overlap
+from iosched.runtime.cpu.calls import Call, overlap, step_of
 from iosched.runtime.plan import View, Wait
+from iosched.runtime.waits import Step, find_waits
 
 
 def seen(buffer: str, offset: int = 0, nbytes: int = 8) -> View:
@@ -19,16 +20,20 @@ def call(lane: int, reads: list[View], writes: list[View]) -> Call:
     return Call(0, lane, 0, None, False, tuple((v.buffer, v) for v in reads), tuple((v.buffer, v) for v in writes))
 
 
+def waits_of(calls: list[Call], lanes: int) -> list[tuple[Wait, ...]]:
+    return find_waits([step_of(each) for each in calls], lanes)
+
+
 def test_a_read_waits_for_its_writer_on_another_lane_alone() -> None:
     calls = [call(0, [], [seen("a")]), call(0, [seen("a")], [seen("b")]), call(1, [seen("a")], [seen("c")])]
-    assert find_waits(calls, 2) == [(), (), (Wait(0, 1),)]
+    assert waits_of(calls, 2) == [(), (), (Wait(0, 1),)]
 
 
 def test_bytes_beside_those_read_are_not_waited_for() -> None:
     calls = [call(0, [], [seen("a", 0)]), call(1, [], [seen("a", 8)]), call(1, [seen("a", 8)], [seen("b")])]
-    assert find_waits(calls, 2) == [(), (), ()]
+    assert waits_of(calls, 2) == [(), (), ()]
     calls[2] = call(1, [seen("a", 7, 2)], [seen("b")])
-    assert find_waits(calls, 2) == [(), (), (Wait(0, 1),)]
+    assert waits_of(calls, 2) == [(), (), (Wait(0, 1),)]
 
 
 def test_what_follows_from_an_earlier_wait_is_left_out() -> None:
@@ -39,7 +44,21 @@ def test_what_follows_from_an_earlier_wait_is_left_out() -> None:
         call(2, [seen("b")], [seen("c")]),
         call(2, [seen("a")], [seen("d")]),
     ]
-    assert find_waits(calls, 3) == [(), (Wait(0, 1),), (Wait(1, 1),), ()]
+    assert waits_of(calls, 3) == [(), (Wait(0, 1),), (Wait(1, 1),), ()]
+
+
+def test_of_two_waits_of_one_step_the_implied_one_is_left_out() -> None:
+    calls = [
+        call(0, [], [seen("a")]),
+        call(1, [seen("a")], [seen("b")]),
+        call(2, [seen("a"), seen("b")], [seen("c")]),
+    ]
+    assert waits_of(calls, 3) == [(), (Wait(0, 1),), (Wait(1, 1),)]
+
+
+def test_a_barrier_is_waited_for_whatever_it_touches() -> None:
+    steps = [Step(0, (), ()), Step(1, (), ()), Step(2, (), (), after=(0, 1)), Step(0, (), (), after=(0, 1))]
+    assert find_waits(steps, 3) == [(), (), (Wait(0, 1), Wait(1, 1)), (Wait(1, 1),)]
 
 
 def test_views_of_unknown_size_are_the_whole_buffer() -> None:
@@ -60,7 +79,7 @@ def test_random_calls_are_ordered_in_every_interleaving(seed: int, lanes: int) -
             seen(f"t{draw.randrange(number)}", draw.choice([0, 4]), 4) for _ in range(min(number, draw.randint(0, 2)))
         ]
         calls.append(call(draw.randrange(lanes), reads, [seen(f"t{number}")]))
-    waits = find_waits(calls, lanes)
+    waits = waits_of(calls, lanes)
     on_lane = [[i for i, c in enumerate(calls) if c.lane == lane] for lane in range(lanes)]
     before: list[set[int]] = []
     for position, each in enumerate(calls):

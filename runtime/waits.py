@@ -1,0 +1,84 @@
+"""Which steps of a lane must wait for which steps of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from iosched.runtime.plan import Wait
+
+
+@dataclass(frozen=True)
+class Span:
+    """A part `[start, stop)` of a buffer: bytes, or columns of one that has a pitch."""
+
+    buffer: str
+    start: int
+    stop: int
+
+    def overlaps(self, other: Span) -> bool:
+        """Whether the two share anything."""
+        return self.buffer == other.buffer and self.start < other.stop and other.start < self.stop
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something that a lane does.
+
+    Attributes:
+        after: positions of earlier steps that must be done before, whatever they touch.
+    """
+
+    lane: int
+    reads: tuple[Span, ...]
+    writes: tuple[Span, ...]
+    after: tuple[int, ...] = ()
+
+
+def find_waits(steps: Sequence[Step], lanes: int) -> list[tuple[Wait, ...]]:
+    """For each step, what it must wait for: the writers on other lanes of what it reads, as far as not known done.
+
+    What a lane knows of the others is a vector clock, so a wait that follows from an earlier one is left out.
+    Complexity: O(reads * writers of the buffer + steps * lanes).
+    """
+    stamps: list[list[tuple[int, ...]]] = [[] for _ in range(lanes)]  # for each lane, its clock after each step
+    clocks = [(0,) * lanes for _ in range(lanes)]
+    writers: dict[str, list[tuple[Span, int, int]]] = {}
+    place: list[tuple[int, int]] = []
+    waits: list[tuple[Wait, ...]] = []
+    for step in steps:
+        clock = clocks[step.lane]
+        wanted = _wanted(step, clock, writers, [place[position] for position in step.after])
+        known = [clock, *(stamps[lane][count - 1] for lane, count in wanted.items())]
+        joined = [max(counts) for counts in zip(*known, strict=True)]
+        direct = {lane: count for lane, count in wanted.items() if not _is_implied(lane, count, wanted, stamps)}
+        joined[step.lane] += 1
+        clocks[step.lane] = tuple(joined)
+        stamps[step.lane].append(clocks[step.lane])
+        place.append((step.lane, joined[step.lane]))
+        waits.append(tuple(Wait(lane, count) for lane, count in sorted(direct.items())))
+        for span in step.writes:
+            writers.setdefault(span.buffer, []).append((span, step.lane, joined[step.lane]))
+    return waits
+
+
+def _wanted(
+    step: Step,
+    clock: tuple[int, ...],
+    writers: dict[str, list[tuple[Span, int, int]]],
+    after: Sequence[tuple[int, int]],
+) -> dict[int, int]:
+    """For each other lane, how many of its steps must be done that this lane does not know to be."""
+    wanted: dict[int, int] = {}
+    before = [*after]
+    for read in step.reads:
+        before += [(lane, count) for span, lane, count in writers.get(read.buffer, ()) if span.overlaps(read)]
+    for lane, count in before:
+        if lane != step.lane and count > max(clock[lane], wanted.get(lane, 0)):
+            wanted[lane] = count
+    return wanted
+
+
+def _is_implied(lane: int, count: int, wanted: dict[int, int], stamps: list[list[tuple[int, ...]]]) -> bool:
+    """Whether another wait of the same step says as much: what it waits for waited for this."""
+    return any(other != lane and stamps[other][steps - 1][lane] >= count for other, steps in wanted.items())
