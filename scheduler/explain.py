@@ -1,0 +1,326 @@
+"""Why an operator is in its stage: the best schedules of its block that have it elsewhere.
+
+Every schedule runs an operator in exactly one stage, so the stages that hold it are a cut through the lattice of
+states. The best schedule with the operator in one of some stages is a shortest path over the lattice without the other
+stages that hold it; latencies are asked for lazily, as in `search`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iosched.models.errors import UsageError
+from iosched.models.graph import ComputationGraph
+from iosched.scheduler import lattice as lattices
+from iosched.scheduler import merge
+from iosched.scheduler.blocks import MAX_STATES
+from iosched.scheduler.bounds import Latencies, concurrent_bounds
+from iosched.scheduler.cost import OperatorBounds
+from iosched.scheduler.lattice import MAX_OPERATORS, Lattice, Pruning, Relation, bits, components, popcount
+from iosched.scheduler.paths import bound_us, distances, shortest_path, some_shortest_path
+from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
+
+Flags = NDArray[np.bool_]
+PlacementKind = Literal["alone", "fewer", "with_stage"]
+
+
+class KnownCost(Protocol):
+    """Latencies of stages as far as they are known; `OperatorBounds` may come with it, with 0 for what is not known."""
+
+    def known_us(self, stage: Stage) -> float | None:
+        """Latency of the stage; None where it is not known and is not to be measured, infinite where it cannot run."""
+        ...
+
+    def lower_bound_us(self, stage: Stage) -> float:
+        """As in `CostModel`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The operator in another stage, and the best schedule that has it there.
+
+    Attributes:
+        kind: "alone"; with "fewer" of those that it is with now; or "with_stage": with operators that are in another
+            stage now.
+        stage: that other stage's number in its block.
+        possible: whether the pruning allows any such stage.
+        at_least_us: no schedule with the operator there takes less.
+        at_most_us: latency of `stages`; infinite where too little is known for any schedule.
+        stages: the best schedule known with the operator there.
+    """
+
+    kind: PlacementKind
+    stage: int | None
+    possible: bool
+    at_least_us: float
+    at_most_us: float
+    stages: tuple[Stage, ...]
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether `stages` is proven to be the best with the operator there."""
+        return self.at_least_us >= self.at_most_us * (1 - 1e-9)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Where an operator is, what that takes, and what the other places for it would take.
+
+    Attributes:
+        block: the block's number.
+        stage: the stage's number in its block.
+        group: the group's number in its stage.
+        first_stage: latencies are those of the stages `first_stage` to `last_stage` of the block, which are all of them
+            unless the block is too wide to be searched.
+        last_stage: see there.
+        present: the stage that it is in.
+        present_us: what those stages take now; None where not known.
+        placements: the other places.
+    """
+
+    operator: str
+    block: int
+    stage: int
+    group: int
+    first_stage: int
+    last_stage: int
+    present: Stage
+    present_us: float | None
+    placements: tuple[Placement, ...]
+
+
+def explain(
+    graph: ComputationGraph,
+    schedule: Schedule,
+    operator: str,
+    cost: KnownCost,
+    *,
+    strategy: str = "both",
+    pruning: Pruning = Pruning(),  # noqa: B008 - frozen
+    bound_slack: float = 1.0,
+    max_states: int = MAX_STATES,
+) -> Explanation:
+    """Weighs every other place of `operator` in its block against the one that `schedule` gives it.
+
+    Args:
+        graph: the graph that was scheduled.
+        schedule: any legal schedule of it.
+        operator: one of its operators.
+        cost: what is known of stages.
+        strategy: how stages may run: "concurrent", "merge" or "both".
+        pruning: the stages that are weighed.
+        bound_slack: factor on lower bounds, as in `search`.
+        max_states: a block of more states is weighed only in the stages around the operator's own.
+
+    Complexity: for each place, that of a lazy search: O(T) for each round over the T transitions of the block.
+
+    Raises:
+        UsageError: the schedule does not run the operator, or its stage alone has too many states.
+    """
+    block, number = _find(schedule, operator)
+    first, last = _window(graph, block, number, max_states)
+    stages = block.stages[first : last + 1]
+    rank = {each.name: index for index, each in enumerate(graph.operators)}
+    names = tuple(sorted((name for stage in stages for name in stage.operators), key=rank.__getitem__))
+    weighed = _Weighed.of(graph, names, cost, strategy, pruning, bound_slack)
+    present = block.stages[number]
+    masks = [weighed.mask(stage.operators) for stage in stages]
+    return Explanation(
+        operator=operator,
+        block=block.index,
+        stage=number,
+        group=next(index for index, group in enumerate(present.groups) if operator in group),
+        first_stage=first,
+        last_stage=last,
+        present=present,
+        present_us=_sum([_present_us(cost, stage) for stage in stages]),
+        placements=tuple(_placements(weighed, operator, masks, number - first, first)),
+    )
+
+
+def _find(schedule: Schedule, operator: str) -> tuple[Block, int]:
+    for block in schedule.blocks:
+        for number, stage in enumerate(block.stages):
+            if operator in stage.operators:
+                return block, number
+    raise UsageError(f"the schedule has no operator {operator!r}")
+
+
+def _present_us(cost: KnownCost, stage: Stage) -> float | None:
+    known = cost.known_us(replace(stage, predicted_us=None, measured_us=None))
+    return stage.predicted_us if known is None else known
+
+
+def _sum(latencies_us: Sequence[float | None]) -> float | None:
+    known = [latency for latency in latencies_us if latency is not None]
+    return sum(known) if len(known) == len(latencies_us) else None
+
+
+def _window(graph: ComputationGraph, block: Block, number: int, max_states: int) -> tuple[int, int]:
+    """First and last of the stages around `number` that together have no more than `max_states` states."""
+    if _fits(graph, block.stages, max_states):
+        return 0, len(block.stages) - 1
+    first = last = number
+    if not _fits(graph, block.stages[first : last + 1], max_states):
+        raise UsageError(f"stage {number} of block {block.index} is too wide: its operators cannot be weighed")
+    grown = True
+    while grown:
+        grown = False
+        for begin, end in ((first - 1, last), (first, last + 1)):
+            if begin >= 0 and end < len(block.stages) and _fits(graph, block.stages[begin : end + 1], max_states):
+                first, last, grown = begin, end, True
+    return first, last
+
+
+def _fits(graph: ComputationGraph, stages: Sequence[Stage], max_states: int) -> bool:
+    """Counts states operator by operator and no further than the limit."""
+    rank = {each.name: index for index, each in enumerate(graph.operators)}
+    names = sorted((name for stage in stages for name in stage.operators), key=rank.__getitem__)
+    if len(names) > MAX_OPERATORS:
+        return False
+    states = [0]
+    for index, before in enumerate(lattices.relation(graph, names).predecessors):
+        states += [state | 1 << index for state in states if state & before == before]
+        if len(states) > max_states:
+            return False
+    return True
+
+
+def _placements(weighed: _Weighed, operator: str, masks: Sequence[int], number: int, first: int) -> Iterator[Placement]:
+    bit, stages = weighed.mask([operator]), weighed.lattice.stages
+    now = np.uint64(masks[number])
+    if masks[number] != bit:
+        yield weighed.best(bit, stages == np.uint64(bit), "alone", None)
+    if popcount(np.array([now], dtype=np.uint64))[0] > 2:
+        fewer = ((stages & ~now) == 0) & (stages != now) & (stages != np.uint64(bit))
+        yield weighed.best(bit, fewer, "fewer", None)
+    for other, mask in enumerate(masks):
+        if other != number:
+            yield weighed.best(bit, (stages & np.uint64(mask)) != 0, "with_stage", first + other)
+
+
+@dataclass(frozen=True, eq=False)
+class _Weighed:
+    """The lattice of the operators that are weighed, with what is known of its stages so far.
+
+    Each way that a stage may run has an array of known latencies, NaN while not asked for and infinite where the stage
+    cannot run that way, and one of bounds; `closed` are stages that nothing more can be learnt of.
+    """
+
+    names: tuple[str, ...]
+    lattice: Lattice
+    cost: KnownCost
+    value: dict[Strategy, Latencies]
+    bound: dict[Strategy, Latencies]
+    closed: Flags
+
+    @classmethod
+    def of(
+        cls,
+        graph: ComputationGraph,
+        names: tuple[str, ...],
+        cost: KnownCost,
+        strategy: str,
+        pruning: Pruning,
+        bound_slack: float,
+    ) -> _Weighed:
+        order = lattices.relation(graph, names)
+        bit = {name: 1 << index for index, name in enumerate(names)}
+        classes = [] if strategy == "concurrent" else [*merge.merge_classes(graph, names)]
+        mergeable = [sum(bit[name] for name in found) for found in classes]
+        lattice = lattices.build(order, pruning, only=mergeable if strategy == "merge" else None)
+        single = popcount(lattice.stages) == 1
+        merges = np.zeros(len(lattice.stages), dtype=np.bool_)
+        for mask in mergeable:
+            merges |= ((lattice.stages & ~np.uint64(mask)) == 0) & ~single
+        can = {Strategy.CONCURRENT: single if strategy == "merge" else np.ones(len(single), dtype=np.bool_)}
+        if merges.any():
+            can[Strategy.MERGE] = merges
+        value = {way: np.where(flags, np.nan, np.inf) for way, flags in can.items()}
+        bound = {way: np.where(flags, 0.0, np.inf) for way, flags in can.items()}
+        made = cls(names, lattice, cost, value, bound, np.zeros(len(single), dtype=np.bool_))
+        made._fill_bounds(order, bound_slack)
+        return made
+
+    def _fill_bounds(self, order: Relation, slack: float) -> None:
+        cost, stages = self.cost, self.lattice.stages
+        asked = list(self.bound)
+        if isinstance(cost, OperatorBounds):
+            asked.remove(Strategy.CONCURRENT)
+            alone = [cost.operator_latency_us(name) for name in self.names]
+            work = [cost.operator_work_us(name) for name in self.names]
+            found = concurrent_bounds(stages, list(components(stages, order)), alone, work, cost.lanes)
+            possible = np.isfinite(self.bound[Strategy.CONCURRENT])
+            self.bound[Strategy.CONCURRENT] = np.where(possible, found * slack, np.inf)
+        for way in asked:
+            for position in np.flatnonzero(np.isnan(self.value[way])).tolist():
+                self.bound[way][position] = max(cost.lower_bound_us(self._stage(position, way)), 0.0) * slack
+
+    def mask(self, names: Sequence[str]) -> int:
+        """The operators as bits."""
+        return sum(1 << self.names.index(name) for name in names)
+
+    def best(self, operator: int, allowed: Flags, kind: PlacementKind, stage: int | None) -> Placement:
+        """The best schedule that has the operator in one of the allowed stages."""
+        holds = (self.lattice.stages & np.uint64(operator)) != 0
+        barred = holds & ~allowed
+        if not (holds & allowed).any():
+            return Placement(kind, stage, False, math.inf, math.inf, ())
+        self._learn_along_shortest_paths(barred, math.nan)
+        self._learn_along_shortest_paths(barred, math.inf)
+        at_least = bound_us(self.lattice, self._weights(barred, math.nan))
+        weights = self._weights(barred, math.inf)
+        at_most = bound_us(self.lattice, weights)
+        path = shortest_path(self.lattice, weights) if math.isfinite(at_most) else []
+        stages = tuple(self._known_stage(position) for position in path)
+        return Placement(kind, stage, True, min(at_least, at_most), at_most, stages)
+
+    def _learn_along_shortest_paths(self, barred: Flags, unknown_us: float) -> None:
+        """Until nothing more can be learnt of the stages on the shortest path.
+
+        Stages that are not known and will not be take their bounds at best, which finds what no schedule undercuts, or
+        `unknown_us` if that is infinite, which finds the best schedule that is all known.
+        """
+        while True:
+            known = np.where(self.closed, self._weights(barred, unknown_us), self._weights(barred, math.nan))
+            reached = distances(self.lattice, known)
+            if not math.isfinite(reached[-1]):
+                return
+            path = some_shortest_path(self.lattice, known, reached)
+            positions = [position for position in path if not self.closed[position]]
+            if not positions:
+                return
+            for position in positions:
+                self._learn(position)
+
+    def _weights(self, barred: Flags, unknown_us: float) -> Latencies:
+        """For each stage the latency of its best known way; what is not known is `unknown_us`, or its bound for NaN."""
+        ways = []
+        for way, value in self.value.items():
+            instead = self.bound[way] if math.isnan(unknown_us) else np.full(len(value), unknown_us)
+            ways.append(np.where(np.isnan(value), instead, value))
+        least: Latencies = np.minimum.reduce([np.where(barred, np.inf, way) for way in ways])
+        return least
+
+    def _learn(self, position: int) -> None:
+        for way, value in self.value.items():
+            if np.isnan(value[position]):
+                known = self.cost.known_us(self._stage(position, way))
+                value[position] = np.nan if known is None else known
+        self.closed[position] = True
+
+    def _known_stage(self, position: int) -> Stage:
+        way = min(self.value, key=lambda way: float(np.nan_to_num(self.value[way][position], nan=np.inf)))
+        return replace(self._stage(position, way), predicted_us=float(self.value[way][position]))
+
+    def _stage(self, position: int, way: Strategy) -> Stage:
+        mask = int(self.lattice.stages[position])
+        groups = [1 << index for index in bits(mask)] if way is Strategy.MERGE else self.lattice.order.groups(mask)
+        return Stage(way, tuple(tuple(self.names[index] for index in bits(group)) for group in groups))

@@ -1,0 +1,152 @@
+"""The best schedule with an operator elsewhere is the best of all that have it there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import pytest
+from by_definition import TableCost, dags, graph_of, schedules_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from iosched.models.errors import UsageError
+from iosched.models.graph import ComputationGraph
+from iosched.scheduler.baselines import greedy, sequential
+from iosched.scheduler.blocks import partition
+from iosched.scheduler.explain import Explanation, Placement, explain
+from iosched.scheduler.lattice import NO_PRUNING, Pruning
+from iosched.scheduler.schedule import Block, Schedule, Stage
+from iosched.scheduler.search import search
+
+PRUNINGS = [Pruning(3, 8), Pruning(1, 2), Pruning(2, 3), NO_PRUNING]
+Stages = tuple[frozenset[str], ...]
+
+
+class PartlyKnown(TableCost):
+    """Knows the latencies of some stages only, and of no other."""
+
+    def __init__(self, seed: int, bound_factor: float, known_share: float = 1.0) -> None:
+        super().__init__(seed, bound_factor)
+        self.known_share = known_share
+
+    def known_us(self, stage: Stage) -> float | None:
+        one_of_hundred = self.latency_us(frozenset(stage.operators), "known") * 7 % 100
+        return self.stage_latency_us(stage) if one_of_hundred < 100 * self.known_share else None
+
+
+def holding(schedule: Stages, operator: str) -> frozenset[str]:
+    return next(stage for stage in schedule if operator in stage)
+
+
+def is_there(placement: Placement, block: Block, number: int, operator: str) -> Callable[[frozenset[str]], bool]:
+    """Whether a stage that holds the operator is what the placement says, by its definition."""
+    now = frozenset(block.stages[number].operators)
+    if placement.kind == "alone":
+        return lambda stage: stage == {operator}
+    if placement.kind == "fewer":
+        return lambda stage: {operator} < stage < now
+    assert placement.stage is not None
+    other = frozenset(block.stages[placement.stage].operators)
+    return lambda stage: bool(stage & other)
+
+
+def every(graph: ComputationGraph, seed: int, pruning: Pruning, operator: str) -> Iterator[tuple[Stages, float]]:
+    """Every schedule of the operator's block with its latency, by brute force."""
+    names = next(frozenset(part.operators) for part in partition(graph) if operator in part.operators)
+    cost = TableCost(seed)
+    for schedule in schedules_of(graph, names, pruning.r, pruning.s):
+        yield schedule[::-1], sum(map(cost.latency_us, schedule))
+
+
+def explained(
+    graph: ComputationGraph, schedule: Schedule, cost: PartlyKnown, pruning: Pruning, operator: str
+) -> tuple[Explanation, Block]:
+    found = explain(graph, schedule, operator, cost, strategy="concurrent", pruning=pruning)
+    block = next(block for block in schedule.blocks if block.index == found.block)
+    return found, block
+
+
+@settings(max_examples=60, deadline=None)
+@given(dags(6), st.integers(0, 10**6), st.sampled_from(PRUNINGS), st.sampled_from([0.0, 0.7, 1.0]), st.data())
+def test_every_placement_is_the_best_of_all_schedules_that_have_it(
+    graph: ComputationGraph, seed: int, pruning: Pruning, bound_factor: float, data: st.DataObject
+) -> None:
+    operator = data.draw(st.sampled_from([each.name for each in graph.operators]))
+    cost = PartlyKnown(seed, bound_factor)
+    schedule = search(graph, cost, strategy="concurrent", pruning=pruning).schedule
+    found, block = explained(graph, schedule, cost, pruning, operator)
+    schedules = list(every(graph, seed, pruning, operator))
+    assert found.present_us == min(latency for _, latency in schedules)
+    for placement in found.placements:
+        there = is_there(placement, block, found.stage, operator)
+        least = min((us for stages, us in schedules if there(holding(stages, operator))), default=math.inf)
+        assert placement.at_least_us == placement.at_most_us == least
+        assert placement.possible == math.isfinite(least)
+        if placement.possible:
+            stages = tuple(frozenset(stage.operators) for stage in placement.stages)
+            assert (stages, least) in schedules
+            assert there(holding(stages, operator))
+            assert sum(stage.predicted_us or 0.0 for stage in placement.stages) == least
+
+
+@settings(max_examples=60, deadline=None)
+@given(dags(6), st.integers(0, 10**6), st.sampled_from([0.0, 0.7, 1.0]), st.sampled_from([0.0, 0.3, 0.8]), st.data())
+def test_what_is_only_partly_known_is_held_between_two_bounds(
+    graph: ComputationGraph, seed: int, bound_factor: float, known_share: float, data: st.DataObject
+) -> None:
+    operator = data.draw(st.sampled_from([each.name for each in graph.operators]))
+    cost, pruning = PartlyKnown(seed, bound_factor, known_share), Pruning(2, 3)
+    schedule = greedy(graph)
+    found, block = explained(graph, schedule, cost, pruning, operator)
+    names = frozenset(name for stage in block.stages for name in stage.operators)
+    table = TableCost(seed)
+    schedules = [(way[::-1], sum(map(table.latency_us, way))) for way in schedules_of(graph, names, 2, 3)]
+    known = {stages: us for stages, us in schedules if all(cost_knows(cost, stage) for stage in stages)}
+    for placement in found.placements:
+        there = is_there(placement, block, found.stage, operator)
+        least = min((us for stages, us in schedules if there(holding(stages, operator))), default=math.inf)
+        most = min((us for stages, us in known.items() if there(holding(stages, operator))), default=math.inf)
+        assert placement.at_least_us <= least <= placement.at_most_us
+        assert placement.at_most_us == most
+
+
+def cost_knows(cost: PartlyKnown, names: frozenset[str]) -> bool:
+    from iosched.scheduler.schedule import Strategy
+
+    return cost.known_us(Stage(Strategy.CONCURRENT, tuple((name,) for name in sorted(names)))) is not None
+
+
+def test_the_placements_cover_every_other_stage_that_the_operator_could_be_in() -> None:
+    graph = graph_of(5, [])
+    schedule = greedy(graph)  # all five in one stage
+    found = explain(graph, schedule, "2", PartlyKnown(1, 0.5), strategy="concurrent", pruning=NO_PRUNING)
+    assert [placement.kind for placement in found.placements] == ["alone", "fewer"]
+    found = explain(graph, sequential(graph), "2", PartlyKnown(1, 0.5), strategy="concurrent", pruning=NO_PRUNING)
+    assert [(placement.kind, placement.stage) for placement in found.placements] == [
+        ("with_stage", 0), ("with_stage", 1), ("with_stage", 3), ("with_stage", 4),
+    ]  # fmt: skip
+
+
+def test_fewer_stages_are_asked_for_than_there_are() -> None:
+    graph = graph_of(8, [(0, 4), (1, 5), (2, 6), (3, 7)])
+    cost = PartlyKnown(3, 1.0)
+    explain(graph, greedy(graph), "5", cost, strategy="concurrent", pruning=NO_PRUNING)
+    everything = search(graph, TableCost(3), strategy="concurrent", pruning=NO_PRUNING, exhaustive=True).stages
+    assert len(cost.asked) < everything / 2
+
+
+def test_a_block_that_is_too_wide_is_weighed_around_the_operators_stage() -> None:
+    graph = graph_of(12, [])
+    found = explain(graph, sequential(graph), "6", PartlyKnown(1, 0.5), strategy="concurrent", max_states=64)
+    assert found.last_stage - found.first_stage + 1 == 6
+    assert found.first_stage <= found.stage <= found.last_stage
+    assert all(found.first_stage <= (placement.stage or 6) <= found.last_stage for placement in found.placements)
+    with pytest.raises(UsageError, match="too wide"):
+        explain(graph, greedy(graph), "6", PartlyKnown(1, 0.5), strategy="concurrent", max_states=64)
+
+
+def test_an_operator_that_is_not_scheduled_is_refused() -> None:
+    graph = graph_of(2, [])
+    with pytest.raises(UsageError, match="no operator '9'"):
+        explain(graph, greedy(graph), "9", PartlyKnown(1, 0.5))
