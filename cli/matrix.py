@@ -1,0 +1,268 @@
+"""`iosched matrix`: schedules for several devices and batch sizes, each costed on all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from iosched.cli.options import (
+    input_shape_option,
+    json_option,
+    model_argument,
+    profile_db_option,
+    pruning_of,
+    pruning_options,
+    shapes_of,
+    verbosity_options,
+)
+from iosched.cli.output import Destination, check_destinations, emit_json, note, write
+from iosched.models.errors import UsageError
+
+if TYPE_CHECKING:
+    from iosched.models.model import Model
+    from iosched.profiler.matrix import MatrixResult
+
+PRECISIONS = ("fp32", "tf32", "fp16")
+STRATEGIES = ("both", "concurrent", "merge")
+
+_COST_TEXT = {
+    "analytic": "computed by the analytic model, not measured",
+    "measured": "measured",
+    "mixed": "on GPUs computed by the analytic model, not measured; on the CPU measured",
+}
+
+
+def _words(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """The words of a list, separated by commas or given one by one, each once."""
+    del ctx, param
+    return tuple(dict.fromkeys(word.strip() for value in values for word in value.split(",") if word.strip()))
+
+
+def _sizes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[int, ...]:
+    words = _words(ctx, param, values)
+    for word in words:
+        if not (word.isdecimal() and word.isascii() and len(word) < 10 and int(word) > 0):
+            raise click.BadParameter(f"{word!r} is no batch size: give whole numbers from 1, as 1,16,64.")
+    return tuple(dict.fromkeys(map(int, words)))
+
+
+@click.command(name="matrix", short_help="Schedule MODEL for several devices and batch sizes, and compare.")
+@model_argument
+@click.option(
+    "--devices",
+    "--device",
+    "devices",
+    multiple=True,
+    required=True,
+    callback=_words,
+    metavar="D,…",
+    help="What to schedule for: names of GPUs ('v100,k80,h100', see 'iosched devices') and 'cpu'. "
+    "Separated by commas, or repeated.",
+)
+@click.option(
+    "--batch-sizes",
+    "--batch-size",
+    "batch_sizes",
+    multiple=True,
+    callback=_sizes,
+    metavar="N,…",
+    help="Batch sizes to schedule for, on every device. Default: the model's own.",
+)
+@input_shape_option
+@click.option(
+    "--precision",
+    type=click.Choice(PRECISIONS),
+    default="fp32",
+    show_default=True,
+    help="What GPUs compute in.",
+)
+@click.option(
+    "--strategy",
+    type=click.Choice(STRATEGIES),
+    default="both",
+    show_default=True,
+    help="'concurrent': groups side by side; 'merge': convolutions stacked into one; 'both': the better of the two for "
+    "each stage.",
+)
+@pruning_options
+@click.option(
+    "--threads",
+    type=click.IntRange(min=1, max=1024),
+    metavar="N",
+    help="CPU threads to use. Default: one for each core that this process may use.",
+)
+@profile_db_option
+@click.option("--plot", metavar="F.svg", help="Write the table as a heat map in SVG; '-' is stdout.")
+@json_option
+@verbosity_options
+def command(
+    model: str,
+    devices: tuple[str, ...],
+    batch_sizes: tuple[int, ...],
+    input_shapes: tuple[tuple[str, tuple[int, ...]], ...],
+    r: int,
+    s: int,
+    no_pruning: bool,
+    plot: str | None,
+    as_json: bool,
+    **settings: Any,
+) -> None:
+    """Find a schedule of MODEL for each device at each batch size, and cost every schedule on all of them.
+
+    A row is where a schedule is executed, a column what it was optimized for. The diagonal, marked *, is what a
+    schedule of one's own takes; behind the others stands how much more time they take there.
+    GPUs are those of the analytic model, and nothing is measured on them; 'cpu' is measured.
+
+    \b
+    Examples:
+      iosched matrix zoo:inception_v3 --devices v100,k80
+      iosched matrix zoo:inception_v3 --devices v100 --batch-sizes 1,32,128 --plot batches.svg
+    """
+    from iosched.cli.source import input_file
+
+    if not devices:
+        raise UsageError("--devices names no device: give names of GPUs, or cpu")
+    destination = None if plot is None else Destination.parse("--plot", plot)
+    check_destinations([destination], inputs=[input_file(model)], as_json=as_json)
+    first = _first(model, batch_sizes, shapes_of(input_shapes))
+    pruning = pruning_of(r, s, no_pruning)
+    result = _matrix(first, batch_sizes, shapes_of(input_shapes), devices, pruning, settings)
+    if as_json:
+        emit_json(as_object(first.name, result, pruning, settings))
+    elif destination is None or destination.path is not None:
+        _print(first.name, result)
+    _remark(result)
+    if destination is not None:
+        from iosched.cli.matrix_chart import draw_matrix
+
+        write(
+            destination,
+            draw_matrix(_title(first.name, result), _cost_text(result), labels(result), result.latency_us).encode(),
+        )
+
+
+def _first(model: str, batch_sizes: tuple[int, ...], shapes: dict[str, tuple[int, ...]]) -> Model:
+    from iosched.cli.source import read_model
+
+    return read_model(model, batch_size=batch_sizes[0] if batch_sizes else None, input_shapes=shapes)
+
+
+def _batches(
+    first: Model, batch_sizes: tuple[int, ...], shapes: dict[str, tuple[int, ...]]
+) -> Iterator[tuple[int, Model]]:
+    """The model at each batch size, read again from where the first one came from, one at a time."""
+    from iosched.cli.bench import batch_size_of
+    from iosched.models.load import load_model
+
+    yield batch_sizes[0] if batch_sizes else batch_size_of(first), first
+    for batch_size in batch_sizes[1:]:
+        loaded = load_model(first.original, name=first.name, batch_size=batch_size, input_shapes=shapes or None)
+        yield batch_size, loaded
+
+
+def _matrix(
+    first: Model,
+    batch_sizes: tuple[int, ...],
+    shapes: dict[str, tuple[int, ...]],
+    devices: tuple[str, ...],
+    pruning: tuple[int | None, int | None],
+    settings: dict[str, Any],
+) -> MatrixResult:
+    from iosched.cli.progress import progress_bar
+    from iosched.profiler.matrix import CPU, MatrixSettings, matrix
+
+    if CPU in devices and len(batch_sizes) > 1:
+        note("cpu is measured, at each batch size anew: this takes minutes, and more the larger the batch is.")
+    r, s = pruning
+    wanted = MatrixSettings(devices, r=r, s=s, **settings)
+    with progress_bar() as observer:
+        return matrix(_batches(first, batch_sizes, shapes), wanted, observer.progress)
+
+
+def labels(result: MatrixResult) -> list[str]:
+    """Targets by what tells them apart."""
+    one_device = len({target.device for target in result.targets}) == 1
+    one_batch = len({target.batch_size for target in result.targets}) == 1
+    if one_batch:
+        return [target.device for target in result.targets]
+    return [
+        f"batch {target.batch_size}" if one_device else f"{target.device} x{target.batch_size}"
+        for target in result.targets
+    ]
+
+
+def as_object(
+    model: str, result: MatrixResult, pruning: tuple[int | None, int | None], settings: dict[str, Any]
+) -> dict[str, Any]:
+    """`matrix --json`: keys that scripts rely on."""
+    targets = [
+        {
+            "device": target.device,
+            "name": target.name,
+            "batch_size": target.batch_size,
+            "cost": target.cost,
+            "optimal": target.optimal,
+            "taken_from": target.taken_from,
+            "sequential_us": target.sequential_us,
+        }
+        for target in result.targets
+    ]
+    places = range(len(targets))
+    r, s = pruning
+    return {
+        "model": model,
+        "cost": result.cost,
+        "precision": settings["precision"],
+        "strategy": settings["strategy"],
+        "pruning": {"r": r, "s": s},
+        "targets": targets,
+        "latency_us": result.latency_us,
+        "slowdown": [[result.slowdown(executed, optimized) for optimized in places] for executed in places],
+    }
+
+
+def _title(model: str, result: MatrixResult) -> str:
+    devices = dict.fromkeys(target.name for target in result.targets)
+    sizes = {target.batch_size for target in result.targets}
+    where = ", ".join(devices) if len(devices) == 1 else f"{len(devices)} devices"
+    batch = f", batch {sizes.pop()}" if len(sizes) == 1 else ""
+    return f"{model} on {where}{batch}"
+
+
+def _cost_text(result: MatrixResult) -> str:
+    return f"latency, {_COST_TEXT[result.cost]}"
+
+
+def _print(model: str, result: MatrixResult) -> None:
+    from iosched.cli.tables import milliseconds, print_columns
+
+    names = labels(result)
+    rows = [
+        [name, *(_cell(result, row, column) for column in range(len(names))), milliseconds(target.sequential_us)]
+        for row, (name, target) in enumerate(zip(names, result.targets, strict=True))
+    ]
+    headers = ["executed on", *(f"for {name}" for name in names), "sequential"]
+    print_columns(headers, rows, title=f"{_title(model, result)}: {_cost_text(result)}")
+
+
+def _cell(result: MatrixResult, executed: int, optimized: int) -> str:
+    from iosched.cli.tables import milliseconds
+
+    text = milliseconds(result.latency_us[executed][optimized])
+    if executed == optimized:
+        return f"{text} *"
+    return f"{text} {100 * (result.slowdown(executed, optimized) - 1):+.1f}%"
+
+
+def _remark(result: MatrixResult) -> None:
+    names = labels(result)
+    for name, target in zip(names, result.targets, strict=True):
+        if target.taken_from is not None:
+            note(
+                f"The search for {name} ended unproven, and the schedule for {names[target.taken_from]} is faster"
+                " there: it stands for both."
+            )
+        elif not target.optimal:
+            note(f"The schedule for {name} is the best found, not proven optimal.")

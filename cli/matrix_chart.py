@@ -1,0 +1,69 @@
+"""A heat map of latencies, targets against targets, as SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from iosched.cli.svg import GREY, INK, picture, text
+from iosched.cli.tables import milliseconds
+
+_TOP = 126
+_HEIGHT = 52
+_MARGIN = 24
+_CHAR = 7.6  # advance of a character of the labels
+_DARKEST = 0.5  # this much slower is as dark as it gets
+_HOW_TO_READ = "rows: executed on; columns: optimized for; framed: its own schedule; darker: slower than that"
+
+
+def draw_matrix(title: str, subtitle: str, labels: Sequence[str], latency_us: Sequence[Sequence[float]]) -> str:
+    """Cells with their latency, and how much slower than the schedule of that row's own target.
+
+    Args:
+        title: headline.
+        subtitle: where the latencies come from.
+        labels: a name for each target.
+        latency_us: `latency_us[executed on][optimized for]` in microseconds.
+    """
+    longest = max(map(len, (*labels, "executed on")))
+    left = _MARGIN + longest * _CHAR + 14
+    width = max(104.0, longest * _CHAR + 12)
+    right = left + width * len(labels)
+    total = max(right, _MARGIN + _CHAR * max(len(title) * 1.3, len(subtitle), len(_HOW_TO_READ) * 0.95)) + _MARGIN
+    height = _TOP + _HEIGHT * len(labels) + 44
+    parts = [
+        text(_MARGIN, 36, title, size=16, weight="600"),
+        text(_MARGIN, 57, subtitle, fill=GREY),
+        text(left + width * len(labels) / 2, _TOP - 38, "optimized for", fill=GREY, anchor="middle"),
+        text(left - 12, _TOP - 12, "executed on", fill=GREY, anchor="end"),
+    ]
+    for index, label in enumerate(labels):
+        parts.append(text(left + width * (index + 0.5), _TOP - 12, label, anchor="middle"))
+        parts.append(text(left - 12, _TOP + _HEIGHT * index + 31, label, anchor="end"))
+    for row, latencies in enumerate(latency_us):
+        parts += _row(row, latencies, left, width)
+    parts.append(text(_MARGIN, height - 16, _HOW_TO_READ, size=12, fill=GREY))
+    return picture(total, height, parts)
+
+
+def _row(row: int, latencies: Sequence[float], left: float, width: float) -> Iterator[str]:
+    own, y = latencies[row], _TOP + _HEIGHT * row
+    for column, latency in enumerate(latencies):
+        slower = latency / own - 1 if own > 0 else 0.0
+        x, middle = left + width * column, left + width * (column + 0.5)
+        dark = min(slower / _DARKEST, 1.0)
+        frame = f' stroke="{INK}" stroke-width="2"' if row == column else ""
+        ink = "#ffffff" if dark > 0.55 else INK
+        yield (
+            f'<rect x="{x + 2:.1f}" y="{y + 2}" width="{width - 4:.1f}" height="{_HEIGHT - 4}" rx="4" '
+            f'fill="{_colour(dark)}"{frame}/>'
+        )
+        yield text(middle, y + (31 if row == column else 23), milliseconds(latency), fill=ink, anchor="middle")
+        if row != column:
+            yield text(middle, y + 40, f"{100 * slower:+.1f}%", size=12, fill=ink, anchor="middle")
+
+
+def _colour(dark: float) -> str:
+    """From nearly white to deep orange, the square root of the way, so that a few percent can be seen."""
+    share = max(dark, 0.0) ** 0.5
+    light, deep = (0xF4, 0xF6, 0xF8), (0xB8, 0x48, 0x14)
+    return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in zip(light, deep, strict=True))

@@ -1,0 +1,32 @@
+"""The frame and the text of charts in SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from xml.sax.saxutils import escape
+
+from iosched.cli.errors import printable
+
+INK = "#1d242d"
+GREY = "#5a6472"
+_FONTS = "system-ui, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
+
+
+def picture(width: float, height: float, parts: Iterable[str]) -> str:
+    """An SVG file on white that stands alone."""
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
+        f'viewBox="0 0 {width:.0f} {height:.0f}" font-family="{_FONTS}">'
+    )
+    ground = f'<rect width="{width:.0f}" height="{height:.0f}" rx="10" fill="#ffffff"/>'
+    return "\n".join([head, ground, *parts, "</svg>", ""])
+
+
+def text(
+    x: float, y: float, words: str, *, size: int = 13, fill: str = INK, weight: str = "400", anchor: str = "start"
+) -> str:
+    """Words at a place, escaped; `anchor` is "start", "middle" or "end"."""
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" font-weight="{weight}" fill="{fill}" '
+        f'text-anchor="{anchor}">{escape(printable(words))}</text>'
+    )

@@ -1,0 +1,233 @@
+"""Schedules of one model for several targets, each costed on every target (Ding's thesis, table 4.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+
+from iosched.models.errors import UsageError
+from iosched.models.graph import ComputationGraph
+from iosched.models.model import Model
+from iosched.profiler.analytic import AnalyticCost, Precision
+from iosched.profiler.candidates import expand
+from iosched.profiler.costing import analytic_latency_us, measured_latency_us
+from iosched.profiler.cpu_cost import StageCost, cpu_name
+from iosched.profiler.database import ProfileDatabase, default_path
+from iosched.profiler.gpus import GpuSpec
+from iosched.profiler.optimize import BOUND_SLACK, MEASUREMENTS_PER_BLOCK, TOLERANCE
+from iosched.profiler.target import planned_gpu
+from iosched.runtime.cpu.backend import CpuBackend
+from iosched.scheduler.baselines import sequential
+from iosched.scheduler.schedule import Schedule
+from iosched.scheduler.search import Pruning, SearchStrategy, search
+
+Progress = Callable[[int, int | None, str], None]
+"""Told how many steps are done, of how many (None: not known), and what is next."""
+
+CPU = "cpu"
+
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class MatrixSettings:
+    """What to schedule for.
+
+    Attributes:
+        devices: as `--device` takes them; each is a target at every batch size.
+        precision: what GPUs compute in.
+        strategy: "concurrent", "merge" or "both".
+        r: most operators in a group, None for any number.
+        s: most groups in a stage, None for any number.
+        threads: cores that the CPU uses; all by default.
+        profile_db: the database of CPU measurements; the user's own by default.
+    """
+
+    devices: tuple[str, ...]
+    precision: Precision = "fp32"
+    strategy: SearchStrategy = "both"
+    r: int | None = 3
+    s: int | None = 8
+    threads: int | None = None
+    profile_db: Path | None = None
+
+
+@dataclass(frozen=True)
+class MatrixTarget:
+    """A device at a batch size, and the schedule for it.
+
+    Attributes:
+        device: key of the device ("v100", "cpu").
+        name: the device's own name.
+        batch_size: of the model's inputs.
+        cost: "analytic", or "measured" on the CPU.
+        schedule: the best one for this target, in terms of the model's operators.
+        optimal: whether that is proven under this cost.
+        sequential_us: latency of one operator after another on this target.
+        taken_from: the target whose schedule is faster here than what the search for this one ended with, and is
+            therefore its schedule too; None where the search's own is the best, as it always is where it is proven.
+    """
+
+    device: str
+    name: str
+    batch_size: int
+    cost: str
+    schedule: Schedule
+    optimal: bool
+    sequential_us: float
+    taken_from: int | None = None
+
+
+@dataclass(frozen=True)
+class MatrixResult:
+    """Targets, and `latency_us[executed on][optimized for]` over them in microseconds."""
+
+    targets: tuple[MatrixTarget, ...]
+    latency_us: tuple[tuple[float, ...], ...]
+
+    @property
+    def cost(self) -> str:
+        """ "analytic" or "measured" where all rows are, else "mixed"."""
+        costs = {target.cost for target in self.targets}
+        return costs.pop() if len(costs) == 1 else "mixed"
+
+    def slowdown(self, executed: int, optimized: int) -> float:
+        """Latency on target `executed` over that of its own schedule; 1 on the diagonal."""
+        own = self.latency_us[executed][executed]
+        return self.latency_us[executed][optimized] / own if own > 0 else 1.0
+
+
+def matrix(
+    batches: Iterable[tuple[int, Model]], settings: MatrixSettings, progress: Progress = lambda *_: None
+) -> MatrixResult:
+    """Schedules for every device at every batch size, and costs each schedule on every target.
+
+    Targets stand by device, then by batch size. No schedule loses to another on its own target: where a search ends
+    unproven and the schedule of another target is faster, that one is taken (`MatrixTarget.taken_from`).
+
+    Args:
+        batches: batch sizes with the model bound to each; asked for one after another.
+        settings: devices and how to search.
+        progress: told about every target.
+
+    Raises:
+        UsageError: there is no such device, or the model's operators depend on its batch size.
+        DeviceError: a device is not here and cannot be modelled.
+    """
+    with ExitStack() as open_things:
+        places = list(_places(batches, settings, open_things))
+        found = []
+        for index, place in enumerate(places):
+            progress(index, len(places), f"{place.device}, batch size {place.batch_size}")
+            found.append(place.search())
+        progress(len(places), len(places), "every schedule on every target")
+        costs = [[place.latency_us(schedule) for schedule in found] for place in places]
+        sequential_us = [place.latency_us(sequential(place.graph)) for place in places]
+    sources = [_fastest(row, own) for own, row in enumerate(costs)]
+    targets = tuple(
+        MatrixTarget(
+            place.device,
+            place.name,
+            place.batch_size,
+            place.cost,
+            found[sources[own]],
+            found[own].optimal and sources[own] == own,
+            sequential_us[own],
+            None if sources[own] == own else sources[own],
+        )
+        for own, place in enumerate(places)
+    )
+    return MatrixResult(targets, tuple(tuple(row[source] for source in sources) for row in costs))
+
+
+def _fastest(row: Sequence[float], own: int) -> int:
+    """The fastest schedule of a row; its own where none is faster beyond rounding."""
+    best = min(range(len(row)), key=row.__getitem__)
+    return best if row[best] < row[own] * (1 - _ROUNDING) else own
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A device at a batch size, with the search for it and its latency of a schedule, both in terms of operators."""
+
+    device: str
+    name: str
+    batch_size: int
+    cost: str
+    graph: ComputationGraph
+    search: Callable[[], Schedule]
+    latency_us: Callable[[Schedule], float]
+
+
+def _places(batches: Iterable[tuple[int, Model]], settings: MatrixSettings, open_things: ExitStack) -> Iterator[_Place]:
+    """All targets, by device and then by batch size."""
+    gpus = {gpu.key if gpu else CPU: gpu for gpu in map(planned_gpu, settings.devices)}
+    cpu = _Cpu(settings, open_things)
+    found: dict[str, list[_Place]] = {key: [] for key in gpus}
+    first: ComputationGraph | None = None
+    for batch_size, model in batches:
+        first = model.graph if first is None else first
+        _check_same_operators(first, model.graph, batch_size)
+        for key, gpu in gpus.items():
+            place = _gpu_place(gpu, batch_size, model, settings) if gpu else cpu.place(batch_size, model)
+            found[key].append(place)
+    for places in found.values():
+        yield from places
+
+
+def _check_same_operators(first: ComputationGraph, graph: ComputationGraph, batch_size: int) -> None:
+    if set(first.by_name) != set(graph.by_name):
+        raise UsageError(
+            f"at batch size {batch_size} the model has other operators than at the first one, so that their schedules"
+            " cannot change places: ask for one batch size at a time"
+        )
+
+
+def _gpu_place(gpu: GpuSpec, batch_size: int, model: Model, settings: MatrixSettings) -> _Place:
+    cost = AnalyticCost(model.graph, gpu, settings.precision)
+
+    def found() -> Schedule:
+        pruning = Pruning(settings.r, settings.s)
+        return search(model.graph, cost, strategy=settings.strategy, pruning=pruning).schedule
+
+    latency_us = partial(analytic_latency_us, cost)
+    return _Place(gpu.key, gpu.name, batch_size, "analytic", model.graph, found, latency_us)
+
+
+@dataclass(eq=False)
+class _Cpu:
+    """This machine's CPU: all batch sizes share its worker threads and one database, opened when first needed."""
+
+    settings: MatrixSettings
+    open_things: ExitStack
+    first: CpuBackend | None = None
+
+    def place(self, batch_size: int, model: Model) -> _Place:
+        backend = self.open_things.enter_context(CpuBackend(model, lanes=self.settings.threads, beside=self.first))
+        self.first = self.first or backend
+        if not backend.is_supported():
+            raise UsageError("this model's inputs have no fixed size, so there is no schedule to measure")
+        cost = StageCost(backend, self._database)
+        search_here = partial(self._search, backend, cost)
+        return _Place(
+            CPU, cpu_name(), batch_size, "measured", model.graph, search_here, partial(measured_latency_us, cost)
+        )
+
+    @cached_property
+    def _database(self) -> ProfileDatabase:
+        return self.open_things.enter_context(ProfileDatabase(self.settings.profile_db or default_path()))
+
+    def _search(self, backend: CpuBackend, cost: StageCost) -> Schedule:
+        found = search(
+            backend.graph,
+            cost,
+            strategy=self.settings.strategy,
+            pruning=Pruning(self.settings.r, self.settings.s),
+            bound_slack=BOUND_SLACK,
+            tolerance=TOLERANCE,
+            max_measurements_per_block=MEASUREMENTS_PER_BLOCK,
+        )
+        return expand(backend.coarse, found.schedule)

@@ -1,0 +1,119 @@
+"""`iosched matrix`: the table, JSON, the heat map, and that what is modelled is marked as such."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import onnx
+import pytest
+from small_models import branches
+
+from iosched.cli.matrix import labels
+from iosched.cli.matrix_chart import draw_matrix
+from iosched.profiler.matrix import MatrixResult, MatrixTarget
+from iosched.scheduler.schedule import Schedule
+
+TARGET_KEYS = {"device", "name", "batch_size", "cost", "optimal", "taken_from", "sequential_us"}
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def texts(svg: str) -> list[str]:
+    return [element.text or "" for element in ET.fromstring(svg).iter(f"{SVG}text")]
+
+
+def test_json_has_the_keys_that_scripts_rely_on(invoke, workdir: Path) -> None:
+    onnx.save(branches(batch="n"), workdir / "dynamic.onnx")
+    result = invoke("matrix", "dynamic.onnx", "--devices", "v100,k80", "--batch-sizes", "1,16", "-r", 2, "--json")
+    found = json.loads(result.stdout)
+    assert set(found) == {
+        "model", "cost", "precision", "strategy", "pruning", "targets", "latency_us", "slowdown",
+    }  # fmt: skip
+    assert (found["model"], found["cost"], found["precision"]) == ("dynamic", "analytic", "fp32")
+    assert (found["strategy"], found["pruning"]) == ("both", {"r": 2, "s": 8})
+    assert all(set(target) == TARGET_KEYS for target in found["targets"])
+    assert [(t["device"], t["batch_size"]) for t in found["targets"]] == [
+        ("v100", 1), ("v100", 16), ("k80", 1), ("k80", 16),
+    ]  # fmt: skip
+    assert [row[index] for index, row in enumerate(found["slowdown"])] == [1.0] * 4
+    assert found["slowdown"][2][0] == found["latency_us"][2][0] / found["latency_us"][2][2]
+
+
+def test_the_table_has_a_row_and_a_column_for_each_target(invoke, model: Path) -> None:
+    result = invoke("matrix", model, "--device", "v100", "--device", "k80")
+    lines = result.stdout.splitlines()
+    assert lines[0] == "branches on 2 devices, batch 1: latency, computed by the analytic model, not measured"
+    assert lines[1].split() == ["executed", "on", "for", "v100", "for", "k80", "sequential"]
+    assert [line.split()[0] for line in lines[2:]] == ["v100", "k80"]
+    assert [line.count("*") for line in lines[2:]] == [1, 1]
+    assert all("%" in line for line in lines[2:])
+
+
+def test_targets_are_called_by_what_tells_them_apart(invoke, workdir: Path) -> None:
+    onnx.save(branches(batch="n"), workdir / "dynamic.onnx")
+    lines = invoke("matrix", "dynamic.onnx", "--devices", "v100", "--batch-sizes", "1", "--batch-sizes", "4,1").stdout
+    headers = [word.strip() for word in lines.splitlines()[1].split("for ")]
+    assert headers == ["executed on", "batch 1", "batch 4  sequential"]
+    assert "Tesla V100" in lines.splitlines()[0]
+    both = invoke("matrix", "dynamic.onnx", "--devices", "v100,k80", "--batch-sizes", "1,4").stdout
+    assert "k80 x4" in both
+
+
+def test_a_model_from_a_pipe_is_read_once_for_all_batch_sizes(invoke) -> None:
+    data = branches(batch="n").SerializeToString()
+    result = invoke("matrix", "-", "--devices", "v100", "--batch-sizes", "1,2,8", "--json", stdin=data)
+    assert [target["batch_size"] for target in json.loads(result.stdout)["targets"]] == [1, 2, 8]
+
+
+def test_the_picture_says_that_nothing_was_measured(invoke, model: Path, workdir: Path) -> None:
+    result = invoke("matrix", model, "--devices", "v100,h100", "--plot", "m.svg")
+    assert result.exit_code == 0
+    found = texts((workdir / "m.svg").read_text())
+    assert "latency, computed by the analytic model, not measured" in found
+    assert found.count("v100") == found.count("h100") == 2
+    on_stdout = invoke("matrix", model, "--devices", "v100,h100", "--plot", "-").stdout
+    assert on_stdout == (workdir / "m.svg").read_text()
+
+
+def test_a_darker_cell_is_a_slower_one_and_the_own_schedule_is_framed() -> None:
+    svg = ET.fromstring(draw_matrix("t <&", "c", ["a", "b"], [[100.0, 101.0], [260.0, 200.0]]))
+    cells = list(svg.iter(f"{SVG}rect"))[1:]
+    assert [cell.get("stroke") is not None for cell in cells] == [True, False, False, True]
+    own, little, much, also_own = (int(str(cell.get("fill"))[5:], 16) for cell in cells)  # blue, which grows less
+    assert own == also_own > little > much
+    words = [element.text for element in svg.iter(f"{SVG}text")]
+    assert {"t <&", "100.0 µs", "+1.0%", "+30.0%"} <= set(words)
+
+
+def test_what_was_taken_from_another_target_is_said(invoke, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    targets = (
+        MatrixTarget("cpu", "Test CPU", 1, "measured", Schedule(()), False, 9.0, taken_from=1),
+        MatrixTarget("v100", "V100", 1, "analytic", Schedule(()), False, 9.0),
+    )
+    told = MatrixResult(targets, ((5.0, 5.0), (4.0, 4.0)))
+    monkeypatch.setattr("iosched.profiler.matrix.matrix", lambda *_: told)
+    result = invoke("matrix", model, "--devices", "cpu,v100")
+    assert "for cpu ended unproven" in result.stderr
+    assert "schedule for v100 is the best found, not proven optimal" in result.stderr
+    assert "on GPUs computed by the analytic model, not measured; on the CPU measured" in result.stdout
+    assert labels(told) == ["cpu", "v100"]
+
+
+def test_measuring_several_batch_sizes_is_announced(invoke, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    onnx.save(branches(batch="n"), workdir / "dynamic.onnx")
+    monkeypatch.setattr("iosched.profiler.matrix.matrix", lambda *_: MatrixResult((), ()))
+    words = ("matrix", "dynamic.onnx", "--devices", "cpu", "--batch-sizes")
+    assert "takes minutes" in invoke(*words, "1,2").stderr
+    assert invoke(*words, "1").stderr == ""
+
+
+def test_wrong_usage_is_refused_before_any_work(invoke, complains, model: Path) -> None:
+    complains(invoke("matrix", model), 2, "--devices")
+    complains(invoke("matrix", model, "--devices", ","), 2, "names no device")
+    complains(invoke("matrix", model, "--devices", "v100", "--batch-sizes", "1,x"), 2, "'x'")
+    complains(invoke("matrix", model, "--devices", "v100", "--batch-sizes", "0"), 2, "'0'")
+    complains(invoke("matrix", model, "--devices", "v1000"), 2, "v100")
+    complains(invoke("matrix", model, "--devices", "cuda"), 3, "no runtime")
+    complains(invoke("matrix", model, "--devices", "v100", "--plot", "-", "--json"), 2, "stdout")
+    complains(invoke("matrix", model, "--devices", "v100", "--no-pruning", "-r", 2), 2, "--no-pruning")
