@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iosched.models.graph import ComputationGraph
+from iosched.scheduler.forms import group_numbers
 from iosched.scheduler.lattice import Indices, Lattice, bits, components
-from iosched.scheduler.signature import group_form
 
 BlockKey = tuple[object, ...]
 
@@ -71,13 +71,7 @@ def _group_columns(
     """For the k-th group of each stage, the number of its canonical form; 0 where a stage has no k-th group."""
     rounds = list(components(lattice.stages, lattice.order))
     masks = np.unique(np.concatenate([groups for _, groups in rounds]))
-    numbers: dict[str, int] = {}
-    forms = []
-    for mask in masks.tolist():
-        group = tuple(operators[index] for index in bits(mask))
-        form = group_form(graph, group, lambda operator: labels[operator.name])
-        forms.append(numbers.setdefault(form, len(numbers) + 1))
-    number = np.array(forms, dtype=np.int32)
+    number = group_numbers(graph, operators, labels, masks)
     columns = []
     for where, groups in rounds:
         column = np.zeros(len(lattice.stages), dtype=np.int32)

@@ -1,0 +1,156 @@
+"""Which groups of a block are isomorphic, for hundreds of thousands of groups at once.
+
+Operators are coloured by their labels, and then again and again by what they read and what reads them (Weisfeiler and
+Leman, one-dimensional), all groups side by side, with 64-bit hashes for colours. Where no two operators of a group have
+one colour, the colours are a canonical form. Where some stay alike, one of them is set apart, and colouring goes on:
+operators that refinement cannot tell apart are nearly always images of each other, so that it does not matter which.
+Otherwise equal groups get two numbers; unequal ones never share one, but for a collision of hashes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iosched.models.graph import ComputationGraph
+from iosched.scheduler.lattice import Masks
+
+Colours = NDArray[np.uint64]
+
+_ROWS = 1 << 14  # groups that are coloured at once
+_READ, _WRITTEN, _APART, _ABSENT, _SECOND = (np.uint64(salt << 40) for salt in (1, 2, 3, 5, 7))
+
+
+def group_numbers(
+    graph: ComputationGraph, operators: Sequence[str], labels: Mapping[str, str], groups: Masks
+) -> NDArray[np.int32]:
+    """For each group, from 1 on, the number of its form: labels, edges, and which values are handed on; (G,).
+
+    Complexity: O(G * (operators + edges) * rounds), with few rounds; memory does not grow with G but for the result.
+    """
+    structure = _Structure.of(graph, operators, labels)
+    keys = np.zeros((len(groups), 2), dtype=np.uint64)
+    for start in range(0, len(groups), _ROWS):
+        keys[start : start + _ROWS] = structure.keys(groups[start : start + _ROWS])
+    rows = keys.view(np.dtype((np.void, 16))).ravel()
+    numbers: NDArray[np.int32] = (np.unique(rows, return_inverse=True)[1] + 1).astype(np.int32)
+    return numbers
+
+
+@dataclass(frozen=True)
+class _Structure:
+    """The block's operators and edges, once for each input that another operator of the block writes."""
+
+    label: Colours  # (n,)
+    sources: NDArray[np.int64]  # (E,)
+    targets: NDArray[np.int64]  # (E,)
+    place: Colours  # (E,) which input of the target it is, and which output of the source
+    outputs: tuple[tuple[int, int | None], ...]  # operator, and the mask of its readers; None where others read it too
+
+    @classmethod
+    def of(cls, graph: ComputationGraph, operators: Sequence[str], labels: Mapping[str, str]) -> _Structure:
+        position = {name: index for index, name in enumerate(operators)}
+        edges = []
+        for name in operators:
+            for place, tensor in enumerate(graph.by_name[name].inputs):
+                source = graph.producer.get(tensor)
+                if source is not None and source in position:
+                    output = graph.by_name[source].outputs.index(tensor)
+                    edges.append((position[source], position[name], (place << 16) + output))
+        columns = np.array(edges, dtype=np.int64).reshape(-1, 3)
+        return cls(
+            np.array([_hash_of(f"{len(graph.by_name[name].inputs)} {labels[name]}") for name in operators], np.uint64),
+            columns[:, 0],
+            columns[:, 1],
+            columns[:, 2].astype(np.uint64),
+            tuple((position[name], mask) for name in operators for mask in _reader_masks(graph, name, position)),
+        )
+
+    def keys(self, groups: Masks) -> Colours:
+        """(G,) -> (G, 2): equal for groups of one form."""
+        found = np.zeros((len(groups), 2), dtype=np.uint64)
+        alive = np.arange(len(groups))
+        bit = np.uint64(1) << np.arange(len(self.label), dtype=np.uint64)
+        inside = (groups[:, None] & bit) != 0
+        colours = np.where(inside, self._first_colours(groups), _mixed(_ABSENT + bit))
+        alike = _n_alike(np.sort(colours, axis=1))
+        while len(alive):
+            refined = np.where(inside, self._refined(colours, inside), colours)
+            ordered = np.sort(refined, axis=1)
+            # Colours that were all different have now been told of all edges.
+            done, now = alike == 0, _n_alike(ordered)
+            found[alive[done]] = _key(refined[done], inside[done])
+            stuck = np.flatnonzero((now == alike) & ~done)
+            _set_one_apart(refined, ordered, stuck)
+            now[stuck] = _n_alike(np.sort(refined[stuck], axis=1))
+            alive, inside, colours, alike = alive[~done], inside[~done], refined[~done], now[~done]
+        return found
+
+    def _first_colours(self, groups: Masks) -> Colours:
+        colours = np.repeat(self.label[None, :], len(groups), axis=0)
+        for number, (operator, readers) in enumerate(self.outputs):
+            handed_on = np.ones(len(groups), dtype=np.bool_)
+            if readers is not None:
+                handed_on = (np.uint64(readers) & ~groups) != 0
+            first = next(index for index, (other, _) in enumerate(self.outputs) if other == operator)
+            colours[handed_on, operator] += _mixed(np.array([_SECOND + np.uint64(number - first)]))[0]
+        return _mixed(colours)
+
+    def _refined(self, colours: Colours, inside: NDArray[np.bool_]) -> Colours:
+        """What each operator reads goes by the place where it reads it; what reads it has no order."""
+        sums = colours * np.uint64(3)
+        for here, there, salt in ((self.targets, self.sources, _READ), (self.sources, self.targets, _WRITTEN)):
+            told = np.where(inside[:, there], _mixed(colours[:, there] + _mixed(self.place + salt)), np.uint64(0))
+            order = np.argsort(here, kind="stable")
+            receivers, starts = np.unique(here[order], return_index=True)
+            if len(starts):
+                sums[:, receivers] += np.add.reduceat(told[:, order], starts, axis=1)
+        return _mixed(sums)
+
+
+def _reader_masks(graph: ComputationGraph, name: str, position: Mapping[str, int]) -> list[int | None]:
+    """For each output of the operator the operators of the block that read it; None where it leaves the block."""
+    found: list[int | None] = []
+    for tensor in graph.by_name[name].outputs:
+        readers = [other for other in graph.successors[name] if tensor in graph.by_name[other].inputs]
+        leaves = tensor in graph.outputs or any(other not in position for other in readers)
+        found.append(None if leaves else sum(1 << position[other] for other in readers))
+    return found
+
+
+def _set_one_apart(colours: Colours, ordered: Colours, rows: NDArray[np.int64]) -> None:
+    """Of the least colour that several operators have, one operator gets another colour; in place."""
+    if not len(rows):
+        return
+    twice = ordered[rows, 1:] == ordered[rows, :-1]
+    least = ordered[rows, np.argmax(twice, axis=1)]
+    column = np.argmax(colours[rows] == least[:, None], axis=1)
+    colours[rows, column] = _mixed(least + _APART)
+
+
+def _n_alike(ordered: Colours) -> NDArray[np.int64]:
+    found: NDArray[np.int64] = (ordered[:, 1:] == ordered[:, :-1]).sum(axis=1)
+    return found
+
+
+def _key(colours: Colours, inside: NDArray[np.bool_]) -> Colours:
+    once = np.where(inside, _mixed(colours), np.uint64(0)).sum(axis=1, dtype=np.uint64)
+    again = np.where(inside, _mixed(colours + _SECOND), np.uint64(0)).sum(axis=1, dtype=np.uint64)
+    return np.stack([once, again], axis=1)
+
+
+def _mixed(values: Colours) -> Colours:
+    """Every bit of the result depends on every bit of the value (Steele, Lea and Flood, OOPSLA 2014, splitmix64)."""
+    x = values + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: Colours = x ^ (x >> np.uint64(31))
+    return mixed
+
+
+def _hash_of(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
