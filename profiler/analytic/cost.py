@@ -16,16 +16,21 @@ from iosched.scheduler.signature import default_label
 class AnalyticCost:
     """Latencies of stages of `graph` on `gpu` by the analytic model: deterministic, and the same in every process.
 
-    It is a `CostModel` with `OperatorBounds` and `OperatorKeys`. Of a concurrent stage it says
+    It is a `CostModel` with `OperatorKeys`. Of a stage of several groups it says
 
-        fork + max(busy of all groups, path of the longest + interference * (busy of the others + spill))
+        forks + max(busy of all groups, issue of all kernels, path of g + interference * (busy of the others + spill))
 
-    where a group's path is the sum of its operators' latencies alone, busy is what it would take if it used the
-    whole GPU throughout, and spill is what the groups lose when they no longer fit into the L2 together.
-    Both bounds follow: nothing is less than any group's path, or than busy of all groups together.
+    for the group g that makes it longest. A group's path is the sum of its operators' latencies alone, busy is what it
+    takes if it uses the whole GPU throughout, and spill is what the groups lose when they do not fit into the L2
+    together. Bounds leave out the spill, so no stage undercuts its bound.
+
+    Args:
+        graph: the model, at the batch size of its bound shapes.
+        gpu: a GPU of the table, see `gpus.gpu_named`.
+        precision: "tf32" and "fp16" use tensor cores for matrix products where the GPU has them, and "fp16" stores
+            float32 values in half as many bytes.
+        calibration: constants of the model.
     """
-
-    lanes = 1  # `operator_work_us` is work of the whole GPU
 
     def __init__(
         self,
@@ -38,10 +43,12 @@ class AnalyticCost:
         self.graph = graph
         self.gpu = gpu
         self.precision = precision
-        self._device = Device(gpu, precision, calibration)
+        wide = any(spec.dtype == "float32" for spec in (*graph.inputs, *graph.tensors))
+        self._device = Device(gpu, precision, calibration, halved=precision == "fp16" and wide)
         label = default_label(graph)
         self._labels = {operator.name: label(operator) for operator in graph.operators}
         self._work = _work(graph, self._device, self._labels)
+        self._groups: dict[tuple[str, ...], Work] = {}
 
     def stage_latency_us(self, stage: Stage) -> float:
         """Latency of `stage`; O(operators)."""
@@ -51,22 +58,14 @@ class AnalyticCost:
         groups = [self._group(group) for group in stage.groups]
         if len(groups) == 1:
             return groups[0].path_us
-        return self._concurrent_us(groups)
+        return self._concurrent_us(groups, self._spilling(groups))
 
     def lower_bound_us(self, stage: Stage) -> float:
         """Of a concurrent stage the longest of its groups, or all of its work; of a merged one a launch."""
         if stage.strategy is Strategy.MERGE and len(stage.groups) > 1:
             return self._device.calibration.kernel_us
-        busy = sum(self._work[name].busy_us for name in stage.operators)
-        return max(busy, *(self._group(group).path_us for group in stage.groups))
-
-    def operator_latency_us(self, name: str) -> float:
-        """Latency of one operator with the whole GPU to itself."""
-        return self._work[name].path_us
-
-    def operator_work_us(self, name: str) -> float:
-        """What the operator takes of the whole GPU at best."""
-        return self._work[name].busy_us
+        groups = [self._group(group) for group in stage.groups]
+        return groups[0].path_us if len(groups) == 1 else self._concurrent_us(groups)
 
     def operator_key(self, name: str) -> str:
         """Type, attributes, shapes and types; no names."""
@@ -76,23 +75,28 @@ class AnalyticCost:
         """Sum over the stages: they run one after another."""
         return sum(self.stage_latency_us(stage) for stage in schedule.stages)
 
-    def _group(self, names: Sequence[str]) -> Work:
-        if len(names) == 1:
-            return self._work[names[0]]
-        total = Work()
-        for name in names:
-            total = total.then(self._work[name])
-        return total
+    def _group(self, names: tuple[str, ...]) -> Work:
+        """Operators of a group run in order; groups recur in many stages."""
+        known = self._groups.get(names)
+        if known is None:
+            known = Work()
+            for name in names:
+                known = known.then(self._work[name])
+            self._groups[names] = known
+        return known
 
-    def _concurrent_us(self, groups: Sequence[Work]) -> float:
+    def _concurrent_us(self, groups: Sequence[Work], spilling: float = 0.0) -> float:
         calibration = self._device.calibration
-        longest = max(groups, key=lambda group: group.path_us)
         busy = sum(group.busy_us for group in groups)
+        spill = spilling * sum(group.spill_us for group in groups)
+        hindered = max(group.path_us + calibration.interference * (busy - group.busy_us + spill) for group in groups)
+        issued = calibration.issue_us * sum(group.n_kernels for group in groups)
+        return calibration.fork_us * len(groups) + max(busy, hindered, issued)
+
+    def _spilling(self, groups: Sequence[Work]) -> float:
+        """The part of what the groups use together that does not fit into the L2."""
         footprint = sum(group.footprint_nbytes for group in groups)
-        outside = max(1 - self.gpu.l2_nbytes / footprint, 0.0) if footprint else 0.0
-        spill = outside * sum(group.spill_us for group in groups)
-        hidden = longest.path_us + calibration.interference * (busy - longest.busy_us + spill)
-        return calibration.fork_us * len(groups) + max(busy, hidden)
+        return max(1 - self.gpu.l2_nbytes / footprint, 0.0) if footprint else 0.0
 
 
 def _work(graph: ComputationGraph, device: Device, labels: dict[str, str]) -> dict[str, Work]:

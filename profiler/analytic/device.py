@@ -14,7 +14,7 @@ from iosched.profiler.gpus import GpuSpec
 
 Precision = Literal["fp32", "tf32", "fp16"]
 
-_TILES = ((128, 128), (128, 64), (64, 64), (64, 32), (32, 32))
+_TILE = 32  # rows and columns of a product that one thread block makes: the smallest that libraries choose
 _L2_SPEEDUP = 3.0  # bandwidth of the L2 over that of the memory, about the same on all these GPUs
 
 
@@ -33,6 +33,7 @@ class Work:
     busy_us: float = 0.0
     spill_us: float = 0.0
     footprint_nbytes: int = 0
+    n_kernels: int = 0
 
     def then(self, other: Work) -> Work:
         """These kernels, then the others."""
@@ -41,16 +42,18 @@ class Work:
             self.busy_us + other.busy_us,
             self.spill_us + other.spill_us,
             max(self.footprint_nbytes, other.footprint_nbytes),
+            self.n_kernels + other.n_kernels,
         )
 
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU at one precision under one calibration."""
+    """A GPU at one precision under one calibration; `halved` says that values are stored in half as many bytes."""
 
     gpu: GpuSpec
     precision: Precision = "fp32"
     calibration: Calibration = CALIBRATION
+    halved: bool = False
 
     def work(self, kernels: Sequence[Kernel]) -> Work:
         """What `kernels` take, one after another."""
@@ -69,29 +72,25 @@ class Device:
         alone, busy = self._arithmetic_us(kernel)
         device_us, busy_us = max(alone, moved), max(busy, moved)
         spill_us = max(max(busy, dram) - busy_us, 0.0)
-        return Work(self.calibration.kernel_us + device_us, busy_us, spill_us, footprint)
+        return Work(self.calibration.kernel_us + device_us, busy_us, spill_us, footprint, 1)
 
     def _arithmetic_us(self, kernel: Kernel) -> tuple[float, float]:
         """Time alone, and time for which the whole GPU is kept busy."""
         if not isinstance(kernel, Product):
             time = kernel.window_flops / (self.gpu.fp32_tflops * 1e6 * self.calibration.window)
             return time, time
-        return min(self._tiled_us(kernel, rows, columns) for rows, columns in _TILES)
-
-    def _tiled_us(self, product: Product, rows: int, columns: int) -> tuple[float, float]:
-        """One thread block for each tile; SMs take equally many (wave quantisation), and each runs at full rate only
-        with `fill` results in the making.
-        """
-        blocks = ceil(product.rows / rows) * ceil(product.columns / columns) * product.count
-        slowdown = 1 + self.calibration.tile_overhead * (1 / rows + 1 / columns)
-        per_result = 2 * product.inner * slowdown / self._product_flops_per_us
-        sms, tile = self.gpu.sms, rows * columns
-        alone = per_result * sms * max(ceil(blocks / sms) * tile, self.calibration.fill)
-        return alone, per_result * blocks * tile
+        # One thread block makes one tile; SMs take equally many blocks, or one more (wave quantisation).
+        blocks = ceil(kernel.rows / _TILE) * ceil(kernel.columns / _TILE) * kernel.count
+        sms = self.gpu.sms
+        tile_us = 2 * kernel.inner * _TILE**2 / (self._product_flops_per_us / sms)
+        # What is loaded at once holds twice as many values of half the size.
+        steps = kernel.inner * (0.5 if self.precision == "fp16" else 1.0)
+        latency_us = steps * self.calibration.step_cycles / self.gpu.boost_mhz
+        return max(ceil(blocks / sms) * tile_us, latency_us), blocks / sms * tile_us
 
     @cached_property
     def _shrink(self) -> float:
-        return 0.5 if self.precision == "fp16" else 1.0
+        return 0.5 if self.halved else 1.0
 
     @cached_property
     def _bytes_per_us(self) -> float:

@@ -33,6 +33,8 @@ class Stream:
 Kernel = Product | Stream
 
 _WINDOWS = frozenset({"AveragePool", "LpPool", "MaxPool"})
+_REDUCTIONS = ("Arg", "CumSum", "Global", "Reduce")
+_LEAST_INNER = 4  # multiply-adds for each result
 _NO_KERNEL = frozenset({"Flatten", "Identity", "Reshape", "Shape", "Size", "Squeeze", "Unsqueeze", "Dropout"})
 
 
@@ -41,14 +43,15 @@ def kernels_of(graph: ComputationGraph, operator: Operator) -> tuple[Kernel, ...
     but of bias and activation into convolutions. Values that change only in name or shape run nothing.
     """
     if operator.type in ("Conv", "ReluConv", "ReluSepConv"):
-        return tuple(_convolution(graph, operator)) or (_opaque(operator),)
-    if operator.type in ("MatMul", "Gemm"):
-        return (_matrix_product(graph, operator),)
+        convolution = tuple(_convolution(graph, operator)) or (_by_size(graph, operator),)
+        return (*_sums(graph, operator), *convolution)
     if operator.type == "Concat":
-        return tuple(_concat(graph, operator))
+        # The published runtime copied what it concatenates; of one value there is nothing to copy.
+        copy = () if len(_integers(operator, "terms")) == 1 else (Stream(2 * _nbytes(graph, operator.name)),)
+        return (*_sums(graph, operator), *copy)
     if operator.type in _NO_KERNEL:
         return ()
-    return (_opaque(operator),)
+    return (_by_size(graph, operator),)
 
 
 def merged_kernels(graph: ComputationGraph, operators: Sequence[Operator]) -> tuple[Kernel, ...]:
@@ -56,11 +59,11 @@ def merged_kernels(graph: ComputationGraph, operators: Sequence[Operator]) -> tu
 
     Each part of its output is a view, so there is nothing after it.
     """
-    kernel = [max(sizes) for sizes in zip(*(integers(one, "kernel_shape") for one in operators), strict=True)]
+    kernel = [max(sizes) for sizes in zip(*(_integers(one, "kernel_shape") for one in operators), strict=True)]
     first = operators[0]
     source, result = _shape(graph, first.inputs[0]), _shape(graph, first.name)
     if len(source) < 3 or len(result) < 3:
-        return (_opaque(*operators),)
+        return tuple(_by_size(graph, one) for one in operators)
     columns = sum(_integer(one, "out_channels") for one in operators)
     inner = _integer(first, "in_channels") * prod(kernel)
     item = _item_nbytes(graph.tensor[first.name])
@@ -68,69 +71,64 @@ def merged_kernels(graph: ComputationGraph, operators: Sequence[Operator]) -> tu
     return (Product(rows, columns, inner, 1, item * (prod(source) + rows * columns), item * inner * columns),)
 
 
-def integers(operator: Operator, key: str) -> tuple[int, ...]:
-    """The attribute `key` as a tuple of whole numbers; () where it is none."""
-    value = operator.attribute(key, ())
-    return tuple(item for item in value if isinstance(item, int)) if isinstance(value, tuple) else ()
-
-
 def _convolution(graph: ComputationGraph, operator: Operator) -> Iterator[Kernel]:
-    source, result = _shape(graph, operator.inputs[0]), _shape(graph, operator.name)
-    if len(source) < 3 or len(result) < 3 or not operator.weights:
+    source = _shape(graph, operator.inputs[0]) if operator.inputs else ()
+    result = _shape(graph, operator.name)
+    in_channels, out_channels = _integer(operator, "in_channels"), _integer(operator, "out_channels")
+    if len(source) < 3 or len(result) < 3 or not in_channels or not out_channels:
         return
     item = _item_nbytes(graph.tensor[operator.name])
-    if (terms := len(operator.inputs)) > 1 and operator.type == "ReluSepConv":
-        yield Stream(item * prod(source) * (terms + 1))
     if operator.type != "Conv":
         yield Stream(item * prod(source) * 2)
-    kernel, group = prod(integers(operator, "kernel_shape")), max(_integer(operator, "group"), 1)
-    in_channels, out_channels = _integer(operator, "in_channels"), _integer(operator, "out_channels")
-    rows = result[0] * prod(result[2:])
+    kernel, group = prod(_integers(operator, "kernel_shape")), max(_integer(operator, "group"), 1)
     if operator.type == "ReluSepConv":
-        between = rows * in_channels
-        yield Stream(item * (prod(source) + between), item * in_channels * kernel, 2 * between * kernel)
-        yield Product(
-            rows, out_channels, in_channels, 1, item * (between + prod(result)), item * in_channels * out_channels
-        )
+        yield from _separable(item, source, result, kernel)
         return
-    moved, weights = (
-        item * (prod(source) * len(operator.inputs) + prod(result)),
-        item * out_channels * in_channels * kernel,
-    )
+    moved = item * (prod(source) * len(operator.inputs) + prod(result))
+    weights = item * out_channels * in_channels * kernel // group
     if group == in_channels and group > 1:
-        yield Stream(moved, weights // group, 2 * prod(result) * kernel)
+        yield Stream(moved, weights, 2 * prod(result) * kernel)
         return
-    yield Product(rows, out_channels // group, in_channels // group * kernel, group, moved, weights // group)
+    rows = result[0] * prod(result[2:])
+    yield Product(rows, out_channels // group, in_channels // group * kernel, group, moved, weights)
 
 
-def _matrix_product(graph: ComputationGraph, operator: Operator) -> Kernel:
-    result = _shape(graph, operator.name)
-    if not result or not operator.flops:
-        return _opaque(operator)
-    rows, columns = prod(result[:-1]), result[-1]
+def _separable(item: int, source: tuple[int, ...], result: tuple[int, ...], kernel: int) -> Iterator[Kernel]:
+    """The depthwise convolution, then the pointwise one."""
+    rows, in_channels, out_channels = result[0] * prod(result[2:]), source[1], result[1]
+    between = rows * in_channels
+    yield Stream(item * (prod(source) + between), item * in_channels * kernel, 2 * between * kernel)
+    moved = item * (between + prod(result))
+    yield Product(rows, out_channels, in_channels, 1, moved, item * in_channels * out_channels)
+
+
+def _sums(graph: ComputationGraph, operator: Operator) -> Iterator[Kernel]:
+    """A kernel for each sum that is folded into the operator."""
+    part = max((_nbytes(graph, name) for name in operator.inputs), default=0)
+    yield from (Stream(part * (count + 1)) for count in _integers(operator, "terms") if count > 1)
+
+
+def _by_size(graph: ComputationGraph, operator: Operator) -> Kernel:
+    """By bytes and FLOPs alone: a product where every result takes many operations, else a stream."""
     weights = sum(spec.nbytes for spec in operator.weights)
-    return Product(rows, columns, max(operator.flops // (2 * rows * columns), 1), 1, operator.nbytes - weights, weights)
-
-
-def _concat(graph: ComputationGraph, operator: Operator) -> Iterator[Kernel]:
-    """A kernel for each sum, then one copy of everything: the published runtime copied what it concatenates."""
-    terms = integers(operator, "terms")
-    nbytes = graph.tensor[operator.name].nbytes
-    part = graph.tensor[operator.inputs[0]].nbytes
-    yield from (Stream(part * (count + 1)) for count in terms if count > 1)
-    if len(terms) != 1:
-        yield Stream(2 * nbytes)
-
-
-def _opaque(*operators: Operator) -> Kernel:
-    weights = sum(spec.nbytes for one in operators for spec in one.weights)
-    moved = sum(one.nbytes for one in operators) - weights
-    return Stream(moved, weights, sum(one.flops for one in operators) if operators[0].type in _WINDOWS else 0)
+    moved = operator.nbytes - weights
+    if operator.type in _WINDOWS:
+        return Stream(moved, weights, operator.flops)
+    result = _shape(graph, operator.name)
+    inner = operator.flops // (2 * max(prod(result), 1))
+    if not result or inner < _LEAST_INNER or operator.type.startswith(_REDUCTIONS):
+        return Stream(moved, weights)
+    return Product(prod(result[:-1]), result[-1], inner, 1, moved, weights)
 
 
 def _shape(graph: ComputationGraph, tensor: str) -> tuple[int, ...]:
     spec = graph.tensor.get(tensor)
     return spec.shape if spec is not None and spec.shape is not None else ()
+
+
+def _nbytes(graph: ComputationGraph, tensor: str) -> int:
+    spec = graph.tensor.get(tensor)
+    return 0 if spec is None else spec.nbytes
 
 
 def _item_nbytes(spec: TensorSpec) -> int:
@@ -140,3 +138,8 @@ def _item_nbytes(spec: TensorSpec) -> int:
 def _integer(operator: Operator, key: str) -> int:
     value = operator.attribute(key, 0)
     return value if isinstance(value, int) else 0
+
+
+def _integers(operator: Operator, key: str) -> tuple[int, ...]:
+    value = operator.attribute(key, ())
+    return tuple(item for item in value if isinstance(item, int)) if isinstance(value, tuple) else ()
