@@ -17,15 +17,25 @@ CUDA_PACKAGES = ("cupy-cuda13x", "nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "
 @json_option
 @verbosity_options
 def command(as_json: bool) -> None:
-    """List the devices of this machine, and what is missing to use them."""
+    """List the devices of this machine, what is missing to use them, and GPUs that can be planned for."""
     cpu, gpu = cpu_facts(), cuda_facts()
     if as_json:
-        emit_json({"devices": [cpu, gpu]})
+        emit_json({"devices": [cpu, gpu], "plannable": plannable()})
         return
     from iosched.cli.tables import print_pairs
 
     print_pairs("cpu", _cpu_rows(cpu), to_stderr=False)
     print_pairs("cuda", _cuda_rows(gpu), to_stderr=False)
+    rows = [(known["device"], known["name"]) for known in plannable()]
+    print_pairs("can be planned for without being here: optimize --device NAME", rows, to_stderr=False)
+
+
+def plannable() -> list[dict[str, str]]:
+    """The GPUs that `optimize --device` can plan for by the analytic model."""
+    from iosched.profiler.gpus import gpu_named, gpu_names
+
+    specs = [gpu_named(name) for name in gpu_names()]
+    return [{"device": spec.key, "name": spec.name} for spec in specs if spec is not None]
 
 
 def cpu_facts() -> dict[str, Any]:

@@ -102,7 +102,7 @@ def _svg(document: ScheduleDocument, looks: Mapping[str, Look], destination: Des
 
 
 def _title(document: ScheduleDocument) -> str:
-    analytic = " (latencies are computed, not measured)" if document.cost == "analytic" else ""
+    analytic = " (analytic: latencies are computed, not measured)" if document.cost == "analytic" else ""
     return f"{document.model} on {document.device['name']}{analytic}"
 
 

@@ -123,7 +123,9 @@ def _remark_other_device(document: ScheduleDocument) -> None:
     from iosched.profiler.cpu_cost import cpu_name
 
     made_for, here = document.device.get("name"), cpu_name()
-    if made_for != here:
+    if document.cost == "analytic":
+        note(f"This schedule was made for {made_for}, by an analytic model: nothing was measured, there or here.")
+    elif made_for != here:
         note(f"This schedule was made for {made_for}, not for {here}: it runs, but another may be faster here.")
 
 

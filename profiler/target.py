@@ -28,7 +28,7 @@ def planned_gpu(device: str) -> GpuSpec | None:
             f"this version of iosched has no runtime for device {device!r}: use --device cpu, or name the GPU to plan"
             f" for it without running it: {', '.join(gpu_names())}"
         )
-    found = gpu_named(name) or next((spec for spec in map(gpu_named, gpu_names()) if _is_called(spec, name)), None)
+    found = gpu_named(name) or gpu_called(device.strip())
     if found is None:
         raise UsageError(_unknown(device, name))
     return found
@@ -49,8 +49,10 @@ def require_cpu(device: str) -> None:
         )
 
 
-def _is_called(spec: GpuSpec | None, name: str) -> bool:
-    return spec is not None and spec.name.lower() == name
+def gpu_called(name: str) -> GpuSpec | None:
+    """The GPU of that full name, as schedules give it ("Tesla V100-SXM2-16GB"); None where it is not known."""
+    specs = (gpu_named(key) for key in gpu_names())
+    return next((spec for spec in specs if spec is not None and spec.name.lower() == name.lower()), None)
 
 
 def _unknown(device: str, name: str) -> str:

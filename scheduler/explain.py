@@ -8,9 +8,9 @@ stages that hold it; latencies are asked for lazily, as in `search`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,27 +19,16 @@ from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler import lattice as lattices
 from iosched.scheduler import merge
-from iosched.scheduler.blocks import MAX_STATES
+from iosched.scheduler.blocks import MAX_STATES, partition
 from iosched.scheduler.bounds import Latencies, concurrent_bounds
-from iosched.scheduler.cost import OperatorBounds
+from iosched.scheduler.cost import CostModel, OperatorBounds
 from iosched.scheduler.lattice import MAX_OPERATORS, Lattice, Pruning, Relation, bits, components, popcount
 from iosched.scheduler.paths import bound_us, distances, shortest_path, some_shortest_path
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 
 Flags = NDArray[np.bool_]
+Known = Callable[[Stage], float | None]
 PlacementKind = Literal["alone", "fewer", "with_stage"]
-
-
-class KnownCost(Protocol):
-    """Latencies of stages as far as they are known; `OperatorBounds` may come with it, with 0 for what is not known."""
-
-    def known_us(self, stage: Stage) -> float | None:
-        """Latency of the stage; None where it is not known and is not to be measured, infinite where it cannot run."""
-        ...
-
-    def lower_bound_us(self, stage: Stage) -> float:
-        """As in `CostModel`."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -78,10 +67,9 @@ class Explanation:
         stage: the stage's number in its block.
         group: the group's number in its stage.
         first_stage: latencies are those of the stages `first_stage` to `last_stage` of the block, which are all of them
-            unless the block is too wide to be searched.
-        last_stage: see there.
-        present: the stage that it is in.
-        present_us: what those stages take now; None where not known.
+            unless the block is more than one of `blocks.partition`, or too wide to be searched.
+        stages: these stages.
+        present_us: what they take now; None where not known.
         placements: the other places.
     """
 
@@ -90,17 +78,27 @@ class Explanation:
     stage: int
     group: int
     first_stage: int
-    last_stage: int
-    present: Stage
+    stages: tuple[Stage, ...]
     present_us: float | None
     placements: tuple[Placement, ...]
+
+    @property
+    def last_stage(self) -> int:
+        """Number of the last of the stages that are weighed."""
+        return self.first_stage + len(self.stages) - 1
+
+    @property
+    def present(self) -> Stage:
+        """The stage that the operator is in."""
+        return self.stages[self.stage - self.first_stage]
 
 
 def explain(
     graph: ComputationGraph,
     schedule: Schedule,
     operator: str,
-    cost: KnownCost,
+    cost: CostModel,
+    known_us: Known,
     *,
     strategy: str = "both",
     pruning: Pruning = Pruning(),  # noqa: B008 - frozen
@@ -113,7 +111,8 @@ def explain(
         graph: the graph that was scheduled.
         schedule: any legal schedule of it.
         operator: one of its operators.
-        cost: what is known of stages.
+        cost: bounds of stages; with `OperatorBounds`, 0 stands for what is not known.
+        known_us: latency of a stage; None where it is not known and not to be measured, infinite where it cannot run.
         strategy: how stages may run: "concurrent", "merge" or "both".
         pruning: the stages that are weighed.
         bound_slack: factor on lower bounds, as in `search`.
@@ -125,22 +124,20 @@ def explain(
         UsageError: the schedule does not run the operator, or its stage alone has too many states.
     """
     block, number = _find(schedule, operator)
-    first, last = _window(graph, block, number, max_states)
+    first, last = _window(graph, block, number, operator, max_states)
     stages = block.stages[first : last + 1]
     rank = {each.name: index for index, each in enumerate(graph.operators)}
     names = tuple(sorted((name for stage in stages for name in stage.operators), key=rank.__getitem__))
-    weighed = _Weighed.of(graph, names, cost, strategy, pruning, bound_slack)
-    present = block.stages[number]
+    weighed = _Weighed.of(graph, names, cost, known_us, strategy, pruning, bound_slack)
     masks = [weighed.mask(stage.operators) for stage in stages]
     return Explanation(
         operator=operator,
         block=block.index,
         stage=number,
-        group=next(index for index, group in enumerate(present.groups) if operator in group),
+        group=next(index for index, group in enumerate(block.stages[number].groups) if operator in group),
         first_stage=first,
-        last_stage=last,
-        present=present,
-        present_us=_sum([_present_us(cost, stage) for stage in stages]),
+        stages=stages,
+        present_us=_sum([_present_us(known_us, stage) for stage in stages]),
         placements=tuple(_placements(weighed, operator, masks, number - first, first)),
     )
 
@@ -153,8 +150,8 @@ def _find(schedule: Schedule, operator: str) -> tuple[Block, int]:
     raise UsageError(f"the schedule has no operator {operator!r}")
 
 
-def _present_us(cost: KnownCost, stage: Stage) -> float | None:
-    known = cost.known_us(replace(stage, predicted_us=None, measured_us=None))
+def _present_us(known_us: Known, stage: Stage) -> float | None:
+    known = known_us(replace(stage, predicted_us=None, measured_us=None))
     return stage.predicted_us if known is None else known
 
 
@@ -163,10 +160,18 @@ def _sum(latencies_us: Sequence[float | None]) -> float | None:
     return sum(known) if len(known) == len(latencies_us) else None
 
 
-def _window(graph: ComputationGraph, block: Block, number: int, max_states: int) -> tuple[int, int]:
-    """First and last of the stages around `number` that together have no more than `max_states` states."""
-    if _fits(graph, block.stages, max_states):
-        return 0, len(block.stages) - 1
+def _window(graph: ComputationGraph, block: Block, number: int, operator: str, max_states: int) -> tuple[int, int]:
+    """First and last of the stages that are weighed together.
+
+    They are those of the block that a search would make, where the schedule keeps to it; else as many around stage
+    `number` as have no more than `max_states` states.
+    """
+    part = next(set(part.operators) for part in partition(graph, max_states) if operator in part.operators)
+    inside = [index for index, stage in enumerate(block.stages) if not part.isdisjoint(stage.operators)]
+    first, last = inside[0], inside[-1]
+    kept = {name for stage in block.stages[first : last + 1] for name in stage.operators} <= part
+    if kept and _fits(graph, block.stages[first : last + 1], max_states):
+        return first, last
     first = last = number
     if not _fits(graph, block.stages[first : last + 1], max_states):
         raise UsageError(f"stage {number} of block {block.index} is too wide: its operators cannot be weighed")
@@ -216,7 +221,8 @@ class _Weighed:
 
     names: tuple[str, ...]
     lattice: Lattice
-    cost: KnownCost
+    cost: CostModel
+    known_us: Known
     value: dict[Strategy, Latencies]
     bound: dict[Strategy, Latencies]
     closed: Flags
@@ -226,7 +232,8 @@ class _Weighed:
         cls,
         graph: ComputationGraph,
         names: tuple[str, ...],
-        cost: KnownCost,
+        cost: CostModel,
+        known_us: Known,
         strategy: str,
         pruning: Pruning,
         bound_slack: float,
@@ -245,7 +252,7 @@ class _Weighed:
             can[Strategy.MERGE] = merges
         value = {way: np.where(flags, np.nan, np.inf) for way, flags in can.items()}
         bound = {way: np.where(flags, 0.0, np.inf) for way, flags in can.items()}
-        made = cls(names, lattice, cost, value, bound, np.zeros(len(single), dtype=np.bool_))
+        made = cls(names, lattice, cost, known_us, value, bound, np.zeros(len(single), dtype=np.bool_))
         made._fill_bounds(order, bound_slack)
         return made
 
@@ -312,7 +319,7 @@ class _Weighed:
     def _learn(self, position: int) -> None:
         for way, value in self.value.items():
             if np.isnan(value[position]):
-                known = self.cost.known_us(self._stage(position, way))
+                known = self.known_us(self._stage(position, way))
                 value[position] = np.nan if known is None else known
         self.closed[position] = True
 

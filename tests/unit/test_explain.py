@@ -16,7 +16,7 @@ from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.blocks import partition
 from iosched.scheduler.explain import Explanation, Placement, explain
 from iosched.scheduler.lattice import NO_PRUNING, Pruning
-from iosched.scheduler.schedule import Block, Schedule, Stage
+from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 from iosched.scheduler.search import search
 
 PRUNINGS = [Pruning(3, 8), Pruning(1, 2), Pruning(2, 3), NO_PRUNING]
@@ -33,6 +33,10 @@ class PartlyKnown(TableCost):
     def known_us(self, stage: Stage) -> float | None:
         one_of_hundred = self.latency_us(frozenset(stage.operators), "known") * 7 % 100
         return self.stage_latency_us(stage) if one_of_hundred < 100 * self.known_share else None
+
+
+def explained_all(graph: ComputationGraph, schedule: Schedule, operator: str, cost: PartlyKnown) -> Explanation:
+    return explain(graph, schedule, operator, cost, cost.known_us, strategy="concurrent", pruning=NO_PRUNING)
 
 
 def holding(schedule: Stages, operator: str) -> frozenset[str]:
@@ -62,7 +66,7 @@ def every(graph: ComputationGraph, seed: int, pruning: Pruning, operator: str) -
 def explained(
     graph: ComputationGraph, schedule: Schedule, cost: PartlyKnown, pruning: Pruning, operator: str
 ) -> tuple[Explanation, Block]:
-    found = explain(graph, schedule, operator, cost, strategy="concurrent", pruning=pruning)
+    found = explain(graph, schedule, operator, cost, cost.known_us, strategy="concurrent", pruning=pruning)
     block = next(block for block in schedule.blocks if block.index == found.block)
     return found, block
 
@@ -99,7 +103,7 @@ def test_what_is_only_partly_known_is_held_between_two_bounds(
     cost, pruning = PartlyKnown(seed, bound_factor, known_share), Pruning(2, 3)
     schedule = greedy(graph)
     found, block = explained(graph, schedule, cost, pruning, operator)
-    names = frozenset(name for stage in block.stages for name in stage.operators)
+    names = frozenset(name for stage in found.stages for name in stage.operators)
     table = TableCost(seed)
     schedules = [(way[::-1], sum(map(table.latency_us, way))) for way in schedules_of(graph, names, 2, 3)]
     known = {stages: us for stages, us in schedules if all(cost_knows(cost, stage) for stage in stages)}
@@ -112,17 +116,15 @@ def test_what_is_only_partly_known_is_held_between_two_bounds(
 
 
 def cost_knows(cost: PartlyKnown, names: frozenset[str]) -> bool:
-    from iosched.scheduler.schedule import Strategy
-
     return cost.known_us(Stage(Strategy.CONCURRENT, tuple((name,) for name in sorted(names)))) is not None
 
 
 def test_the_placements_cover_every_other_stage_that_the_operator_could_be_in() -> None:
     graph = graph_of(5, [])
     schedule = greedy(graph)  # all five in one stage
-    found = explain(graph, schedule, "2", PartlyKnown(1, 0.5), strategy="concurrent", pruning=NO_PRUNING)
+    found = explained_all(graph, schedule, "2", PartlyKnown(1, 0.5))
     assert [placement.kind for placement in found.placements] == ["alone", "fewer"]
-    found = explain(graph, sequential(graph), "2", PartlyKnown(1, 0.5), strategy="concurrent", pruning=NO_PRUNING)
+    found = explained_all(graph, sequential(graph), "2", PartlyKnown(1, 0.5))
     assert [(placement.kind, placement.stage) for placement in found.placements] == [
         ("with_stage", 0), ("with_stage", 1), ("with_stage", 3), ("with_stage", 4),
     ]  # fmt: skip
@@ -131,22 +133,31 @@ def test_the_placements_cover_every_other_stage_that_the_operator_could_be_in() 
 def test_fewer_stages_are_asked_for_than_there_are() -> None:
     graph = graph_of(8, [(0, 4), (1, 5), (2, 6), (3, 7)])
     cost = PartlyKnown(3, 1.0)
-    explain(graph, greedy(graph), "5", cost, strategy="concurrent", pruning=NO_PRUNING)
+    explained_all(graph, greedy(graph), "5", cost)
     everything = search(graph, TableCost(3), strategy="concurrent", pruning=NO_PRUNING, exhaustive=True).stages
     assert len(cost.asked) < everything / 2
 
 
+def test_stages_of_a_baseline_are_weighed_within_the_block_that_a_search_would_make() -> None:
+    graph = graph_of(7, [(0, 1), (0, 2), (1, 3), (2, 3), (3, 4), (3, 5), (4, 6), (5, 6)])
+    parts = [part.operators for part in partition(graph)]
+    assert len(parts) > 1
+    for part in parts:
+        found = explained_all(graph, sequential(graph), part[-1], PartlyKnown(1, 0.5))
+        assert tuple(name for stage in found.stages for name in stage.operators) == part
+
+
 def test_a_block_that_is_too_wide_is_weighed_around_the_operators_stage() -> None:
-    graph = graph_of(12, [])
-    found = explain(graph, sequential(graph), "6", PartlyKnown(1, 0.5), strategy="concurrent", max_states=64)
+    graph, cost = graph_of(12, []), PartlyKnown(1, 0.5)
+    found = explain(graph, sequential(graph), "6", cost, cost.known_us, strategy="concurrent", max_states=64)
     assert found.last_stage - found.first_stage + 1 == 6
     assert found.first_stage <= found.stage <= found.last_stage
     assert all(found.first_stage <= (placement.stage or 6) <= found.last_stage for placement in found.placements)
     with pytest.raises(UsageError, match="too wide"):
-        explain(graph, greedy(graph), "6", PartlyKnown(1, 0.5), strategy="concurrent", max_states=64)
+        explain(graph, greedy(graph), "6", cost, cost.known_us, strategy="concurrent", max_states=64)
 
 
 def test_an_operator_that_is_not_scheduled_is_refused() -> None:
     graph = graph_of(2, [])
     with pytest.raises(UsageError, match="no operator '9'"):
-        explain(graph, greedy(graph), "9", PartlyKnown(1, 0.5))
+        explained_all(graph, greedy(graph), "9", PartlyKnown(1, 0.5))

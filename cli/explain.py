@@ -1,0 +1,213 @@
+"""`iosched explain`: why an operator is in its stage, and what the alternatives cost."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from iosched.cli.options import json_option, profile_db_option, verbosity_options
+from iosched.cli.output import emit_json, note
+from iosched.models.errors import UsageError
+
+if TYPE_CHECKING:
+    from iosched.profiler.explanation import Explained
+    from iosched.scheduler.explain import Explanation, Placement
+    from iosched.scheduler.schedule import Stage
+
+_MOST_NAMES = 3
+
+
+@click.command(name="explain", short_help="Why an operator is in its stage, and what the alternatives cost.")
+@click.argument("schedule", metavar="SCHEDULE")
+@click.argument("operator", metavar="OPERATOR")
+@click.option(
+    "--model",
+    metavar="MODEL",
+    help="The model of a schedule file. Not needed for an optimized model, which carries its schedule.",
+)
+@click.option(
+    "--measurements",
+    type=click.IntRange(min=0),
+    default=50,
+    show_default=True,
+    metavar="N",
+    help="Measure at most N stages that the profile database does not know; 0 measures none.",
+)
+@profile_db_option
+@json_option
+@verbosity_options
+def command(
+    schedule: str, operator: str, model: str | None, measurements: int, profile_db: Path | None, as_json: bool
+) -> None:
+    """Show why OPERATOR is in its stage: the best schedule with it elsewhere, and what that would cost.
+
+    SCHEDULE is an optimized model, a schedule file (then give --model), or '-' for standard input. Latencies are those
+    of the operator's block, from the profile database, or computed where the schedule is for a GPU that is not here.
+    'at least' is said of a place where too little was measured to know better. Stages and groups are counted from 1
+    here, as 'iosched show' does, and from 0 in JSON.
+
+    \b
+    Examples:
+      iosched explain squeezenet.iosched.onnx fire2/expand3x3
+      iosched explain model.schedule.json conv1 --model model.onnx --measurements 0
+    """
+    from iosched.cli.source import read_schedule_and_model
+    from iosched.profiler.explanation import explain_operator
+
+    document, loaded = read_schedule_and_model(schedule, model)
+    if loaded is None:
+        raise UsageError(f"{schedule} does not hold the model: give it with --model")
+    if document.shipped == "reference":
+        note("Not what 'iosched run' uses: plain onnxruntime was faster, and was shipped.")
+    found = explain_operator(loaded, document, operator, measurements=measurements, profile_db=profile_db)
+    if as_json:
+        emit_json(as_object(document.model, found))
+        return
+    _print(document.model, found)
+
+
+def as_object(model: str, found: Explained) -> dict[str, Any]:
+    """`explain --json`: keys that scripts rely on."""
+    explanation = found.explanation
+    return {
+        "model": model,
+        "operator": found.operator.name,
+        "type": found.operator.type,
+        "together": list(found.together),
+        "device": found.device_name,
+        "cost": found.cost,
+        "block": explanation.block,
+        "stage": explanation.stage,
+        "group": explanation.group,
+        "stages": [explanation.first_stage, explanation.last_stage],
+        "present": _stage_object(explanation.present),
+        "present_us": explanation.present_us,
+        "tolerance": found.tolerance,
+        "measurements": found.measurements,
+        "placements": [_placement_object(placement) for placement in explanation.placements],
+    }
+
+
+def _placement_object(placement: Placement) -> dict[str, Any]:
+    return {
+        "kind": placement.kind,
+        "stage": placement.stage,
+        "possible": placement.possible,
+        "at_least_us": placement.at_least_us,
+        "at_most_us": placement.at_most_us,
+        "schedule": [_stage_object(stage) for stage in placement.stages],
+    }
+
+
+def _stage_object(stage: Stage) -> dict[str, Any]:
+    return {
+        "strategy": stage.strategy.value,
+        "groups": [list(group) for group in stage.groups],
+        "predicted_us": stage.predicted_us,
+    }
+
+
+def _print(model: str, found: Explained) -> None:
+    from iosched.cli.errors import printable
+    from iosched.cli.tables import print_columns, print_pairs
+
+    explanation = found.explanation
+    analytic = " (analytic: latencies are computed, not measured)" if found.cost == "analytic" else ""
+    print_pairs(f"{found.operator.name} in {model} on {found.device_name}{analytic}", _facts(found), to_stderr=False)
+    if not explanation.placements:
+        return
+    possible = [placement for placement in explanation.placements if placement.possible]
+    rows = [["as it is", _latency(explanation.present_us), ""]]
+    rows += [[_place(placement, explanation), *_price(placement, explanation)] for placement in possible]
+    print_columns(["in another place", "the block takes at best", "difference"], rows)
+    if barred := [str((placement.stage or 0) + 1) for placement in explanation.placements if not placement.possible]:
+        click.echo(f"With operators of stage {_names(barred)}: not possible under -r and -s.")
+    for line in _best_elsewhere(found):
+        click.echo(printable(line))
+
+
+def _facts(found: Explained) -> list[tuple[str, str]]:
+    explanation = found.explanation
+    present = explanation.present
+    unit = found.operator.name if found.operator.name in present.operators else found.together[0]
+    beside = [name for name in present.operators if name not in (unit, *found.together)]
+    rows = [
+        ("type", found.operator.type),
+        ("place", f"block {explanation.block}, stage {explanation.stage + 1}, group {explanation.group + 1}"),
+        ("strategy", f"{present.strategy.value}, {f'with {_names(beside)}' if beside else 'alone'}"),
+        ("why", _why(found)),
+    ]
+    if len(found.together) > 1:
+        rows.insert(1, ("fused", f"the device runs {_names(found.together)} as one"))
+    return rows
+
+
+def _why(found: Explained) -> str:
+    explanation = found.explanation
+    possible = [placement for placement in explanation.placements if placement.possible]
+    if not possible:
+        return "it has no other place: its block holds nothing that it could run with"
+    best = min(possible, key=lambda placement: placement.at_least_us)
+    now = explanation.present_us
+    if now is None:
+        return "not known: its stages were not measured here; allow more with --measurements"
+    place = _place(best, explanation)
+    if best.at_least_us > now * (1 + max(found.tolerance, 1e-9)):
+        return f"every other place takes longer; the next best is {place}"
+    if best.at_least_us >= now:
+        return f"no other place is faster; {place} takes about as long"
+    if best.at_most_us < now * (1 - found.tolerance):
+        return f"it would be faster {place}: the search ended before it found that, or had other latencies"
+    if best.at_most_us < now:
+        return f"{place} is as good: the difference is below what was searched for ({found.tolerance:.0%})"
+    return f"no other place is known to be faster; too little was measured to rule out {place}"
+
+
+def _best_elsewhere(found: Explained) -> list[str]:
+    known = [placement for placement in found.explanation.placements if placement.stages]
+    if not known:
+        return []
+    best = min(known, key=lambda placement: placement.at_most_us)
+    now = {(stage.strategy, stage.groups) for stage in found.explanation.stages}
+    lines = [f"The best schedule known with it {_place(best, found.explanation)}, where it differs:"]
+    for number, stage in enumerate(best.stages, found.explanation.first_stage + 1):
+        if (stage.strategy, stage.groups) in now:
+            continue
+        groups = " | ".join(" ".join(group) for group in stage.groups)
+        lines.append(f"  stage {number}  {stage.strategy.value:<10}  {_latency(stage.predicted_us):>10}  {groups}")
+    return lines
+
+
+def _place(placement: Placement, explanation: Explanation) -> str:
+    if placement.kind == "alone":
+        return "alone"
+    if placement.kind == "fewer":
+        return "with fewer of its stage"
+    assert placement.stage is not None
+    when = "earlier" if placement.stage < explanation.stage else "later"
+    return f"{when}, with operators of stage {placement.stage + 1}"
+
+
+def _price(placement: Placement, explanation: Explanation) -> tuple[str, str]:
+    us, least = placement.at_most_us, ""
+    if not placement.is_exact:
+        us, least = placement.at_least_us, "at least "
+    now = explanation.present_us
+    if not now or not math.isfinite(us):
+        return f"{least}{_latency(us)}", ""
+    sign = "-" if us < now else "+"
+    return f"{least}{_latency(us)}", f"{least}{sign}{_latency(abs(us - now))} ({us / now - 1:+.1%})"
+
+
+def _latency(latency_us: float | None) -> str:
+    from iosched.cli.tables import milliseconds
+
+    return "not known" if latency_us is None or not math.isfinite(latency_us) else milliseconds(latency_us)
+
+
+def _names(names: list[str] | tuple[str, ...]) -> str:
+    shown = ", ".join(names[:_MOST_NAMES])
+    return shown if len(names) <= _MOST_NAMES else f"{shown} and {len(names) - _MOST_NAMES} more"

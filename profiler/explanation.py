@@ -1,0 +1,200 @@
+"""Why an operator is where it is: the latencies of its other places, from the database, this CPU, or the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from iosched.models.errors import DeviceError, UsageError
+from iosched.models.graph import ComputationGraph, Operator
+from iosched.models.model import Model
+from iosched.profiler.cpu_cost import StageCost, cpu_name
+from iosched.profiler.database import ProfileDatabase, default_path
+from iosched.profiler.known import KnownStages
+from iosched.profiler.optimize import BOUND_SLACK, TOLERANCE
+from iosched.profiler.plan import analytic_cost
+from iosched.profiler.target import gpu_called
+from iosched.runtime.cpu.backend import CpuBackend, cpu_count, unit_stages
+from iosched.runtime.cpu.ownership import CoarseGraph
+from iosched.scheduler.cost import CostModel
+from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.explain import Explanation, Known, explain
+from iosched.scheduler.lattice import Pruning
+from iosched.scheduler.schedule import Block, Schedule, Stage
+
+MEASUREMENTS = 50
+"""What is not in the database is measured up to so many times, some seconds in all."""
+
+
+@dataclass(frozen=True)
+class Explained:
+    """An explanation and where its latencies come from.
+
+    Attributes:
+        operator: the operator that was asked for.
+        together: the operators that the device runs as one with it, itself included.
+        device_name: the device whose latencies these are.
+        cost: "measured" or "analytic".
+        tolerance: differences below this part of a latency mean nothing.
+        measurements: stages that were measured for this.
+    """
+
+    operator: Operator
+    together: tuple[str, ...]
+    explanation: Explanation
+    device_name: str
+    cost: str
+    tolerance: float
+    measurements: int = 0
+
+
+def explain_operator(
+    model: Model,
+    document: ScheduleDocument,
+    name: str,
+    *,
+    measurements: int = MEASUREMENTS,
+    profile_db: Path | None = None,
+) -> Explained:
+    """Weighs every other place of the operator `name` under the cost that `document` was made with.
+
+    Args:
+        model: the model of the schedule.
+        document: the schedule.
+        name: an operator, or a node or tensor inside one.
+        measurements: how many stages may be measured where the database does not know them.
+        profile_db: the database; the user's own by default.
+
+    Raises:
+        UsageError: no such operator; names what comes close.
+        InvalidScheduleError: the schedule is one of another model.
+        DeviceError: the schedule is for a device that latencies are neither measured nor modelled of.
+    """
+    document.validate_for(model.graph, model.digest, model.bindings)
+    operator = find_operator(model.graph, name)
+    if document.cost == "analytic":
+        return _on_paper(model, document, operator)
+    if document.device_kind != "cpu":
+        raise DeviceError(f"the schedule was measured on {document.device_name}, which this version has no runtime for")
+    path = profile_db or default_path()
+    with ProfileDatabase(path) as database, CpuBackend(model, lanes=_lanes(document)) as backend:
+        return _on_cpu(StageCost(backend, database), document, operator, measurements)
+
+
+def find_operator(graph: ComputationGraph, name: str) -> Operator:
+    """The operator of that name, or the one that covers the node or tensor of that name.
+
+    Raises:
+        UsageError: there is none; names what comes close.
+    """
+    if name in graph.by_name:
+        return graph.by_name[name]
+    inside = {part: operator for operator in graph.operators for part in (*operator.nodes, *operator.outputs)}
+    if name in inside:
+        return inside[name]
+    close = get_close_matches(name, [*graph.by_name, *inside], n=3)
+    hint = f"did you mean {' or '.join(dict.fromkeys(close))}?" if close else "'iosched show' lists them"
+    raise UsageError(f"there is no operator {name!r}: {hint}")
+
+
+def _on_paper(model: Model, document: ScheduleDocument, operator: Operator) -> Explained:
+    gpu = gpu_called(document.device_name)
+    if gpu is None:
+        raise DeviceError(f"the schedule is for {document.device_name}, which this version has no specification of")
+    cost = analytic_cost(model, gpu, str(document.runtime.get("precision", "fp32")))
+    place = _Place(model.graph, document.schedule, operator.name)
+    found = _explained(place, cost, cost.stage_latency_us, document, slack=1.0)
+    return Explained(operator, (operator.name,), found, gpu.name, "analytic", tolerance=0.0)
+
+
+def _on_cpu(cost: StageCost, document: ScheduleDocument, operator: Operator, measurements: int) -> Explained:
+    coarse = cost.backend.coarse
+    unit = coarse.unit_of()[operator.name]
+    schedule = unit_schedule(coarse, document.schedule)
+    known = _MeasuredCost(KnownStages(cost), measurements)
+    place = _Place(coarse.graph, schedule, unit)
+    found = _explained(place, known, known.known_us, document, slack=BOUND_SLACK)
+    return Explained(operator, coarse.members[unit], found, cpu_name(), "measured", TOLERANCE, cost.measurements)
+
+
+@dataclass(frozen=True, eq=False)
+class _Place:
+    """An operator of a graph as the device sees it, and the schedule of that graph."""
+
+    graph: ComputationGraph
+    schedule: Schedule
+    operator: str
+
+
+def _explained(
+    place: _Place, cost: CostModel, known_us: Known, document: ScheduleDocument, *, slack: float
+) -> Explanation:
+    strategy = document.search.strategy if document.search.strategy in ("concurrent", "merge") else "both"
+    return explain(
+        place.graph,
+        place.schedule,
+        place.operator,
+        cost,
+        known_us,
+        strategy=strategy,
+        pruning=Pruning(document.search.r, document.search.s),
+        bound_slack=slack,
+    )
+
+
+def unit_schedule(coarse: CoarseGraph, schedule: Schedule) -> Schedule:
+    """The schedule in terms of the CPU's units; one block where it was made elsewhere and takes units apart."""
+    unit_of = coarse.unit_of()
+    blocks = tuple(
+        Block(block.index, tuple(_in_units(unit_of, stage) for stage in block.stages), block.optimal)
+        for block in schedule.blocks
+    )
+    named = [name for block in blocks for stage in block.stages for name in stage.operators]
+    if len(named) == len(set(named)):
+        return Schedule(blocks)
+    stages = (Stage(strategy, tuple(map(tuple, groups))) for strategy, groups in unit_stages(coarse, schedule))
+    return Schedule((Block(0, tuple(stages), optimal=False),))
+
+
+def _in_units(unit_of: dict[str, str], stage: Stage) -> Stage:
+    groups: Iterator[tuple[str, ...]] = (
+        tuple(dict.fromkeys(unit_of[name] for name in group)) for group in stage.groups
+    )
+    return Stage(stage.strategy, tuple(groups), stage.predicted_us, stage.measured_us)
+
+
+def _lanes(document: ScheduleDocument) -> int:
+    lanes = document.runtime.get("lanes")
+    return min(lanes, cpu_count()) if isinstance(lanes, int) and lanes > 0 else cpu_count()
+
+
+@dataclass(frozen=True, eq=False)
+class _MeasuredCost:
+    """What the database knows, and what may be measured beside."""
+
+    known: KnownStages
+    measurements: int
+
+    @property
+    def lanes(self) -> int:
+        return self.known.cost.lanes
+
+    def known_us(self, stage: Stage) -> float | None:
+        found = self.known.latency_us(stage)
+        if found is None and self.known.cost.measurements < self.measurements:
+            return self.known.cost.stage_latency_us(stage)
+        return found
+
+    def stage_latency_us(self, stage: Stage) -> float:
+        return self.known.cost.stage_latency_us(stage)
+
+    def lower_bound_us(self, stage: Stage) -> float:
+        return self.known.cost.lower_bound_us(stage)
+
+    def operator_latency_us(self, name: str) -> float:
+        return self.known.operator_latency_us(name) or 0.0
+
+    def operator_work_us(self, name: str) -> float:
+        return self.known.operator_work_us(name) or 0.0
