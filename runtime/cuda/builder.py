@@ -62,6 +62,19 @@ class Builder:
             raise KeyError(name)
         return found
 
+    def is_placed(self, name: str) -> bool:
+        """Whether `name` has a place on the device: a weight, or a tensor of known size that is not empty."""
+        spec = self.tensors.get(name)
+        return name in self.model.weights if spec is None else spec.is_static and spec.nbytes > 0
+
+    def is_float(self, name: str) -> bool:
+        """Whether a tensor holds floats as the precision stores them, and has a place on the device."""
+        return self.is_placed(name) and name in self.tensors and self.tensors[name].dtype == self.precision.dtype
+
+    def stored_weight(self, name: str) -> str:
+        """Keeps the model's weight `name` as it is; returns the name of the constant."""
+        return self.weight(name, self.model.weights[name])
+
     def weight(self, name: str, array: np.ndarray) -> str:
         """Keeps `array` (floats as stored under the precision, C-contiguous) as a constant; returns its name."""
         stored = array.astype(self.precision.dtype) if array.dtype.name in _FLOATS else array

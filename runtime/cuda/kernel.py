@@ -104,3 +104,8 @@ class SessionKernel(Kernel, Protocol):
     def model(self) -> bytes:
         """Serialized ONNX whose graph inputs and outputs are the reads and writes, in order."""
         ...
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """The ONNX types in it, for people."""
+        ...

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
 CHANNELS_LAST_RANK = 4
+_CHANNELS_LAST = (0, 2, 3, 1)
 
 
 def is_channels_last(shape: Sequence[int]) -> bool:
@@ -13,17 +13,38 @@ def is_channels_last(shape: Sequence[int]) -> bool:
     return len(shape) == CHANNELS_LAST_RANK
 
 
-def strides_of(shape: Sequence[int], item_nbytes: int, pitch: int | None = None) -> tuple[int, ...]:
+def memory_order(rank: int) -> tuple[int, ...]:
+    """The axes of a tensor, the slowest first."""
+    return _CHANNELS_LAST if rank == CHANNELS_LAST_RANK else tuple(range(rank))
+
+
+def strides_of(shape: Sequence[int], item_nbytes: int, rows: int = 1, pitch: int | None = None) -> tuple[int, ...]:
     """Bytes from one index to the next along each axis of `shape`.
 
     Args:
-        pitch: bytes from pixel to pixel of a channels-last tensor, where it is a slice of a wider tensor's channels.
+        rows: of a tensor that is some columns of a table, how many rows that has: its slowest axes count them.
+        pitch: bytes from row to row of that table.
+
+    Raises:
+        ValueError: the slowest axes do not make up `rows`.
     """
-    if not is_channels_last(shape):
-        return tuple(item_nbytes * prod(shape[axis + 1 :]) for axis in range(len(shape)))
-    _, channels, height, width = shape
-    pixel = channels * item_nbytes if pitch is None else pitch
-    return (height * width * pixel, item_nbytes, width * pixel, pixel)
+    strides = [0] * len(shape)
+    order = memory_order(len(shape))
+    counted, first_column_axis = 1, 0
+    while pitch is not None and counted < rows:
+        if first_column_axis == len(order):
+            raise ValueError(f"{tuple(shape)} is no part of {rows} rows")
+        counted *= shape[order[first_column_axis]]
+        first_column_axis += 1
+    if pitch is not None and counted != rows:
+        raise ValueError(f"{tuple(shape)} is no part of {rows} rows")
+    step = item_nbytes
+    for position in reversed(range(len(order))):
+        if pitch is not None and position == first_column_axis - 1:
+            step = pitch
+        strides[order[position]] = step
+        step *= shape[order[position]]
+    return tuple(strides)
 
 
 def is_row_major(shape: Sequence[int], strides: Sequence[int], item_nbytes: int) -> bool:

@@ -1,0 +1,90 @@
+"""Operators that no kernel does: onnxruntime runs them, between the captured parts of the network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx
+
+from iosched.models.graph import Operator, TensorSpec
+from iosched.models.wiring import captures
+from iosched.runtime.cuda.builder import Builder
+from iosched.runtime.session import load_onnxruntime, open_session, running
+
+
+@dataclass(frozen=True)
+class Session:
+    """Runs a small model in onnxruntime.
+
+    Attributes:
+        model: serialized; its graph inputs and outputs are the reads and writes, in order.
+        operators: ONNX types in it, for people.
+    """
+
+    model: bytes
+    operators: tuple[str, ...]
+
+    def interpret(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
+        """One run on the CPU; tensors stored in another type of float than the model's are converted."""
+        session, inputs, outputs = _opened(self.model)
+        feeds = {name: np.ascontiguousarray(array, dtype) for (name, dtype), array in zip(inputs, reads, strict=True)}
+        with running():
+            results = session.run(outputs, feeds)
+        for target, result in zip(writes, results, strict=True):
+            target[...] = result
+
+
+@cache
+def _opened(model: bytes) -> tuple[Any, list[tuple[str, np.dtype]], list[str]]:
+    options = load_onnxruntime().SessionOptions()
+    options.log_severity_level = 4
+    session = open_session(model, options)
+    proto = onnx.load_from_string(model)
+    inputs = [
+        (value.name, np.dtype(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)))
+        for value in proto.graph.input
+    ]
+    return session, inputs, [value.name for value in proto.graph.output]
+
+
+def session_kernel(
+    builder: Builder, operator: Operator, nodes: Sequence[onnx.NodeProto]
+) -> tuple[Session, tuple[str, ...], tuple[str, ...]]:
+    """The call that runs all nodes of `operator` in onnxruntime: kernel, reads, writes.
+
+    Its tensors are the model's own types; where the device stores them otherwise, they are converted on the way.
+    """
+    specs = builder.model.graph.tensor
+    constants = _constants(builder.model.weights, nodes)
+    graph = onnx.helper.make_graph(
+        [_plain(node) for node in nodes],
+        operator.name,
+        [_value(specs[name]) for name in operator.inputs],
+        [_value(specs[name]) for name in operator.outputs],
+        constants,
+    )
+    source = builder.model.proto
+    proto = onnx.helper.make_model(graph, opset_imports=source.opset_import, ir_version=source.ir_version)
+    proto.functions.extend(source.functions)
+    kernel = Session(proto.SerializeToString(), tuple(node.op_type for node in nodes))
+    return kernel, operator.inputs, operator.outputs
+
+
+def _constants(weights: Mapping[str, np.ndarray], nodes: Sequence[onnx.NodeProto]) -> list[onnx.TensorProto]:
+    names = dict.fromkeys(name for node in nodes for name in (*node.input, *captures(node)) if name in weights)
+    return [onnx.numpy_helper.from_array(np.ascontiguousarray(weights[name]), name) for name in names]
+
+
+def _plain(node: onnx.NodeProto) -> onnx.NodeProto:
+    copied = onnx.NodeProto()
+    copied.CopyFrom(node)
+    return copied
+
+
+def _value(spec: TensorSpec) -> onnx.ValueInfoProto:
+    element = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype))
+    return onnx.helper.make_tensor_value_info(spec.name, element, spec.shape)
