@@ -1,0 +1,74 @@
+"""What `--dry-run` promises is what the search then does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from scripted import fire, script_models, script_stages
+
+from iosched.profiler.cpu_cost import StageCost
+from iosched.profiler.database import ProfileDatabase
+from iosched.profiler.estimate import COMPARISON_SECONDS, SECONDS_PER_MEASUREMENT, estimate
+from iosched.profiler.known import KnownStages
+from iosched.profiler.optimize import OptimizeSettings, optimize
+from iosched.runtime.cpu.backend import CpuBackend
+from iosched.scheduler.schedule import Stage, Strategy
+
+LATENCIES = {"iosched": 10.0, "sequential": 20.0, "greedy": 30.0, "reference": 40.0}
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OptimizeSettings:
+    script_stages(monkeypatch)
+    script_models(monkeypatch, LATENCIES)
+    return OptimizeSettings(threads=2, profile_db=tmp_path / "p.db", strategy="concurrent")
+
+
+def test_counting_makes_no_database(settings: OptimizeSettings) -> None:
+    found = estimate(fire(), settings)
+    assert settings.profile_db is not None
+    assert not settings.profile_db.exists()
+    assert found.measurements > 0
+    assert found.seconds == pytest.approx(found.measurements * SECONDS_PER_MEASUREMENT + COMPARISON_SECONDS)
+
+
+def test_no_more_is_measured_than_was_said(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = estimate(fire(), settings)
+    done = optimize(fire(), settings)
+    stages = sum(len(block.stages) for block in done.document.schedule.blocks)
+    assert done.measurements <= said.measurements + 2 * stages  # those of the best schedules once more
+    assert done.stages == sum(block.stages for block in said.blocks)
+    assert done.states == sum(block.states for block in said.blocks)
+
+
+def test_what_was_measured_is_known_afterwards(settings: OptimizeSettings) -> None:
+    before = estimate(fire(), settings)
+    optimize(fire(), replace(settings, exhaustive=True))
+    after = estimate(fire(), settings)
+    assert sum(block.known for block in before.blocks) == 0
+    assert sum(block.known for block in after.blocks) == sum(block.signatures for block in after.blocks)
+    assert after.measurements == 0
+    assert estimate(fire(), replace(settings, resume=False)).measurements == before.measurements
+
+
+def test_every_stage_of_a_found_schedule_is_known(settings: OptimizeSettings) -> None:
+    """The keys under which stages are looked up are those under which they were stored."""
+    result = optimize(fire(), settings)
+    with ProfileDatabase(settings.profile_db) as database, CpuBackend(fire(), lanes=2) as backend:
+        known = KnownStages(StageCost(backend, database))
+        for stage in result.schedule.stages:
+            units = tuple(tuple(dict.fromkeys(backend.coarse.unit_of()[n] for n in group)) for group in stage.groups)
+            assert known.latency_us(Stage(stage.strategy, units)) == pytest.approx(stage.predicted_us)
+        for unit in backend.graph.operators:
+            assert known.operator_work_us(unit.name) == known.cost.operator_work_us(unit.name)
+        assert known.cost.measurements == 0
+
+
+def test_nothing_is_known_of_an_empty_database(settings: OptimizeSettings) -> None:
+    with ProfileDatabase(None) as database, CpuBackend(fire(), lanes=2) as backend:
+        known = KnownStages(StageCost(backend, database))
+        name = backend.graph.operators[0].name
+        assert known.latency_us(Stage(Strategy.CONCURRENT, ((name,),))) is None
+        assert known.operator_work_us(name) is None
