@@ -1,0 +1,69 @@
+"""`iosched explain`: the table, JSON, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from scripted import script_models, script_stages
+
+LATENCIES = {"iosched": 10.0, "sequential": 20.0, "greedy": 30.0, "reference": 40.0}
+
+
+@pytest.fixture
+def planned(invoke, model: Path) -> Path:
+    """`branches.onnx` planned for a GPU."""
+    assert invoke("optimize", model, "--device", "v100", "-q").exit_code == 0
+    return Path("branches.iosched.onnx")
+
+
+def test_the_table_weighs_every_place(invoke, planned: Path) -> None:
+    result = invoke("explain", planned, "b")
+    assert result.exit_code == 0
+    for text in ("b in branches on Tesla V100", "analytic", "type      Conv", "place     block 0", "why ", "as it is"):
+        assert text in result.stdout
+    assert "at least" not in result.stdout
+    assert result.stderr == ""
+
+
+def test_json_has_the_keys_that_scripts_rely_on(invoke, planned: Path) -> None:
+    found = json.loads(invoke("explain", planned, "b", "--json").stdout)
+    assert (found["operator"], found["type"], found["together"], found["cost"]) == ("b", "Conv", ["b"], "analytic")
+    assert found["present_us"] > 0
+    assert set(found["present"]) == {"strategy", "groups", "predicted_us"}
+    assert any("b" in group for group in found["present"]["groups"])
+    for placement in found["placements"]:
+        assert set(placement) == {"kind", "stage", "possible", "at_least_us", "at_most_us", "schedule"}
+        assert placement["at_least_us"] >= found["present_us"] * (1 - 1e-9)
+
+
+def test_a_schedule_file_needs_its_model(invoke, complains, model: Path, planned: Path) -> None:
+    complains(invoke("explain", "branches.schedule.json", "b"), 2, "give it with --model")
+    result = invoke("explain", "branches.schedule.json", "b", "--model", model, "--json")
+    assert json.loads(result.stdout) == json.loads(invoke("explain", planned, "b", "--json").stdout)
+
+
+def test_an_unknown_operator_is_told_from_what_comes_close(invoke, complains, planned: Path) -> None:
+    complains(invoke("explain", planned, "bb"), 2, "there is no operator 'bb'", "did you mean b")
+
+
+def test_a_model_without_a_schedule_is_refused(invoke, complains, model: Path) -> None:
+    complains(invoke("explain", model, "b"), 2, "carries no schedule")
+
+
+def test_a_schedule_of_this_machine(invoke, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script_stages(monkeypatch)
+    script_models(monkeypatch, LATENCIES)
+    assert invoke("optimize", model, "--threads", 2, "-q").exit_code == 0
+    result = invoke("explain", "branches.iosched.onnx", "b", "--measurements", 0)
+    assert result.exit_code == 0
+    assert "as it is" in result.stdout
+    assert "not known" not in result.stdout
+
+
+def test_what_is_not_used_is_said(invoke, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script_stages(monkeypatch)
+    script_models(monkeypatch, {**LATENCIES, "reference": 1.0})
+    invoke("optimize", model, "--threads", 2, "-q")
+    assert "plain onnxruntime was faster" in invoke("explain", "branches.iosched.onnx", "b").stderr
