@@ -30,5 +30,5 @@ class Calibration:
 
 
 CALIBRATION = Calibration(
-    kernel_us=7.6, issue_us=12.8, fork_us=7.8, utilisation=0.9, step_cycles=86.5, window=0.018, interference=0.71
+    kernel_us=7.68, issue_us=12.9, fork_us=7.64, utilisation=0.9, step_cycles=85.5, window=0.0178, interference=0.694
 )
