@@ -79,6 +79,7 @@ class _Cuts:
     edges: tuple[int, ...]
     vertex: tuple[bool, ...]
     dead_end: tuple[bool, ...]  # nothing reads the operator
+    last_start: int  # of the operators that read the graph's inputs alone
 
     @classmethod
     def of(cls, order: _Order) -> _Cuts:
@@ -102,7 +103,15 @@ class _Cuts:
         for position in range(last_start):
             width[position] += 1
         vertex = (width[position] == 1 and last_read[position] > position for position in range(n))
-        return cls(tuple(width[:n]), tuple(edges[:n]), tuple(vertex), tuple(end < 0 for end in last_read))
+        return cls(tuple(width[:n]), tuple(edges[:n]), tuple(vertex), tuple(end < 0 for end in last_read), last_start)
+
+    def is_narrow(self, first: int, end: int) -> bool:
+        """Whether a block that starts at `first` may end before `end` with little loss.
+
+        What nobody reads could run beside all that follows, and what reads nobody beside all that comes before.
+        """
+        beside = any(self.dead_end[first:end]) or end <= self.last_start
+        return self.width[end - 1] <= _NARROW and not beside
 
     def segments(self) -> Iterator[tuple[int, int]]:
         """Half-open ranges of positions, each ended by a cut vertex or by the last operator.
@@ -143,7 +152,7 @@ def _split(order: _Order, cuts: _Cuts, first: int, last: int, max_states: int) -
     while first < last:
         reach = _reach(order, first, last, max_states)
         end = last if reach == last else _narrowest(order, cuts, first, reach, last)
-        narrow = end == last or cuts.width[end - 1] <= _NARROW or _is_waist(order, end - 1, first, last)
+        narrow = end == last or cuts.is_narrow(first, end) or _is_waist(order, end - 1, first, last)
         if not narrow:
             # Not provable anyway, so not worth the long search of a large block.
             end = _narrowest(order, cuts, first, _reach(order, first, last, min(max_states, _WIDE_STATES)), last)

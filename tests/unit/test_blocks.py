@@ -91,6 +91,17 @@ def test_what_is_too_wide_is_split_and_said_to_be_unproven() -> None:
     assert not any(part.optimal for part in parts[:-1])
 
 
+def test_a_cut_between_what_could_run_side_by_side_is_unproven() -> None:
+    """Operators that nobody reads, and towers: few results cross a cut, or none, but it takes concurrency away."""
+    independent = partition(graph_of(20, []), 100)
+    towers = partition(graph_of(60, [(index, index + 3) for index in range(57)]), 100)
+
+    assert len(independent) > 1
+    assert len(towers) > 1
+    assert not any(part.optimal for part in independent)
+    assert not any(part.optimal for part in towers)
+
+
 def test_a_chain_of_thousands_is_quick() -> None:
     n = 5000
     names = [str(index) for index in range(n)]
