@@ -1,0 +1,68 @@
+"""Element types of tensors in CUDA C++, and how kernels read and write them.
+
+Floats of half precision are widened to float before any arithmetic and rounded once, when they are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+C_TYPES = {
+    "float32": "float", "float16": "__half", "float64": "double", "bool": "bool", "int8": "signed char",
+    "uint8": "unsigned char", "int16": "short", "uint16": "unsigned short", "int32": "int", "uint32": "unsigned int",
+    "int64": "long long", "uint64": "unsigned long long",
+}  # fmt: skip
+"""C type of each numpy type that kernels know."""
+
+FLOATS = ("float32", "float16")
+"""Types whose arithmetic is done in float."""
+
+MOST_BYTES = 16
+"""Bytes of the widest access of one thread."""
+
+_PACK = """
+template <typename T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack { T at[N]; };
+template <typename To, typename From> __device__ __forceinline__ To convert(From x) { return static_cast<To>(x); }
+"""
+_HALF = """
+template <> __device__ __forceinline__ float convert<float, __half>(__half x) { return __half2float(x); }
+template <> __device__ __forceinline__ __half convert<__half, float>(float x) { return __float2half_rn(x); }
+"""
+
+
+def item_nbytes(dtype: str) -> int:
+    """Bytes of one element."""
+    return np.dtype(dtype).itemsize
+
+
+def compute_type(dtype: str) -> str:
+    """The C type of a value of `dtype` in arithmetic."""
+    return "float" if dtype in FLOATS else C_TYPES[dtype]
+
+
+def widened(array: np.ndarray) -> np.ndarray:
+    """`array` in the type in which kernels compute; `array` itself unless it is of half precision."""
+    return array.astype(np.float32) if array.dtype == np.float16 else array
+
+
+def preamble(dtypes: Iterable[str]) -> str:
+    """Declarations that every source begins with: `Pack<T, N>` and `convert<To>(x)`."""
+    half = "float16" in dtypes
+    return ("#include <cuda_fp16.h>\n" if half else "") + _PACK.lstrip() + (_HALF.lstrip() if half else "")
+
+
+def loaded(dtype: str, value: str) -> str:
+    """C expression of the element `value` as a value to compute with."""
+    return f"convert<{compute_type(dtype)}, {C_TYPES[dtype]}>({value})"
+
+
+def stored(dtype: str, value: str) -> str:
+    """C expression of the computed `value`, of any arithmetic type, as an element."""
+    return f"convert<{C_TYPES[dtype]}, {compute_type(dtype)}>(static_cast<{compute_type(dtype)}>({value}))"
+
+
+def lowest(dtype: str) -> str:
+    """C expression of what is below all values of `dtype`, which is one of the floats."""
+    return "__int_as_float(0xff800000)" if dtype in FLOATS else "-__longlong_as_double(0x7ff0000000000000LL)"

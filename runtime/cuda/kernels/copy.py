@@ -1,0 +1,231 @@
+"""Copies between any two layouts and types: transposes, reshapes of channels-last tensors, parts of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import gcd
+
+import numpy as np
+import onnx
+
+from iosched.runtime.cuda.builder import Builder
+from iosched.runtime.cuda.elements import C_TYPES, loaded, preamble, stored
+from iosched.runtime.cuda.kernel import Argument, CudaCall, Pointer
+from iosched.runtime.cuda.loops import Operand, collapse, operand, shape_of, transposed
+from iosched.runtime.cuda.nodes import attribute
+from iosched.runtime.cuda.pointwise import launch, pointwise_call
+from iosched.runtime.plan import View
+
+_TILE = 32
+_TILE_ROWS = 8
+_LEAST_TILED = 16  # an axis shorter than this leaves most of a tile idle
+
+
+@dataclass(frozen=True)
+class Copy:
+    """y = x, between any strides and types; what changes the order of memory goes through shared memory in tiles.
+
+    Floats become integers by truncation. The changes below are made in this order.
+
+    Attributes:
+        permutation: axis k of what is copied is axis `permutation[k]` of x.
+        reshapes: whether the elements are taken in row-major order and given the shape of y.
+        axis: along which only a part of x is copied, as much as y has, beginning at `start`.
+        start: the first index of that part.
+    """
+
+    permutation: tuple[int, ...] | None = None
+    reshapes: bool = False
+    axis: int = 0
+    start: int = 0
+
+    def interpret(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
+        """See the class."""
+        x, y = reads[0], writes[0]
+        if self.permutation is not None:
+            x = x.transpose(self.permutation)
+        if self.reshapes:
+            x = x.reshape(y.shape)
+        elif x.ndim:
+            index = [slice(None)] * x.ndim
+            index[self.axis] = slice(self.start, self.start + y.shape[self.axis])
+            x = x[tuple(index)]
+        y[...] = x.astype(y.dtype)
+
+    def call(self, reads: Sequence[View], writes: Sequence[View]) -> CudaCall:
+        """See `SourceKernel.call`."""
+        x, y = operand(reads[0]), operand(writes[0])
+        shape, target = shape_of(reads[0]), shape_of(writes[0])
+        if self.permutation is not None:
+            x = transposed(x, self.permutation)
+            shape = tuple(shape[axis] for axis in self.permutation)
+        if self.reshapes and shape != target:
+            return _reshape_call(shape, x, target, y)
+        if shape:
+            x = replace(x, start=self.start * x.strides[self.axis])
+        return _copy_call(target, x, y)
+
+
+def lower(builder: Builder, node: onnx.NodeProto) -> bool:
+    """Transpose."""
+    rank = len(builder.shape(node.input[0]))
+    given = attribute(node, "perm")
+    order = tuple(int(axis) for axis in given) if isinstance(given, list) and given else tuple(reversed(range(rank)))
+    builder.emit(Copy(permutation=order), node.input[:1], node.output)
+    return True
+
+
+def _copy_call(extents: Sequence[int], x: Operand, y: Operand) -> CudaCall:
+    loop = collapse(extents, [x, y])
+    tiled_axis = _tiled_axis(loop.extents, loop.operands[0], loop.operands[1])
+    if tiled_axis is None:
+        return pointwise_call(extents, [x], y, "const auto y = x0;", entry="copy")
+    return _tiled_call(loop.extents, tiled_axis, *loop.operands)
+
+
+def _tiled_axis(extents: Sequence[int], x: Operand, y: Operand) -> int | None:
+    """The axis on which x is dense while y is dense on the last one; None where a plain copy does as well."""
+    if len(extents) not in (2, 3) or y.strides[-1] != 1 or abs(x.strides[-1]) <= 1 or extents[-1] < _LEAST_TILED:
+        return None
+    dense = [axis for axis in range(len(extents) - 1) if x.strides[axis] == 1 and extents[axis] >= _LEAST_TILED]
+    return dense[0] if dense else None
+
+
+def _tiled_call(extents: tuple[int, ...], axis: int, x: Operand, y: Operand) -> CudaCall:
+    outer = next((other for other in range(len(extents) - 1) if other != axis), None)
+    batch = 1 if outer is None else extents[outer]
+    across, along = extents[axis], extents[-1]
+    tiles_across, tiles_along = -(-across // _TILE), -(-along // _TILE)
+    sizes = (across, along, tiles_across, tiles_along)
+    arguments: list[Argument] = [Pointer(0), Pointer(1), *map(np.int32, sizes)]
+    for given, step in ((x, x.strides[-1]), (y, y.strides[axis])):
+        image = 0 if outer is None else given.strides[outer]
+        arguments += [np.int64(given.start), np.int64(image), np.int64(step)]
+    source = _TILED.format(
+        preamble=preamble([x.dtype, y.dtype]),
+        x_type=C_TYPES[x.dtype],
+        y_type=C_TYPES[y.dtype],
+        value=stored(y.dtype, loaded(x.dtype, "tile[threadIdx.x][k]")),
+        tile=_TILE,
+        rows=_TILE_ROWS,
+    )
+    # There may be more images than blocks are allowed along y and z.
+    grid = (batch * tiles_across * tiles_along, 1, 1)
+    return CudaCall(source, "copy_tiled", grid, (_TILE, _TILE_ROWS, 1), tuple(arguments))
+
+
+def _reshape_call(shape: Sequence[int], x: Operand, target: Sequence[int], y: Operand) -> CudaCall:
+    parts = common_factors(shape, target)
+    if parts is not None:
+        return _copy_call(parts, _split(x, shape, parts), _split(y, target, parts))
+    x_loop, y_loop = _row_major_loop(shape, x), _row_major_loop(target, y)
+    arguments: list[Argument] = [Pointer(0), Pointer(1), np.int32(np.prod(target, dtype=np.int64))]
+    for extents, strides in (x_loop, y_loop):
+        arguments += [np.int32(extent) for extent in extents[1:]]
+        arguments += [np.int64(stride) for stride in strides]
+    source = _reshape_source(x.dtype, y.dtype, len(x_loop[0]), len(y_loop[0]))
+    return launch(source, "copy_reshaped", int(np.prod(target, dtype=np.int64)), arguments)
+
+
+def common_factors(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...] | None:
+    """The extents of a shape of which both shapes' axes are products of neighbours; None where there is none.
+
+    Example: (2, 12) and (2, 3, 4) have (2, 3, 4); (4, 6) and (6, 4) have none.
+    """
+    left, right = [extent for extent in first if extent != 1], [extent for extent in second if extent != 1]
+    left.reverse()
+    right.reverse()
+    found: list[int] = []
+    while left and right:
+        a, b = left.pop(), right.pop()
+        common = min(a, b)
+        if gcd(a, b) != common:
+            return None
+        found.append(common)
+        if a > common:
+            left.append(a // common)
+        if b > common:
+            right.append(b // common)
+    return tuple(found)
+
+
+def _split(given: Operand, shape: Sequence[int], parts: Sequence[int]) -> Operand:
+    """The operand over axes cut into `parts`; see `common_factors`. Cut axes go from the outermost part inwards."""
+    strides: list[int] = []
+    remaining = list(parts)
+    for extent, stride in zip(shape, given.strides, strict=True):
+        left = extent
+        while left > 1:
+            left //= remaining.pop(0)
+            strides.append(stride * left)
+    return replace(given, strides=tuple(strides))
+
+
+def _row_major_loop(shape: Sequence[int], given: Operand) -> tuple[list[int], list[int]]:
+    """Extents and strides in row-major order, neighbours that are one made one."""
+    extents: list[int] = []
+    strides: list[int] = []
+    for extent, stride in zip(shape, given.strides, strict=True):
+        if extent == 1:
+            continue
+        if strides and strides[-1] == stride * extent:
+            extents[-1] *= extent
+            strides[-1] = stride
+        else:
+            extents.append(extent)
+            strides.append(stride)
+    return (extents, strides) if extents else ([1], [0])
+
+
+def _reshape_source(x_dtype: str, y_dtype: str, x_rank: int, y_rank: int) -> str:
+    names, walks = [], []
+    for name, rank in (("x", x_rank), ("y", y_rank)):
+        names += [f"int {name}e{axis}" for axis in range(1, rank)]
+        names += [f"long long {name}s{axis}" for axis in range(rank)]
+        walks.append(f"  unsigned int {name}_rest = index; long long {name}_at = 0;")
+        for axis in reversed(range(1, rank)):
+            extent = f"(unsigned int){name}e{axis}"
+            walks.append(f"  {name}_at += ({name}_rest % {extent}) * {name}s{axis}; {name}_rest /= {extent};")
+        walks.append(f"  {name}_at += {name}_rest * {name}s0;")
+    return _RESHAPED.format(
+        preamble=preamble([x_dtype, y_dtype]),
+        x_type=C_TYPES[x_dtype],
+        y_type=C_TYPES[y_dtype],
+        names=", ".join(names),
+        walks="\n".join(walks),
+        value=stored(y_dtype, loaded(x_dtype, "x[x_at]")),
+    )
+
+
+_TILED = """{preamble}
+extern "C" __global__ void copy_tiled(const {x_type}* __restrict__ x, {y_type}* __restrict__ y, int across, int along,
+                                      int tiles_across, int tiles_along, long long x_start, long long x_image,
+                                      long long x_along, long long y_start, long long y_image, long long y_across) {{
+  __shared__ {x_type} tile[{tile}][{tile} + 1];
+  const int tile_along = blockIdx.x % tiles_along;
+  const int tile_across = blockIdx.x / tiles_along % tiles_across;
+  const long long image = blockIdx.x / tiles_along / tiles_across;
+  x += x_start + image * x_image;
+  y += y_start + image * y_image;
+  for (int k = threadIdx.y; k < {tile}; k += {rows}) {{
+    const int a = tile_across * {tile} + threadIdx.x, b = tile_along * {tile} + k;
+    if (a < across && b < along) tile[k][threadIdx.x] = x[a + b * x_along];
+  }}
+  __syncthreads();
+  for (int k = threadIdx.y; k < {tile}; k += {rows}) {{
+    const int a = tile_across * {tile} + k, b = tile_along * {tile} + threadIdx.x;
+    if (a < across && b < along) y[a * y_across + b] = {value};
+  }}
+}}
+"""
+
+_RESHAPED = """{preamble}
+extern "C" __global__ void copy_reshaped(const {x_type}* __restrict__ x, {y_type}* __restrict__ y, int count,
+                                         {names}) {{
+  const unsigned int index = blockIdx.x * blockDim.x + threadIdx.x;
+  if (index >= (unsigned int)count) return;
+{walks}
+  y[y_at] = {value};
+}}
+"""

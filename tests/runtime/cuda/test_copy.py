@@ -1,0 +1,91 @@
+"""Copies: any layout to any other, transposed, reshaped, in part, and with another type."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from host_cuda import Placed, blank, check, needs_compiler, put
+from hypothesis import given
+from hypothesis import strategies as st
+from node_kernels import lowered, normal
+from onnx import helper
+
+from iosched.runtime.cuda.kernels.copy import Copy, common_factors
+from iosched.runtime.plan import View
+
+
+def row_major(placed: Placed) -> Placed:
+    """The same tensor, its memory seen in row-major order instead of channels-last."""
+    shape = placed.array.shape
+    strides = tuple(int(np.prod(shape[k + 1 :], dtype=int)) * placed.array.itemsize for k in range(len(shape)))
+    array = np.lib.stride_tricks.as_strided(placed.array, shape, strides)
+    return Placed(View("t", array.dtype.name, shape, 0, array.nbytes, strides), placed.memory, array)
+
+
+@needs_compiler
+@pytest.mark.parametrize("shape", [(2, 20, 5, 7), (1, 33, 8, 9), (3, 3, 5, 5), (2, 64, 1, 1), (1, 1, 4, 4)])
+@pytest.mark.parametrize("dtypes", [("float32", "float32"), ("float32", "float16"), ("float16", "float32")])
+def test_images_go_between_row_major_and_channels_last(shape: tuple[int, ...], dtypes: tuple[str, str]) -> None:
+    x = normal(*shape).astype(dtypes[0])
+    given = row_major(blank(shape, dtypes[0]))
+    given.array[...] = x
+    check(Copy(), [given], [blank(shape, dtypes[1], before=3, after=2)])
+    check(Copy(), [put(x, before=8)], [row_major(blank(shape, dtypes[1]))])
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("shape", "target"),
+    [((2, 6, 4, 5), (2, 120)), ((2, 6, 4, 5), (2, 3, 2, 20)), ((2, 120), (2, 6, 4, 5)), ((4, 6), (6, 4)),
+     ((2, 6, 4, 5), (2, 3, 2, 4, 5)), ((2, 6, 4, 5), (5, 4, 3, 4)), ((1, 6, 1, 1), (6,)), ((1, 1), ())],
+)  # fmt: skip
+def test_reshapes_in_row_major_order(shape: tuple[int, ...], target: tuple[int, ...]) -> None:
+    x = normal(*shape)
+    y = blank(target)
+    Copy(reshapes=True).interpret([x], [y.array])
+    np.testing.assert_array_equal(y.array, x.reshape(target))
+    y.poison()
+    check(Copy(reshapes=True), [put(x, before=2)], [y])
+
+
+@needs_compiler
+def test_parts_of_an_axis() -> None:
+    x = put(normal(2, 12, 3, 5))
+    check(Copy(axis=1, start=4), [x], [blank((2, 8, 3, 5))])
+    check(Copy(axis=1, start=3), [x], [blank((2, 8, 3, 5))])
+    check(Copy(axis=3, start=1), [x], [blank((2, 12, 3, 2), before=4)])
+    check(Copy(axis=0, start=1), [put(normal(3, 40))], [blank((1, 40), before=1)])
+    y = np.zeros((2, 12, 3, 2), np.float32)
+    Copy(axis=3, start=1).interpret([x.array], [y])
+    np.testing.assert_array_equal(y, x.array[..., 1:3])
+
+
+@needs_compiler
+@pytest.mark.parametrize("order", [(0, 2, 3, 1), (3, 1, 0, 2), (0, 2, 1, 3)])
+def test_transposes(order: tuple[int, ...]) -> None:
+    node = helper.make_node("Transpose", ["x"], ["y"], perm=order)
+    lowered(node, {"x": normal(2, 17, 3, 18)}).compare(on_host=True, before=1)
+
+
+def test_transposes_reverse_the_axes_unless_told() -> None:
+    lowered(helper.make_node("Transpose", ["x"], ["y"]), {"x": normal(2, 3, 4)}).compare()
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", ["int64", "int32", "bool", "uint8", "float16", "float64"])
+def test_types_are_converted(dtype: str) -> None:
+    x = (normal(3, 8, 2, 2) * 3).clip(0, 9)
+    check(Copy(), [put(x)], [blank(x.shape, dtype)])
+    check(Copy(), [put(x.astype(dtype))], [blank(x.shape, "float32")])
+
+
+@given(st.lists(st.integers(1, 6), max_size=4), st.randoms(use_true_random=False))
+def test_common_factors_make_up_both_shapes(parts: list[int], random: object) -> None:
+    size = int(np.prod(parts, dtype=int))
+    found = common_factors(parts, [size])
+    assert found == tuple(extent for extent in parts if extent != 1)
+
+
+def test_shapes_without_common_factors() -> None:
+    assert common_factors((4, 6), (6, 4)) is None
+    assert common_factors((2, 12), (2, 3, 4)) == (2, 3, 4)

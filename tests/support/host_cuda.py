@@ -1,0 +1,139 @@
+"""Runs our CUDA C++ kernels without a GPU: the same source, compiled for the host, against what `interpret` says.
+
+Memory is filled with NaNs and kept between guards, so that elements left out and writes beyond a view are seen.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from iosched.runtime.cuda.kernel import CudaCall, Pointer, SourceKernel
+from iosched.runtime.cuda.layout import strides_of
+from iosched.runtime.plan import View
+
+_INCLUDE = Path(__file__).parent / "host_cuda_include"
+_GUARD = 256
+_POISON = 0xFF  # NaN in every type of float
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile kernels for the host")
+
+
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """A tensor somewhere in memory of its own: as a kernel sees it in a plan, and as numpy does."""
+
+    view: View
+    memory: np.ndarray  # bytes, guards included
+    array: np.ndarray
+
+    @property
+    def address(self) -> int:
+        return int(self.array.__array_interface__["data"][0])
+
+    def poison(self) -> None:
+        self.array.view(np.uint8 if self.array.dtype == bool else self.array.dtype)[...] = self._poison_item()
+
+    def is_clean_outside(self) -> bool:
+        """Whether nothing was written around the tensor; forgets what is in it."""
+        self.poison()
+        return bool((self.memory == _POISON).all())
+
+    def _poison_item(self) -> np.generic:
+        dtype = np.uint8 if self.array.dtype == bool else self.array.dtype
+        return np.frombuffer(bytes([_POISON]) * self.array.dtype.itemsize, dtype)[0]
+
+
+def blank(shape: Sequence[int], dtype: str = "float32", *, before: int = 0, after: int = 0) -> Placed:
+    """Poisoned memory of a tensor as the runtime lays it out: a slice between so many further channels (or columns)."""
+    rank = len(shape)
+    axis = 1 if rank == 4 else rank - 1
+    outer = list(shape)
+    if rank:
+        outer[axis] += before + after
+    item = np.dtype(dtype).itemsize
+    strides = strides_of(outer, item)
+    nbytes = int(np.prod(outer, dtype=int)) * item
+    memory = np.full(nbytes + 3 * _GUARD, _POISON, np.uint8)
+    first = -memory.ctypes.data % _GUARD + _GUARD
+    offset = before * item
+    storage = memory[first : first + nbytes].view(dtype)[before:] if rank else memory[first:].view(dtype)
+    array = np.lib.stride_tricks.as_strided(storage, shape, strides)
+    view = View("t", dtype, tuple(shape), offset, int(np.prod(shape, dtype=int)) * item, strides)
+    return Placed(view, memory, array)
+
+
+def put(array: np.ndarray, *, before: int = 0, after: int = 0) -> Placed:
+    """`array` in memory; see `blank`."""
+    placed = blank(array.shape, array.dtype.name, before=before, after=after)
+    placed.array[...] = array
+    return placed
+
+
+def weight(array: np.ndarray) -> Placed:
+    """`array` in memory as constants are kept: in row-major order."""
+    flat = put(np.ascontiguousarray(array).reshape(-1))
+    view = View("w", array.dtype.name, array.shape, 0, array.nbytes)
+    return Placed(view, flat.memory, flat.array.reshape(array.shape))
+
+
+def check(kernel: SourceKernel, reads: Sequence[Placed], writes: Sequence[Placed], tolerance: float = 1e-5) -> None:
+    """The source writes what `interpret` writes, all of it, and nothing else."""
+    expected = [np.zeros(write.view.shape or (), write.view.dtype) for write in writes]
+    kernel.interpret([read.array for read in reads], expected)
+    call = kernel.call([read.view for read in reads], [write.view for write in writes])
+    run(call, [placed.address for placed in (*reads, *writes)])
+    for write, wanted in zip(writes, expected, strict=True):
+        scale = tolerance if wanted.dtype != np.float16 else max(tolerance, 2e-3)
+        np.testing.assert_allclose(write.array, wanted, rtol=scale, atol=scale)
+        assert write.is_clean_outside(), "a write beyond the tensor"
+
+
+def run(call: CudaCall, addresses: Sequence[int]) -> None:
+    """Launches `call` on the host; `addresses` are those of (*reads, *writes)."""
+    values, sizes = [], []
+    for argument in call.arguments:
+        if isinstance(argument, Pointer):
+            values.append(np.uint64(addresses[argument.index]))
+            sizes.append(64 + ctypes.sizeof(ctypes.c_void_p))
+        else:
+            values.append(argument)
+            sizes.append(argument.itemsize)
+    arrays = [np.array([value]) for value in values]
+    pointers = (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
+    shape = (ctypes.c_uint * 6)(*call.grid, *call.block)
+    assert call.shared_nbytes == 0
+    library = _compiled(call.source, call.entry)
+    status = library.host_launch(shape, pointers, bytes(sizes), len(arrays))
+    assert status == 0, {1: "threads do not meet at a barrier", 2: "arguments are not of the function's types"}[status]
+
+
+@cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="iosched-kernels-")
+
+
+@cache
+def _compiled(source: str, entry: str) -> ctypes.CDLL:
+    name = Path(_folder().name) / hashlib.sha256(f"{entry}{source}".encode()).hexdigest()
+    launcher = (
+        'extern "C" int host_launch(const unsigned int* shape, void** arguments, const unsigned char* sizes, int count)'
+        f" {{ return host::launch({entry}, shape, arguments, sizes, count); }}\n"
+    )
+    name.with_suffix(".cpp").write_text(f'#include "host_cuda.h"\n{source}\n{launcher}')
+    flags = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-fno-gnu-unique", f"-I{_INCLUDE}"]
+    barriers = ["-DHAS_BARRIERS"] if "__syncthreads" in source else []
+    command = ["g++", *flags, *barriers, "-o", str(name.with_suffix(".so")), str(name.with_suffix(".cpp"))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{done.stderr}\n{source}"
+    return ctypes.CDLL(str(name.with_suffix(".so")))
