@@ -1,0 +1,82 @@
+"""What batch size does to the gain (thesis, figure 4.9): sequential, greedy and the schedule found.
+
+    python benchmarks/ablation_batch.py [--networks inception_v3] [--device v100|cpu] [--batch-sizes 1,2,4,…]
+                                        [-o F.json] [--plot F.svg]
+
+The schedule is searched for each batch size. On the CPU give small batch sizes only: every one is measured anew.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from testbed import Bed, cost_text, open_bed, option_parser, print_table, write_results
+
+from iosched.scheduler.baselines import greedy, sequential
+
+HEADERS = ("network", "batch", "sequential ms", "greedy ms", "both ms", "both images/s", "speed-up", "over greedy")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One network at one batch size; latencies in microseconds."""
+
+    network: str
+    batch_size: int
+    sequential_us: float
+    greedy_us: float
+    both_us: float
+    optimal: bool
+
+
+def main(words: Sequence[str]) -> None:
+    parser = option_parser(__doc__, networks="inception_v3")
+    parser.add_argument("--batch-sizes", default="1,2,4,8,16,32,64,128")
+    options = parser.parse_args(words)
+    rows: list[Row] = []
+    title = ""
+    for network in options.networks.split(","):
+        for batch_size in map(int, options.batch_sizes.split(",")):
+            with open_bed(network, options.device, batch_size, options.profile_db) as bed:
+                title = cost_text(bed)
+                rows.append(_row(network, batch_size, bed))
+    print_table(HEADERS, [_cells(row) for row in rows])
+    write_results(options, "ablation_batch", words, {"device": title, "rows": [asdict(row) for row in rows]})
+    if options.plot is not None:
+        _plot(options.plot, title, rows)
+
+
+def _row(network: str, batch_size: int, bed: Bed) -> Row:
+    found = bed.search().schedule
+    plain, ready, best = (round(bed.latency_us(it), 2) for it in (sequential(bed.graph), greedy(bed.graph), found))
+    return Row(network, batch_size, plain, ready, best, found.optimal)
+
+
+def _cells(row: Row) -> list[str]:
+    latencies = [f"{latency_us / 1e3:.3f}" for latency_us in (row.sequential_us, row.greedy_us, row.both_us)]
+    speedups = [f"{other / row.both_us:.2f}" for other in (row.sequential_us, row.greedy_us)]
+    return [row.network, str(row.batch_size), *latencies, f"{row.batch_size / row.both_us * 1e6:.0f}", *speedups]
+
+
+def _plot(path: Path, title: str, rows: Sequence[Row]) -> None:
+    from matplotlib import pyplot
+
+    figure, axis = pyplot.subplots(figsize=(6.5, 3.8))
+    sizes = [row.batch_size for row in rows]
+    for name, colour in (("sequential", "#8a8f98"), ("greedy", "#e08a3c"), ("both", "#4c78a8")):
+        images = [row.batch_size / getattr(row, f"{name}_us") * 1e6 for row in rows]
+        axis.plot(sizes, images, "o-", c=colour, label=name)
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(sizes, [str(size) for size in sizes])
+    axis.set(xlabel="batch size", ylabel="images a second", ylim=(0, None), title=f"{rows[0].network}, {title}")
+    axis.title.set_fontsize(10)
+    axis.legend()
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

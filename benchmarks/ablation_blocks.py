@@ -1,0 +1,84 @@
+"""How much faster each block of a network gets (thesis, figure 4.8): the schedule found against one after another.
+
+    python benchmarks/ablation_blocks.py [--networks inception_v3] [--device v100|cpu] [-o F.json] [--plot F.svg]
+
+A block's latency is the sum of its stages'. Blocks that are a chain, where nothing can run side by side, are left out.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from testbed import Bed, cost_text, open_bed, option_parser, print_table, write_results
+
+from iosched.scheduler.schedule import Block, Stage, Strategy
+
+HEADERS = ("network", "block", "ends with", "operators", "stages", "sequential ms", "found ms", "speed-up")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One block; latencies in microseconds."""
+
+    network: str
+    block: int
+    last: str
+    operators: int
+    stages: int
+    sequential_us: float
+    found_us: float
+
+
+def main(words: Sequence[str]) -> None:
+    options = option_parser(__doc__, networks="inception_v3").parse_args(words)
+    rows: list[Row] = []
+    title = ""
+    for network in options.networks.split(","):
+        with open_bed(network, options.device, profile_db=options.profile_db) as bed:
+            title = cost_text(bed)
+            rows += _rows(network, bed)
+    print_table(HEADERS, [_cells(row) for row in rows])
+    write_results(options, "ablation_blocks", words, {"device": title, "rows": [asdict(row) for row in rows]})
+    if options.plot is not None:
+        _plot(options.plot, title, rows)
+
+
+def _rows(network: str, bed: Bed) -> Iterator[Row]:
+    place = {operator.name: index for index, operator in enumerate(bed.graph.operators)}
+    for block in bed.search().schedule.blocks:
+        names = sorted((name for stage in block.stages for name in stage.operators), key=place.__getitem__)
+        if _is_chain(bed, names):
+            continue
+        alone = Block(0, tuple(Stage(Strategy.CONCURRENT, ((name,),)) for name in names))
+        sequential_us, found_us = round(bed.block_us(alone), 2), round(bed.block_us(block), 2)
+        yield Row(network, block.index, names[-1], len(names), len(block.stages), sequential_us, found_us)
+
+
+def _is_chain(bed: Bed, names: Sequence[str]) -> bool:
+    return all(before in bed.graph.predecessors[name] for before, name in pairwise(names))
+
+
+def _cells(row: Row) -> list[str]:
+    latencies = [f"{latency_us / 1e3:.3f}" for latency_us in (row.sequential_us, row.found_us)]
+    speedup = f"{row.sequential_us / row.found_us:.2f}"
+    return [row.network, str(row.block), row.last, str(row.operators), str(row.stages), *latencies, speedup]
+
+
+def _plot(path: Path, title: str, rows: Sequence[Row]) -> None:
+    from matplotlib import pyplot
+
+    figure, axis = pyplot.subplots(figsize=(7.5, 3.4))
+    axis.bar([str(row.block) for row in rows], [row.sequential_us / row.found_us for row in rows], color="#4c78a8")
+    axis.axhline(1, c="#1d242d", lw=0.8)
+    axis.set(xlabel="block", ylabel="speed-up over sequential", title=f"{rows[0].network}, {title}")
+    axis.title.set_fontsize(10)
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

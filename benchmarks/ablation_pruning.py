@@ -1,0 +1,92 @@
+"""What pruning saves and what it costs (thesis, figure 4.6): search effort and latency for limits r and s.
+
+    python benchmarks/ablation_pruning.py [--networks inception_v3,nasnet_a] [--device v100|cpu]
+                                          [-o F.json] [--plot F.svg]
+
+For each limit: the stages that a search measuring everything would measure, the stage latencies that the lazy search
+asked for, the seconds it took, and the latency of the schedule found. On the CPU searches share one profile database,
+so that they agree on what a stage takes; the seconds then hold only what was not yet known.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from testbed import Bed, cost_text, open_bed, option_parser, print_table, write_results
+
+from iosched.scheduler.search import Pruning
+
+LIMITS = ((1, 3), (1, 8), (2, 3), (2, 8), (3, 3), (3, 8))
+HEADERS = ("network", "r", "s", "transitions", "stages", "asked for", "seconds", "latency ms", "over best")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One search; `stages` is what a search that measures everything measures."""
+
+    network: str
+    r: int
+    s: int
+    transitions: int
+    stages: int
+    asked: int
+    seconds: float
+    latency_us: float
+    gap: float
+
+
+def main(words: Sequence[str]) -> None:
+    options = option_parser(__doc__, networks="inception_v3,nasnet_a").parse_args(words)
+    rows: list[Row] = []
+    title = ""
+    for network in options.networks.split(","):
+        with open_bed(network, options.device, profile_db=options.profile_db) as bed:
+            title = cost_text(bed)
+            rows += [_searched(network, bed, r, s) for r, s in LIMITS]
+    best = {row.network: min(other.latency_us for other in rows if other.network == row.network) for row in rows}
+    print_table(HEADERS, [_cells(row, best[row.network]) for row in rows])
+    write_results(options, "ablation_pruning", words, {"device": title, "rows": [asdict(row) for row in rows]})
+    if options.plot is not None:
+        _plot(options.plot, title, rows)
+
+
+def _searched(network: str, bed: Bed, r: int, s: int) -> Row:
+    started = time.perf_counter()
+    found = bed.search(Pruning(r, s))
+    seconds = round(time.perf_counter() - started, 2)
+    latency_us = round(bed.latency_us(found.schedule), 2)
+    return Row(network, r, s, found.transitions, found.stages, found.measured, seconds, latency_us, round(found.gap, 4))
+
+
+def _cells(row: Row, best_us: float) -> list[str]:
+    counts = [f"{count:,}" for count in (row.transitions, row.stages, row.asked)]
+    latency = [f"{row.latency_us / 1e3:.3f}", f"{100 * (row.latency_us / best_us - 1):+.2f} %"]
+    return [row.network, str(row.r), str(row.s), *counts, f"{row.seconds:.1f}", *latency]
+
+
+def _plot(path: Path, title: str, rows: Sequence[Row]) -> None:
+    from matplotlib import pyplot
+
+    networks = list(dict.fromkeys(row.network for row in rows))
+    figure, axes = pyplot.subplots(1, len(networks), figsize=(4.6 * len(networks), 3.8), squeeze=False)
+    for axis, network in zip(axes[0], networks, strict=True):
+        for s, colour in ((3, "#e08a3c"), (8, "#4c78a8")):
+            here = [row for row in rows if row.network == network and row.s == s]
+            axis.plot(
+                [row.stages for row in here], [row.latency_us / 1e3 for row in here], "o-", c=colour, label=f"s = {s}"
+            )
+            for row in here:
+                axis.annotate(f" r={row.r}", (row.stages, row.latency_us / 1e3), fontsize=8)
+        axis.set(xscale="log", xlabel="stages in the search", ylabel="latency, ms", title=network)
+        axis.legend()
+    figure.suptitle(title, fontsize=10)
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

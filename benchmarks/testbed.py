@@ -1,0 +1,122 @@
+"""What the ablations share: a network on a device, and the file that results go to."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from iosched.models import zoo
+from iosched.models.graph import ComputationGraph
+from iosched.models.load import load_model
+from iosched.models.model import Model
+from iosched.profiler.analytic import AnalyticCost
+from iosched.profiler.costing import measured_latency_us
+from iosched.profiler.cpu_cost import StageCost, cpu_name
+from iosched.profiler.database import ProfileDatabase, default_path
+from iosched.profiler.optimize import BOUND_SLACK, MEASUREMENTS_PER_BLOCK, TOLERANCE
+from iosched.profiler.target import planned_gpu
+from iosched.runtime.cpu.backend import CpuBackend
+from iosched.scheduler.cost import CostModel
+from iosched.scheduler.schedule import Block, Schedule
+from iosched.scheduler.search import Pruning, SearchResult, search
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True, eq=False)
+class Bed:
+    """A network on a device: the graph that is scheduled there, and what its schedules take."""
+
+    graph: ComputationGraph
+    device: str
+    cost_kind: str
+    cost: CostModel
+    latency_us: Callable[[Schedule], float]
+
+    def search(self, pruning: Pruning = Pruning()) -> SearchResult:  # noqa: B008 - frozen
+        """The best schedule, with the effort that `optimize` makes."""
+        if self.cost_kind == "analytic":
+            return search(self.graph, self.cost, pruning=pruning)
+        return search(
+            self.graph,
+            self.cost,
+            pruning=pruning,
+            bound_slack=BOUND_SLACK,
+            tolerance=TOLERANCE,
+            max_measurements_per_block=MEASUREMENTS_PER_BLOCK,
+        )
+
+    def block_us(self, block: Block) -> float:
+        return self.latency_us(Schedule((block,)))
+
+
+@contextmanager
+def open_bed(network: str, device: str, batch_size: int = 1, profile_db: Path | None = None) -> Iterator[Bed]:
+    """`network` of the zoo on a GPU under the analytic model, or on this machine's CPU, measured."""
+    model = zoo_model(network, batch_size)
+    gpu = planned_gpu(device)
+    if gpu is not None:
+        cost = AnalyticCost(model.graph, gpu)
+        yield Bed(model.graph, gpu.name, "analytic", cost, cost.schedule_latency_us)
+        return
+    with ProfileDatabase(profile_db or default_path()) as database, CpuBackend(model) as backend:
+        measured = StageCost(backend, database)
+        yield Bed(
+            backend.graph, cpu_name(), "measured", measured, lambda schedule: measured_latency_us(measured, schedule)
+        )
+
+
+def zoo_model(network: str, batch_size: int = 1) -> Model:
+    return load_model(zoo.build(network).SerializeToString(), name=network, batch_size=batch_size)
+
+
+def option_parser(text: str | None, *, networks: str, device: str = "v100") -> ArgumentParser:
+    """The options that all ablations take; `text` is the script's own account of itself."""
+    parser = ArgumentParser(description=(text or "").splitlines()[0])
+    parser.add_argument("--networks", default=networks, help="comma-separated names from `iosched zoo list`")
+    parser.add_argument("--device", default=device, help="a GPU, by the analytic model, or 'cpu', measured")
+    parser.add_argument("--profile-db", type=Path, help="profile database of the CPU's measurements")
+    parser.add_argument("-o", "--output", type=Path, help="raw results as JSON")
+    parser.add_argument("--plot", type=Path, metavar="F.svg", help="draw a chart (needs matplotlib)")
+    return parser
+
+
+def write_results(options: Namespace, script: str, words: Sequence[str], content: dict[str, object]) -> None:
+    """Raw results with the machine and the versions, where `-o` says."""
+    if options.output is None:
+        return
+    record = {
+        "command": f"python benchmarks/{script}.py {' '.join(words)}".strip(),
+        "machine": {
+            "processor": cpu_name(),
+            "cores": len(os.sched_getaffinity(0)),
+            "system": f"{platform.system()} {platform.machine()}",
+            "python": platform.python_version(),
+        },
+        "versions": {name: metadata.version(name) for name in ("iosched", "onnxruntime", "onnx", "numpy")},
+        **content,
+    }
+    options.output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    print(f"raw results: {options.output}", file=sys.stderr)
+
+
+def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table on stdout as Markdown."""
+    print(f"| {' | '.join(headers)} |")
+    print(f"|{'---|' * len(headers)}")
+    for row in rows:
+        print(f"| {' | '.join(row)} |", flush=True)
+
+
+def cost_text(bed: Bed) -> str:
+    """What stands in a chart's title."""
+    how = "analytic model, not measured" if bed.cost_kind == "analytic" else "measured"
+    return f"{bed.device} ({how})"

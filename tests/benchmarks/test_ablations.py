@@ -1,0 +1,170 @@
+"""The ablations: what they print and write is what their names say."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from by_definition import dags, graph_of, groups_of
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from iosched.models import zoo
+from iosched.models.graph import ComputationGraph
+from iosched.models.load import load_model
+from iosched.profiler.statistics import summarize
+from iosched.scheduler.document import check_operators
+from iosched.scheduler.merge import can_merge
+from iosched.scheduler.schedule import Schedule, Strategy
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return import_module
+
+
+def ran(script: ModuleType, folder: Path, *words: str) -> Mapping[str, object]:
+    """Runs a script; its raw results."""
+    path = folder / "raw.json"
+    script.main([*words, "-o", str(path)])
+    found = json.loads(path.read_text())
+    assert {"command", "machine", "versions"} <= set(found)
+    return found
+
+
+def table_of(text: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[0] == "|"]
+
+
+@pytest.fixture(scope="module")
+def squeezenet() -> ComputationGraph:
+    return load_model(zoo.build("squeezenet").SerializeToString(), name="squeezenet").graph
+
+
+def check_legal(schedule: Schedule, graph: ComputationGraph) -> None:
+    """Every operator once and in order, groups as the definition has them, within the limits."""
+    check_operators(schedule, graph)
+    for stage in schedule.stages:
+        assert len(stage.groups) <= 8
+        assert max(map(len, stage.groups)) <= 3
+        components = groups_of(graph, frozenset(stage.operators))
+        assert sorted(map(sorted, stage.groups)) == sorted(map(sorted, components))
+        assert stage.strategy is not Strategy.MERGE or can_merge(graph, stage.operators)
+
+
+@settings(max_examples=40, deadline=None)
+@example(graph=graph_of(12, []), eagerness=0.99, seed=0)
+@given(graph=dags(), eagerness=st.floats(0, 0.99), seed=st.integers(0, 99))
+def test_random_schedules_are_legal(graph: ComputationGraph, eagerness: float, seed: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(FOLDER))
+        additive = import_module("ablation_additive")
+    check_legal(additive.random_schedule(graph, eagerness, random.Random(seed)), graph)
+
+
+def test_random_schedules_merge_and_differ_in_how_much_runs_at_once(script, squeezenet: ComputationGraph) -> None:
+    additive = script("ablation_additive")
+    lazy, eager = (additive.random_schedule(squeezenet, eagerness, random.Random(1)) for eagerness in (0.0, 0.95))
+    for schedule in (lazy, eager):
+        check_legal(schedule, squeezenet)
+    assert len(list(lazy.stages)) == len(squeezenet.operators) > len(list(eager.stages))
+    some = [additive.random_schedule(squeezenet, 0.5, random.Random(seed)) for seed in range(5)]
+    assert any(stage.strategy is Strategy.MERGE for schedule in some for stage in schedule.stages)
+
+
+@pytest.mark.parametrize(
+    ("measured", "accuracy", "correlation"),
+    [((1.0, 2.0, 3.0), 1.0, 1.0), ((3.0, 2.0, 1.0), 0.0, -1.0), ((1.0, 3.0, 2.0), 2 / 3, 0.5)],
+)
+def test_order_accuracy_counts_pairs(script, measured, accuracy: float, correlation: float) -> None:
+    additive = script("ablation_additive")
+    pairs = [additive.Pair(1, 10.0 + place, latency, ()) for place, latency in enumerate(measured)]
+    assert additive.order_accuracy(pairs) == pytest.approx(accuracy)
+    assert additive.spearman(pairs) == pytest.approx(correlation)
+
+
+def test_additive_sets_sums_of_stages_beside_whole_schedules(
+    script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    additive = script("ablation_additive")
+    monkeypatch.setattr(additive, "measured_latency_us", lambda cost, schedule: 10.0 * len(list(schedule.stages)))
+    monkeypatch.setattr(
+        additive,
+        "measure_in_turn",
+        lambda runnables, inputs, budget: {
+            name: summarize([float(len(one.lowering.plan.lanes)), 50.0 + int(name)]) for name, one in runnables.items()
+        },
+    )
+    words = ("--networks", "squeezenet", "--schedules", "3", "--profile-db", str(tmp_path / "p.db"))
+    found = ran(additive, tmp_path, *words)["networks"]
+    assert isinstance(found, dict)
+    schedules = found["squeezenet"]["schedules"]
+    assert [one["predicted_us"] for one in schedules] == [10.0 * one["stages"] for one in schedules]
+    assert [one["samples_us"][1] for one in schedules] == [50.0, 51.0, 52.0]
+    assert table_of(capsys.readouterr().out)[2][:2] == ["squeezenet", "3"]
+    with pytest.raises(SystemExit):
+        additive.main(["--device", "v100"])
+
+
+def test_wider_limits_are_never_worse(script, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = ran(script("ablation_pruning"), tmp_path, "--networks", "squeezenet")["rows"]
+    assert isinstance(rows, list)
+    by_limit = {(row["r"], row["s"]): row for row in rows}
+    assert len(by_limit) == len(rows) == 6
+    for (r, s), row in by_limit.items():
+        assert row["asked"] <= row["stages"] <= row["transitions"]
+        wider = [other for (more_r, more_s), other in by_limit.items() if more_r >= r and more_s >= s]
+        assert all(other["latency_us"] <= row["latency_us"] * (1 + 1e-6) for other in wider)
+        assert all(other["transitions"] >= row["transitions"] for other in wider)
+    assert by_limit[1, 3]["transitions"] < by_limit[3, 8]["transitions"]
+    cells = table_of(capsys.readouterr().out)
+    assert cells[-1][-1] == "+0.00 %"
+    assert len(cells) == 2 + len(rows)
+
+
+def test_no_block_is_slower_than_one_after_another(script, tmp_path: Path) -> None:
+    rows = ran(script("ablation_blocks"), tmp_path, "--networks", "squeezenet")["rows"]
+    assert isinstance(rows, list)
+    assert rows
+    for row in rows:
+        assert 0 < row["found_us"] <= row["sequential_us"] * (1 + 1e-6)
+        assert 1 <= row["stages"] <= row["operators"]
+        assert row["operators"] > 1
+
+
+def test_blocks_and_chains_add_up_to_the_network(script, tmp_path: Path) -> None:
+    blocks, testbed = script("ablation_blocks"), script("testbed")
+    rows = ran(blocks, tmp_path, "--networks", "googlenet")["rows"]
+    assert isinstance(rows, list)
+    with testbed.open_bed("googlenet", "v100") as bed:
+        schedule = bed.search().schedule
+        shown = {row["block"] for row in rows}
+        chains = [block for block in schedule.blocks if block.index not in shown]
+        total_us = sum(row["found_us"] for row in rows) + sum(map(bed.block_us, chains))
+        assert total_us == pytest.approx(bed.latency_us(schedule), rel=1e-4)
+
+
+def test_the_schedule_for_a_batch_size_beats_both_baselines(script, tmp_path: Path) -> None:
+    words = ("--networks", "squeezenet", "--batch-sizes", "1,32")
+    rows = ran(script("ablation_batch"), tmp_path, *words)["rows"]
+    assert isinstance(rows, list)
+    assert [row["batch_size"] for row in rows] == [1, 32]
+    assert all(row["both_us"] <= min(row["sequential_us"], row["greedy_us"]) for row in rows)
+    assert 10 < rows[1]["sequential_us"] / rows[0]["sequential_us"] <= 32
+
+
+@pytest.mark.parametrize("name", ["pruning", "blocks", "batch"])
+def test_charts_say_that_nothing_was_measured(script, name: str, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="charts need matplotlib (extra 'bench')")
+    words = ["--networks", "squeezenet", "--plot", str(tmp_path / "f.svg")]
+    script(f"ablation_{name}").main(words + ["--batch-sizes", "1,2"] * (name == "batch"))
+    drawn = (tmp_path / "f.svg").read_text()
+    assert "analytic model, not measured" in drawn
