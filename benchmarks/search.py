@@ -1,8 +1,11 @@
-"""What the search costs and how near it comes to its bound, on the zoo's networks under a made-up two-lane machine.
+"""What the search costs and how near it comes to its bound, on the zoo's networks.
 
-Run as `python benchmarks/search.py [--limit N]… [-o FILE.json]`. No latency is measured: a stage takes what its
-operators' arithmetic and traffic say, its groups placed on two lanes the longest first, times a noise of its own, so
-that the same run gives the same numbers on every machine but for the seconds.
+Run as `python benchmarks/search.py [--device v100 | --cpu] [--limit N]… [--tolerance PART]… [-o FILE.json]`.
+
+By default no latency is measured, on a made-up two-lane machine: a stage takes what its operators' arithmetic and
+traffic say, its groups placed on two lanes the longest first, times a noise of its own, so that the same run gives the
+same numbers on every machine but for the seconds. `--device` takes the analytic model of a GPU instead. `--cpu`
+measures every stage on this machine, into a database of its own; `seconds` then leaves out what measuring took.
 """
 
 from __future__ import annotations
@@ -14,16 +17,23 @@ import os
 import random
 import sys
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
+from typing import TypeVar
 
 from iosched.models import zoo
 from iosched.models.graph import ComputationGraph
 from iosched.models.load import load_model
-from iosched.profiler.cpu_cost import cpu_name
+from iosched.profiler.analytic.cost import AnalyticCost
+from iosched.profiler.cpu_cost import StageCost, cpu_name
+from iosched.profiler.database import ProfileDatabase
+from iosched.profiler.gpus import gpu_named
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.lanes import assign_lanes
 from iosched.scheduler.baselines import greedy, sequential
+from iosched.scheduler.exploration import Effort
 from iosched.scheduler.lattice import Pruning
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.search import search
@@ -34,6 +44,8 @@ FLOPS_PER_US = 40_000.0  # of one lane
 BYTES_PER_US = 8_000.0
 OPERATOR_US, STAGE_US = 2.0, 3.0
 NOISE = 0.03
+
+T = TypeVar("T")
 
 
 class TwoLanes:
@@ -90,12 +102,87 @@ class TwoLanes:
         return sum(self.stage_latency_us(stage) for stage in schedule.stages)
 
 
+class Timed:
+    """A cost model beside which the time that its answers take is counted; has the optional parts of two cores."""
+
+    def __init__(self, cost: StageCost) -> None:
+        self._cost = cost
+        self.seconds = 0.0
+        self.lanes = cost.lanes
+
+    @property
+    def signatures(self) -> int:
+        """Different stages asked for."""
+        return self._cost.signatures
+
+    def operator_key(self, name: str) -> str:
+        return self._cost.operator_key(name)
+
+    def operator_work_us(self, name: str) -> float:
+        return self._timed(self._cost.operator_work_us, name)
+
+    def operator_latency_us(self, name: str) -> float:
+        return self._timed(self._cost.operator_latency_us, name)
+
+    def lower_bound_us(self, stage: Stage) -> float:
+        return self._cost.lower_bound_us(stage)
+
+    def stage_latency_us(self, stage: Stage) -> float:
+        return self._timed(self._cost.stage_latency_us, stage)
+
+    def remeasure(self, stage: Stage) -> float:
+        return self._timed(self._cost.remeasure, stage)
+
+    def total_us(self, schedule: Schedule) -> float:
+        """Latency of a whole schedule."""
+        return sum(self.stage_latency_us(stage) for stage in schedule.stages)
+
+    def _timed(self, ask: Callable[[T], float], what: T) -> float:
+        started = time.perf_counter()
+        try:
+            return ask(what)
+        finally:
+            self.seconds += time.perf_counter() - started
+
+
+class Analytic:
+    """The analytic model of a GPU; its bounds are its own, and it is without noise."""
+
+    def __init__(self, graph: ComputationGraph, device: str) -> None:
+        spec = gpu_named(device)
+        if spec is None:
+            raise SystemExit(f"no GPU is called {device!r}")
+        self._graph, self._cost = graph, AnalyticCost(graph, spec)
+        self._asked: set[str] = set()
+
+    @property
+    def signatures(self) -> int:
+        """Different stages asked for."""
+        return len(self._asked)
+
+    def operator_key(self, name: str) -> str:
+        return self._cost.operator_key(name)
+
+    def lower_bound_us(self, stage: Stage) -> float:
+        return self._cost.lower_bound_us(stage)
+
+    def stage_latency_us(self, stage: Stage) -> float:
+        self._asked.add(stage_signature(self._graph, stage, lambda operator: self._cost.operator_key(operator.name)))
+        return self._cost.stage_latency_us(stage)
+
+    def total_us(self, schedule: Schedule) -> float:
+        """Latency of a whole schedule."""
+        return self._cost.schedule_latency_us(schedule)
+
+
 @dataclass(frozen=True)
 class Row:
     """One search; latencies in microseconds, `gap` as a part of the predicted latency."""
 
     network: str
     limit: int | None
+    tolerance: float
+    bound_slack: float
     blocks: int
     optimal_blocks: int
     states: int
@@ -103,6 +190,7 @@ class Row:
     stages: int
     signatures: int
     measurements: int
+    remeasurements: int
     seconds: float
     predicted_us: float
     lower_bound_us: float
@@ -112,63 +200,98 @@ class Row:
     schedule_sha256: str
 
 
-def searched(network: str, graph: ComputationGraph, limit: int | None) -> Row:
-    """Searches as `optimize` does, with at most `limit` measurements for each block."""
-    cost = TwoLanes(graph)
+Cost = TwoLanes | Analytic | Timed
+
+
+def searched(network: str, graph: ComputationGraph, cost: Cost, effort: Effort) -> Row:
+    """Searches with at most `effort.max_measurements` for each block."""
     started = time.perf_counter()
     found = search(
-        graph, cost, pruning=Pruning(), bound_slack=0.95, tolerance=0.03, max_measurements_per_block=limit
-    )  # fmt: skip
-    seconds = time.perf_counter() - started
+        graph,
+        cost,
+        pruning=Pruning(),
+        bound_slack=effort.bound_slack,
+        tolerance=effort.tolerance,
+        max_measurements_per_block=effort.max_measurements,
+    )
+    seconds = time.perf_counter() - started - (cost.seconds if isinstance(cost, Timed) else 0.0)
     predicted = found.schedule.predicted_us or 0.0
-    baseline = TwoLanes(graph)
+    signatures = cost.signatures
     return Row(
         network=network,
-        limit=limit,
+        limit=effort.max_measurements,
+        tolerance=effort.tolerance,
+        bound_slack=effort.bound_slack,
         blocks=len(found.schedule.blocks),
         optimal_blocks=sum(block.optimal for block in found.schedule.blocks),
         states=found.states,
         transitions=found.transitions,
         stages=found.stages,
-        signatures=cost.signatures,
+        signatures=signatures,
         measurements=found.measured,
+        remeasurements=found.remeasured,
         seconds=round(seconds, 2),
         predicted_us=round(predicted, 1),
         lower_bound_us=round(found.lower_bound_us, 1),
-        gap=round(1 - found.lower_bound_us / predicted, 4),
-        sequential_us=round(baseline.total_us(sequential(graph)), 1),
-        greedy_us=round(baseline.total_us(greedy(graph)), 1),
+        gap=round(found.gap, 4),
+        sequential_us=round(cost.total_us(sequential(graph)), 1),
+        greedy_us=round(cost.total_us(greedy(graph)), 1),
         schedule_sha256=hashlib.sha256(repr(found.schedule).encode()).hexdigest(),
     )
 
 
-def unit_graph(network: str) -> ComputationGraph:
-    """What the CPU schedules of a network of the zoo."""
-    with CpuBackend(load_model(zoo.build(network).SerializeToString(), name=network)) as backend:
-        return backend.graph
+def costs(network: str, arguments: argparse.Namespace) -> Iterator[tuple[ComputationGraph, Cost]]:
+    """A network's graph and a fresh cost model for each search of it."""
+    model = load_model(zoo.build(network).SerializeToString(), name=network)
+    n_searches = len(arguments.limit) * len(arguments.tolerance)
+    if arguments.device:
+        yield from ((model.graph, Analytic(model.graph, arguments.device)) for _ in range(n_searches))
+        return
+    with CpuBackend(model) as backend:
+        for _ in range(n_searches):
+            if not arguments.cpu:
+                yield backend.graph, TwoLanes(backend.graph)
+                continue
+            with ProfileDatabase(None) as database:
+                yield backend.graph, Timed(StageCost(backend, database))
+
+
+def arguments_of(words: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("networks", nargs="*", default=NETWORKS)
+    device = parser.add_mutually_exclusive_group()
+    device.add_argument("--device", help="a GPU's name: costs by the analytic model")
+    device.add_argument("--cpu", action="store_true", help="measure on this machine")
+    parser.add_argument("--limit", type=int, action="append", help="measurements for each block; 0 is no limit")
+    parser.add_argument("--tolerance", type=float, action="append", help="part of the bound at which a block is done")
+    parser.add_argument("--slack", type=float, default=1.0, help="factor on all bounds")
+    parser.add_argument("-o", "--output", type=Path)
+    arguments = parser.parse_args(words)
+    arguments.limit = arguments.limit or [0]
+    arguments.tolerance = arguments.tolerance or [0.03]
+    return arguments
 
 
 def main() -> None:
     """Prints the table, and writes it where `-o` says."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("networks", nargs="*", default=NETWORKS)
-    parser.add_argument("--limit", type=int, action="append", help="measurements for each block; 0 is no limit")
-    parser.add_argument("-o", "--output", type=Path)
-    arguments = parser.parse_args()
-    columns = ("network", "limit", "blocks", "optimal_blocks", "states", "transitions", "stages", "signatures")
-    columns += ("measurements", "seconds", "gap", "predicted_us", "sequential_us", "greedy_us")
+    arguments = arguments_of()
+    columns = ("network", "limit", "tolerance", "blocks", "optimal_blocks", "stages", "signatures", "measurements")
+    columns += ("remeasurements", "seconds", "gap", "predicted_us", "sequential_us", "greedy_us")
     write = sys.stdout.write
     write(" ".join(f"{column[:13]:>13}" for column in columns) + "\n")
     rows = []
     for network in arguments.networks:
-        graph = unit_graph(network)
-        for limit in arguments.limit or [100]:
-            rows.append(searched(network, graph, limit or None))
+        efforts = product(arguments.limit, arguments.tolerance)
+        for (limit, tolerance), (graph, cost) in zip(efforts, costs(network, arguments), strict=True):
+            effort = Effort(False, arguments.slack, tolerance, limit or None)
+            rows.append(searched(network, graph, cost, effort))
             write(" ".join(f"{getattr(rows[-1], column)!s:>13}" for column in columns) + "\n")
             sys.stdout.flush()
     if arguments.output:
         machine = {"cpu": cpu_name(), "cores": len(os.sched_getaffinity(0))}
-        record = {"machine": machine, "noise": NOISE, "rows": [asdict(row) for row in rows]}
+        cost_name = arguments.device or ("cpu" if arguments.cpu else "two lanes")
+        record = {"machine": machine, "cost": cost_name, "noise": NOISE, "rows": [asdict(row) for row in rows]}
         arguments.output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 

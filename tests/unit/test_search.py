@@ -117,6 +117,26 @@ def test_lazy_and_exhaustive_find_the_same_latency(graph: ComputationGraph, seed
     assert len(set(lazy_cost.asked)) == len(lazy_cost.asked)
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(2, 5), st.booleans(), st.integers(0, 10**6), st.sampled_from(PRUNINGS),
+    st.sampled_from(["merge", "both", "concurrent"]), st.sampled_from([0.0, 0.5, 0.9, 1.0]),
+)  # fmt: skip
+def test_lazy_and_exhaustive_agree_in_every_strategy(
+    n: int, extra: bool, seed: int, pruning: Pruning, strategy: SearchStrategy, bound_factor: float
+) -> None:
+    graph = fire(n, extra)
+    lazy, full = (
+        search(graph, TableCost(seed, bound_factor), strategy=strategy, pruning=pruning, exhaustive=exhaustive)
+        for exhaustive in (False, True)
+    )
+
+    assert lazy.schedule.predicted_us == full.schedule.predicted_us
+    assert lazy.measured <= full.measured
+    assert lazy.schedule.optimal
+    assert lazy.gap == full.gap == 0
+
+
 class LaneCost:
     """Two lanes, groups side by side: keeps every promise of `OperatorBounds`."""
 
