@@ -53,10 +53,9 @@ class AskOnce:
         """
         self._asked, self.came = True, False
         with self._bar.paused():
-            try:
-                wanted = click.confirm("\nWrite the best schedule found so far?", default=False, err=True)
-            except click.Abort:
-                raise KeyboardInterrupt from None
-        if not wanted:
+            # Not click's own question: it writes to stdout, which is for data.
+            click.echo("\nWrite the best schedule found so far? [y/N]: ", err=True, nl=False)
+            answer = sys.stdin.readline().strip().lower()
+        if answer not in ("y", "yes"):
             raise KeyboardInterrupt
         self.accepted = True

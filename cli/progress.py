@@ -48,8 +48,10 @@ class _Bar:
     def paused(self) -> Iterator[None]:
         """Takes the bar off the terminal meanwhile."""
         self._bar.stop()
-        yield
-        self._bar.start()
+        try:
+            yield
+        finally:
+            self._bar.start()
 
 
 @contextmanager

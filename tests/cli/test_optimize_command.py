@@ -120,6 +120,60 @@ def test_json_has_the_keys_that_scripts_rely_on(invoke, model: Path, asked) -> N
     assert "shipped" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("gap", "optimal", "text"),
+    [
+        (0.0, True, "optimal under the measured stages"),
+        (0.0213, False, "within 2.1% of the best possible under the stages' bounds"),
+        (0.0213, True, "within 2.1% of the best possible under the stages' bounds"),
+        (1.0, False, "best found, not proven optimal"),
+        (None, True, "a baseline, nothing was searched"),
+    ],
+)
+def test_the_gap_to_the_best_possible_is_told(
+    invoke, model: Path, monkeypatch, gap: float | None, optimal: bool, text: str
+) -> None:
+    monkeypatch.setattr(profiler_optimize, "optimize", lambda m, *_: replace(result_for(m), gap=gap, optimal=optimal))
+    assert text in invoke("optimize", model).stdout
+    assert json.loads(invoke("optimize", model, "--json").stdout)["search"]["gap"] == gap
+
+
+def test_what_is_planned_is_called_analytic_wherever_it_is_shown(invoke, model: Path) -> None:
+    shown = invoke("optimize", model, "--device", "v100")
+    assert "cost            analytic" in shown.stdout
+    assert "branches on Tesla V100-SXM2-16GB" in shown.stdout
+    assert "sequential" in shown.stdout
+    assert "not measured" in shown.stdout
+    found = json.loads(invoke("optimize", model, "--device", "v100", "--json").stdout)
+    assert found["cost"] == "analytic"
+    assert found["device"] == {"kind": "cuda", "name": "Tesla V100-SXM2-16GB"}
+    assert (found["latency_us"]["measured"], found["latency_us"]["reference"]) == (None, None)
+    assert found["search"]["measurements"] == 0
+    for words in (("show",), ("show", "--format", "svg")):
+        assert "analytic" in invoke(*words, "branches.iosched.onnx").stdout
+    ran = invoke("run", "branches.iosched.onnx", "--check")
+    assert ran.exit_code == 0
+    assert "made for Tesla V100-SXM2-16GB, by an analytic model" in ran.stderr
+
+
+@pytest.mark.parametrize("words", [("run",), ("bench",)])
+def test_nothing_runs_on_a_gpu_that_is_not_here(invoke, complains, model: Path, words) -> None:
+    complains(invoke(*words, model, "--device", "v100", "-q"), 3, "is not here", "optimize --device v100")
+
+
+def test_an_unknown_device_is_refused_before_the_model_is_read(invoke, complains) -> None:
+    complains(invoke("optimize", "no-such-model.onnx", "--device", "v101"), 2, "did you mean v100", "h100")
+
+
+def test_dry_run_for_a_gpu_says_that_nothing_is_measured(invoke, model: Path) -> None:
+    assert "nothing: the cost is analytic" in invoke("optimize", model, "--device", "v100", "--dry-run").stdout
+    found = json.loads(invoke("optimize", model, "--device", "v100", "--dry-run", "--json").stdout)
+    assert (found["cost"], found["measurements"], found["seconds"]) == ("analytic", 0, 0.0)
+    assert set(found["blocks"][0]) == {
+        "index", "operators", "width", "states", "transitions", "stages", "signatures", "known", "measurements",
+    }  # fmt: skip
+
+
 def test_quiet_prints_the_data_alone(invoke, model: Path, asked) -> None:
     assert invoke("optimize", model, "-q").output == ""
     assert invoke("optimize", model, "-q", "--json").stderr == ""
@@ -153,11 +207,14 @@ def test_options_reach_the_search(invoke, model: Path, asked: list[OptimizeSetti
     words = ("-r", 2, "-s", 4, "--threads", 2, "--strategy", "merge", "--budget", 2.5, "--device", "cpu")
     assert invoke("optimize", model, *words, "--profile-db", "p.sqlite").exit_code == 0
     assert invoke("optimize", model, "--no-pruning").exit_code == 0
+    more = ("--exhaustive", "--no-resume", "--precision", "fp16", "--device", "V100")
+    assert invoke("optimize", model, *more).exit_code == 0
     assert asked == [
         OptimizeSettings(
             device="cpu", threads=2, strategy="merge", r=2, s=4, budget_s=2.5, profile_db=Path("p.sqlite")
         ),
         OptimizeSettings(r=None, s=None),
+        OptimizeSettings(device="V100", exhaustive=True, resume=False, precision="fp16"),
     ]
 
 

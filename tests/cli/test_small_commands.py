@@ -83,6 +83,13 @@ def test_devices_says_what_is_there_and_what_is_missing(invoke) -> None:
     assert cpu["runtime"]["version"] in text
 
 
+def test_devices_lists_the_gpus_that_can_be_planned_for(invoke) -> None:
+    known = json.loads(invoke("devices", "--json").stdout)["plannable"]
+    assert {"device": "v100", "name": "Tesla V100-SXM2-16GB"} in known
+    text = invoke("devices").stdout
+    assert all(gpu["device"] in text and gpu["name"] in text for gpu in known)
+
+
 def test_devices_names_the_command_that_installs_a_runtime(invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("iosched.cli.devices._version", lambda package: None)
     monkeypatch.setattr("iosched.cli.devices._gpu_names", lambda: ["NVIDIA H100"])

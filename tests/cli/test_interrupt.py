@@ -1,0 +1,150 @@
+"""Ctrl-C on a real terminal, and in a pipe."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SUPPORT = Path(__file__).parent.parent / "support"
+_QUESTION = b"Write the best schedule found so far? [y/N]"
+
+# The command as it is, but stages take their time, so that there is some to press Ctrl-C in.
+_OPTIMIZE = """
+import os, sys, time
+from iosched.profiler import cpu_cost
+from iosched.profiler.statistics import summarize
+done = 0
+def told(run_batch, settings):
+    global done
+    done += 1
+    os.write(1, f"measuring {done}\\n".encode())  # the progress bar takes what is printed
+    time.sleep(0.02 if done < 4 else 0.5)
+    return summarize([50.0 + done] * 7)
+cpu_cost.measure = told
+from iosched.cli.main import main
+sys.argv = ["iosched", "optimize", "branches.onnx", "--threads", "2"]
+main()
+"""
+
+
+class Session:
+    """The command on a terminal of its own; stdout is a pipe that tells when a stage is being measured."""
+
+    def __init__(self) -> None:
+        self._terminal, theirs = pty.openpty()
+        self.shown = b""
+        environment = {**os.environ, "TERM": "xterm", "PYTHONPATH": str(SUPPORT)}
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _OPTIMIZE],
+            stdin=theirs,
+            stderr=theirs,
+            stdout=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
+            preexec_fn=_take_terminal,
+        )
+        os.close(theirs)
+
+    def until_measuring(self, number: int) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.split() == [b"measuring", str(number).encode()]:
+                return
+        raise AssertionError(f"ended before stage {number}: {self.shown!r}")
+
+    def until_shown(self, text: bytes, seconds: float = 20.0) -> None:
+        end = time.monotonic() + seconds
+        while text not in self.shown:
+            assert time.monotonic() < end, self.shown
+            if select.select([self._terminal], [], [], 0.1)[0]:
+                self.shown += self._read()
+
+    def press(self, keys: bytes) -> None:
+        os.write(self._terminal, keys)
+
+    def end(self) -> int:
+        """The exit code; reads whatever is still shown."""
+        end = time.monotonic() + 30
+        while self._process.poll() is None:
+            assert time.monotonic() < end, self.shown
+            if select.select([self._terminal], [], [], 0.05)[0]:
+                self.shown += self._read()
+            if self._process.stdout is not None and select.select([self._process.stdout], [], [], 0)[0]:
+                os.read(self._process.stdout.fileno(), 65536)
+        self._process.communicate()
+        os.close(self._terminal)
+        return self._process.returncode
+
+    def _read(self) -> bytes:
+        try:
+            return os.read(self._terminal, 65536)
+        except OSError:  # how Linux says that the other side is closed
+            return b""
+
+
+def _take_terminal() -> None:
+    import fcntl
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # so that Ctrl-C on it is a signal to the command
+
+
+@pytest.fixture
+def session(model: Path) -> Session:
+    return Session()
+
+
+def written(workdir: Path) -> set[str]:
+    return {path.name for path in workdir.iterdir()} - {"branches.onnx"}
+
+
+def test_a_yes_writes_the_best_schedule_known(session: Session, workdir: Path) -> None:
+    session.until_measuring(4)
+    session.press(b"\x03")
+    session.until_shown(_QUESTION)
+    session.press(b"y\n")
+    assert session.end() == 0
+    assert written(workdir) == {"branches.iosched.onnx", "branches.schedule.json"}
+    assert session.shown.count(_QUESTION) == 1
+
+
+@pytest.mark.parametrize("keys", [b"n\n", b"\n", b"\x03"], ids=["no", "nothing", "again"])
+def test_anything_else_stops_without_files(session: Session, workdir: Path, keys: bytes) -> None:
+    session.until_measuring(4)
+    session.press(b"\x03")
+    session.until_shown(_QUESTION)
+    session.press(keys)
+    assert session.end() == 130
+    assert written(workdir) == set()
+    assert b"Interrupted" in session.shown
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_question(session: Session, workdir: Path) -> None:
+    session.until_measuring(4)
+    session.press(b"\x03")
+    time.sleep(0.1)
+    session.press(b"\x03")
+    assert session.end() == 130
+    assert _QUESTION not in session.shown
+    assert written(workdir) == set()
+
+
+def test_in_a_pipe_it_stops_at_once(model: Path, workdir: Path) -> None:
+    words = [sys.executable, "-c", _OPTIMIZE]
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=-1, stderr=-1, text=True) as child:
+        assert child.stdout is not None
+        next(line for line in child.stdout if line.split() == ["measuring", "4"])
+        child.send_signal(signal.SIGINT)
+        _, shown = child.communicate(timeout=20)
+    assert child.returncode == 130
+    assert "Interrupted" in shown
+    assert "Write the best" not in shown
+    assert written(workdir) == set()
