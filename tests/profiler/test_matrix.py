@@ -6,9 +6,11 @@ import math
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from import_helpers import model_of
 from onnx import TensorProto, helper
 from scripted import fire, model_with, script_stages
 
@@ -129,6 +131,24 @@ def test_the_cpu_is_measured_and_its_schedules_are_costed_on_gpus_too(
     assert count > 0
     assert matrix(models, wanted) == result
     assert len(measured) == count
+
+
+def test_schedules_of_the_cpu_name_operators_also_where_it_runs_several_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script_stages(monkeypatch)
+    nodes = [
+        helper.make_node("Mul", ["x", "k"], ["s"]),
+        helper.make_node("Sigmoid", ["s"], ["g"]),
+        helper.make_node("Mul", ["x", "g"], ["y"]),
+    ]
+    quick_gelu = model_of(nodes, {"x": [4, 4]}, ["y"], {"k": np.float32([1.702])})
+    model = load_model(quick_gelu.SerializeToString(), name="quick_gelu")
+    result = matrix([(1, model)], MatrixSettings(("cpu", "v100"), threads=2, profile_db=tmp_path / "p.db"))
+    with CpuBackend(model, lanes=2) as backend:
+        assert len(backend.graph.operators) < len(model.graph.operators)
+    for target in result.targets:
+        assert [name for stage in target.schedule.stages for name in stage.operators] == ["s", "g", "y"]
 
 
 def test_what_cannot_be_done_is_said(tmp_path: Path) -> None:
