@@ -1,0 +1,323 @@
+"""Fits the analytic model of GPUs to published latencies, and says how far it is off where it was not fitted.
+
+Run as `python benchmarks/analytic.py [-o FILE.json] [--plot FILE.svg]`; it takes some minutes and measures nothing.
+Published numbers: Ding et al., "IOS: Inter-Operator Scheduler for CNN Acceleration", MLSys 2021, the thesis behind it
+(table 4.2 for specialisation), and the logs in the authors' repository; cuDNN 7.6, fp32, a V100 at 1530 MHz or a K80.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+from statistics import fmean
+
+from iosched.models import zoo
+from iosched.models.graph import ComputationGraph
+from iosched.models.load import load_model
+from iosched.profiler.analytic import CALIBRATION, AnalyticCost, Calibration
+from iosched.profiler.gpus import GpuSpec, gpu_named
+from iosched.scheduler.baselines import greedy, sequential
+from iosched.scheduler.merge import merge_classes
+from iosched.scheduler.schedule import Schedule
+from iosched.scheduler.search import search
+
+STRATEGIES = ("sequential", "greedy", "merge", "concurrent", "both")
+V100_MS = {
+    "inception_v3": (6.51, 4.62, 5.39, 4.11, 4.03),
+    "randwire": (8.49, 6.27, 8.54, 6.02, 6.02),
+    "nasnet_a": (22.95, 16.78, 22.94, 16.04, 16.04),
+    "squeezenet": (0.86, 0.98, 0.74, 0.82, 0.73),
+}
+BATCH_MS = {1: (6.20, 3.94), 16: (17.95, 15.17), 32: (30.54, 27.0), 64: (55.67, 51.11), 128: (108.55, 102.74)}
+BATCH_CROSS_MS = {  # (run at, searched at)
+    (1, 1): 4.03, (1, 32): 4.50, (1, 128): 4.63, (32, 1): 29.21, (32, 32): 27.44, (32, 128): 27.93,
+    (128, 1): 105.98, (128, 32): 103.74, (128, 128): 103.29,
+}  # fmt: skip
+DEVICE_CROSS_MS = {("k80", "k80"): 13.87, ("k80", "v100"): 14.65, ("v100", "k80"): 4.49, ("v100", "v100"): 4.03}
+
+FITTED = ("kernel_us", "issue_us", "fork_us", "step_cycles", "window", "interference")
+# Where every fit starts: round guesses, made without the networks.
+START = replace(
+    CALIBRATION, kernel_us=5.0, issue_us=5.0, fork_us=5.0, step_cycles=50.0, window=0.05, interference=0.5
+)  # fmt: skip
+STEPS = (1.5, 1.2, 1.05, 1.01)
+SWEEPS = 20
+ROUNDS = 2  # of searching schedules under the constants and fitting the constants to them
+
+Cells = dict[str, float]
+Schedules = Mapping[str, Schedule]
+
+
+def gpu(name: str) -> GpuSpec:
+    found = gpu_named(name)
+    if found is None:
+        raise SystemExit(f"no GPU named {name}")
+    return found
+
+
+@cache
+def graph_of(network: str, batch: int = 1) -> ComputationGraph:
+    return load_model(zoo.build(network).SerializeToString(), name=network, batch_size=batch).graph
+
+
+def cost_of(network: str, calibration: Calibration, device: str = "v100", batch: int = 1) -> AnalyticCost:
+    return AnalyticCost(graph_of(network, batch), gpu(device), calibration=calibration)
+
+
+@cache
+def schedules(network: str, calibration: Calibration) -> Schedules:
+    """The baselines, and what the search finds under these constants."""
+    graph, cost = graph_of(network), cost_of(network, calibration)
+    found = {"sequential": sequential(graph), "greedy": greedy(graph)}
+    found["concurrent"] = search(graph, cost, strategy="concurrent").schedule
+    merges = bool(merge_classes(graph, [operator.name for operator in graph.operators]))
+    found["merge"] = search(graph, cost, strategy="merge").schedule if merges else found["sequential"]
+    found["both"] = search(graph, cost, strategy="both").schedule if merges else found["concurrent"]
+    return found
+
+
+def predicted_ms(network: str, calibration: Calibration, found: Schedules) -> Cells:
+    cost = cost_of(network, calibration)
+    return {name: cost.schedule_latency_us(found[name]) / 1000 for name in STRATEGIES}
+
+
+def published_ms(network: str) -> Cells:
+    return dict(zip(STRATEGIES, V100_MS[network], strict=True))
+
+
+def loss(networks: Sequence[str], calibration: Calibration, found: Mapping[str, Schedules]) -> float:
+    """Mean squared logarithm of predicted / published, of latencies and of speed-ups over sequential alike."""
+    errors: list[float] = []
+    for network in networks:
+        predicted, published = predicted_ms(network, calibration, found[network]), published_ms(network)
+        off = [math.log(predicted[name] / published[name]) for name in STRATEGIES]
+        errors += [*off, *(error - off[0] for error in off[1:])]
+    return fmean(error**2 for error in errors)
+
+
+def fit(networks: Sequence[str]) -> Calibration:
+    """Constants for `networks` alone: schedules are searched under the constants, constants fitted to the schedules."""
+    calibration = START
+    for _ in range(ROUNDS):
+        found = {network: schedules(network, calibration) for network in networks}
+        calibration = descend(calibration, lambda trial, found=found: loss(networks, trial, found))
+    return calibration
+
+
+def descend(start: Calibration, objective: Callable[[Calibration], float]) -> Calibration:
+    """Changes one constant after the other by a factor as long as that helps; smaller factors later."""
+    best, least = start, objective(start)
+    for step in STEPS:
+        for _ in range(SWEEPS):
+            before = least
+            for name in FITTED:
+                for factor in (step, 1 / step):
+                    while (trial := scaled(best, name, factor)) and (found := objective(trial)) < least - 1e-9:
+                        best, least = trial, found
+            if least > before - 1e-8:
+                break
+    return best
+
+
+def scaled(calibration: Calibration, name: str, factor: float) -> Calibration | None:
+    value = getattr(calibration, name) * factor
+    return None if name == "interference" and value > 1 else replace(calibration, **{name: value})
+
+
+def ranks(values: Sequence[float]) -> list[float]:
+    """From 0; equal values share the mean of their ranks."""
+    return [sum(other < value for other in values) + (values.count(value) - 1) / 2 for value in values]
+
+
+def spearman(one: Sequence[float], two: Sequence[float]) -> float:
+    a, b = ranks(one), ranks(two)
+    mean_a, mean_b = fmean(a), fmean(b)
+    covariance = sum((x - mean_a) * (y - mean_b) for x, y in zip(a, b, strict=True))
+    spread = math.sqrt(sum((x - mean_a) ** 2 for x in a) * sum((y - mean_b) ** 2 for y in b))
+    return covariance / spread
+
+
+def kendall(one: Sequence[float], two: Sequence[float]) -> float:
+    """Kendall's tau-b, which allows for ties."""
+    pairs = list(combinations(zip(one, two, strict=True), 2))
+    signs = [(_sign(a[0] - b[0]), _sign(a[1] - b[1])) for a, b in pairs]
+    untied = math.sqrt(sum(x != 0 for x, _ in signs) * sum(y != 0 for _, y in signs))
+    return sum(x * y for x, y in signs) / untied
+
+
+def _sign(value: float) -> int:
+    return (value > 0) - (value < 0)
+
+
+def agreement(predicted: Iterable[float], published: Iterable[float]) -> dict[str, float]:
+    """Rank correlations and errors; latencies are compared at the published resolution of 10 us."""
+    one, two = [round(value, 2) for value in predicted], list(published)
+    off = [abs(a / b - 1) for a, b in zip(one, two, strict=True)]
+    return {
+        "spearman": round(spearman(one, two), 3),
+        "kendall": round(kendall(one, two), 3),
+        "mean_error": round(fmean(off), 3),
+        "worst_error": round(max(off), 3),
+    }
+
+
+def table(calibrations: Mapping[str, Calibration]) -> dict[str, object]:
+    """Every network under the constants given for it, against the published V100 table."""
+    cells = {
+        network: predicted_ms(network, calibrations[network], schedules(network, calibrations[network]))
+        for network in V100_MS
+    }
+    flat = [cells[network][name] for network in V100_MS for name in STRATEGIES]
+    overall = agreement(flat, [value for row in V100_MS.values() for value in row])
+    speedups = [cells[network]["sequential"] / cells[network][name] for network in V100_MS for name in STRATEGIES[1:]]
+    published = [row[0] / value for row in V100_MS.values() for value in row[1:]]
+    return {
+        "ms": {network: {name: round(value, 3) for name, value in row.items()} for network, row in cells.items()},
+        "all_cells": overall,
+        "speedups": agreement(speedups, published),
+        "within_network": {network: agreement(cells[network].values(), V100_MS[network]) for network in V100_MS},
+    }
+
+
+def batch_sizes() -> dict[str, object]:
+    """Inception V3 at several batch sizes, and each schedule at the others' sizes; nothing refitted."""
+    found: dict[int, Schedule] = {}
+    rows: dict[int, tuple[float, float]] = {}
+    for batch in BATCH_MS:
+        cost = cost_of("inception_v3", CALIBRATION, batch=batch)
+        found[batch] = search(cost.graph, cost).schedule
+        plain = cost.schedule_latency_us(sequential(cost.graph))
+        rows[batch] = plain / 1000, cost.schedule_latency_us(found[batch]) / 1000
+    cross = {
+        (run, made): cost_of("inception_v3", CALIBRATION, batch=run).schedule_latency_us(found[made]) / 1000
+        for run, made in BATCH_CROSS_MS
+    }
+    return {
+        "sequential_and_both_ms": {str(batch): [round(value, 2) for value in row] for batch, row in rows.items()},
+        "published_ms": {str(batch): row for batch, row in BATCH_MS.items()},
+        "agreement": agreement(
+            [x for row in rows.values() for x in row], [x for row in BATCH_MS.values() for x in row]
+        ),
+        "cross_ms": {f"run at {run}, made for {made}": round(value, 2) for (run, made), value in cross.items()},
+        "cross_agreement": agreement(cross.values(), BATCH_CROSS_MS.values()),
+        "cross_won_by_own": sum(cross[run, run] <= value for (run, made), value in cross.items() if made != run),
+    }
+
+
+def devices() -> dict[str, object]:
+    """Inception V3 on a K80 and a V100 with either's schedule; nothing refitted."""
+    graph = graph_of("inception_v3")
+    costs = {name: cost_of("inception_v3", CALIBRATION, device=name) for name in ("k80", "v100")}
+    found = {name: search(graph, cost).schedule for name, cost in costs.items()}
+    cross = {key: costs[key[0]].schedule_latency_us(found[key[1]]) / 1000 for key in DEVICE_CROSS_MS}
+    return {
+        "ms": {f"run on {run}, made for {made}": round(value, 3) for (run, made), value in cross.items()},
+        "published_ms": {f"run on {run}, made for {made}": value for (run, made), value in DEVICE_CROSS_MS.items()},
+        "agreement": agreement(cross.values(), DEVICE_CROSS_MS.values()),
+    }
+
+
+def searches() -> dict[str, object]:
+    """What the exact search asks of the model, and how long it takes."""
+    rows = {}
+    for network in V100_MS:
+        graph = graph_of(network)
+        started = time.perf_counter()
+        found = search(graph, cost_of(network, CALIBRATION))
+        rows[network] = {
+            "stages": found.stages,
+            "evaluations": found.measured,
+            "seconds": round(time.perf_counter() - started, 2),
+            "predicted_ms": round((found.schedule.predicted_us or 0.0) / 1000, 3),
+            "optimal": found.schedule.optimal,
+        }
+    return rows
+
+
+def evaluations_per_second() -> int:
+    cost, stages = cost_of("nasnet_a", CALIBRATION), list(schedules("nasnet_a", CALIBRATION)["both"].stages)
+    started = time.perf_counter()
+    for _ in range(100):
+        for stage in stages:
+            cost.stage_latency_us(stage)
+    return round(100 * len(stages) / (time.perf_counter() - started))
+
+
+def plot(record: Mapping[str, object], destination: Path) -> None:
+    """Predicted against published latencies of the V100 table; each network predicted from the other three."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "iosched"
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6, 5.2), layout="constrained")
+    colours = dict(zip(V100_MS, ("#1f77b4", "#d62728", "#2ca02c", "#9467bd"), strict=True))
+    markers = dict(zip(STRATEGIES, "so^Dv", strict=True))
+    held_out = record["leave_one_out"]["ms"]  # type: ignore[index]
+    for network, colour in colours.items():
+        for name, value in published_ms(network).items():
+            axes.scatter(value, held_out[network][name], s=42, c=colour, marker=markers[name], alpha=0.75, linewidths=0)
+    for network, colour in colours.items():
+        axes.scatter([], [], c=colour, marker="o", label=network)
+    for name, marker in markers.items():
+        axes.scatter([], [], c="#777777", marker=marker, label=name)
+    ends = [0.55, 32]
+    axes.plot(ends, ends, color="#444444", linewidth=1)
+    axes.fill_between(ends, [0.9 * x for x in ends], [1.1 * x for x in ends], color="#444444", alpha=0.12, linewidth=0)
+    ticks = [0.6, 1, 2, 4, 8, 16, 32]
+    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, aspect="equal")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+        axis.set_ticks([], minor=True)
+    axes.set(xlabel="published latency, ms", ylabel="predicted latency, ms (network left out of the fit)")
+    axes.set_title("V100, fp32, batch 1; band: ±10 %", fontsize=10)
+    axes.grid(color="#dddddd", linewidth=0.6)
+    axes.legend(fontsize=8, ncols=2, loc="upper left")
+    figure.savefig(destination, metadata={"Date": None})
+
+
+def rounded(calibration: Calibration) -> dict[str, float]:
+    return {name: float(f"{value:.3g}") for name, value in asdict(calibration).items()}
+
+
+def main() -> None:
+    """Writes everything that docs/analytic-model.md says."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("-o", "--output", type=Path)
+    parser.add_argument("--plot", type=Path)
+    arguments = parser.parse_args()
+    networks = tuple(V100_MS)
+    everything = fit(networks)
+    held_out = {network: fit([other for other in networks if other != network]) for network in networks}
+    record: dict[str, object] = {
+        "constants": rounded(CALIBRATION),
+        "refitted": rounded(everything),
+        "published_ms": {network: published_ms(network) for network in networks},
+        "packaged": table(dict.fromkeys(networks, CALIBRATION)),
+        "leave_one_out": {
+            **table(held_out), "constants": {network: rounded(found) for network, found in held_out.items()}
+        },
+        "batch_sizes": batch_sizes(),
+        "devices": devices(),
+        "searches": searches(),
+        "evaluations_per_second": evaluations_per_second(),
+    }  # fmt: skip
+    text = json.dumps(record, indent=1) + "\n"
+    sys.stdout.write(text)
+    if arguments.output:
+        arguments.output.write_text(text, encoding="utf-8")
+    if arguments.plot:
+        plot(record, arguments.plot)
+
+
+if __name__ == "__main__":
+    main()
