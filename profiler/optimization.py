@@ -135,21 +135,28 @@ class Uninterrupted:
 
 
 class SearchProgress:
-    """Says how far the search is, block by block."""
+    """Says how many blocks are done, and what is being done."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
+        self._finished = 0
+        self._n_blocks: int | None = None
 
     def block_started(self, index: int, n_blocks: int, n_stages: int) -> None:
         """A block is next."""
-        self._observer.progress(index, n_blocks, f"block {index + 1} of {n_blocks}: {n_stages} candidate stages")
+        self._n_blocks = n_blocks
+        self._say(f"block {index + 1} of {n_blocks}: {n_stages} candidate stages")
 
     def stage_measured(self, index: int, n_measured: int, n_expected: int) -> None:
         """A stage is known."""
         del n_expected
-        self._observer.progress(index, None, f"block {index + 1}: {n_measured} stages measured")
+        self._say(f"block {index + 1}: {n_measured} stages known")
 
     def block_finished(self, index: int, n_blocks: int, block: Block) -> None:
         """A block is done."""
         del block
-        self._observer.progress(index + 1, n_blocks, f"block {index + 1} of {n_blocks} done")
+        self._finished, self._n_blocks = self._finished + 1, n_blocks
+        self._say(f"block {index + 1} of {n_blocks} done")
+
+    def _say(self, text: str) -> None:
+        self._observer.progress(self._finished, self._n_blocks, text)

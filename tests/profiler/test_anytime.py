@@ -23,6 +23,7 @@ from iosched.profiler.candidates import Budget
 from iosched.profiler.database import ProfileDatabase
 from iosched.profiler.interleave import interleave
 from iosched.profiler.optimize import OptimizeSettings, optimize
+from iosched.profiler.refresh import RefreshedDatabase
 from iosched.profiler.statistics import Measurement, summarize
 
 LATENCIES = {"iosched": 10.0, "sequential": 20.0, "greedy": 30.0, "reference": 40.0}
@@ -63,9 +64,10 @@ def rows(path: Path | None) -> dict[str, float]:
     return {line["signature"]: line["median"] for line in lines if ":" in line["signature"]}
 
 
+@pytest.mark.parametrize("budget_s", [None, 600.0])
 @pytest.mark.parametrize("after", [1, 4, 9])
 def test_an_interrupted_search_ends_after_the_stage_being_measured(
-    after: int, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
+    after: int, budget_s: float | None, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interrupt = Asked(answer=True)
 
@@ -74,7 +76,7 @@ def test_an_interrupted_search_ends_after_the_stage_being_measured(
 
     measured = script_stages(monkeypatch, come)
     compared = script_models(monkeypatch, LATENCIES)
-    result = optimize(fire(), settings, interrupt=interrupt)
+    result = optimize(fire(), replace(settings, budget_s=budget_s), interrupt=interrupt)
     assert len(measured) == after
     assert interrupt.times_asked == 1
     assert len(compared) == 1  # whole models are compared once more, plain onnxruntime in one setting only
@@ -180,6 +182,21 @@ def test_measuring_anew_replaces_what_was_known(settings: OptimizeSettings, monk
     assert set(stages) == {key for key in before if not key.startswith("model:")}
 
 
+def test_the_yardstick_is_not_measured_anew(settings: OptimizeSettings) -> None:
+    """What is stored of other models is relative to it."""
+    stage = "2:stage"
+    with ProfileDatabase(settings.profile_db) as database:
+        for key in ("yardstick", stage):
+            database.put(key, "device", summarize([1.0]))
+    with RefreshedDatabase(settings.profile_db) as database:
+        assert database.get(stage, "device") is None
+        assert database.get("yardstick", "device") == summarize([1.0])
+        database.put(stage, "device", summarize([2.0]))
+        assert database.get(stage, "device") == summarize([2.0])
+    with ProfileDatabase(settings.profile_db) as database:
+        assert database.get(stage, "device") == summarize([2.0])
+
+
 def test_a_replay_gives_the_same_bytes(
     settings: OptimizeSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,6 +224,7 @@ from pathlib import Path
 from scripted import fire
 from iosched.profiler import cpu_cost
 from iosched.profiler.optimize import OptimizeSettings, optimize
+from iosched.profiler.refresh import RefreshedDatabase
 from iosched.profiler.statistics import summarize
 done = 0
 def told(run_batch, settings):
