@@ -148,6 +148,34 @@ def test_merging_small_kernels_saves_a_launch_and_fills_the_device() -> None:
     assert cost.stage_latency_us(side_by_side("0")) <= merged < cost.stage_latency_us(side_by_side("0", "1"))
 
 
+def test_a_merge_does_all_the_arithmetic_of_its_parts() -> None:
+    parts, whole = AnalyticCost(branches(2, 256, 112), gpu("v100")), AnalyticCost(branches(1, 512, 112), gpu("v100"))
+
+    merged = parts.stage_latency_us(Stage(MERGE, (("0",), ("1",))))
+
+    assert merged == pytest.approx(whole.stage_latency_us(side_by_side("0")))
+
+
+def test_a_grouped_convolution_does_one_product_for_each_group() -> None:
+    def latency_us(channels: int, group: int) -> float:
+        graph = branches(1, channels, 112, group=group)
+        return AnalyticCost(graph, gpu("v100")).stage_latency_us(side_by_side("0")) - CALIBRATION.kernel_us
+
+    assert latency_us(256, 2) == pytest.approx(latency_us(256, 1) / 2, rel=0.02)
+    assert latency_us(512, 2) == pytest.approx(2 * latency_us(256, 2), rel=0.02)
+
+
+def test_many_short_kernels_are_bound_by_how_fast_they_start() -> None:
+    graph = branches(8, 8, 4)
+    idle = replace(CALIBRATION, issue_us=0.0)
+
+    started = AnalyticCost(graph, gpu("v100")).stage_latency_us(side_by_side(*"01234567"))
+    hindered = AnalyticCost(graph, gpu("v100"), calibration=idle).stage_latency_us(side_by_side(*"01234567"))
+
+    assert started == pytest.approx(8 * (CALIBRATION.issue_us + CALIBRATION.fork_us))
+    assert hindered < started
+
+
 def test_a_merge_pays_for_the_padding_of_small_kernels() -> None:
     source = TensorSpec("x", "float32", (1, 64, 56, 56))
     one, three, other = conv("1", source, 256, 1), conv("3", source, 256), conv("0", source, 256)
