@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+import tracemalloc
 from itertools import pairwise
 
 import pytest
@@ -132,3 +133,27 @@ def test_greedy_stages_replace_blocks_that_were_cut_where_they_are_faster() -> N
     assert [len(stage.groups) for stage in found.schedule.stages] == [30, 1]
     assert not found.schedule.optimal
     assert found.lower_bound_us <= 20.0
+
+
+@pytest.mark.parametrize(
+    ("n", "edges"),
+    [
+        (100, []),
+        (101, [(index, 100) for index in range(100)]),
+        (100, [(index, index + 2) for index in range(98)] + [(index, index + 3) for index in range(0, 97, 2)]),
+        (60, [(20 * layer + a, 20 * layer + 20 + b) for layer in range(2) for a in range(20) for b in range(20)]),
+    ],
+    ids=["independent", "star", "ladder", "bipartite"],
+)
+def test_memory_stays_small_whatever_the_graph(n: int, edges: list[tuple[int, int]]) -> None:
+    graph = graph_of(n, edges)
+    cost = TableCost(1, 0.8)
+    tracemalloc.start()
+    try:
+        found = search(graph, cost, strategy="concurrent", tolerance=0.03, max_measurements_per_block=5)
+        peak_nbytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    check_operators(found.schedule, graph)
+    assert peak_nbytes < 128 << 20
