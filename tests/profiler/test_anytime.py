@@ -134,7 +134,7 @@ def test_hurried_comparisons_are_not_kept(settings: OptimizeSettings, monkeypatc
     assert len([key for key in rows(settings.profile_db) if key.startswith("model:")]) >= 4
 
 
-@pytest.mark.parametrize("budget_s", [0.3, 1.5, 3.0])
+@pytest.mark.parametrize("budget_s", [0.3, 2.0])
 def test_a_budget_holds_for_everything(budget_s: float, settings: OptimizeSettings) -> None:
     started = time.monotonic()
     result = optimize(fire(), replace(settings, budget_s=budget_s))
@@ -238,7 +238,7 @@ optimize(fire(), OptimizeSettings(threads=2, profile_db=Path(sys.argv[1])))
 """
 
 
-@pytest.mark.parametrize("number", [2, 7])
+@pytest.mark.parametrize("number", [5])
 def test_a_killed_search_loses_at_most_the_stage_being_measured(
     number: int, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

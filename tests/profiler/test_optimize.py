@@ -116,7 +116,7 @@ def test_ctrl_c_keeps_what_was_measured(
 def test_a_budget_ends_in_time_with_something_that_runs(budget_s: float, settings: OptimizeSettings) -> None:
     started = time.monotonic()
     result = optimize(fire(), replace(settings, budget_s=budget_s))
-    assert time.monotonic() - started < budget_s + 6
+    assert time.monotonic() - started < budget_s + 2
     assert result.shipped in FASTEST
     check_runs(result)
 
