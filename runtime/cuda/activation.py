@@ -1,10 +1,10 @@
-"""Activation functions of one element, in numpy and as CUDA C++ expressions."""
+"""Functions of one element, activations above all, in numpy and as CUDA C++ expressions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import erf, sqrt
+from math import erf, isinf, isnan, sqrt
 
 import numpy as np
 
@@ -26,7 +26,8 @@ class Activation:
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """The function of every element; in the type of `x`, which is float32 or float64."""
-        return _NUMPY[self.type](x, self).astype(x.dtype, copy=False)
+        with np.errstate(all="ignore"):
+            return np.asarray(_NUMPY[self.type](x, self), x.dtype)
 
     @property
     def is_identity(self) -> bool:
@@ -34,7 +35,7 @@ class Activation:
         return self.type == ""
 
     def expression(self, x: str) -> str:
-        """CUDA C++ of the function of the float variable `x`."""
+        """CUDA C++ of the function of the float variable `x`; it needs no header."""
         return _CUDA[self.type](x, _number(self.alpha), _number(self.beta))
 
 
@@ -48,7 +49,13 @@ def is_supported(op_type: str) -> bool:
 
 
 def _number(value: float) -> str:
-    return f"({np.float32(value).item()!r}f)" if np.isfinite(value) else ("INFINITY" if value > 0 else "(-INFINITY)")
+    with np.errstate(over="ignore"):
+        rounded = np.float32(value).item()
+    if isnan(rounded):
+        return "__int_as_float(0x7fc00000)"
+    if isinf(rounded):
+        return f"__int_as_float({'0x7f800000' if rounded > 0 else '0xff800000'})"
+    return f"({rounded!r}f)"
 
 
 def _erf(x: np.ndarray) -> np.ndarray:
@@ -88,7 +95,23 @@ _NUMPY: dict[str, Callable[[np.ndarray, Activation], np.ndarray]] = {
     "Gelu": _gelu,
     "Swish": lambda x, a: x * _sigmoid(a.alpha * x),
     "ThresholdedRelu": lambda x, a: np.where(x > a.alpha, x, 0),
+    "Abs": lambda x, a: np.abs(x),
+    "Ceil": lambda x, a: np.ceil(x),
+    "Cos": lambda x, a: np.cos(x),
+    "Erf": lambda x, a: _erf(x),
+    "Exp": lambda x, a: np.exp(x),
+    "Floor": lambda x, a: np.floor(x),
+    "Log": lambda x, a: np.log(x),
+    "Neg": lambda x, a: -x,
+    "Reciprocal": lambda x, a: 1 / x,
+    "Round": lambda x, a: np.rint(x),
+    "Sign": lambda x, a: np.sign(x),
+    "Sin": lambda x, a: np.sin(x),
+    "Sqrt": lambda x, a: np.sqrt(x),
 }
+
+ACTIVATIONS = tuple(kind for kind in _NUMPY if kind)
+"""ONNX types of all functions that there are."""
 
 _SIGMOID = "(1.0f / (1.0f + expf(-({0}))))"
 _SOFTPLUS = "(fmaxf({0}, 0.0f) + log1pf(expf(-fabsf({0}))))"
@@ -114,4 +137,17 @@ _CUDA: dict[str, Callable[[str, str, str], str]] = {
     ),
     "Swish": lambda x, a, b: f"(({x}) * {_SIGMOID.format(f'{a} * ({x})')})",
     "ThresholdedRelu": lambda x, a, b: f"(({x}) > {a} ? ({x}) : 0.0f)",
+    "Abs": lambda x, a, b: f"fabsf({x})",
+    "Ceil": lambda x, a, b: f"ceilf({x})",
+    "Cos": lambda x, a, b: f"cosf({x})",
+    "Erf": lambda x, a, b: f"erff({x})",
+    "Exp": lambda x, a, b: f"expf({x})",
+    "Floor": lambda x, a, b: f"floorf({x})",
+    "Log": lambda x, a, b: f"logf({x})",
+    "Neg": lambda x, a, b: f"(-({x}))",
+    "Reciprocal": lambda x, a, b: f"(1.0f / ({x}))",
+    "Round": lambda x, a, b: f"rintf({x})",
+    "Sign": lambda x, a, b: f"(({x}) > 0.0f ? 1.0f : (({x}) < 0.0f ? -1.0f : ({x})))",
+    "Sin": lambda x, a, b: f"sinf({x})",
+    "Sqrt": lambda x, a, b: f"sqrtf({x})",
 }

@@ -61,8 +61,3 @@ def loaded(dtype: str, value: str) -> str:
 def stored(dtype: str, value: str) -> str:
     """C expression of the computed `value`, of any arithmetic type, as an element."""
     return f"convert<{C_TYPES[dtype]}, {compute_type(dtype)}>(static_cast<{compute_type(dtype)}>({value}))"
-
-
-def lowest(dtype: str) -> str:
-    """C expression of what is below all values of `dtype`, which is one of the floats."""
-    return "__int_as_float(0xff800000)" if dtype in FLOATS else "-__longlong_as_double(0x7ff0000000000000LL)"

@@ -100,6 +100,19 @@ def _pads(node: onnx.NodeProto, extents: Sequence[int], window: Window) -> tuple
     return (*small, *large) if mode == b"SAME_UPPER" else (*large, *small)
 
 
+def as_images(array: np.ndarray) -> np.ndarray:
+    """(N, C, W) as (N, C, 1, W); a view."""
+    return array if array.ndim == 4 else array[:, :, None, :]
+
+
+def tap(padded: np.ndarray, window: Window, row: int, column: int, shape: Sequence[int]) -> np.ndarray:
+    """What the tap at (`row`, `column`) of the window sees for each output of `shape`."""
+    top, left = row * window.dilations[0], column * window.dilations[1]
+    rows = slice(top, top + (shape[2] - 1) * window.strides[0] + 1, window.strides[0])
+    columns = slice(left, left + (shape[3] - 1) * window.strides[1] + 1, window.strides[1])
+    return padded[:, :, rows, columns]
+
+
 def constants(window: Window) -> str:
     """C++ constants KH, KW, SH, SW, PT, PL, PB, PR, DH, DW of a window of two dimensions."""
     names = ("KH", "KW", "SH", "SW", "PT", "PL", "PB", "PR", "DH", "DW")

@@ -70,12 +70,12 @@ def lowered(
     *,
     opset: int = 17,
     precision: Precision = FP32,
-    output_dtype: str = "float32",
+    output_dtypes: Sequence[str] = ("float32",),
 ) -> Lowered:
     """The lowering of `node` to what `NODES` says, with its own `inputs` and constants."""
     kinds = {name: (onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape) for name, array in inputs.items()}
-    kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(output_dtype))
-    outputs = dict.fromkeys((name for name in node.output if name), kind)
+    types = [onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)) for dtype in output_dtypes]
+    outputs = dict(zip(node.output, types, strict=True))
     proto = proto_of([node], kinds, outputs, weights, opset=opset)
     model = loaded(proto)
     builder = Builder.of(model, precision)

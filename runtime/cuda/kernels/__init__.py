@@ -9,13 +9,39 @@ from collections.abc import Callable, Mapping
 
 import onnx
 
+from iosched.runtime.cuda.activation import ACTIVATIONS
 from iosched.runtime.cuda.builder import Builder
-from iosched.runtime.cuda.kernels import add, copy
+from iosched.runtime.cuda.kernels import (
+    add,
+    batch_norm,
+    binary,
+    copy,
+    elementwise,
+    pool,
+    reduce,
+    softmax,
+)
 
 Lower = Callable[[Builder, onnx.NodeProto], bool]
 
+_BINARY = ("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "PRelu", "Equal", "Less", "LessOrEqual", "Greater",
+           "GreaterOrEqual", "And", "Or", "Xor")  # fmt: skip
+_REDUCE = ("Mean", "Sum", "Max", "Min", "Prod", "SumSquare", "L1", "L2")
+
 NODES: Mapping[str, Lower] = {
-    "Sum": add.lower,
+    **dict.fromkeys(ACTIVATIONS, elementwise.lower),
+    **dict.fromkeys(_BINARY, binary.lower),
+    **{f"Reduce{kind}": reduce.lower for kind in _REDUCE},
+    "AveragePool": pool.lower,
+    "BatchNormalization": batch_norm.lower,
+    "Cast": elementwise.lower_cast,
+    "GlobalAveragePool": reduce.lower_global,
+    "GlobalMaxPool": reduce.lower_global,
+    "LogSoftmax": softmax.lower,
+    "MaxPool": pool.lower,
+    "Softmax": softmax.lower,
+    "Sum": lambda builder, node: add.lower(builder, node) or binary.lower(builder, node),
     "Transpose": copy.lower,
+    "Where": binary.lower_where,
 }
 """Lowering of single nodes by ONNX type: each emits calls and answers True, or emits nothing and answers False."""

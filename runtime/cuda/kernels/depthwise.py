@@ -11,7 +11,7 @@ from iosched.runtime.cuda.activation import IDENTITY, Activation
 from iosched.runtime.cuda.elements import C_TYPES, loaded, preamble, stored, widened
 from iosched.runtime.cuda.kernel import CudaCall, Pointer
 from iosched.runtime.cuda.pointwise import launch
-from iosched.runtime.cuda.window import Image, Window, channel_width, constants
+from iosched.runtime.cuda.window import Image, Window, as_images, channel_width, constants, tap
 from iosched.runtime.plan import View
 
 _TILES = (4, 2, 1)
@@ -44,8 +44,8 @@ class Depthwise:
 
     def interpret(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
         """See the class."""
-        window, y = self._window, _as_images(writes[0])
-        x, weight = _as_images(widened(reads[0])), widened(reads[1]).reshape(*window.kernel, -1)
+        window, y = self._window, as_images(writes[0])
+        x, weight = as_images(widened(reads[0])), widened(reads[1]).reshape(*window.kernel, -1)
         top, left, bottom, right = window.pads
         padded = np.pad(np.maximum(x, 0) if self.relu else x, ((0, 0), (0, 0), (top, bottom), (left, right)))
         padded = padded.repeat(y.shape[1] // x.shape[1], 1)
@@ -53,7 +53,7 @@ class Depthwise:
         if len(reads) > 2:
             total += reads[2].reshape(1, -1, 1, 1)
         for row, column in np.ndindex(*window.kernel):
-            total += weight[row, column].reshape(1, -1, 1, 1) * _tap(padded, window, row, column, y.shape)
+            total += weight[row, column].reshape(1, -1, 1, 1) * tap(padded, window, row, column, y.shape)
         y[...] = self.activation(total)
 
     def call(self, reads: Sequence[View], writes: Sequence[View]) -> CudaCall:
@@ -127,18 +127,6 @@ class _Form:
 def depthwise_weight(weight: np.ndarray) -> np.ndarray:
     """(C, 1, *kernel) of an ONNX convolution with as many groups as input channels, as (*kernel, C)."""
     return np.ascontiguousarray(np.moveaxis(weight[:, 0], 0, -1))
-
-
-def _as_images(array: np.ndarray) -> np.ndarray:
-    return array if array.ndim == 4 else array[:, :, None, :]
-
-
-def _tap(padded: np.ndarray, window: Window, row: int, column: int, shape: Sequence[int]) -> np.ndarray:
-    """What the tap at (`row`, `column`) of the window sees for each output of `shape`."""
-    top, left = row * window.dilations[0], column * window.dilations[1]
-    rows = slice(top, top + (shape[2] - 1) * window.strides[0] + 1, window.strides[0])
-    columns = slice(left, left + (shape[3] - 1) * window.strides[1] + 1, window.strides[1])
-    return padded[:, :, rows, columns]
 
 
 _SOURCE = """{preamble}
