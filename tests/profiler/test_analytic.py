@@ -197,7 +197,10 @@ def test_groups_that_do_not_fit_into_the_l2_together_hinder_each_other() -> None
     assert small.stage_latency_us(side_by_side(*"0123")) > large.stage_latency_us(side_by_side(*"0123"))
 
 
-@pytest.mark.parametrize("name", ["squeezenet", "inception_v3", "randwire", "nasnet_a"])
+@pytest.mark.parametrize(
+    "name",
+    ["squeezenet", "inception_v3", *(pytest.param(name, marks=pytest.mark.slow) for name in ("randwire", "nasnet_a"))],
+)
 def test_a_network_runs_as_many_kernels_as_published(name: str) -> None:
     """DOS, table 5: kernels of the sequential schedules. (Of RandWire 406: one sum less.)"""
     graph = network(name)
