@@ -82,6 +82,7 @@ def _plot(path: Path, title: str, rows: Sequence[Row]) -> None:
             for row in here:
                 axis.annotate(f" r={row.r}", (row.stages, row.latency_us / 1e3), fontsize=8)
         axis.set(xscale="log", xlabel="stages in the search", ylabel="latency, ms", title=network)
+        axis.margins(0.12)
         axis.legend()
     figure.suptitle(title, fontsize=10)
     figure.tight_layout()

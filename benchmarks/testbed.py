@@ -10,6 +10,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 
@@ -18,14 +19,14 @@ from iosched.models.graph import ComputationGraph
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.analytic import AnalyticCost
-from iosched.profiler.costing import measured_latency_us
+from iosched.profiler.costing import measured_stage_us
 from iosched.profiler.cpu_cost import StageCost, cpu_name
 from iosched.profiler.database import ProfileDatabase, default_path
 from iosched.profiler.optimize import BOUND_SLACK, MEASUREMENTS_PER_BLOCK, TOLERANCE
 from iosched.profiler.target import planned_gpu
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.scheduler.cost import CostModel
-from iosched.scheduler.schedule import Block, Schedule
+from iosched.scheduler.schedule import Block, Schedule, Stage
 from iosched.scheduler.search import Pruning, SearchResult, search
 
 RESULTS = Path(__file__).parent / "results"
@@ -39,7 +40,7 @@ class Bed:
     device: str
     cost_kind: str
     cost: CostModel
-    latency_us: Callable[[Schedule], float]
+    stage_us: Callable[[Stage], float]
 
     def search(self, pruning: Pruning = Pruning()) -> SearchResult:  # noqa: B008 - frozen
         """The best schedule, with the effort that `optimize` makes."""
@@ -54,8 +55,11 @@ class Bed:
             max_measurements_per_block=MEASUREMENTS_PER_BLOCK,
         )
 
+    def latency_us(self, schedule: Schedule) -> float:
+        return sum(map(self.block_us, schedule.blocks))
+
     def block_us(self, block: Block) -> float:
-        return self.latency_us(Schedule((block,)))
+        return sum(map(self.stage_us, block.stages))
 
 
 @contextmanager
@@ -65,13 +69,11 @@ def open_bed(network: str, device: str, batch_size: int = 1, profile_db: Path | 
     gpu = planned_gpu(device)
     if gpu is not None:
         cost = AnalyticCost(model.graph, gpu)
-        yield Bed(model.graph, gpu.name, "analytic", cost, cost.schedule_latency_us)
+        yield Bed(model.graph, gpu.name, "analytic", cost, cost.stage_latency_us)
         return
     with ProfileDatabase(profile_db or default_path()) as database, CpuBackend(model) as backend:
         measured = StageCost(backend, database)
-        yield Bed(
-            backend.graph, cpu_name(), "measured", measured, lambda schedule: measured_latency_us(measured, schedule)
-        )
+        yield Bed(backend.graph, cpu_name(), "measured", measured, partial(measured_stage_us, measured))
 
 
 def zoo_model(network: str, batch_size: int = 1) -> Model:

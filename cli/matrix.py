@@ -248,12 +248,12 @@ def _print(model: str, result: MatrixResult) -> None:
 
 
 def _cell(result: MatrixResult, executed: int, optimized: int) -> str:
-    from iosched.cli.tables import milliseconds
+    from iosched.cli.tables import milliseconds, percent_more
 
     text = milliseconds(result.latency_us[executed][optimized])
     if executed == optimized:
         return f"{text} *"
-    return f"{text} {100 * (result.slowdown(executed, optimized) - 1):+.1f}%"
+    return f"{text} {percent_more(result.slowdown(executed, optimized))}"
 
 
 def _remark(result: MatrixResult) -> None:

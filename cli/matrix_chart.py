@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from iosched.cli.svg import GREY, INK, picture, text
-from iosched.cli.tables import milliseconds
+from iosched.cli.tables import milliseconds, percent_more
 
 _TOP = 126
 _HEIGHT = 52
@@ -59,7 +59,7 @@ def _row(row: int, latencies: Sequence[float], left: float, width: float) -> Ite
         )
         yield text(middle, y + (31 if row == column else 23), milliseconds(latency), fill=ink, anchor="middle")
         if row != column:
-            yield text(middle, y + 40, f"{100 * slower:+.1f}%", size=12, fill=ink, anchor="middle")
+            yield text(middle, y + 40, percent_more(1 + slower), size=12, fill=ink, anchor="middle")
 
 
 def _colour(dark: float) -> str:

@@ -29,11 +29,11 @@ def measured_latency_us(cost: StageCost, schedule: Schedule) -> float:
     Every stage counts with a latency that no search has chosen it for (`StageCost.remeasure`): the least of many noisy
     latencies is too low, which would favour the schedule that was searched with them.
     """
-    total_us = 0.0
-    for strategy, groups in unit_stages(cost.backend.coarse, schedule):
-        stage = Stage(strategy, tuple(map(tuple, groups)))
-        latency_us = cost.remeasure(stage)
-        if math.isinf(latency_us):  # cannot be merged here, and is then run side by side
-            latency_us = cost.remeasure(replace(stage, strategy=Strategy.CONCURRENT))
-        total_us += latency_us
-    return total_us
+    stages = unit_stages(cost.backend.coarse, schedule)
+    return sum(measured_stage_us(cost, Stage(strategy, tuple(map(tuple, groups)))) for strategy, groups in stages)
+
+
+def measured_stage_us(cost: StageCost, stage: Stage) -> float:
+    """Latency of a stage of units, see `measured_latency_us`; side by side where they cannot be merged here."""
+    latency_us = cost.remeasure(stage)
+    return cost.remeasure(replace(stage, strategy=Strategy.CONCURRENT)) if math.isinf(latency_us) else latency_us

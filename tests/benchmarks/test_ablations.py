@@ -13,6 +13,7 @@ import pytest
 from by_definition import dags, graph_of, groups_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from scripted import script_stages
 
 from iosched.models import zoo
 from iosched.models.graph import ComputationGraph
@@ -150,6 +151,18 @@ def test_blocks_and_chains_add_up_to_the_network(script, tmp_path: Path) -> None
         chains = [block for block in schedule.blocks if block.index not in shown]
         total_us = sum(row["found_us"] for row in rows) + sum(map(bed.block_us, chains))
         assert total_us == pytest.approx(bed.latency_us(schedule), rel=1e-4)
+
+
+def test_on_the_cpu_stages_are_measured(script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = script_stages(monkeypatch)
+    words = ("--networks", "squeezenet", "--device", "cpu", "--profile-db", str(tmp_path / "p.db"))
+    first = ran(script("ablation_blocks"), tmp_path, *words)["rows"]
+    assert isinstance(first, list)
+    count = len(measured)
+    assert count > len(first) > 0
+    assert all(40 < row["found_us"] / row["stages"] < 120 for row in first)  # what the script says of each stage
+    assert ran(script("ablation_blocks"), tmp_path, *words)["rows"] == first
+    assert len(measured) == count
 
 
 def test_the_schedule_for_a_batch_size_beats_both_baselines(script, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from small_models import branches
 
 from iosched.cli.matrix import labels
 from iosched.cli.matrix_chart import draw_matrix
+from iosched.cli.tables import percent_more
 from iosched.profiler.matrix import MatrixResult, MatrixTarget
 from iosched.scheduler.schedule import Schedule
 
@@ -74,6 +75,10 @@ def test_the_picture_says_that_nothing_was_measured(invoke, model: Path, workdir
     assert found.count("v100") == found.count("h100") == 2
     on_stdout = invoke("matrix", model, "--devices", "v100,h100", "--plot", "-").stdout
     assert on_stdout == (workdir / "m.svg").read_text()
+
+
+def test_a_difference_by_rounding_has_no_sign_of_its_own() -> None:
+    assert [percent_more(ratio) for ratio in (1 - 1e-12, 1.0, 1.25, 0.9)] == ["+0.0%", "+0.0%", "+25.0%", "-10.0%"]
 
 
 def test_a_darker_cell_is_a_slower_one_and_the_own_schedule_is_framed() -> None:
