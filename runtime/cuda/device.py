@@ -1,0 +1,96 @@
+"""GPUs as cuDNN knows them: one that is attached, or the description of one that is elsewhere."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from iosched.models.errors import DeviceError
+
+INSTALL = "install the CUDA runtime with: pip install 'iosched[cuda]'"
+_NEEDED = ("deviceName", "deviceVer", "multiProcessorCount")
+
+
+@dataclass(frozen=True)
+class GpuDevice:
+    """What cuDNN's heuristics look at: enough to build plans for a GPU on a machine that has none.
+
+    Attributes:
+        properties: JSON, as `cudnn.create_device_properties(index).serialize()` gives it.
+    """
+
+    properties: str
+
+    @classmethod
+    def from_json(cls, text: str) -> GpuDevice:
+        """A described GPU.
+
+        Raises:
+            DeviceError: the text is no such description.
+        """
+        try:
+            known = json.loads(text)
+        except ValueError as error:
+            raise DeviceError(f"the description of the GPU is no JSON: {error}") from error
+        missing = [key for key in _NEEDED if not isinstance(known, dict) or key not in known]
+        if missing:
+            raise DeviceError(f"the description of the GPU lacks {', '.join(missing)}")
+        return cls(json.dumps(known))
+
+    @classmethod
+    def attached(cls, index: int = 0) -> GpuDevice:
+        """The GPU of that CUDA index.
+
+        Raises:
+            DeviceError: there is none, or cuDNN or the driver is missing.
+        """
+        cudnn = load_cudnn()
+        try:
+            return cls.from_json(cudnn.create_device_properties(index).serialize())
+        except RuntimeError as error:
+            raise DeviceError(f"no CUDA GPU {index}: {_first_line(error)}") from error
+
+    @property
+    def name(self) -> str:
+        """For people: "NVIDIA H100 80GB HBM3"."""
+        return str(self._value("deviceName"))
+
+    @property
+    def sm_count(self) -> int:
+        """Number of streaming multiprocessors."""
+        return int(self._value("multiProcessorCount"))
+
+    @property
+    def sm_version(self) -> int:
+        """Compute capability times ten: 90 for 9.0."""
+        return int(self._value("deviceVer")) // 10
+
+    def _value(self, key: str) -> Any:
+        return json.loads(self.properties)[key]
+
+
+Target = GpuDevice | Any
+"""Whom plans are built for: a description, or a cuDNN handle of an attached GPU (`cudnn.create_handle()`)."""
+
+
+def load_cudnn() -> ModuleType:
+    """cuDNN's Python frontend, with cuDNN itself found.
+
+    Raises:
+        DeviceError: one of the two is not installed.
+    """
+    try:
+        import cudnn
+    except ImportError as error:
+        raise DeviceError(f"cuDNN's Python frontend is not installed; {INSTALL}") from error
+    try:
+        cudnn.backend_version()
+    except (RuntimeError, OSError, AttributeError) as error:
+        raise DeviceError(f"cuDNN is not installed ({_first_line(error)}); {INSTALL}") from error
+    return cudnn  # type: ignore[no-any-return]
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,255 @@
+"""Convolutions by cuDNN, and which of what surrounds them cuDNN does in the same kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx
+
+from iosched.runtime.cuda.activation import IDENTITY, RELU, Activation
+from iosched.runtime.cuda.builder import Builder
+from iosched.runtime.cuda.cudnn_graph import (
+    Epilogue,
+    add_tensor,
+    convolve,
+    filter_shape,
+    image_shape,
+    vector_shape,
+    write_tensor,
+)
+from iosched.runtime.cuda.kernel import Precision
+from iosched.runtime.cuda.kernels.add import AddN
+from iosched.runtime.cuda.kernels.depthwise import Depthwise, depthwise_weight
+from iosched.runtime.cuda.nodes import attribute
+from iosched.runtime.cuda.window import Window, window_of
+from iosched.runtime.plan import View
+from iosched.runtime.session import load_onnxruntime, open_session
+
+
+@dataclass(frozen=True)
+class Conv:
+    """y = activation(conv(relu?(x), weight) + residual? + bias?), two-dimensional, dense or grouped.
+
+    Reads x (N, C, H, W), the weight as `conv_weight` lays it out, the bias (O,) and the residual, which has the shape
+    of y; all of the type of y. Sums are float32. x and y may be slices of wider tensors' channels.
+
+    cuDNN has tuned engines for identity and ReLU, with a bias, and with a residual where that lies in memory as y does;
+    see docs/cudnn-coverage.md for all else.
+
+    Attributes:
+        pads: begins of both axes, then ends; none negative.
+        leading_relu: whether x goes through a ReLU.
+        precision: which engines may be chosen.
+    """
+
+    strides: tuple[int, int]
+    pads: tuple[int, int, int, int]
+    dilations: tuple[int, int] = (1, 1)
+    groups: int = 1
+    leading_relu: bool = False
+    bias: bool = True
+    residual: bool = False
+    activation: Activation = IDENTITY
+    precision: Precision = Precision("fp32")
+
+    def interpret(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
+        """See the class; the convolution itself is onnxruntime's."""
+        x, weight, *rest = (np.ascontiguousarray(read, np.float32) for read in reads)
+        bias = rest.pop(0) if self.bias else np.zeros(weight.shape[0], np.float32)
+        session = _session(self.strides, self.pads, self.dilations, self.groups)
+        image = np.maximum(x, 0) if self.leading_relu else x
+        kernel = np.ascontiguousarray(weight.transpose(0, 3, 1, 2))
+        (result,) = session.run(None, {"x": image, "weight": kernel, "bias": bias})
+        writes[0][...] = self.activation(result + rest[0] if self.residual else result)
+
+    def build(self, graph: Any, reads: Sequence[View], writes: Sequence[View]) -> None:
+        """See `CudnnKernel.build`.
+
+        Raises:
+            ValueError: a view does not begin at a multiple of 16 bytes.
+        """
+        uids = iter(range(1, len(reads) + 1))
+        views = iter(reads)
+        x = add_tensor(graph, reads[0], next(uids), image_shape(next(views)))
+        weight = add_tensor(graph, reads[1], next(uids), filter_shape(next(views)))
+        bias = residual = None
+        if self.bias:
+            view = next(views)
+            bias = add_tensor(graph, view, next(uids), vector_shape(view))
+        if self.residual:
+            view = next(views)
+            residual = add_tensor(graph, view, next(uids), image_shape(view))
+        image = graph.relu(input=x) if self.leading_relu else x
+        product = convolve(graph, image, weight, self.pads, self.strides, self.dilations)
+        result = Epilogue(residual, bias, self.activation).add(graph, product)
+        write_tensor(result, writes[0], len(reads) + 1, image_shape(writes[0]))
+
+
+def conv_weight(weight: np.ndarray) -> np.ndarray:
+    """(O, I, KH, KW) of an ONNX convolution as cuDNN reads it: (O, KH, KW, I), row-major."""
+    return np.ascontiguousarray(weight.transpose(0, 2, 3, 1))
+
+
+def lower_conv(
+    builder: Builder,
+    *,
+    x: str,
+    weight: np.ndarray,
+    bias: np.ndarray | None,
+    y: str,
+    strides: Sequence[int],
+    pads: Sequence[int],
+    dilations: Sequence[int],
+    groups: int,
+    leading_relu: bool,
+    residual: str | None,
+    activation: Activation,
+    name: str,
+) -> bool:
+    """Emits the calls of y = activation(conv(relu?(x), weight) + bias + residual?).
+
+    cuDNN's kernel does what it has tuned engines for; the rest becomes elementwise kernels before and behind it.
+    Depthwise convolutions are our own kernel's.
+
+    Args:
+        weight: `(O, I / groups, *kernel)`, any float.
+        bias: `(O,)`, any float.
+        name: prefix of the names of weights and temporaries.
+
+    Returns:
+        False, with nothing emitted, where no kernel can do it: one or three dimensions (but for depthwise ones of one),
+        negative padding, operands that are not floats on the device.
+    """
+    operands = [x, y] if residual is None else [x, y, residual]
+    if min(pads, default=0) < 0 or not all(builder.is_float(operand) for operand in operands):
+        return False
+    if residual is not None and builder.shape(residual) != builder.shape(y):
+        return False
+    window = Window(tuple(weight.shape[2:]), tuple(strides), tuple(pads), tuple(dilations))
+    is_depthwise = groups > 1 and weight.shape[1] == 1 and groups == builder.shape(x)[1]
+    if len(window.kernel) != 2 and not (is_depthwise and len(window.kernel) == 1):
+        return False
+    whole = _Whole(x, weight, np.zeros(weight.shape[0]) if bias is None else bias, window, groups, y, name)
+    if is_depthwise:
+        _emit_depthwise(builder, whole, leading_relu, residual, activation)
+    else:
+        _emit_conv(builder, whole, leading_relu, residual, activation)
+    return True
+
+
+def lower(builder: Builder, node: onnx.NodeProto) -> bool:
+    """Conv with constant weight and bias."""
+    constants = [builder.constant(name) for name in node.input[1:] if name]
+    if any(array is None for array in constants) or node.input[0] not in builder.tensors:
+        return False
+    weight, bias = np.asarray(constants[0]), constants[1] if len(constants) > 1 else None
+    window = window_of(node, builder.shape(node.input[0]), weight.shape[2:])
+    groups = attribute(node, "group", 1)
+    return (
+        window is not None
+        and isinstance(groups, int)
+        and lower_conv(
+            builder,
+            x=node.input[0],
+            weight=weight,
+            bias=bias,
+            y=node.output[0],
+            strides=window.strides,
+            pads=window.pads,
+            dilations=window.dilations,
+            groups=groups,
+            leading_relu=False,
+            residual=None,
+            activation=IDENTITY,
+            name=node.output[0],
+        )
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Whole:
+    """A convolution with its bias, and what is computed in the end."""
+
+    x: str
+    weight: np.ndarray
+    bias: np.ndarray
+    window: Window
+    groups: int
+    y: str
+    name: str
+
+    def temporary(self, builder: Builder) -> str:
+        return builder.temporary(f"{self.name}/conv", builder.shape(self.y))
+
+
+def _emit_depthwise(builder: Builder, whole: _Whole, relu: bool, residual: str | None, activation: Activation) -> None:
+    """All in one kernel, but for a residual."""
+    window = whole.window
+    inside = activation if residual is None else IDENTITY
+    kernel = Depthwise(window.kernel, window.strides, window.pads, window.dilations, relu, inside)
+    weight = builder.weight(f"{whole.name}/weight", depthwise_weight(whole.weight))
+    bias = builder.float32_weight(f"{whole.name}/bias", whole.bias)
+    written = whole.y if residual is None else whole.temporary(builder)
+    builder.emit(kernel, (whole.x, weight, bias), (written,))
+    if residual is not None:
+        builder.emit(AddN(activation), (written, residual), (whole.y,))
+
+
+def _emit_conv(builder: Builder, whole: _Whole, relu: bool, residual: str | None, activation: Activation) -> None:
+    """By cuDNN: a residual and a ReLU too. A ReLU before it and any other activation are kernels of their own."""
+    x = whole.x
+    if relu:
+        x = builder.temporary(f"{whole.name}/relu", builder.shape(whole.x))
+        builder.emit(AddN(RELU), (whole.x,), (x,))
+    if activation in (IDENTITY, RELU):
+        _emit_cudnn(builder, whole, x, residual, activation, whole.y)
+        return
+    written = whole.temporary(builder)
+    _emit_cudnn(builder, whole, x, None, IDENTITY, written)
+    builder.emit(AddN(activation), (written,) if residual is None else (written, residual), (whole.y,))
+
+
+def _emit_cudnn(builder: Builder, whole: _Whole, x: str, residual: str | None, activation: Activation, y: str) -> None:
+    has_bias = bool(np.any(whole.bias)) or residual is not None or not activation.is_identity
+    reads = [x, builder.weight(f"{whole.name}/weight", conv_weight(whole.weight))]
+    if has_bias:
+        reads.append(builder.weight(f"{whole.name}/bias", whole.bias))
+    if residual is not None:
+        reads.append(residual)
+    (down, right), (top, left, bottom, end), (tall, wide) = (
+        whole.window.strides, whole.window.pads, whole.window.dilations
+    )  # fmt: skip
+    kernel = Conv(
+        (down, right),
+        (top, left, bottom, end),
+        (tall, wide),
+        whole.groups,
+        bias=has_bias,
+        residual=residual is not None,
+        activation=activation,
+        precision=builder.precision,
+    )
+    builder.emit(kernel, reads, (y,))
+
+
+@cache
+def _session(strides: tuple[int, ...], pads: tuple[int, ...], dilations: tuple[int, ...], groups: int) -> Any:
+    """onnxruntime's convolution for any shapes."""
+    node = onnx.helper.make_node(
+        "Conv", ["x", "weight", "bias"], ["y"], strides=strides, pads=pads, dilations=dilations, group=groups
+    )
+    kind = onnx.TensorProto.FLOAT
+    inputs = [
+        onnx.helper.make_tensor_value_info(name, kind, [None] * rank)
+        for name, rank in (("x", 4), ("weight", 4), ("bias", 1))
+    ]
+    outputs = [onnx.helper.make_tensor_value_info("y", kind, [None] * 4)]
+    graph = onnx.helper.make_graph([node], "conv", inputs, outputs)
+    proto = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    options = load_onnxruntime().SessionOptions()
+    options.log_severity_level = 4
+    return open_session(proto.SerializeToString(), options)

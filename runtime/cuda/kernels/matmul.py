@@ -1,0 +1,292 @@
+"""Products of matrices by cuDNN: by a matrix of weights as convolutions of single pixels, others in batches.
+
+cuDNN's tuned engines for convolutions know a bias and a ReLU in all precisions; for `matmul` it has none in strict
+float32, and compiles all of them at run time. See docs/cudnn-coverage.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+import onnx
+
+from iosched.runtime.cuda.activation import IDENTITY, RELU, Activation
+from iosched.runtime.cuda.builder import Builder
+from iosched.runtime.cuda.cudnn_graph import Epilogue, Shape, add_tensor, convolve, vector_shape, write_tensor
+from iosched.runtime.cuda.elements import widened
+from iosched.runtime.cuda.kernel import Precision
+from iosched.runtime.cuda.kernels.add import AddN
+from iosched.runtime.cuda.kernels.copy import Copy
+from iosched.runtime.cuda.loops import element_strides, shape_of
+from iosched.runtime.cuda.nodes import activation_of, attribute, number
+from iosched.runtime.plan import View
+
+_MOST_AXES = 3
+
+
+@dataclass(frozen=True)
+class Dense:
+    """y = activation(x @ weight.T + bias?) over the last axis of x; sums are float32.
+
+    Reads x (..., K) of one to three axes, weight (N, K) and the bias (N,), all of the type of y (..., N). The last axis
+    of each is dense in memory. cuDNN has tuned engines for identity and ReLU, the latter with a bias.
+    """
+
+    bias: bool = True
+    activation: Activation = IDENTITY
+    precision: Precision = Precision("fp32")
+
+    def interpret(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
+        """See the class."""
+        product = widened(reads[0]) @ widened(reads[1]).T
+        writes[0][...] = self.activation(product + widened(reads[2]) if self.bias else product)
+
+    def build(self, graph: Any, reads: Sequence[View], writes: Sequence[View]) -> None:
+        """See `CudnnKernel.build`.
+
+        Raises:
+            ValueError: a view does not begin at a multiple of 16 bytes.
+        """
+        x = add_tensor(graph, reads[0], 1, _pixels(reads[0]))
+        n, k = shape_of(reads[1])
+        weight = add_tensor(graph, reads[1], 2, Shape((n, k, 1, 1), (k, 1, k, k)))
+        bias = add_tensor(graph, reads[2], 3, vector_shape(reads[2])) if self.bias else None
+        product = convolve(graph, x, weight, (0, 0, 0, 0), (1, 1), (1, 1))
+        result = Epilogue(None, bias, self.activation).add(graph, product)
+        write_tensor(result, writes[0], len(reads) + 1, _pixels(writes[0]))
+
+
+@dataclass(frozen=True)
+class MatMul:
+    """y = a @ b for a (A, M, K) and b (B, K, N), where A and B are equal or one of them is 1 or missing.
+
+    Sums are float32. Not in strict float32, for which cuDNN has no engine.
+    """
+
+    precision: Precision
+
+    def interpret(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
+        """See the class."""
+        writes[0][...] = widened(reads[0]) @ widened(reads[1])
+
+    def build(self, graph: Any, reads: Sequence[View], writes: Sequence[View]) -> None:
+        """See `CudnnKernel.build`.
+
+        Raises:
+            ValueError: a view does not begin at a multiple of 16 bytes.
+        """
+        a, b = (add_tensor(graph, view, uid, _batch(view)) for uid, view in enumerate(reads, start=1))
+        write_tensor(graph.matmul(A=a, B=b), writes[0], 3, _batch(writes[0]))
+
+
+def lower(builder: Builder, node: onnx.NodeProto) -> bool:
+    """Gemm and MatMul, the factors constant or computed."""
+    return lower_product(builder, [node])
+
+
+def lower_product(builder: Builder, nodes: Sequence[onnx.NodeProto]) -> bool:
+    """Emits the calls of a Gemm or MatMul, then the sum with a bias?, then an activation?
+
+    Returns:
+        False, with nothing emitted, where no kernel can do all of it: batches in strict float32, scaled computed
+        factors, biases that differ from row to row, operands that are not floats on the device.
+    """
+    found = _product(builder, nodes[0])
+    for node in nodes[1:]:
+        found = None if found is None else _followed(builder, found, node)
+    if found is None or not builder.is_float(found.y):
+        return False
+    if found.weight is None and len(builder.shape(found.b)) > 2:
+        return _emit_batches(builder, found)
+    return _emit_dense(builder, found)
+
+
+@dataclass(frozen=True, eq=False)
+class _Product:
+    """activation(a' @ b' + bias?), where a' and b' are transposed where told.
+
+    Attributes:
+        weight: b, transposed and scaled already, as (N, K); None where it is computed.
+        bias: (N,), or nothing.
+        added: a computed tensor of the result's shape that is added before the activation.
+    """
+
+    a: str
+    b: str
+    y: str
+    weight: np.ndarray | None
+    transposes_a: bool = False
+    transposes_b: bool = False
+    bias: np.ndarray | None = None
+    added: str | None = None
+    activation: Activation = IDENTITY
+
+
+def _product(builder: Builder, node: onnx.NodeProto) -> _Product | None:
+    return _gemm(builder, node) if node.op_type == "Gemm" else _matmul(builder, node)
+
+
+def _matmul(builder: Builder, node: onnx.NodeProto) -> _Product | None:
+    a, b = node.input[:2]
+    constant = builder.constant(b)
+    if constant is not None and prod(constant.shape[:-2]) != 1:
+        return None
+    if min(len(builder.shape(a)), len(builder.shape(b))) < 1 or len(builder.shape(b)) < 2:
+        return None
+    weight = None if constant is None else constant.reshape(constant.shape[-2:]).T
+    if constant is not None and len(constant.shape) > len(builder.shape(a)):
+        return None
+    return _Product(a, b, node.output[0], weight)
+
+
+def _gemm(builder: Builder, node: onnx.NodeProto) -> _Product | None:
+    a, b, *others = node.input
+    alpha, beta = number(node, "alpha", 1.0), number(node, "beta", 1.0)
+    transposes_b = bool(attribute(node, "transB", 0))
+    constant = builder.constant(b)
+    if constant is None and alpha != 1:
+        return None
+    weight = None if constant is None else alpha * (constant if transposes_b else constant.T)
+    found = _Product(a, b, node.output[0], weight, bool(attribute(node, "transA", 0)), transposes_b)
+    return _plus(builder, found, others[0], beta) if others and others[0] and beta else found
+
+
+def _followed(builder: Builder, known: _Product, node: onnx.NodeProto) -> _Product | None:
+    """`known` followed by a node of its unit."""
+    if node.op_type == "Add":
+        other = next(name for name in node.input if name != known.y)
+        found = _plus(builder, known, other, 1.0)
+    else:
+        activation = activation_of(builder, node)
+        found = None if activation is None else replace(known, activation=activation)
+    return None if found is None else replace(found, y=node.output[0])
+
+
+def _plus(builder: Builder, known: _Product, name: str, factor: float) -> _Product | None:
+    """`known` + factor * the tensor `name`."""
+    shape, size = builder.shape(name), builder.shape(known.y)
+    if known.added is not None or not known.activation.is_identity or len(shape) > len(size):
+        return None
+    constant = builder.constant(name)
+    if constant is None:
+        is_alike = shape == size and factor == 1 and builder.is_float(name)
+        return replace(known, added=name) if is_alike else None
+    if prod(shape[:-1]) != 1:
+        return None
+    values = factor * np.broadcast_to(constant.reshape(-1).astype(np.float64), size[-1:])
+    return replace(known, bias=values if known.bias is None else known.bias + values)
+
+
+def _emit_dense(builder: Builder, found: _Product) -> bool:
+    shape = builder.shape(found.y)
+    if not _is_operand(builder, found.a) or (found.weight is None and not _is_operand(builder, found.b)):
+        return False
+    x = _rows(builder, found)
+    is_fused = found.added is None and found.activation in (IDENTITY, RELU)
+    activation = found.activation if is_fused else IDENTITY
+    reads = [x, _factor(builder, found)]
+    has_bias = found.bias is not None or not activation.is_identity
+    if has_bias:
+        bias = np.zeros(shape[-1]) if found.bias is None else found.bias
+        reads.append(builder.weight(f"{found.y}/bias", bias))
+    flat = shape if len(shape) <= _MOST_AXES else (prod(shape[:-1]), shape[-1])
+    written = found.y if is_fused and flat == shape else builder.temporary(f"{found.y}/product", flat)
+    builder.emit(Dense(has_bias, activation, builder.precision), reads, (written,))
+    _finish(builder, found, written, is_fused)
+    return True
+
+
+def _emit_batches(builder: Builder, found: _Product) -> bool:
+    if found.bias is not None or not all(_is_operand(builder, name) for name in (found.a, found.b)):
+        return False
+    a, b, shape = builder.shape(found.a), builder.shape(found.b), builder.shape(found.y)
+    batches = {prod(each[:-2]) for each in (a, b)}
+    is_broadcast = len(batches) > 1 and min(batches) > 1
+    if builder.precision.name == "fp32" or len(a) < 2 or is_broadcast or prod(shape[:-2]) not in batches:
+        return False
+    reads = [_as_batch(builder, name, f"{found.y}/{role}") for name, role in ((found.a, "a"), (found.b, "b"))]
+    is_fused = found.added is None and found.activation.is_identity
+    flat = shape if len(shape) <= _MOST_AXES else (prod(shape[:-2]), *shape[-2:])
+    written = found.y if is_fused and flat == shape else builder.temporary(f"{found.y}/product", flat)
+    builder.emit(MatMul(builder.precision), reads, (written,))
+    _finish(builder, found, written, is_fused)
+    return True
+
+
+def _finish(builder: Builder, found: _Product, written: str, is_fused: bool) -> None:
+    """Brings the product into the result's shape, adds what is to be added, and applies the activation."""
+    shape = builder.shape(found.y)
+    if builder.shape(written) != shape:
+        shaped = found.y if is_fused else builder.temporary(f"{found.y}/shaped", shape)
+        builder.emit(Copy(reshapes=True), (written,), (shaped,))
+        written = shaped
+    if not is_fused:
+        terms = (written,) if found.added is None else (written, found.added)
+        builder.emit(AddN(found.activation), terms, (found.y,))
+
+
+def _is_operand(builder: Builder, name: str) -> bool:
+    constant = builder.constant(name)
+    return builder.is_float(name) if constant is None else constant.dtype == np.float32
+
+
+def _stored(builder: Builder, name: str) -> str:
+    return name if name in builder.tensors else builder.stored_weight(name)
+
+
+def _rows(builder: Builder, found: _Product) -> str:
+    """The left factor with at most three axes, the last of them summed over."""
+    name, shape = _stored(builder, found.a), builder.shape(found.a)
+    if found.transposes_a:
+        turned = builder.temporary(f"{found.y}/a", shape[::-1])
+        builder.emit(Copy(permutation=(1, 0)), (name,), (turned,))
+        return turned
+    if len(shape) <= _MOST_AXES:
+        return name
+    flat = builder.temporary(f"{found.y}/a", (prod(shape[:-1]), shape[-1]))
+    builder.emit(Copy(reshapes=True), (name,), (flat,))
+    return flat
+
+
+def _factor(builder: Builder, found: _Product) -> str:
+    """The right factor as (N, K)."""
+    if found.weight is not None:
+        return builder.weight(f"{found.y}/weight", found.weight)
+    if found.transposes_b:
+        return found.b
+    turned = builder.temporary(f"{found.y}/b", builder.shape(found.b)[::-1])
+    builder.emit(Copy(permutation=(1, 0)), (found.b,), (turned,))
+    return turned
+
+
+def _as_batch(builder: Builder, name: str, role: str) -> str:
+    """A factor with at most three axes."""
+    source, shape = _stored(builder, name), builder.shape(name)
+    if len(shape) <= _MOST_AXES:
+        return source
+    flat = builder.temporary(role, (prod(shape[:-2]), *shape[-2:]))
+    builder.emit(Copy(reshapes=True), (source,), (flat,))
+    return flat
+
+
+def _batch(view: View) -> Shape:
+    """Two or three axes as three."""
+    extents, strides = shape_of(view), element_strides(view)
+    if len(extents) == _MOST_AXES:
+        return Shape(extents, strides)
+    return Shape((1, *extents), (extents[0] * strides[0], *strides))
+
+
+def _pixels(view: View) -> Shape:
+    """(..., C) of one to three axes as pixels of C channels: (N, C, H, 1)."""
+    extents, strides = shape_of(view), element_strides(view)
+    channels = extents[-1]
+    if len(extents) == 1:
+        return Shape((1, channels, 1, 1), (channels, 1, channels, channels))
+    row = strides[-2]
+    height, image = (extents[1], strides[0]) if len(extents) == _MOST_AXES else (1, row)
+    return Shape((extents[0], channels, height, 1), (image, 1, row, row))
