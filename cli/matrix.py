@@ -171,9 +171,10 @@ def _matrix(
     settings: dict[str, Any],
 ) -> MatrixResult:
     from iosched.cli.progress import progress_bar
-    from iosched.profiler.matrix import CPU, MatrixSettings, matrix
+    from iosched.profiler.matrix import MatrixSettings, matrix
+    from iosched.profiler.target import planned_gpu
 
-    if CPU in devices and len(batch_sizes) > 1:
+    if len(batch_sizes) > 1 and any(planned_gpu(device) is None for device in devices):
         note("cpu is measured, at each batch size anew: this takes minutes, and more the larger the batch is.")
     r, s = pruning
     wanted = MatrixSettings(devices, r=r, s=s, **settings)

@@ -108,8 +108,9 @@ def test_what_was_taken_from_another_target_is_said(invoke, model: Path, monkeyp
 def test_measuring_several_batch_sizes_is_announced(invoke, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     onnx.save(branches(batch="n"), workdir / "dynamic.onnx")
     monkeypatch.setattr("iosched.profiler.matrix.matrix", lambda *_: MatrixResult((), ()))
-    words = ("matrix", "dynamic.onnx", "--devices", "cpu", "--batch-sizes")
+    words = ("matrix", "dynamic.onnx", "--devices", "v100,auto", "--batch-sizes")
     assert "takes minutes" in invoke(*words, "1,2").stderr
+    assert invoke("matrix", "dynamic.onnx", "--devices", "v100", "--batch-sizes", "1,2").stderr == ""
     assert invoke(*words, "1").stderr == ""
 
 
