@@ -25,7 +25,7 @@ from iosched.scheduler.exploration import Conclusion, Effort, Exploration, Round
 from iosched.scheduler.latencies import KnownLatencies
 from iosched.scheduler.lattice import NO_PRUNING, Lattice, Pruning, Relation
 from iosched.scheduler.schedule import Block, Schedule
-from iosched.scheduler.wide import no_worse_than_greedy
+from iosched.scheduler.wide import across_cuts
 
 __all__ = ["NO_PRUNING", "Pruning", "SearchObserver", "SearchResult", "SearchStrategy", "search"]
 
@@ -264,7 +264,7 @@ def _result(settings: _Settings, guide: _Guide, parts: Sequence[Part], found: Se
     lower = sum(one.lower_bound_us for one in found)
     if settings.strategy != "merge" and settings.pruning.s != 1:
         doubted = settings.cost if settings.remeasures and isinstance(settings.cost, Remeasurable) else None
-        improved = no_worse_than_greedy(settings.graph, settings.cost, parts, blocks, guide.is_over, doubted)
+        improved = across_cuts(settings.graph, settings.cost, parts, blocks, settings.pruning, guide.is_over, doubted)
         blocks = list(improved.blocks)
         measured, remeasured = measured + improved.measured, remeasured + improved.remeasured
         lower = min(lower, improved.total_us)

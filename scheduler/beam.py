@@ -1,0 +1,138 @@
+"""A beam over the lattice of down-sets of a part of the graph that is too wide to be searched whole.
+
+Where the exact search has to cut, its stages keep to the cuts. The beam does not: from the empty state on, it keeps
+the few most promising states of each size, and from each of them goes on with a few stages of operators that are ready,
+those first that the longest way to the end starts with. Nothing is proven; what it finds is measured before it is
+believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from iosched.models.graph import ComputationGraph
+from iosched.scheduler.lattice import Pruning, bits
+from iosched.scheduler.schedule import Stage, Strategy
+
+MAX_OPERATORS = 400
+"""Larger parts are left as they are: the beam's time grows with the square of the operators."""
+
+_KEPT = 6  # states of each size
+_WIDTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)  # groups of the stages that are tried, beside all that is ready
+
+Estimate = Callable[[Stage], float]
+
+
+@dataclass(frozen=True)
+class _Partial:
+    """Stages that lead to a state, the newest first, as a linked list."""
+
+    total_us: float
+    stage: Stage | None = None
+    before: _Partial | None = None
+
+    def stages(self) -> tuple[Stage, ...]:
+        found: list[Stage] = []
+        partial: _Partial | None = self
+        while partial is not None and partial.stage is not None:
+            found.append(partial.stage)
+            partial = partial.before
+        return tuple(reversed(found))
+
+
+def beam(
+    graph: ComputationGraph, names: Sequence[str], pruning: Pruning, estimate_us: Estimate
+) -> tuple[Stage, ...] | None:
+    """Stages of all operators `names` that take little by `estimate_us`; None where there are too many operators.
+
+    The same estimates give the same stages. O(operators^2) stages are estimated at most, with small factors.
+    """
+    if len(names) > MAX_OPERATORS:
+        return None
+    part = _Part(graph, tuple(names), pruning, estimate_us)
+    levels: list[dict[int, _Partial]] = [{} for _ in range(len(names) + 1)]
+    levels[0][0] = _Partial(0.0)
+    for level in levels[:-1]:
+        ranked = sorted(level.items(), key=lambda entry: (entry[1].total_us - part.worth_us(entry[0]), entry[0]))
+        for state, partial in ranked[:_KEPT]:
+            for mask, stage in part.next_stages(state).items():
+                found = _Partial(partial.total_us + estimate_us(stage), stage, partial)
+                known = levels[(state | mask).bit_count()].get(state | mask)
+                if known is None or found.total_us < known.total_us:
+                    levels[(state | mask).bit_count()][state | mask] = found
+        level.clear()
+    return next(iter(levels[-1].values())).stages()
+
+
+@dataclass(frozen=True)
+class _Part:
+    graph: ComputationGraph
+    names: tuple[str, ...]
+    pruning: Pruning
+    estimate_us: Estimate
+
+    @cached_property
+    def predecessors(self) -> tuple[int, ...]:
+        """Of each operator, as a mask."""
+        index = {name: position for position, name in enumerate(self.names)}
+        before = self.graph.predecessors
+        return tuple(sum(1 << index[other] for other in before[name] if other in index) for name in self.names)
+
+    @cached_property
+    def successors(self) -> tuple[int, ...]:
+        """Of each operator, as a mask."""
+        found = [0] * len(self.names)
+        for index, before in enumerate(self.predecessors):
+            for other in bits(before):
+                found[other] |= 1 << index
+        return tuple(found)
+
+    @cached_property
+    def alone_us(self) -> tuple[float, ...]:
+        """Of each operator in a stage of its own."""
+        return tuple(self.estimate_us(Stage(Strategy.CONCURRENT, ((name,),))) for name in self.names)
+
+    @cached_property
+    def ahead_us(self) -> tuple[float, ...]:
+        """The longest way from each operator to the end."""
+        found = [0.0] * len(self.names)
+        for index in reversed(range(len(self.names))):
+            found[index] = self.alone_us[index] + max(
+                (found[other] for other in bits(self.successors[index])), default=0.0
+            )
+        return tuple(found)
+
+    def worth_us(self, state: int) -> float:
+        """What the operators of a state take alone, by which states of one size are compared."""
+        return sum(self.alone_us[index] for index in bits(state)) / 2
+
+    def next_stages(self, state: int) -> dict[int, Stage]:
+        """Stages to go on with: the first operators that are ready, each alone or with those that only wait for it."""
+        waiting = ((1 << len(self.names)) - 1) & ~state
+        ready = [index for index in bits(waiting) if not self.predecessors[index] & ~state]
+        ready.sort(key=lambda index: (-self.ahead_us[index], index))
+        widths = sorted({min(width, len(ready), self.pruning.s or len(ready)) for width in _WIDTHS} | {len(ready)})
+        found: dict[int, Stage] = {}
+        for length in {1, min(2, self.pruning.r or 2), self.pruning.r or 3}:
+            chains = [self._chain(index, state, length) for index in ready]
+            for width in widths:
+                mask = sum(1 << index for chain in chains[:width] for index in chain)
+                groups = sorted(chains[:width])
+                names = tuple(tuple(self.names[index] for index in chain) for chain in groups)
+                found.setdefault(mask, Stage(Strategy.CONCURRENT, names))
+        return found
+
+    def _chain(self, index: int, state: int, length: int) -> list[int]:
+        """The operator, and others after it that wait for nothing else; no two chains of a state share or read one."""
+        chain, inside = [index], 1 << index
+        while len(chain) < length:
+            after = [
+                other for other in bits(self.successors[chain[-1]]) if not self.predecessors[other] & ~(state | inside)
+            ]
+            if not after:
+                break
+            chain.append(max(after, key=lambda other: (self.ahead_us[other], -other)))
+            inside |= 1 << chain[-1]
+        return chain

@@ -1,0 +1,100 @@
+"""The beam finds legal schedules of graphs that are too wide to be searched whole, and better ones than greedy's."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from by_definition import dags, graph_of, groups_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lane_costs import KeyedLanes
+
+from iosched.models.graph import ComputationGraph
+from iosched.scheduler.baselines import greedy
+from iosched.scheduler.beam import MAX_OPERATORS, beam
+from iosched.scheduler.document import check_operators
+from iosched.scheduler.lattice import NO_PRUNING, Pruning
+from iosched.scheduler.schedule import Block, Schedule, Stage
+from iosched.scheduler.search import search
+
+
+def threads(seed: int, n: int = 100, width: int = 16) -> ComputationGraph:
+    """Each operator goes on with one of `width` threads and reads another: a random graph of that width."""
+    rng = random.Random(seed)
+    last, edges = list(range(width)), []
+    for index in range(width, n):
+        thread = rng.randrange(width)
+        edges += [(before, index) for before in sorted({last[thread], last[rng.randrange(width)]})]
+        last[thread] = index
+    return graph_of(n, edges)
+
+
+def names_of(graph: ComputationGraph) -> list[str]:
+    return [operator.name for operator in graph.operators]
+
+
+@settings(max_examples=60, deadline=None)
+@given(dags(8), st.sampled_from([Pruning(3, 8), Pruning(1, 2), NO_PRUNING]))
+def test_stages_are_legal_and_their_groups_are_weakly_connected(graph: ComputationGraph, pruning: Pruning) -> None:
+    stages = beam(graph, names_of(graph), pruning, KeyedLanes(graph, 3, 0.2).latency_us)
+
+    assert stages is not None
+    check_operators(Schedule((Block(0, stages),)), graph)
+    for stage in stages:
+        assert sorted(map(sorted, stage.groups)) == sorted(
+            map(sorted, groups_of(graph, frozenset(stage.operators)))
+        )  # fmt: skip
+        assert pruning.r is None or max(map(len, stage.groups)) <= pruning.r
+
+
+def test_a_part_of_a_graph_reads_what_came_before_it() -> None:
+    graph = graph_of(6, [(0, 2), (1, 3), (2, 4), (3, 5)])
+    stages = beam(graph, ["2", "3", "4", "5"], NO_PRUNING, lambda stage: 10.0 * len(stage.groups[0]) + 5)
+
+    assert stages is not None
+    assert sorted(name for stage in stages for name in stage.operators) == ["2", "3", "4", "5"]
+
+
+def test_chains_are_kept_in_one_stage_where_that_saves_a_stage() -> None:
+    graph = graph_of(6, [(0, 1), (2, 3), (4, 5)])
+    stages = beam(graph, names_of(graph), NO_PRUNING, lambda stage: 100.0 + len(stage.operators))
+
+    assert stages is not None
+    assert [stage.groups for stage in stages] == [(("0", "1"), ("2", "3"), ("4", "5"))]
+
+
+def test_what_is_too_large_is_left_alone() -> None:
+    graph = graph_of(MAX_OPERATORS + 1, [])
+
+    assert beam(graph, names_of(graph), NO_PRUNING, lambda stage: 1.0) is None
+
+
+class ManyLanes(KeyedLanes):
+    """A device that runs eight groups at once; the longest group and the work set the pace."""
+
+    lanes = 8
+
+    def latency_us(self, stage: Stage) -> float:
+        groups = [sum(map(self.operator_work_us, group)) for group in stage.groups]
+        factor = 1 + self.noise * random.Random(self.signature(stage)).random()
+        return 4.0 + max(*groups, sum(groups) / 8, 0.0) * factor
+
+    def operator_latency_us(self, name: str) -> float:
+        return self.operator_work_us(name)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_random_wide_graphs_are_scheduled_much_better_than_greedily(seed: int) -> None:
+    graph = threads(seed)
+    cost, again = ManyLanes(graph, 7, 0.1), ManyLanes(graph, 7, 0.1)
+    found = search(graph, cost, strategy="concurrent", tolerance=0.03, max_measurements_per_block=40)
+    second = search(graph, again, strategy="concurrent", tolerance=0.03, max_measurements_per_block=40)
+
+    check_operators(found.schedule, graph)
+    assert cost.total_us(found.schedule) == pytest.approx(found.schedule.predicted_us)
+    assert cost.total_us(found.schedule) < 0.9 * cost.total_us(greedy(graph))
+    assert not found.schedule.optimal
+    assert found.schedule == second.schedule
+    assert cost.asked == again.asked
+    assert len(cost.asked) == found.measured < 1000
