@@ -132,15 +132,15 @@ def _product(builder: Builder, node: onnx.NodeProto) -> _Product | None:
 
 def _matmul(builder: Builder, node: onnx.NodeProto) -> _Product | None:
     a, b = node.input[:2]
+    if len(builder.shape(b)) < 2:
+        return None
     constant = builder.constant(b)
-    if constant is not None and prod(constant.shape[:-2]) != 1:
+    if constant is None:
+        return _Product(a, b, node.output[0], None)
+    extra = constant.shape[:-2]
+    if prod(extra) != 1 or len(extra) > max(len(builder.shape(a)) - 2, 0):
         return None
-    if min(len(builder.shape(a)), len(builder.shape(b))) < 1 or len(builder.shape(b)) < 2:
-        return None
-    weight = None if constant is None else constant.reshape(constant.shape[-2:]).T
-    if constant is not None and len(constant.shape) > len(builder.shape(a)):
-        return None
-    return _Product(a, b, node.output[0], weight)
+    return _Product(a, b, node.output[0], constant.reshape(constant.shape[-2:]).T)
 
 
 def _gemm(builder: Builder, node: onnx.NodeProto) -> _Product | None:

@@ -1,0 +1,270 @@
+"""Builds every cuDNN graph that the CUDA runtime makes for the benchmark networks, on a machine without a GPU.
+
+    python benchmarks/cudnn_desk.py [--networks squeezenet,light_resnet50,...] [--precisions fp32,tf32,fp16]
+                                    [--device benchmarks/devices/h100.json] [--batch-sizes 1,16] [--variants]
+                                    [-o results.json]
+
+It needs cuDNN and its Python frontend, and a `libcuda.so.1`: a driver, or one that answers the few calls that building
+makes. A plan that builds is no proof that it runs; one that does not build will not run either. With `--variants` it
+prints instead what cuDNN offers for single kernels that the runtime could make, as in docs/cudnn-coverage.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from iosched.models.errors import IoschedError
+from iosched.models.load import load_model
+from iosched.models.model import Model
+from iosched.models.zoo import build, names
+from iosched.runtime.cuda.activation import IDENTITY, RELU, Activation
+from iosched.runtime.cuda.cudnn_graph import is_aligned
+from iosched.runtime.cuda.cudnn_plans import Offer, build_plans
+from iosched.runtime.cuda.device import GpuDevice, load_cudnn
+from iosched.runtime.cuda.kernel import CudnnKernel, Precision
+from iosched.runtime.cuda.kernels.conv import Conv
+from iosched.runtime.cuda.kernels.matmul import Dense, MatMul
+from iosched.runtime.cuda.layout import strides_of
+from iosched.runtime.cuda.lower import Lowering, Network, lower, lower_stage
+from iosched.runtime.plan import View
+from iosched.scheduler.baselines import sequential
+from iosched.scheduler.merge import merge_classes
+from iosched.scheduler.schedule import Stage, Strategy
+
+HERE = Path(__file__).parent
+PRECISIONS = ("fp32", "tf32", "fp16")
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A kernel with the tensors it works on, wherever these are."""
+
+    kernel: CudnnKernel
+    reads: tuple[View, ...]
+    writes: tuple[View, ...]
+
+    @property
+    def is_sliced(self) -> bool:
+        """Whether it reads or writes a part of a wider tensor."""
+        return any(_is_slice(view) for view in (*self.reads, *self.writes))
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        shapes = " ".join("x".join(map(str, view.shape or ())) for view in (*self.reads[:2], *self.writes))
+        return f"{_kernel_text(self.kernel)} {shapes}{' sliced' if self.is_sliced else ''}"
+
+
+def main() -> None:
+    options = _options()
+    device = GpuDevice.from_json(options.device.read_text(encoding="utf-8"))
+    try:
+        print(f"cuDNN {load_cudnn().backend_version_string()} for {device.name}", file=sys.stderr)
+        if options.variants:
+            _print_variants(device, options.precisions.split(","))
+            return
+        rows = _check_networks(options, device)
+    except IoschedError as error:
+        sys.exit(f"{error}")
+    if options.output:
+        about = {"device": device.name, "cudnn": load_cudnn().backend_version_string()}
+        lines = ",\n".join(f"  {json.dumps(row)}" for row in rows)
+        options.output.write_text(f'{{"about": {json.dumps(about)},\n "graphs": [\n{lines}\n]}}\n', encoding="utf-8")
+    sys.exit(any(not row["built"] for row in rows))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--networks", default=None, help="comma-separated; all of the zoo and light_* by default")
+    parser.add_argument("--precisions", default=",".join(PRECISIONS))
+    parser.add_argument("--batch-sizes", default="1")
+    parser.add_argument("--device", type=Path, default=HERE / "devices/h100.json", help="description of a GPU")
+    parser.add_argument("--at-most", type=int, default=2, help="plans to build for each graph")
+    parser.add_argument("--variants", action="store_true", help="single kernels instead of networks")
+    parser.add_argument("-o", "--output", type=Path, default=None, help="file for all rows")
+    return parser.parse_args()
+
+
+def _check_networks(options: argparse.Namespace, device: GpuDevice) -> list[dict[str, object]]:
+    """Prints one line for each network, batch size and precision; returns one row for each different graph."""
+    known: dict[Graph, dict[str, object]] = {}
+    print(f"{'network':<20} batch precision graphs sliced grouped merged  none misaligned slowest build s")
+    for name in options.networks.split(",") if options.networks else _all_names():
+        for batch_size in map(int, options.batch_sizes.split(",")):
+            model = load_model(_proto(name), name=name, batch_size=batch_size)
+            for precision in options.precisions.split(","):
+                graphs = _graphs(model, Precision(precision))
+                for graph in graphs:
+                    if graph not in known:
+                        known[graph] = _row(graph, build_plans(
+                            graph.kernel, graph.reads, graph.writes, device, at_most=options.at_most
+                        ))  # fmt: skip
+                    known[graph].setdefault("network", name)
+                _print_line(f"{name:<20} {batch_size:5d} {precision:<9}", graphs, known)
+    return list(known.values())
+
+
+def _print_line(title: str, graphs: dict[Graph, bool], known: dict[Graph, dict[str, object]]) -> None:
+    rows = [known[graph] for graph in graphs]
+    sliced = sum(graph.is_sliced for graph in graphs)
+    grouped = sum(isinstance(graph.kernel, Conv) and graph.kernel.groups > 1 for graph in graphs)
+    none = sum(not row["built"] for row in rows)
+    misaligned = sum(not all(map(is_aligned, (*graph.reads, *graph.writes))) for graph in graphs)
+    slowest = max((float(str(row["build_s"])) for row in rows), default=0)
+    counts = f"{len(rows):6d} {sliced:6d} {grouped:7d} {sum(graphs.values()):6d} {none:5d} {misaligned:10d}"
+    print(f"{title} {counts} {slowest:8.2f}", flush=True)
+    for row in rows:
+        if not row["built"]:
+            print(f"    no engine for {row['graph']}: {row['refusal']}", flush=True)
+
+
+def _row(graph: Graph, offer: Offer) -> dict[str, object]:
+    first = offer.plans[0] if offer.plans else None
+    return {
+        "graph": graph.text,
+        "precision": graph.kernel.precision.name,
+        "offered": offer.offered,
+        "built": len(offer.plans),
+        "first": str(first.id) if first else None,
+        "workspace_nbytes": first.workspace_nbytes if first else 0,
+        "build_s": round(sum(plan.build_ms for plan in offer.plans) / 1e3, 3),
+        "refusal": offer.refusal,
+    }
+
+
+def _all_names() -> list[str]:
+    from light import NAMES
+
+    return [*names(), *(f"light_{name}" for name in NAMES)]
+
+
+def _proto(name: str) -> bytes:
+    if not name.startswith("light_"):
+        return build(name).SerializeToString()
+    from light import light_model
+
+    return light_model(name).SerializeToString()
+
+
+def _graphs(model: Model, precision: Precision) -> dict[Graph, bool]:
+    """Every different graph of the model under any schedule, and whether it is of merged convolutions."""
+    network = Network(model, precision)
+    found = dict.fromkeys(_cudnn_graphs(lower(network, sequential(model.graph))), False)
+    for members in merge_classes(model.graph, model.graph.by_name):
+        lowering = lower_stage(network, Stage(Strategy.MERGE, tuple((name,) for name in members)))
+        for graph in _cudnn_graphs(lowering) if lowering else ():
+            found.setdefault(graph, True)
+    return found
+
+
+def _cudnn_graphs(lowering: Lowering) -> Iterator[Graph]:
+    for task in (task for lane in lowering.plan.lanes for task in lane):
+        kernel = lowering.kernels[task.kernel]
+        if isinstance(kernel, CudnnKernel):
+            yield Graph(kernel, tuple(map(_anywhere, task.reads)), tuple(map(_anywhere, task.writes)))
+
+
+def _anywhere(view: View) -> View:
+    """The view with nothing of its place but how well it is aligned."""
+    return replace(view, buffer="", offset=view.offset % 16)
+
+
+def _is_slice(view: View) -> bool:
+    item = 2 if view.dtype == "float16" else 4
+    return view.strides is not None and view.strides != strides_of(view.shape or (), item)
+
+
+def _kernel_text(kernel: CudnnKernel) -> str:
+    if not isinstance(kernel, Conv):
+        return type(kernel).__name__
+    parts = [f"Conv stride {kernel.strides} pads {kernel.pads}"]
+    parts += [f"groups {kernel.groups}"] if kernel.groups > 1 else []
+    parts += ["+ residual"] if kernel.residual else []
+    parts += ["+ bias"] if kernel.bias else []
+    parts += [kernel.activation.type] if kernel.activation.type else []
+    return " ".join(parts)
+
+
+# Kernels that the runtime could make, on (1, 64, 28, 28).
+
+
+def _variants(precision: Precision) -> Iterator[tuple[str, CudnnKernel, tuple[View, ...], tuple[View, ...]]]:
+    same = Conv((1, 1), (1, 1, 1, 1), activation=RELU, precision=precision)
+    point = replace(same, pads=(0, 0, 0, 0))
+    item = 2 if precision.dtype == "float16" else 4
+    wide = 256 * item
+
+    def image(pitch: int | None = None, channels: int = 64) -> View:
+        shape = (1, channels, 28, 28)
+        width = pitch or channels * item
+        return _view(shape, precision, (28 * 28 * width, item, 28 * width, width))
+
+    weight, bias = _view((64, 3, 3, 64), precision), _view((64,), precision)
+    dense = (image(), weight, bias)
+    yield "conv + bias", replace(same, activation=IDENTITY), dense, (image(),)
+    yield "conv + bias, ReLU", same, dense, (image(),)
+    yield "conv", replace(same, bias=False, activation=IDENTITY), dense[:2], (image(),)
+    yield "conv, ReLU without a bias", replace(same, bias=False), dense[:2], (image(),)
+    yield "conv + residual + bias, ReLU", replace(same, residual=True), (*dense, image()), (image(),)
+    yield "the same, residual in a wider tensor", replace(same, residual=True), (*dense, image(wide)), (image(),)
+    yield "conv + bias, ReLU, into a slice of channels", same, dense, (image(wide),)
+    yield "conv + bias, ReLU, from a slice of channels", same, (image(wide), weight, bias), (image(),)
+    yield "conv + bias, ReLU, of 8 groups", replace(same, groups=8), (
+        image(), _view((64, 3, 3, 8), precision), bias,
+    ), (image(),)  # fmt: skip
+    yield "depthwise conv + bias, ReLU", replace(same, groups=64), (
+        image(), _view((64, 3, 3, 1), precision), bias,
+    ), (image(),)  # fmt: skip
+    yield "ReLU before a pointwise conv + bias", replace(point, leading_relu=True, activation=IDENTITY), (
+        image(), _view((64, 1, 1, 64), precision), bias,
+    ), (image(),)  # fmt: skip
+    for title, activation in _ACTIVATIONS.items():
+        yield f"conv + bias, {title}", replace(same, activation=activation), dense, (image(),)
+    yield "dense layer + bias, ReLU", Dense(True, RELU, precision), (
+        _view((16, 2048), precision), _view((1000, 2048), precision), _view((1000,), precision),
+    ), (_view((16, 1000), precision),)  # fmt: skip
+    batch = _view((12, 64, 64), precision)
+    yield "matmul of computed matrices in batches", MatMul(precision), (batch, batch), (batch,)
+
+
+_ACTIVATIONS = {
+    "ReLU up to 6": Activation("Clip", 0.0, 6.0),
+    "LeakyRelu": Activation("LeakyRelu", 0.1),
+    "Sigmoid": Activation("Sigmoid"),
+    "Tanh": Activation("Tanh"),
+    "Elu": Activation("Elu", 1.0),
+    "Gelu": Activation("Gelu"),
+    "Softplus": Activation("Softplus"),
+    "Swish": Activation("Swish", 1.0),
+}
+
+
+def _print_variants(device: GpuDevice, precisions: list[str]) -> None:
+    """A table in Markdown: engine configurations offered, the engines, seconds to build the first."""
+    print("| kernel | " + " | ".join(precisions) + " |\n|" + "---|" * (1 + len(precisions)))
+    cells: dict[str, list[str]] = {}
+    for precision in precisions:
+        for title, kernel, reads, writes in _variants(Precision(precision)):
+            # In strict float32 only building tells which configurations are allowed.
+            at_most = None if precision == "fp32" else 1
+            started = time.perf_counter()
+            offer = build_plans(kernel, reads, writes, device, at_most=at_most)
+            seconds = (time.perf_counter() - started) / max(len(offer.plans), 1)
+            cells.setdefault(title, []).append(f"{offer.offered}, {seconds:.1f} s" if offer.plans else "none")
+    for title, row in cells.items():
+        print(f"| {title} | " + " | ".join(row) + " |")
+
+
+def _view(shape: tuple[int, ...], precision: Precision, strides: tuple[int, ...] | None = None) -> View:
+    return View("", precision.dtype, shape, strides=strides)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(HERE.parent / "tests/support"))
+    main()
