@@ -105,9 +105,9 @@ def as_images(array: np.ndarray) -> np.ndarray:
     return array if array.ndim == 4 else array[:, :, None, :]
 
 
-def tap(padded: np.ndarray, window: Window, row: int, column: int, shape: Sequence[int]) -> np.ndarray:
-    """What the tap at (`row`, `column`) of the window sees for each output of `shape`."""
-    top, left = row * window.dilations[0], column * window.dilations[1]
+def tap(padded: np.ndarray, window: Window, at: Sequence[int], shape: Sequence[int]) -> np.ndarray:
+    """What the tap in row `at[0]` and column `at[1]` of the window sees for each output of `shape`."""
+    top, left = at[0] * window.dilations[0], at[1] * window.dilations[1]
     rows = slice(top, top + (shape[2] - 1) * window.strides[0] + 1, window.strides[0])
     columns = slice(left, left + (shape[3] - 1) * window.strides[1] + 1, window.strides[1])
     return padded[:, :, rows, columns]

@@ -20,7 +20,10 @@ from iosched.runtime.plan import View
 
 @dataclass(frozen=True)
 class ScaleShift:
-    """y = activation(x * scale + shift) by channel (axis 1 of x); reads x, then scale and shift: float32 of shape (C,)."""
+    """y = activation(x * scale + shift) by channel (axis 1 of x).
+
+    Reads x, then scale and shift: float32 of shape (C,).
+    """
 
     activation: Activation = IDENTITY
 

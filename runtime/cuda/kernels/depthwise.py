@@ -52,8 +52,8 @@ class Depthwise:
         total = np.zeros(y.shape, np.float32)
         if len(reads) > 2:
             total += reads[2].reshape(1, -1, 1, 1)
-        for row, column in np.ndindex(*window.kernel):
-            total += weight[row, column].reshape(1, -1, 1, 1) * tap(padded, window, row, column, y.shape)
+        for at in np.ndindex(*window.kernel):
+            total += weight[at].reshape(1, -1, 1, 1) * tap(padded, window, at, y.shape)
         y[...] = self.activation(total)
 
     def call(self, reads: Sequence[View], writes: Sequence[View]) -> CudaCall:

@@ -40,7 +40,7 @@ class Pool:
         """See the class."""
         x, y, window = as_images(widened(reads[0])), as_images(writes[0]), self.window.lifted
         values = _padded(x, window, y.shape, 0.0 if self.average else -np.inf)
-        taps = [tap(values, window, *at, y.shape) for at in np.ndindex(*window.kernel)]
+        taps = [tap(values, window, at, y.shape) for at in np.ndindex(*window.kernel)]
         y[...] = sum(taps) / self._counts(x.shape, y.shape) if self.average else np.maximum.reduce(taps)
 
     def _counts(self, shape: Sequence[int], output: Sequence[int]) -> np.ndarray:
@@ -52,7 +52,7 @@ class Pool:
             inside = np.pad(inside, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=1)
             window = Window(window.kernel, window.strides, (0, 0, 0, 0), window.dilations)
         seen = _padded(inside, window, output, 0.0)
-        return np.asarray(sum(tap(seen, window, *at, output) for at in np.ndindex(*window.kernel)))
+        return np.asarray(sum(tap(seen, window, at, output) for at in np.ndindex(*window.kernel)))
 
     def call(self, reads: Sequence[View], writes: Sequence[View]) -> CudaCall:
         """See `SourceKernel.call`."""

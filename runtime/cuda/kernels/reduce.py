@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
@@ -21,7 +22,7 @@ from iosched.runtime.plan import View
 class _Form:
     """How a reduction goes: what each element gives, how two results become one, what is made of the last."""
 
-    meaning: Callable[[np.ndarray, tuple[int, ...]], np.ndarray]
+    meaning: Callable[[np.ndarray, tuple[int, ...]], Any]
     start: str
     element: str  # of `x`
     combination: str  # of `a` and `b`

@@ -1,0 +1,91 @@
+"""Local response normalization across channels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from iosched.runtime.cuda.builder import Builder
+from iosched.runtime.cuda.elements import C_TYPES, FLOATS, loaded, preamble, stored, widened
+from iosched.runtime.cuda.kernel import CudaCall, Pointer
+from iosched.runtime.cuda.nodes import attribute, number
+from iosched.runtime.cuda.pointwise import launch
+from iosched.runtime.cuda.window import Image
+from iosched.runtime.plan import View
+
+
+@dataclass(frozen=True)
+class Lrn:
+    """y = x / (bias + alpha / size * sum of squares over `size` channels around)^beta, of images.
+
+    Computed in float32.
+    """
+
+    size: int
+    alpha: float
+    beta: float
+    bias: float
+
+    def interpret(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
+        """See the class."""
+        x = widened(reads[0])
+        before, after = (self.size - 1) // 2, self.size // 2
+        squares = np.pad(x * x, ((0, 0), (before, after), *((0, 0),) * (x.ndim - 2)))
+        total = sum(squares[:, k : k + x.shape[1]] for k in range(self.size))
+        writes[0][...] = x / (self.bias + self.alpha / self.size * total) ** self.beta
+
+    def call(self, reads: Sequence[View], writes: Sequence[View]) -> CudaCall:
+        """See `SourceKernel.call`."""
+        x, y = Image.of(reads[0]), Image.of(writes[0])
+        batch, channels, height, width = y.shape
+        threads = batch * channels * height * width
+        numbers = map(np.float32, (self.alpha / self.size, self.beta, self.bias))
+        counts = map(np.int32, (threads, channels, width, height))
+        source = _SOURCE.format(
+            preamble=preamble([reads[0].dtype]),
+            type=C_TYPES[reads[0].dtype],
+            before=(self.size - 1) // 2,
+            after=self.size // 2,
+            value=loaded(reads[0].dtype, "x[at * xc]"),
+            own=loaded(reads[0].dtype, "x[channel * xc]"),
+            result=stored(writes[0].dtype, "own / powf(bias + factor * total, beta)"),
+        )
+        arguments = [Pointer(0), Pointer(1), *counts, *numbers, *x.steps(1), *y.steps(1)]
+        return launch(source, "lrn", threads, arguments)
+
+
+def lower(builder: Builder, node: onnx.NodeProto) -> bool:
+    """LRN of images and lines."""
+    spec = builder.tensors.get(node.input[0])
+    size = attribute(node, "size")
+    if spec is None or spec.dtype not in FLOATS or len(spec.shape or ()) not in (3, 4) or not isinstance(size, int):
+        return False
+    kernel = Lrn(size, number(node, "alpha", 1e-4), number(node, "beta", 0.75), number(node, "bias", 1.0))
+    builder.emit(kernel, node.input, node.output)
+    return True
+
+
+_SOURCE = """{preamble}
+extern "C" __global__ void lrn(const {type}* __restrict__ x, {type}* __restrict__ y, int count, int channels, int width,
+                               int height, float factor, float beta, float bias, long long xn, long long xc,
+                               long long xh, long long xw, long long yn, long long yc, long long yh, long long yw) {{
+  unsigned int rest = blockIdx.x * blockDim.x + threadIdx.x;
+  if (rest >= (unsigned int)count) return;
+  const int channel = rest % (unsigned int)channels; rest /= (unsigned int)channels;
+  const int column = rest % (unsigned int)width; rest /= (unsigned int)width;
+  const int row = rest % (unsigned int)height; rest /= (unsigned int)height;
+  x += rest * xn + row * xh + column * xw;
+  y += rest * yn + row * yh + column * yw;
+  float total = 0.0f;
+  for (int at = channel - {before}; at <= channel + {after}; ++at) {{
+    if (at < 0 || at >= channels) continue;
+    const float value = {value};
+    total = fmaf(value, value, total);
+  }}
+  const float own = {own};
+  y[channel * yc] = {result};
+}}
+"""
