@@ -16,14 +16,13 @@ from onnx import TensorProto, helper, numpy_helper
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.idle import wait_until_idle
-from iosched.profiler.statistics import Measurement, quantile
+from iosched.profiler.statistics import Measurement, quantile, summarize
 from iosched.runtime.cpu.backend import CompiledStage, CpuBackend
 from iosched.scheduler.schedule import Stage, Strategy
 
 CHANNELS, SIZE = 64, 56  # 231 million operations: a millisecond or two, as most stages, on all lanes
 RUNS_BESIDE = 3
 REFERENCE_GROUPS = 15
-REFERENCE_QUANTILE = 0.25
 
 RunBatch = Callable[[int], Sequence[float]]
 
@@ -61,7 +60,7 @@ def compile_yardstick(backend: CpuBackend) -> CompiledStage:
 def measure_reference(yardstick: RunBatch, rest: Callable[[], None] = wait_until_idle) -> Measurement:
     """What the yardstick takes when nothing disturbs the machine, to be kept as the reference.
 
-    Groups of runs are spread over a second and more, and the faster ones are believed: what passes by makes a machine
+    Groups of runs are spread over a second and more, and the faster half is believed: what passes by makes a machine
     slower than it is, hardly ever faster.
     """
     yardstick(RUNS_BESIDE)
@@ -69,8 +68,7 @@ def measure_reference(yardstick: RunBatch, rest: Callable[[], None] = wait_until
     for _ in range(REFERENCE_GROUPS):
         rest()
         medians.append(quantile(yardstick(RUNS_BESIDE), 0.5))
-    believed = quantile(medians, REFERENCE_QUANTILE)
-    return Measurement(believed, min(medians), max(medians), tuple(medians))
+    return summarize(sorted(medians)[: REFERENCE_GROUPS // 2])
 
 
 def _convolution() -> Model:

@@ -1,4 +1,4 @@
-"""How tensors lie in memory: channels-last where they have four axes, row-major otherwise."""
+"""How tensors lie in memory: channels-last where they have four axes, row-major otherwise. Constants are row-major."""
 
 from __future__ import annotations
 

@@ -42,6 +42,7 @@ class _Draft:
 
     tensors: Mapping[str, TensorSpec]
     fixed: frozenset[str]  # tensors that must have a buffer of their own
+    constants: frozenset[str]
     host: dict[str, str] = field(default_factory=dict)
     column: dict[str, int] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)  # of the buffers that are tables
@@ -62,16 +63,22 @@ class _Draft:
         self.host[name], self.column[name] = host, column
 
 
-def place_calls(calls: Sequence[KernelCall], tensors: Mapping[str, TensorSpec], fixed: Iterable[str] = ()) -> Placement:
+def place_calls(
+    calls: Sequence[KernelCall],
+    tensors: Mapping[str, TensorSpec],
+    fixed: Iterable[str] = (),
+    constants: Iterable[str] = (),
+) -> Placement:
     """Decides the storage of every tensor that `calls` name; O(calls * operands).
 
     Args:
-        fixed: tensors that cannot live in another's buffer: weights and what the caller sees.
+        fixed: tensors that cannot live in another's buffer: what the caller sees.
+        constants: weights, which cannot either, and lie row-major whatever their rank.
 
     Raises:
         ValueError: a Join writes nothing, or what it writes was written before.
     """
-    draft = _Draft(tensors, frozenset(fixed))
+    draft = _Draft(tensors, frozenset((*fixed, *constants)), frozenset(constants))
     unplaced: dict[int, list[tuple[str, int]]] = {}
     elided = set()
     for index, call in enumerate(calls):
@@ -192,5 +199,5 @@ def _seen(draft: _Draft, name: str, root: str, column: int) -> View:
     rows = draft.rows.get(root, 1)
     pitch = draft.tensors[root].nbytes // rows if rows > 1 else None
     strides = strides_of(shape, item, rows, pitch)
-    plain = rows == 1 and not is_channels_last(shape)
+    plain = name in draft.constants or (rows == 1 and not is_channels_last(shape))
     return View(root, spec.dtype, shape, column, spec.nbytes, None if plain else strides)

@@ -1,0 +1,177 @@
+"""The bundled networks in PyTorch, as its users run them: eager, in a CUDA graph, and compiled with max-autotune."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from onnx.helper import get_attribute_value
+from torch import nn
+from torch.nn import functional
+
+from iosched.models.model import Model
+
+Run = Callable[[], float]
+
+
+class Network(nn.Module):
+    """An ONNX graph of the operators that the bundled networks have, node by node."""
+
+    def __init__(self, model: Model) -> None:
+        """Takes the weights over as parameters.
+
+        Raises:
+            ValueError: an operator is not one of those.
+        """
+        super().__init__()
+        self.nodes = list(model.proto.graph.node)
+        self.inputs = [spec.name for spec in model.graph.inputs]
+        self.outputs = list(model.graph.outputs)
+        unknown = {node.op_type for node in self.nodes} - set(OPERATORS)
+        if unknown:
+            raise ValueError(f"no PyTorch counterpart of {', '.join(sorted(unknown))}")
+        used = {name for node in self.nodes for name in node.input}
+        self.names = {name: f"w{index}" for index, name in enumerate(sorted(used & set(model.weights)))}
+        for name, attribute in self.names.items():
+            tensor = torch.from_numpy(np.array(model.weights[name]))
+            self.register_buffer(attribute, tensor)
+        self.attributes = [{item.name: get_attribute_value(item) for item in node.attribute} for node in self.nodes]
+
+    def forward(self, *arrays: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        values = dict(zip(self.inputs, arrays, strict=True))
+        values.update({name: getattr(self, attribute) for name, attribute in self.names.items()})
+        for node, attributes in zip(self.nodes, self.attributes, strict=True):
+            operands = [values[name] if name else None for name in node.input]
+            values[node.output[0]] = OPERATORS[node.op_type](attributes, *operands)
+        return tuple(values[name] for name in self.outputs)
+
+
+def _conv(a: Mapping[str, Any], x: Any, w: Any, b: Any = None) -> Any:
+    rank = w.ndim - 2
+    pads = list(a.get("pads", [0] * 2 * rank))
+    padding = pads[:rank]
+    if pads[:rank] != pads[rank:]:
+        x, padding = functional.pad(x, _torch_pads(pads)), [0] * rank
+    return functional.conv2d(
+        x, w, b, a.get("strides", [1] * rank), padding, a.get("dilations", [1] * rank), a.get("group", 1)
+    )
+
+
+def _torch_pads(pads: list[int]) -> list[int]:
+    rank = len(pads) // 2
+    return [pads[side * rank + axis] for axis in reversed(range(rank)) for side in (0, 1)]
+
+
+def _max_pool(a: Mapping[str, Any], x: Any) -> Any:
+    pads = list(a.get("pads", [0, 0, 0, 0]))
+    if pads[:2] != pads[2:]:
+        x, pads = functional.pad(x, _torch_pads(pads), value=float("-inf")), [0, 0, 0, 0]
+    return functional.max_pool2d(
+        x, a["kernel_shape"], a.get("strides", [1, 1]), pads[:2], ceil_mode=bool(a.get("ceil_mode", 0))
+    )
+
+
+def _average_pool(a: Mapping[str, Any], x: Any) -> Any:
+    pads = list(a.get("pads", [0, 0, 0, 0]))
+    counts = bool(a.get("count_include_pad", 0))
+    strides, ceil = a.get("strides", [1, 1]), bool(a.get("ceil_mode", 0))
+    if pads[:2] == pads[2:]:
+        return functional.avg_pool2d(x, a["kernel_shape"], strides, pads[:2], ceil, counts)
+    total = functional.avg_pool2d(functional.pad(x, _torch_pads(pads)), a["kernel_shape"], strides, 0, ceil)
+    if counts:
+        return total
+    ones = torch.ones_like(x[:1, :1])
+    return total / functional.avg_pool2d(functional.pad(ones, _torch_pads(pads)), a["kernel_shape"], strides, 0, ceil)
+
+
+def _batch_norm(a: Mapping[str, Any], x: Any, scale: Any, shift: Any, mean: Any, variance: Any) -> Any:
+    return functional.batch_norm(x, mean, variance, scale, shift, False, 0.0, a.get("epsilon", 1e-5))
+
+
+def _gemm(a: Mapping[str, Any], x: Any, w: Any, b: Any = None) -> Any:
+    x = x.T if a.get("transA", 0) else x
+    product = a.get("alpha", 1.0) * (x @ (w.T if a.get("transB", 0) else w))
+    return product if b is None else product + a.get("beta", 1.0) * b
+
+
+OPERATORS: dict[str, Callable[..., Any]] = {
+    "Conv": _conv,
+    "MaxPool": _max_pool,
+    "AveragePool": _average_pool,
+    "GlobalAveragePool": lambda a, x: x.mean((2, 3), keepdim=True),
+    "BatchNormalization": _batch_norm,
+    "Relu": lambda a, x: functional.relu(x),
+    "Add": lambda a, x, y: x + y,
+    "Sum": lambda a, *terms: sum(terms[1:], start=terms[0]),
+    "Concat": lambda a, *terms: torch.cat(terms, a["axis"]),
+    "Flatten": lambda a, x: x.flatten(a.get("axis", 1)),
+    "Gemm": _gemm,
+}
+
+
+def peers(
+    model: Model, inputs: Mapping[str, np.ndarray], precision: str, *, compiles: bool
+) -> tuple[dict[str, Run], dict[str, str]]:
+    """What runs each alternative once and returns its microseconds, and what is missing, with the reason."""
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    dtype = torch.float16 if precision == "fp16" else torch.float32
+    found: dict[str, Run] = {}
+    missing: dict[str, str] = {}
+    try:
+        network = Network(model).to("cuda", dtype).to(memory_format=torch.channels_last).eval()
+    except ValueError as error:
+        return {}, {"torch": str(error)}
+    arrays = [_on_gpu(inputs[name], dtype) for name in network.inputs]
+    with torch.inference_mode():
+        _warm_up(lambda: network(*arrays))
+    found["torch"] = _timed(lambda: network(*arrays))
+    found["torch, CUDA graph"] = _timed(_graphed(network, arrays))
+    if compiles:
+        try:
+            torch._dynamo.reset()
+            compiled = torch.compile(network, mode="max-autotune", fullgraph=True)
+            with torch.inference_mode():
+                _warm_up(lambda: compiled(*arrays))
+            found["torch.compile"] = _timed(lambda: compiled(*arrays))
+        except Exception as error:  # noqa: BLE001 - whatever a compiler does, the other numbers are wanted
+            missing["torch.compile"] = f"{type(error).__name__}: {error}"[:300]
+    return found, missing
+
+
+def _on_gpu(array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+    tensor = torch.from_numpy(np.array(array)).to("cuda")
+    tensor = tensor.to(dtype) if tensor.is_floating_point() else tensor
+    return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
+
+
+def _warm_up(run: Callable[[], object]) -> None:
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            run()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+
+
+def _graphed(network: Network, arrays: list[torch.Tensor]) -> Callable[[], object]:
+    graph = torch.cuda.CUDAGraph()
+    with torch.inference_mode(), torch.cuda.graph(graph):
+        network(*arrays)
+    return graph.replay
+
+
+def _timed(run: Callable[[], object]) -> Run:
+    def once() -> float:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        with torch.inference_mode():
+            start.record()
+            run()
+            end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) * 1e3
+
+    return once

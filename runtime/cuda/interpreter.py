@@ -1,0 +1,98 @@
+"""Runs a plan for streams in numpy, its lanes in a random order that the waits allow: a device where there is none.
+
+A plan whose result depends on timing gives wrong numbers here under some seed, and bytes that nobody wrote are NaN.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from iosched.runtime.cuda.lower import Lowering
+from iosched.runtime.plan import ExecutionPlan, Space, View
+
+_POISON = 0xFF  # as float16, float32 or float64 not a number
+
+
+class Interpreter:
+    """Runs one lowering again and again."""
+
+    def __init__(self, lowering: Lowering) -> None:
+        """Nothing is allocated before the first run."""
+        self._lowering = lowering
+        plan = lowering.plan
+        self._offset = {buffer.name: buffer.offset for buffer in plan.buffers if buffer.space is Space.ARENA}
+        self._nbytes = {buffer.name: buffer.nbytes for buffer in plan.buffers}
+
+    def run(self, inputs: Mapping[str, np.ndarray], seed: int = 0) -> dict[str, np.ndarray]:
+        """Outputs by the names of the plan's output buffers, of one interleaving chosen by `seed`.
+
+        Args:
+            inputs: arrays by input buffer; of buffers laid out for the caller, row-major arrays.
+
+        Raises:
+            RuntimeError: the lanes wait for each other for ever.
+        """
+        plan = self._lowering.plan
+        memory = self._allocate(inputs)
+        for lane, step in interleaving(plan, seed):
+            task = plan.lanes[lane][step]
+            reads = [self._array(memory, view) for view in task.reads]
+            for array in reads:
+                array.flags.writeable = False
+            writes = [self._array(memory, view) for view in task.writes]
+            self._lowering.kernels[task.kernel].interpret(reads, writes)
+        return {view.buffer: self._array(memory, view).copy() for view in plan.outputs}
+
+    def _allocate(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The bytes of every buffer outside the arena by name, and of the arena under ""."""
+        plan = self._lowering.plan
+        memory = {"": np.full(plan.arena_nbytes, _POISON, np.uint8)}
+        for buffer in plan.buffers:
+            if buffer.space is Space.INPUT:
+                memory[buffer.name] = np.ascontiguousarray(inputs[buffer.name]).reshape(-1).view(np.uint8)
+            elif buffer.space is Space.WEIGHT:
+                memory[buffer.name] = self._lowering.weights[buffer.name].reshape(-1).view(np.uint8)
+            elif buffer.space is Space.OUTPUT:
+                memory[buffer.name] = np.full(buffer.nbytes, _POISON, np.uint8)
+        return memory
+
+    def _array(self, memory: Mapping[str, np.ndarray], view: View) -> np.ndarray:
+        base = self._offset.get(view.buffer)
+        if base is None:
+            data, start = memory[view.buffer], 0
+        else:
+            data, start = memory[""], base
+        inside = data[start : start + self._nbytes[view.buffer]]
+        return np.ndarray(view.shape or (), view.dtype, inside.data, view.offset, view.strides)
+
+
+def interleaving(plan: ExecutionPlan, seed: int) -> Iterator[tuple[int, int]]:
+    """(lane, step) of every task in an order that lanes and waits allow.
+
+    Even seeds choose a lane anew for each task; odd ones let a lane run as far as it can before another does.
+
+    Raises:
+        RuntimeError: the lanes wait for each other for ever.
+    """
+    draw = random.Random(seed)
+    done = [0] * len(plan.lanes)
+    current = 0
+    while any(count < len(lane) for count, lane in zip(done, plan.lanes, strict=True)):
+        ready = _ready(plan, done)
+        if not ready:
+            raise RuntimeError("the lanes of the plan wait for each other for ever")
+        if seed % 2 == 0 or current not in ready:
+            current = draw.choice(ready)
+        yield current, done[current]
+        done[current] += 1
+
+
+def _ready(plan: ExecutionPlan, done: Sequence[int]) -> list[int]:
+    return [
+        lane
+        for lane, tasks in enumerate(plan.lanes)
+        if done[lane] < len(tasks) and all(done[wait.lane] >= wait.steps for wait in tasks[done[lane]].waits)
+    ]

@@ -1,0 +1,372 @@
+"""Lowers a schedule to an execution plan for streams.
+
+Groups of a stage go to lanes of their own. By default stages are kept apart as the papers do: what a stage runs waits
+for all of the stage before. With exact dependencies (`barriers=False`) only what is read is waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from iosched.models.graph import TensorSpec
+from iosched.models.model import Model
+from iosched.runtime.arena import place
+from iosched.runtime.cuda.builder import Builder, KernelCall
+from iosched.runtime.cuda.kernel import Kernel, Precision, SessionKernel
+from iosched.runtime.cuda.kernels.copy import Copy
+from iosched.runtime.cuda.layout import is_channels_last, is_row_major, strides_of
+from iosched.runtime.cuda.moves import Join, Part, Reshape
+from iosched.runtime.cuda.operators import lower_merged, lower_operator
+from iosched.runtime.cuda.placement import Placement, place_calls
+from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View
+from iosched.runtime.waits import Span, Step, find_waits
+from iosched.scheduler.schedule import Schedule, Stage, Strategy
+
+MAX_LANES = 8
+
+CUDA_LOWERING = 1
+"""Raised whenever stages come to run in another way than before: latencies measured until then no longer hold."""
+
+
+@dataclass(frozen=True, eq=False)
+class Lowering:
+    """A plan for streams.
+
+    Attributes:
+        plan: its lanes are streams; buffers of the space WEIGHT hold `weights`.
+        kernels: what the tasks' indices mean.
+        weights: constants by buffer name, row-major.
+        sessions: operators that run in onnxruntime, with their ONNX types.
+    """
+
+    plan: ExecutionPlan
+    kernels: tuple[Kernel, ...]
+    weights: Mapping[str, np.ndarray]
+    sessions: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class LoweringSettings:
+    """How to lower.
+
+    Attributes:
+        lanes: streams at most.
+        barriers: whether a stage begins when all of the one before is done.
+    """
+
+    lanes: int = MAX_LANES
+    barriers: bool = True
+
+
+DEFAULT_SETTINGS = LoweringSettings()
+
+
+@dataclass(frozen=True)
+class _Where:
+    """Which operator a call belongs to, and the stage and group that the operator is in."""
+
+    operator: str
+    stage: int
+    group: int
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """A call on a lane."""
+
+    name: str
+    kernel: Kernel
+    reads: tuple[View, ...]
+    writes: tuple[View, ...]
+    lane: int
+    stage: int
+
+
+class Network:
+    """A model whose operators are lowered to kernel calls, once for all schedules.
+
+    Attributes:
+        model: the model.
+        precision: of floats.
+    """
+
+    def __init__(self, model: Model, precision: Precision) -> None:
+        """Lowers every operator alone; needs no device.
+
+        Raises:
+            ValueError: the model is not one that `is_supported`.
+        """
+        if not is_supported(model):
+            raise ValueError(f"{model.name!r} has tensors of unknown or no size")
+        self.model, self.precision = model, precision
+        self.builder = Builder.of(model, precision)
+        self._nodes = {next(name for name in node.output if name): node for node in model.proto.graph.node}
+        self._merged: dict[tuple[str, ...], list[KernelCall] | None] = {}
+        self.calls = {
+            operator.name: lower_operator(self.builder, operator, self._nodes) for operator in model.graph.operators
+        }
+
+    def layout_of(self, name: str) -> tuple[object, ...]:
+        """The kernels of an operator, with types, shapes and strides of their tensors where nothing is merged."""
+        return tuple(
+            (call.kernel, tuple(self._form(tensor) for tensor in (*call.reads, *call.writes)))
+            for call in self.calls[name]
+        )
+
+    def _form(self, tensor: str) -> tuple[object, ...]:
+        view = self._placement.views[tensor]
+        return view.dtype, view.shape, view.strides
+
+    @cached_property
+    def _placement(self) -> Placement:
+        calls = [call for operator in self.model.graph.operators for call in self.calls[operator.name]]
+        fixed = [spec.name for spec in self.model.graph.inputs]
+        return place_calls(calls, self.builder.tensors, fixed, self.builder.weights)
+
+    def merged_calls(self, names: tuple[str, ...]) -> list[KernelCall] | None:
+        """The calls of convolutions merged into one; None where they cannot be merged."""
+        if names not in self._merged:
+            operators = [self.model.graph.by_name[name] for name in names]
+            self._merged[names] = lower_merged(self.builder, operators, self._nodes)
+        return self._merged[names]
+
+
+def lower(network: Network, schedule: Schedule, settings: LoweringSettings = DEFAULT_SETTINGS) -> Lowering:
+    """The plan of the model under `schedule`; needs no device.
+
+    Complexity: linear in kernel calls, beside the search for waits and the arena.
+    """
+    stages = tuple(schedule.stages)
+    sequence = [pair for number, stage in enumerate(stages) for pair in _stage_calls(network, stage, number)]
+    return _Draft(network, settings, sequence, len(stages), whole=True).lower()
+
+
+def lower_stage(network: Network, stage: Stage, settings: LoweringSettings = DEFAULT_SETTINGS) -> Lowering | None:
+    """The plan of one stage alone, or None where it is to be merged and cannot be.
+
+    Tensors lie where they do in the whole model; what the stage reads of earlier ones are inputs of the plan.
+    """
+    names = stage.operators
+    merging = stage.strategy is Strategy.MERGE and len(names) > 1
+    if merging and network.merged_calls(names) is None:
+        return None
+    own = list(_stage_calls(network, stage, 0))
+    inside = set(names)
+    sequence: list[tuple[KernelCall, _Where | None]] = []
+    for operator in network.model.graph.operators:
+        if operator.name not in inside:
+            sequence += [(call, None) for call in network.calls[operator.name]]
+        elif merging:
+            sequence += own if operator.name == names[0] else []
+        else:
+            sequence += [pair for pair in own if pair[1].operator == operator.name]
+    return _Draft(network, settings, sequence, 1, whole=False).lower()
+
+
+def _stage_calls(network: Network, stage: Stage, number: int) -> Iterable[tuple[KernelCall, _Where]]:
+    if stage.strategy is Strategy.MERGE and len(stage.operators) > 1:
+        merged = network.merged_calls(stage.operators)
+        if merged is not None:
+            yield from ((call, _Where(stage.operators[0], number, 0)) for call in merged)
+            return
+    for group, names in enumerate(stage.groups):
+        for name in names:
+            yield from ((call, _Where(name, number, group)) for call in network.calls[name])
+
+
+def is_supported(model: Model) -> bool:
+    """Whether every tensor has a known size that is not zero, so that all of the model can be placed beforehand."""
+    graph = model.graph
+    specs = (graph.tensor[name] for name in (*(spec.name for spec in graph.inputs), *_computed(model)))
+    return bool(graph.operators) and all(spec.is_static and spec.nbytes > 0 for spec in specs)
+
+
+def _computed(model: Model) -> Iterable[str]:
+    return (name for operator in model.graph.operators for name in operator.outputs)
+
+
+@dataclass(eq=False)
+class _Draft:
+    """One lowering under way."""
+
+    network: Network
+    settings: LoweringSettings
+    sequence: Sequence[tuple[KernelCall, _Where | None]]  # all calls of the model; those of this plan with their place
+    n_stages: int
+    whole: bool
+
+    def __post_init__(self) -> None:
+        self.graph = self.network.model.graph
+        self.builder = self.network.builder
+        self.callers_inputs, self.callers_outputs = self._converted()
+        fixed = {spec.name for spec in self.graph.inputs}
+        fixed |= {name for name in self.graph.outputs if name not in self.callers_outputs}
+        calls = [call for call, _ in self.sequence]
+        self.placement = place_calls(calls, self.builder.tensors, fixed, self.builder.weights)
+
+    def lower(self) -> Lowering:
+        """The plan, with everything in its place."""
+        placed = self._placed()
+        n_lanes = max((each.lane for each in placed), default=0) + 1
+        waits = find_waits(_steps(placed, self.placement, self.settings.barriers), n_lanes)
+        kernels: dict[Kernel, int] = {}
+        lanes: list[list[Task]] = [[] for _ in range(n_lanes)]
+        for each, waited in zip(placed, waits, strict=True):
+            number = kernels.setdefault(each.kernel, len(kernels))
+            lanes[each.lane].append(Task(each.name, number, each.reads, each.writes, waited, each.stage))
+        tasks = tuple(map(tuple, lanes))
+        buffers, arena_nbytes = place(tasks, self._buffers(placed))
+        outputs = self._outputs() if self.whole else ()
+        inputs = tuple(_whole(buffer, placed) for buffer in buffers if buffer.space is Space.INPUT)
+        used = {buffer.name for buffer in buffers}
+        return Lowering(
+            ExecutionPlan(tasks, buffers, arena_nbytes, outputs=outputs, inputs=inputs),
+            tuple(kernels),
+            {name: array for name, array in self.builder.weights.items() if name in used},
+            {each.name: each.kernel.operators for each in placed if isinstance(each.kernel, SessionKernel)},
+        )
+
+    def _converted(self) -> tuple[dict[str, str], dict[str, str]]:
+        """Graph inputs and outputs whose form for the caller is not the device's, with the names of the caller's."""
+        inputs = {spec.name: f"{spec.name}@caller" for spec in self.graph.inputs if self._differs(spec)}
+        outputs = {
+            name: f"{name}@caller"
+            for name in self.graph.outputs
+            if self._differs(self.graph.tensor[name]) or name not in self.graph.producer
+        }
+        return inputs, outputs
+
+    def _differs(self, spec: TensorSpec) -> bool:
+        """Whether the caller's row-major array of the model's type is not what lies on the device."""
+        stored = self.builder.tensors[spec.name]
+        shape = stored.shape or ()
+        item = np.dtype(stored.dtype).itemsize
+        return stored.dtype != spec.dtype or not is_row_major(shape, strides_of(shape, item), item)
+
+    def _placed(self) -> list[_Placed]:
+        lanes, placement = self._lanes(), self.placement
+        found: list[_Placed] = []
+        if self.whole:
+            found += [self._conversion(name, 0, inward=True) for name in self.callers_inputs]
+        for index, (call, where) in enumerate(self.sequence):
+            if where is None:
+                continue
+            place_of = (lanes[where.stage, where.group], where.stage)
+            if index in placement.elided:
+                for operand, target in placement.copies.get(index, ()):
+                    found.append(_Placed(where.operator, Copy(), (placement.views[operand],), (target,), *place_of))
+                continue
+            reads = tuple(placement.views[read] for read in call.reads)
+            writes = tuple(placement.views[write] for write in call.writes)
+            for kernel, some_reads, some_writes in _kernels(call.kernel, reads, writes):
+                found.append(_Placed(where.operator, kernel, some_reads, some_writes, *place_of))
+        if self.whole:
+            found += [self._conversion(name, self.n_stages - 1, inward=False) for name in self.callers_outputs]
+        return found
+
+    def _conversion(self, name: str, stage: int, *, inward: bool) -> _Placed:
+        callers = (self.callers_inputs if inward else self.callers_outputs)[name]
+        spec = self.graph.tensor[name]
+        shape = spec.shape or ()
+        row_major = _row_major_strides(shape, np.dtype(spec.dtype).itemsize)
+        outside = View(callers, spec.dtype, shape, 0, spec.nbytes, row_major)
+        inside = self.placement.views[name]
+        reads, writes = ((outside,), (inside,)) if inward else ((inside,), (outside,))
+        return _Placed(f"{name} in" if inward else f"{name} out", Copy(), reads, writes, 0, stage)
+
+    def _lanes(self) -> dict[tuple[int, int], int]:
+        """The lane of each group of each stage: lane 0 has the group with the most work."""
+        work: dict[int, dict[int, int]] = {}
+        for where in dict.fromkeys(where for _, where in self.sequence if where is not None):
+            operator = self.graph.by_name[where.operator]
+            groups = work.setdefault(where.stage, {})
+            groups[where.group] = groups.get(where.group, 0) + operator.flops + operator.nbytes
+        found = {}
+        for stage, groups in work.items():
+            ranked = sorted(groups, key=lambda group: (-groups[group], group))
+            found.update({(stage, group): rank % self.settings.lanes for rank, group in enumerate(ranked)})
+        return found
+
+    def _buffers(self, placed: Sequence[_Placed]) -> tuple[Buffer, ...]:
+        written = {view.buffer for each in placed for view in each.writes}
+        names = dict.fromkeys(view.buffer for each in placed for view in (*each.reads, *each.writes))
+        spaces = dict.fromkeys(self.builder.weights, Space.WEIGHT)
+        spaces |= dict.fromkeys(self.callers_outputs.values(), Space.OUTPUT)
+        if self.whole:
+            spaces |= {name: Space.OUTPUT for name in self.graph.outputs if name not in self.callers_outputs}
+        callers = {alias: name for name, alias in (*self.callers_inputs.items(), *self.callers_outputs.items())}
+        found = []
+        for name in names:
+            spec = self.graph.tensor[callers[name]] if name in callers else self.builder.tensors[name]
+            space = spaces.get(name, Space.ARENA if name in written else Space.INPUT)
+            found.append(Buffer(name, space, spec.nbytes, pitch=self.placement.pitches.get(name, 0)))
+        return tuple(found)
+
+    def _outputs(self) -> tuple[View, ...]:
+        found = []
+        for name in self.graph.outputs:
+            spec = self.graph.tensor[name]
+            strides = _row_major_strides(spec.shape or (), np.dtype(spec.dtype).itemsize)
+            found.append(View(self.callers_outputs.get(name, name), spec.dtype, spec.shape, 0, spec.nbytes, strides))
+        return tuple(found)
+
+
+def _kernels(
+    kernel: Kernel, reads: tuple[View, ...], writes: tuple[View, ...]
+) -> Iterable[tuple[Kernel, tuple[View, ...], tuple[View, ...]]]:
+    """What a call becomes that no placement made superfluous."""
+    if isinstance(kernel, Reshape):
+        yield Copy(reshapes=True), reads, writes
+    elif isinstance(kernel, Part):
+        start = 0
+        for view in writes:
+            yield Copy(axis=kernel.axis, start=start), reads, (view,)
+            start += (view.shape or ())[kernel.axis]
+    elif isinstance(kernel, Join):
+        raise ValueError("a Join is always placed")
+    else:
+        yield kernel, reads, writes
+
+
+def _steps(placed: Sequence[_Placed], placement: Placement, barriers: bool) -> list[Step]:
+    """What each call means for waiting; calls in onnxruntime have the device to themselves."""
+    steps: list[Step] = []
+    before: list[int] = []  # the last call of each lane in the stages before
+    last: dict[int, int] = {}
+    for index, each in enumerate(placed):
+        alone = isinstance(each.kernel, SessionKernel)
+        fresh = index > 0 and each.stage != placed[index - 1].stage
+        after_session = index > 0 and isinstance(placed[index - 1].kernel, SessionKernel)
+        if (barriers and fresh) or alone or after_session:
+            before = list(last.values())
+        reads, writes = (tuple(_span(view, placement) for view in views) for views in (each.reads, each.writes))
+        steps.append(Step(each.lane, reads, writes, after=tuple(before)))
+        last[each.lane] = index
+    return steps
+
+
+def _span(view: View, placement: Placement) -> Span:
+    """Columns of a table, or bytes."""
+    width = view.nbytes // placement.rows.get(view.buffer, 1)
+    return Span(view.buffer, view.offset, view.offset + width)
+
+
+def _row_major_strides(shape: Sequence[int], item_nbytes: int) -> tuple[int, ...] | None:
+    """Explicit strides where the rank would say channels-last."""
+    if not is_channels_last(shape):
+        return None
+    strides = [item_nbytes]
+    for extent in reversed(shape[1:]):
+        strides.append(strides[-1] * extent)
+    return tuple(reversed(strides))
+
+
+def _whole(buffer: Buffer, placed: Sequence[_Placed]) -> View:
+    """The view of all of an input buffer that some call has."""
+    views = (view for each in placed for view in each.reads if view.buffer == buffer.name)
+    found = next((view for view in views if view.nbytes == buffer.nbytes), None)
+    return found or View(buffer.name, "uint8", (buffer.nbytes,), 0, buffer.nbytes)

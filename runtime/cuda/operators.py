@@ -1,0 +1,212 @@
+"""Lowers operators of the computation graph to kernel calls.
+
+Fused operators have their own lowering here; everything else goes node by node through the kernels' own
+(`kernels.NODES`), and what no kernel does runs in onnxruntime, as one call for all nodes of the operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx
+
+from iosched.models.graph import Operator
+from iosched.models.wiring import is_standard, reads
+from iosched.runtime.cuda.activation import IDENTITY, RELU, Activation
+from iosched.runtime.cuda.builder import Builder, KernelCall
+from iosched.runtime.cuda.convolution import (
+    Convolution,
+    fused_convolution,
+    merged_convolution,
+    output_shape,
+    plain_convolution,
+)
+from iosched.runtime.cuda.kernels import NODES
+from iosched.runtime.cuda.kernels.add import AddN
+from iosched.runtime.cuda.kernels.conv import lower_conv
+from iosched.runtime.cuda.kernels.depthwise import Depthwise, depthwise_weight
+from iosched.runtime.cuda.moves import Join, Part, Reshape
+from iosched.runtime.cuda.nodes import activation_of, attribute
+from iosched.runtime.cuda.session import session_kernel
+
+_RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
+_SUMS = ("Add", "Sum")
+
+
+def lower_operator(builder: Builder, operator: Operator, nodes: Mapping[str, onnx.NodeProto]) -> list[KernelCall]:
+    """The calls of one operator, in order.
+
+    Args:
+        nodes: the model's nodes by first output.
+    """
+    own = [nodes[name] for name in operator.nodes]
+    builder.calls.clear()
+    if not _fused(builder, operator, own) and not _node_by_node(builder, operator, own):
+        builder.calls.clear()
+        builder.emit(*session_kernel(builder, operator, own))
+    found = list(builder.calls)
+    builder.calls.clear()
+    return found
+
+
+def lower_merged(
+    builder: Builder, operators: Sequence[Operator], nodes: Mapping[str, onnx.NodeProto]
+) -> list[KernelCall] | None:
+    """The calls of convolutions that run as one; None where the runtime cannot merge them."""
+    parts = [fused_convolution(builder, [nodes[name] for name in each.nodes], each) for each in operators]
+    found = [part for part in parts if part is not None]
+    if len(found) < len(parts) or len({(part.x, part.activation, part.leading_relu) for part in found}) > 1:
+        return None
+    if any(part.residual is not None or part.groups != 1 for part in found):
+        return None
+    merged = merged_convolution(found)
+    name = "merged:" + "+".join(each.name for each in operators)
+    shape = output_shape(builder.shape(merged.x), merged)
+    builder.calls.clear()
+    target = builder.temporary(name, shape)
+    if not _emit(builder, merged, target, name):
+        builder.calls.clear()
+        return None
+    builder.emit(Part(1), (target,), [each.name for each in operators])
+    calls = list(builder.calls)
+    builder.calls.clear()
+    return calls
+
+
+def _fused(builder: Builder, operator: Operator, nodes: Sequence[onnx.NodeProto]) -> bool:
+    if not builder.is_float(operator.name):
+        return False
+    if operator.type in ("Conv", "ReluConv"):
+        found = fused_convolution(builder, nodes, operator)
+        return found is not None and _emit(builder, found, operator.name, operator.name)
+    if operator.type == "ReluSepConv":
+        return _separable(builder, operator, nodes)
+    if operator.type in _SUMS:
+        return _sum(builder, operator, nodes)
+    return False
+
+
+def _emit(builder: Builder, found: Convolution, y: str, name: str) -> bool:
+    return lower_conv(
+        builder,
+        x=found.x,
+        weight=found.weight,
+        bias=found.bias,
+        y=y,
+        strides=found.strides,
+        pads=found.pads,
+        dilations=found.dilations,
+        groups=found.groups,
+        leading_relu=found.leading_relu,
+        residual=found.residual,
+        activation=found.activation,
+        name=name,
+    )
+
+
+def _separable(builder: Builder, operator: Operator, nodes: Sequence[onnx.NodeProto]) -> bool:
+    """ReLU of a sum of terms, depthwise, pointwise (and its batch normalization)."""
+    first = next(index for index, node in enumerate(nodes) if node.op_type == "Relu")
+    terms = _leaves(nodes[first].input[0], nodes[:first])
+    depthwise = plain_convolution(builder, nodes[first + 1], operator)
+    pointwise = _pointwise(builder, nodes[first + 2 :])
+    if depthwise is None or pointwise is None or len(depthwise.strides) != 2:
+        return False
+    source = terms[0]
+    if len(terms) > 1:
+        source = builder.temporary(f"{operator.name}/sum", builder.shape(terms[0]))
+        builder.emit(AddN(RELU), terms, (source,))
+    shape = output_shape(builder.shape(source), depthwise)
+    inner = builder.temporary(f"{operator.name}/depthwise", shape)
+    weight = builder.weight(f"{operator.name}/depthwise/weight", depthwise_weight(depthwise.weight))
+    bias = builder.float32_weight(f"{operator.name}/depthwise/bias", depthwise.bias)
+    kernel = Depthwise(
+        depthwise.kernel_shape, depthwise.strides, depthwise.pads, depthwise.dilations, len(terms) == 1, IDENTITY
+    )
+    builder.emit(kernel, (source, weight, bias), (inner,))
+    return _emit(builder, pointwise.reading(inner), operator.name, operator.name)
+
+
+def _pointwise(builder: Builder, nodes: Sequence[onnx.NodeProto]) -> Convolution | None:
+    """A pointwise convolution, whose attributes the operator does not carry: they are all ones and zeros."""
+    plain = Operator(
+        name="",
+        type="Conv",
+        nodes=(),
+        inputs=(),
+        outputs=("",),
+        attributes=(("dilations", (1, 1)), ("pads", (0, 0, 0, 0)), ("strides", (1, 1))),
+    )
+    return fused_convolution(builder, nodes, plain)
+
+
+def _sum(builder: Builder, operator: Operator, nodes: Sequence[onnx.NodeProto]) -> bool:
+    """A sum of sums, and the activation that may follow."""
+    activation: Activation | None = IDENTITY
+    sums = list(nodes)
+    if nodes[-1].op_type not in _SUMS:
+        activation = activation_of(builder, nodes[-1])
+        sums = list(nodes[:-1])
+    terms = _leaves(sums[-1].output[0], sums)
+    alike = all(term in builder.tensors and builder.shape(term) == builder.shape(operator.name) for term in terms)
+    if activation is None or not alike:
+        return False
+    builder.emit(AddN(activation), terms, (operator.name,))
+    return True
+
+
+def _leaves(name: str, sums: Sequence[onnx.NodeProto]) -> list[str]:
+    """The tensors that are summed to make `name`, by the additions `sums`."""
+    found = next((node for node in sums if node.output[0] == name), None)
+    if found is None:
+        return [name]
+    return [leaf for term in found.input for leaf in _leaves(term, sums)]
+
+
+def _node_by_node(builder: Builder, operator: Operator, nodes: Sequence[onnx.NodeProto]) -> bool:
+    return all(_node(builder, operator, node, nodes) for node in nodes)
+
+
+def _node(builder: Builder, operator: Operator, node: onnx.NodeProto, siblings: Sequence[onnx.NodeProto]) -> bool:
+    if not is_standard(node):
+        return False
+    names = [*reads(node), *(name for name in node.output if name)]
+    if any(not builder.is_placed(name) for name in names):
+        return False
+    if node.op_type in _SUMS and operator.type == "Concat" and builder.is_float(node.output[0]):
+        return _sum_of_concat(builder, node, siblings)
+    if node.op_type == "Concat":
+        return _concat(builder, node)
+    if node.op_type == "Split":
+        return _split(builder, node)
+    if node.op_type in _RESHAPES and len([name for name in node.output if name]) == 1:
+        builder.emit(Reshape(), (node.input[0],), (node.output[0],))
+        return node.input[0] in builder.tensors
+    lower = NODES.get(node.op_type)
+    return lower is not None and lower(builder, node)
+
+
+def _sum_of_concat(builder: Builder, node: onnx.NodeProto, siblings: Sequence[onnx.NodeProto]) -> bool:
+    """One call for all additions that make an operand of the Concat; inner ones are part of it."""
+    if any(node.output[0] in other.input and other.op_type in _SUMS for other in siblings):
+        return True
+    builder.emit(AddN(IDENTITY), _leaves(node.output[0], siblings), (node.output[0],))
+    return True
+
+
+def _concat(builder: Builder, node: onnx.NodeProto) -> bool:
+    operands = [name if name in builder.tensors else builder.stored_weight(name) for name in node.input]
+    rank = len(builder.shape(node.output[0]))
+    axis = attribute(node, "axis", 1)
+    if not isinstance(axis, int) or not rank:
+        return False
+    builder.emit(Join(axis % rank), operands, (node.output[0],))
+    return True
+
+
+def _split(builder: Builder, node: onnx.NodeProto) -> bool:
+    axis = attribute(node, "axis", 0)
+    if not isinstance(axis, int) or node.input[0] not in builder.tensors or any(not name for name in node.output):
+        return False
+    builder.emit(Part(axis % len(builder.shape(node.input[0]))), (node.input[0],), node.output)
+    return True

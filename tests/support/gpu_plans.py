@@ -1,0 +1,73 @@
+"""Schedules for plans of the CUDA runtime, and what the interpreter makes of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+import numpy as np
+
+from iosched.models.graph import ComputationGraph
+from iosched.models.model import Model
+from iosched.runtime.cuda.interpreter import Interpreter
+from iosched.runtime.cuda.lower import Lowering
+from iosched.scheduler.merge import merge_classes
+from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
+
+
+def random_schedule(graph: ComputationGraph, seed: int) -> Schedule:
+    """Stages of random endings of what is ready; convolutions that may be merged are, every other time."""
+    draw = random.Random(seed)
+    waiting = [operator.name for operator in graph.operators]
+    done: set[str] = set()
+    stages: list[Stage] = []
+    while waiting:
+        stage: dict[str, int] = {}
+        groups: list[list[str]] = []
+        for name in waiting:
+            before = [p for p in graph.predecessors[name] if p not in done]
+            homes = {stage[p] for p in before if p in stage}
+            if any(p not in stage for p in before) or len(homes) > 1 or len(stage) > 8 or draw.random() < 0.3:
+                continue
+            home = homes.pop() if homes else len(groups)
+            if home == len(groups):
+                groups.append([])
+            groups[home].append(name)
+            stage[name] = home
+        if not stage:
+            continue
+        classes = merge_classes(graph, [name for name in waiting if set(graph.predecessors[name]) <= done])
+        if classes and draw.random() < 0.5:
+            names = draw.choice(classes)
+            stages.append(Stage(Strategy.MERGE, tuple((name,) for name in names)))
+            stage = dict.fromkeys(names, 0)
+        else:
+            stages.append(Stage(Strategy.CONCURRENT, tuple(map(tuple, groups))))
+        done.update(stage)
+        waiting = [name for name in waiting if name not in done]
+    return Schedule((Block(0, tuple(stages)),))
+
+
+def interpreted(lowering: Lowering, inputs: Mapping[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
+    """Outputs by the model's names."""
+    given = {view.buffer: inputs[view.buffer.removesuffix("@caller")] for view in lowering.plan.inputs}
+    found = Interpreter(lowering).run(given, seed)
+    return {name.removesuffix("@caller"): array for name, array in found.items()}
+
+
+def relative_error(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:
+    """Largest difference over the largest number of each output; infinite where something is no number."""
+    assert set(found) == set(expected)
+    errors = [
+        np.abs(found[name].astype(np.float64) - array).max() / max(np.abs(array).max(), 1e-30)
+        for name, array in expected.items()
+    ]
+    return float(max(errors)) if all(map(np.isfinite, errors)) else float("inf")
+
+
+def expected_outputs(model: Model, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What plain onnxruntime computes."""
+    from iosched.runtime.reference import Reference
+
+    with Reference(model) as reference:
+        return reference.run(inputs)

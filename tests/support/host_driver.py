@@ -1,0 +1,205 @@
+"""A GPU made of host memory: its streams run late and in any order that events allow, its kernels on the host."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import host_cuda
+import numpy as np
+
+from iosched.runtime.cuda.kernel import CudaCall, CudnnKernel, Pointer
+from iosched.runtime.plan import View
+
+
+@dataclass(eq=False)
+class Operation:
+    """Something a stream does once all of `after` is done."""
+
+    stream: Stream
+    run: Callable[[], None]
+    after: list[Operation]
+
+
+@dataclass(eq=False)
+class Stream:
+    last: Operation | None = None
+    capture: list[Operation] | None = None
+
+
+@dataclass(eq=False)
+class Event:
+    timing: bool
+    recorded: Operation | None = None
+
+
+@dataclass(eq=False)
+class Graph:
+    operations: list[Operation] = field(default_factory=list)
+
+
+@dataclass(frozen=True, eq=False)
+class HostMemory:
+    array: np.ndarray
+
+    @property
+    def ptr(self) -> int:
+        return int(self.array.ctypes.data + -self.array.ctypes.data % 256)
+
+
+class HostDriver:
+    """The `Driver` of tests; every order of operations that streams and events leave open is drawn by chance."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.draw = random.Random(seed)
+        self.pending: list[Operation] = []
+        self.launches: list[str] = []
+        self.graph_launches = 0
+
+    def allocate(self, nbytes: int) -> HostMemory:
+        return HostMemory(np.full(nbytes + 256, 0xFF, np.uint8))
+
+    def upload(self, address: int, content: np.ndarray, stream: Stream) -> None:
+        data = content.tobytes()
+        self._add(stream, lambda: _write(address, data))
+
+    def download(self, address: int, content: np.ndarray, stream: Stream) -> None:
+        self._add(stream, lambda: ctypes.memmove(content.ctypes.data, address, content.nbytes))
+        self.synchronize(stream)
+
+    def fill(self, address: int, value: int, nbytes: int, stream: Stream) -> None:
+        self._add(stream, lambda: ctypes.memset(address, value, nbytes))
+
+    def new_stream(self) -> Stream:
+        return Stream()
+
+    def new_event(self, *, timing: bool = False) -> Event:
+        return Event(timing)
+
+    def record(self, event: Event, stream: Stream) -> None:
+        event.recorded = self._add(stream, lambda: None)
+
+    def wait(self, stream: Stream, event: Event) -> None:
+        assert event.recorded is not None, "waits for an event that was never recorded"
+        before = event.recorded
+        if before.stream.capture is not None and stream.capture is None:
+            stream.capture, stream.last = before.stream.capture, None
+        assert stream.capture is before.stream.capture, "a capture waits for what is not in it"
+        self._add(stream, lambda: None, [before])
+
+    def elapsed_us(self, start: Event, end: Event) -> float:
+        assert start.timing
+        assert end.timing
+        self._run_pending()
+        return 10.0
+
+    def synchronize(self, stream: Stream) -> None:
+        assert stream.capture is None, "synchronizes in a capture"
+        self._run_pending()
+
+    def load(self, call: CudaCall) -> CudaCall:
+        host_cuda._compiled(call.source, call.entry)
+        return call
+
+    def launch(self, function: CudaCall, call: CudaCall, arguments: Sequence[Any], stream: Stream) -> None:
+        self.launches.append(call.entry)
+        addresses = [each for each in arguments if isinstance(each, int)]
+        numbered = iter(range(len(addresses)))
+        forms = tuple(Pointer(next(numbered)) if isinstance(each, int) else each for each in arguments)
+        self._add(stream, lambda: host_cuda.run(replace(call, arguments=forms), addresses))
+
+    def begin_capture(self, stream: Stream) -> None:
+        assert not self.pending, "captures before what went before is done"
+        stream.capture, stream.last = [], None
+
+    def end_capture(self, stream: Stream) -> Graph:
+        operations = stream.capture
+        assert operations is not None
+        joined = _closure(stream.last)
+        assert all(id(each) in joined for each in operations), "a stream was not joined before the capture ended"
+        for each in operations:
+            each.stream.capture, each.stream.last = None, None
+        stream.capture, stream.last = None, None
+        return Graph(operations)
+
+    def launch_graph(self, graph: Graph, stream: Stream) -> None:
+        self.graph_launches += 1
+        self._add(stream, lambda: _run_all(graph.operations, self.draw))
+
+    def _add(self, stream: Stream, run: Callable[[], Any], after: Sequence[Operation] = ()) -> Operation:
+        operation = Operation(stream, run, [*([stream.last] if stream.last else []), *after])
+        stream.last = operation
+        (self.pending if stream.capture is None else stream.capture).append(operation)
+        return operation
+
+    def _run_pending(self) -> None:
+        pending, self.pending = self.pending, []
+        _run_all(pending, self.draw)
+
+
+def _write(address: int, data: bytes) -> None:
+    ctypes.memmove(address, data, len(data))
+
+
+def _closure(last: Operation | None) -> set[int]:
+    found: set[int] = set()
+    work = [last] if last else []
+    while work:
+        operation = work.pop()
+        if id(operation) not in found:
+            found.add(id(operation))
+            work += operation.after
+    return found
+
+
+def _run_all(operations: Sequence[Operation], draw: random.Random) -> None:
+    """All of them, each after what it must come after, otherwise in any order."""
+    inside = {id(each) for each in operations}
+    done: set[int] = set()
+    waiting = list(operations)
+    while waiting:
+        ready = [each for each in waiting if all(id(b) in done or id(b) not in inside for b in each.after)]
+        assert ready, "operations wait for each other"
+        chosen = draw.choice(ready)
+        waiting.remove(chosen)
+        chosen.run()
+        done.add(id(chosen))
+
+
+@dataclass(frozen=True, eq=False)
+class HostPlan:
+    """Stands for a cuDNN plan: what the kernel means, in numpy, at the addresses."""
+
+    kernel: CudnnKernel
+    reads: tuple[View, ...]
+    writes: tuple[View, ...]
+    driver: HostDriver
+    workspace_nbytes: int = 64
+
+    def execute(self, addresses: Sequence[int], workspace: int, stream: Stream) -> None:
+        assert workspace
+        self.driver.launches.append("cudnn")
+
+        def run() -> None:
+            _write(workspace, bytes([0xFF]) * self.workspace_nbytes)
+            views = (*self.reads, *self.writes)
+            arrays = [_at(address, view) for address, view in zip(addresses, views, strict=True)]
+            self.kernel.interpret(arrays[: len(self.reads)], arrays[len(self.reads) :])
+
+        self.driver._add(stream, run)
+
+
+def chooser(driver: HostDriver) -> Callable[[CudnnKernel, Sequence[View], Sequence[View]], HostPlan]:
+    return lambda kernel, reads, writes: HostPlan(kernel, tuple(reads), tuple(writes), driver)
+
+
+def _at(address: int, view: View) -> np.ndarray:
+    shape = view.shape or ()
+    item = np.dtype(view.dtype).itemsize
+    strides = view.strides or tuple(np.empty(shape, view.dtype).strides)
+    extent = item + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
+    data = (ctypes.c_uint8 * extent).from_address(address)
+    return np.ndarray(shape, view.dtype, data, 0, strides)
