@@ -102,12 +102,16 @@ def _check_networks(options: argparse.Namespace, device: GpuDevice) -> list[dict
                 graphs = _graphs(model, Precision(precision))
                 for graph in graphs:
                     if graph not in known:
-                        known[graph] = _row(graph, build_plans(
-                            graph.kernel, graph.reads, graph.writes, device, at_most=options.at_most
-                        ))  # fmt: skip
+                        known[graph] = _row(graph, _offer(graph, device, options.at_most))
                     known[graph].setdefault("network", name)
                 _print_line(f"{name:<20} {batch_size:5d} {precision:<9}", graphs, known)
     return list(known.values())
+
+
+def _offer(graph: Graph, device: GpuDevice, at_most: int) -> Offer:
+    if not all(map(is_aligned, (*graph.reads, *graph.writes))):
+        return Offer((), 0, "a tensor does not begin at a multiple of 16 bytes")
+    return build_plans(graph.kernel, graph.reads, graph.writes, device, at_most=at_most)
 
 
 def _print_line(title: str, graphs: dict[Graph, bool], known: dict[Graph, dict[str, object]]) -> None:
