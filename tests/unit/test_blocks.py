@@ -102,6 +102,64 @@ def test_a_cut_between_what_could_run_side_by_side_is_unproven() -> None:
     assert not any(part.optimal for part in towers)
 
 
+def test_results_that_nobody_reads_make_a_cut_unproven() -> None:
+    outputs = partition(graph_of(40, [(0, index) for index in range(1, 40)]), 100)
+
+    assert len(outputs) > 1
+    assert not any(part.optimal for part in outputs if len(part.operators) > 1)
+
+
+def test_a_tower_beside_the_first_makes_a_cut_in_that_unproven() -> None:
+    edges = [(index, index + 1) for tower in (0, 40) for index in range(tower, tower + 39)]
+    towers = partition(graph_of(81, [*edges, (39, 80), (79, 80)]), 30)
+
+    assert len(towers) > 2
+    assert not towers[0].optimal
+    assert not towers[1].optimal
+
+
+def test_chains_are_cut_into_pieces_and_no_block_has_more_operators_than_a_mask_has_bits() -> None:
+    chain = partition(graph_of(100, [(index, index + 1) for index in range(99)]))
+    pair = graph_of(82, [(0, 1), *((index, index + 2) for index in range(1, 79)), (0, 2), (79, 81), (80, 81)])
+
+    assert sizes(chain) == [32, 32, 32, 4]
+    assert max(sizes(partition(pair))) <= lattices.MAX_OPERATORS
+
+
+def test_branches_are_taken_one_after_another_where_that_keeps_fewer_results_waiting() -> None:
+    """Four branches of ten operators, listed in turns: cut through, they would keep four results waiting."""
+    branches = [(0, branch) for branch in range(1, 5)] + [(index, index + 4) for index in range(1, 37)]
+    graph = graph_of(42, [*branches, *((end, 41) for end in range(37, 41))])
+    parts = partition(graph, 60)
+
+    first = {int(name) % 4 for part in parts[:2] for name in part.operators if name not in ("0", "41")}
+    assert len(parts) > 2
+    assert len(first) <= 2
+
+
+WAIST = [(0, 1), (0, 2), (0, 3), (1, 4), (2, 4), (3, 4)]
+
+
+def test_an_operator_that_all_lead_to_and_all_depend_on_ends_a_block_though_results_go_past_it() -> None:
+    """Three operators, one that reads them, and three that read that and one of the first three each."""
+    past = [(4, 5), (4, 6), (4, 7), (1, 5), (2, 6), (3, 7), (5, 8), (6, 8), (7, 8)]
+    parts = partition(graph_of(9, [*WAIST, *past]), 12)
+    beside = partition(graph_of(9, [*WAIST[:-1], *past]), 12)
+
+    assert [part.operators[-1] for part in parts if part.optimal][:2] == ["0", "4"]
+    assert parts[1].operators == ("1", "2", "3", "4")
+    assert not any("4" in part.operators and part.optimal for part in beside), "3 could run beside 4"
+
+
+def test_of_equally_narrow_cuts_the_one_with_fewer_edges_is_taken() -> None:
+    """Results of 5 and 6 cross either cut, but 7 and 8 read both of them twice over."""
+    fan = [(0, 1), (0, 2), (1, 3), (2, 3), (1, 4), (2, 4), (3, 5), (4, 5), (3, 6), (4, 6)]
+    tail = [(5, 7), (6, 8), (7, 9), (8, 9), (7, 10), (8, 10), (9, 11), (10, 11)]
+    parts = partition(graph_of(12, [*fan, *tail]), 14)
+
+    assert [part.operators[-1] for part in parts][:2] == ["0", "6"]
+
+
 def test_a_chain_of_thousands_is_quick() -> None:
     n = 5000
     names = [str(index) for index in range(n)]

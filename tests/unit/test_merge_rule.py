@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
@@ -58,6 +60,46 @@ def test_equal_output_size_is_not_enough() -> None:
     """3x3 with padding 1 and 2x2 with padding 0, both at stride 2, have equal outputs on 4x4 and cannot be merged."""
     strided = conv("a", strides=(2, 2)), conv("b", strides=(2, 2), kernel=(2, 2), pads=(0, 0, 0, 0))
     assert not can_merge(graph_of(*strided), ("a", "b"))
+
+
+def changed(operator: Operator, **changes: object) -> Operator:
+    return replace(operator, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (conv("a", group=4), conv("b", group=4)),
+        (changed(conv("a"), type="MaxPool"), changed(conv("b"), type="MaxPool")),
+        (changed(conv("a"), inputs=("x", "y")), changed(conv("b"), inputs=("x", "y"))),
+        (changed(conv("a"), weights=()), changed(conv("b"), weights=())),
+        (conv("a"), changed(conv("b"), weights=(TensorSpec("wb", "float16", (4, 4, 3, 3)),))),
+        (conv("a", strides=(1,)), conv("b", strides=(1,))),
+        (changed(conv("a"), attributes=()), changed(conv("b"), attributes=())),
+    ],
+    ids=["grouped", "no convolution", "two inputs", "no weights", "other type", "half a stride", "nothing known"],
+)
+def test_what_never_merges_does_not_merge_with_its_like_either(one: Operator, other: Operator) -> None:
+    assert not can_merge(graph_of(one, other), ("a", "b"))
+    assert merge_classes(graph_of(one, other), ("a", "b")) == ()
+
+
+DILATED = {"dilations": (2, 2), "pads": (2, 2, 2, 2)}
+
+
+@pytest.mark.parametrize(
+    ("other", "merges"),
+    [
+        ({"kernel": (5, 5), "pads": (4, 4, 4, 4)}, True),
+        ({"kernel": (1, 1), "pads": (0, 0, 0, 0)}, True),
+        ({"kernel": (1, 1), "pads": (1, 1, 1, 1)}, False),
+        ({"kernel": (2, 2), "pads": (1, 1, 1, 1)}, False),  # equal output size, but its taps fall between the others
+    ],
+)
+def test_dilated_kernels_are_centred_by_their_reach(other: dict[str, object], merges: bool) -> None:
+    pair = conv("a", **DILATED), conv("b", **{**DILATED, **other})
+
+    assert can_merge(graph_of(*pair), ("a", "b")) == merges
 
 
 def test_an_operator_does_not_merge_alone_or_with_itself() -> None:

@@ -11,7 +11,7 @@ from lane_costs import KeyedLanes, NoisyLanes, cells
 
 from iosched.scheduler.document import check_operators
 from iosched.scheduler.latencies import KnownLatencies
-from iosched.scheduler.lattice import NO_PRUNING, build, popcount, relation
+from iosched.scheduler.lattice import NO_PRUNING, Pruning, build, popcount, relation
 from iosched.scheduler.schedule import Stage
 from iosched.scheduler.search import SearchResult, search
 
@@ -147,6 +147,26 @@ def test_an_operator_that_was_measured_too_slow_no_longer_keeps_its_stages_out()
     assert known.bounds_us()[with_3].max() <= (20 + 37 + 54 + 2 * 40) / 2 + 54
     assert known.bounds_us()[alone[3]] == 40.0
     assert known.is_settled().tolist() == [position == alone[3] for position in range(len(lattice.stages))]
+
+
+def test_what_comes_close_is_measured_twice_too() -> None:
+    graph = graph_of(5, [(0, 4), (1, 4), (2, 4), (3, 4)])
+    exact, close = Corrected(4, 1.0), Corrected(4, 1.0)
+    first = search(graph, exact, strategy="concurrent")
+    second = search(graph, close, strategy="concurrent", tolerance=0.5, exhaustive=True)
+
+    assert {stage.operators for stage in exact.again} == {stage.operators for stage in first.schedule.stages}
+    assert {stage.operators for stage in close.again} > {stage.operators for stage in second.schedule.stages}
+
+
+def test_of_stages_that_are_alike_one_is_measured_twice() -> None:
+    graph = graph_of(8, [])
+    cost = NoisyLanes(graph, 1)
+    cost.kinds = 2
+    found = search(graph, cost, strategy="concurrent", pruning=Pruning(1, 2), bound_slack=0.8, tolerance=0.05)
+
+    assert len(found.schedule.blocks) == 1
+    assert len(cost.again) == len(set(cost.again)) == found.remeasured
 
 
 def test_greedy_stages_have_to_win_twice() -> None:
