@@ -25,6 +25,11 @@ from iosched.runtime.plan import View
 _INCLUDE = Path(__file__).parent / "host_cuda_include"
 _GUARD = 256
 _POISON = 0xFF  # NaN in every type of float
+_FAILURES = {
+    1: "threads do not meet at a barrier",
+    2: "arguments are not of the function's types",
+    3: "an address is no multiple of what is read or written there",
+}
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile kernels for the host")
 
@@ -115,7 +120,7 @@ def run(call: CudaCall, addresses: Sequence[int]) -> None:
     assert call.shared_nbytes == 0
     library = _compiled(call.source, call.entry)
     status = library.host_launch(shape, pointers, bytes(sizes), len(arrays))
-    assert status == 0, {1: "threads do not meet at a barrier", 2: "arguments are not of the function's types"}[status]
+    assert status == 0, _FAILURES[status]
 
 
 @cache
@@ -131,7 +136,16 @@ def _compiled(source: str, entry: str) -> ctypes.CDLL:
         f" {{ return host::launch({entry}, shape, arguments, sizes, count); }}\n"
     )
     name.with_suffix(".cpp").write_text(f'#include "host_cuda.h"\n{source}\n{launcher}')
-    flags = ["-std=c++17", "-O0", "-w", "-shared", "-fPIC", "-fno-gnu-unique", "-fno-threadsafe-statics"]
+    flags = [
+        "-std=c++17",
+        "-O0",
+        "-w",
+        "-shared",
+        "-fPIC",
+        "-fno-gnu-unique",
+        "-fno-threadsafe-statics",
+        "-fsanitize=alignment",
+    ]
     barriers = ["-DHAS_BARRIERS"] if "__syncthreads" in source else []
     # Kernels need no C++ library, which takes most of the time to link.
     files = ["-o", str(name.with_suffix(".so")), str(name.with_suffix(".cpp")), "-nostdlib", "-lm", "-lc"]

@@ -28,6 +28,14 @@ inline double __longlong_as_double(long long bits) { double f; memcpy(&f, &bits,
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 
 namespace host {
+static bool misaligned = false;
+}
+// What -fsanitize=alignment calls at an address that a GPU would refuse.
+extern "C" __attribute__((visibility("hidden"))) void __ubsan_handle_type_mismatch_v1(void*, void*) {
+  host::misaligned = true;
+}
+
+namespace host {
 #ifdef HAS_BARRIERS
 constexpr int MOST_THREADS = 1024, STACK = 32768;
 static ucontext_t scheduler, threads[MOST_THREADS];
@@ -102,7 +110,7 @@ int launch(void (*kernel)(A...), const unsigned int* shape, void** arguments, co
             for (threadIdx.x = 0; threadIdx.x < blockDim.x; ++threadIdx.x) call(arguments);
 #endif
       }
-  return 0;
+  return misaligned ? 3 : 0;
 }
 }  // namespace host
 
