@@ -62,7 +62,8 @@ class SourceKernel(Kernel, Protocol):
     """A kernel in CUDA C++ of our own."""
 
     def call(self, reads: Sequence[View], writes: Sequence[View]) -> CudaCall:
-        """The launch for these views; O(1), needs no GPU. Only shapes, types and strides of the views matter."""
+        """The launch for these views; O(1), needs no GPU. Only shapes, types and strides of the views
+        matter, and where they begin modulo 16."""
         ...
 
 

@@ -25,6 +25,7 @@ from iosched.runtime.cuda.kernels import NODES
 from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.kernels.conv import lower_conv
 from iosched.runtime.cuda.kernels.depthwise import Depthwise, depthwise_weight
+from iosched.runtime.cuda.kernels.matmul import lower_product
 from iosched.runtime.cuda.moves import Join, Part, Reshape
 from iosched.runtime.cuda.nodes import activation_of, attribute
 from iosched.runtime.cuda.session import session_kernel
@@ -83,7 +84,7 @@ def _fused(builder: Builder, operator: Operator, nodes: Sequence[onnx.NodeProto]
         return _separable(builder, operator, nodes)
     if operator.type in _SUMS:
         return _sum(builder, operator, nodes)
-    return False
+    return operator.type in ("MatMul", "Gemm") and lower_product(builder, nodes)
 
 
 def _emit(builder: Builder, found: Convolution, y: str, name: str) -> bool:

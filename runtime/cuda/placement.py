@@ -12,6 +12,8 @@ from math import prod
 
 from iosched.models.graph import TensorSpec
 from iosched.runtime.cuda.builder import KernelCall
+from iosched.runtime.cuda.cudnn_graph import ALIGNMENT_NBYTES
+from iosched.runtime.cuda.kernel import CudnnKernel
 from iosched.runtime.cuda.layout import is_channels_last, is_row_major, memory_order, strides_of
 from iosched.runtime.cuda.moves import Join, Part, Reshape
 from iosched.runtime.plan import View
@@ -43,6 +45,7 @@ class _Draft:
     tensors: Mapping[str, TensorSpec]
     fixed: frozenset[str]  # tensors that must have a buffer of their own
     constants: frozenset[str]
+    aligned: frozenset[str]  # tensors that must begin at multiples of `ALIGNMENT_NBYTES`
     host: dict[str, str] = field(default_factory=dict)
     column: dict[str, int] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)  # of the buffers that are tables
@@ -58,6 +61,15 @@ class _Draft:
         """Makes the buffer that `name` is all of a table of so many rows; False where it is another one already."""
         root, _ = self.resolve(name)
         return self.rows.setdefault(root, rows) == rows
+
+    def may_move(self, name: str, host: str, column: int) -> bool:
+        """Whether what must be aligned in the buffer `name` still would be at `column` of `host`."""
+        _, base = self.resolve(host)
+        shift = base + column
+        if shift % ALIGNMENT_NBYTES == 0:
+            return True
+        inside = (self.resolve(tensor) for tensor in self.aligned)
+        return all((offset + shift) % ALIGNMENT_NBYTES == 0 for root, offset in inside if root == name)
 
     def move(self, name: str, host: str, column: int) -> None:
         self.host[name], self.column[name] = host, column
@@ -78,7 +90,7 @@ def place_calls(
     Raises:
         ValueError: a Join writes nothing, or what it writes was written before.
     """
-    draft = _Draft(tensors, frozenset((*fixed, *constants)), frozenset(constants))
+    draft = _Draft(tensors, frozenset((*fixed, *constants)), frozenset(constants), _aligned(calls))
     unplaced: dict[int, list[tuple[str, int]]] = {}
     elided = set()
     for index, call in enumerate(calls):
@@ -100,6 +112,13 @@ def place_calls(
     return Placement(views, tables, pitches, frozenset(elided), copies)
 
 
+def _aligned(calls: Sequence[KernelCall]) -> frozenset[str]:
+    """What cuDNN is given the address of."""
+    return frozenset(
+        name for call in calls if isinstance(call.kernel, CudnnKernel) for name in (*call.reads, *call.writes)
+    )
+
+
 def _rows(shape: Sequence[int], axis: int) -> int:
     """Rows of the table in which slices along `axis` are columns."""
     order = memory_order(len(shape))
@@ -114,10 +133,14 @@ def _place_parts(draft: _Draft, call: KernelCall, axis: int) -> bool:
     rows = _rows(draft.tensors[source].shape or (), axis)
     if not rows or source in draft.fixed or not draft.become_table(source, rows):
         return False
-    column = 0
+    columns, column = [], 0
     for name in call.writes:
-        draft.move(name, source, column)
+        columns.append(column)
         column += draft.tensors[name].nbytes // rows
+    if not all(draft.may_move(name, source, at) for name, at in zip(call.writes, columns, strict=True)):
+        return False
+    for name, at in zip(call.writes, columns, strict=True):
+        draft.move(name, source, at)
     return True
 
 
@@ -146,6 +169,8 @@ def _move_whole(draft: _Draft, operands: Sequence[str], target: str, column: int
     if offset or root in draft.fixed or root == draft.resolve(target)[0] or draft.rows.get(root, rows) != rows:
         return False
     if root != operands[0] and not _fills(draft, operands, root, rows):
+        return False
+    if not draft.may_move(root, target, column):
         return False
     draft.move(root, target, column)
     draft.rows.pop(root, None)

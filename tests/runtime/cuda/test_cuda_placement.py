@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from iosched.models.graph import TensorSpec
 from iosched.runtime.cuda.builder import KernelCall
+from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.layout import is_row_major, strides_of
 from iosched.runtime.cuda.moves import Join, Part, Reshape
 from iosched.runtime.cuda.placement import Placement, place_calls
@@ -25,6 +26,16 @@ class Twice:
 
     def interpret(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
         writes[0][...] = 2 * reads[0]
+
+
+@dataclass(frozen=True)
+class TwiceByCudnn(Twice):
+    """The same by cuDNN, which can be given aligned addresses alone."""
+
+    precision: Precision = Precision("fp32")
+
+    def build(self, graph: object, reads: Sequence[View], writes: Sequence[View]) -> None:
+        raise AssertionError("is not built here")
 
 
 class Program:
@@ -51,7 +62,8 @@ class Program:
 
     def double(self) -> None:
         x = self.some()
-        self.calls.append(KernelCall(Twice(), (x,), (self.new(self.shape(x)),)))
+        kernel = self.draw.choice([Twice(), TwiceByCudnn()])
+        self.calls.append(KernelCall(kernel, (x,), (self.new(self.shape(x)),)))
 
     def join(self) -> None:
         x = self.some()
@@ -129,6 +141,9 @@ def test_every_tensor_has_the_value_that_it_would_have_in_a_buffer_of_its_own(se
     values = program.values()
     memory.seen(placement.views["t0"])[...] = values["t0"]
     memory.run(program.calls)
+    for call in program.calls:
+        if isinstance(call.kernel, TwiceByCudnn):
+            assert all(placement.views[name].offset % 16 == 0 for name in (*call.reads, *call.writes))
     for name, expected in values.items():
         np.testing.assert_array_equal(memory.seen(placement.views[name]), expected, err_msg=name)
 
