@@ -23,7 +23,7 @@ from iosched.profiler.costing import measured_stage_us
 from iosched.profiler.cpu_cost import StageCost, cpu_name
 from iosched.profiler.database import ProfileDatabase, default_path
 from iosched.profiler.optimize import BOUND_SLACK, MEASUREMENTS_PER_BLOCK, TOLERANCE
-from iosched.profiler.target import planned_gpu
+from iosched.profiler.target import gpu_or_cpu
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.scheduler.cost import CostModel
 from iosched.scheduler.schedule import Block, Schedule, Stage
@@ -66,7 +66,7 @@ class Bed:
 def open_bed(network: str, device: str, batch_size: int = 1, profile_db: Path | None = None) -> Iterator[Bed]:
     """`network` of the zoo on a GPU under the analytic model, or on this machine's CPU, measured."""
     model = zoo_model(network, batch_size)
-    gpu = planned_gpu(device)
+    gpu = gpu_or_cpu(device)
     if gpu is not None:
         cost = AnalyticCost(model.graph, gpu)
         yield Bed(model.graph, gpu.name, "analytic", cost, cost.stage_latency_us)

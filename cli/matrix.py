@@ -172,9 +172,9 @@ def _matrix(
 ) -> MatrixResult:
     from iosched.cli.progress import progress_bar
     from iosched.profiler.matrix import MatrixSettings, matrix
-    from iosched.profiler.target import planned_gpu
+    from iosched.profiler.target import gpu_or_cpu
 
-    if len(batch_sizes) > 1 and any(planned_gpu(device) is None for device in devices):
+    if len(batch_sizes) > 1 and any(gpu_or_cpu(device) is None for device in devices):
         note("cpu is measured, at each batch size anew: this takes minutes, and more the larger the batch is.")
     r, s = pruning
     wanted = MatrixSettings(devices, r=r, s=s, **settings)

@@ -15,7 +15,7 @@ from iosched.profiler.known import KnownStages
 from iosched.profiler.optimization import OptimizeSettings
 from iosched.profiler.optimize import MEASUREMENTS_PER_BLOCK
 from iosched.profiler.plan import analytic_cost
-from iosched.profiler.target import planned_gpu
+from iosched.profiler.target import gpu_or_cpu
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.scheduler import lattice as lattices
 from iosched.scheduler.blocks import partition
@@ -85,7 +85,7 @@ def estimate(model: Model, settings: OptimizeSettings) -> Estimate:
         InvalidModelError: onnxruntime refuses the model.
         DeviceError: the device or onnxruntime is not there.
     """
-    gpu = planned_gpu(settings.device)
+    gpu = gpu_or_cpu(settings.device)
     pruning = Pruning(settings.r, settings.s)
     if gpu is not None:
         cost = analytic_cost(model, gpu, settings.precision)

@@ -18,7 +18,7 @@ from iosched.profiler.cpu_cost import StageCost, cpu_name
 from iosched.profiler.database import ProfileDatabase, default_path
 from iosched.profiler.gpus import GpuSpec
 from iosched.profiler.optimize import BOUND_SLACK, MEASUREMENTS_PER_BLOCK, TOLERANCE
-from iosched.profiler.target import planned_gpu
+from iosched.profiler.target import gpu_or_cpu
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.schedule import Schedule
@@ -164,7 +164,7 @@ class _Place:
 
 def _places(batches: Iterable[tuple[int, Model]], settings: MatrixSettings, open_things: ExitStack) -> Iterator[_Place]:
     """All targets, by device and then by batch size."""
-    gpus = {gpu.key if gpu else CPU: gpu for gpu in map(planned_gpu, settings.devices)}
+    gpus = {gpu.key if gpu else CPU: gpu for gpu in map(gpu_or_cpu, settings.devices)}
     cpu = _Cpu(settings, open_things)
     found: dict[str, list[_Place]] = {key: [] for key in gpus}
     first: ComputationGraph | None = None

@@ -23,6 +23,9 @@ from iosched.profiler.candidates import (
     measure_in_turn,
 )
 from iosched.profiler.cpu_cost import StageCost, cpu_name
+from iosched.profiler.cuda_cost import CudaStageCost
+from iosched.profiler.cuda_device import attach
+from iosched.profiler.cuda_job import CudaJob
 from iosched.profiler.database import ProfileDatabase, default_path
 from iosched.profiler.optimization import (
     Interrupt,
@@ -37,8 +40,9 @@ from iosched.profiler.optimization import (
 from iosched.profiler.plan import plan
 from iosched.profiler.refresh import RefreshedDatabase
 from iosched.profiler.statistics import Measurement
-from iosched.profiler.target import planned_gpu
+from iosched.profiler.target import attached_index, planned_gpu
 from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference, ReferenceSettings
 from iosched.runtime.reference import candidates as reference_candidates
@@ -72,10 +76,11 @@ def optimize(
     observer: Observer | None = None,
     interrupt: Interrupt | None = None,
 ) -> OptimizeResult:
-    """Finds the fastest way to run `model` here, or on the GPU that the settings name, by a model of it.
+    """Finds the fastest way to run `model` here, or on a GPU that is not here, by a model of it.
 
-    Here, the schedule found is measured in turn with the sequential and the greedy schedule and with plain onnxruntime
-    in its best setting; the fastest is shipped, so the result is never slower than plain onnxruntime beyond noise.
+    On the CPU, the schedule found is measured in turn with the sequential and the greedy schedule and with plain
+    onnxruntime in its best setting; the fastest is shipped, so the result is never slower than plain onnxruntime beyond
+    noise. On a GPU it is measured in turn with the sequential schedule in one CUDA graph.
 
     Raises:
         UsageError: a setting is wrong.
@@ -87,16 +92,33 @@ def optimize(
         raise UsageError(f"unknown strategy {settings.strategy!r}")
     gpu = planned_gpu(settings.device)
     observer, interrupt = observer or Silence(), interrupt or Uninterrupted()
+    index = attached_index(settings.device)
+    if index is not None and (settings.device != "auto" or CudaBackend.supports(model)):
+        return _optimize_on_gpu(model, settings, index, observer, interrupt)
     if gpu is not None:
         return plan(model, gpu, settings, observer, interrupt)
     if settings.precision != "fp32":
-        raise UsageError("--precision is for GPUs that are planned for; the CPU computes in the model's own types")
+        raise UsageError("--precision is for GPUs; the CPU computes in the model's own types")
     started = time.monotonic()
-    path = settings.profile_db or default_path()
-    open_database = ProfileDatabase if settings.resume else RefreshedDatabase
-    with open_database(path) as database, CpuBackend(model, lanes=settings.threads) as backend:
+    with _database(settings) as database, CpuBackend(model, lanes=settings.threads) as backend:
         job = _Job(model, settings, backend, StageCost(backend, database), observer, interrupt, started)
         return job.run()
+
+
+def _optimize_on_gpu(
+    model: Model, settings: OptimizeSettings, index: int, observer: Observer, interrupt: Interrupt
+) -> OptimizeResult:
+    started = time.monotonic()
+    gpu = attach(index)
+    with _database(settings) as database:
+        backend = gpu.backend(model, settings.precision)
+        cost = CudaStageCost(backend, database, gpu.name, gpu.versions)
+        return CudaJob(model, settings, gpu, backend, cost, observer, interrupt, started).run()
+
+
+def _database(settings: OptimizeSettings) -> ProfileDatabase:
+    path = settings.profile_db or default_path()
+    return ProfileDatabase(path) if settings.resume else RefreshedDatabase(path)
 
 
 class _StoppedError(Exception):

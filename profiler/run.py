@@ -10,7 +10,8 @@ import numpy as np
 
 from iosched.models.model import Model
 from iosched.profiler.candidates import Runnable
-from iosched.profiler.target import require_cpu
+from iosched.profiler.cuda_device import attach
+from iosched.profiler.target import attached_index, require_cpu
 from iosched.runtime.cpu.backend import CpuBackend, cpu_count
 from iosched.runtime.reference import Reference, ReferenceSettings
 from iosched.scheduler.document import ScheduleDocument
@@ -49,6 +50,9 @@ def open_executor(
         InvalidModelError: onnxruntime refuses the model.
         DeviceError: the device or onnxruntime is not there.
     """
+    index = attached_index(device)
+    if index is not None and document is not None and (device != "auto" or document.device.get("kind") == "cuda"):
+        return _open_on_gpu(model, document, index)
     require_cpu(device)
     lanes = threads or cpu_count()
     if document is None or document.shipped == "reference":
@@ -64,6 +68,20 @@ def open_executor(
         return Executor(Reference(model, settings), None, f"onnxruntime, {settings.description}")
     kind = "compiled" if backend.is_native else "Python"
     return Executor(backend.compile(document.schedule), backend, f"iosched, {lanes} threads, {kind} executor")
+
+
+def _open_on_gpu(model: Model, document: ScheduleDocument, index: int) -> Executor:
+    document.validate_for(model.graph, model.digest, model.bindings)
+    plans = document.runtime.get("cudnn_plans")
+    known = {key: str(value) for key, value in plans.items()} if isinstance(plans, dict) else {}
+    gpu = attach(index)
+    if document.device.get("name") != gpu.name or document.versions.get("cudnn") != gpu.versions["cudnn"]:
+        known = {}
+    precision = str(document.runtime.get("precision", "fp32"))
+    compiled = attach(index, known).backend(model, precision).compile(document.schedule)
+    sessions = compiled.lowering.sessions
+    apart = f", {len(sessions)} operators in onnxruntime on the CPU ({', '.join(sessions)})" if sessions else ""
+    return Executor(compiled, None, f"iosched, {gpu.name}, {precision}, {compiled.kernel_count} kernels{apart}")
 
 
 def _reference_settings(document: ScheduleDocument | None, lanes: int) -> ReferenceSettings:

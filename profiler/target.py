@@ -3,50 +3,95 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
+from importlib.util import find_spec
 
 from iosched.models.errors import DeviceError, UsageError
 from iosched.profiler.gpus import GpuSpec, gpu_named, gpu_names
 
 HERE = ("auto", "cpu")
+_CUDA = re.compile(r"cuda(?::(\d+))?")
+
+
+def attached_names() -> tuple[str, ...]:
+    """Names of the GPUs that this process can use, by index; none where CuPy or cuDNN is not installed."""
+    if find_spec("cupy") is None or find_spec("cudnn") is None:
+        return ()
+    import cupy
+
+    runtime = cupy.cuda.runtime
+    try:
+        return tuple(runtime.getDeviceProperties(index)["name"].decode() for index in range(runtime.getDeviceCount()))
+    except runtime.CUDARuntimeError:  # no driver, or one that is older than CuPy
+        return ()
 
 
 def planned_gpu(device: str) -> GpuSpec | None:
-    """The GPU to plan for without having it; None for this machine's CPU (`auto` and `cpu`).
+    """The GPU to plan for without having it; None for this machine's own devices (`auto`, `cpu` and `cuda[:N]`).
 
     Raises:
-        DeviceError: the device is one that is attached (`cuda`), which this version has no runtime for.
         UsageError: no such device; names what comes close, and the list.
     """
     name = device.strip().lower()
     if not name:
         raise UsageError("--device is empty: give auto, cpu, or the name of a GPU to plan for")
-    if name in HERE:
+    if name in HERE or _CUDA.fullmatch(name):
         return None
-    if re.fullmatch(r"cuda(:\d+)?", name):
-        raise DeviceError(
-            f"this version of iosched has no runtime for device {device!r}: use --device cpu, or name the GPU to plan"
-            f" for it without running it: {', '.join(gpu_names())}"
-        )
     found = gpu_named(name) or gpu_called(device.strip())
     if found is None:
         raise UsageError(_unknown(device, name))
     return found
 
 
+def attached_index(device: str, names: Callable[[], Sequence[str]] = attached_names) -> int | None:
+    """The CUDA index of the attached GPU that `device` means; None where it means another device.
+
+    `cuda[:N]` always means one, whether it is there or not; the name of a GPU means one that is here by that name; and
+    `auto` the first one that can be used.
+
+    Args:
+        names: of the GPUs that can be used here, by index.
+    """
+    name = device.strip().lower()
+    if match := _CUDA.fullmatch(name):
+        return int(match[1] or 0)
+    if name == "cpu":
+        return None
+    wanted = "" if name == "auto" else name
+    return next((index for index, found in enumerate(names()) if wanted in found.lower()), None)
+
+
 def require_cpu(device: str) -> None:
-    """Accepts the devices that this version can measure and run on: `auto` and `cpu`.
+    """Accepts `auto` and `cpu`, for what is done on the CPU alone.
 
     Raises:
-        DeviceError: the device is a GPU, which this version has no runtime for.
+        DeviceError: the device is a GPU.
         UsageError: no such device.
     """
+    if _CUDA.fullmatch(device.strip().lower()):
+        raise DeviceError(f"this is done on the CPU alone, not on {device!r}: use --device cpu")
     gpu = planned_gpu(device)
     if gpu is not None:
         raise DeviceError(
             f"{gpu.name} is not here: 'iosched optimize --device {gpu.key}' plans for it, but nothing can be run or"
             " measured on it; use --device cpu"
         )
+
+
+def gpu_or_cpu(device: str) -> GpuSpec | None:
+    """The GPU to plan for, or None for the CPU: for what is not done on attached GPUs.
+
+    Raises:
+        DeviceError: the device is an attached GPU.
+        UsageError: no such device.
+    """
+    if _CUDA.fullmatch(device.strip().lower()):
+        raise DeviceError(
+            f"this is not done on an attached GPU ({device!r}): use cpu, or name a GPU to plan for: "
+            + ", ".join(gpu_names())
+        )
+    return planned_gpu(device)
 
 
 def gpu_called(name: str) -> GpuSpec | None:

@@ -6,7 +6,7 @@ import pytest
 
 from iosched.models.errors import DeviceError, UsageError
 from iosched.profiler.gpus import gpu_named, gpu_names
-from iosched.profiler.target import gpu_called, planned_gpu, require_cpu
+from iosched.profiler.target import attached_index, gpu_called, gpu_or_cpu, planned_gpu, require_cpu
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu", " CPU "])
@@ -27,10 +27,35 @@ def test_what_is_planned_for_cannot_be_run_on() -> None:
         require_cpu("v100")
 
 
-@pytest.mark.parametrize("device", ["cuda", "cuda:1", "CUDA:0"])
-def test_an_attached_gpu_has_no_runtime_yet(device: str) -> None:
-    with pytest.raises(DeviceError, match="no runtime"):
-        planned_gpu(device)
+@pytest.mark.parametrize(
+    ("device", "index"),
+    [("cuda", 0), ("cuda:1", 1), ("CUDA:7", 7), ("cpu", None), ("auto", 0), ("h100", 1), ("H100", 1), ("v100", None)],
+)
+def test_an_attached_gpu_is_meant_by_its_number_or_its_name(device: str, index: int | None) -> None:
+    def names() -> tuple[str, ...]:
+        return ("NVIDIA A10G", "NVIDIA H100 80GB HBM3")
+
+    assert attached_index(device, names) == index
+
+
+def test_without_a_gpu_auto_means_the_cpu() -> None:
+    assert attached_index("auto", lambda: ()) is None
+    assert attached_index("h100", lambda: ()) is None
+    assert attached_index("cuda", lambda: ()) == 0
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
+def test_what_is_done_on_the_cpu_alone_refuses_an_attached_gpu(device: str) -> None:
+    assert planned_gpu(device) is None
+    with pytest.raises(DeviceError, match="on the CPU alone"):
+        require_cpu(device)
+    with pytest.raises(DeviceError, match="not done on an attached GPU"):
+        gpu_or_cpu(device)
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu", "v100"])
+def test_what_is_not_done_on_attached_gpus_takes_the_rest(device: str) -> None:
+    assert gpu_or_cpu(device) == planned_gpu(device)
 
 
 @pytest.mark.parametrize(

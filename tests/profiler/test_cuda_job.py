@@ -1,0 +1,154 @@
+"""`optimize` and `run` on a GPU made of host memory: the whole way, but for the GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gpu_plans import expected_outputs, relative_error
+from host_cuda import needs_compiler
+from host_driver import HostDriver, chooser
+from scripted import fire
+
+from iosched.models.errors import DeviceError, ExecutionError
+from iosched.models.model import Model
+from iosched.profiler import optimize as optimize_module
+from iosched.profiler import run as run_module
+from iosched.profiler.cuda_cost import CudaStageCost
+from iosched.profiler.database import ProfileDatabase
+from iosched.profiler.optimization import OptimizeSettings
+from iosched.profiler.optimize import optimize
+from iosched.runtime.cuda.backend import CudaBackend
+from iosched.runtime.cuda.executor import CudaExecutor
+from iosched.runtime.cuda.kernel import Precision
+from iosched.runtime.inputs import random_inputs
+from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.schedule import Stage, Strategy
+
+pytestmark = needs_compiler
+
+
+class HostGpu:
+    """Stands for `AttachedGpu`."""
+
+    name = "Host 1000"
+    versions = {"cudnn": "90000"}  # noqa: RUF012 - as on the real one
+
+    def __init__(self) -> None:
+        self.driver = HostDriver()
+
+    def backend(self, model: Model, precision: str) -> CudaBackend:
+        return CudaBackend(model, self.driver, chooser(self.driver), Precision(precision))
+
+    def chosen_plans(self) -> dict[str, str]:
+        return {"0123": "7 knob=1"}
+
+
+@pytest.fixture
+def attached(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Calls of `attach`."""
+    calls: list[object] = []
+
+    def attach(*arguments: object) -> HostGpu:
+        calls.append(arguments)
+        return HostGpu()
+
+    for module in (optimize_module, run_module):
+        monkeypatch.setattr(module, "attach", attach)
+    return calls
+
+
+@pytest.fixture
+def by_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launch takes as long as it has groups' longest chains: side by side is faster."""
+
+    def timed(self: CudaExecutor, repeats: int, copies: int = 1) -> tuple[float, ...]:
+        return tuple([10.0 * max(map(len, self._plan.lanes), default=0)] * repeats)
+
+    monkeypatch.setattr(CudaExecutor, "time_many", timed)
+    monkeypatch.setattr(CudaExecutor, "time_launches", timed)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_schedule_is_found_written_and_run(
+    tmp_path: Path, attached: list[object], by_size: None, precision: str
+) -> None:
+    model = fire(batch=2)
+    settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db", precision=precision)
+    result = optimize(model, settings)
+    assert (result.device_kind, result.device_name, result.cost, result.shipped) == (
+        "cuda", "Host 1000", "measured", "iosched",
+    )  # fmt: skip
+    assert result.measured_us is not None
+    assert result.measured_us < result.sequential_us
+    assert result.kernels_after <= result.kernels_before
+    document = ScheduleDocument.from_json(result.document.to_json())
+    assert document.runtime == {"precision": precision, "cudnn_plans": {"0123": "7 knob=1"}}
+
+    executor = run_module.open_executor(model, document, device="cuda:0")
+    inputs = random_inputs(model.graph.inputs)
+    limit = 1e-4 if precision == "fp32" else 2e-2
+    assert relative_error(executor.run(inputs), expected_outputs(model, inputs)) < limit
+    assert "Host 1000" in executor.description
+    assert attached == [(0,), (0,), (0, {"0123": "7 knob=1"})]
+
+
+def test_the_second_time_nothing_is_measured(tmp_path: Path, attached: list[object], by_size: None) -> None:
+    settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db")
+    first, second = optimize(fire(), settings), optimize(fire(), settings)
+    assert first.measurements > 0
+    assert (second.measurements, second.cache_hits) == (0, first.measurements)
+    assert first.schedule == second.schedule
+
+
+def test_another_precision_is_another_device(tmp_path: Path, attached: list[object], by_size: None) -> None:
+    for precision in ("fp32", "fp16"):
+        settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db", precision=precision)
+        assert optimize(fire(), settings).measurements > 0
+
+
+def cost_of(model: Model, database: ProfileDatabase) -> CudaStageCost:
+    driver = HostDriver()
+    return CudaStageCost(CudaBackend(model, driver, chooser(driver), Precision("fp32")), database, "Host", {})
+
+
+def test_a_stage_that_does_not_fit_is_no_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise DeviceError("the GPU has no memory left")
+
+    with ProfileDatabase(":memory:") as database:
+        cost = cost_of(fire(), database)
+        monkeypatch.setattr(CudaBackend, "compile_stage", full)
+        assert cost.stage_latency_us(Stage(Strategy.CONCURRENT, (("f1",), ("f3",)))) == np.inf
+        assert cost.dropped == {"f1+f3": "the GPU has no memory left"}
+        with pytest.raises(DeviceError, match="no memory"):
+            cost.stage_latency_us(Stage(Strategy.CONCURRENT, (("f1",),)))
+
+
+def test_an_engine_that_fails_ends_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object) -> None:
+        raise ExecutionError("the GPU failed")
+
+    with ProfileDatabase(":memory:") as database:
+        cost = cost_of(fire(), database)
+        monkeypatch.setattr(CudaExecutor, "time_many", failing)
+        assert cost.stage_latency_us(Stage(Strategy.CONCURRENT, (("f1",), ("f3",)))) == np.inf
+
+
+def test_stages_that_only_move_bytes_cost_nothing_and_stages_that_cannot_merge_are_infinite(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("iosched.runtime.cuda.lower.lower_merged", lambda *_: None)
+    with ProfileDatabase(":memory:") as database:
+        cost = cost_of(fire(), database)
+        assert cost.stage_latency_us(Stage(Strategy.CONCURRENT, (("fc",),))) == 0
+        assert cost.stage_latency_us(Stage(Strategy.MERGE, (("f1",), ("f3",)))) == np.inf
+
+
+def test_operators_alike_have_one_key() -> None:
+    """f1 and g1 differ by name alone; f3 has another kernel."""
+    with ProfileDatabase(":memory:") as database:
+        cost = cost_of(fire(), database)
+        assert cost.operator_key("f1") == cost.operator_key("g1")
+        assert cost.operator_key("f1") != cost.operator_key("f3")
