@@ -83,7 +83,7 @@ class _Outputs:
     type=click.Choice(("fp32", "tf32", "fp16")),
     default="fp32",
     show_default=True,
-    help="What a GPU that is planned for computes in.",
+    help="What a GPU computes in, attached or planned for.",
 )
 @profile_db_option
 @click.option("--dry-run", is_flag=True, help="Print how large the search is and how long it takes; measure nothing.")

@@ -113,14 +113,15 @@ def batch_size_option(function: F) -> F:
 
 def device_options(function: F) -> F:
     """Where to run: `--device` and `--threads`."""
-    return _device("'auto' or 'cpu': what this version can run on.")(threads_option(function))
+    return _device("'auto', 'cpu', or 'cuda[:N]', a GPU that is attached.")(threads_option(function))
 
 
 def planning_device_options(function: F) -> F:
     """Where to run, or what to plan for: `--device` and `--threads`."""
-    return _device("'auto', 'cpu', or a GPU to plan for without having it ('v100', 'h100', …: see 'iosched devices').")(
-        threads_option(function)
-    )
+    return _device(
+        "'auto', 'cpu', 'cuda[:N]', or a GPU by its name ('v100', 'h100', …: see 'iosched devices'), which is planned for"
+        " where it is not attached."
+    )(threads_option(function))
 
 
 def threads_option(function: F) -> F:
