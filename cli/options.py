@@ -119,8 +119,8 @@ def device_options(function: F) -> F:
 def planning_device_options(function: F) -> F:
     """Where to run, or what to plan for: `--device` and `--threads`."""
     return _device(
-        "'auto', 'cpu', 'cuda[:N]', or a GPU by its name ('v100', 'h100', …: see 'iosched devices'), which is planned for"
-        " where it is not attached."
+        "'auto', 'cpu', 'cuda[:N]', or a GPU by its name ('v100', 'h100', …: see 'iosched devices'), which is planned"
+        " for where it is not attached."
     )(threads_option(function))
 
 
