@@ -209,14 +209,17 @@ class CudaExecutor:
         return lambda stream: self._driver.launch(function, call, arguments, stream)
 
     def _warm_up(self) -> None:
-        """Every launch once, one after another: what is loaded lazily cannot be loaded in a capture."""
+        """Every launch once on its own stream, one after another: what comes lazily cannot come in a capture.
+
+        That is code of kernels, and cuDNN's handle of the stream.
+        """
         for segment in self._segments:
             for lane, step in segment.tasks:
                 if segment.is_session:
                     self._run_session(lane, step)
-                else:
-                    self._launches[lane, step](self._origin)
-        self._driver.synchronize(self._origin)
+                    continue
+                self._launches[lane, step](self._streams[lane])
+                self._driver.synchronize(self._streams[lane])
 
     def _captured(self, tasks: Sequence[tuple[int, int]], copies: int) -> Any:
         """A graph of `copies` runs of `tasks`, one after another."""
