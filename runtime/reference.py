@@ -133,7 +133,7 @@ class Reference:
         latencies = []
         with running():
             bound = self._speaks_numpy
-            arrays = {name: np.ascontiguousarray(inputs[name]) for name in self._inputs} if bound else {}
+            arrays = {name: np.asarray(inputs[name], order="C") for name in self._inputs} if bound else {}
             for name, array in arrays.items():
                 binding.bind_cpu_input(name, array)
             for name in names if bound else ():
@@ -209,7 +209,7 @@ def _free_dimensions(graph: onnx.GraphProto, bindings: Mapping[str, tuple[int, .
 
 def _value(array: np.ndarray) -> Any:
     kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-    return load_onnxruntime().OrtValue.ortvalue_from_numpy_with_onnx_type(np.ascontiguousarray(array), kind)
+    return load_onnxruntime().OrtValue.ortvalue_from_numpy_with_onnx_type(np.asarray(array, order="C"), kind)
 
 
 def _array(value: Any) -> np.ndarray:

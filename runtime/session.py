@@ -70,7 +70,7 @@ def lent_weights(model: Model) -> tuple[list[str], list[Any], list[np.ndarray]]:
     """
     make = load_onnxruntime().OrtValue.ortvalue_from_numpy_with_onnx_type
     external = [i for i in model.proto.graph.initializer if i.data_location == onnx.TensorProto.EXTERNAL]
-    arrays = [np.ascontiguousarray(model.weights[tensor.name]) for tensor in external]
+    arrays = [np.asarray(model.weights[tensor.name], order="C") for tensor in external]
     values = [make(array, tensor.data_type) for array, tensor in zip(arrays, external, strict=True)]
     return [tensor.name for tensor in external], values, arrays
 

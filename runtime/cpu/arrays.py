@@ -139,7 +139,7 @@ def _contiguous(array: np.ndarray, view: View, fits: bool) -> np.ndarray:
     if not fits:
         wanted = f"{view.nbytes} bytes" if view.shape is None else f"{view.dtype} of shape {view.shape}"
         raise UsageError(f"input {view.buffer!r} must be {wanted}, not {array.dtype} of shape {array.shape}")
-    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+    return array if array.flags.c_contiguous else np.asarray(array, order="C")
 
 
 def check_kernels(plan: ExecutionPlan, kernels: tuple[Kernel, ...]) -> None:

@@ -91,7 +91,7 @@ class CompiledModel:
 
     def _used(self, inputs: Arrays) -> Arrays:
         names = {buffer.name for buffer in self.lowering.plan.buffers if buffer.space is Space.INPUT}
-        return {name: np.ascontiguousarray(array) for name, array in inputs.items() if name in names}
+        return {name: np.asarray(array, order="C") for name, array in inputs.items() if name in names}
 
 
 class CpuBackend:

@@ -26,7 +26,8 @@ def node_work_us(kernels: KernelGraph, index: int) -> float:
 
 def _flops(kernels: KernelGraph, index: int) -> float:
     node = kernels.nodes[index]
-    shape = kernels.tensors[node.output[0]].shape if node.output else None
+    results = [name for name in node.output if name]
+    shape = kernels.tensors[results[0]].shape if results else None
     if shape is None:
         return 0.0
     if node.op_type.endswith("Conv") and node.input[1] in kernels.weights:

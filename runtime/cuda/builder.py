@@ -84,14 +84,14 @@ class Builder:
         while known is not None and not (known.dtype == stored.dtype and np.array_equal(known, stored)):
             unique = f"{name}#{number}"
             known, number = self.weights.get(unique), number + 1
-        self.weights[unique] = np.ascontiguousarray(stored)
+        self.weights[unique] = np.asarray(stored, order="C")
         self.tensors[unique] = TensorSpec(unique, stored.dtype.name, stored.shape)
         return unique
 
     def float32_weight(self, name: str, array: np.ndarray) -> str:
         """Keeps `array` as a constant of float32 whatever the precision: biases and scales that kernels want so."""
         unique = f"{name}:float32"
-        self.weights[unique] = np.ascontiguousarray(array, np.float32)
+        self.weights[unique] = np.asarray(array, np.float32, order="C")
         self.tensors[unique] = TensorSpec(unique, "float32", array.shape)
         return unique
 

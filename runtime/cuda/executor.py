@@ -117,7 +117,7 @@ class CudaExecutor:
     def upload(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Copies inputs to the device."""
         for view in self._plan.inputs:
-            array = np.ascontiguousarray(inputs[view.buffer])
+            array = np.asarray(inputs[view.buffer], order="C")
             self._driver.upload(self._base[view.buffer], array, self._origin)
         self._driver.synchronize(self._origin)
 

@@ -52,7 +52,7 @@ class Interpreter:
         memory = {"": np.full(plan.arena_nbytes, _POISON, np.uint8)}
         for buffer in plan.buffers:
             if buffer.space is Space.INPUT:
-                memory[buffer.name] = np.ascontiguousarray(inputs[buffer.name]).reshape(-1).view(np.uint8)
+                memory[buffer.name] = np.asarray(inputs[buffer.name], order="C").reshape(-1).view(np.uint8)
             elif buffer.space is Space.WEIGHT:
                 memory[buffer.name] = self._lowering.weights[buffer.name].reshape(-1).view(np.uint8)
             elif buffer.space is Space.OUTPUT:

@@ -31,7 +31,7 @@ class Session:
     def interpret(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
         """One run on the CPU; tensors stored in another type of float than the model's are converted."""
         session, inputs, outputs = _opened(self.model)
-        feeds = {name: np.ascontiguousarray(array, dtype) for (name, dtype), array in zip(inputs, reads, strict=True)}
+        feeds = {name: np.asarray(array, dtype, order="C") for (name, dtype), array in zip(inputs, reads, strict=True)}
         with running():
             results = session.run(outputs, feeds)
         for target, result in zip(writes, results, strict=True):
@@ -76,7 +76,7 @@ def session_kernel(
 
 def _constants(weights: Mapping[str, np.ndarray], nodes: Sequence[onnx.NodeProto]) -> list[onnx.TensorProto]:
     names = dict.fromkeys(name for node in nodes for name in (*node.input, *captures(node)) if name in weights)
-    return [onnx.numpy_helper.from_array(np.ascontiguousarray(weights[name]), name) for name in names]
+    return [onnx.numpy_helper.from_array(np.asarray(weights[name], order="C"), name) for name in names]
 
 
 def _plain(node: onnx.NodeProto) -> onnx.NodeProto:
