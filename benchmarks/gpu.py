@@ -120,7 +120,7 @@ def _schedules(
     searches: dict[str, object] = {}
     with ProfileDatabase(options.profile_db) as database:
         for strategy in ("merge", "concurrent", "both"):
-            cost = CudaStageCost(backend, database, gpu.name, gpu.versions)
+            cost = CudaStageCost(backend, database, gpu.key(backend.precision.name))
             started = time.monotonic()
             result = search(
                 graph, cost, strategy=strategy, bound_slack=BOUND_SLACK, tolerance=TOLERANCE,

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import iosched
 from iosched.models.errors import DeviceError, ExecutionError
 from iosched.models.graph import Operator
-from iosched.profiler.database import ProfileDatabase, device_key
+from iosched.profiler.database import ProfileDatabase
 from iosched.profiler.statistics import UNRUNNABLE, Measurement, MeasureSettings, measure
 from iosched.runtime.cuda.backend import CudaBackend
-from iosched.runtime.cuda.lower import CUDA_LOWERING, MAX_LANES
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.signature import stage_signature
 
@@ -28,16 +26,14 @@ class CudaStageCost:
     """The search's cost model of one model on one GPU: a `CostModel` with `OperatorBounds` and `OperatorKeys`.
 
     Attributes:
-        device_name: the GPU's own name.
-        versions: of driver and libraries.
+        device: the GPU in the database, `AttachedGpu.key`.
         dropped: stages that failed to run, with the reason; they count as infinitely slow.
         on_measured: told after every stage that was really measured.
     """
 
     backend: CudaBackend
     database: ProfileDatabase
-    device_name: str
-    versions: Mapping[str, str]
+    device: str
     settings: MeasureSettings = SETTINGS
     on_measured: Callable[[], None] = lambda: None
     measurements: int = 0
@@ -107,13 +103,6 @@ class CudaStageCost:
                 raise
             self.dropped["+".join(stage.operators)] = str(error)
             return UNRUNNABLE
-
-    @cached_property
-    def device(self) -> str:
-        """Everything beside the stage that changes its latency."""
-        versions = {**self.versions, "iosched": iosched.__version__, "lowering": str(CUDA_LOWERING)}
-        precision = self.backend.precision.name
-        return device_key("cuda", self.device_name, precision=precision, threads=MAX_LANES, versions=versions)
 
     @cached_property
     def _labels(self) -> _Labels:

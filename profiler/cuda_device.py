@@ -3,18 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+import iosched
 from iosched.models.errors import DeviceError
 from iosched.models.model import Model
+from iosched.profiler.database import ProfileDatabase, device_key
 from iosched.runtime.cuda.backend import CudaBackend
-from iosched.runtime.cuda.cudnn_plans import PlanId
-from iosched.runtime.cuda.cudnn_runner import PlanChoice
-from iosched.runtime.cuda.driver import CupyDriver
+from iosched.runtime.cuda.cudnn_runner import PlanChoice, PlanMemory
+from iosched.runtime.cuda.device import load_cudnn
+from iosched.runtime.cuda.driver import CupyDriver, Driver
 from iosched.runtime.cuda.kernel import Precision
+from iosched.runtime.cuda.lower import CUDA_LOWERING, MAX_LANES
 
 OLDEST_CAPABILITY = 75
 """Compute capability times ten: CUDA 13 compiles for nothing older."""
+
+
+@dataclass(frozen=True)
+class KnownPlans:
+    """cuDNN plans that a schedule names; what else is chosen is forgotten with the process."""
+
+    plans: Mapping[str, str]
+
+    def choice(self, key: str) -> str | None:
+        """See `PlanMemory`."""
+        return self.plans.get(key)
+
+    def choose(self, key: str, value: str) -> str:
+        """See `PlanMemory`."""
+        del key
+        return value
+
+
+@dataclass(frozen=True, eq=False)
+class StoredPlans:
+    """cuDNN plans in the profile database, beside the latencies measured with them."""
+
+    database: ProfileDatabase
+    device: str
+
+    def choice(self, key: str) -> str | None:
+        """See `PlanMemory`."""
+        return self.database.choice(key, self.device)
+
+    def choose(self, key: str, value: str) -> str:
+        """See `PlanMemory`."""
+        return self.database.choose(key, self.device, value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,35 +64,36 @@ class AttachedGpu:
     index: int
     name: str
     versions: Mapping[str, str]
-    driver: CupyDriver
-    choice: PlanChoice = field(repr=False)
+    driver: Driver
 
-    def backend(self, model: Model, precision: str) -> CudaBackend:
+    def backend(self, model: Model, precision: str, memory: PlanMemory | None = None) -> CudaBackend:
         """The backend of `model` on this GPU.
 
+        Args:
+            memory: cuDNN plans to use, and where those chosen are kept.
+
         Raises:
-            DeviceError: the model has tensors whose sizes only a run tells.
+            DeviceError: the model has tensors whose sizes only a run tells, or cuDNN is missing.
         """
         if not CudaBackend.supports(model):
             raise DeviceError(f"{model.name!r} has tensors of unknown or no size, which the GPU runtime cannot place")
-        return CudaBackend(model, self.driver, self.choice, Precision(precision))
+        choose = PlanChoice(self.driver, memory or KnownPlans({}))
+        return CudaBackend(model, self.driver, choose, Precision(precision))
 
-    def chosen_plans(self) -> dict[str, str]:
-        """cuDNN's plans chosen so far, for the schedule."""
-        return {key: str(plan_id) for key, plan_id in sorted(self.choice.chosen.items())}
+    def key(self, precision: str) -> str:
+        """The device in a profile database: everything beside a stage that changes its latency."""
+        versions = {**self.versions, "iosched": iosched.__version__, "lowering": str(CUDA_LOWERING)}
+        return device_key("cuda", self.name, precision=precision, threads=MAX_LANES, versions=versions)
 
 
-def attach(index: int = 0, known_plans: Mapping[str, str] | None = None) -> AttachedGpu:
+def attach(index: int = 0) -> AttachedGpu:
     """Opens GPU `index`.
-
-    Args:
-        known_plans: cuDNN plans to use, as `AttachedGpu.chosen_plans` gives them.
 
     Raises:
         DeviceError: there is none, it is too old, or CuPy or cuDNN is missing; says what to do.
     """
     driver = CupyDriver(index)
-    import cudnn
+    cudnn = load_cudnn()
     import cupy
 
     properties = cupy.cuda.runtime.getDeviceProperties(index)
@@ -68,11 +104,10 @@ def attach(index: int = 0, known_plans: Mapping[str, str] | None = None) -> Atta
             f"{name} has compute capability {capability / 10}, and CUDA 13 needs {OLDEST_CAPABILITY / 10} or newer;"
             " its name, as --device, plans for it without running"
         )
-    choice = PlanChoice(driver, {key: PlanId.parse(text) for key, text in (known_plans or {}).items()})
     versions = {
         "driver": str(cupy.cuda.runtime.driverGetVersion()),
         "cuda": str(cupy.cuda.runtime.runtimeGetVersion()),
         "cudnn": str(cudnn.backend_version()),
         "cupy": cupy.__version__,
     }
-    return AttachedGpu(index, name, versions, driver, choice)
+    return AttachedGpu(index, name, versions, driver)

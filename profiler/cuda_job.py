@@ -19,12 +19,15 @@ from iosched.profiler.optimization import (
     OptimizeSettings,
     SearchProgress,
     Shipped,
+    baseline,
+    deadline,
 )
 from iosched.profiler.statistics import Measurement
 from iosched.runtime.cuda.backend import CudaBackend, CudaModel
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.document import ScheduleDocument, SearchRecord, model_dtype
+from iosched.scheduler.document_read import JsonValue
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.search import Pruning, SearchResult, SearchStrategy, search
 
@@ -94,27 +97,19 @@ class CudaJob:
     def _search(self) -> SearchResult:
         graph, settings = self.backend.graph, self.settings
         if settings.strategy in ("sequential", "greedy"):
-            schedule = greedy(graph) if settings.strategy == "greedy" else sequential(graph)
-            n_stages = len(tuple(schedule.stages))
-            return SearchResult(schedule, states=0, transitions=0, stages=n_stages, measured=0, lower_bound_us=0.0)
+            return baseline(graph, settings.strategy)
         return search(
             graph,
             self.cost,
             strategy=cast(SearchStrategy, settings.strategy),
             pruning=Pruning(settings.r, settings.s),
             observer=SearchProgress(self.observer),
-            deadline=self._deadline(),
+            deadline=deadline(settings.budget_s, self.started, self.interrupt),
             exhaustive=settings.exhaustive,
             bound_slack=BOUND_SLACK,
             tolerance=0.0 if settings.exhaustive else TOLERANCE,
             max_measurements_per_block=None if settings.exhaustive else MEASUREMENTS_PER_BLOCK,
         )
-
-    def _deadline(self) -> Callable[[], bool] | None:
-        budget_s = self.settings.budget_s
-        if budget_s is None:
-            return (lambda: self.interrupt.came) if self.interrupt.can_come else None
-        return lambda: self.interrupt.came or time.monotonic() >= self.started + budget_s
 
     def _compare(self, schedules: Mapping[str, Schedule]) -> tuple[dict[str, CudaModel], Mapping[str, Measurement]]:
         """Each schedule in one CUDA graph, measured in turn."""
@@ -127,6 +122,9 @@ class CudaJob:
 
     def _compared(self, done: int, total: int) -> None:
         self.observer.progress(done, total, "comparing with the sequential schedule in one CUDA graph")
+
+    def _plans(self) -> dict[str, JsonValue]:
+        return dict(sorted(self.backend.chosen_plans.items()))
 
     def _document(
         self, chosen: Schedule, found: SearchResult, shipped: Shipped, latencies: Mapping[str, Measurement]
@@ -151,7 +149,10 @@ class CudaJob:
             search=SearchRecord(settings.strategy, settings.r, settings.s, *sizes),
             latency_us=latency_us,
             versions={"iosched": iosched.__version__, **self.gpu.versions},
-            runtime={"precision": settings.precision, "cudnn_plans": {**self.gpu.chosen_plans()}},
+            runtime={
+                "precision": settings.precision,
+                "cudnn_plans": {**dict(sorted(self.backend.chosen_plans.items()))},
+            },
         )
 
 

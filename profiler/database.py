@@ -45,11 +45,21 @@ MIGRATIONS: tuple[str, ...] = (
         PRIMARY KEY (device, signature)
     ) STRICT, WITHOUT ROWID
     """,
+    # What measurements were taken with, where a device offers several ways to do the same (cuDNN's plans).
+    """
+    CREATE TABLE choice (
+        device TEXT NOT NULL,
+        key TEXT NOT NULL,
+        value TEXT NOT NULL,
+        PRIMARY KEY (device, key)
+    ) STRICT, WITHOUT ROWID
+    """,
 )
 
 _WAY_OUT = (
     f"Name another file with --profile-db or {ENVIRONMENT_VARIABLE}, or keep nothing with --profile-db {IN_MEMORY}"
 )
+_CHOICE_COLUMNS = 3
 _COLUMNS = "device, signature, median, low, high, samples, unit, measured_at"
 
 
@@ -169,6 +179,32 @@ class ProfileDatabase:
                 _row(signature, device, measurement, self._clock()),
             )
 
+    def choice(self, key: str, device: str) -> str | None:
+        """What was chosen under `key` on `device`: measurements that are known were taken with it.
+
+        Raises:
+            UsageError: where the file is damaged.
+        """
+        with _explained(self.path):
+            row = self._connection.execute(
+                "SELECT value FROM choice WHERE device = ? AND key = ?", (device, key)
+            ).fetchone()
+        return None if row is None else str(row[0])
+
+    def choose(self, key: str, device: str, value: str) -> str:
+        """Keeps `value` unless something is chosen already (another process may have been faster); returns what holds.
+
+        Raises:
+            UsageError: where the file is damaged or cannot be written.
+            DeviceError: where the disk is full or another process keeps the file locked.
+        """
+        with _explained(self.path):
+            self._connection.execute(
+                "INSERT INTO choice (device, key, value) VALUES (?, ?, ?) ON CONFLICT (device, key) DO NOTHING",
+                (device, key, value),
+            )
+        return self.choice(key, device) or value
+
     def stats(self) -> DatabaseStats:
         """Counts for each device, sorted by device; O(rows)."""
         with _explained(self.path):
@@ -190,14 +226,20 @@ class ProfileDatabase:
         with _explained(self.path):
             if device is None:
                 removed = self._connection.execute("DELETE FROM measurement").rowcount
+                self._connection.execute("DELETE FROM choice")
             else:
                 removed = self._connection.execute("DELETE FROM measurement WHERE device = ?", (device,)).rowcount
+                self._connection.execute("DELETE FROM choice WHERE device = ?", (device,))
             self._connection.execute("VACUUM")
         return removed
 
     def export_lines(self) -> Iterator[str]:
-        """Every measurement as one line of JSON without the newline, sorted by device and signature."""
+        """Every choice, then every measurement, as one line of JSON without the newline, sorted by device and key."""
         with _explained(self.path):
+            for device, key, value in self._connection.execute(
+                "SELECT device, key, value FROM choice ORDER BY device, key"
+            ):
+                yield json.dumps({"device": device, "choice": key, "value": value}, ensure_ascii=False)
             rows = self._connection.execute(f"SELECT {_COLUMNS} FROM measurement ORDER BY device, signature")
             for device, signature, median, low, high, samples, unit, measured_at in rows:
                 fields = {
@@ -209,12 +251,19 @@ class ProfileDatabase:
     def import_lines(self, lines: Iterable[str]) -> int:
         """Takes over lines of `export_lines`, all or none; of two for one key the newer stays. Returns how many came.
 
+        Of choices the one that is there stays: the measurements beside it were taken with it.
+
         Raises:
             UsageError: naming the first line that is no measurement; nothing was imported then.
         """
-        rows = [_parsed(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+        parsed = [_parsed(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+        rows = [row for row in parsed if len(row) > _CHOICE_COLUMNS]
         with _explained(self.path), _transaction(self._connection):
             before = self._connection.total_changes
+            self._connection.executemany(
+                "INSERT INTO choice (device, key, value) VALUES (?, ?, ?) ON CONFLICT (device, key) DO NOTHING",
+                [row for row in parsed if len(row) == _CHOICE_COLUMNS],
+            )
             self._connection.executemany(
                 f"INSERT INTO measurement ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
                 " ON CONFLICT (device, signature) DO UPDATE SET median = excluded.median, low = excluded.low,"
@@ -325,10 +374,23 @@ def _unpack(samples: bytes) -> tuple[float, ...]:
     return tuple(array("d", samples))
 
 
+def _parsed_choice(fields: Mapping[str, Any]) -> tuple[str, str, str]:
+    row = (fields["device"], fields["choice"], fields["value"])
+    if not all(isinstance(item, str) for item in row):
+        raise ValueError("device, choice or value is no text")
+    "".join(row).encode()
+    return row
+
+
 def _parsed(number: int, line: str) -> tuple[Any, ...]:
-    """One line of an export as a row; the interval is worked out anew, since samples cannot contradict themselves."""
+    """One line of an export as a row of `choice` or `measurement`.
+
+    The interval is worked out anew, since samples cannot contradict themselves.
+    """
     try:
         fields = json.loads(line)
+        if "choice" in fields:
+            return _parsed_choice(fields)
         if fields["unit"] != UNIT or not isinstance(fields["signature"], str) or not isinstance(fields["device"], str):
             raise ValueError("unit, signature or device is not what this iosched knows")
         (fields["signature"] + fields["device"]).encode()  # a lone surrogate is legal JSON, but no text

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
+from iosched.models.graph import ComputationGraph
+from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.schedule import Block, Schedule
+from iosched.scheduler.search import SearchResult
 
 Shipped = Literal["iosched", "reference", "sequential"]
 
@@ -112,6 +117,20 @@ class OptimizeResult:
     kernels_before: int
     kernels_after: int
     gap: float | None = None
+
+
+def baseline(graph: ComputationGraph, strategy: str) -> SearchResult:
+    """The schedule of a strategy that searches nothing: "greedy", or else one operator after another."""
+    schedule = greedy(graph) if strategy == "greedy" else sequential(graph)
+    n_stages = len(tuple(schedule.stages))
+    return SearchResult(schedule, states=0, transitions=0, stages=n_stages, measured=0, lower_bound_us=0.0)
+
+
+def deadline(budget_s: float | None, started: float, interrupt: Interrupt) -> Callable[[], bool] | None:
+    """True once `budget_s` have passed since `started` (of `time.monotonic`), or an interruption came."""
+    if budget_s is None:
+        return (lambda: interrupt.came) if interrupt.can_come else None
+    return lambda: interrupt.came or time.monotonic() >= started + budget_s
 
 
 class Silence:

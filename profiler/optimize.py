@@ -24,7 +24,7 @@ from iosched.profiler.candidates import (
 )
 from iosched.profiler.cpu_cost import StageCost, cpu_name
 from iosched.profiler.cuda_cost import CudaStageCost
-from iosched.profiler.cuda_device import attach
+from iosched.profiler.cuda_device import StoredPlans, attach
 from iosched.profiler.cuda_job import CudaJob
 from iosched.profiler.database import ProfileDatabase, default_path
 from iosched.profiler.optimization import (
@@ -36,6 +36,7 @@ from iosched.profiler.optimization import (
     Shipped,
     Silence,
     Uninterrupted,
+    baseline,
 )
 from iosched.profiler.plan import plan
 from iosched.profiler.refresh import RefreshedDatabase
@@ -111,8 +112,9 @@ def _optimize_on_gpu(
     started = time.monotonic()
     gpu = attach(index)
     with _database(settings) as database:
-        backend = gpu.backend(model, settings.precision)
-        cost = CudaStageCost(backend, database, gpu.name, gpu.versions)
+        device = gpu.key(settings.precision)
+        backend = gpu.backend(model, settings.precision, StoredPlans(database, device))
+        cost = CudaStageCost(backend, database, device)
         return CudaJob(model, settings, gpu, backend, cost, observer, interrupt, started).run()
 
 
@@ -182,9 +184,7 @@ class _Job:
     def _search(self) -> SearchResult:
         graph, strategy = self.backend.graph, self.settings.strategy
         if not self.backend.is_supported() or strategy in ("sequential", "greedy"):
-            schedule = greedy(graph) if strategy == "greedy" else sequential(graph)
-            n_stages = len(tuple(schedule.stages))
-            return SearchResult(schedule, states=0, transitions=0, stages=n_stages, measured=0, lower_bound_us=0.0)
+            return baseline(graph, strategy)
         return search(
             graph,
             self.cost,

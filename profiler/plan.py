@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import cast, get_args
 
@@ -19,6 +18,8 @@ from iosched.profiler.optimization import (
     OptimizeSettings,
     SearchProgress,
     Shipped,
+    baseline,
+    deadline,
 )
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.document import ScheduleDocument, SearchRecord, model_dtype
@@ -67,24 +68,16 @@ class _Plan:
         """The schedule that the settings ask for."""
         graph, settings = self.model.graph, self.settings
         if settings.strategy in ("sequential", "greedy"):
-            schedule = greedy(graph) if settings.strategy == "greedy" else sequential(graph)
-            n_stages = len(tuple(schedule.stages))
-            return SearchResult(schedule, states=0, transitions=0, stages=n_stages, measured=0, lower_bound_us=0.0)
+            return baseline(graph, settings.strategy)
         return search(
             graph,
             self.cost,
             strategy=cast(SearchStrategy, settings.strategy),
             pruning=Pruning(settings.r, settings.s),
             observer=SearchProgress(observer),
-            deadline=self._deadline(interrupt),
+            deadline=deadline(settings.budget_s, self.started, interrupt),
             exhaustive=settings.exhaustive,
         )
-
-    def _deadline(self, interrupt: Interrupt) -> Callable[[], bool] | None:
-        budget_s = self.settings.budget_s
-        if budget_s is None:
-            return (lambda: interrupt.came) if interrupt.can_come else None
-        return lambda: interrupt.came or time.monotonic() >= self.started + budget_s
 
     def result(self, found: SearchResult) -> OptimizeResult:
         """Compares the schedule found with the baselines, and ships it where it is faster than the sequential one."""

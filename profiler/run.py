@@ -10,7 +10,7 @@ import numpy as np
 
 from iosched.models.model import Model
 from iosched.profiler.candidates import Runnable
-from iosched.profiler.cuda_device import attach
+from iosched.profiler.cuda_device import KnownPlans, attach
 from iosched.profiler.target import attached_index, require_cpu
 from iosched.runtime.cpu.backend import CpuBackend, cpu_count
 from iosched.runtime.reference import Reference, ReferenceSettings
@@ -78,7 +78,7 @@ def _open_on_gpu(model: Model, document: ScheduleDocument, index: int) -> Execut
     if document.device.get("name") != gpu.name or document.versions.get("cudnn") != gpu.versions["cudnn"]:
         known = {}
     precision = str(document.runtime.get("precision", "fp32"))
-    compiled = attach(index, known).backend(model, precision).compile(document.schedule)
+    compiled = gpu.backend(model, precision, KnownPlans(known)).compile(document.schedule)
     sessions = compiled.lowering.sessions
     apart = f", {len(sessions)} operators in onnxruntime on the CPU ({', '.join(sessions)})" if sessions else ""
     return Executor(compiled, None, f"iosched, {gpu.name}, {precision}, {compiled.kernel_count} kernels{apart}")

@@ -44,14 +44,14 @@ def planned_gpu(device: str) -> GpuSpec | None:
     return found
 
 
-def attached_index(device: str, names: Callable[[], Sequence[str]] = attached_names) -> int | None:
+def attached_index(device: str, names: Callable[[], Sequence[str]] | None = None) -> int | None:
     """The CUDA index of the attached GPU that `device` means; None where it means another device.
 
     `cuda[:N]` always means one, whether it is there or not; the name of a GPU means one that is here by that name; and
     `auto` the first one that can be used.
 
     Args:
-        names: of the GPUs that can be used here, by index.
+        names: asked for the GPUs that can be used here, by index; `attached_names` by default.
     """
     name = device.strip().lower()
     if match := _CUDA.fullmatch(name):
@@ -59,7 +59,7 @@ def attached_index(device: str, names: Callable[[], Sequence[str]] = attached_na
     if name == "cpu":
         return None
     wanted = "" if name == "auto" else name
-    return next((index for index, found in enumerate(names()) if wanted in found.lower()), None)
+    return next((index for index, found in enumerate((names or attached_names)()) if wanted in found.lower()), None)
 
 
 def require_cpu(device: str) -> None:

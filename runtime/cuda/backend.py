@@ -67,6 +67,11 @@ class CudaBackend:
         self._choose = choose
         self._network = Network(model, precision)
 
+    @property
+    def chosen_plans(self) -> Mapping[str, str]:
+        """cuDNN's plans chosen so far."""
+        return self._choose.chosen
+
     @staticmethod
     def supports(model: Model) -> bool:
         """Whether `model` can run here: see `lower.is_supported`."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, Protocol
 
 from iosched.models.errors import DeviceError
 from iosched.runtime.cuda.cudnn_plans import Plan, PlanId, build_plans, rebuild
@@ -61,23 +61,33 @@ class Handles:
         return known[0]
 
 
+class PlanMemory(Protocol):
+    """Where choices are kept beyond the process; keys are those of `plan_key`, values those of `str(PlanId)`."""
+
+    def choice(self, key: str) -> str | None:
+        """What was chosen before."""
+        ...
+
+    def choose(self, key: str, value: str) -> str:
+        """Keeps a choice; answers the one that holds, which another process may have made."""
+        ...
+
+
 class PlanChoice:
     """Chooses plans for one GPU, the same for the same kernel and layout.
 
     Attributes:
-        chosen: ids of the plans chosen so far, by `plan_key`.
+        chosen: the plans chosen so far, by `plan_key`.
     """
 
-    def __init__(self, driver: Driver, known: Mapping[str, PlanId] | None = None) -> None:
-        """Starts from choices made before.
-
-        Args:
-            known: choices to keep, of a schedule or a database.
+    def __init__(self, driver: Driver, memory: PlanMemory) -> None:
+        """Nothing is chosen yet, but for what `memory` knows.
 
         Raises:
             DeviceError: cuDNN is not installed.
         """
-        self.chosen: dict[str, PlanId] = dict(known or {})
+        self.chosen: dict[str, str] = {}
+        self._memory = memory
         self._driver = driver
         self._stream = driver.new_stream()
         self._handles = Handles()
@@ -92,18 +102,22 @@ class PlanChoice:
         key = plan_key(kernel, reads, writes)
         if key not in self._plans:
             self._plans[key] = self._found(key, kernel, reads, writes)
-            self.chosen[key] = self._plans[key].id
+            self.chosen[key] = str(self._plans[key].id)
         return RunningPlan(self._plans[key], self._handles)
 
     def _found(self, key: str, kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View]) -> Plan:
         handle = self._handles.of(self._stream)
-        known = self.chosen.get(key)
+        known = self._memory.choice(key)
         if known is not None:
-            return rebuild(kernel, reads, writes, handle, known)
+            return rebuild(kernel, reads, writes, handle, PlanId.parse(known))
         offer = build_plans(kernel, reads, writes, handle, at_most=MOST_PLANS, deadline_s=BUILD_SECONDS)
         if not offer.plans:
             raise DeviceError(f"cuDNN has no engine for {kernel}: {offer.refusal}")
-        return self._fastest(offer.plans, reads, writes)
+        fastest = self._fastest(offer.plans, reads, writes)
+        holds = self._memory.choose(key, str(fastest.id))
+        if holds == str(fastest.id):
+            return fastest
+        return rebuild(kernel, reads, writes, handle, PlanId.parse(holds))
 
     def _fastest(self, plans: Sequence[Plan], reads: Sequence[View], writes: Sequence[View]) -> Plan:
         """The plan with the least median latency alone; one that fails to run is left out."""

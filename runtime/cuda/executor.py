@@ -34,7 +34,21 @@ class CudnnPlan(Protocol):
         ...
 
 
-PlanChooser = Callable[[CudnnKernel, Sequence[View], Sequence[View]], CudnnPlan]
+class PlanChooser(Protocol):
+    """Which plan runs a kernel on tensors as they lie."""
+
+    @property
+    def chosen(self) -> Mapping[str, str]:
+        """The plans chosen so far, by what they were chosen for; as text that names them."""
+        ...
+
+    def __call__(self, kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View]) -> CudnnPlan:
+        """The plan.
+
+        Raises:
+            DeviceError: there is none.
+        """
+        ...
 
 
 @dataclass(frozen=True)

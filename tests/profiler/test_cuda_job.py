@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -16,10 +17,12 @@ from iosched.models.model import Model
 from iosched.profiler import optimize as optimize_module
 from iosched.profiler import run as run_module
 from iosched.profiler.cuda_cost import CudaStageCost
+from iosched.profiler.cuda_device import AttachedGpu, KnownPlans, StoredPlans
 from iosched.profiler.database import ProfileDatabase
 from iosched.profiler.optimization import OptimizeSettings
 from iosched.profiler.optimize import optimize
 from iosched.runtime.cuda.backend import CudaBackend
+from iosched.runtime.cuda.cudnn_runner import PlanMemory
 from iosched.runtime.cuda.executor import CudaExecutor
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.inputs import random_inputs
@@ -29,34 +32,24 @@ from iosched.scheduler.schedule import Stage, Strategy
 pytestmark = needs_compiler
 
 
-class HostGpu:
-    """Stands for `AttachedGpu`."""
+class HostGpu(AttachedGpu):
+    """An attached GPU without cuDNN; remembers what it was given to choose plans by."""
 
-    name = "Host 1000"
-    versions = {"cudnn": "90000"}  # noqa: RUF012 - as on the real one
+    given: ClassVar[list[object]] = []
 
-    def __init__(self) -> None:
-        self.driver = HostDriver()
-
-    def backend(self, model: Model, precision: str) -> CudaBackend:
+    def backend(self, model: Model, precision: str, memory: PlanMemory | None = None) -> CudaBackend:
+        assert isinstance(self.driver, HostDriver)
+        self.given.append(memory)
         return CudaBackend(model, self.driver, chooser(self.driver), Precision(precision))
-
-    def chosen_plans(self) -> dict[str, str]:
-        return {"0123": "7 knob=1"}
 
 
 @pytest.fixture
 def attached(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Calls of `attach`."""
-    calls: list[object] = []
-
-    def attach(*arguments: object) -> HostGpu:
-        calls.append(arguments)
-        return HostGpu()
-
+    """What backends were given to choose plans by."""
+    HostGpu.given.clear()
     for module in (optimize_module, run_module):
-        monkeypatch.setattr(module, "attach", attach)
-    return calls
+        monkeypatch.setattr(module, "attach", lambda index: HostGpu(index, "Host 1000", {"cudnn": "90"}, HostDriver()))
+    return HostGpu.given
 
 
 @pytest.fixture
@@ -84,14 +77,16 @@ def test_a_schedule_is_found_written_and_run(
     assert result.measured_us < result.sequential_us
     assert result.kernels_after <= result.kernels_before
     document = ScheduleDocument.from_json(result.document.to_json())
-    assert document.runtime == {"precision": precision, "cudnn_plans": {"0123": "7 knob=1"}}
+    assert document.runtime == {"precision": precision, "cudnn_plans": {"Conv": "7 knob=1"}}
 
     executor = run_module.open_executor(model, document, device="cuda:0")
     inputs = random_inputs(model.graph.inputs)
     limit = 1e-4 if precision == "fp32" else 2e-2
     assert relative_error(executor.run(inputs), expected_outputs(model, inputs)) < limit
     assert "Host 1000" in executor.description
-    assert attached == [(0,), (0,), (0, {"0123": "7 knob=1"})]
+    stored, known = attached
+    assert isinstance(stored, StoredPlans)
+    assert known == KnownPlans({"Conv": "7 knob=1"})
 
 
 def test_the_second_time_nothing_is_measured(tmp_path: Path, attached: list[object], by_size: None) -> None:
@@ -110,7 +105,7 @@ def test_another_precision_is_another_device(tmp_path: Path, attached: list[obje
 
 def cost_of(model: Model, database: ProfileDatabase) -> CudaStageCost:
     driver = HostDriver()
-    return CudaStageCost(CudaBackend(model, driver, chooser(driver), Precision("fp32")), database, "Host", {})
+    return CudaStageCost(CudaBackend(model, driver, chooser(driver), Precision("fp32")), database, "Host")
 
 
 def test_a_stage_that_does_not_fit_is_no_candidate(monkeypatch: pytest.MonkeyPatch) -> None:

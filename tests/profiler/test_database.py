@@ -297,3 +297,25 @@ def test_a_killed_process_loses_nothing_that_was_put(tmp_path: Path) -> None:
     with ProfileDatabase(path) as profile:
         assert all(profile.get(f"s{index}", CPU) == FOUND for index in range(put))
         assert profile.stats().measurements <= put + 1
+
+
+def test_a_choice_holds_once_it_is_made(tmp_path: Path) -> None:
+    """Latencies beside it were measured with it, whoever chooses later."""
+    with ProfileDatabase(tmp_path / "p.db") as one, ProfileDatabase(tmp_path / "p.db") as two:
+        assert one.choice("conv", "gpu") is None
+        assert one.choose("conv", "gpu", "7") == "7"
+        assert two.choose("conv", "gpu", "8") == "7"
+        assert (two.choice("conv", "gpu"), two.choice("conv", "other")) == ("7", None)
+
+
+def test_choices_move_with_the_measurements_and_are_forgotten_with_them(tmp_path: Path) -> None:
+    with ProfileDatabase(tmp_path / "a.db") as one, ProfileDatabase(tmp_path / "b.db") as two:
+        one.choose("conv", "gpu", "7")
+        one.choose("gemm", "gpu", "3")
+        two.choose("gemm", "gpu", "4")
+        assert two.import_lines(one.export_lines()) == 1
+        assert [two.choice(key, "gpu") for key in ("conv", "gemm")] == ["7", "4"]
+        two.clear("gpu")
+        assert two.choice("conv", "gpu") is None
+        with pytest.raises(UsageError, match="line 1 is no measurement"):
+            two.import_lines(['{"device": "gpu", "choice": 1, "value": "x"}'])

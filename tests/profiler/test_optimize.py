@@ -165,8 +165,8 @@ def test_wrong_settings_are_refused(settings: OptimizeSettings) -> None:
         optimize(fire(), replace(settings, strategy="fastest"))
     with pytest.raises(UsageError, match="did you mean v100"):
         optimize(fire(), replace(settings, device="v101"))
-    with pytest.raises(DeviceError, match="no runtime"):
-        optimize(fire(), replace(settings, device="cuda:0"))
+    with pytest.raises(DeviceError, match=r"CuPy is not installed|no GPU"):
+        optimize(fire(), replace(settings, device="cuda:99"))
     with pytest.raises(UsageError, match="--precision"):
         optimize(fire(), replace(settings, precision="fp16"))
 
