@@ -8,23 +8,30 @@ from pathlib import Path
 from typing import cast
 
 from iosched.models.errors import DeviceError, UsageError
+from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
 from iosched.profiler.candidates import Budget, Runnable, close_all, measure_in_turn
 from iosched.profiler.cpu_cost import StageCost, cpu_name
+from iosched.profiler.cuda_cost import CudaStageCost
+from iosched.profiler.cuda_device import StoredPlans, attach
 from iosched.profiler.database import ProfileDatabase, default_path
-from iosched.profiler.interleave import compare
+from iosched.profiler.interleave import compare, interleave
 from iosched.profiler.optimization import Observer, SearchProgress
 from iosched.profiler.optimize import BOUND_SLACK, MEASUREMENTS_PER_BLOCK, TOLERANCE
 from iosched.profiler.peers import OPENERS
 from iosched.profiler.run import open_executor
 from iosched.profiler.statistics import Measurement
-from iosched.profiler.target import require_cpu
+from iosched.profiler.target import attached_index, require_cpu
 from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.cuda.backend import CudaBackend, CudaModel
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import greedy, sequential
+from iosched.scheduler.cost import CostModel
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.search import Pruning, SearchStrategy, search
+
+_NO_SCHEDULE = "the model carries no schedule; make one with 'iosched optimize'"
 
 SCHEDULES = ("sequential", "greedy", "merge", "concurrent", "both")
 
@@ -65,13 +72,18 @@ def bench(
 ) -> BenchResult:
     """Measures the alternatives `names` in turn, A B C A B C; `sequential` is always among them.
 
+    On a GPU these are schedules, each in one CUDA graph, timed on the GPU; other runtimes are left out.
+
     Raises:
         UsageError: a name is unknown, or the model's inputs cannot be made up.
         DeviceError: the device or onnxruntime is not there.
     """
-    require_cpu(device)
     wanted = list(dict.fromkeys(("sequential", *names)))
     _check_names(wanted)
+    index = attached_index(device)
+    if index is not None and (device != "auto" or CudaBackend.supports(model)):
+        return _bench_on_gpu(model, document, wanted, index, rounds, profile_db, observer)
+    require_cpu(device)
     with ProfileDatabase(profile_db or default_path()) as database, CpuBackend(model, lanes=threads) as backend:
         if not backend.is_supported():
             raise UsageError("this model's inputs have no fixed size, so there is no schedule to measure")
@@ -88,9 +100,49 @@ def bench(
             found = measure_in_turn(opened, inputs, Budget(rounds, max_seconds=600.0), _told(observer))
         finally:
             close_all(list(opened.values()))
+    return _result(cpu_name(), found, missing)
+
+
+def _result(device: str, found: Mapping[str, Measurement], missing: Sequence[tuple[str, str]]) -> BenchResult:
     rows = tuple(_row(name, measured, found["sequential"]) for name, measured in found.items())
     samples_us = {name: measured.samples_us for name, measured in found.items()}
-    return BenchResult(cpu_name(), rows, samples_us, tuple(missing))
+    return BenchResult(device, rows, samples_us, tuple(missing))
+
+
+def _bench_on_gpu(
+    model: Model,
+    document: ScheduleDocument | None,
+    names: Sequence[str],
+    index: int,
+    rounds: int,
+    profile_db: Path | None,
+    observer: Observer | None,
+) -> BenchResult:
+    gpu = attach(index)
+    precision = "fp32" if document is None else str(document.runtime.get("precision", "fp32"))
+    device = gpu.key(precision)
+    inputs = random_inputs(model.graph.inputs)
+    with ProfileDatabase(profile_db or default_path()) as database:
+        backend = gpu.backend(model, precision, StoredPlans(database, device))
+        cost = CudaStageCost(backend, database, device)
+        missing = [(name, "runs on the CPU: use --device cpu") for name in names if name in OPENERS]
+        opened: dict[str, CudaModel] = {}
+        for name in names:
+            if name == "iosched" and document is None:
+                missing.append((name, _NO_SCHEDULE))
+            elif name == "iosched" and document is not None:
+                opened[name] = backend.compile(document.schedule)
+            elif name in SCHEDULES:
+                opened[name] = backend.compile(schedule_named(name, backend.graph, cost, observer))
+        for each in opened.values():
+            each.run(inputs)
+        runs = {name: _launched(each) for name, each in opened.items()}
+        found = interleave(runs, rounds, observer=_told(observer))
+    return _result(gpu.name, found, missing)
+
+
+def _launched(model: CudaModel) -> Callable[[], float]:
+    return lambda: model.executor.time_launches(1)[0]
 
 
 def _check_names(names: Sequence[str]) -> None:
@@ -116,23 +168,23 @@ def _open(
 ) -> Runnable:
     if name == "iosched":
         if document is None:
-            raise DeviceError("the model carries no schedule; make one with 'iosched optimize'")
+            raise DeviceError(_NO_SCHEDULE)
         return open_executor(model, document, threads=backend.lanes)
     if name in SCHEDULES:
-        return backend.compile(schedule_named(name, backend, cost, observer))
+        return backend.compile(schedule_named(name, backend.graph, cost, observer))
     return OPENERS[name](model, backend.lanes)
 
 
-def schedule_named(name: str, backend: CpuBackend, cost: StageCost, observer: Observer | None = None) -> Schedule:
-    """The baseline or the best schedule of strategy `name`, in units of the backend's graph."""
+def schedule_named(name: str, graph: ComputationGraph, cost: CostModel, observer: Observer | None = None) -> Schedule:
+    """The baseline or the best schedule of strategy `name`, in units of the graph that a backend schedules."""
     if name == "sequential":
-        return sequential(backend.graph)
+        return sequential(graph)
     if name == "greedy":
-        return greedy(backend.graph)
+        return greedy(graph)
     progress = None if observer is None else SearchProgress(observer)
     strategy = cast(SearchStrategy, name)
     found = search(
-        backend.graph,
+        graph,
         cost,
         strategy=strategy,
         pruning=Pruning(),

@@ -14,8 +14,10 @@ from scripted import fire
 
 from iosched.models.errors import DeviceError, ExecutionError
 from iosched.models.model import Model
+from iosched.profiler import bench as bench_module
 from iosched.profiler import optimize as optimize_module
 from iosched.profiler import run as run_module
+from iosched.profiler.bench import bench
 from iosched.profiler.cuda_cost import CudaStageCost
 from iosched.profiler.cuda_device import AttachedGpu, KnownPlans, StoredPlans
 from iosched.profiler.database import ProfileDatabase
@@ -47,7 +49,7 @@ class HostGpu(AttachedGpu):
 def attached(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """What backends were given to choose plans by."""
     HostGpu.given.clear()
-    for module in (optimize_module, run_module):
+    for module in (optimize_module, run_module, bench_module):
         monkeypatch.setattr(module, "attach", lambda index: HostGpu(index, "Host 1000", {"cudnn": "90"}, HostDriver()))
     return HostGpu.given
 
@@ -147,3 +149,18 @@ def test_operators_alike_have_one_key() -> None:
         cost = cost_of(fire(), database)
         assert cost.operator_key("f1") == cost.operator_key("g1")
         assert cost.operator_key("f1") != cost.operator_key("f3")
+
+
+def test_schedules_are_compared_on_the_gpu(tmp_path: Path, attached: list[object], by_size: None) -> None:
+    names = ("iosched", "greedy", "both", "onnxruntime")
+    result = bench(fire(), None, names=names, device="cuda", rounds=3, profile_db=tmp_path / "p.db")
+    assert [row.name for row in result.rows] == ["sequential", "greedy", "both"]
+    assert [name for name, _ in result.missing] == ["onnxruntime", "iosched"]
+    sequential, greedy, both = result.rows
+    assert (sequential.speedup, sequential.samples, result.device) == (1.0, 3, "Host 1000")
+    assert both.median_us <= greedy.median_us < sequential.median_us
+
+    document = optimize(fire(), OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db")).document
+    shipped = bench(fire(), document, names=["iosched"], device="cuda", rounds=3, profile_db=tmp_path / "p.db")
+    assert [row.name for row in shipped.rows] == ["sequential", "iosched"]
+    assert shipped.rows[1].median_us == both.median_us
