@@ -6,7 +6,7 @@ The light models without branches are left out: they show nothing that VGG-16 do
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -30,12 +30,12 @@ FP32, FP16 = Precision("fp32"), Precision("fp16")
 LARGE = {"nasnet_a", "vgg16"}
 
 
-@cache
+@lru_cache(maxsize=2)
 def zoo_model(name: str, batch: int = 1) -> Model:
     return load_model(zoo.build(name).SerializeToString(), name=name, batch_size=batch)
 
 
-@cache
+@lru_cache(maxsize=2)
 def zoo_network(name: str) -> Network:
     return Network(zoo_model(name), FP32)
 
