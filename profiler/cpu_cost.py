@@ -11,7 +11,7 @@ from pathlib import Path
 
 import iosched
 from iosched.models.graph import Operator
-from iosched.profiler.database import ProfileDatabase, device_key
+from iosched.profiler.database import MeasurementStore, device_key
 from iosched.profiler.statistics import UNRUNNABLE, Measurement, MeasureSettings, measure
 from iosched.profiler.yardstick import compile_yardstick, corrected, measure_reference
 from iosched.runtime.cpu.backend import CompiledStage, CpuBackend
@@ -22,7 +22,11 @@ from iosched.scheduler.signature import stage_signature
 
 STAGE_SETTINGS = MeasureSettings(warmup=2, min_samples=6, max_samples=24, relative_width=0.04, max_seconds=0.4)
 
-_YARDSTICK = "yardstick"
+YARDSTICK = "yardstick"
+"""Signature of the reference: every latency of the device is relative to it."""
+
+_AGAIN = "again:"
+_FREE = Measurement(0.0, 0.0, 0.0, ())
 
 
 @dataclass
@@ -39,7 +43,7 @@ class StageCost:
     """
 
     backend: CpuBackend
-    database: ProfileDatabase
+    database: MeasurementStore
     settings: MeasureSettings = STAGE_SETTINGS
     on_measured: Callable[[], None] = lambda: None
     measurements: int = 0
@@ -66,7 +70,21 @@ class StageCost:
         The first answer is not pooled with it: it was low by chance more often than not where the search chose it.
         `stage_latency_us` keeps answering the first, so that a later search asks the same questions.
         """
-        return self._measured(stage, self.backend.lanes, "again:").median_us
+        return self._measured(stage, self.backend.lanes, _AGAIN).median_us
+
+    def known(self, stage: Stage, lanes: int | None = None) -> Measurement | None:
+        """What was measured of the stage before, the later where it was twice; None where nothing was.
+
+        Measures nothing.
+
+
+        Args:
+            lanes: all by default.
+        """
+        if self._is_free(stage):
+            return _FREE
+        key = self._key(stage, lanes or self.lanes)
+        return self.database.get(_AGAIN + key, self.device) or self.database.get(key, self.device)
 
     def lower_bound_us(self, stage: Stage) -> float:
         """No bound: a merged convolution can beat anything that is known of its parts but their arithmetic."""
@@ -87,12 +105,19 @@ class StageCost:
         return self._labels[self.backend.graph.by_name[name]]
 
     def _measured(self, stage: Stage, lanes: int, turn: str = "") -> Measurement:
-        if not any(self.backend.coarse.nodes[name] for name in stage.operators):
-            return Measurement(0.0, 0.0, 0.0, ())
-        key = f"{turn}{lanes}:{stage_signature(self.backend.graph, stage, self._labels.__getitem__)}"
+        if self._is_free(stage):
+            return _FREE
+        key = turn + self._key(stage, lanes)
         if key not in self._known:
             self._known[key] = self._looked_up(key, stage, lanes)
         return self._known[key]
+
+    def _is_free(self, stage: Stage) -> bool:
+        """Whether the stage has no kernel at all."""
+        return not any(self.backend.coarse.nodes[name] for name in stage.operators)
+
+    def _key(self, stage: Stage, lanes: int) -> str:
+        return f"{lanes}:{stage_signature(self.backend.graph, stage, self._labels.__getitem__)}"
 
     def _looked_up(self, key: str, stage: Stage, lanes: int) -> Measurement:
         stored = self.database.get(key, self.device)
@@ -118,10 +143,10 @@ class StageCost:
     @cached_property
     def _yardstick_us(self) -> float:
         """The yardstick's latency when this device was first met: all that is known of it is relative to that."""
-        stored = self.database.get(_YARDSTICK, self.device)
+        stored = self.database.get(YARDSTICK, self.device)
         if stored is None:
             stored = measure_reference(self._yardstick.time)
-            self.database.put(_YARDSTICK, self.device, stored)
+            self.database.put(YARDSTICK, self.device, stored)
         return stored.median_us
 
     @cached_property

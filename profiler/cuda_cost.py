@@ -9,7 +9,7 @@ from functools import cached_property
 
 from iosched.models.errors import DeviceError, ExecutionError
 from iosched.models.graph import Operator
-from iosched.profiler.database import ProfileDatabase
+from iosched.profiler.database import MeasurementStore
 from iosched.profiler.statistics import UNRUNNABLE, Measurement, MeasureSettings, measure
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.scheduler.schedule import Stage, Strategy
@@ -32,7 +32,7 @@ class CudaStageCost:
     """
 
     backend: CudaBackend
-    database: ProfileDatabase
+    database: MeasurementStore
     device: str
     settings: MeasureSettings = SETTINGS
     on_measured: Callable[[], None] = lambda: None

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from iosched.models.errors import DeviceError, IoschedError, UsageError
 from iosched.profiler.statistics import UNRUNNABLE, Measurement, summarize
@@ -112,6 +112,18 @@ def device_key(kind: str, name: str, *, precision: str, threads: int, versions: 
     """
     fields = {"kind": kind, "name": name, "precision": precision, "threads": threads, "versions": dict(versions)}
     return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+class MeasurementStore(Protocol):
+    """What a cost model asks of a profile database."""
+
+    def get(self, signature: str, device: str) -> Measurement | None:
+        """The newest measurement of `signature` on `device`, or None."""
+        ...
+
+    def put(self, signature: str, device: str, measurement: Measurement) -> None:
+        """Keeps `measurement` in place of an earlier one."""
+        ...
 
 
 class ProfileDatabase:

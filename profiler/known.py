@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from iosched.profiler.cpu_cost import StageCost
 from iosched.scheduler.schedule import Stage, Strategy
-from iosched.scheduler.signature import stage_signature
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,11 +16,7 @@ class KnownStages:
 
     def latency_us(self, stage: Stage) -> float | None:
         """Median latency with all lanes, the later of two measurements where there are two; None where not known."""
-        if not any(self.cost.backend.coarse.nodes[name] for name in stage.operators):
-            return 0.0
-        key = self._key(stage, self.cost.lanes)
-        again = self.cost.database.get(f"again:{key}", self.cost.device)
-        found = again or self.cost.database.get(key, self.cost.device)
+        found = self.cost.known(stage)
         return None if found is None else found.median_us
 
     def operator_latency_us(self, name: str) -> float | None:
@@ -33,13 +28,8 @@ class KnownStages:
         alone_us = self.latency_us(_alone(name))
         if alone_us is None or not self.cost.backend.coarse.nodes[name]:
             return alone_us
-        one = self.cost.database.get(self._key(_alone(name), 1), self.cost.device)
+        one = self.cost.known(_alone(name), lanes=1)
         return None if one is None else min(one.median_us, alone_us * self.cost.lanes)
-
-    def _key(self, stage: Stage, lanes: int) -> str:
-        """As `StageCost` stores it."""
-        graph = self.cost.backend.graph
-        return f"{lanes}:{stage_signature(graph, stage, lambda operator: self.cost.operator_key(operator.name))}"
 
 
 def _alone(name: str) -> Stage:

@@ -22,11 +22,11 @@ from iosched.profiler.candidates import (
     expand,
     measure_in_turn,
 )
-from iosched.profiler.cpu_cost import StageCost, cpu_name
+from iosched.profiler.cpu_cost import YARDSTICK, StageCost, cpu_name
 from iosched.profiler.cuda_cost import CudaStageCost
 from iosched.profiler.cuda_device import StoredPlans, attach
 from iosched.profiler.cuda_job import CudaJob
-from iosched.profiler.database import ProfileDatabase, default_path
+from iosched.profiler.database import MeasurementStore, ProfileDatabase, default_path
 from iosched.profiler.optimization import (
     Interrupt,
     Observer,
@@ -39,7 +39,7 @@ from iosched.profiler.optimization import (
     baseline,
 )
 from iosched.profiler.plan import plan
-from iosched.profiler.refresh import RefreshedDatabase
+from iosched.profiler.refresh import Refreshed
 from iosched.profiler.statistics import Measurement
 from iosched.profiler.target import attached_index, planned_gpu
 from iosched.runtime.cpu.backend import CpuBackend
@@ -102,8 +102,8 @@ def optimize(
         raise UsageError("--precision is for GPUs; the CPU computes in the model's own types")
     started = time.monotonic()
     with _database(settings) as database, CpuBackend(model, lanes=settings.threads) as backend:
-        job = _Job(model, settings, backend, StageCost(backend, database), observer, interrupt, started)
-        return job.run()
+        cost = StageCost(backend, _store(database, settings))
+        return _Job(model, settings, backend, cost, observer, interrupt, started).run()
 
 
 def _optimize_on_gpu(
@@ -114,13 +114,16 @@ def _optimize_on_gpu(
     with _database(settings) as database:
         device = gpu.key(settings.precision)
         backend = gpu.backend(model, settings.precision, StoredPlans(database, device))
-        cost = CudaStageCost(backend, database, device)
+        cost = CudaStageCost(backend, _store(database, settings), device)
         return CudaJob(model, settings, gpu, backend, cost, observer, interrupt, started).run()
 
 
 def _database(settings: OptimizeSettings) -> ProfileDatabase:
-    path = settings.profile_db or default_path()
-    return ProfileDatabase(path) if settings.resume else RefreshedDatabase(path)
+    return ProfileDatabase(settings.profile_db or default_path())
+
+
+def _store(database: ProfileDatabase, settings: OptimizeSettings) -> MeasurementStore:
+    return database if settings.resume else Refreshed(database, kept=frozenset({YARDSTICK}))
 
 
 class _StoppedError(Exception):

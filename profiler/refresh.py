@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from iosched.profiler.database import ProfileDatabase
+from dataclasses import dataclass, field
+
+from iosched.profiler.database import MeasurementStore
 from iosched.profiler.statistics import Measurement
 
 
-class RefreshedDatabase(ProfileDatabase):
-    """A profile database that answers only with what was put through this object, and so has the rest replaced.
+@dataclass(frozen=True)
+class Refreshed:
+    """Measurements of which only those put through this object are known, so that the rest is replaced.
 
-    What is no measurement of a stage or a model (the yardstick, to which every stored latency is relative) is kept:
-    the keys of stages and models hold a colon.
+    Attributes:
+        store: where they are kept.
+        kept: signatures that are taken from there all the same.
     """
 
+    store: MeasurementStore
+    kept: frozenset[str]
+    _fresh: set[tuple[str, str]] = field(default_factory=set)
+
     def get(self, signature: str, device: str) -> Measurement | None:
-        """As in a database that knew no stage and no model when it was opened."""
-        if ":" in signature and (signature, device) not in self._fresh:
-            return None
-        return super().get(signature, device)
+        """As from a store that knew nothing else when this object was made."""
+        is_known = signature in self.kept or (signature, device) in self._fresh
+        return self.store.get(signature, device) if is_known else None
 
     def put(self, signature: str, device: str, measurement: Measurement) -> None:
         """Keeps `measurement` in place of an earlier one."""
-        super().put(signature, device, measurement)
+        self.store.put(signature, device, measurement)
         self._fresh.add((signature, device))
-
-    @property
-    def _fresh(self) -> set[tuple[str, str]]:
-        found: set[tuple[str, str]] = self.__dict__.setdefault("_put_here", set())
-        return found

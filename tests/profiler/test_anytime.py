@@ -20,10 +20,11 @@ from scripted import fire, script_models, script_stages
 from iosched.profiler import cpu_cost
 from iosched.profiler.annotation import annotated
 from iosched.profiler.candidates import Budget
+from iosched.profiler.cpu_cost import YARDSTICK
 from iosched.profiler.database import ProfileDatabase
 from iosched.profiler.interleave import interleave
 from iosched.profiler.optimize import OptimizeSettings, optimize
-from iosched.profiler.refresh import RefreshedDatabase
+from iosched.profiler.refresh import Refreshed
 from iosched.profiler.statistics import Measurement, summarize
 
 LATENCIES = {"iosched": 10.0, "sequential": 20.0, "greedy": 30.0, "reference": 40.0}
@@ -188,11 +189,11 @@ def test_the_yardstick_is_not_measured_anew(settings: OptimizeSettings) -> None:
     with ProfileDatabase(settings.profile_db) as database:
         for key in ("yardstick", stage):
             database.put(key, "device", summarize([1.0]))
-    with RefreshedDatabase(settings.profile_db) as database:
-        assert database.get(stage, "device") is None
-        assert database.get("yardstick", "device") == summarize([1.0])
-        database.put(stage, "device", summarize([2.0]))
-        assert database.get(stage, "device") == summarize([2.0])
+        refreshed = Refreshed(database, kept=frozenset({YARDSTICK}))
+        assert refreshed.get(stage, "device") is None
+        assert refreshed.get("yardstick", "device") == summarize([1.0])
+        refreshed.put(stage, "device", summarize([2.0]))
+        assert refreshed.get(stage, "device") == summarize([2.0])
     with ProfileDatabase(settings.profile_db) as database:
         assert database.get(stage, "device") == summarize([2.0])
 
@@ -224,7 +225,6 @@ from pathlib import Path
 from scripted import fire
 from iosched.profiler import cpu_cost
 from iosched.profiler.optimize import OptimizeSettings, optimize
-from iosched.profiler.refresh import RefreshedDatabase
 from iosched.profiler.statistics import summarize
 done = 0
 def told(run_batch, settings):
