@@ -77,7 +77,6 @@ class StageCost:
 
         Measures nothing.
 
-
         Args:
             lanes: all by default.
         """

@@ -1,0 +1,82 @@
+"""Whether a fixed convolution, timed beside a stage, tells how fast the machine was: variation with and without it.
+
+    python benchmarks/yardstick.py [--seconds 100] [-o F.json]
+
+Three stages of Inception V3 in turn for so long, each as ten runs between two looks at the yardstick. The coefficient of
+variation (standard deviation of the logarithm) of a stage's medians is given as they are, and corrected.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from testbed import option_parser, print_table, write_results, zoo_model
+
+from iosched.profiler.cpu_cost import cpu_name
+from iosched.profiler.yardstick import RUNS_BESIDE, compile_yardstick
+from iosched.runtime.cpu.backend import CpuBackend
+from iosched.scheduler.schedule import Stage, Strategy
+
+RUNS = 10
+STAGES = {
+    "one convolution": (("mixed_6a/branch3x3/conv1_3x3",),),
+    "two groups": (
+        ("mixed_6c/branch7x7/conv2_1x7", "mixed_6c/branch7x7/conv3_7x1"),
+        ("mixed_6c/branch7x7dbl/conv2_7x1", "mixed_6c/branch7x7dbl/conv3_1x7"),
+    ),
+    "pooling": (("mixed_6b/branch_pool/pool",),),
+}
+
+
+def main() -> None:
+    parser = option_parser(__doc__, networks="inception_v3", device="cpu")
+    parser.add_argument("--seconds", type=float, default=100.0)
+    options = parser.parse_args()
+    with CpuBackend(zoo_model(options.networks)) as backend:
+        found = observe(backend, options.seconds)
+    rows = [
+        (name, *(f"{variation(values):.3f}" for values in (plain, corrected)))
+        for name, plain, corrected in summary(found)
+    ]
+    print_table(("stage", "variation", "corrected by the yardstick"), rows)
+    words = ["--seconds", f"{options.seconds:g}"]
+    write_results(options, Path(__file__).stem, words, {"device": cpu_name(), "samples_us": found})
+
+
+def observe(backend: CpuBackend, seconds: float) -> dict[str, list[dict[str, list[float]]]]:
+    """For each stage, its runs and the yardstick's beside them, visit by visit."""
+    yardstick = compile_yardstick(backend)
+    stages = {name: backend.compile_stage(Stage(Strategy.CONCURRENT, groups)) for name, groups in STAGES.items()}
+    found: dict[str, list[dict[str, list[float]]]] = {name: [] for name in stages}
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for name, stage in stages.items():
+            assert stage is not None
+            before = yardstick.time(RUNS_BESIDE)
+            runs = stage.time(RUNS)
+            beside = [*before, *yardstick.time(RUNS_BESIDE)]
+            found[name].append({"stage": [round(us, 1) for us in runs], "yardstick": [round(us, 1) for us in beside]})
+    return found
+
+
+def summary(found: dict[str, list[dict[str, list[float]]]]) -> list[tuple[str, list[float], list[float]]]:
+    """For each stage its medians, as they are and over the yardstick's."""
+    return [
+        (
+            name,
+            [median(visit["stage"]) for visit in visits],
+            [median(visit["stage"]) / median(visit["yardstick"]) for visit in visits],
+        )
+        for name, visits in found.items()
+    ]
+
+
+def variation(values: list[float]) -> float:
+    return float(np.std(np.log(values)))
+
+
+if __name__ == "__main__":
+    main()
