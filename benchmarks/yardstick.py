@@ -2,8 +2,8 @@
 
     python benchmarks/yardstick.py [--seconds 100] [-o F.json]
 
-Three stages of Inception V3 in turn for so long, each as ten runs between two looks at the yardstick. The coefficient of
-variation (standard deviation of the logarithm) of a stage's medians is given as they are, and corrected.
+Three stages of Inception V3 in turn for so long, each as ten runs between two looks at the yardstick. The variation
+(standard deviation of the logarithm) of a stage's medians is given as they are, and corrected.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 Clocks, neighbours on a shared host and heat change the speed of a machine by a quarter and more within minutes. That is
 longer than a stage is measured and shorter than a search: stages measured at different times cannot be compared. What a
-fixed convolution takes just before and after a batch of runs tells how fast the machine was then. On two shared cores
-this cut the variation of one stage's median over 100 s from 13 % to 4 %.
+fixed convolution takes just before and after a batch of runs tells how fast the machine was then. Over a
+minute on two shared cores this cut the variation of a convolution's medians from 17 % to 6 %, of a pooling's, which
+waits for memory, from 22 % to 16 % only (benchmarks/yardstick.py).
 """
 
 from __future__ import annotations
