@@ -227,6 +227,7 @@ def as_object(model: str, result: OptimizeResult, output: str | None, schedule: 
             "gap": result.gap,
         },
         "kernels": {"before": result.kernels_before, "after": result.kernels_after},
+        "notes": list(result.notes),
     }
 
 
@@ -241,7 +242,7 @@ def _report(model: Model, result: OptimizeResult, outputs: _Outputs, *, to_stder
     lines = [f"Wrote {' and '.join(str(name) for name in files)}."] if files else []
     if outputs.model.path is not None:
         lines.append(f"Next:  iosched run {_shell_word(written)} --check")
-    for line in lines:
+    for line in [*result.notes, *lines]:
         note(line) if to_stderr else click.echo(line)
 
 

@@ -91,7 +91,7 @@ class OptimizeResult:
     """A schedule, what it is worth, and what finding it took. Latencies are medians in microseconds.
 
     `measured_us` and `reference_us` are None where nothing was measured, `greedy_us` also where the budget left no time
-    for it, and `gap` where nothing was searched.
+    for it, and `gap` where nothing was searched. `notes` are sentences on what else a user should know.
     """
 
     document: ScheduleDocument
@@ -117,6 +117,7 @@ class OptimizeResult:
     kernels_before: int
     kernels_after: int
     gap: float | None = None
+    notes: tuple[str, ...] = ()
 
 
 def baseline(graph: ComputationGraph, strategy: str) -> SearchResult:

@@ -26,7 +26,7 @@ JSON_KEYS = {
     "device": {"kind", "name"},
     "latency_us": {"predicted", "measured", "sequential", "greedy", "reference"},
     "search": {"seconds", "states", "transitions", "stages", "signatures", "measurements", "cache_hits", "gap"},
-    "kernels": {"before", "after"},
+    "kernels": {"before", "after"}, "notes": list,
 }  # fmt: skip
 
 
@@ -97,6 +97,13 @@ def test_the_table_says_what_a_person_wants_to_know(invoke, model: Path, asked) 
     ):  # fmt: skip
         assert text in result.stdout
     assert result.stderr == ""
+
+
+def test_what_else_should_be_known_is_said_below_the_table(invoke, model: Path, monkeypatch) -> None:
+    notes = ("The GPU was hot.",)
+    monkeypatch.setattr(profiler_optimize, "optimize", lambda m, *_: replace(result_for(m), notes=notes))
+    assert "\nThe GPU was hot.\nWrote " in invoke("optimize", model).stdout
+    assert json.loads(invoke("optimize", model, "--json").stdout)["notes"] == ["The GPU was hot."]
 
 
 @pytest.mark.parametrize(
