@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from iosched.models.errors import DeviceError, ExecutionError
 from iosched.models.graph import Operator
 from iosched.profiler.database import MeasurementStore
+from iosched.profiler.gpu_clock import ReadClock
 from iosched.profiler.statistics import UNRUNNABLE, Measurement, MeasureSettings, measure
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.scheduler.schedule import Stage, Strategy
@@ -29,6 +31,7 @@ class CudaStageCost:
         device: the GPU in the database, `AttachedGpu.key`.
         dropped: stages that failed to run, with the reason; they count as infinitely slow.
         on_measured: told after every stage that was really measured.
+        clock: looks at the GPU after every measurement.
     """
 
     backend: CudaBackend
@@ -36,6 +39,7 @@ class CudaStageCost:
     device: str
     settings: MeasureSettings = SETTINGS
     on_measured: Callable[[], None] = lambda: None
+    clock: ReadClock = lambda: None
     measurements: int = 0
     cache_hits: int = 0
     dropped: dict[str, str] = field(default_factory=dict)
@@ -50,6 +54,11 @@ class CudaStageCost:
     def signatures(self) -> int:
         """Distinct stages met so far."""
         return len(self._known)
+
+    @property
+    def throttled(self) -> Counter[str]:
+        """How many of the stages met so far were measured while something held the clock down, by what did."""
+        return Counter(reason for each in self._known.values() for reason in each.throttled_by)
 
     def stage_latency_us(self, stage: Stage) -> float:
         """Median latency of the stage; infinite where it cannot be run this way."""
@@ -81,7 +90,7 @@ class CudaStageCost:
         if stored is not None:
             self.cache_hits += 1
             return stored
-        found = self._measured(stage)
+        found = self._clocked(self._measured(stage))
         self.database.put(key, self.device, found)
         self.measurements += 1
         self.on_measured()
@@ -103,6 +112,12 @@ class CudaStageCost:
                 raise
             self.dropped["+".join(stage.operators)] = str(error)
             return UNRUNNABLE
+
+    def _clocked(self, found: Measurement) -> Measurement:
+        clock = self.clock() if found.samples_us else None
+        if clock is None:
+            return found
+        return replace(found, clock_mhz=clock.sm_mhz, throttled_by=clock.throttled_by)
 
     @cached_property
     def _labels(self) -> _Labels:

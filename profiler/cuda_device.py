@@ -9,6 +9,7 @@ import iosched
 from iosched.models.errors import DeviceError
 from iosched.models.model import Model
 from iosched.profiler.database import ProfileDatabase, device_key
+from iosched.profiler.gpu_clock import ReadClock, nvml_clock
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.cudnn_runner import PlanChoice, PlanMemory
 from iosched.runtime.cuda.device import load_cudnn
@@ -59,12 +60,14 @@ class AttachedGpu:
     Attributes:
         name: as the driver calls it ("NVIDIA H100 80GB HBM3").
         versions: of the driver and of the libraries that change latencies.
+        clock: looks at how fast it may run now.
     """
 
     index: int
     name: str
     versions: Mapping[str, str]
     driver: Driver
+    clock: ReadClock = lambda: None
 
     def backend(self, model: Model, precision: str, memory: PlanMemory | None = None) -> CudaBackend:
         """The backend of `model` on this GPU.
@@ -110,4 +113,5 @@ def attach(index: int = 0) -> AttachedGpu:
         "cudnn": str(cudnn.backend_version()),
         "cupy": cupy.__version__,
     }
-    return AttachedGpu(index, name, versions, driver)
+    clock = nvml_clock(cupy.cuda.runtime.deviceGetPCIBusId(index))
+    return AttachedGpu(index, name, versions, driver, clock)

@@ -92,6 +92,7 @@ class CudaJob:
             kernels_before=models["sequential"].kernel_count,
             kernels_after=models[shipped].kernel_count,
             gap=found.gap if found.states else None,
+            notes=_notes(self.cost),
         )
 
     def _search(self) -> SearchResult:
@@ -154,6 +155,14 @@ class CudaJob:
                 "cudnn_plans": {**dict(sorted(self.backend.chosen_plans.items()))},
             },
         )
+
+
+def _notes(cost: CudaStageCost) -> tuple[str, ...]:
+    """What held the GPU's clock down, most often first."""
+    return tuple(
+        f"Of {cost.signatures} stages {count} were measured while the GPU ran slower than it could ({reason})."
+        for reason, count in cost.throttled.most_common()
+    )
 
 
 def _once(model: CudaModel) -> Callable[[], float]:

@@ -14,7 +14,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -54,13 +54,18 @@ MIGRATIONS: tuple[str, ...] = (
         PRIMARY KEY (device, key)
     ) STRICT, WITHOUT ROWID
     """,
+    # How fast a GPU was allowed to run: NULL where nobody looked.
+    "ALTER TABLE measurement ADD COLUMN clock_mhz INTEGER",
+    "ALTER TABLE measurement ADD COLUMN throttled_by TEXT",
 )
 
 _WAY_OUT = (
     f"Name another file with --profile-db or {ENVIRONMENT_VARIABLE}, or keep nothing with --profile-db {IN_MEMORY}"
 )
 _CHOICE_COLUMNS = 3
-_COLUMNS = "device, signature, median, low, high, samples, unit, measured_at"
+_MOST_MHZ = 1_000_000
+_COLUMNS = "device, signature, median, low, high, samples, unit, measured_at, clock_mhz, throttled_by"
+_PLACES = ", ".join("?" * len(_COLUMNS.split(",")))
 
 
 @dataclass(frozen=True)
@@ -173,7 +178,8 @@ class ProfileDatabase:
         """
         with _explained(self.path):
             row = self._connection.execute(
-                "SELECT median, low, high, samples FROM measurement WHERE device = ? AND signature = ?",
+                "SELECT median, low, high, samples, clock_mhz, throttled_by FROM measurement"
+                " WHERE device = ? AND signature = ?",
                 (device, signature),
             ).fetchone()
         return None if row is None else _measurement(*row)
@@ -187,7 +193,7 @@ class ProfileDatabase:
         """
         with _explained(self.path):
             self._connection.execute(
-                f"INSERT OR REPLACE INTO measurement ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                f"INSERT OR REPLACE INTO measurement ({_COLUMNS}) VALUES ({_PLACES})",
                 _row(signature, device, measurement, self._clock()),
             )
 
@@ -253,11 +259,13 @@ class ProfileDatabase:
             ):
                 yield json.dumps({"device": device, "choice": key, "value": value}, ensure_ascii=False)
             rows = self._connection.execute(f"SELECT {_COLUMNS} FROM measurement ORDER BY device, signature")
-            for device, signature, median, low, high, samples, unit, measured_at in rows:
+            for device, signature, median, low, high, samples, unit, measured_at, clock_mhz, throttled_by in rows:
                 fields = {
                     "device": device, "signature": signature, "median": median, "low": low, "high": high,
                     "samples": list(_unpack(samples)), "unit": unit, "measured_at": measured_at,
                 }  # fmt: skip
+                if clock_mhz is not None:
+                    fields |= {"clock_mhz": clock_mhz, "throttled_by": throttled_by}
                 yield json.dumps(fields, ensure_ascii=False, allow_nan=False)
 
     def import_lines(self, lines: Iterable[str]) -> int:
@@ -277,10 +285,11 @@ class ProfileDatabase:
                 [row for row in parsed if len(row) == _CHOICE_COLUMNS],
             )
             self._connection.executemany(
-                f"INSERT INTO measurement ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+                f"INSERT INTO measurement ({_COLUMNS}) VALUES ({_PLACES})"
                 " ON CONFLICT (device, signature) DO UPDATE SET median = excluded.median, low = excluded.low,"
                 " high = excluded.high, samples = excluded.samples, unit = excluded.unit,"
-                " measured_at = excluded.measured_at WHERE excluded.measured_at > measured_at",
+                " measured_at = excluded.measured_at, clock_mhz = excluded.clock_mhz,"
+                " throttled_by = excluded.throttled_by WHERE excluded.measured_at > measured_at",
                 rows,
             )
             return self._connection.total_changes - before
@@ -373,17 +382,41 @@ def _row(signature: str, device: str, measurement: Measurement, when: datetime) 
     latencies = (measurement.median_us, measurement.low_us, measurement.high_us)
     known = latencies if all(map(math.isfinite, latencies)) else (None, None, None)
     stamp = when.astimezone(UTC).isoformat(timespec="microseconds")
-    return (device, signature, *known, array("d", measurement.samples_us).tobytes(), UNIT, stamp)
+    samples = array("d", measurement.samples_us).tobytes()
+    throttled_by = None if measurement.clock_mhz is None else ", ".join(measurement.throttled_by)
+    return (device, signature, *known, samples, UNIT, stamp, measurement.clock_mhz, throttled_by)
 
 
-def _measurement(median: float | None, low: float | None, high: float | None, samples: bytes) -> Measurement:
+def _measurement(
+    median: float | None,
+    low: float | None,
+    high: float | None,
+    samples: bytes,
+    clock_mhz: int | None,
+    throttled_by: str | None,
+) -> Measurement:
     if median is None or low is None or high is None:
         return UNRUNNABLE
-    return Measurement(median, low, high, _unpack(samples))
+    return Measurement(median, low, high, _unpack(samples), clock_mhz, _reasons(throttled_by))
+
+
+def _reasons(text: str | None) -> tuple[str, ...]:
+    return tuple(text.split(", ")) if text else ()
 
 
 def _unpack(samples: bytes) -> tuple[float, ...]:
     return tuple(array("d", samples))
+
+
+def _clock(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What is told of the clock, as fields of a `Measurement`."""
+    if fields.get("clock_mhz") is None:
+        return {}
+    clock_mhz, reasons = int(fields["clock_mhz"]), fields["throttled_by"]
+    if not 0 <= clock_mhz < _MOST_MHZ or not isinstance(reasons, str):
+        raise ValueError("the clock is none")
+    reasons.encode()
+    return {"clock_mhz": clock_mhz, "throttled_by": _reasons(reasons)}
 
 
 def _parsed_choice(fields: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -409,7 +442,7 @@ def _parsed(number: int, line: str) -> tuple[Any, ...]:
         samples = [float(sample) for sample in fields["samples"]]
         found = UNRUNNABLE if fields["median"] is None and not samples else summarize(samples)
         when = datetime.fromisoformat(fields["measured_at"])
-        return _row(fields["signature"], fields["device"], found, when)
+        return _row(fields["signature"], fields["device"], replace(found, **_clock(fields)), when)
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise UsageError(
             f"line {number} is no measurement of an iosched profile ({type(error).__name__}: {error}); nothing was"

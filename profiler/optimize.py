@@ -114,7 +114,7 @@ def _optimize_on_gpu(
     with _database(settings) as database:
         device = gpu.key(settings.precision)
         backend = gpu.backend(model, settings.precision, StoredPlans(database, device))
-        cost = CudaStageCost(backend, _store(database, settings), device)
+        cost = CudaStageCost(backend, _store(database, settings), device, clock=gpu.clock)
         return CudaJob(model, settings, gpu, backend, cost, observer, interrupt, started).run()
 
 

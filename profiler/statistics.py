@@ -24,12 +24,16 @@ class Measurement:
         low_us: lower end of the median's confidence interval.
         high_us: upper end of it.
         samples_us: every sample in the order in which it was taken.
+        clock_mhz: of the device, read right after the last sample; None where nobody looked.
+        throttled_by: what held that clock down.
     """
 
     median_us: float
     low_us: float
     high_us: float
     samples_us: tuple[float, ...]
+    clock_mhz: int | None = None
+    throttled_by: tuple[str, ...] = ()
 
     @property
     def min_us(self) -> float:

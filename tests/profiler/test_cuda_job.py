@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import ClassVar
 
@@ -21,6 +22,7 @@ from iosched.profiler.bench import bench
 from iosched.profiler.cuda_cost import CudaStageCost
 from iosched.profiler.cuda_device import AttachedGpu, KnownPlans, StoredPlans
 from iosched.profiler.database import ProfileDatabase
+from iosched.profiler.gpu_clock import GpuClock
 from iosched.profiler.optimization import OptimizeSettings
 from iosched.profiler.optimize import optimize
 from iosched.runtime.cuda.backend import CudaBackend
@@ -89,6 +91,20 @@ def test_a_schedule_is_found_written_and_run(
     stored, known = attached
     assert isinstance(stored, StoredPlans)
     assert known == KnownPlans({"Conv": "7 knob=1"})
+
+
+def test_a_hot_gpu_is_told(tmp_path: Path, by_size: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    hot = GpuClock(sm_mhz=900, memory_mhz=2619, temperature_c=88, power_w=700.0, throttled_by=("thermal slowdown",))
+    gpu = HostGpu(0, "Host 1000", {}, HostDriver(), clock=lambda: hot)
+    monkeypatch.setattr(optimize_module, "attach", lambda index: gpu)
+    settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db")
+    first, second = optimize(fire(), settings), optimize(fire(), settings)
+    (note,) = first.notes
+    assert "were measured while the GPU ran slower than it could (thermal slowdown)" in note
+    assert second.notes == first.notes
+    with ProfileDatabase(tmp_path / "p.db") as database:
+        lines = [json.loads(line) for line in database.export_lines()]
+    assert {line["clock_mhz"] for line in lines if line.get("samples")} == {900}
 
 
 def test_the_second_time_nothing_is_measured(tmp_path: Path, attached: list[object], by_size: None) -> None:

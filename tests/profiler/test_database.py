@@ -8,9 +8,11 @@ import multiprocessing
 import os
 import signal
 import sqlite3
+import struct
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -53,6 +55,33 @@ def test_what_cannot_run_is_remembered_as_such() -> None:
         profile.clear()
         profile.import_lines([line])
         assert profile.get("s", CPU) == Measurement(math.inf, math.inf, math.inf, ())
+
+
+@pytest.mark.parametrize("throttled_by", [(), ("power cap",), ("power cap", "thermal slowdown")])
+def test_the_clock_is_kept_and_moves_with_the_measurement(throttled_by: tuple[str, ...]) -> None:
+    found = replace(FOUND, clock_mhz=1410, throttled_by=throttled_by)
+    with ProfileDatabase(None) as profile, ProfileDatabase(None) as other:
+        profile.put("s", GPU, found)
+        assert profile.get("s", GPU) == found
+        other.put("s", GPU, FOUND)
+        other.clear()
+        other.import_lines(profile.export_lines())
+        assert other.get("s", GPU) == found
+        profile.put("s", GPU, FOUND)
+        assert profile.get("s", GPU) == FOUND
+
+
+@pytest.mark.parametrize(
+    "clock",
+    [{"clock_mhz": -1, "throttled_by": ""}, {"clock_mhz": 10**30, "throttled_by": ""}, {"clock_mhz": "fast"},
+     {"clock_mhz": 1}, {"clock_mhz": 1, "throttled_by": ["power cap"]}, {"clock_mhz": 1, "throttled_by": "\ud800"}],
+)  # fmt: skip
+def test_a_clock_that_is_none_is_refused(clock: dict[str, object]) -> None:
+    with ProfileDatabase(None) as profile:
+        profile.put("s", GPU, FOUND)
+        (line,) = profile.export_lines()
+        with pytest.raises(UsageError, match="line 1 is no measurement"):
+            profile.import_lines([json.dumps({**json.loads(line), **clock})])
 
 
 def test_the_device_key_is_canonical_and_tells_every_part_apart() -> None:
@@ -189,6 +218,19 @@ def test_a_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"p\.sqlite is a database of another program"):
         ProfileDatabase(path)
     assert path.read_bytes() == before
+
+
+def test_rows_from_before_clocks_were_read_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "old.sqlite"
+    monkeypatch.setattr(database, "MIGRATIONS", MIGRATIONS[:2])
+    ProfileDatabase(path).close()
+    columns = "device, signature, median, low, high, samples, unit, measured_at"
+    with sqlite3.connect(path) as raw:
+        row = (GPU, "s", 1.0, 1.0, 1.0, struct.pack("d", 1.0), "us", NOON.isoformat())
+        raw.execute(f"INSERT INTO measurement ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+    monkeypatch.undo()
+    with ProfileDatabase(path) as profile:
+        assert profile.get("s", GPU) == summarize([1.0])
 
 
 def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
