@@ -13,6 +13,7 @@ from iosched.models.model import Model
 from iosched.runtime.cuda.driver import Driver
 from iosched.runtime.cuda.executor import CudaExecutor, PlanChooser
 from iosched.runtime.cuda.kernel import Precision
+from iosched.runtime.cuda.lanes import Lanes
 from iosched.runtime.cuda.lower import Lowering, LoweringSettings, Network, is_supported, lower, lower_stage
 from iosched.scheduler.schedule import Schedule, Stage
 
@@ -42,7 +43,8 @@ class CudaModel:
         return self.executor.time(self._given(inputs), repeats)
 
     def close(self) -> None:
-        """Nothing: memory goes with the backend."""
+        """Gives the memory on the GPU back."""
+        self.executor.close()
 
     def _given(self, inputs: Arrays) -> dict[str, np.ndarray]:
         return {view.buffer: inputs[view.buffer.removesuffix(_CALLERS)] for view in self.executor.inputs}
@@ -56,8 +58,13 @@ class CudaBackend:
         graph: what to schedule: the model's own operators.
     """
 
-    def __init__(self, model: Model, driver: Driver, choose: PlanChooser, precision: Precision) -> None:
+    def __init__(
+        self, model: Model, driver: Driver, choose: PlanChooser, precision: Precision, lanes: Lanes | None = None
+    ) -> None:
         """Lowers the operators of `model`.
+
+        Args:
+            lanes: the GPU's streams, where others run on it too.
 
         Raises:
             ValueError: the model is not one that `is_supported`.
@@ -65,6 +72,7 @@ class CudaBackend:
         self.precision = precision
         self.driver = driver
         self._choose = choose
+        self._lanes = lanes or Lanes(driver)
         self._network = Network(model, precision)
 
     @property
@@ -94,7 +102,7 @@ class CudaBackend:
             ExecutionError: a kernel fails.
         """
         lowering = self.lower(schedule, barriers=barriers)
-        return CudaModel(CudaExecutor(lowering, self.driver, self._choose), lowering)
+        return CudaModel(CudaExecutor(lowering, self.driver, self._choose, self._lanes), lowering)
 
     def compile_stage(self, stage: Stage) -> CudaExecutor | None:
         """One stage alone, on random numbers; None where it is to be merged and cannot be.
@@ -106,7 +114,7 @@ class CudaBackend:
         lowering = lower_stage(self._network, stage)
         if lowering is None:
             return None
-        executor = CudaExecutor(lowering, self.driver, self._choose)
+        executor = CudaExecutor(lowering, self.driver, self._choose, self._lanes)
         executor.upload({view.buffer: _random(view.shape or (), view.dtype) for view in executor.inputs})
         return executor
 

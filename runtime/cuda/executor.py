@@ -6,13 +6,16 @@ The whole network is one captured graph, unless operators run in onnxruntime: th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
+from iosched.models.errors import DeviceError, ExecutionError
 from iosched.runtime.cuda.driver import Driver, Memory
 from iosched.runtime.cuda.kernel import CudnnKernel, Kernel, Pointer, SessionKernel, SourceKernel
+from iosched.runtime.cuda.lanes import Lanes
 from iosched.runtime.cuda.lower import Lowering
 from iosched.runtime.order import happens_before
 from iosched.runtime.plan import Space, Task, View
@@ -62,8 +65,11 @@ class _Segment:
 class CudaExecutor:
     """One lowering in the memory of one GPU, captured and ready to run."""
 
-    def __init__(self, lowering: Lowering, driver: Driver, choose: PlanChooser) -> None:
+    def __init__(self, lowering: Lowering, driver: Driver, choose: PlanChooser, lanes: Lanes | None = None) -> None:
         """Allocates, uploads weights, loads kernels, runs once eagerly, and captures.
+
+        Args:
+            lanes: streams to run on, which may be others' too; its own by default.
 
         Raises:
             DeviceError: the device has not enough memory.
@@ -72,14 +78,17 @@ class CudaExecutor:
         self._plan, self._kernels, self._driver = lowering.plan, lowering.kernels, driver
         self._memory: list[Memory] = []
         self._many: dict[int, Any] = {}
-        self._streams = [driver.new_stream() for _ in self._plan.lanes]
-        self._origin = self._streams[0] if self._streams else driver.new_stream()
+        self._lanes = lanes or Lanes(driver)
+        self._streams = self._lanes.streams(len(self._plan.lanes))
+        self._origin = self._lanes.origin
         self._base = self._allocate(lowering)
         workspaces = [0] * len(self._plan.lanes)
         self._launches = self._prepared(choose, workspaces)
         self._segments = _segments(lowering)
         self._warm_up()
-        self._graphs = [None if each.is_session else self._captured(each.tasks, 1) for each in self._segments]
+        self._graphs: list[Any] = [
+            None if each.is_session else self._captured(each.tasks, 1) for each in self._segments
+        ]
 
     @property
     def inputs(self) -> tuple[View, ...]:
@@ -152,6 +161,12 @@ class CudaExecutor:
             else:
                 self._driver.launch_graph(graph, self._origin)
 
+    def close(self) -> None:
+        """Gives the memory and the graphs back, once nothing runs any more; what was given is not to be used again."""
+        self._driver.synchronize(self._origin)
+        self._graphs, self._many, self._launches, self._base = [], {}, {}, {}
+        self._memory.clear()
+
     def poison(self) -> None:
         """Fills arena and outputs with bytes that are no number, so that what a run does not write is seen."""
         if self._plan.arena_nbytes:
@@ -188,6 +203,10 @@ class CudaExecutor:
         self._memory.append(self._driver.allocate(nbytes))
         return self._memory[-1].ptr
 
+    def _workspace(self, lane: int, nbytes: int) -> int:
+        self._memory.append(self._lanes.workspace(lane, nbytes))
+        return self._memory[-1].ptr
+
     def _address(self, view: View) -> int:
         return self._base[view.buffer] + view.offset
 
@@ -200,7 +219,7 @@ class CudaExecutor:
                 if isinstance(kernel, CudnnKernel):
                     plans[lane, step] = choose(kernel, task.reads, task.writes)
                     workspaces[lane] = max(workspaces[lane], plans[lane, step].workspace_nbytes)
-        addresses = [self._reserve(nbytes) if nbytes else 0 for nbytes in workspaces]
+        addresses = [self._workspace(lane, nbytes) if nbytes else 0 for lane, nbytes in enumerate(workspaces)]
         found: dict[tuple[int, int], Launch] = {}
         for lane, tasks in enumerate(self._plan.lanes):
             for step, task in enumerate(tasks):
@@ -216,11 +235,11 @@ class CudaExecutor:
         return lambda stream: plan.execute(addresses, workspace, stream)
 
     def _source_launch(self, kernel: SourceKernel, task: Task) -> Launch:
-        call = kernel.call(task.reads, task.writes)
-        function = self._driver.load(call)
+        call, driver = kernel.call(task.reads, task.writes), self._driver
+        function = driver.load(call)
         views = (*task.reads, *task.writes)
         arguments = [self._address(views[each.index]) if isinstance(each, Pointer) else each for each in call.arguments]
-        return lambda stream: self._driver.launch(function, call, arguments, stream)
+        return lambda stream: driver.launch(function, call, arguments, stream)
 
     def _warm_up(self) -> None:
         """Every launch once on its own stream, one after another: what comes lazily cannot come in a capture.
@@ -238,9 +257,15 @@ class CudaExecutor:
     def _captured(self, tasks: Sequence[tuple[int, int]], copies: int) -> Any:
         """A graph of `copies` runs of `tasks`, one after another."""
         self._driver.begin_capture(self._origin)
-        for _ in range(copies):
-            self._fork_and_join(tasks)
-        return self._driver.end_capture(self._origin)
+        try:
+            for _ in range(copies):
+                self._fork_and_join(tasks)
+            return self._driver.end_capture(self._origin)
+        except BaseException:  # the next one to use the streams must not find them in a capture
+            with suppress(DeviceError, ExecutionError):
+                self._driver.end_capture(self._origin)
+            self._lanes.discard()
+            raise
 
     def _fork_and_join(self, tasks: Sequence[tuple[int, int]]) -> None:
         driver = self._driver

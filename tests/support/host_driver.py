@@ -11,6 +11,7 @@ from typing import Any
 import host_cuda
 import numpy as np
 
+from iosched.models.errors import ExecutionError
 from iosched.runtime.cuda.kernel import CudaCall, CudnnKernel, Pointer
 from iosched.runtime.plan import View
 
@@ -117,12 +118,14 @@ class HostDriver:
 
     def end_capture(self, stream: Stream) -> Graph:
         operations = stream.capture
-        assert operations is not None
+        if operations is None:
+            raise ExecutionError("the stream is in no capture")
         joined = _closure(stream.last)
-        assert all(id(each) in joined for each in operations), "a stream was not joined before the capture ended"
         for each in operations:
             each.stream.capture, each.stream.last = None, None
         stream.capture, stream.last = None, None
+        if not all(id(each) in joined for each in operations):
+            raise ExecutionError("a stream was not joined before the capture ended")
         return Graph(operations)
 
     def launch_graph(self, graph: Graph, stream: Stream) -> None:
