@@ -19,6 +19,7 @@ from iosched.scheduler.schedule import Schedule, Stage
 
 Arrays = Mapping[str, np.ndarray]
 _CALLERS = "@caller"
+_RANDOM_BLOCK = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,5 +133,6 @@ class CudaBackend:
 def _random(shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """Ordinary floats, or zeros, which every index may be; zeros as floats would run faster than real data."""
     if np.dtype(dtype).kind == "f":
-        return np.random.default_rng(0).standard_normal(shape, np.float32).astype(dtype)
+        block = np.random.default_rng(0).standard_normal(_RANDOM_BLOCK, np.float32).astype(dtype)
+        return np.resize(block, shape)  # again and again: drawing all of a large batch would take longer than timing it
     return np.zeros(shape, dtype)

@@ -110,6 +110,41 @@ class Network:
             operator.name: lower_operator(self.builder, operator, self._nodes) for operator in model.graph.operators
         }
 
+    @cached_property
+    def callers_inputs(self) -> Mapping[str, str]:
+        """Graph inputs whose form for the caller is not the device's, with the names of the caller's."""
+        return {spec.name: f"{spec.name}@caller" for spec in self.model.graph.inputs if self._differs(spec)}
+
+    @cached_property
+    def callers_outputs(self) -> Mapping[str, str]:
+        """Graph outputs whose form for the caller is not the device's, with the names of the caller's."""
+        graph = self.model.graph
+        return {
+            name: f"{name}@caller"
+            for name in graph.outputs
+            if self._differs(graph.tensor[name]) or name not in graph.producer
+        }
+
+    @cached_property
+    def fixed(self) -> frozenset[str]:
+        """Tensors that must have a buffer of their own: what the caller sees as it is."""
+        graph = self.model.graph
+        outputs = (name for name in graph.outputs if name not in self.callers_outputs)
+        return frozenset((*(spec.name for spec in graph.inputs), *outputs))
+
+    @cached_property
+    def placement(self) -> Placement:
+        """Where tensors lie while nothing is merged and calls come in the order of the graph."""
+        calls = [call for operator in self.model.graph.operators for call in self.calls[operator.name]]
+        return place_calls(calls, self.builder.tensors, self.fixed, self.builder.weights)
+
+    def _differs(self, spec: TensorSpec) -> bool:
+        """Whether the caller's row-major array of the model's type is not what lies on the device."""
+        stored = self.builder.tensors[spec.name]
+        shape = stored.shape or ()
+        item = np.dtype(stored.dtype).itemsize
+        return stored.dtype != spec.dtype or not is_row_major(shape, strides_of(shape, item), item)
+
     def layout_of(self, name: str) -> tuple[object, ...]:
         """The kernels of an operator, with types, shapes and strides of their tensors where nothing is merged."""
         return tuple(
@@ -118,14 +153,8 @@ class Network:
         )
 
     def _form(self, tensor: str) -> tuple[object, ...]:
-        view = self._placement.views[tensor]
+        view = self.placement.views[tensor]
         return view.dtype, view.shape, view.strides
-
-    @cached_property
-    def _placement(self) -> Placement:
-        calls = [call for operator in self.model.graph.operators for call in self.calls[operator.name]]
-        fixed = [spec.name for spec in self.model.graph.inputs]
-        return place_calls(calls, self.builder.tensors, fixed, self.builder.weights)
 
     def merged_calls(self, names: tuple[str, ...]) -> list[KernelCall] | None:
         """The calls of convolutions merged into one; None where they cannot be merged."""
@@ -142,7 +171,7 @@ def lower(network: Network, schedule: Schedule, settings: LoweringSettings = DEF
     """
     stages = tuple(schedule.stages)
     sequence = [pair for number, stage in enumerate(stages) for pair in _stage_calls(network, stage, number)]
-    return _Draft(network, settings, sequence, len(stages), whole=True).lower()
+    return _Draft(network, settings, sequence, len(stages), _placed_anew(network, sequence), whole=True).lower()
 
 
 def lower_stage(network: Network, stage: Stage, settings: LoweringSettings = DEFAULT_SETTINGS) -> Lowering | None:
@@ -164,7 +193,13 @@ def lower_stage(network: Network, stage: Stage, settings: LoweringSettings = DEF
             sequence += own if operator.name == names[0] else []
         else:
             sequence += [pair for pair in own if pair[1].operator == operator.name]
-    return _Draft(network, settings, sequence, 1, whole=False).lower()
+    placement = _placed_anew(network, sequence) if merging else network.placement
+    return _Draft(network, settings, sequence, 1, placement, whole=False).lower()
+
+
+def _placed_anew(network: Network, sequence: Sequence[tuple[KernelCall, _Where | None]]) -> Placement:
+    calls = [call for call, _ in sequence]
+    return place_calls(calls, network.builder.tensors, network.fixed, network.builder.weights)
 
 
 def _stage_calls(network: Network, stage: Stage, number: int) -> Iterable[tuple[KernelCall, _Where]]:
@@ -197,16 +232,13 @@ class _Draft:
     settings: LoweringSettings
     sequence: Sequence[tuple[KernelCall, _Where | None]]  # all calls of the model; those of this plan with their place
     n_stages: int
+    placement: Placement  # of `sequence`
     whole: bool
 
     def __post_init__(self) -> None:
         self.graph = self.network.model.graph
         self.builder = self.network.builder
-        self.callers_inputs, self.callers_outputs = self._converted()
-        fixed = {spec.name for spec in self.graph.inputs}
-        fixed |= {name for name in self.graph.outputs if name not in self.callers_outputs}
-        calls = [call for call, _ in self.sequence]
-        self.placement = place_calls(calls, self.builder.tensors, fixed, self.builder.weights)
+        self.callers_inputs, self.callers_outputs = self.network.callers_inputs, self.network.callers_outputs
 
     def lower(self) -> Lowering:
         """The plan, with everything in its place."""
@@ -229,23 +261,6 @@ class _Draft:
             {name: array for name, array in self.builder.weights.items() if name in used},
             {each.name: each.kernel.operators for each in placed if isinstance(each.kernel, SessionKernel)},
         )
-
-    def _converted(self) -> tuple[dict[str, str], dict[str, str]]:
-        """Graph inputs and outputs whose form for the caller is not the device's, with the names of the caller's."""
-        inputs = {spec.name: f"{spec.name}@caller" for spec in self.graph.inputs if self._differs(spec)}
-        outputs = {
-            name: f"{name}@caller"
-            for name in self.graph.outputs
-            if self._differs(self.graph.tensor[name]) or name not in self.graph.producer
-        }
-        return inputs, outputs
-
-    def _differs(self, spec: TensorSpec) -> bool:
-        """Whether the caller's row-major array of the model's type is not what lies on the device."""
-        stored = self.builder.tensors[spec.name]
-        shape = stored.shape or ()
-        item = np.dtype(stored.dtype).itemsize
-        return stored.dtype != spec.dtype or not is_row_major(shape, strides_of(shape, item), item)
 
     def _placed(self) -> list[_Placed]:
         lanes, placement = self._lanes(), self.placement

@@ -114,9 +114,8 @@ def place_calls(
 
 def _aligned(calls: Sequence[KernelCall]) -> frozenset[str]:
     """What cuDNN is given the address of."""
-    return frozenset(
-        name for call in calls if isinstance(call.kernel, CudnnKernel) for name in (*call.reads, *call.writes)
-    )
+    cudnn = {kernel for kernel in {call.kernel for call in calls} if isinstance(kernel, CudnnKernel)}
+    return frozenset(name for call in calls if call.kernel in cudnn for name in (*call.reads, *call.writes))
 
 
 def _rows(shape: Sequence[int], axis: int) -> int:
