@@ -20,9 +20,10 @@ from iosched.runtime.plan import View
 class Operation:
     """Something a stream does once all of `after` is done."""
 
-    stream: Stream
-    run: Callable[[], None]
+    stream: Any
+    run: Callable[[], object]
     after: list[Operation]
+    done: bool = False
 
 
 @dataclass(eq=False)
@@ -130,7 +131,7 @@ class HostDriver:
 
     def launch_graph(self, graph: Graph, stream: Stream) -> None:
         self.graph_launches += 1
-        self._add(stream, lambda: _run_all(graph.operations, self.draw))
+        self._add(stream, lambda: run_all(graph.operations, self.draw))
 
     def _add(self, stream: Stream, run: Callable[[], Any], after: Sequence[Operation] = ()) -> Operation:
         operation = Operation(stream, run, [*([stream.last] if stream.last else []), *after])
@@ -140,7 +141,7 @@ class HostDriver:
 
     def _run_pending(self) -> None:
         pending, self.pending = self.pending, []
-        _run_all(pending, self.draw)
+        run_all(pending, self.draw)
 
 
 def _write(address: int, data: bytes) -> None:
@@ -158,18 +159,24 @@ def _closure(last: Operation | None) -> set[int]:
     return found
 
 
-def _run_all(operations: Sequence[Operation], draw: random.Random) -> None:
+def run_all(operations: Sequence[Operation], draw: random.Random) -> None:
     """All of them, each after what it must come after, otherwise in any order."""
-    inside = {id(each) for each in operations}
-    done: set[int] = set()
-    waiting = list(operations)
-    while waiting:
-        ready = [each for each in waiting if all(id(b) in done or id(b) not in inside for b in each.after)]
+    left = {id(each): {id(before) for before in each.after} for each in operations}
+    followers: dict[int, list[Operation]] = {}
+    for each in operations:
+        left[id(each)] &= left.keys()
+        for before in left[id(each)]:
+            followers.setdefault(before, []).append(each)
+    ready = [each for each in operations if not left[id(each)]]
+    for _ in operations:
         assert ready, "operations wait for each other"
-        chosen = draw.choice(ready)
-        waiting.remove(chosen)
+        chosen = ready.pop(draw.randrange(len(ready)))
         chosen.run()
-        done.add(id(chosen))
+        chosen.done = True
+        for follower in followers.get(id(chosen), ()):
+            left[id(follower)].discard(id(chosen))
+            if not left[id(follower)]:
+                ready.append(follower)
 
 
 @dataclass(frozen=True, eq=False)
