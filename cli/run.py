@@ -44,7 +44,8 @@ class _Run:
 @click.option(
     "--schedule",
     metavar="F",
-    help="Schedule file to run by; '-' is stdin. Default: the schedule inside MODEL, else plain onnxruntime.",
+    help="Schedule file to run by; '-' is stdin. Default: the schedule inside MODEL, else plain onnxruntime "
+    "(on a GPU: one operator after another).",
 )
 @click.option(
     "--input",
@@ -102,7 +103,7 @@ def command(
     if model == "-" == against:
         raise UsageError("MODEL and --against cannot both be '-': save one of them to a file")
     loaded = read_model(model, batch_size=batch_size, input_shapes=shapes_of(input_shapes))
-    document = _document(loaded, model, schedule)
+    document = _document(loaded, model, schedule, device)
     arrays = _inputs(loaded, input_files)
     reference = _reference(loaded, against) if check or against is not None else None
     found = _run(loaded, document, arrays, repeat, reference, device, threads)
@@ -111,12 +112,14 @@ def command(
         raise MismatchError("\n".join(["outputs differ from onnxruntime's:", *found.check.reasons]))
 
 
-def _document(model: Model, text: str, schedule: str | None) -> ScheduleDocument | None:
+def _document(model: Model, text: str, schedule: str | None, device: str) -> ScheduleDocument | None:
     from iosched.cli.source import schedule_for
+    from iosched.profiler.run import runs_on_gpu
 
     document = schedule_for(model, text, schedule)
     if document is None:
-        note(f"{model.name} carries no schedule: running it on plain onnxruntime. Make one with 'iosched optimize'.")
+        how = "one operator after another" if runs_on_gpu(device, None) else "on plain onnxruntime"
+        note(f"{model.name} carries no schedule: running it {how}. Make one with 'iosched optimize'.")
     return document
 
 

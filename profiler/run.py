@@ -10,10 +10,11 @@ import numpy as np
 
 from iosched.models.model import Model
 from iosched.profiler.candidates import Runnable
-from iosched.profiler.cuda_device import KnownPlans, attach
+from iosched.profiler.cuda_device import AttachedGpu, KnownPlans, attach
 from iosched.profiler.target import attached_index, require_cpu
 from iosched.runtime.cpu.backend import CpuBackend, cpu_count
 from iosched.runtime.reference import Reference, ReferenceSettings
+from iosched.scheduler.baselines import sequential
 from iosched.scheduler.document import ScheduleDocument
 
 
@@ -40,19 +41,26 @@ class Executor:
             self.backend.close()
 
 
+def runs_on_gpu(device: str, document: ScheduleDocument | None) -> bool:
+    """Whether `open_executor` takes an attached GPU: where one is asked for, or a schedule was made on one."""
+    made_on_gpu = document is not None and document.device.get("kind") == "cuda"
+    return attached_index(device) is not None and (device != "auto" or made_on_gpu)
+
+
 def open_executor(
     model: Model, document: ScheduleDocument | None, *, device: str = "auto", threads: int | None = None
 ) -> Executor:
     """Opens `model` under `document`; without one, or where it says so, on plain onnxruntime.
+
+    On a GPU that was asked for, a model without a schedule runs one operator after another.
 
     Raises:
         InvalidScheduleError: the schedule is one of another model, shape or type.
         InvalidModelError: onnxruntime refuses the model.
         DeviceError: the device or onnxruntime is not there.
     """
-    index = attached_index(device)
-    if index is not None and document is not None and (device != "auto" or document.device.get("kind") == "cuda"):
-        return _open_on_gpu(model, document, index)
+    if runs_on_gpu(device, document):
+        return _open_on_gpu(model, document, attached_index(device) or 0)
     require_cpu(device)
     lanes = threads or cpu_count()
     if document is None or document.shipped == "reference":
@@ -70,18 +78,26 @@ def open_executor(
     return Executor(backend.compile(document.schedule), backend, f"iosched, {lanes} threads, {kind} executor")
 
 
-def _open_on_gpu(model: Model, document: ScheduleDocument, index: int) -> Executor:
-    document.validate_for(model.graph, model.digest, model.bindings)
-    plans = document.runtime.get("cudnn_plans")
-    known = {key: str(value) for key, value in plans.items()} if isinstance(plans, dict) else {}
+def _open_on_gpu(model: Model, document: ScheduleDocument | None, index: int) -> Executor:
+    if document is not None:
+        document.validate_for(model.graph, model.digest, model.bindings)
     gpu = attach(index)
-    if document.device.get("name") != gpu.name or document.versions.get("cudnn") != gpu.versions["cudnn"]:
-        known = {}
-    precision = str(document.runtime.get("precision", "fp32"))
-    compiled = gpu.backend(model, precision, KnownPlans(known)).compile(document.schedule)
+    precision = "fp32" if document is None else str(document.runtime.get("precision", "fp32"))
+    backend = gpu.backend(model, precision, KnownPlans(_plans_for(gpu, document)))
+    compiled = backend.compile(sequential(backend.graph) if document is None else document.schedule)
     sessions = compiled.lowering.sessions
     apart = f", {len(sessions)} operators in onnxruntime on the CPU ({', '.join(sessions)})" if sessions else ""
     return Executor(compiled, None, f"iosched, {gpu.name}, {precision}, {compiled.kernel_count} kernels{apart}")
+
+
+def _plans_for(gpu: AttachedGpu, document: ScheduleDocument | None) -> dict[str, str]:
+    """The plans that the schedule names; none where it was made on another GPU, or with another cuDNN."""
+    if document is None or document.device.get("name") != gpu.name:
+        return {}
+    plans = document.runtime.get("cudnn_plans")
+    if not isinstance(plans, dict) or document.versions.get("cudnn") != gpu.versions["cudnn"]:
+        return {}
+    return {key: str(value) for key, value in plans.items()}
 
 
 def _reference_settings(document: ScheduleDocument | None, lanes: int) -> ReferenceSettings:

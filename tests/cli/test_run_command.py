@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -198,8 +199,9 @@ def test_outputs_are_refused_before_the_work(invoke, complains, model: Path, mon
     complains(invoke("run", "-", "--against", "-", stdin=branches().SerializeToString()), 2, "both")
 
 
-def test_a_gpu_that_is_not_there_exits_3(invoke, complains, model: Path) -> None:
-    complains(invoke("run", model, "--device", "cuda:0", "-q"), 3, "cuda:0")
+def test_a_gpu_that_is_not_there_exits_3(invoke, complains, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    complains(invoke("run", model, "--device", "cuda:0", "-q"), 3, "CuPy is not installed", "pip install")
 
 
 @dataclass

@@ -107,6 +107,21 @@ def test_a_hot_gpu_is_told(tmp_path: Path, by_size: None, monkeypatch: pytest.Mo
     assert {line["clock_mhz"] for line in lines if line.get("samples")} == {900}
 
 
+def test_a_model_without_a_schedule_runs_one_operator_after_another(attached: list[object]) -> None:
+    model = fire()
+    assert run_module.runs_on_gpu("cuda", None)
+    executor = run_module.open_executor(model, None, device="cuda")
+    inputs = random_inputs(model.graph.inputs)
+    assert relative_error(executor.run(inputs), expected_outputs(model, inputs)) < 1e-4
+    assert "Host 1000, fp32" in executor.description
+
+
+def test_auto_runs_a_model_without_a_schedule_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("iosched.profiler.target.attached_names", lambda: ("Host 1000",))
+    assert not run_module.runs_on_gpu("auto", None)
+    assert run_module.open_executor(fire(), None, device="auto").description.startswith("onnxruntime")
+
+
 def test_the_second_time_nothing_is_measured(tmp_path: Path, attached: list[object], by_size: None) -> None:
     settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db")
     first, second = optimize(fire(), settings), optimize(fire(), settings)
