@@ -31,3 +31,10 @@ class MismatchError(IoschedError):
 
 class ExecutionError(IoschedError):
     """A model that loaded failed while it ran (exit code 1)."""
+
+
+class DeviceLostError(IoschedError):
+    """A device stopped working, and nothing runs on it in this process any more (exit code 1).
+
+    No `ExecutionError`, after which another candidate may still run.
+    """

@@ -96,22 +96,11 @@ def attach(index: int = 0) -> AttachedGpu:
         DeviceError: there is none, it is too old, or CuPy or cuDNN is missing; says what to do.
     """
     driver = CupyDriver(index)
-    cudnn = load_cudnn()
-    import cupy
-
-    properties = cupy.cuda.runtime.getDeviceProperties(index)
-    name = properties["name"].decode()
-    capability = 10 * int(properties["major"]) + int(properties["minor"])
-    if capability < OLDEST_CAPABILITY:
+    facts = driver.facts()
+    if facts.capability < OLDEST_CAPABILITY:
         raise DeviceError(
-            f"{name} has compute capability {capability / 10}, and CUDA 13 needs {OLDEST_CAPABILITY / 10} or newer;"
-            " its name, as --device, plans for it without running"
+            f"{facts.name} has compute capability {facts.capability / 10}, and CUDA 13 needs"
+            f" {OLDEST_CAPABILITY / 10} or newer; its name, as --device, plans for it without running"
         )
-    versions = {
-        "driver": str(cupy.cuda.runtime.driverGetVersion()),
-        "cuda": str(cupy.cuda.runtime.runtimeGetVersion()),
-        "cudnn": str(cudnn.backend_version()),
-        "cupy": cupy.__version__,
-    }
-    clock = nvml_clock(cupy.cuda.runtime.deviceGetPCIBusId(index))
-    return AttachedGpu(index, name, versions, driver, clock)
+    versions = {**facts.versions, "cudnn": str(load_cudnn().backend_version())}
+    return AttachedGpu(index, facts.name, versions, driver, nvml_clock(facts.pci_bus_id))

@@ -5,12 +5,16 @@ Everything the executor does goes through here, so that its launches, events and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
-from iosched.models.errors import DeviceError, ExecutionError
+from iosched.models.errors import DeviceError
+from iosched.runtime.cuda.device import INSTALL
+from iosched.runtime.cuda.failures import keep_if_lost, meaning, no_gpu
 from iosched.runtime.cuda.kernel import CudaCall
 
 Number = int | np.generic
@@ -101,44 +105,109 @@ class Driver(Protocol):
         ...
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+Method = Callable[Concatenate["CupyDriver", P], R]
+
+
+def _told(method: Method[P, R]) -> Method[P, R]:
+    """What CuPy raises, as errors of ours."""
+
+    @wraps(method)
+    def call(self: CupyDriver, *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return method(self, *args, **kwargs)
+        except self.failures as error:
+            raise keep_if_lost(meaning(error)) from error
+
+    return call
+
+
+@dataclass(frozen=True)
+class GpuFacts:
+    """What CUDA tells of a GPU.
+
+    Attributes:
+        capability: compute capability times ten.
+        pci_bus_id: where it sits; CUDA's numbers of GPUs are not those of other tools.
+        versions: of what changes latencies.
+    """
+
+    name: str
+    capability: int
+    pci_bus_id: str
+    versions: Mapping[str, str]
+
+
 class CupyDriver:
-    """A GPU through CuPy."""
+    """A GPU through CuPy. Beside what `Driver` says, everything here may raise
+
+    Raises:
+        ExecutionError: something failed on the GPU.
+        DeviceLostError: nothing runs on the GPU any more.
+        DeviceError: the GPU has no memory left, or a library is missing.
+    """
 
     def __init__(self, index: int = 0) -> None:
         """Makes GPU `index` the current one.
 
         Raises:
-            DeviceError: CuPy is not installed, or there is no such GPU.
+            DeviceError: CuPy is not installed, or there is no such GPU; says what to do.
         """
         try:
             import cupy
         except ImportError as error:
-            raise DeviceError("CuPy is not installed: run pip install 'iosched[cuda]'") from error
+            raise DeviceError(f"CuPy is not installed; {INSTALL}") from error
         self._cupy = cupy
+        self.failures: tuple[type[Exception], ...] = (
+            RuntimeError,  # those of CUDA's runtime, driver and NVRTC, and libraries that are not found
+            ImportError,
+            cupy.cuda.memory.OutOfMemoryError,
+            cupy.cuda.compiler.CompileException,
+        )
+        runtime = cupy.cuda.runtime
         try:
-            count = cupy.cuda.runtime.getDeviceCount()
-        except cupy.cuda.runtime.CUDARuntimeError as error:
-            raise DeviceError(f"no GPU can be used: {error}.\nSee `iosched devices`.") from error
+            count = runtime.getDeviceCount()
+        except RuntimeError as error:
+            raise no_gpu(error, runtime.driverGetVersion(), runtime.runtimeGetVersion()) from error
         if index >= count:
             raise DeviceError(f"there is no GPU {index}; this machine has {count}. See `iosched devices`.")
-        cupy.cuda.Device(index).use()
         self.index = index
         self._functions: dict[tuple[str, str], Any] = {}
+        self._use()
 
+    @_told
+    def _use(self) -> None:
+        self._cupy.cuda.Device(self.index).use()
+
+    @_told
+    def facts(self) -> GpuFacts:
+        """What CUDA tells of the GPU."""
+        runtime = self._cupy.cuda.runtime
+        properties = runtime.getDeviceProperties(self.index)
+        versions = {
+            "driver": str(runtime.driverGetVersion()),
+            "cuda": str(runtime.runtimeGetVersion()),
+            "nvrtc": ".".join(map(str, self._cupy.cuda.nvrtc.getVersion())),
+            "cupy": str(self._cupy.__version__),
+        }
+        capability = 10 * int(properties["major"]) + int(properties["minor"])
+        return GpuFacts(properties["name"].decode(), capability, runtime.deviceGetPCIBusId(self.index), versions)
+
+    @_told
     def allocate(self, nbytes: int) -> Memory:
         """See `Driver`."""
-        try:
-            found: Memory = self._cupy.cuda.alloc(max(nbytes, 1))
-        except self._cupy.cuda.memory.OutOfMemoryError as error:
-            raise DeviceError(f"the GPU has no {nbytes / 1e6:.0f} MB of memory left; try a smaller batch") from error
+        found: Memory = self._cupy.cuda.alloc(max(nbytes, 1))
         return found
 
+    @_told
     def upload(self, address: int, content: np.ndarray, stream: Any) -> None:
         """See `Driver`."""
         if content.nbytes:
             runtime = self._cupy.cuda.runtime
             runtime.memcpyAsync(address, content.ctypes.data, content.nbytes, runtime.memcpyHostToDevice, stream.ptr)
 
+    @_told
     def download(self, address: int, content: np.ndarray, stream: Any) -> None:
         """See `Driver`."""
         if content.nbytes:
@@ -146,62 +215,68 @@ class CupyDriver:
             runtime.memcpyAsync(content.ctypes.data, address, content.nbytes, runtime.memcpyDeviceToHost, stream.ptr)
         self.synchronize(stream)
 
+    @_told
     def fill(self, address: int, value: int, nbytes: int, stream: Any) -> None:
         """See `Driver`."""
         self._cupy.cuda.runtime.memsetAsync(address, value, nbytes, stream.ptr)
 
+    @_told
     def new_stream(self) -> Any:
         """See `Driver`."""
         return self._cupy.cuda.Stream(non_blocking=True)
 
+    @_told
     def new_event(self, *, timing: bool = False) -> Any:
         """See `Driver`."""
         return self._cupy.cuda.Event(disable_timing=not timing)
 
+    @_told
     def record(self, event: Any, stream: Any) -> None:
         """See `Driver`."""
         event.record(stream)
 
+    @_told
     def wait(self, stream: Any, event: Any) -> None:
         """See `Driver`."""
         stream.wait_event(event)
 
+    @_told
     def elapsed_us(self, start: Any, end: Any) -> float:
         """See `Driver`."""
         end.synchronize()
         return float(self._cupy.cuda.get_elapsed_time(start, end)) * 1e3
 
+    @_told
     def synchronize(self, stream: Any) -> None:
         """See `Driver`."""
-        try:
-            stream.synchronize()
-        except self._cupy.cuda.runtime.CUDARuntimeError as error:
-            raise ExecutionError(f"the GPU failed: {error}") from error
+        stream.synchronize()
 
+    @_told
     def load(self, call: CudaCall) -> Any:
         """See `Driver`."""
         key = (call.source, call.entry)
         if key not in self._functions:
             module = self._cupy.RawModule(code=call.source, backend="nvrtc", options=("--std=c++17",))
-            try:
-                self._functions[key] = module.get_function(call.entry)
-            except self._cupy.cuda.compiler.CompileException as error:
-                raise ExecutionError(f"the kernel {call.entry} does not compile: {error}") from error
+            self._functions[key] = module.get_function(call.entry)
         return self._functions[key]
 
+    @_told
     def launch(self, function: Any, call: CudaCall, arguments: Sequence[Number], stream: Any) -> None:
         """See `Driver`."""
         with stream:
             function(call.grid, call.block, tuple(arguments), shared_mem=call.shared_nbytes)
 
+    @_told
     def begin_capture(self, stream: Any) -> None:
         """See `Driver`."""
         stream.begin_capture()
 
+    @_told
     def end_capture(self, stream: Any) -> Any:
         """See `Driver`."""
         return stream.end_capture()
 
+    @_told
     def launch_graph(self, graph: Any, stream: Any) -> None:
         """See `Driver`."""
         graph.launch(stream)

@@ -1,7 +1,7 @@
-"""CUDA made of host memory, with CUDA's own names and errors, for CuPy to run on.
+"""CUDA made of host memory, with its own names and errors, for CuPy to run on.
 
-Work is done late, in any order that streams and events leave open; captures follow CUDA's rules; kernels are compiled for
-the host from the very source that NVRTC was given, and get the bytes that CuPy packed for them.
+Work is done late, in any order that streams and events leave open; captures follow CUDA's rules; kernels are compiled
+for the host from the very source that NVRTC was given, and get the bytes that CuPy packed for them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _POINTER = 64 + 8
 """How `host_cuda` tells an address from a number of eight bytes."""
 
 
-class CudaFailure(Exception):
+class CudaStatusError(Exception):
     """A call that CUDA answers with a status."""
 
     def __init__(self, status: int) -> None:
@@ -140,14 +140,14 @@ class DeskCuda:
         if name in ("getDeviceCount", "getDevice"):
             return
         if self.sticky is not None:
-            raise CudaFailure(self.sticky)
+            raise CudaStatusError(self.sticky)
         if status := self._failures[name].pop(0) if self._failures.get(name) else 0:
             self._error(status)
 
     def _error(self, status: int) -> NoReturn:
         if status in self._stickies:
             self.sticky = status
-        raise CudaFailure(status)
+        raise CudaStatusError(status)
 
     # Devices
 

@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from desk_cuda import CudaFailure, DeskCuda
+from desk_cuda import CudaStatusError, DeskCuda
 
 _ERRORS = {
     "cupy_backends.cuda.api.runtime": "CUDARuntimeError",
@@ -105,7 +105,7 @@ def _checked(desk: DeskCuda, name: str, method: Callable[..., Any], error: type[
         try:
             desk.check(name)
             return method(*arguments)
-        except CudaFailure as failure:
+        except CudaStatusError as failure:
             raise error(failure.status) from None
 
     return call

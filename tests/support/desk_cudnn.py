@@ -1,0 +1,186 @@
+"""Puts cuDNN's frontend on the desk: its graphs and plans are real, built for a described GPU; what a plan computes is
+evaluated from the graph itself, on the addresses that it is given.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from desk_cuda import DeskCuda
+from onnx import TensorProto, helper
+
+from iosched.runtime.cuda.device import GpuDevice
+
+H100 = Path(__file__).parents[2] / "benchmarks" / "devices" / "h100.json"
+
+
+def described() -> GpuDevice:
+    """The GPU that plans are built for."""
+    return GpuDevice.from_json(H100.read_text())
+
+
+def missing() -> str | None:
+    """Why cuDNN cannot build plans here; None where it can."""
+    if find_spec("cudnn") is None:
+        return "cuDNN's frontend is not installed"
+    import cudnn
+
+    try:
+        cudnn.create_device_properties(described().properties)
+    except (RuntimeError, AttributeError) as error:
+        return f"cuDNN cannot be given a description of a GPU: {error}"
+    return None
+
+
+def install(monkeypatch: pytest.MonkeyPatch, desk: DeskCuda) -> list[Any]:
+    """Handles and execution on the desk; returns the handles that will be made."""
+    import cudnn
+
+    device = described()
+    handles: list[Any] = []
+
+    def create_handle() -> Any:
+        handles.append(cudnn.Handle(0x1000 + len(handles), 0, 0))
+        return handles[-1]
+
+    def set_stream(handle: Any, stream: int) -> None:
+        assert isinstance(handle, cudnn.Handle)
+        assert type(stream) is int
+        handle.stream = stream
+
+    class DeskGraph(cudnn.pygraph):  # type: ignore[misc]
+        """A graph for the described GPU instead of the one of the handle."""
+
+        def __init__(self, *, handle: Any = None, **common: Any) -> None:
+            if handle is not None:
+                assert handle in handles
+                common["device_property"] = cudnn.create_device_properties(device.properties)
+                common |= {"sm_count": device.sm_count, "sm_version": device.sm_version}
+            super().__init__(**common)
+
+        def deserialize(self, *arguments: Any) -> None:
+            raise RuntimeError("not on the desk")
+
+        def execute_plan_at_index(self, tensors: Mapping[int, int], workspace: int, index: int, handle: Any) -> None:
+            desk.check("cudnnBackendExecute")
+            assert handle in handles
+            pack, workspace_address = self._native_var_pack(self._uid_to_data(tensors), workspace)
+            assert all(address % 16 == 0 for address in pack.values()), "an address that cuDNN refuses"
+            nbytes = self.get_workspace_size_plan_at_index(index)
+            assert workspace_address or not nbytes, "no workspace"
+            desk._check_range(workspace_address, nbytes)
+            tensors_of = {tensor.uid: tensor for node in self._nodes for tensor in _tensors(node) if tensor.uid in pack}
+            assert set(tensors_of) == set(pack), "tensors without an address, or addresses without a tensor"
+            arrays = {uid: _array(pack[uid], tensor) for uid, tensor in tensors_of.items()}
+            for uid, address in pack.items():
+                desk._check_range(address, arrays[uid].itemsize)
+
+            def run() -> None:
+                if nbytes:
+                    ctypes.memset(workspace_address, 0xFF, nbytes)
+                with np.errstate(all="ignore"):
+                    _evaluate(self._nodes, arrays)
+
+            desk.launched.append("cudnn")
+            desk.enqueue(handle.stream, run)
+
+    monkeypatch.setattr(cudnn, "create_handle", create_handle)
+    monkeypatch.setattr(cudnn, "set_stream", set_stream)
+    monkeypatch.setattr(cudnn, "destroy_handle", lambda handle: handles.remove(handle))
+    monkeypatch.setattr(cudnn, "pygraph", DeskGraph)
+    return handles
+
+
+def _tensors(node: Any) -> list[Any]:
+    return [*node.inputs.values(), *node.outputs.values()]
+
+
+def _array(address: int, tensor: Any) -> np.ndarray:
+    """The tensor at its address, as it lies there."""
+    dtype = np.dtype("float16" if "HALF" in str(tensor.data_type) else "float32")
+    reach = 1 + sum((n - 1) * stride for n, stride in zip(tensor.dim, tensor.stride, strict=True))
+    data = (ctypes.c_uint8 * (reach * dtype.itemsize)).from_address(address)
+    return np.ndarray(tensor.dim, dtype, data, 0, [stride * dtype.itemsize for stride in tensor.stride])
+
+
+def _evaluate(nodes: list[Any], arrays: Mapping[int, np.ndarray]) -> None:
+    known: dict[int, np.ndarray] = {}
+
+    def value(tensor: Any) -> np.ndarray:
+        found = known[id(tensor)] if id(tensor) in known else arrays[tensor.uid]
+        return found.astype(np.float32)
+
+    for node in nodes:
+        inputs = [value(tensor) for tensor in node.inputs.values()]
+        (output,) = node.outputs.values()
+        result = _COMPUTES[node.node_type.name](node.params, *inputs)
+        known[id(output)] = result
+        if output.uid in arrays and not output.is_virtual:
+            arrays[output.uid][...] = result
+
+
+def _convolution(parameters: Mapping[str, Any], image: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    pads = (*parameters["pre_padding"], *parameters["post_padding"])
+    session = _session(image.shape, weight.shape, pads, tuple(parameters["stride"]), tuple(parameters["dilation"]))
+    found: np.ndarray = session.run(None, {"x": np.ascontiguousarray(image), "w": np.ascontiguousarray(weight)})[0]
+    return found
+
+
+@cache
+def _session(
+    image: tuple[int, ...],
+    weight: tuple[int, ...],
+    pads: tuple[int, ...],
+    strides: tuple[int, ...],
+    dilations: tuple[int, ...],
+) -> Any:
+    import onnxruntime
+
+    node = helper.make_node(
+        "Conv", ["x", "w"], ["y"], pads=pads, strides=strides, dilations=dilations, group=image[1] // weight[1]
+    )
+    infos = [
+        helper.make_tensor_value_info(*each)
+        for each in (("x", TensorProto.FLOAT, image), ("w", TensorProto.FLOAT, weight))
+    ]
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    model = helper.make_model(
+        helper.make_graph([node], "conv", infos, [result]),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    return onnxruntime.InferenceSession(model.SerializeToString())
+
+
+def _pointwise(parameters: Mapping[str, Any], x: np.ndarray, *others: np.ndarray) -> np.ndarray:
+    mode = parameters["mode"]
+    if mode in ("add", "bias"):
+        return np.asarray(x + others[0])
+    if mode == "relu":
+        slope, upper = parameters.get("negative_slope") or 0.0, parameters.get("upper_clip")
+        found = np.where(x > (parameters.get("lower_clip") or 0.0), x, slope * x)
+        return np.asarray(found if upper is None else np.minimum(found, upper))
+    return np.asarray(_FUNCTIONS[mode](x))
+
+
+_FUNCTIONS = {
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "tanh": np.tanh,
+    "elu": lambda x: np.where(x > 0, x, np.expm1(x)),
+    "softplus": lambda x: np.logaddexp(0, x),
+    "swish": lambda x: x / (1 + np.exp(-x)),
+    "gelu_approx_tanh": lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+}
+
+_COMPUTES = {
+    "CONV_FPROP": _convolution,
+    "POINTWISE": _pointwise,
+    "MATMUL": lambda parameters, a, b: a @ b,
+}
