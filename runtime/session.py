@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -32,8 +32,11 @@ def load_onnxruntime() -> ModuleType:
     return onnxruntime  # type: ignore[no-any-return]
 
 
-def open_session(source: bytes | Path, options: Any) -> Any:
-    """An onnxruntime session on the CPU.
+def open_session(source: bytes | Path, options: Any, *, providers: Sequence[Any] = ("CPUExecutionProvider",)) -> Any:
+    """An onnxruntime session, on the CPU by default.
+
+    Args:
+        providers: names, or pairs of a name and its options; what fails to load is left out, see `get_providers`.
 
     Raises:
         InvalidModelError: where onnxruntime refuses the model.
@@ -42,7 +45,8 @@ def open_session(source: bytes | Path, options: Any) -> Any:
     onnxruntime = load_onnxruntime()
     try:
         model = source if isinstance(source, bytes) else str(source)
-        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        # With its fallback it prints on stdout, and tries again on the CPU.
+        return onnxruntime.InferenceSession(model, options, providers=list(providers), enable_fallback=0)
     except _refusals() as error:
         raise InvalidModelError(f"onnxruntime cannot run this model: {first_useful_line(error)}") from error
 

@@ -55,3 +55,13 @@ def is_row_major(shape: Sequence[int], strides: Sequence[int], item_nbytes: int)
             return False
         expected *= extent
     return True
+
+
+def row_major_strides(shape: Sequence[int], item_nbytes: int) -> tuple[int, ...] | None:
+    """Explicit strides of row-major tensors where the rank would say channels-last."""
+    if not is_channels_last(shape):
+        return None
+    strides = [item_nbytes]
+    for extent in reversed(shape[1:]):
+        strides.append(strides[-1] * extent)
+    return tuple(reversed(strides))

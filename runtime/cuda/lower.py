@@ -18,17 +18,18 @@ from iosched.runtime.arena import place
 from iosched.runtime.cuda.builder import Builder, KernelCall
 from iosched.runtime.cuda.kernel import Kernel, Precision, SessionKernel
 from iosched.runtime.cuda.kernels.copy import Copy
-from iosched.runtime.cuda.layout import is_channels_last, is_row_major, strides_of
+from iosched.runtime.cuda.layout import is_row_major, row_major_strides, strides_of
 from iosched.runtime.cuda.moves import Join, Part, Reshape
 from iosched.runtime.cuda.operators import lower_merged, lower_operator
 from iosched.runtime.cuda.placement import Placement, place_calls
+from iosched.runtime.cuda.session_views import Call, SessionViews
 from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View
 from iosched.runtime.waits import Span, Step, find_waits
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 
 MAX_LANES = 8
 
-CUDA_LOWERING = 1
+CUDA_LOWERING = 2
 """Raised whenever stages come to run in another way than before: latencies measured until then no longer hold."""
 
 
@@ -239,6 +240,7 @@ class _Draft:
         self.graph = self.network.model.graph
         self.builder = self.network.builder
         self.callers_inputs, self.callers_outputs = self.network.callers_inputs, self.network.callers_outputs
+        self.sessions = SessionViews(self.graph.tensor)
 
     def lower(self) -> Lowering:
         """The plan, with everything in its place."""
@@ -275,19 +277,26 @@ class _Draft:
                 for operand, target in placement.copies.get(index, ()):
                     found.append(_Placed(where.operator, Copy(), (placement.views[operand],), (target,), *place_of))
                 continue
-            reads = tuple(placement.views[read] for read in call.reads)
-            writes = tuple(placement.views[write] for write in call.writes)
-            for kernel, some_reads, some_writes in _kernels(call.kernel, reads, writes):
-                found.append(_Placed(where.operator, kernel, some_reads, some_writes, *place_of))
+            for kernel, reads, writes in self._calls(call, where.operator):
+                found.append(_Placed(where.operator, kernel, reads, writes, *place_of))
         if self.whole:
             found += [self._conversion(name, self.n_stages - 1, inward=False) for name in self.callers_outputs]
         return found
+
+    def _calls(self, call: KernelCall, operator: str) -> Iterable[Call]:
+        """What a call becomes that no placement made superfluous."""
+        reads, writes = ({name: self.placement.views[name] for name in names} for names in (call.reads, call.writes))
+        if isinstance(call.kernel, SessionKernel):
+            return self.sessions.calls(operator, call.kernel, reads, writes)
+        return _kernels(
+            call.kernel, tuple(reads[name] for name in call.reads), tuple(writes[name] for name in call.writes)
+        )
 
     def _conversion(self, name: str, stage: int, *, inward: bool) -> _Placed:
         callers = (self.callers_inputs if inward else self.callers_outputs)[name]
         spec = self.graph.tensor[name]
         shape = spec.shape or ()
-        row_major = _row_major_strides(shape, np.dtype(spec.dtype).itemsize)
+        row_major = row_major_strides(shape, np.dtype(spec.dtype).itemsize)
         outside = View(callers, spec.dtype, shape, 0, spec.nbytes, row_major)
         inside = self.placement.views[name]
         reads, writes = ((outside,), (inside,)) if inward else ((inside,), (outside,))
@@ -316,7 +325,8 @@ class _Draft:
         callers = {alias: name for name, alias in (*self.callers_inputs.items(), *self.callers_outputs.items())}
         found = []
         for name in names:
-            spec = self.graph.tensor[callers[name]] if name in callers else self.builder.tensors[name]
+            added = self.sessions.buffers.get(name)
+            spec = added or self.graph.tensor.get(callers.get(name, "")) or self.builder.tensors[name]
             space = spaces.get(name, Space.ARENA if name in written else Space.INPUT)
             found.append(Buffer(name, space, spec.nbytes, pitch=self.placement.pitches.get(name, 0)))
         return tuple(found)
@@ -325,15 +335,13 @@ class _Draft:
         found = []
         for name in self.graph.outputs:
             spec = self.graph.tensor[name]
-            strides = _row_major_strides(spec.shape or (), np.dtype(spec.dtype).itemsize)
+            strides = row_major_strides(spec.shape or (), np.dtype(spec.dtype).itemsize)
             found.append(View(self.callers_outputs.get(name, name), spec.dtype, spec.shape, 0, spec.nbytes, strides))
         return tuple(found)
 
 
-def _kernels(
-    kernel: Kernel, reads: tuple[View, ...], writes: tuple[View, ...]
-) -> Iterable[tuple[Kernel, tuple[View, ...], tuple[View, ...]]]:
-    """What a call becomes that no placement made superfluous."""
+def _kernels(kernel: Kernel, reads: tuple[View, ...], writes: tuple[View, ...]) -> Iterable[Call]:
+    """Moves as copies; all else as it is."""
     if isinstance(kernel, Reshape):
         yield Copy(reshapes=True), reads, writes
     elif isinstance(kernel, Part):
@@ -368,16 +376,6 @@ def _span(view: View, placement: Placement) -> Span:
     """Columns of a table, or bytes."""
     width = view.nbytes // placement.rows.get(view.buffer, 1)
     return Span(view.buffer, view.offset, view.offset + width)
-
-
-def _row_major_strides(shape: Sequence[int], item_nbytes: int) -> tuple[int, ...] | None:
-    """Explicit strides where the rank would say channels-last."""
-    if not is_channels_last(shape):
-        return None
-    strides = [item_nbytes]
-    for extent in reversed(shape[1:]):
-        strides.append(strides[-1] * extent)
-    return tuple(reversed(strides))
 
 
 def _whole(buffer: Buffer, placed: Sequence[_Placed]) -> View:
