@@ -27,8 +27,8 @@ from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.cuda_cost import CudaStageCost
 from iosched.profiler.cuda_device import AttachedGpu, attach
-from iosched.profiler.cuda_job import BOUND_SLACK, MEASUREMENTS_PER_BLOCK, TOLERANCE
 from iosched.profiler.database import ProfileDatabase
+from iosched.profiler.effort import GPU_EFFORT
 from iosched.profiler.interleave import interleave
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.inputs import random_inputs
@@ -122,10 +122,7 @@ def _schedules(
         for strategy in ("merge", "concurrent", "both"):
             cost = CudaStageCost(backend, database, gpu.key(backend.precision.name))
             started = time.monotonic()
-            result = search(
-                graph, cost, strategy=strategy, bound_slack=BOUND_SLACK, tolerance=TOLERANCE,
-                max_measurements_per_block=MEASUREMENTS_PER_BLOCK,
-            )  # fmt: skip
+            result = search(graph, cost, strategy=strategy, effort=GPU_EFFORT)
             found[strategy] = (result.schedule, True)
             searches[strategy] = {
                 "seconds": round(time.monotonic() - started, 2),

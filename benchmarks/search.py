@@ -33,7 +33,7 @@ from iosched.profiler.gpus import gpu_named
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.lanes import assign_lanes
 from iosched.scheduler.baselines import greedy, sequential
-from iosched.scheduler.exploration import Effort
+from iosched.scheduler.effort import Effort
 from iosched.scheduler.lattice import Pruning
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.search import search
@@ -206,14 +206,7 @@ Cost = TwoLanes | Analytic | Timed
 def searched(network: str, graph: ComputationGraph, cost: Cost, effort: Effort) -> Row:
     """Searches with at most `effort.max_measurements` for each block."""
     started = time.perf_counter()
-    found = search(
-        graph,
-        cost,
-        pruning=Pruning(),
-        bound_slack=effort.bound_slack,
-        tolerance=effort.tolerance,
-        max_measurements_per_block=effort.max_measurements,
-    )
+    found = search(graph, cost, pruning=Pruning(), effort=effort)
     seconds = time.perf_counter() - started - (cost.seconds if isinstance(cost, Timed) else 0.0)
     predicted = found.schedule.predicted_us or 0.0
     signatures = cost.signatures
@@ -284,7 +277,7 @@ def main() -> None:
     for network in arguments.networks:
         efforts = product(arguments.limit, arguments.tolerance)
         for (limit, tolerance), (graph, cost) in zip(efforts, costs(network, arguments), strict=True):
-            effort = Effort(False, arguments.slack, tolerance, limit or None)
+            effort = Effort(bound_slack=arguments.slack, tolerance=tolerance, max_measurements=limit or None)
             rows.append(searched(network, graph, cost, effort))
             write(" ".join(f"{getattr(rows[-1], column)!s:>13}" for column in columns) + "\n")
             sys.stdout.flush()

@@ -22,7 +22,7 @@ from iosched.profiler.analytic import AnalyticCost
 from iosched.profiler.costing import measured_stage_us
 from iosched.profiler.cpu_cost import StageCost, cpu_name
 from iosched.profiler.database import ProfileDatabase, default_path
-from iosched.profiler.optimize import BOUND_SLACK, MEASUREMENTS_PER_BLOCK, TOLERANCE
+from iosched.profiler.effort import CPU_EFFORT
 from iosched.profiler.target import gpu_or_cpu
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.scheduler.cost import CostModel
@@ -46,14 +46,7 @@ class Bed:
         """The best schedule, with the effort that `optimize` makes."""
         if self.cost_kind == "analytic":
             return search(self.graph, self.cost, pruning=pruning)
-        return search(
-            self.graph,
-            self.cost,
-            pruning=pruning,
-            bound_slack=BOUND_SLACK,
-            tolerance=TOLERANCE,
-            max_measurements_per_block=MEASUREMENTS_PER_BLOCK,
-        )
+        return search(self.graph, self.cost, pruning=pruning, effort=CPU_EFFORT)
 
     def latency_us(self, schedule: Schedule) -> float:
         return sum(map(self.block_us, schedule.blocks))

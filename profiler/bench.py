@@ -10,14 +10,15 @@ from typing import cast
 from iosched.models.errors import DeviceError, UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
+from iosched.profiler import cuda_candidates
 from iosched.profiler.candidates import Budget, Runnable, close_all, measure_in_turn
 from iosched.profiler.cpu_cost import StageCost, cpu_name
 from iosched.profiler.cuda_cost import CudaStageCost
 from iosched.profiler.cuda_device import StoredPlans, attach
 from iosched.profiler.database import ProfileDatabase, default_path
-from iosched.profiler.interleave import compare, interleave
+from iosched.profiler.effort import CPU_EFFORT, GPU_EFFORT
+from iosched.profiler.interleave import compare
 from iosched.profiler.optimization import Observer, SearchProgress
-from iosched.profiler.optimize import BOUND_SLACK, MEASUREMENTS_PER_BLOCK, TOLERANCE
 from iosched.profiler.peers import OPENERS
 from iosched.profiler.run import open_executor
 from iosched.profiler.statistics import Measurement
@@ -28,6 +29,7 @@ from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.cost import CostModel
 from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.effort import Effort
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.search import Pruning, SearchStrategy, search
 
@@ -133,16 +135,9 @@ def _bench_on_gpu(
             elif name == "iosched" and document is not None:
                 opened[name] = backend.compile(document.schedule)
             elif name in SCHEDULES:
-                opened[name] = backend.compile(schedule_named(name, backend.graph, cost, observer))
-        for each in opened.values():
-            each.run(inputs)
-        runs = {name: _launched(each) for name, each in opened.items()}
-        found = interleave(runs, rounds, observer=_told(observer))
+                opened[name] = backend.compile(schedule_named(name, backend.graph, cost, GPU_EFFORT, observer))
+        found = cuda_candidates.measure_in_turn(opened, inputs, rounds, _told(observer))
     return _result(gpu.name, found, missing)
-
-
-def _launched(model: CudaModel) -> Callable[[], float]:
-    return lambda: model.executor.time_launches(1)[0]
 
 
 def _check_names(names: Sequence[str]) -> None:
@@ -171,11 +166,13 @@ def _open(
             raise DeviceError(_NO_SCHEDULE)
         return open_executor(model, document, threads=backend.lanes)
     if name in SCHEDULES:
-        return backend.compile(schedule_named(name, backend.graph, cost, observer))
+        return backend.compile(schedule_named(name, backend.graph, cost, CPU_EFFORT, observer))
     return OPENERS[name](model, backend.lanes)
 
 
-def schedule_named(name: str, graph: ComputationGraph, cost: CostModel, observer: Observer | None = None) -> Schedule:
+def schedule_named(
+    name: str, graph: ComputationGraph, cost: CostModel, effort: Effort, observer: Observer | None = None
+) -> Schedule:
     """The baseline or the best schedule of strategy `name`, in units of the graph that a backend schedules."""
     if name == "sequential":
         return sequential(graph)
@@ -189,9 +186,7 @@ def schedule_named(name: str, graph: ComputationGraph, cost: CostModel, observer
         strategy=strategy,
         pruning=Pruning(),
         observer=progress,
-        bound_slack=BOUND_SLACK,
-        tolerance=TOLERANCE,
-        max_measurements_per_block=MEASUREMENTS_PER_BLOCK,
+        effort=effort,
     )
     return found.schedule
 

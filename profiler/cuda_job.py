@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
 import iosched
 from iosched.models.model import Model
+from iosched.profiler.cuda_candidates import measure_in_turn
 from iosched.profiler.cuda_cost import CudaStageCost
 from iosched.profiler.cuda_device import AttachedGpu
-from iosched.profiler.interleave import interleave
+from iosched.profiler.effort import GPU_EFFORT
 from iosched.profiler.optimization import (
     Interrupt,
     Observer,
@@ -31,9 +32,6 @@ from iosched.scheduler.document_read import JsonValue
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.search import Pruning, SearchResult, SearchStrategy, search
 
-BOUND_SLACK = 0.95
-TOLERANCE = 0.02
-MEASUREMENTS_PER_BLOCK = 200
 ROUNDS = 30
 
 
@@ -106,20 +104,14 @@ class CudaJob:
             pruning=Pruning(settings.r, settings.s),
             observer=SearchProgress(self.observer),
             deadline=deadline(settings.budget_s, self.started, self.interrupt),
-            exhaustive=settings.exhaustive,
-            bound_slack=BOUND_SLACK,
-            tolerance=0.0 if settings.exhaustive else TOLERANCE,
-            max_measurements_per_block=None if settings.exhaustive else MEASUREMENTS_PER_BLOCK,
+            effort=GPU_EFFORT.exhausted() if settings.exhaustive else GPU_EFFORT,
         )
 
     def _compare(self, schedules: Mapping[str, Schedule]) -> tuple[dict[str, CudaModel], Mapping[str, Measurement]]:
         """Each schedule in one CUDA graph, measured in turn."""
         inputs = random_inputs(self.model.graph.inputs)
         models = {name: self.backend.compile(schedule) for name, schedule in schedules.items()}
-        for model in models.values():
-            model.run(inputs)
-        runs = {name: _once(model) for name, model in models.items()}
-        return models, interleave(runs, ROUNDS, observer=self._compared)
+        return models, measure_in_turn(models, inputs, ROUNDS, self._compared)
 
     def _compared(self, done: int, total: int) -> None:
         self.observer.progress(done, total, "comparing with the sequential schedule in one CUDA graph")
@@ -163,10 +155,6 @@ def _notes(cost: CudaStageCost) -> tuple[str, ...]:
         f"Of {cost.signatures} stages {count} were measured while the GPU ran slower than it could ({reason})."
         for reason, count in cost.throttled.most_common()
     )
-
-
-def _once(model: CudaModel) -> Callable[[], float]:
-    return lambda: model.executor.time_launches(1)[0]
 
 
 def _reason(latencies: Mapping[str, Measurement], shipped: Shipped) -> str:

@@ -11,9 +11,9 @@ from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
 from iosched.profiler.cpu_cost import StageCost, cpu_name
 from iosched.profiler.database import ProfileDatabase, default_path
+from iosched.profiler.effort import CPU_EFFORT
 from iosched.profiler.known import KnownStages
 from iosched.profiler.optimization import OptimizeSettings
-from iosched.profiler.optimize import MEASUREMENTS_PER_BLOCK
 from iosched.profiler.plan import analytic_cost
 from iosched.profiler.target import gpu_or_cpu
 from iosched.runtime.cpu.backend import CpuBackend
@@ -124,7 +124,8 @@ class _Counter:
         beyond = missing - (alone - known_alone)
         if self.settings.exhaustive:
             return both + beyond
-        left = max(MEASUREMENTS_PER_BLOCK - (len(known) - known_alone), 0)
+        limit = CPU_EFFORT.max_measurements
+        left = beyond if limit is None else max(limit - (len(known) - known_alone), 0)
         return both + min(beyond, left)
 
 

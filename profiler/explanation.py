@@ -12,8 +12,8 @@ from iosched.models.graph import ComputationGraph, Operator
 from iosched.models.model import Model
 from iosched.profiler.cpu_cost import StageCost, cpu_name
 from iosched.profiler.database import ProfileDatabase, default_path
+from iosched.profiler.effort import CPU_EFFORT
 from iosched.profiler.known import KnownStages
-from iosched.profiler.optimize import BOUND_SLACK, TOLERANCE
 from iosched.profiler.plan import analytic_cost
 from iosched.profiler.target import gpu_called
 from iosched.runtime.cpu.backend import CpuBackend, cpu_count, unit_stages
@@ -115,8 +115,10 @@ def _on_cpu(cost: StageCost, document: ScheduleDocument, operator: Operator, mea
     schedule = unit_schedule(coarse, document.schedule)
     known = _MeasuredCost(KnownStages(cost), measurements)
     place = _Place(coarse.graph, schedule, unit)
-    found = _explained(place, known, known.known_us, document, slack=BOUND_SLACK)
-    return Explained(operator, coarse.members[unit], found, cpu_name(), "measured", TOLERANCE, cost.measurements)
+    found = _explained(place, known, known.known_us, document, slack=CPU_EFFORT.bound_slack)
+    return Explained(
+        operator, coarse.members[unit], found, cpu_name(), "measured", CPU_EFFORT.tolerance, cost.measurements
+    )
 
 
 @dataclass(frozen=True, eq=False)

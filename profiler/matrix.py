@@ -16,8 +16,8 @@ from iosched.profiler.candidates import expand
 from iosched.profiler.costing import analytic_latency_us, measured_latency_us
 from iosched.profiler.cpu_cost import StageCost, cpu_name
 from iosched.profiler.database import ProfileDatabase, default_path
+from iosched.profiler.effort import CPU_EFFORT
 from iosched.profiler.gpus import GpuSpec
-from iosched.profiler.optimize import BOUND_SLACK, MEASUREMENTS_PER_BLOCK, TOLERANCE
 from iosched.profiler.target import gpu_or_cpu
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.scheduler.baselines import sequential
@@ -226,8 +226,6 @@ class _Cpu:
             cost,
             strategy=self.settings.strategy,
             pruning=Pruning(self.settings.r, self.settings.s),
-            bound_slack=BOUND_SLACK,
-            tolerance=TOLERANCE,
-            max_measurements_per_block=MEASUREMENTS_PER_BLOCK,
+            effort=CPU_EFFORT,
         )
         return expand(backend.coarse, found.schedule)

@@ -27,6 +27,7 @@ from iosched.profiler.cuda_cost import CudaStageCost
 from iosched.profiler.cuda_device import StoredPlans, attach
 from iosched.profiler.cuda_job import CudaJob
 from iosched.profiler.database import MeasurementStore, ProfileDatabase, default_path
+from iosched.profiler.effort import CPU_EFFORT
 from iosched.profiler.optimization import (
     Interrupt,
     Observer,
@@ -54,15 +55,6 @@ from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.search import Pruning, SearchResult, SearchStrategy, search
 
 __all__ = ["OptimizeResult", "OptimizeSettings", "optimize"]
-
-BOUND_SLACK = 0.95
-"""Operators one after another in one session keep their data in the cache, and timings are noisy: bounds give way."""
-
-TOLERANCE = 0.03
-"""Stage latencies are not known better than this, so a search that is as close to its bound is done."""
-
-MEASUREMENTS_PER_BLOCK = 80
-"""Where the gap to the bound has closed to a few percent, see benchmarks/search.py; one takes about 0.1 s."""
 
 STRATEGIES = ("concurrent", "merge", "both", "sequential", "greedy")
 
@@ -195,10 +187,7 @@ class _Job:
             pruning=Pruning(self.settings.r, self.settings.s),
             observer=SearchProgress(self.observer),
             deadline=self._deadline(),
-            exhaustive=self.settings.exhaustive,
-            bound_slack=BOUND_SLACK,
-            tolerance=0.0 if self.settings.exhaustive else TOLERANCE,
-            max_measurements_per_block=None if self.settings.exhaustive else MEASUREMENTS_PER_BLOCK,
+            effort=CPU_EFFORT.exhausted() if self.settings.exhaustive else CPU_EFFORT,
         )
 
     def _deadline(self) -> Callable[[], bool] | None:

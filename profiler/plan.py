@@ -23,6 +23,7 @@ from iosched.profiler.optimization import (
 )
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.document import ScheduleDocument, SearchRecord, model_dtype
+from iosched.scheduler.effort import Effort
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 from iosched.scheduler.search import Pruning, SearchResult, SearchStrategy, search
 
@@ -76,7 +77,7 @@ class _Plan:
             pruning=Pruning(settings.r, settings.s),
             observer=SearchProgress(observer),
             deadline=deadline(settings.budget_s, self.started, interrupt),
-            exhaustive=settings.exhaustive,
+            effort=Effort(exhaustive=settings.exhaustive),
         )
 
     def result(self, found: SearchResult) -> OptimizeResult:

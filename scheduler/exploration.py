@@ -10,6 +10,7 @@ from itertools import count
 import numpy as np
 
 from iosched.scheduler.cost import Remeasurable
+from iosched.scheduler.effort import Effort
 from iosched.scheduler.latencies import KnownLatencies
 from iosched.scheduler.lattice import Lattice
 from iosched.scheduler.paths import bound_us, distances, shortest_path, some_shortest_path, through_us, within
@@ -17,17 +18,6 @@ from iosched.scheduler.schedule import Stage, Strategy
 
 _ROUNDS_BETWEEN_TRIMS = 16
 _NEAR_TIES = 8  # stages of the next best schedules that are measured again in one round
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How hard to search; see `search.search` for what the fields mean."""
-
-    exhaustive: bool = False
-    bound_slack: float = 1.0
-    tolerance: float = 0.0
-    max_measurements: int | None = None
-    remeasure_rounds: int = 0
 
 
 @dataclass(frozen=True)

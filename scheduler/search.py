@@ -21,7 +21,8 @@ from iosched.scheduler import merge
 from iosched.scheduler.blocks import MAX_STATES, Part, partition
 from iosched.scheduler.classes import block_key, stage_classes
 from iosched.scheduler.cost import CostModel, OperatorKeys, Remeasurable
-from iosched.scheduler.exploration import Conclusion, Effort, Exploration, Round
+from iosched.scheduler.effort import Effort
+from iosched.scheduler.exploration import Conclusion, Exploration, Round
 from iosched.scheduler.latencies import KnownLatencies
 from iosched.scheduler.lattice import NO_PRUNING, Lattice, Pruning, Relation
 from iosched.scheduler.schedule import Block, Schedule
@@ -89,12 +90,8 @@ def search(
     pruning: Pruning = Pruning(),  # noqa: B008 - frozen
     observer: SearchObserver | None = None,
     deadline: Deadline | None = None,
-    exhaustive: bool = False,
-    bound_slack: float = 1.0,
-    tolerance: float = 0.0,
+    effort: Effort = Effort(),  # noqa: B008 - frozen
     max_states: int = MAX_STATES,
-    max_measurements_per_block: int | None = None,
-    remeasure_rounds: int = 8,
 ) -> SearchResult:
     """Finds the schedule of least total latency, block by block.
 
@@ -108,17 +105,8 @@ def search(
         deadline: asked before each measurement; once true, the search ends with the best schedule known so far,
             never worse than the sequential one under the latencies known, and `optimal` is False where unproven.
             With a deadline the blocks take turns, one round of measurements each, so that none is left out.
-        exhaustive: measures every stage instead of searching lazily.
-        bound_slack: factor on all lower bounds; below 1 it keeps noisy measurements from hiding the optimum.
-        tolerance: a block is done when its schedule is within this part of its lower bound: measured latencies
-            are not known better than that. `lower_bound_us` tells the gap that is left.
+        effort: how hard to search. Where that leaves a gap, `lower_bound_us` tells it and `optimal` is False.
         max_states: the bound that `blocks.partition` keeps.
-        max_measurements_per_block: after so many, beside the single operators, a block is left as it is at the end of
-            the round; None is no limit. `optimal` is then False, and the schedule no worse than the block's greedy one.
-        remeasure_rounds: with a cost that is `Remeasurable`, how often at most a block's search goes on after the
-            stages of its best schedule, or of those within the tolerance of it, were measured once more. Where that
-            does not suffice, the best schedule of stages that were all measured twice is taken. 0 trusts every
-            latency. These measurements are beside the limit above.
 
     Equal costs give equal schedules: among the shortest paths, one with the fewest stages, then the one whose later
     stages hold the lower operators.
@@ -127,18 +115,14 @@ def search(
     (MLSys 2021, theorem 1), and a pass for each round of measurements; memory O(T).
 
     Raises:
-        ValueError: the strategy is unknown, `bound_slack` is not positive, or the cost model answers with NaN or a
-            negative latency.
+        ValueError: the strategy is unknown, or the cost model answers with NaN or a negative latency.
         ExecutionError: the device can run no schedule at all.
     """
     if strategy not in ("concurrent", "merge", "both"):
         raise ValueError(f"unknown strategy {strategy!r}")
-    if not bound_slack > 0:
-        raise ValueError(f"bound_slack must be positive, not {bound_slack}")
     parts = partition(graph, max_states)
-    settings = _Settings(graph, cost, strategy, pruning, remeasure_rounds > 0)
+    settings = _Settings(graph, cost, strategy, pruning, effort.remeasure_rounds > 0)
     guide = _Guide(observer or _Silence(), deadline, len(parts))
-    effort = Effort(exhaustive, bound_slack, tolerance, max_measurements_per_block, remeasure_rounds)
     searches = _block_searches(settings, effort, parts)
     return _result(settings, guide, parts, list(_explore(guide, searches)))
 

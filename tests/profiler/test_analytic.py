@@ -18,6 +18,7 @@ from iosched.profiler.analytic.kernels import kernels_of
 from iosched.profiler.gpus import GpuSpec, gpu_named, gpu_names
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.cost import CostModel, OperatorKeys
+from iosched.scheduler.effort import Effort
 from iosched.scheduler.lattice import Pruning
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.search import search
@@ -115,7 +116,7 @@ def test_no_stage_undercuts_its_bound_or_its_groups(graph: ComputationGraph, nam
 @given(small_graphs(), st.sampled_from([Pruning(3, 8), Pruning(1, 2), Pruning(None, None)]))
 def test_the_lazy_search_finds_what_the_exhaustive_one_finds(graph: ComputationGraph, pruning: Pruning) -> None:
     lazy = search(graph, AnalyticCost(graph, gpu("v100")), pruning=pruning)
-    exhaustive = search(graph, AnalyticCost(graph, gpu("v100")), pruning=pruning, exhaustive=True)
+    exhaustive = search(graph, AnalyticCost(graph, gpu("v100")), pruning=pruning, effort=Effort(exhaustive=True))
 
     assert lazy.schedule.predicted_us == pytest.approx(exhaustive.schedule.predicted_us)
     assert lazy.schedule.optimal

@@ -14,6 +14,7 @@ from iosched.models.graph import ComputationGraph
 from iosched.scheduler.baselines import greedy
 from iosched.scheduler.beam import MAX_OPERATORS, beam
 from iosched.scheduler.document import check_operators
+from iosched.scheduler.effort import Effort
 from iosched.scheduler.lattice import NO_PRUNING, Pruning
 from iosched.scheduler.schedule import Block, Schedule, Stage
 from iosched.scheduler.search import search
@@ -88,8 +89,8 @@ class ManyLanes(KeyedLanes):
 def test_random_wide_graphs_are_scheduled_much_better_than_greedily(seed: int) -> None:
     graph = threads(seed)
     cost, again = ManyLanes(graph, 7, 0.1), ManyLanes(graph, 7, 0.1)
-    found = search(graph, cost, strategy="concurrent", tolerance=0.03, max_measurements_per_block=40)
-    second = search(graph, again, strategy="concurrent", tolerance=0.03, max_measurements_per_block=40)
+    found = search(graph, cost, strategy="concurrent", effort=Effort(tolerance=0.03, max_measurements=40))
+    second = search(graph, again, strategy="concurrent", effort=Effort(tolerance=0.03, max_measurements=40))
 
     check_operators(found.schedule, graph)
     assert cost.total_us(found.schedule) == pytest.approx(found.schedule.predicted_us)

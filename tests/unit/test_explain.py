@@ -14,6 +14,7 @@ from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.blocks import partition
+from iosched.scheduler.effort import Effort
 from iosched.scheduler.explain import Explanation, Placement, explain
 from iosched.scheduler.lattice import NO_PRUNING, Pruning
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
@@ -134,7 +135,9 @@ def test_fewer_stages_are_asked_for_than_there_are() -> None:
     graph = graph_of(8, [(0, 4), (1, 5), (2, 6), (3, 7)])
     cost = PartlyKnown(3, 1.0)
     explained_all(graph, greedy(graph), "5", cost)
-    everything = search(graph, TableCost(3), strategy="concurrent", pruning=NO_PRUNING, exhaustive=True).stages
+    everything = search(
+        graph, TableCost(3), strategy="concurrent", pruning=NO_PRUNING, effort=Effort(exhaustive=True)
+    ).stages
     assert len(cost.asked) < everything / 2
 
 

@@ -10,6 +10,7 @@ from by_definition import TableCost, graph_of
 from lane_costs import KeyedLanes, NoisyLanes, cells
 
 from iosched.scheduler.document import check_operators
+from iosched.scheduler.effort import Effort
 from iosched.scheduler.latencies import KnownLatencies
 from iosched.scheduler.lattice import NO_PRUNING, Pruning, build, popcount, relation
 from iosched.scheduler.schedule import Stage
@@ -22,8 +23,8 @@ SEEDS = range(12)
 def searched(seed: int, rounds: int) -> tuple[NoisyLanes, SearchResult]:
     cost = NoisyLanes(GRAPH, seed)
     found = search(
-        GRAPH, cost, strategy="concurrent", bound_slack=0.8, tolerance=0.02, remeasure_rounds=rounds
-    )  # fmt: skip
+        GRAPH, cost, strategy="concurrent", effort=Effort(bound_slack=0.8, tolerance=0.02, remeasure_rounds=rounds)
+    )
     check_operators(found.schedule, GRAPH)
     return cost, found
 
@@ -64,7 +65,9 @@ def test_the_same_answers_give_the_same_schedule() -> None:
 
 def test_without_rounds_every_latency_is_trusted() -> None:
     cost, found = searched(0, 0)
-    full = search(GRAPH, NoisyLanes(GRAPH, 0), strategy="concurrent", exhaustive=True, remeasure_rounds=0)
+    full = search(
+        GRAPH, NoisyLanes(GRAPH, 0), strategy="concurrent", effort=Effort(exhaustive=True, remeasure_rounds=0)
+    )
 
     assert cost.again == []
     assert found.remeasured == 0
@@ -88,7 +91,7 @@ class Corrected(TableCost):
 def test_where_rounds_run_out_the_schedule_is_made_of_what_was_measured_twice() -> None:
     graph = graph_of(7, [(0, 6), (1, 6), (2, 6), (3, 6), (4, 6), (5, 6)])
     cost = Corrected(5, 10.0)
-    found = search(graph, cost, strategy="concurrent", remeasure_rounds=1)
+    found = search(graph, cost, strategy="concurrent", effort=Effort(remeasure_rounds=1))
     once = search(graph, TableCost(5), strategy="concurrent").schedule
 
     assert [stage.groups for stage in found.schedule.stages] == [stage.groups for stage in once.stages]
@@ -102,7 +105,7 @@ def test_what_looked_fast_loses_its_place_when_it_is_not() -> None:
     """Without a limit on rounds, every stage that could be on the best schedule is put to the test."""
     graph = graph_of(5, [(0, 4), (1, 4), (2, 4), (3, 4)])
     cost = Corrected(2, 3.0, exempt=frozenset("0"))
-    found = search(graph, cost, strategy="concurrent", remeasure_rounds=100)
+    found = search(graph, cost, strategy="concurrent", effort=Effort(remeasure_rounds=100))
 
     assert {stage.operators for stage in found.schedule.stages} <= {stage.operators for stage in cost.again}
     assert found.schedule.predicted_us == sum(
@@ -153,7 +156,7 @@ def test_what_comes_close_is_measured_twice_too() -> None:
     graph = graph_of(5, [(0, 4), (1, 4), (2, 4), (3, 4)])
     exact, close = Corrected(4, 1.0), Corrected(4, 1.0)
     first = search(graph, exact, strategy="concurrent")
-    second = search(graph, close, strategy="concurrent", tolerance=0.5, exhaustive=True)
+    second = search(graph, close, strategy="concurrent", effort=Effort(tolerance=0.5, exhaustive=True))
 
     assert {stage.operators for stage in exact.again} == {stage.operators for stage in first.schedule.stages}
     assert {stage.operators for stage in close.again} > {stage.operators for stage in second.schedule.stages}
@@ -163,7 +166,9 @@ def test_of_stages_that_are_alike_one_is_measured_twice() -> None:
     graph = graph_of(8, [])
     cost = NoisyLanes(graph, 1)
     cost.kinds = 2
-    found = search(graph, cost, strategy="concurrent", pruning=Pruning(1, 2), bound_slack=0.8, tolerance=0.05)
+    found = search(
+        graph, cost, strategy="concurrent", pruning=Pruning(1, 2), effort=Effort(bound_slack=0.8, tolerance=0.05)
+    )
 
     assert len(found.schedule.blocks) == 1
     assert len(cost.again) == len(set(cost.again)) == found.remeasured

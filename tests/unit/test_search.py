@@ -13,6 +13,7 @@ from iosched.scheduler import lattice as lattices
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.blocks import partition
 from iosched.scheduler.document import check_operators
+from iosched.scheduler.effort import Effort
 from iosched.scheduler.lattice import NO_PRUNING, Pruning
 from iosched.scheduler.merge import can_merge
 from iosched.scheduler.schedule import Stage, Strategy
@@ -110,7 +111,7 @@ def test_merging_is_weighed_against_running_side_by_side(
 def test_lazy_and_exhaustive_find_the_same_latency(graph: ComputationGraph, seed: int, pruning: Pruning) -> None:
     lazy_cost, full_cost = TableCost(seed, 0.9), TableCost(seed, 0.9)
     lazy = search(graph, lazy_cost, strategy="concurrent", pruning=pruning)
-    full = search(graph, full_cost, strategy="concurrent", pruning=pruning, exhaustive=True)
+    full = search(graph, full_cost, strategy="concurrent", pruning=pruning, effort=Effort(exhaustive=True))
 
     assert lazy.schedule.predicted_us == full.schedule.predicted_us
     assert lazy.measured == len(lazy_cost.asked) <= full.measured == len(full_cost.asked)
@@ -127,7 +128,13 @@ def test_lazy_and_exhaustive_agree_in_every_strategy(
 ) -> None:
     graph = fire(n, extra)
     lazy, full = (
-        search(graph, TableCost(seed, bound_factor), strategy=strategy, pruning=pruning, exhaustive=exhaustive)
+        search(
+            graph,
+            TableCost(seed, bound_factor),
+            strategy=strategy,
+            pruning=pruning,
+            effort=Effort(exhaustive=exhaustive),
+        )
         for exhaustive in (False, True)
     )
 
@@ -164,7 +171,7 @@ class LaneCost:
 @given(dags(8), st.sampled_from(PRUNINGS))
 def test_bounds_from_single_operators_keep_the_optimum(graph: ComputationGraph, pruning: Pruning) -> None:
     lazy = search(graph, LaneCost(), strategy="concurrent", pruning=pruning)
-    full = search(graph, LaneCost(), strategy="concurrent", pruning=pruning, exhaustive=True)
+    full = search(graph, LaneCost(), strategy="concurrent", pruning=pruning, effort=Effort(exhaustive=True))
 
     assert lazy.schedule.predicted_us == pytest.approx(full.schedule.predicted_us, rel=1e-12)
 

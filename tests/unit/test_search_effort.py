@@ -16,6 +16,7 @@ from lane_costs import KeyedLanes, Lanes, cells
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.document import check_operators
+from iosched.scheduler.effort import Effort
 from iosched.scheduler.lattice import NO_PRUNING, Pruning
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.search import search
@@ -28,7 +29,7 @@ def test_knowing_what_is_alike_changes_no_optimum_and_asks_for_nothing_twice(
 ) -> None:
     keyed, plain = KeyedLanes(graph, kinds, 0.3), Lanes(graph, kinds, 0.3)
     found = search(graph, keyed, strategy="concurrent", pruning=pruning)
-    full = search(graph, plain, strategy="concurrent", pruning=pruning, exhaustive=True)
+    full = search(graph, plain, strategy="concurrent", pruning=pruning, effort=Effort(exhaustive=True))
 
     assert found.schedule.predicted_us == pytest.approx(full.schedule.predicted_us, rel=1e-12)
     assert found.schedule.predicted_us == pytest.approx(plain.total_us(found.schedule), rel=1e-12)
@@ -69,7 +70,7 @@ def test_a_limit_leaves_a_true_bound_and_nothing_worse_than_greedy_or_sequential
 ) -> None:
     cost, table = TableCost(seed, 0.6), TableCost(seed)
     found = search(
-        graph, cost, strategy="concurrent", pruning=NO_PRUNING, max_measurements_per_block=limit, max_states=10**6
+        graph, cost, strategy="concurrent", pruning=NO_PRUNING, max_states=10**6, effort=Effort(max_measurements=limit)
     )
     best = search(graph, TableCost(seed), strategy="concurrent", pruning=NO_PRUNING).schedule.predicted_us
 
@@ -90,7 +91,7 @@ def test_a_limit_leaves_a_true_bound_and_nothing_worse_than_greedy_or_sequential
 def test_a_limit_ends_what_would_take_long() -> None:
     graph = graph_of(14, [(0, index) for index in range(1, 13)] + [(index, 13) for index in range(1, 13)])
     free = search(graph, Lanes(graph, 13, 0.3), strategy="concurrent")
-    limited = search(graph, Lanes(graph, 13, 0.3), strategy="concurrent", max_measurements_per_block=10)
+    limited = search(graph, Lanes(graph, 13, 0.3), strategy="concurrent", effort=Effort(max_measurements=10))
 
     assert limited.measured < 14 + 10 + 14 < free.measured
     assert free.schedule.optimal
@@ -109,8 +110,8 @@ def test_a_wide_graph_is_scheduled_no_worse_than_greedily_and_soon(seed: int) ->
     cost = KeyedLanes(graph, 5, 0.05)
     start = time.perf_counter()
     found = search(
-        graph, cost, strategy="concurrent", bound_slack=0.95, tolerance=0.03, max_measurements_per_block=80
-    )  # fmt: skip
+        graph, cost, strategy="concurrent", effort=Effort(bound_slack=0.95, tolerance=0.03, max_measurements=80)
+    )
 
     assert time.perf_counter() - start < 120
     check_operators(found.schedule, graph)
@@ -150,7 +151,7 @@ def test_memory_stays_small_whatever_the_graph(n: int, edges: list[tuple[int, in
     cost = TableCost(1, 0.8)
     tracemalloc.start()
     try:
-        found = search(graph, cost, strategy="concurrent", tolerance=0.03, max_measurements_per_block=5)
+        found = search(graph, cost, strategy="concurrent", effort=Effort(tolerance=0.03, max_measurements=5))
         peak_nbytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
