@@ -158,3 +158,14 @@ def test_memory_stays_small_whatever_the_graph(n: int, edges: list[tuple[int, in
 
     check_operators(found.schedule, graph)
     assert peak_nbytes < 128 << 20
+
+
+def test_an_exhausted_effort_measures_everything_and_trusts_no_bound_less() -> None:
+    effort = Effort(bound_slack=0.9, tolerance=0.03, max_measurements=5, remeasure_rounds=2)
+    assert effort.exhausted() == Effort(exhaustive=True, bound_slack=0.9, remeasure_rounds=2)
+
+
+@pytest.mark.parametrize("slack", [0.0, -1.0, float("nan")])
+def test_bounds_of_nothing_are_refused(slack: float) -> None:
+    with pytest.raises(ValueError, match="bound_slack must be positive"):
+        Effort(bound_slack=slack)
