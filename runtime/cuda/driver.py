@@ -114,7 +114,7 @@ def _told(method: Method[P, R]) -> Method[P, R]:
     """What CuPy raises, as errors of ours."""
 
     @wraps(method)
-    def call(self: CupyDriver, *args: P.args, **kwargs: P.kwargs) -> R:
+    def call(self: CupyDriver, /, *args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return method(self, *args, **kwargs)
         except self.failures as error:

@@ -21,6 +21,7 @@ from host_driver import Operation, run_all
 
 OUT_OF_MEMORY = 2
 INVALID_VALUE = 1
+NO_DEVICE = 100
 INVALID_DEVICE = 101
 INVALID_HANDLE = 400
 NOT_FOUND = 500
@@ -94,10 +95,14 @@ class Function:
 
 
 class DeskCuda:
-    """The functions of CUDA that CuPy calls, under CUDA's names in snake case; `calls` has those made, by CuPy's names.
+    """The functions of CUDA that CuPy calls, under CUDA's names in snake case.
 
     Attributes:
+        count: GPUs that are seen; none at first, as tests of other things expect.
         limit: bytes that can be allocated at once.
+        driver_version: CUDA that the driver supports; 0 where there is none.
+        calls: names of those made.
+        launched: kernels by their entries, "cudnn" for a plan.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -109,7 +114,8 @@ class DeskCuda:
         """A GPU as it is after a start, but for streams and memory that are still held."""
         self.draw = random.Random(seed)
         self.limit = 4 << 30
-        self.count = 1
+        self.driver_version = 13000
+        self.count = 0
         self.calls: list[str] = []
         self.launched: list[str] = []
         self.sticky: int | None = None
@@ -137,7 +143,7 @@ class DeskCuda:
     def check(self, name: str) -> None:
         """What comes before each call."""
         self.calls.append(name)
-        if name in ("getDeviceCount", "getDevice"):
+        if name in ("getDevice", "driverGetVersion", "runtimeGetVersion"):
             return
         if self.sticky is not None:
             raise CudaStatusError(self.sticky)
@@ -152,6 +158,8 @@ class DeskCuda:
     # Devices
 
     def get_device_count(self) -> int:
+        if not self.count:
+            self._error(NO_DEVICE)
         return self.count
 
     def get_device(self) -> int:
@@ -174,7 +182,7 @@ class DeskCuda:
         return "0000:0D:00.0"
 
     def driver_get_version(self) -> int:
-        return 13000
+        return self.driver_version
 
     def runtime_get_version(self) -> int:
         return 13000

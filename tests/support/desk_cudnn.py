@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from desk_cuda import DeskCuda
+from desk_cuda import CudaStatusError, DeskCuda
 from onnx import TensorProto, helper
 
 from iosched.runtime.cuda.device import GpuDevice
@@ -69,7 +69,10 @@ def install(monkeypatch: pytest.MonkeyPatch, desk: DeskCuda) -> list[Any]:
             raise RuntimeError("not on the desk")
 
         def execute_plan_at_index(self, tensors: Mapping[int, int], workspace: int, index: int, handle: Any) -> None:
-            desk.check("cudnnBackendExecute")
+            try:
+                desk.check("cudnnBackendExecute")
+            except CudaStatusError as error:
+                raise RuntimeError(f"CUDNN_STATUS_EXECUTION_FAILED ({error.status})") from None
             assert handle in handles
             pack, workspace_address = self._native_var_pack(self._uid_to_data(tensors), workspace)
             assert all(address % 16 == 0 for address in pack.values()), "an address that cuDNN refuses"

@@ -41,6 +41,54 @@ _RESULTS = {
     "intptr_t": ("PyLong_AsLongLong(found)", "0"),
     "float": ("PyFloat_AsDouble(found)", "0"),
 }
+_NO_DEVICE = [
+    "cuInit",
+    "cuDeviceGetCount",
+    "cuDeviceGetAttribute",
+    "cuCtxGetCurrent",
+    "cuCtxGetLimit",
+    "cuCtxPushCurrent",
+    "cuCtxPopCurrent",
+    "cuStreamGetCtx",
+    "cuLinkCreate",
+    "cuLinkAddData",
+    "cuLinkAddFile",
+    "cuLinkComplete",
+    "cuLinkDestroy",
+    "cuModuleGetFunction",
+    "cuLaunchKernel",
+    "cuLaunchKernelEx",
+    "cuLaunchCooperativeKernel",
+    "cuTensorMapEncodeIm2col",
+    "cuTensorMapEncodeTiled",
+]
+_DONE = ["cuLibraryUnload", "cuModuleUnload", "cuKernelSetAttribute", "cuFuncSetAttribute"]
+_HANDLES = [
+    "cuLibraryLoadData",
+    "cuLibraryLoadFromFile",
+    "cuLibraryGetKernel",
+    "cuKernelGetFunction",
+    "cuModuleLoadData",
+]
+_NUMBERS = {"cuDriverGetVersion": 13000, "cuDeviceGet": 0, "cuKernelGetAttribute": 0}
+_NUMBERS["cuOccupancyMaxPotentialClusterSize"] = 8
+_ERRORS_BY_NUMBER = {2: "OUT_OF_MEMORY", 100: "NO_DEVICE", 500: "NOT_FOUND", 700: "ILLEGAL_ADDRESS"}
+_ERRORS_BY_NUMBER |= {701: "LAUNCH_OUT_OF_RESOURCES", 719: "LAUNCH_FAILED"}
+_LIBCUDA = "\n".join(
+    [
+        "static char handle[4096];",
+        *(f"int {name}(void) {{ return 100; }}" for name in _NO_DEVICE),
+        *(f"int {name}(void) {{ return 0; }}" for name in _DONE),
+        *(f"int {name}(void **out) {{ *out = handle; return 0; }}" for name in _HANDLES),
+        *(f"int {name}(int *out) {{ *out = {value}; return 0; }}" for name, value in _NUMBERS.items()),
+        "int cuGetErrorName(int e, const char **out) { switch (e) {",
+        *(f'case {number}: *out = "CUDA_ERROR_{name}"; return 0;' for number, name in _ERRORS_BY_NUMBER.items()),
+        'default: *out = "CUDA_ERROR_UNKNOWN"; return 0; } }',
+        'int cuGetErrorString(int e, const char **out) { *out = "on the desk"; return 0; }',
+    ]
+)
+"""The driver's library: names of errors, and what cuDNN asks of it when it builds plans without a GPU."""
+
 _kept: list[Any] = []
 
 
@@ -54,7 +102,19 @@ def missing() -> str | None:
         return "no Python.h"
     if "cupy" in sys.modules and not _kept:
         return "CuPy was imported before the desk was set up"
+    if not _kept and _gpus():
+        return "a GPU is attached: tests/gpu try the same on it"
     return None
+
+
+def _gpus() -> int:
+    """GPUs that are really there."""
+    runtime = importlib.import_module("cupy_backends.cuda.api.runtime")
+    try:
+        found: int = runtime.getDeviceCount()
+    except RuntimeError:
+        return 0
+    return found
 
 
 def install() -> DeskCuda:
@@ -62,9 +122,10 @@ def install() -> DeskCuda:
     if not _kept:
         assert missing() is None
         os.environ["CUPY_CACHE_IN_MEMORY"] = "1"  # or sources that were compiled before are not seen
+        _kept.append(_compiled(_LIBCUDA, "-Wl,-soname,libcuda.so.1"))  # found by its name from now on
         runtime, driver = (importlib.import_module(name) for name in _ERRORS)
         desk = DeskCuda()
-        _kept.append(desk)
+        _kept.insert(0, desk)
         for module in (runtime, driver):
             _replace(module, desk, getattr(module, _ERRORS[module.__name__]))
         compiler = importlib.import_module("cupy.cuda.compiler")
@@ -143,12 +204,12 @@ def _c_function(name: str, signature: str) -> str:
     return f"static PyObject *found_{name}; {setter}\n{result} desk_{name}({', '.join(declared)}) {{ {call} {body} }}"
 
 
-def _compiled(functions: str) -> ctypes.PyDLL:
+def _compiled(functions: str, *flags: str) -> ctypes.PyDLL:
     folder = Path(tempfile.mkdtemp(prefix="iosched-desk-"))
     header = "#include <Python.h>\n#include <stdint.h>\nstruct optional { int n; int value; };\ntypedef int CUdevice;\n"
     (folder / "desk.c").write_text(header + functions)
     include = sysconfig.get_paths()["include"]
-    command = ["gcc", "-shared", "-fPIC", "-O1", "-w", f"-I{include}", "-o", "desk.so", "desk.c"]
+    command = ["gcc", "-shared", "-fPIC", "-O1", "-w", f"-I{include}", *flags, "-o", "desk.so", "desk.c"]
     subprocess.run(command, cwd=folder, check=True)
     library = ctypes.PyDLL(str(folder / "desk.so"))
     shutil.rmtree(folder)
