@@ -104,7 +104,7 @@ def check(kernel: SourceKernel, reads: Sequence[Placed], writes: Sequence[Placed
         assert write.is_clean_outside(), "a write beyond the tensor"
 
 
-def run(call: CudaCall, addresses: Sequence[int]) -> None:
+def run(call: CudaCall, addresses: Sequence[int], defines: tuple[str, ...] = ()) -> None:
     """Launches `call` on the host; `addresses` are those of (*reads, *writes)."""
     values, sizes = [], []
     for argument in call.arguments:
@@ -118,7 +118,7 @@ def run(call: CudaCall, addresses: Sequence[int]) -> None:
     pointers = (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
     shape = (ctypes.c_uint * 6)(*call.grid, *call.block)
     assert call.shared_nbytes == 0
-    library = _compiled(call.source, call.entry)
+    library = _compiled(call.source, call.entry, defines)
     status = library.host_launch(shape, pointers, bytes(sizes), len(arrays))
     assert status == 0, _FAILURES[status]
 
@@ -129,8 +129,8 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 
 @cache
-def _compiled(source: str, entry: str) -> ctypes.CDLL:
-    name = Path(_folder().name) / hashlib.sha256(f"{entry}{source}".encode()).hexdigest()
+def _compiled(source: str, entry: str, defines: tuple[str, ...] = ()) -> ctypes.CDLL:
+    name = Path(_folder().name) / hashlib.sha256(f"{entry}{defines}{source}".encode()).hexdigest()
     launcher = (
         'extern "C" int host_launch(const unsigned int* shape, void** arguments, const unsigned char* sizes, int count)'
         f" {{ return host::launch({entry}, shape, arguments, sizes, count); }}\n"
@@ -146,10 +146,12 @@ def _compiled(source: str, entry: str) -> ctypes.CDLL:
         "-fno-threadsafe-statics",
         "-fsanitize=alignment",
     ]
-    barriers = ["-DHAS_BARRIERS"] if "__syncthreads" in source else []
+    features = ["-DHAS_BARRIERS"] if "__syncthreads" in source else []
+    features += ["-DHALVES"] if "cuda_fp16.h" in source else []
+    features += [f"-D{each}" for each in defines]
     # Kernels need no C++ library, which takes most of the time to link.
     files = ["-o", str(name.with_suffix(".so")), str(name.with_suffix(".cpp")), "-nostdlib", "-lm", "-lc"]
-    command = ["g++", *flags, *barriers, f"-I{_INCLUDE}", *files]
+    command = ["g++", *flags, *features, f"-I{_INCLUDE}", *files]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.stderr}\n{source}"
     return ctypes.CDLL(str(name.with_suffix(".so")))

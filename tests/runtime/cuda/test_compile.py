@@ -13,7 +13,7 @@ import pytest
 from host_cuda import blank
 
 from iosched.runtime.cuda.activation import ACTIVATIONS, RELU, Activation
-from iosched.runtime.cuda.kernel import CudaCall, SourceKernel
+from iosched.runtime.cuda.kernel import CudaCall, Precision, SourceKernel
 from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.kernels.batch_norm import ScaleShift
 from iosched.runtime.cuda.kernels.binary import Binary, Where
@@ -25,6 +25,7 @@ from iosched.runtime.cuda.kernels.normalize import Normalize
 from iosched.runtime.cuda.kernels.pool import Pool
 from iosched.runtime.cuda.kernels.reduce import Reduce
 from iosched.runtime.cuda.kernels.resize import Resize
+from iosched.runtime.cuda.kernels.separable import Separable
 from iosched.runtime.cuda.kernels.slicing import Pad, Slice
 from iosched.runtime.cuda.kernels.softmax import Softmax
 from iosched.runtime.cuda.window import Window
@@ -38,6 +39,13 @@ def depthwise(size: int, stride: int) -> tuple[SourceKernel, Shapes, Shapes]:
     kernel = Depthwise((size, size), (stride, stride), (size // 2,) * 4, (1, 1), True, RELU)
     extents = tuple(-(-extent // stride) for extent in (64, 64))
     return kernel, ((2, 64, 64, 64), (size, size, 64)), ((2, 64, *extents),)
+
+
+def separable(size: int, stride: int, precision: str) -> tuple[SourceKernel, Shapes, Shapes]:
+    window = (size, size), (stride, stride), (size // 2,) * 4, (1, 1)
+    extent = -(-21 // stride)
+    shapes = ((1, 84, 21, 21), (size, size, 84), (128, 128), (84,))
+    return Separable(*window, True, RELU, Precision(precision)), shapes, ((1, 84, extent, extent),)
 
 
 def samples(functions: Sequence[str]) -> Iterator[tuple[SourceKernel, Shapes, Shapes]]:
@@ -63,9 +71,14 @@ def samples(functions: Sequence[str]) -> Iterator[tuple[SourceKernel, Shapes, Sh
     yield Copy(reshapes=True), ((2, 6, 4, 5),), ((5, 4, 3, 4),)
 
 
+def separables(dtype: str) -> Iterator[tuple[SourceKernel, Shapes, Shapes]]:
+    for precision in ("fp32", "tf32") if dtype == "float32" else ("fp16",):
+        yield from (separable(size, stride, precision) for size in (3, 5, 7) for stride in (1, 2))
+
+
 def calls(dtype: str) -> Iterator[CudaCall]:
     functions = ACTIVATIONS if dtype == "float32" else ("HardSwish", "Gelu", "Round")
-    for kernel, reads, writes in samples(functions):
+    for kernel, reads, writes in (*samples(functions), *separables(dtype)):
         views = [blank(shape, "float32" if len(shape) == 1 else dtype).view for shape in reads]
         yield kernel.call(views, [blank(shape, dtype).view for shape in writes])
     both = [blank(IMAGES).view, blank(IMAGES, "float16").view]
@@ -125,7 +138,7 @@ def compiler() -> Callable[[str, int, Path], None]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("architecture", "dtype"),
-    [*((each, "float16") for each in ARCHITECTURES), (75, "float32")],
+    [*((each, "float16") for each in ARCHITECTURES), (75, "float32"), (90, "float32")],
 )
 def test_sources_compile(architecture: int, dtype: str, tmp_path: Path) -> None:
     compiler()(one_unit(dtype), architecture, tmp_path)

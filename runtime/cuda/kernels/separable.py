@@ -1,0 +1,189 @@
+"""Depthwise and pointwise convolution in one kernel, with an optional ReLU before and an activation behind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from iosched.runtime.cuda.activation import IDENTITY, Activation
+from iosched.runtime.cuda.elements import C_TYPES, MOST_BYTES, item_nbytes, preamble
+from iosched.runtime.cuda.kernel import CudaCall, Pointer, Precision
+from iosched.runtime.cuda.kernels.depthwise import Depthwise
+from iosched.runtime.cuda.kernels.separable_source import (
+    BODY,
+    LOAD,
+    MMA_OF_HALVES,
+    MMA_OF_TF32,
+    MULTIPLY_BY_FMA,
+    MULTIPLY_BY_TENSOR_CORES,
+)
+from iosched.runtime.cuda.window import Image, Window, channel_width, constants
+from iosched.runtime.plan import View
+
+MOST_TAPS = 49
+_THREADS = 256
+_TILES = ((64, 64, 128), (32, 128, 128), (32, 64, 128), (32, 32, 256), (16, 64, 256), (16, 32, 256))
+_GROUPS = (4, 2, 1)
+_MULTIPLE = (128, 128)  # of input and of output channels: no slab and no tile reaches beyond the padded weight
+_PROCESSORS = 132
+_MOST_KEPT = 56  # floats of one input row that a thread keeps in registers
+_MOST_LOADED = 40  # floats of several rows that it loads at once
+
+
+@dataclass(frozen=True)
+class Separable:
+    """y = activation(pointwise(depthwise(relu?(x), taps), weight) + bias), of two dimensions.
+
+    Reads x (N, C, H, W), the taps as `depthwise_weight` lays them out, the pointwise weight as `pointwise_weight`
+    does, and a float32 bias (O,), which has the depthwise one in it. What the depthwise part makes is rounded to the
+    type of x; sums are float32.
+
+    A block makes BM pixels of BN output channels. In slabs of input channels it computes the depthwise part into
+    shared memory and multiplies it by FMA (fp32) or on tensor cores (tf32, fp16); where there are few outputs, parts of
+    the block sum over parts of a slab. Blocks that make other output channels of the same pixels compute the depthwise
+    part again.
+
+    Attributes:
+        pads: begins of both axes, then ends; none negative.
+        relu: whether x goes through a ReLU.
+        precision: how products are made, and how the weight lies.
+        variant: which form to take: 0 is the one that `_work` thinks the best, 1 the next; modulo their number.
+    """
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    pads: tuple[int, ...]
+    dilations: tuple[int, ...]
+    relu: bool = False
+    activation: Activation = IDENTITY
+    precision: Precision = Precision("fp32")
+    variant: int = 0
+
+    def interpret(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
+        """See the class."""
+        x, taps, weight, bias = reads
+        channels, wide = x.shape[1], writes[0].shape[1]
+        inner = np.zeros((x.shape[0], channels, *writes[0].shape[2:]), x.dtype)
+        Depthwise(self.kernel, self.strides, self.pads, self.dilations, self.relu).interpret([x, taps], [inner])
+        matrix = weight[:channels, :wide] if self._by_fma else weight[:wide, :channels].T
+        product = np.einsum("nchw,co->nohw", inner.astype(np.float32), matrix.astype(np.float32), optimize=True)
+        writes[0][...] = self.activation(product + bias.reshape(1, -1, 1, 1))
+
+    def call(self, reads: Sequence[View], writes: Sequence[View]) -> CudaCall:
+        """See `SourceKernel.call`."""
+        x, y = Image.of(reads[0]), Image.of(writes[0])
+        form = self._form(x, y)
+        batch, wide, height, width = y.shape
+        per_row = -(-width // form.group)
+        groups = batch * height * per_row
+        tiles = -(-wide // form.tile[1])
+        blocks = -(-groups * form.group // form.tile[0]) * tiles
+        pitch = (reads[2].shape or ())[1]
+        counts = (groups, per_row, height, width, x.shape[2], x.shape[3], x.shape[1], wide, tiles, pitch)
+        pointers = [Pointer(index) for index in range(5)]
+        arguments = (*pointers, *map(np.int32, counts), *x.steps(form.pack), *y.steps(form.out_pack))
+        return CudaCall(self._source(form), "separable", (blocks, 1, 1), (_THREADS, 1, 1), arguments)
+
+    @property
+    def _by_fma(self) -> bool:
+        return self.precision.name == "fp32"
+
+    def _form(self, x: Image, y: Image) -> _Form:
+        """The form of `variant`."""
+        dtype = x.operand.dtype
+        pack, out_pack = channel_width(x.shape[1], x), channel_width(y.shape[1], y)
+        forms = [
+            _Form(dtype, pack, out_pack, group, (rows, wide), slab_nbytes // item_nbytes(dtype))
+            for rows, wide, slab_nbytes in _TILES
+            for group in _GROUPS
+        ]
+        fitting = [form for form in forms if form.group == 1 or self._fits(form, y.shape[3])]
+        return sorted(fitting, key=lambda form: self._work(form, y))[self.variant % len(fitting)]
+
+    def _fits(self, form: _Form, width: int) -> bool:
+        """Whether half of the threads have windows to slide, and each has registers for its neighbours."""
+        kept = self._columns(form.group) * form.pack
+        return form.busy >= 0.5 and form.group <= width and kept <= _MOST_KEPT
+
+    def _work(self, form: _Form, y: Image) -> float:
+        """Issue slots of the busiest processor, about, for one input channel: a reasoned number, not a measured one.
+
+        A load of 16 bytes takes as long as 16 warps' instructions; a processor with one block is half idle.
+        """
+        rows, columns, taps = self.kernel[0], self._columns(form.group), self.kernel[0] * self.kernel[1]
+        loads = rows * (16 * columns + 4 * self.kernel[1]) / (form.group * form.pack)
+        sums = (taps + rows * columns / form.group) / min(form.busy, 1)
+        product = form.tile[1] * (1.75 if self._by_fma else 0.25)
+        groups = y.shape[0] * y.shape[2] * -(-y.shape[3] // form.group)
+        blocks = -(-groups * form.group // form.tile[0]) * -(-y.shape[1] // form.tile[1])
+        return max(2, -(-blocks // _PROCESSORS)) * form.tile[0] * (loads + sums + product)
+
+    def _columns(self, group: int) -> int:
+        """Columns of the input that `group` neighbours of a row see."""
+        return (group - 1) * self.strides[1] + (self.kernel[1] - 1) * self.dilations[1] + 1
+
+    def _source(self, form: _Form) -> str:
+        rows, wide = form.tile
+        sizes = {
+            "V": form.pack, "W": form.out_pack, "G": form.group, "COLUMNS": self._columns(form.group), "BM": rows,
+            "BN": wide, "BK": form.slab, "THREADS": _THREADS, "E": MOST_BYTES // item_nbytes(form.dtype),
+            "PARTS": self._parts(form), "UNROLLED": max(_MOST_LOADED // (self._columns(form.group) * form.pack), 1),
+        }  # fmt: skip
+        window = Window(self.kernel, self.strides, self.pads, self.dilations)
+        head = [
+            preamble([form.dtype]),
+            constants(window),
+            "constexpr int " + ", ".join(f"{name} = {value}" for name, value in sizes.items()) + ";",
+            f"constexpr bool RELU = {'true' if self.relu else 'false'};",
+            f"typedef {C_TYPES[form.dtype]} T;",
+            f"__device__ __forceinline__ float activate(float x) {{ return {self.activation.expression('x')}; }}",
+        ]
+        return "\n".join([*head, LOAD, *self._multiplication(form.dtype), BODY])
+
+    def _parts(self, form: _Form) -> int:
+        """Parts of a slab that parts of the block sum over; see `TM` and `WM` in the source."""
+        rows, wide = form.tile
+        per_part = rows * wide // 16 if self._by_fma else rows * wide // (min(rows, 32) * 16) * 32
+        return _THREADS // per_part
+
+    def _multiplication(self, dtype: str) -> tuple[str, ...]:
+        if self._by_fma:
+            return (MULTIPLY_BY_FMA,)
+        return MMA_OF_HALVES if dtype == "float16" else MMA_OF_TF32, MULTIPLY_BY_TENSOR_CORES
+
+
+@dataclass(frozen=True)
+class _Form:
+    """What a source depends on beside the kernel.
+
+    Attributes:
+        pack, out_pack: channels read and written at once.
+        group: neighbours of a row that a thread computes together in the depthwise part.
+        tile: pixels and output channels of a block.
+        slab: input channels between two barriers.
+    """
+
+    dtype: str
+    pack: int
+    out_pack: int
+    group: int
+    tile: tuple[int, int]
+    slab: int
+
+    @property
+    def busy(self) -> float:
+        """Windows for each thread and slab."""
+        return self.tile[0] * self.slab / (self.group * self.pack * _THREADS)
+
+
+def pointwise_weight(weight: np.ndarray, precision: Precision) -> np.ndarray:
+    """(O, I, 1, 1) of an ONNX convolution as the kernel reads it, filled up with zeros.
+
+    (I, O) where products are made by FMA, (O, I) where tensor cores make them.
+    """
+    matrix = weight.reshape(weight.shape[:2])
+    margins = [(0, -matrix.shape[0] % _MULTIPLE[1]), (0, -matrix.shape[1] % _MULTIPLE[0])]
+    padded = np.pad(matrix, margins)
+    return np.ascontiguousarray(padded.T if precision.name == "fp32" else padded)

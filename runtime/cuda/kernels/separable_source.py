@@ -1,0 +1,302 @@
+"""The CUDA C++ of `separable`: what follows its constants.
+
+Shared memory holds two slabs: while some warps multiply one, others fill the next, so one barrier for each is enough.
+Rows are padded by 16 bytes, so that the eight threads that read at once read from different banks.
+"""
+
+from __future__ import annotations
+
+LOAD = """
+template <int N, typename Item> __device__ __forceinline__ Pack<Item, N> load(const Item* at) {
+  return *reinterpret_cast<const Pack<Item, N>*>(at);
+}
+"""
+"""How packs are read."""
+
+MULTIPLY_BY_FMA = """
+constexpr int PITCH = BK + 4, B_ROWS = BK, B_WIDTH = BN, B_PITCH = BN;
+constexpr bool IN_ROWS = true;  // the weight lies (input, output)
+constexpr int TM = 4, TN = 4, PER_PART = BM * BN / TM / TN;
+
+__device__ __forceinline__ float rounded(float x) { return x; }
+
+// Every thread makes TM pixels of TN channels, summed over its part of the input channels.
+struct Product {
+  float sum[TM][TN];
+
+  __device__ __forceinline__ void add(const float* a, const float* b, int limit) {
+    const int mine = threadIdx.x % PER_PART, begin = threadIdx.x / PER_PART * (BK / PARTS), end = begin + BK / PARTS;
+    a += mine / (BN / TN) * (TM * PITCH);
+    b += mine % (BN / TN) * TN;
+#pragma unroll 2
+    for (int k = begin; k < (limit < end ? limit : end); k += 4) {
+      Pack<float, 4> pixels[TM];
+#pragma unroll
+      for (int i = 0; i < TM; ++i) pixels[i] = load<4>(a + i * PITCH + k);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const auto factors = load<TN>(b + (k + j) * B_PITCH);
+#pragma unroll
+        for (int i = 0; i < TM; ++i)
+#pragma unroll
+          for (int n = 0; n < TN; ++n) sum[i][n] = fmaf(pixels[i].at[j], factors.at[n], sum[i][n]);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void write(float* c, int pitch) const {
+    const int mine = threadIdx.x % PER_PART;
+    c += (threadIdx.x / PER_PART * BM + mine / (BN / TN) * TM) * pitch + mine % (BN / TN) * TN;
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+      for (int n = 0; n < TN; ++n) c[i * pitch + n] = sum[i][n];
+  }
+};
+"""
+"""Products of float32, summed in float32."""
+
+MMA_OF_HALVES = """
+__device__ __forceinline__ __half rounded(float x) { return __float2half_rn(x); }
+__device__ __forceinline__ __half rounded(__half x) { return x; }
+
+#ifdef __CUDACC__
+// d += a (16 x 16) * b (16 x 8)
+__device__ __forceinline__ void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+#pragma unroll
+  for (int k = 0; k < 2; ++k)
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[2 * k]), "r"(a[2 * k + 1]), "r"(b[k]));
+#endif
+}
+#endif
+"""
+"""Tensor cores of compute capability 7.5 and on. A host has to bring an `mma` of its own."""
+
+MMA_OF_TF32 = """
+#ifdef __CUDACC__
+__device__ __forceinline__ float round_to_tf32(float x) {
+#if __CUDA_ARCH__ >= 800
+  unsigned bits;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+  return __uint_as_float(bits);
+#else
+  return x;
+#endif
+}
+
+// d += a (16 x 8) * b (8 x 8)
+__device__ __forceinline__ void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else  // no such tensor cores: each thread collects what it needs from the warp
+  const int row = threadIdx.x % 32 / 4 * 4, column = threadIdx.x % 4 * 8;
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    const float low = __uint_as_float(__shfl_sync(0xffffffffu, a[k / 4 * 2], row + k % 4));
+    const float high = __uint_as_float(__shfl_sync(0xffffffffu, a[k / 4 * 2 + 1], row + k % 4));
+    const float left = __uint_as_float(__shfl_sync(0xffffffffu, b[k / 4], column + k % 4));
+    const float right = __uint_as_float(__shfl_sync(0xffffffffu, b[k / 4], column + 4 + k % 4));
+    d[0] = fmaf(low, left, d[0]);
+    d[1] = fmaf(low, right, d[1]);
+    d[2] = fmaf(high, left, d[2]);
+    d[3] = fmaf(high, right, d[3]);
+  }
+#endif
+}
+#endif
+
+__device__ __forceinline__ float rounded(float x) { return round_to_tf32(x); }
+"""
+"""Tensor cores of compute capability 8.0 and on. A host has to bring `mma` and `round_to_tf32`."""
+
+MULTIPLY_BY_TENSOR_CORES = """
+constexpr int PITCH = BK + E, B_ROWS = BN, B_WIDTH = BK, B_PITCH = PITCH;
+constexpr bool IN_ROWS = false;  // the weight lies (output, input)
+constexpr int WM = BM < 32 ? BM : 32, WN = 16, WARPS_M = BM / WM, PER_PART = WARPS_M * (BN / WN), FM = WM / 16, FN = 2;
+constexpr int PER_WORD = 4 / sizeof(T), WORDS = PITCH / PER_WORD;
+
+// Every warp makes WM pixels of WN channels, summed over its part of the input channels, in fragments of 16 x 8.
+struct Product {
+  float sum[FM][FN][4];
+
+  __device__ __forceinline__ void add(const T* a, const T* b, int limit) {
+    const int warp = threadIdx.x / 32 % PER_PART, row = threadIdx.x % 32 / 4, word = threadIdx.x % 4;
+    const int begin = threadIdx.x / 32 / PER_PART * (BK / PARTS), end = begin + BK / PARTS;
+    const unsigned* from_a = reinterpret_cast<const unsigned*>(a) + (warp % WARPS_M * WM + row) * WORDS + word;
+    const unsigned* from_b = reinterpret_cast<const unsigned*>(b) + (warp / WARPS_M * WN + row) * WORDS + word;
+#pragma unroll 2
+    for (int k = begin; k < (limit < end ? limit : end); k += 8 * PER_WORD) {
+      const int at = k / PER_WORD;
+      unsigned fragment[FM][4], factors[FN][2];
+#pragma unroll
+      for (int i = 0; i < FM; ++i)
+#pragma unroll
+        for (int part = 0; part < 4; ++part)
+          fragment[i][part] = from_a[(i * 16 + part % 2 * 8) * WORDS + at + part / 2 * 4];
+#pragma unroll
+      for (int j = 0; j < FN; ++j)
+#pragma unroll
+        for (int part = 0; part < 2; ++part) factors[j][part] = from_b[j * 8 * WORDS + at + part * 4];
+#pragma unroll
+      for (int i = 0; i < FM; ++i)
+#pragma unroll
+        for (int j = 0; j < FN; ++j) mma(sum[i][j], fragment[i], factors[j]);
+    }
+  }
+
+  __device__ __forceinline__ void write(float* c, int pitch) const {
+    const int part = threadIdx.x / 32 / PER_PART, warp = threadIdx.x / 32 % PER_PART;
+    const int row = threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
+    c += (part * BM + warp % WARPS_M * WM + row) * pitch + warp / WARPS_M * WN + column;
+#pragma unroll
+    for (int i = 0; i < FM; ++i)
+#pragma unroll
+      for (int j = 0; j < FN; ++j)
+#pragma unroll
+        for (int d = 0; d < 4; ++d) c[(i * 16 + d / 2 * 8) * pitch + j * 8 + d % 2] = sum[i][j][d];
+  }
+};
+"""
+"""Products of halves, or of floats rounded to tf32, summed in float32."""
+
+BODY = """
+constexpr int A_SIZE = BM * PITCH, B_SIZE = B_ROWS * B_PITCH, STAGE = A_SIZE + B_SIZE, C_PITCH = BN + 4;
+constexpr int SLABS_NBYTES = 2 * STAGE * sizeof(T), C_NBYTES = PARTS * BM * C_PITCH * sizeof(float);
+constexpr int PACKS = B_ROWS * B_WIDTH / E / THREADS, GROUPS = BM / G;
+constexpr bool EARLY = COLUMNS * V <= 28;
+
+struct Place {
+  long long x, y;  // of the image, and of the first output
+  int top, left;   // of the first output's window
+  int count;       // outputs of the group that there are
+};
+
+// What a depthwise window gives for G neighbours of a row and V channels.
+__device__ __forceinline__ void slide(const T* __restrict__ x, const T* __restrict__ taps, const Place& at, int in_h,
+                                      int in_w, int xh, int xw, int channels, float (&sum)[G][V]) {
+#pragma unroll UNROLLED
+  for (int ky = 0; ky < KH; ++ky) {
+    const int h = at.top + ky * DH;
+    const bool inside = h >= 0 && h < in_h;  // no branch around the row: the loads of several rows shall go together
+    float part[COLUMNS][V];  // of these, what no tap sees is never loaded
+#pragma unroll
+    for (int k = 0; k < COLUMNS; ++k) {
+      const int w = at.left + k;
+      if (inside && w >= 0 && w < in_w) {
+        const auto input = load<V>(x + h * xh + w * xw);
+#pragma unroll
+        for (int v = 0; v < V; ++v) {
+          const float value = convert<float, T>(input.at[v]);
+          part[k][v] = RELU ? fmaxf(value, 0.0f) : value;
+        }
+      } else {
+#pragma unroll
+        for (int v = 0; v < V; ++v) part[k][v] = 0.0f;
+      }
+    }
+#pragma unroll
+    for (int kx = 0; kx < KW; ++kx) {
+      const auto factor = load<V>(taps + (ky * KW + kx) * channels);
+#pragma unroll
+      for (int t = 0; t < G; ++t)
+#pragma unroll
+        for (int v = 0; v < V; ++v)
+          sum[t][v] = fmaf(part[t * SW + kx * DW][v], convert<float, T>(factor.at[v]), sum[t][v]);
+    }
+  }
+}
+
+// This thread's share of the weight for a slab and a tile.
+__device__ __forceinline__ void fetch(const T* __restrict__ weight, int pitch, int k0, int n0,
+                                      Pack<T, E> (&held)[PACKS]) {
+#pragma unroll
+  for (int i = 0; i < PACKS; ++i) {
+    const int at = (i * THREADS + threadIdx.x) * E;
+    const long long row = at / B_WIDTH + (IN_ROWS ? k0 : n0);
+    held[i] = load<E>(weight + row * pitch + at % B_WIDTH + (IN_ROWS ? n0 : k0));
+  }
+}
+
+extern "C" __global__ __launch_bounds__(THREADS, 2) void separable(
+    const T* __restrict__ x, const T* __restrict__ taps, const T* __restrict__ weight, const float* __restrict__ bias,
+    T* __restrict__ y, int groups, int per_row, int out_h, int out_w, int in_h, int in_w, int channels, int wide,
+    int tiles, int pitch, long long xn, long long xc, long long xh, long long xw, long long yn, long long yc,
+    long long yh, long long yw) {
+  __shared__ Pack<float, 4> memory[(SLABS_NBYTES > C_NBYTES ? SLABS_NBYTES : C_NBYTES) / 16];
+  __shared__ Place places[GROUPS];
+  const int first = blockIdx.x / tiles * GROUPS, n0 = blockIdx.x % tiles * BN;
+  for (int g = threadIdx.x; g < GROUPS; g += THREADS) {
+    const int index = first + g, column = index % per_row * G, line = index / per_row;
+    const int row = line % out_h, image = line / out_h;
+    const int left = out_w - column;
+    places[g] = {image * xn, image * yn + row * yh + column * yw, row * SH - PT, column * SW - PL,
+                 index >= groups ? 0 : left < G ? left : G};
+  }
+  __syncthreads();
+
+  Product product = {};
+  for (int k0 = 0, stage = 0; k0 < channels; k0 += BK, stage ^= 1) {
+    T* a = reinterpret_cast<T*>(memory) + stage * STAGE;
+    T* b = a + A_SIZE;
+    Pack<T, E> held[PACKS];
+    if (EARLY) fetch(weight, pitch, k0, n0, held);  // on its way while the windows slide, where registers are left
+    for (int task = threadIdx.x; task < GROUPS * (BK / V); task += THREADS) {
+      const int c = task % (BK / V) * V, g = task / (BK / V);
+      const Place at = places[g];
+      float sum[G][V] = {};
+      if (k0 + c < channels && at.count > 0)
+        slide(x + at.x + (k0 + c) / V * xc, taps + k0 + c, at, in_h, in_w, (int)xh, (int)xw, channels, sum);
+#pragma unroll
+      for (int t = 0; t < G; ++t) {
+        Pack<T, V> result;
+#pragma unroll
+        for (int v = 0; v < V; ++v) result.at[v] = rounded(sum[t][v]);
+        *reinterpret_cast<Pack<T, V>*>(a + (g * G + t) * PITCH + c) = result;
+      }
+    }
+    if (!EARLY) fetch(weight, pitch, k0, n0, held);
+#pragma unroll
+    for (int i = 0; i < PACKS; ++i) {
+      const int at = (i * THREADS + threadIdx.x) * E;
+#pragma unroll
+      for (int e = 0; e < E; ++e) held[i].at[e] = rounded(held[i].at[e]);
+      *reinterpret_cast<Pack<T, E>*>(b + at / B_WIDTH * B_PITCH + at % B_WIDTH) = held[i];
+    }
+    __syncthreads();
+    product.add(a, b, channels - k0 < BK ? channels - k0 : BK);
+  }
+
+  __syncthreads();
+  float* c = reinterpret_cast<float*>(memory);
+  product.write(c, C_PITCH);
+  __syncthreads();
+  for (int at = threadIdx.x * W; at < BM * BN; at += THREADS * W) {
+    const int m = at / BN, n = at % BN;
+    const Place place = places[m / G];
+    if (m % G >= place.count || n0 + n >= wide) continue;
+    Pack<T, W> result;
+#pragma unroll
+    for (int v = 0; v < W; ++v) {
+      float sum = bias[n0 + n + v];
+#pragma unroll
+      for (int part = 0; part < PARTS; ++part) sum += c[(part * BM + m) * C_PITCH + n + v];
+      result.at[v] = convert<T, float>(activate(sum));
+    }
+    *reinterpret_cast<Pack<T, W>*>(y + place.y + m % G * yw + (n0 + n) / W * yc) = result;
+  }
+}
+"""
+"""The kernel; `Product` sums what the slabs give, `rounded` is the rounding of what is multiplied."""
