@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import partial
 
-from iosched.models.errors import DeviceError, ExecutionError
-from iosched.models.graph import Operator
+from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError
+from iosched.profiler.cuda_tuning import COPIES, is_tunable, tune
 from iosched.profiler.database import MeasurementStore
 from iosched.profiler.gpu_clock import ReadClock
 from iosched.profiler.statistics import UNRUNNABLE, Measurement, MeasureSettings, measure
 from iosched.runtime.cuda.backend import CudaBackend
+from iosched.runtime.cuda.choices import NO_NAMES, Names
+from iosched.runtime.cuda.executor import CudaExecutor
 from iosched.scheduler.schedule import Stage, Strategy
-from iosched.scheduler.signature import stage_signature
-
-COPIES = 24
-"""Runs of a stage in one graph: its launch, some microseconds, is shared by so many."""
 
 SETTINGS = MeasureSettings(warmup=2, min_samples=7, max_samples=25, relative_width=0.02, max_seconds=0.2)
+
+_AGAIN = "again:"
 
 
 @dataclass
 class CudaStageCost:
-    """The search's cost model of one model on one GPU: a `CostModel` with `OperatorBounds` and `OperatorKeys`.
+    """The search's cost model of one model on one GPU: a `CostModel`, `Remeasurable`, with `OperatorBounds` and
+    `OperatorKeys`.
 
     Attributes:
         device: the GPU in the database, `AttachedGpu.key`.
@@ -44,6 +44,7 @@ class CudaStageCost:
     cache_hits: int = 0
     dropped: dict[str, str] = field(default_factory=dict)
     _known: dict[str, Measurement] = field(default_factory=dict)
+    _again: dict[str, Measurement] = field(default_factory=dict)
 
     @property
     def lanes(self) -> int:
@@ -62,10 +63,26 @@ class CudaStageCost:
 
     def stage_latency_us(self, stage: Stage) -> float:
         """Median latency of the stage; infinite where it cannot be run this way."""
-        key = stage_signature(self.backend.graph, stage, self._labels.__getitem__)
+        key = self.backend.signature(stage)
         if key not in self._known:
-            self._known[key] = self._looked_up(key, stage)
+            self._known[key] = self._looked_up(key, lambda: self._measured(stage))
         return self._known[key].median_us
+
+    def remeasure(self, stage: Stage) -> float:
+        """Median latency of the stage measured anew, with the plans of cuDNN that are fastest inside it.
+
+        The first answer is with the plans that are fastest alone, and stays: candidates are compared by it. What the
+        choice hangs on is worth a search for better plans.
+        """
+        key = self.backend.signature(stage)
+        if key not in self._again:
+            self._again[key] = self._looked_up(_AGAIN + key, lambda: self._tuned(stage))
+        return self._again[key].median_us
+
+    def known(self, stage: Stage) -> Measurement | None:
+        """What was measured of the stage before, the later where it was twice; None where nothing was."""
+        key = self.backend.signature(stage)
+        return self.database.get(_AGAIN + key, self.device) or self.database.get(key, self.device)
 
     def lower_bound_us(self, stage: Stage) -> float:
         """No bound of merged stages."""
@@ -83,30 +100,60 @@ class CudaStageCost:
 
     def operator_key(self, name: str) -> str:
         """What the operator's kernels are and how their tensors lie."""
-        return self._labels[self.backend.graph.by_name[name]]
+        return self.backend.operator_key(name)
 
-    def _looked_up(self, key: str, stage: Stage) -> Measurement:
+    def _looked_up(self, key: str, measured: Callable[[], Measurement]) -> Measurement:
         stored = self.database.get(key, self.device)
         if stored is not None:
             self.cache_hits += 1
             return stored
-        found = self._clocked(self._measured(stage))
+        found = self._clocked(measured())
         self.database.put(key, self.device, found)
         self.measurements += 1
         self.on_measured()
         return found
 
     def _measured(self, stage: Stage) -> Measurement:
+        """With the plans that are fastest alone."""
+        return self._tried(stage, lambda: self._with_executor(stage, NO_NAMES, self._time))
+
+    def _tuned(self, stage: Stage) -> Measurement:
+        """With the plans that are fastest in the stage: those that are chosen already, or the best that is found."""
+        names = self.backend.plans_in(stage)
+        if names is None:
+            return self._tried(stage, lambda: self._with_executor(stage, NO_NAMES, partial(self._tune, stage)))
+        return self._tried(stage, lambda: self._with_executor(stage, names, self._time))
+
+    def _tune(self, stage: Stage, executor: CudaExecutor) -> Measurement:
+        tuned = tune(executor) if is_tunable(executor) else None
+        names = NO_NAMES if tuned is None else tuned.names
+        holds = self.backend.keep_plans(stage, names)
+        if holds != names:  # another process chose others meanwhile
+            executor.take([holds])
+            return self._time(executor)
+        return self._time(executor) if tuned is None else measure(tuned.time, self.settings)
+
+    def _time(self, executor: CudaExecutor) -> Measurement:
+        if executor.is_empty:
+            return Measurement(0.0, 0.0, 0.0, ())
+        if not executor.is_captured:
+            return measure(executor.time_launches, self.settings)
+        return measure(lambda count: executor.time_many(count, COPIES), self.settings)
+
+    def _with_executor(self, stage: Stage, names: Names, run: Callable[[CudaExecutor], Measurement]) -> Measurement:
+        executor = self.backend.compile_stage(stage, names)
+        if executor is None:
+            return UNRUNNABLE
+        found = run(executor)
+        executor.close()
+        return found
+
+    def _tried(self, stage: Stage, measured: Callable[[], Measurement]) -> Measurement:
         """One stage that does not fit or fails must not end the search: it is no candidate."""
         try:
-            executor = self.backend.compile_stage(stage)
-            if executor is None:
-                return UNRUNNABLE
-            if executor.is_empty:
-                return Measurement(0.0, 0.0, 0.0, ())
-            if not executor.is_captured:
-                return measure(executor.time_launches, self.settings)
-            return measure(lambda count: executor.time_many(count, COPIES), self.settings)
+            return measured()
+        except DeviceLostError:
+            raise
         except (DeviceError, ExecutionError) as error:
             if len(stage.operators) == 1:
                 raise
@@ -118,21 +165,3 @@ class CudaStageCost:
         if clock is None:
             return found
         return replace(found, clock_mhz=clock.sm_mhz, throttled_by=clock.throttled_by)
-
-    @cached_property
-    def _labels(self) -> _Labels:
-        return _Labels(self.backend)
-
-
-class _Labels:
-    """What an operator is, for signatures: its kernels, and types, shapes and strides of their tensors."""
-
-    def __init__(self, backend: CudaBackend) -> None:
-        self._backend = backend
-        self._known: dict[str, str] = {}
-
-    def __getitem__(self, operator: Operator) -> str:
-        if operator.name not in self._known:
-            text = repr(self._backend.layout_of(operator.name))
-            self._known[operator.name] = hashlib.sha256(text.encode()).hexdigest()
-        return self._known[operator.name]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
 
 import iosched
 from iosched.models.errors import DeviceError
@@ -11,10 +13,11 @@ from iosched.models.model import Model
 from iosched.profiler.database import ProfileDatabase, device_key
 from iosched.profiler.gpu_clock import ReadClock, nvml_clock
 from iosched.runtime.cuda.backend import CudaBackend
-from iosched.runtime.cuda.cudnn_runner import PlanChoice, PlanMemory
+from iosched.runtime.cuda.cudnn_runner import Handles, PlanChoice, PlanMemory
 from iosched.runtime.cuda.device import load_cudnn
 from iosched.runtime.cuda.driver import CupyDriver, Driver
 from iosched.runtime.cuda.kernel import Precision
+from iosched.runtime.cuda.lanes import Lanes
 from iosched.runtime.cuda.lower import CUDA_LOWERING, MAX_LANES
 
 OLDEST_CAPABILITY = 75
@@ -23,9 +26,10 @@ OLDEST_CAPABILITY = 75
 
 @dataclass(frozen=True)
 class KnownPlans:
-    """cuDNN plans that a schedule names; what else is chosen is forgotten with the process."""
+    """cuDNN plans that a schedule names; what else is wanted is cuDNN's first guess, so that nothing is timed."""
 
     plans: Mapping[str, str]
+    times: ClassVar[bool] = False
 
     def choice(self, key: str) -> str | None:
         """See `PlanMemory`."""
@@ -36,6 +40,14 @@ class KnownPlans:
         del key
         return value
 
+    def plan(self, key: str, name: str) -> bytes | None:
+        """None: a schedule carries names alone."""
+        del key, name
+        return None
+
+    def keep_plan(self, key: str, name: str, content: bytes) -> None:
+        """Keeps nothing."""
+
 
 @dataclass(frozen=True, eq=False)
 class StoredPlans:
@@ -43,6 +55,7 @@ class StoredPlans:
 
     database: ProfileDatabase
     device: str
+    times: ClassVar[bool] = True
 
     def choice(self, key: str) -> str | None:
         """See `PlanMemory`."""
@@ -51,6 +64,14 @@ class StoredPlans:
     def choose(self, key: str, value: str) -> str:
         """See `PlanMemory`."""
         return self.database.choose(key, self.device, value)
+
+    def plan(self, key: str, name: str) -> bytes | None:
+        """See `PlanMemory`."""
+        return self.database.plan(key, name, self.device)
+
+    def keep_plan(self, key: str, name: str, content: bytes) -> None:
+        """See `PlanMemory`."""
+        self.database.keep_plan(key, name, self.device, content)
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,15 +94,26 @@ class AttachedGpu:
         """The backend of `model` on this GPU.
 
         Args:
-            memory: cuDNN plans to use, and where those chosen are kept.
+            memory: cuDNN plans to use, and where those chosen are kept; by default they are found by timing, and
+                forgotten with the backend.
 
         Raises:
             DeviceError: the model has tensors whose sizes only a run tells, or cuDNN is missing.
         """
         if not CudaBackend.supports(model):
             raise DeviceError(f"{model.name!r} has tensors of unknown or no size, which the GPU runtime cannot place")
-        choose = PlanChoice(self.driver, memory or KnownPlans({}))
-        return CudaBackend(model, self.driver, choose, Precision(precision))
+        kept = memory or StoredPlans(ProfileDatabase(None), self.key(precision))
+        choose = PlanChoice(self.driver, kept, self._lanes, self._handles)
+        return CudaBackend(model, self.driver, choose, Precision(precision), self._lanes)
+
+    @cached_property
+    def _lanes(self) -> Lanes:
+        """All backends share streams, and so cuDNN's handles, which hold memory of the GPU."""
+        return Lanes(self.driver)
+
+    @cached_property
+    def _handles(self) -> Handles:
+        return Handles()
 
     def key(self, precision: str) -> str:
         """The device in a profile database: everything beside a stage that changes its latency."""

@@ -28,7 +28,6 @@ from iosched.runtime.cuda.backend import CudaBackend, CudaModel
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.document import ScheduleDocument, SearchRecord, model_dtype
-from iosched.scheduler.document_read import JsonValue
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.search import Pruning, SearchResult, SearchStrategy, search
 
@@ -67,7 +66,7 @@ class CudaJob:
             cast(tuple[Shipped, ...], ("iosched", "sequential")), key=lambda name: latencies[name].median_us
         )
         return OptimizeResult(
-            document=self._document(schedules[shipped], found, shipped, latencies),
+            document=self._document(schedules[shipped], models[shipped].cudnn_plans, found, shipped, latencies),
             schedule=schedules[shipped],
             device_kind="cuda",
             device_name=self.gpu.name,
@@ -116,11 +115,13 @@ class CudaJob:
     def _compared(self, done: int, total: int) -> None:
         self.observer.progress(done, total, "comparing with the sequential schedule in one CUDA graph")
 
-    def _plans(self) -> dict[str, JsonValue]:
-        return dict(sorted(self.backend.chosen_plans.items()))
-
     def _document(
-        self, chosen: Schedule, found: SearchResult, shipped: Shipped, latencies: Mapping[str, Measurement]
+        self,
+        chosen: Schedule,
+        plans: Mapping[str, str],
+        found: SearchResult,
+        shipped: Shipped,
+        latencies: Mapping[str, Measurement],
     ) -> ScheduleDocument:
         latency_us: dict[str, float | None] = {
             "predicted": found.schedule.predicted_us,
@@ -144,7 +145,7 @@ class CudaJob:
             versions={"iosched": iosched.__version__, **self.gpu.versions},
             runtime={
                 "precision": settings.precision,
-                "cudnn_plans": {**dict(sorted(self.backend.chosen_plans.items()))},
+                "cudnn_plans": {**plans},
             },
         )
 

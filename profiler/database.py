@@ -57,6 +57,16 @@ MIGRATIONS: tuple[str, ...] = (
     # How fast a GPU was allowed to run: NULL where nobody looked.
     "ALTER TABLE measurement ADD COLUMN clock_mhz INTEGER",
     "ALTER TABLE measurement ADD COLUMN throttled_by TEXT",
+    # Plans of cuDNN as it serializes them, so that they need not be built again.
+    """
+    CREATE TABLE plan (
+        device TEXT NOT NULL,
+        key TEXT NOT NULL,
+        name TEXT NOT NULL,
+        content BLOB NOT NULL,
+        PRIMARY KEY (device, key, name)
+    ) STRICT
+    """,
 )
 
 _WAY_OUT = (
@@ -223,6 +233,28 @@ class ProfileDatabase:
             )
         return self.choice(key, device) or value
 
+    def plan(self, key: str, name: str, device: str) -> bytes | None:
+        """The serialized plan `name` for `key` on `device`, or None.
+
+        Raises:
+            UsageError: where the file is damaged.
+        """
+        with _explained(self.path):
+            row = self._connection.execute(
+                "SELECT content FROM plan WHERE device = ? AND key = ? AND name = ?", (device, key, name)
+            ).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def keep_plan(self, key: str, name: str, device: str, content: bytes) -> None:
+        """Keeps a serialized plan; `export_lines` leaves it out, since it can be built again.
+
+        Raises:
+            UsageError: where the file is damaged or cannot be written.
+            DeviceError: where the disk is full or another process keeps the file locked.
+        """
+        with _explained(self.path):
+            self._connection.execute("INSERT OR REPLACE INTO plan VALUES (?, ?, ?, ?)", (device, key, name, content))
+
     def stats(self) -> DatabaseStats:
         """Counts for each device, sorted by device; O(rows)."""
         with _explained(self.path):
@@ -242,12 +274,10 @@ class ProfileDatabase:
     def clear(self, device: str | None = None) -> int:
         """Forgets the measurements of `device`, or all; returns how many, and gives their space back."""
         with _explained(self.path):
-            if device is None:
-                removed = self._connection.execute("DELETE FROM measurement").rowcount
-                self._connection.execute("DELETE FROM choice")
-            else:
-                removed = self._connection.execute("DELETE FROM measurement WHERE device = ?", (device,)).rowcount
-                self._connection.execute("DELETE FROM choice WHERE device = ?", (device,))
+            where, values = ("", ()) if device is None else (" WHERE device = ?", (device,))
+            removed = self._connection.execute(f"DELETE FROM measurement{where}", values).rowcount
+            self._connection.execute(f"DELETE FROM choice{where}", values)
+            self._connection.execute(f"DELETE FROM plan{where}", values)
             self._connection.execute("VACUUM")
         return removed
 

@@ -2,32 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Self
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Self
 
 import numpy as np
 
-from iosched.models.graph import ComputationGraph
+from iosched.models.errors import UsageError
+from iosched.models.graph import ComputationGraph, Operator, TensorSpec
 from iosched.models.model import Model
+from iosched.runtime.cuda.choices import NO_NAMES, Names, PlanChooser, names_to_text, stage_key
+from iosched.runtime.cuda.dlpack import CALLERS, DeviceRuns, check_names, checked
 from iosched.runtime.cuda.driver import Driver
-from iosched.runtime.cuda.executor import CudaExecutor, PlanChooser
+from iosched.runtime.cuda.exchange import DeviceArray, Exchange
+from iosched.runtime.cuda.executor import CudaExecutor
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.lanes import Lanes
 from iosched.runtime.cuda.lower import Lowering, LoweringSettings, Network, is_supported, lower, lower_stage
+from iosched.runtime.cuda.sessions import HostSessions, Sessions
 from iosched.scheduler.schedule import Schedule, Stage
+from iosched.scheduler.signature import stage_signature
 
 Arrays = Mapping[str, np.ndarray]
-_CALLERS = "@caller"
 _RANDOM_BLOCK = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
 class CudaModel:
-    """A whole model under one schedule; `run` takes and returns arrays by the model's own names."""
+    """A whole model under one schedule; `run` takes and returns arrays by the model's own names.
+
+    Attributes:
+        cudnn_plans: what is chosen of cuDNN's plans, by what it is chosen for; with these known it runs the same.
+        inputs: of the model by name; what `run` is given is checked against them.
+        exchange: takes arrays that lie on the GPU, where there is one.
+    """
 
     executor: CudaExecutor
     lowering: Lowering
+    cudnn_plans: Mapping[str, str] = field(default_factory=dict)
+    inputs: Mapping[str, TensorSpec] = field(default_factory=dict)
+    exchange: Exchange | None = None
 
     @property
     def kernel_count(self) -> int:
@@ -35,20 +51,51 @@ class CudaModel:
         return sum(len(lane) for lane in self.lowering.plan.lanes)
 
     def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        """One run of the model."""
+        """One run of the model.
+
+        Raises:
+            UsageError: an input is missing, or not of its type and shape.
+        """
         found = self.executor.run(self._given(inputs))
-        return {name.removesuffix(_CALLERS): array for name, array in found.items()}
+        return {name.removesuffix(CALLERS): array for name, array in found.items()}
 
     def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]:
         """Microseconds of each of `repeats` runs on the GPU, with the inputs there."""
         return self.executor.time(self._given(inputs), repeats)
+
+    def run_on_device(self, inputs: Mapping[str, Any], *, stream: int | None = None) -> dict[str, DeviceArray]:
+        """One run on arrays that lie on the GPU, read where they lie; outputs are not copied either.
+
+        Inputs are arrays of any library that knows DLPack (PyTorch, CuPy, JAX, ...), of the model's types and shapes,
+        row-major; those on the host are copied to the GPU. For arrays that come for the first time the model is
+        captured anew, for those of the last few runs it is not: fill the same arrays anew. One that does not begin at
+        a multiple of 16 bytes is copied on the GPU. Outputs hold what they hold until the next run.
+
+        Args:
+            stream: handle of the CUDA stream on which inputs are made and outputs used
+                (`torch.cuda.current_stream().cuda_stream`). With it the call returns before the run is done; without,
+                when it is done.
+
+        Raises:
+            UsageError: an input is missing, on another device, not contiguous, or not of its type and shape.
+            ExecutionError: something failed on the GPU.
+        """
+        return self._device_runs.run(inputs, stream)
+
+    @cached_property
+    def _device_runs(self) -> DeviceRuns:
+        if self.exchange is None:
+            raise UsageError("arrays that lie on the device cannot be taken here: use run")
+        return DeviceRuns(self.executor, self.exchange, self.inputs)
 
     def close(self) -> None:
         """Gives the memory on the GPU back."""
         self.executor.close()
 
     def _given(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        return {view.buffer: inputs[view.buffer.removesuffix(_CALLERS)] for view in self.executor.inputs}
+        check_names(self.inputs, inputs)
+        arrays = {name: checked(spec, np.asarray(inputs[name])) for name, spec in self.inputs.items()}
+        return {view.buffer: arrays[view.buffer.removesuffix(CALLERS)] for view in self.executor.inputs}
 
 
 class CudaBackend:
@@ -60,12 +107,22 @@ class CudaBackend:
     """
 
     def __init__(
-        self, model: Model, driver: Driver, choose: PlanChooser, precision: Precision, lanes: Lanes | None = None
+        self,
+        model: Model,
+        driver: Driver,
+        choose: PlanChooser,
+        precision: Precision,
+        lanes: Lanes | None = None,
+        *,
+        sessions: Sessions | None = None,
+        exchange: Exchange | None = None,
     ) -> None:
         """Lowers the operators of `model`.
 
         Args:
             lanes: the GPU's streams, where others run on it too.
+            sessions: runs what no kernel does; on the CPU by default.
+            exchange: takes and gives arrays that lie on the GPU.
 
         Raises:
             ValueError: the model is not one that `is_supported`.
@@ -73,13 +130,15 @@ class CudaBackend:
         self.precision = precision
         self.driver = driver
         self._choose = choose
+        self._labels: dict[str, str] = {}
         self._lanes = lanes or Lanes(driver)
+        self._sessions, self._exchange = sessions or HostSessions(driver), exchange
         self._network = Network(model, precision)
 
     @property
-    def chosen_plans(self) -> Mapping[str, str]:
-        """cuDNN's plans chosen so far."""
-        return self._choose.chosen
+    def notes(self) -> Sequence[str]:
+        """What people should know of how the model runs, in sentences."""
+        return self._choose.notes
 
     @staticmethod
     def supports(model: Model) -> bool:
@@ -103,10 +162,18 @@ class CudaBackend:
             ExecutionError: a kernel fails.
         """
         lowering = self.lower(schedule, barriers=barriers)
-        return CudaModel(CudaExecutor(lowering, self.driver, self._choose, self._lanes), lowering)
+        signatures = [self.signature(stage) for stage in schedule.stages]
+        names = [self._choose.of_stage(signature) or NO_NAMES for signature in signatures]
+        executor = CudaExecutor(lowering, self.driver, self._choose, self._lanes, self._sessions, names=names)
+        plans = _plans_of(executor, dict(zip(signatures, names, strict=True)), names)
+        inputs = {spec.name: spec for spec in self.graph.inputs}
+        return CudaModel(executor, lowering, plans, inputs, self._exchange)
 
-    def compile_stage(self, stage: Stage) -> CudaExecutor | None:
+    def compile_stage(self, stage: Stage, names: Names = NO_NAMES) -> CudaExecutor | None:
         """One stage alone, on random numbers; None where it is to be merged and cannot be.
+
+        Args:
+            names: cuDNN's plans to take instead of the fastest alone.
 
         Raises:
             DeviceError: the GPU has not enough memory, or cuDNN no engine.
@@ -115,19 +182,43 @@ class CudaBackend:
         lowering = lower_stage(self._network, stage)
         if lowering is None:
             return None
-        executor = CudaExecutor(lowering, self.driver, self._choose, self._lanes)
+        executor = CudaExecutor(lowering, self.driver, self._choose, self._lanes, self._sessions, names=(names,))
         executor.upload({view.buffer: _random(view.shape or (), view.dtype) for view in executor.inputs})
         return executor
 
-    def layout_of(self, name: str) -> tuple[object, ...]:
-        """The kernels of an operator, with types, shapes and strides of their tensors in the network."""
-        return self._network.layout_of(name)
+    def operator_key(self, name: str) -> str:
+        """What the operator's kernels are, and types, shapes and strides of their tensors in the network."""
+        if name not in self._labels:
+            self._labels[name] = hashlib.sha256(repr(self._network.layout_of(name)).encode()).hexdigest()
+        return self._labels[name]
+
+    def signature(self, stage: Stage) -> str:
+        """A name for all stages that have the latency of this one."""
+        return stage_signature(self.graph, stage, self._label)
+
+    def plans_in(self, stage: Stage) -> Names | None:
+        """cuDNN's plans chosen in stages like this one, beside what is fastest alone; None where nobody looked."""
+        return self._choose.of_stage(self.signature(stage))
+
+    def keep_plans(self, stage: Stage, names: Names) -> Names:
+        """Keeps a choice of plans for stages like this one; answers what holds, which another process may have made."""
+        return self._choose.keep(self.signature(stage), names)
+
+    def _label(self, operator: Operator) -> str:
+        return self.operator_key(operator.name)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         """Nothing to stop."""
+
+
+def _plans_of(executor: CudaExecutor, chosen: Mapping[str, Names], names: Sequence[Names]) -> dict[str, str]:
+    """The choices that `executor` runs with: of stages, and alone of kernels that no stage has a choice for."""
+    found = {stage_key(signature): names_to_text(own) for signature, own in chosen.items() if own}
+    found |= {plan.key: plan.name for stage, plan in executor.plans if plan.key not in names[stage]}
+    return dict(sorted(found.items()))
 
 
 def _random(shape: tuple[int, ...], dtype: str) -> np.ndarray:

@@ -1,6 +1,12 @@
 """Builds and names cuDNN's execution plans: one engine with its knobs for one kernel on tensors as they lie.
 
 The same code runs at a desk, with the description of a GPU, and on the GPU, with a handle.
+
+Developer notes:
+    * A plan is known by cuDNN's own name for it ("eng44_k2=12_k18=0": engine 44, knob 2 is 12). The frontend's
+      `get_engine_and_knobs_at_index` calls every knob that it does not know NOT_SET, which `create_execution_plan` does
+      not take: many plans, often the best guess, cannot be built again that way. Names tell all and cost no build, and
+      the list that they stand in takes milliseconds.
 """
 
 from __future__ import annotations
@@ -20,40 +26,16 @@ _FORBIDDEN_EVERYWHERE = ("REDUCED_PRECISION_REDUCTION", "NONDETERMINISTIC", "WIN
 _FORBIDDEN = {"fp32": ("TENSOR_CORE", "DOWN_CONVERT_INPUTS")}
 
 
-@dataclass(frozen=True)
-class PlanId:
-    """What a plan can be built again from, with the same cuDNN: an engine and its knobs, sorted by name."""
-
-    engine: int
-    knobs: tuple[tuple[str, int], ...] = ()
-
-    def __str__(self) -> str:
-        return " ".join([str(self.engine), *(f"{name}={value}" for name, value in self.knobs)])
-
-    @classmethod
-    def parse(cls, text: str) -> PlanId:
-        """The plan whose `str` is `text`.
-
-        Raises:
-            ValueError: `text` is none.
-        """
-        engine, *knobs = text.split()
-        pairs = (knob.split("=") for knob in knobs)
-        return cls(int(engine), tuple((name, int(value)) for name, value in pairs))
-
-
 @dataclass(frozen=True, eq=False)
 class Plan:
     """A plan that is ready to run.
 
     Attributes:
-        id: which one it is.
-        name: cuDNN's own name for it.
+        name: cuDNN's own name for it: the engine and its knobs.
         workspace_nbytes: memory that a run needs beside the tensors.
         build_ms: how long building took; 0 for one that was loaded.
     """
 
-    id: PlanId
     name: str
     workspace_nbytes: int
     build_ms: float
@@ -100,6 +82,7 @@ def build_plans(
     *,
     at_most: int | None = None,
     deadline_s: float | None = None,
+    precompiled: bool = False,
 ) -> Offer:
     """Builds the plans that cuDNN offers under the kernel's precision.
 
@@ -108,6 +91,7 @@ def build_plans(
     Args:
         target: a `GpuDevice`, or the handle of an attached GPU.
         at_most: number of plans.
+        precompiled: leaves out engines that cuDNN compiles now, a second or more each, where there are others.
 
     Raises:
         DeviceError: cuDNN is not installed.
@@ -118,47 +102,43 @@ def build_plans(
     if graph is None:
         return Offer((), 0, refusal)
     plans: list[Plan] = []
-    failures: list[str] = []
+    reasons: list[str] = []
     count = graph.get_execution_plan_count()
     barred = 0
-    for index in range(count):
+    order = sorted(range(count), key=lambda index: precompiled and _compiles(graph, index))
+    for index in order:
+        if plans and precompiled and _compiles(graph, index):
+            break
         late = deadline_s is not None and time.perf_counter() - started > deadline_s
         if plans and (late or len(plans) == at_most):
             break
         try:
             plans.append(_built(graph, index))
-        except _failures() as error:
+        except failures() as error:
             barred += "Deselecting" in str(error)
-            failures.append(_first_line(error))
-    return Offer(tuple(plans), count - barred, "" if plans else (failures or [refusal])[-1])
+            reasons.append(_first_line(error))
+    return Offer(tuple(plans), count - barred, "" if plans else (reasons or [refusal])[-1])
 
 
-def rebuild(
-    kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], target: Target, plan_id: PlanId
-) -> Plan:
-    """Builds one plan again, without asking cuDNN's heuristics.
+def rebuild(kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], target: Target, name: str) -> Plan:
+    """Builds the one plan of that name.
 
     Raises:
         DeviceError: this cuDNN has no such plan for the kernel on this GPU, or is not installed.
         ValueError: cuDNN cannot be given the address of a view.
     """
-    knob_types = load_cudnn().knob_type.__members__
-    graph = _described(kernel, reads, writes, target)
-    refusals: tuple[type[Exception], ...] = (*_failures(), KeyError, IndexError)
-    try:
-        knobs = {knob_types[name]: value for name, value in plan_id.knobs}
-        graph.validate()
-        graph.build_operation_graph()
-        graph.create_execution_plan(plan_id.engine, knobs)
-        graph.check_support()
-        return _built(graph, 0)
-    except refusals as error:
-        reason = _first_line(error)
-        raise DeviceError(f"cuDNN cannot build its plan {plan_id} here ({reason}); optimize the model again") from error
+    graph, reason = _planned(kernel, reads, writes, target)
+    names = [] if graph is None else [graph.get_plan_name_at_index(i) for i in range(graph.get_execution_plan_count())]
+    if name in names:
+        try:
+            return _built(graph, names.index(name))
+        except failures() as error:
+            reason = _first_line(error)
+    raise DeviceError(f"cuDNN cannot build its plan {name!r} here ({reason or 'it offers others'})")
 
 
-def load_plan(plan_id: PlanId, serialized: bytes, precision: Precision, target: Target) -> Plan:
-    """The plan of `Plan.serialize`.
+def load_plan(name: str, serialized: bytes, precision: Precision, target: Target) -> Plan:
+    """The plan of `Plan.serialize`, whose name has to be kept beside it: asked for it, a loaded graph crashes.
 
     Raises:
         DeviceError: it was made by another cuDNN or for another GPU, or cuDNN is not installed.
@@ -169,8 +149,8 @@ def load_plan(plan_id: PlanId, serialized: bytes, precision: Precision, target: 
             graph.deserialize(list(serialized))
         else:
             graph.deserialize(target, list(serialized))
-        return Plan(plan_id, str(plan_id), graph.get_workspace_size(), 0.0, graph, 0)
-    except _failures() as error:
+        return Plan(name, graph.get_workspace_size(), 0.0, graph, 0)
+    except failures() as error:
         raise DeviceError(f"a stored cuDNN plan cannot be loaded here ({_first_line(error)})") from error
 
 
@@ -193,7 +173,7 @@ def _planned(
         graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
         graph.deselect_numeric_notes([cudnn.numerical_note.__members__[name] for name in names])
         graph.check_support()
-    except _failures() as error:
+    except failures() as error:
         return None, _first_line(error)
     return graph, ""
 
@@ -202,13 +182,16 @@ def _built(graph: Any, index: int) -> Plan:
     started = time.perf_counter()
     graph.build_plan_at_index(index)
     build_ms = (time.perf_counter() - started) * 1e3
-    engine, knobs = graph.get_engine_and_knobs_at_index(index)
-    plan_id = PlanId(int(engine), tuple(sorted((kind.name, int(value)) for kind, value in knobs.items())))
     workspace_nbytes = int(graph.get_workspace_size_plan_at_index(index))
-    return Plan(plan_id, graph.get_plan_name_at_index(index), workspace_nbytes, build_ms, graph, index)
+    return Plan(str(graph.get_plan_name_at_index(index)), workspace_nbytes, build_ms, graph, index)
 
 
-def _failures() -> tuple[type[Exception], ...]:
+def _compiles(graph: Any, index: int) -> bool:
+    """Whether building the plan compiles its kernel."""
+    return load_cudnn().behavior_note.RUNTIME_COMPILATION in graph.get_behavior_notes_for_plan_at_index(index)
+
+
+def failures() -> tuple[type[Exception], ...]:
     """What cuDNN raises where it cannot: one engine that fails must not end the search for another."""
     return (load_cudnn().cudnnGraphNotSupportedError, RuntimeError)
 

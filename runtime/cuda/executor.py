@@ -6,89 +6,75 @@ The whole network is one captured graph, unless operators run in onnxruntime: th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 
-from iosched.models.errors import DeviceError, ExecutionError
+from iosched.runtime.cuda.choices import NO_NAMES, CudnnPlan, Names, PlanChooser
 from iosched.runtime.cuda.driver import Driver, Memory
-from iosched.runtime.cuda.kernel import CudnnKernel, Kernel, Pointer, SessionKernel, SourceKernel
+from iosched.runtime.cuda.kernel import CudnnKernel, SessionKernel, SourceKernel
 from iosched.runtime.cuda.lanes import Lanes
+from iosched.runtime.cuda.launches import Launch, Prepared, cudnn_launch, session_launch, source_launch
 from iosched.runtime.cuda.lower import Lowering
-from iosched.runtime.order import happens_before
+from iosched.runtime.cuda.segments import Segment, segments
+from iosched.runtime.cuda.sessions import Home, HostSessions, SessionRun, Sessions
 from iosched.runtime.plan import Space, Task, View
 
-Launch = Callable[[Any], None]
-"""Gives a stream its work."""
-
-
-class CudnnPlan(Protocol):
-    """A cuDNN execution plan that was built for the views of one task."""
-
-    @property
-    def workspace_nbytes(self) -> int:
-        """Memory that it needs while it runs."""
-        ...
-
-    def execute(self, addresses: Sequence[int], workspace: int, stream: Any) -> None:
-        """Gives the stream the work; `addresses` of (*reads, *writes)."""
-        ...
-
-
-class PlanChooser(Protocol):
-    """Which plan runs a kernel on tensors as they lie."""
-
-    @property
-    def chosen(self) -> Mapping[str, str]:
-        """The plans chosen so far, by what they were chosen for; as text that names them."""
-        ...
-
-    def __call__(self, kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View]) -> CudnnPlan:
-        """The plan.
-
-        Raises:
-            DeviceError: there is none.
-        """
-        ...
+ADDRESSES_KEPT = 4
+"""Sets of addresses of inputs for which a model stays captured."""
 
 
 @dataclass(frozen=True)
-class _Segment:
-    """Tasks between two of onnxruntime's: `(lane, step)` in an order that all waits allow; or one of onnxruntime's."""
+class _Ready:
+    """Launches with their addresses, and the graphs captured of them: one for each segment, None for onnxruntime's."""
 
-    tasks: tuple[tuple[int, int], ...]
-    is_session: bool
+    launches: Mapping[tuple[int, int], Launch]
+    graphs: tuple[Any, ...]
 
 
 class CudaExecutor:
-    """One lowering in the memory of one GPU, captured and ready to run."""
+    """One lowering in the memory of one GPU, captured and ready to run.
 
-    def __init__(self, lowering: Lowering, driver: Driver, choose: PlanChooser, lanes: Lanes | None = None) -> None:
+    Attributes:
+        plans: cuDNN's plans that it runs, each with the number of its stage.
+    """
+
+    plans: tuple[tuple[int, CudnnPlan], ...]
+    _prepared: dict[tuple[int, int], Prepared]
+
+    def __init__(
+        self,
+        lowering: Lowering,
+        driver: Driver,
+        choose: PlanChooser,
+        lanes: Lanes | None = None,
+        sessions: Sessions | None = None,
+        names: Sequence[Names] = (),
+    ) -> None:
         """Allocates, uploads weights, loads kernels, runs once eagerly, and captures.
 
         Args:
             lanes: streams to run on, which may be others' too; its own by default.
+            sessions: runs what no kernel does; on the CPU by default.
+            names: cuDNN's plans to take in each stage of the lowering; by default the fastest alone.
 
         Raises:
-            DeviceError: the device has not enough memory.
+            DeviceError: the device has not enough memory, or onnxruntime is wanted and not installed.
             ExecutionError: a kernel does not compile or fails.
         """
         self._plan, self._kernels, self._driver = lowering.plan, lowering.kernels, driver
         self._memory: list[Memory] = []
-        self._many: dict[int, Any] = {}
+        self._many: dict[int, Callable[[int], tuple[float, ...]]] = {}
         self._lanes = lanes or Lanes(driver)
         self._streams = self._lanes.streams(len(self._plan.lanes))
         self._origin = self._lanes.origin
         self._base = self._allocate(lowering)
-        workspaces = [0] * len(self._plan.lanes)
-        self._launches = self._prepared(choose, workspaces)
-        self._segments = _segments(lowering)
-        self._warm_up()
-        self._graphs: list[Any] = [
-            None if each.is_session else self._captured(each.tasks, 1) for each in self._segments
-        ]
+        self._choose, self._sessions = choose, sessions or HostSessions(driver)
+        self._segments = segments(lowering)
+        self._elsewhere = lru_cache(ADDRESSES_KEPT)(self._ready_at)
+        self.take(names)
 
     @property
     def inputs(self) -> tuple[View, ...]:
@@ -96,9 +82,19 @@ class CudaExecutor:
         return self._plan.inputs
 
     @property
+    def outputs(self) -> tuple[View, ...]:
+        """What the caller gets, one view for each output."""
+        return self._plan.outputs
+
+    @property
     def is_empty(self) -> bool:
         """Whether there is nothing to run."""
         return not self._segments
+
+    @property
+    def kernel_count(self) -> int:
+        """Kernel launches of one run."""
+        return sum(map(len, self._plan.lanes))
 
     @property
     def is_captured(self) -> bool:
@@ -128,14 +124,24 @@ class CudaExecutor:
         Raises:
             ValueError: the plan `is_empty` or is not `is_captured`.
         """
+        if copies not in self._many:
+            self._many[copies] = self.repeated(copies)
+        return self._many[copies](repeats)
+
+    def repeated(self, copies: int) -> Callable[[int], tuple[float, ...]]:
+        """`time_many` of that many copies, with the plans of now, whatever is taken later.
+
+        Raises:
+            ValueError: the plan `is_empty` or is not `is_captured`.
+        """
         if self.is_empty or not self.is_captured:
             raise ValueError("there is nothing, or what runs in onnxruntime, which cannot be captured")
-        if copies not in self._many:
-            self._many[copies] = self._captured(self._segments[0].tasks, copies)
-        graph = self._many[copies]
-        return tuple(
-            self._timed(lambda: self._driver.launch_graph(graph, self._origin)) / copies for _ in range(repeats)
-        )
+        graph = self._captured(self._segments[0].tasks, self._own.launches, copies)
+
+        def launch() -> None:
+            self._driver.launch_graph(graph, self._origin)
+
+        return lambda repeats: tuple(self._timed(launch) / copies for _ in range(repeats))
 
     def upload(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Copies inputs to the device."""
@@ -154,17 +160,70 @@ class CudaExecutor:
         return found
 
     def launch(self) -> None:
-        """One run on what lies on the device; returns before it is done, but where onnxruntime has a part in it."""
-        for segment, graph in zip(self._segments, self._graphs, strict=True):
-            if graph is None:
-                self._run_session(*segment.tasks[0])
-            else:
-                self._driver.launch_graph(graph, self._origin)
+        """One run on what lies on the device; may return before it is done."""
+        self._launch(self._own)
+
+    def launch_at(self, addresses: Mapping[str, int]) -> None:
+        """One run on inputs that lie elsewhere on the device: multiples of 16 bytes, by the names of their buffers.
+
+        It is captured anew unless it ran on the same addresses lately.
+        """
+        self._launch(self._elsewhere(tuple(sorted(addresses.items()))) if addresses else self._own)
+
+    @property
+    def driver(self) -> Driver:
+        """Of its GPU."""
+        return self._driver
+
+    @property
+    def origin(self) -> Any:
+        """The stream in whose order runs come."""
+        return self._origin
+
+    def address_of(self, buffer: str) -> int:
+        """Where an input or output buffer lies."""
+        return self._base[buffer]
+
+    def memory_of(self, buffer: str) -> Memory:
+        """What keeps an input or output buffer."""
+        return next(each for each in self._memory if each.ptr == self._base[buffer])
+
+    @property
+    def homes(self) -> Mapping[str, Home]:
+        """Where onnxruntime runs the operators that no kernel does, by name."""
+        pairs = [segment.tasks[0] for segment in self._segments if segment.is_session]
+        runs = [(self._task(*pair).name, self._own.launches[pair]) for pair in pairs]
+        return {name: run.home for name, run in runs if isinstance(run, SessionRun)}
+
+    def time_sessions(self) -> tuple[float, float]:
+        """Microseconds of one run on what lies on the device: in onnxruntime, and in all."""
+        spent: list[tuple[Any, Any]] = []
+
+        def launch() -> None:
+            for segment, graph in zip(self._segments, self._own.graphs, strict=True):
+                events = self._between(partial(self._launch_segment, self._own, segment, graph))
+                if segment.is_session:
+                    spent.append(events)
+
+        total_us = self._driver.elapsed_us(*self._between(launch))
+        return sum(self._driver.elapsed_us(*events) for events in spent), total_us
+
+    def _launch(self, ready: _Ready) -> None:
+        for segment, graph in zip(self._segments, ready.graphs, strict=True):
+            self._launch_segment(ready, segment, graph)
+
+    def _launch_segment(self, ready: _Ready, segment: Segment, graph: Any) -> None:
+        if segment.is_session:
+            ready.launches[segment.tasks[0]](self._origin)
+        else:
+            self._driver.launch_graph(graph, self._origin)
 
     def close(self) -> None:
         """Gives the memory and the graphs back, once nothing runs any more; what was given is not to be used again."""
         self._driver.synchronize(self._origin)
-        self._graphs, self._many, self._launches, self._base = [], {}, {}, {}
+        self._own, self._segments, self._prepared, self.plans = _Ready({}, ()), [], {}, ()
+        self._many, self._base = {}, {}
+        self._elsewhere.cache_clear()
         self._memory.clear()
 
     def poison(self) -> None:
@@ -177,11 +236,15 @@ class CudaExecutor:
         self._driver.synchronize(self._origin)
 
     def _timed(self, launch: Callable[[], None]) -> float:
+        return self._driver.elapsed_us(*self._between(launch))
+
+    def _between(self, launch: Callable[[], None]) -> tuple[Any, Any]:
+        """Events before and after."""
         start, end = self._driver.new_event(timing=True), self._driver.new_event(timing=True)
         self._driver.record(start, self._origin)
         launch()
         self._driver.record(end, self._origin)
-        return self._driver.elapsed_us(start, end)
+        return start, end
 
     def _allocate(self, lowering: Lowering) -> dict[str, int]:
         """Addresses of all buffers by name, and of the arena under ""."""
@@ -207,67 +270,86 @@ class CudaExecutor:
         self._memory.append(self._lanes.workspace(lane, nbytes))
         return self._memory[-1].ptr
 
-    def _address(self, view: View) -> int:
-        return self._base[view.buffer] + view.offset
+    def take(self, names: Sequence[Names]) -> None:
+        """Runs with these of cuDNN's plans from now on, by stage, and otherwise with the fastest alone.
 
-    def _prepared(self, choose: PlanChooser, workspaces: list[int]) -> dict[tuple[int, int], Launch]:
-        """What each task gives its lane's stream. Plans of one lane run one after another and share a workspace."""
-        plans: dict[tuple[int, int], CudnnPlan] = {}
+        Raises:
+            DeviceError: the device has not enough memory.
+            ExecutionError: a kernel does not compile or fails.
+        """
+        self._streams = self._lanes.streams(len(self._plan.lanes))
+        self._origin = self._lanes.origin
+        plans = self._chosen(names)
+        self._prepared = self._prepare(plans)
+        launches = self._launches_at(self._base)
+        self._warm_up(launches)
+        self._own = self._ready(launches)
+        self._many.clear()
+        self._elsewhere.cache_clear()
+        self.plans = tuple((self._task(*pair).stage, plan) for pair, plan in plans.items())
+
+    def _chosen(self, names: Sequence[Names]) -> dict[tuple[int, int], CudnnPlan]:
+        found = {}
         for lane, tasks in enumerate(self._plan.lanes):
             for step, task in enumerate(tasks):
                 kernel = self._kernels[task.kernel]
                 if isinstance(kernel, CudnnKernel):
-                    plans[lane, step] = choose(kernel, task.reads, task.writes)
-                    workspaces[lane] = max(workspaces[lane], plans[lane, step].workspace_nbytes)
+                    own = names[task.stage] if names else NO_NAMES
+                    found[lane, step] = self._choose(kernel, task.reads, task.writes, own)
+        return found
+
+    def _prepare(self, plans: Mapping[tuple[int, int], CudnnPlan]) -> dict[tuple[int, int], Prepared]:
+        """What each task gives its lane's stream. Plans of one lane run one after another and share a workspace."""
+        workspaces = [0] * len(self._plan.lanes)
+        for (lane, _), plan in plans.items():
+            workspaces[lane] = max(workspaces[lane], plan.workspace_nbytes)
         addresses = [self._workspace(lane, nbytes) if nbytes else 0 for lane, nbytes in enumerate(workspaces)]
-        found: dict[tuple[int, int], Launch] = {}
+        found: dict[tuple[int, int], Prepared] = {}
         for lane, tasks in enumerate(self._plan.lanes):
             for step, task in enumerate(tasks):
                 kernel = self._kernels[task.kernel]
                 if (lane, step) in plans:
-                    found[lane, step] = self._cudnn_launch(plans[lane, step], task, addresses[lane])
+                    found[lane, step] = cudnn_launch(plans[lane, step], task, addresses[lane])
                 elif isinstance(kernel, SourceKernel):
-                    found[lane, step] = self._source_launch(kernel, task)
+                    found[lane, step] = source_launch(kernel, task, self._driver)
+                elif isinstance(kernel, SessionKernel):
+                    found[lane, step] = session_launch(kernel, task, self._sessions, self._origin)
         return found
 
-    def _cudnn_launch(self, plan: CudnnPlan, task: Task, workspace: int) -> Launch:
-        addresses = [self._address(view) for view in (*task.reads, *task.writes)]
-        return lambda stream: plan.execute(addresses, workspace, stream)
+    def _launches_at(self, base: Mapping[str, int]) -> dict[tuple[int, int], Launch]:
+        return {pair: prepared(base) for pair, prepared in self._prepared.items()}
 
-    def _source_launch(self, kernel: SourceKernel, task: Task) -> Launch:
-        call, driver = kernel.call(task.reads, task.writes), self._driver
-        function = driver.load(call)
-        views = (*task.reads, *task.writes)
-        arguments = [self._address(views[each.index]) if isinstance(each, Pointer) else each for each in call.arguments]
-        return lambda stream: driver.launch(function, call, arguments, stream)
+    def _ready(self, launches: Mapping[tuple[int, int], Launch]) -> _Ready:
+        graphs = (None if each.is_session else self._captured(each.tasks, launches, 1) for each in self._segments)
+        return _Ready(launches, tuple(graphs))
 
-    def _warm_up(self) -> None:
+    def _ready_at(self, addresses: tuple[tuple[str, int], ...]) -> _Ready:
+        self._driver.synchronize(self._origin)
+        return self._ready(self._launches_at({**self._base, **dict(addresses)}))
+
+    def _warm_up(self, launches: Mapping[tuple[int, int], Launch]) -> None:
         """Every launch once on its own stream, one after another: what comes lazily cannot come in a capture.
 
         That is code of kernels, and cuDNN's handle of the stream.
         """
         for segment in self._segments:
             for lane, step in segment.tasks:
-                if segment.is_session:
-                    self._run_session(lane, step)
-                    continue
-                self._launches[lane, step](self._streams[lane])
-                self._driver.synchronize(self._streams[lane])
+                stream = self._origin if segment.is_session else self._streams[lane]
+                launches[lane, step](stream)
+                self._driver.synchronize(stream)
 
-    def _captured(self, tasks: Sequence[tuple[int, int]], copies: int) -> Any:
+    def _captured(
+        self, tasks: Sequence[tuple[int, int]], launches: Mapping[tuple[int, int], Launch], copies: int
+    ) -> Any:
         """A graph of `copies` runs of `tasks`, one after another."""
-        self._driver.begin_capture(self._origin)
-        try:
-            for _ in range(copies):
-                self._fork_and_join(tasks)
-            return self._driver.end_capture(self._origin)
-        except BaseException:  # the next one to use the streams must not find them in a capture
-            with suppress(DeviceError, ExecutionError):
-                self._driver.end_capture(self._origin)
-            self._lanes.discard()
-            raise
 
-    def _fork_and_join(self, tasks: Sequence[tuple[int, int]]) -> None:
+        def launch() -> None:
+            for _ in range(copies):
+                self._fork_and_join(tasks, launches)
+
+        return self._lanes.capture(self._origin, launch)
+
+    def _fork_and_join(self, tasks: Sequence[tuple[int, int]], launches: Mapping[tuple[int, int], Launch]) -> None:
         driver = self._driver
         inside = set(tasks)
         waits = {pair: [(w.lane, w.steps - 1) for w in self._task(*pair).waits] for pair in tasks}
@@ -283,7 +365,7 @@ class CudaExecutor:
             for before in waits[pair]:
                 if before in inside:
                     driver.wait(stream, events[before])
-            self._launches[pair](stream)
+            launches[pair](stream)
             if pair in awaited:
                 driver.record(events[pair], stream)
         for lane in sides:
@@ -293,52 +375,3 @@ class CudaExecutor:
 
     def _task(self, lane: int, step: int) -> Task:
         return self._plan.lanes[lane][step]
-
-    def _run_session(self, lane: int, step: int) -> None:
-        """Runs a task of onnxruntime on the CPU, on copies of what it reads."""
-        task = self._task(lane, step)
-        reads = [self._copied(view) for view in task.reads]
-        writes = [np.empty(view.shape or (), view.dtype) for view in task.writes]
-        self._kernels[task.kernel].interpret(reads, writes)
-        for view, array in zip(task.writes, writes, strict=True):
-            whole = self._whole(view)
-            self._driver.download(self._base[view.buffer], whole, self._origin)
-            _seen(whole, view)[...] = array
-            self._driver.upload(self._base[view.buffer], whole, self._origin)
-        self._driver.synchronize(self._origin)
-
-    def _copied(self, view: View) -> np.ndarray:
-        whole = self._whole(view)
-        self._driver.download(self._base[view.buffer], whole, self._origin)
-        return _seen(whole, view)
-
-    def _whole(self, view: View) -> np.ndarray:
-        """Bytes for all of the view's buffer."""
-        nbytes = next(buffer.nbytes for buffer in self._plan.buffers if buffer.name == view.buffer)
-        return np.empty(nbytes, np.uint8)
-
-
-def _seen(whole: np.ndarray, view: View) -> np.ndarray:
-    return np.ndarray(view.shape or (), view.dtype, whole.data, view.offset, view.strides)
-
-
-def _segments(lowering: Lowering) -> list[_Segment]:
-    """The tasks in an order that all waits allow, cut before and after those of onnxruntime."""
-    order = happens_before(lowering.plan.lanes)
-    place = [(lane, step) for lane, tasks in enumerate(lowering.plan.lanes) for step in range(len(tasks))]
-    pairs = [place[number] for number in order.sequence]
-    found: list[_Segment] = []
-    current: list[tuple[int, int]] = []
-    for pair in pairs:
-        if not _runs_in_session(lowering.kernels, lowering.plan.lanes[pair[0]][pair[1]]):
-            current.append(pair)
-            continue
-        if current:
-            found.append(_Segment(tuple(current), is_session=False))
-        found.append(_Segment((pair,), is_session=True))
-        current = []
-    return [*found, *([_Segment(tuple(current), is_session=False)] if current else [])]
-
-
-def _runs_in_session(kernels: Sequence[Kernel], task: Task) -> bool:
-    return isinstance(kernels[task.kernel], SessionKernel)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
+from iosched.models.errors import DeviceError, ExecutionError
 from iosched.runtime.cuda.driver import Driver, Memory
 
 
@@ -44,7 +46,22 @@ class Lanes:
             self._workspaces[lane] = (nbytes, known)
         return known
 
+    def capture(self, origin: Any, launch: Callable[[], object]) -> Any:
+        """The graph of what `launch` gives `origin`, and the streams that it forks from there and joins.
+
+        Where it fails, there are new streams from then on: nobody knows what these are in.
+        """
+        self._driver.begin_capture(origin)
+        try:
+            launch()
+            return self._driver.end_capture(origin)
+        except BaseException:
+            with suppress(DeviceError, ExecutionError):
+                self._driver.end_capture(origin)
+            self.discard()
+            raise
+
     def discard(self) -> None:
-        """Makes new streams from now on: a capture failed, and nobody knows what its streams are in."""
+        """Makes new streams from now on."""
         self._streams = []
         self._workspaces = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -60,10 +61,10 @@ def attached(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 def by_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """A launch takes as long as it has groups' longest chains: side by side is faster."""
 
-    def timed(self: CudaExecutor, repeats: int, copies: int = 1) -> tuple[float, ...]:
+    def timed(self: CudaExecutor, repeats: int) -> tuple[float, ...]:
         return tuple([10.0 * max(map(len, self._plan.lanes), default=0)] * repeats)
 
-    monkeypatch.setattr(CudaExecutor, "time_many", timed)
+    monkeypatch.setattr(CudaExecutor, "repeated", lambda self, copies: partial(timed, self))
     monkeypatch.setattr(CudaExecutor, "time_launches", timed)
 
 
@@ -81,7 +82,7 @@ def test_a_schedule_is_found_written_and_run(
     assert result.measured_us < result.sequential_us
     assert result.kernels_after <= result.kernels_before
     document = ScheduleDocument.from_json(result.document.to_json())
-    assert document.runtime == {"precision": precision, "cudnn_plans": {"Conv": "7 knob=1"}}
+    assert document.runtime == {"precision": precision, "cudnn_plans": {"Conv": "eng7_k1=1"}}
 
     executor = run_module.open_executor(model, document, device="cuda:0")
     inputs = random_inputs(model.graph.inputs)
@@ -90,7 +91,7 @@ def test_a_schedule_is_found_written_and_run(
     assert "Host 1000" in executor.description
     stored, known = attached
     assert isinstance(stored, StoredPlans)
-    assert known == KnownPlans({"Conv": "7 knob=1"})
+    assert known == KnownPlans({"Conv": "eng7_k1=1"})
 
 
 def test_a_hot_gpu_is_told(tmp_path: Path, by_size: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,13 +13,6 @@ import pytest
 
 class NotSupportedError(Exception):
     """What the frontend calls cudnnGraphNotSupportedError."""
-
-
-class Knob(Enum):
-    """Knobs by the frontend's names."""
-
-    TILE_SIZE = 2
-    STAGES = 7
 
 
 @dataclass(eq=False)
@@ -52,15 +44,28 @@ class Tensor:
 
 
 @dataclass(eq=False)
+class Handle:
+    """A cuDNN handle with the address of its stream."""
+
+    stream: int = 0
+
+
+@dataclass(eq=False)
 class Graph:
-    """Offers the plans of `configurations`: engine, knobs, and the message with which its build fails or ""."""
+    """Offers the plans of `configurations`: cuDNN's name, and the message with which its build fails or "".
+
+    Names that begin with "rtc" are compiled at run time.
+    """
 
     arguments: dict[str, Any]
-    configurations: Sequence[tuple[int, dict[Knob, int], str]]
+    configurations: Sequence[tuple[str, str]]
     refusal: str = ""
     tensors: list[Tensor] = field(default_factory=list)
     built: list[int] = field(default_factory=list)
     forbidden: list[str] = field(default_factory=list)
+    execute: Callable[[str, list[int], int, Handle], None] | None = None
+    loaded: bool = False
+    only: int = 0
 
     def tensor(self, **attributes: Any) -> Tensor:
         self.tensors.append(Tensor("tensor", (), {}, attributes))
@@ -87,9 +92,6 @@ class Graph:
     def create_execution_plans(self, modes: list[str]) -> None:
         assert modes == ["A", "FALLBACK"]
 
-    def create_execution_plan(self, engine: int, knobs: dict[Knob, int]) -> None:
-        self.configurations = [each for each in self.configurations if each[:2] == (engine, knobs)]
-
     def deselect_numeric_notes(self, notes: list[str]) -> None:
         self.forbidden = notes
 
@@ -101,32 +103,60 @@ class Graph:
         return len(self.configurations)
 
     def build_plan_at_index(self, index: int) -> None:
-        if message := self.configurations[index][2]:
+        if message := self.configurations[index][1]:
             raise NotSupportedError(message)
         self.built.append(index)
 
-    def get_engine_and_knobs_at_index(self, index: int) -> tuple[int, dict[Knob, int]]:
-        return self.configurations[index][:2]
+    def get_behavior_notes_for_plan_at_index(self, index: int) -> list[str]:
+        return ["RUNTIME_COMPILATION"] if self.configurations[index][0].startswith("rtc") else []
 
     def get_workspace_size_plan_at_index(self, index: int) -> int:
         return 100 * index
 
     def get_plan_name_at_index(self, index: int) -> str:
-        return f"eng{self.configurations[index][0]}"
+        assert not self.loaded, "the frontend crashes"
+        return self.configurations[index][0]
+
+    def serialize(self) -> list[int]:
+        return list(f"{self.built[-1]} {self.configurations[self.built[-1]][0]}".encode())
+
+    def deserialize(self, handle: object, content: list[int]) -> None:
+        index, name = bytes(content).decode().split()
+        if self.configurations[int(index)][0] != name:
+            raise RuntimeError("of another cuDNN")
+        self.loaded, self.only = True, int(index)
+
+    def get_workspace_size(self) -> int:
+        return 100 * self.only
+
+    def execute_plan_at_index(self, tensors: dict[int, int], workspace: int, index: int, handle: Handle) -> None:
+        if self.execute is not None:
+            name = self.configurations[self.only if self.loaded else index][0]
+            self.execute(name, list(tensors.values()), workspace, handle)
 
 
 NOTES = ("TENSOR_CORE", "DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION", "NONDETERMINISTIC", "WINOGRAD_TILE_13x13")
 
 
 def install(
-    monkeypatch: pytest.MonkeyPatch, configurations: Sequence[tuple[int, dict[Knob, int], str]] = (), refusal: str = ""
+    monkeypatch: pytest.MonkeyPatch,
+    configurations: Sequence[tuple[str, str]] = (),
+    refusal: str = "",
+    execute: Callable[[str, list[int], int, Handle], None] | None = None,
 ) -> list[Graph]:
-    """Makes this module's cuDNN the one that is imported; returns the graphs that will be made."""
+    """Makes this module's cuDNN the one that is imported; returns the graphs that will be made.
+
+    Args:
+        execute: told of every run of a plan: its name, the tensors' addresses, the workspace's, and the handle.
+    """
     graphs: list[Graph] = []
 
     def pygraph(**arguments: Any) -> Graph:
-        graphs.append(Graph(arguments, list(configurations), refusal))
+        graphs.append(Graph(arguments, list(configurations), refusal, execute=execute))
         return graphs[-1]
+
+    def set_stream(handle: Handle, stream: int) -> None:
+        handle.stream = stream
 
     module = SimpleNamespace(
         backend_version=lambda: 91900,
@@ -134,7 +164,9 @@ def install(
         cudnnGraphNotSupportedError=NotSupportedError,
         data_type=SimpleNamespace(HALF="half", FLOAT="float"),
         heur_mode=SimpleNamespace(A="A", FALLBACK="FALLBACK"),
-        knob_type=Knob,
+        behavior_note=SimpleNamespace(RUNTIME_COMPILATION="RUNTIME_COMPILATION"),
+        create_handle=Handle,
+        set_stream=set_stream,
         numerical_note=SimpleNamespace(__members__={name: name for name in NOTES}),
         pygraph=pygraph,
     )

@@ -12,6 +12,7 @@ import host_cuda
 import numpy as np
 
 from iosched.models.errors import ExecutionError
+from iosched.runtime.cuda.choices import NO_NAMES, Candidate, Names
 from iosched.runtime.cuda.kernel import CudaCall, CudnnKernel, Pointer
 from iosched.runtime.plan import View
 
@@ -188,6 +189,9 @@ class HostPlan:
     writes: tuple[View, ...]
     driver: HostDriver
     workspace_nbytes: int = 64
+    key: str = ""
+    name: str = ""
+    candidates: tuple[Candidate, ...] = ()
 
     def execute(self, addresses: Sequence[int], workspace: int, stream: Stream) -> None:
         assert workspace
@@ -203,15 +207,29 @@ class HostPlan:
 
 
 class HostChoice:
-    """Stands for `PlanChoice`: one plan for each kernel, under a name that nobody gave it."""
+    """Stands for `PlanChoice`: a plan for each kind of kernel under a name that nobody gave it, and two more names."""
+
+    candidates = (Candidate("eng7_k1=1", 10.0), Candidate("eng8", 11.0), Candidate("eng9", 12.0))
 
     def __init__(self, driver: HostDriver) -> None:
         self.driver = driver
-        self.chosen: dict[str, str] = {}
+        self.notes: tuple[str, ...] = ()
+        self.stages: dict[str, Names] = {}
 
-    def __call__(self, kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View]) -> HostPlan:
-        self.chosen[type(kernel).__name__] = "7 knob=1"
-        return HostPlan(kernel, tuple(reads), tuple(writes), self.driver)
+    def __call__(
+        self, kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], names: Names = NO_NAMES
+    ) -> HostPlan:
+        key = type(kernel).__name__
+        name = names.get(key, self.candidates[0].name)
+        return HostPlan(
+            kernel, tuple(reads), tuple(writes), self.driver, key=key, name=name, candidates=self.candidates
+        )
+
+    def of_stage(self, signature: str) -> Names | None:
+        return self.stages.get(signature)
+
+    def keep(self, signature: str, names: Names) -> Names:
+        return self.stages.setdefault(signature, names)
 
 
 def chooser(driver: HostDriver) -> HostChoice:

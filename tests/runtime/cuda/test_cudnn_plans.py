@@ -14,12 +14,12 @@ from typing import Any
 
 import fake_cudnn
 import pytest
-from fake_cudnn import Knob, Tensor
+from fake_cudnn import Tensor
 
 from iosched.models.errors import DeviceError
 from iosched.runtime.cuda.activation import IDENTITY, RELU, Activation
 from iosched.runtime.cuda.cudnn_graph import has_activation, is_aligned
-from iosched.runtime.cuda.cudnn_plans import Offer, PlanId, build_plans, load_plan, rebuild
+from iosched.runtime.cuda.cudnn_plans import Offer, build_plans, load_plan, rebuild
 from iosched.runtime.cuda.device import GpuDevice, load_cudnn
 from iosched.runtime.cuda.kernel import CudnnKernel, Precision
 from iosched.runtime.cuda.kernels.conv import Conv
@@ -161,17 +161,17 @@ def test_strict_float32_forbids_tensor_cores_and_nothing_else_does(monkeypatch: 
 
 
 CONFIGURATIONS = [
-    (7, {Knob.TILE_SIZE: 5, Knob.STAGES: 3}, ""),
-    (26, {}, "Deselecting execution plan at position 1"),
-    (9, {}, "ptxas failed\nlong story"),
-    (0, {}, ""),
+    ("eng7_k2=5_k22=3", ""),
+    ("eng26", "Deselecting execution plan at position 1"),
+    ("eng9", "ptxas failed\nlong story"),
+    ("eng0", ""),
 ]
 
 
 def test_plans_that_build_come_in_cudnns_order(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_cudnn.install(monkeypatch, CONFIGURATIONS)
     offer = conv(FP32).offer()
-    assert [str(plan.id) for plan in offer.plans] == ["7 STAGES=3 TILE_SIZE=5", "0"]
+    assert [plan.name for plan in offer.plans] == ["eng7_k2=5_k22=3", "eng0"]
     assert [plan.workspace_nbytes for plan in offer.plans] == [0, 300]
     assert offer.offered == 3
     assert offer.refusal == ""
@@ -196,26 +196,30 @@ def test_a_refusal_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert conv(FP32).offer().refusal == "ptxas failed"
 
 
+def test_what_is_compiled_now_is_built_where_there_is_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [("rtc52", ""), ("eng1", ""), ("rtc53", ""), ("eng2", "")]
+    fake_cudnn.install(monkeypatch, names)
+    assert [plan.name for plan in conv(FP32).offer().plans] == ["rtc52", "eng1", "rtc53", "eng2"]
+    assert [plan.name for plan in conv(FP32).offer(precompiled=True).plans] == ["eng1", "eng2"]
+    fake_cudnn.install(monkeypatch, [("eng1", "does not fit"), ("rtc52", ""), ("rtc53", "")])
+    assert [plan.name for plan in conv(FP32).offer(precompiled=True).plans] == ["rtc52"]
+
+
 def test_a_plan_is_built_again_from_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_cudnn.install(monkeypatch, CONFIGURATIONS)
+    graphs = fake_cudnn.install(monkeypatch, CONFIGURATIONS)
     case = conv(FP32)
     for plan in case.offer().plans:
-        again = rebuild(case.kernel, case.reads, case.writes, H100, PlanId.parse(str(plan.id)))
-        assert again.id == plan.id
+        again = rebuild(case.kernel, case.reads, case.writes, H100, plan.name)
+        assert (again.name, again.workspace_nbytes) == (plan.name, plan.workspace_nbytes)
+        assert len(graphs[-1].built) == 1
 
 
-@pytest.mark.parametrize("text", ["8", "7 STAGES=4 TILE_SIZE=5", "0 TURBO=1"])
-def test_a_plan_that_this_cudnn_has_not_is_an_error_with_a_way_out(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["eng8", "eng7_k2=5", "eng9", "eng26", ""])
+def test_a_plan_that_this_cudnn_does_not_build_is_an_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_cudnn.install(monkeypatch, CONFIGURATIONS)
     case = conv(FP32)
-    with pytest.raises(DeviceError, match="optimize the model again"):
-        rebuild(case.kernel, case.reads, case.writes, H100, PlanId.parse(text))
-
-
-@pytest.mark.parametrize("text", ["", "seven", "7 STAGES", "7 STAGES=x"])
-def test_what_is_no_plan_is_not_read_as_one(text: str) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011
-        PlanId.parse(text)
+    with pytest.raises(DeviceError, match="cannot build its plan"):
+        rebuild(case.kernel, case.reads, case.writes, H100, name)
 
 
 def test_a_missing_frontend_is_an_error_that_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,8 +294,8 @@ def test_cudnn_multiplies_batches_but_not_in_strict_float32() -> None:
 
 @needs_cudnn
 def test_strict_float32_plans_are_fewer_than_those_with_tensor_cores() -> None:
-    strict = {plan.id.engine for plan in conv(FP32).offer().plans}
-    fast = {plan.id.engine for plan in conv(TF32).offer(deadline_s=0.5).plans}
+    strict = {plan.name for plan in conv(FP32).offer().plans}
+    fast = {plan.name for plan in conv(TF32).offer(precompiled=True).plans}
     assert strict
     assert fast - strict
 
@@ -305,22 +309,23 @@ def test_activations_become_operations_of_the_graph(activation: str) -> None:
 
 
 @needs_cudnn
-def test_plans_are_built_again_and_stored() -> None:
-    case = conv(FP16)
-    plan = case.offer(at_most=2).plans[1]
-    again = rebuild(case.kernel, case.reads, case.writes, H100, PlanId.parse(str(plan.id)))
-    assert (again.id, again.name, again.workspace_nbytes) == (plan.id, plan.name, plan.workspace_nbytes)
-    assert load_plan(plan.id, again.serialize(), FP16, H100).workspace_nbytes == plan.workspace_nbytes
-    with pytest.raises(DeviceError, match="stored cuDNN plan"):
-        load_plan(plan.id, b"something else", FP16, H100)
+@pytest.mark.parametrize("precision", PRECISIONS, ids=lambda precision: precision.name)
+def test_every_plan_is_built_again_and_stored_as_itself(precision: Precision) -> None:
+    case = conv(precision)
+    plans = case.offer(precompiled=True).plans
+    assert len({plan.name for plan in plans}) == len(plans) > 4
+    assert len({plan.workspace_nbytes for plan in plans}) > 1
+    for plan in plans:
+        again = rebuild(case.kernel, case.reads, case.writes, H100, plan.name)
+        loaded = load_plan(plan.name, plan.serialize(), precision, H100)
+        for other in (again, loaded):
+            assert (other.name, other.workspace_nbytes) == (plan.name, plan.workspace_nbytes)
 
 
 @needs_cudnn
-def test_each_plan_of_a_graph_is_stored_as_itself() -> None:
-    plans = conv(FP32).offer().plans
-    assert len({plan.workspace_nbytes for plan in plans}) > 1
-    for plan in plans:
-        assert load_plan(plan.id, plan.serialize(), FP32, H100).workspace_nbytes == plan.workspace_nbytes
+def test_what_is_no_stored_plan_is_refused() -> None:
+    with pytest.raises(DeviceError, match="stored cuDNN plan"):
+        load_plan("eng0", b"something else", FP16, H100)
 
 
 def test_only_some_activations_exist_in_cudnn() -> None:

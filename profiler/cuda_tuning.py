@@ -1,0 +1,85 @@
+"""cuDNN's plans chosen inside the stage that they run in: what is fastest alone may be in the way of its neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError
+from iosched.profiler.interleave import compare, interleave
+from iosched.runtime.cuda.choices import Names
+from iosched.runtime.cuda.executor import CudaExecutor
+
+COPIES = 24
+"""Runs of a stage in one graph: its launch, some microseconds, is shared by so many."""
+
+ROUNDS = 7
+MOST_TRIED = 8
+LEAST_GAIN = 1.01
+"""What is kept has to be faster by this factor in the median, and faster in every round."""
+
+Timed = Callable[[int], tuple[float, ...]]
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The best choice found.
+
+    Attributes:
+        names: plans that are better here than the ones that are fastest alone, by their keys.
+        time: measures the stage with them: microseconds of each of so many runs.
+    """
+
+    names: Names
+    time: Timed
+
+
+def tune(executor: CudaExecutor) -> Tuned:
+    """Tries other plans one at a time, next best alone first, costliest kernels first, and keeps what is faster.
+
+    Coordinate descent: each is compared, in turn, with the best choice so far. A plan that fails here is no candidate.
+    Takes at most `MOST_TRIED` comparisons of `ROUNDS` graphs of `COPIES` runs. The executor is left with the last plan
+    that was tried.
+
+    Raises:
+        ExecutionError: the stage does not run with the plans that are fastest alone.
+    """
+    best: Names = {}
+    time = executor.repeated(COPIES)
+    for key, name in _alternatives(executor)[:MOST_TRIED]:
+        trial = {**best, key: name}
+        try:
+            executor.take([trial])
+            challenger = executor.repeated(COPIES)
+            faster = _is_faster(challenger, time)
+        except DeviceLostError:
+            raise
+        except (DeviceError, ExecutionError):
+            continue
+        if faster:
+            best, time = trial, challenger
+    return Tuned(best, time)
+
+
+def is_tunable(executor: CudaExecutor) -> bool:
+    """Whether a choice of plans can matter: more than one kernel, one graph, and a plan that has alternatives."""
+    return executor.is_captured and executor.kernel_count > 1 and bool(_alternatives(executor))
+
+
+def _alternatives(executor: CudaExecutor) -> list[tuple[str, str]]:
+    """Keys and names of plans, first the second best alone of the key that costs most, then of the next, and so on."""
+    cost_us: dict[str, float] = {}
+    others: dict[str, list[tuple[str, str]]] = {}
+    for _, plan in executor.plans:
+        cost_us[plan.key] = cost_us.get(plan.key, 0.0) + (plan.candidates[0].latency_us or 0.0)
+        others[plan.key] = [(plan.key, each.name) for each in plan.candidates[1:]]
+    ranked = sorted(others, key=lambda key: (-cost_us[key], key))
+    return [each for rank in zip_longest(*(others[key] for key in ranked)) for each in rank if each is not None]
+
+
+def _is_faster(challenger: Timed, best: Timed) -> bool:
+    runs = {"best": lambda: best(1)[0], "challenger": lambda: challenger(1)[0]}
+    found = interleave(runs, ROUNDS, warmup=1)
+    compared = compare(found["best"], found["challenger"])
+    return compared.is_faster and compared.speedup >= LEAST_GAIN
