@@ -8,13 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from iosched.models.graph import TensorSpec
+from iosched.runtime.cuda.elements import MOST_BYTES
 from iosched.runtime.cuda.kernel import Kernel, SessionKernel
 from iosched.runtime.cuda.kernels.copy import Copy
 from iosched.runtime.cuda.layout import is_row_major, row_major_strides
 from iosched.runtime.plan import View
-
-ALIGNMENT_NBYTES = 16
-"""Of addresses that onnxruntime's kernels are given."""
 
 Call = tuple[Kernel, tuple[View, ...], tuple[View, ...]]
 
@@ -63,7 +61,7 @@ def _copies(pairs: Iterable[tuple[View, View]]) -> Iterable[Call]:
 
 
 def _is_plain(view: View, spec: TensorSpec) -> bool:
-    aligned = view.offset % ALIGNMENT_NBYTES == 0
+    aligned = view.offset % MOST_BYTES == 0
     return aligned and view.dtype == spec.dtype and _is_dense(view.shape or (), view.strides, view.dtype)
 
 
