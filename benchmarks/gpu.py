@@ -2,9 +2,10 @@
 
     python benchmarks/gpu.py                    # under ten minutes; a table last, raw samples to results/
     python benchmarks/gpu.py --networks squeezenet,inception_v3 --batch-sizes 1 --precisions fp32
+    python benchmarks/gpu.py --batch-sizes 1 --ways torch-graph,torch-compile,jax    # compilers take minutes
 
 Every alternative is one CUDA graph, or what its framework makes of it; all of one network, batch size and precision are
-measured in turn, A B C A B C. Needs what the extra [cuda] installs, and PyTorch for the alternatives that it is.
+measured in turn, A B C A B C. Needs what the extra [cuda] installs, and PyTorch and JAX for the ways that these are.
 """
 
 from __future__ import annotations
@@ -12,23 +13,26 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+from peer import Peer
 
 from iosched.models import zoo
 from iosched.models.errors import DeviceError, IoschedError
 from iosched.models.load import load_model
 from iosched.models.model import Model
+from iosched.profiler.cuda_candidates import launched
 from iosched.profiler.cuda_cost import CudaStageCost
 from iosched.profiler.cuda_device import AttachedGpu, attach
 from iosched.profiler.database import ProfileDatabase
 from iosched.profiler.effort import GPU_EFFORT
+from iosched.profiler.gpus import spec_of
 from iosched.profiler.interleave import interleave
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.inputs import random_inputs
@@ -38,9 +42,10 @@ from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.search import search
 
 RESULTS = Path(__file__).parent / "results"
-NETWORKS = "squeezenet,inception_v3,randwire,nasnet_a"
+NETWORKS = ("squeezenet", "inception_v3", "randwire", "nasnet_a")
+JAX = "jax"
+WAYS = ("torch", "torch-graph", "torch-compile", JAX)
 LIMITS = {"fp32": 1e-4, "tf32": 2e-2, "fp16": 2e-2}
-_QUERY = "name,driver_version,clocks.sm,clocks.mem,temperature.gpu,power.draw,clocks_throttle_reasons.active"
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,7 @@ def main() -> int:
         print(f"skipped: {error}", file=sys.stderr)
         return 0
     deadline = time.monotonic() + options.seconds
-    report = {"gpu": gpu.name, "versions": _versions(gpu), "state": [_state()], "cases": []}
+    report = {"gpu": gpu.name, "versions": _versions(gpu), "before": _clock(gpu), "cases": []}
     rows: list[str] = []
     for case in _cases(options):
         if time.monotonic() > deadline:
@@ -70,8 +75,7 @@ def main() -> int:
             found = run_case(gpu, case, options, deadline)
         except IoschedError as error:
             found = {"error": str(error)}
-        report["cases"].append({**vars(case), **found})
-        report["state"].append(_state())
+        report["cases"].append({**asdict(case), **found, "clock": _clock(gpu)})
         rows.append(_row(case, found))
         print(rows[-1], file=sys.stderr, flush=True)
         options.output.parent.mkdir(parents=True, exist_ok=True)
@@ -89,24 +93,24 @@ def run_case(gpu: AttachedGpu, case: Case, options: argparse.Namespace, deadline
     inputs = random_inputs(model.graph.inputs, seed=case.batch)
     with Reference(model) as reference:
         expected = reference.run(inputs)
-    runs: dict[str, Callable[[], float]] = {}
-    errors: dict[str, float] = {}
+    peers, missing = _peers(model, inputs, case.precision, options.ways)
     kernels: dict[str, int] = {}
     for name, (schedule, barriers) in found.items():
         compiled = backend.compile(schedule, barriers=barriers)
         compiled.executor.poison()
-        errors[name] = _relative_error(compiled.run(inputs), expected)
         kernels[name] = compiled.kernel_count
-        runs[name] = lambda compiled=compiled: compiled.executor.time_launches(1)[0]
-    peers, missing = _torch_peers(model, inputs, case, options)
-    measured = interleave({**runs, **peers}, options.rounds, warmup=5, max_seconds=max(deadline - time.monotonic(), 1))
+        peers[name] = Peer(launched(compiled), partial(compiled.run, inputs))
+    errors = {name: _relative_error(peer.outputs(), expected) for name, peer in peers.items()}
+    left_s = max(deadline - time.monotonic(), 1)
+    runs = {name: peers[name].once for name in (*found, *(name for name in peers if name not in found))}
+    measured = interleave(runs, options.rounds, warmup=5, max_seconds=left_s)
     return {
         "relative_error": errors,
-        "correct": all(error < LIMITS[case.precision] for error in errors.values()),
+        "correct": all(errors[name] < LIMITS[case.precision] for name in found),
         "kernels": kernels,
         "search": searches,
         "missing": missing,
-        "roofline_us": _roofline_us(model, case.precision),
+        "roofline_us": _roofline_us(model, gpu.name, case.precision),
         "median_us": {name: round(each.median_us, 2) for name, each in measured.items()},
         "samples_us": {name: [round(sample, 2) for sample in each.samples_us] for name, each in measured.items()},
     }
@@ -136,25 +140,44 @@ def _schedules(
     return found, searches
 
 
-def _torch_peers(
-    model: Model, inputs: Mapping[str, np.ndarray], case: Case, options: argparse.Namespace
-) -> tuple[dict[str, Callable[[], float]], dict[str, str]]:
-    if options.no_torch:
-        return {}, {}
+def _peers(
+    model: Model, inputs: Mapping[str, np.ndarray], precision: str, ways: Sequence[str]
+) -> tuple[dict[str, Peer], dict[str, str]]:
+    """Other frameworks as far as they are there, and what is missing, with the reason."""
+    found: dict[str, Peer] = {}
+    missing: dict[str, str] = {}
     try:
-        from torch_peers import peers
-    except ImportError as error:
-        return {}, {"torch": str(error)}
-    return peers(model, inputs, case.precision, compiles=case.batch == 1 and not options.no_compile)
+        if any(way.startswith("torch") for way in ways):
+            import torch_peers
+
+            found, missing = torch_peers.peers(model, inputs, precision, [way for way in ways if way != JAX])
+        if JAX in ways:
+            import jax_peers
+
+            found |= jax_peers.peers(model, inputs, precision)
+    except (ImportError, ValueError, RuntimeError) as error:
+        missing[type(error).__name__] = str(error)[:300]
+    return found, missing
 
 
-def _roofline_us(model: Model, precision: str) -> dict[str, float]:
-    """Microseconds that arithmetic and memory traffic alone take at the specified peaks of an H100 SXM."""
-    flops = sum(operator.flops for operator in model.graph.operators)
-    item = 0.5 if precision == "fp16" else 1.0
-    moved = item * sum(operator.nbytes for operator in model.graph.operators)
-    peak = {"fp32": 67e12, "tf32": 495e12, "fp16": 990e12}[precision]
-    return {"arithmetic": flops / peak * 1e6, "memory": moved / 3.35e12 * 1e6}
+def _roofline_us(model: Model, gpu: str, precision: str) -> dict[str, float] | None:
+    """Microseconds that arithmetic takes at the GPU's specified peak, and weights, inputs and outputs at its bandwidth.
+
+    What lies between operators may stay in the cache. None where the GPU's specification is not known.
+    """
+    spec = spec_of(gpu)
+    if spec is None:
+        return None
+    tflops = {"fp32": spec.fp32_tflops, "tf32": spec.tf32_tflops, "fp16": spec.fp16_tensor_tflops}[precision]
+    graph = model.graph
+    ends = [*graph.inputs, *(graph.tensor[name] for name in graph.outputs)]
+    nbytes = sum(array.nbytes for array in model.weights.values()) + sum(end.nbytes for end in ends)
+    moved = nbytes // 2 if precision == "fp16" else nbytes
+    flops = sum(operator.flops for operator in graph.operators)
+    return {
+        "arithmetic": round(flops / ((tflops or spec.fp32_tflops) * 1e6), 2),
+        "memory": round(moved / (spec.dram_gb_per_s * 1e3), 2),
+    }
 
 
 def _relative_error(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:
@@ -181,38 +204,38 @@ def _row(case: Case, found: Mapping[str, object]) -> str:
 def _cases(options: argparse.Namespace) -> list[Case]:
     return [
         Case(network, int(batch), precision)
-        for precision in options.precisions.split(",")
-        for batch in options.batch_sizes.split(",")
-        for network in options.networks.split(",")
+        for batch in options.batch_sizes
+        for precision in options.precisions
+        for network in options.networks
     ]
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--networks", default=NETWORKS, help="comma-separated names from `iosched zoo list`")
-    parser.add_argument("--batch-sizes", default="1,16,64")
-    parser.add_argument("--precisions", default="fp32,fp16")
+    parser.add_argument("--networks", type=_names, default=NETWORKS, help="comma-separated, of `iosched zoo list`")
+    parser.add_argument("--batch-sizes", type=_names, default=("1", "16", "64"))
+    parser.add_argument("--precisions", type=_names, default=("fp32", "fp16"))
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=560, help="begin no further case after so long")
     parser.add_argument("--gpu", type=int, default=0)
     parser.add_argument("--profile-db", type=Path, default=None)
-    parser.add_argument("--no-torch", action="store_true")
-    parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile, which takes minutes")
+    parser.add_argument("--ways", type=_names, default=WAYS[:2], help=f"other frameworks: of {', '.join(WAYS)}")
     parser.add_argument("-o", "--output", type=Path, default=RESULTS / "gpu.json")
     return parser.parse_args()
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for name in text.split(",") if name)
 
 
 def _versions(gpu: AttachedGpu) -> dict[str, str]:
     return {**gpu.versions, "python": platform.python_version()}
 
 
-def _state() -> str:
-    """Clocks, temperature and throttling as the driver tells them now."""
-    command = ["nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
-    except (OSError, subprocess.SubprocessError) as error:
-        return f"unknown: {error}"
+def _clock(gpu: AttachedGpu) -> dict[str, object] | None:
+    """Clocks, temperature, power and throttling now, where NVML tells them."""
+    found = gpu.clock()
+    return None if found is None else asdict(found)
 
 
 if __name__ == "__main__":

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from onnx.helper import get_attribute_value
+from peer import Peer
 from torch import nn
 from torch.nn import functional
 
 from iosched.models.model import Model
 
-Run = Callable[[], float]
+Run = Callable[[], tuple[torch.Tensor, ...]]
 
 
 class Network(nn.Module):
@@ -111,33 +112,29 @@ OPERATORS: dict[str, Callable[..., Any]] = {
 }
 
 
+WAYS = ("torch", "torch-graph", "torch-compile")
+
+
 def peers(
-    model: Model, inputs: Mapping[str, np.ndarray], precision: str, *, compiles: bool
-) -> tuple[dict[str, Run], dict[str, str]]:
-    """What runs each alternative once and returns its microseconds, and what is missing, with the reason."""
+    model: Model, inputs: Mapping[str, np.ndarray], precision: str, ways: Sequence[str] = WAYS
+) -> tuple[dict[str, Peer], dict[str, str]]:
+    """The `ways` of running the model, warmed up, and what is missing, with the reason."""
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
     dtype = torch.float16 if precision == "fp16" else torch.float32
-    found: dict[str, Run] = {}
-    missing: dict[str, str] = {}
     try:
         network = Network(model).to("cuda", dtype).to(memory_format=torch.channels_last).eval()
     except ValueError as error:
         return {}, {"torch": str(error)}
     arrays = [_on_gpu(inputs[name], dtype) for name in network.inputs]
-    with torch.inference_mode():
-        _warm_up(lambda: network(*arrays))
-    found["torch"] = _timed(lambda: network(*arrays))
-    found["torch, CUDA graph"] = _timed(_graphed(network, arrays))
-    if compiles:
+    opened = {"torch": _eager, "torch-graph": _graphed, "torch-compile": _compiled}
+    found: dict[str, Peer] = {}
+    missing: dict[str, str] = {}
+    for way in ways:
         try:
-            torch._dynamo.reset()
-            compiled = torch.compile(network, mode="max-autotune", fullgraph=True)
-            with torch.inference_mode():
-                _warm_up(lambda: compiled(*arrays))
-            found["torch.compile"] = _timed(lambda: compiled(*arrays))
+            found[way] = _peer(network, opened[way](network, arrays))
         except Exception as error:  # noqa: BLE001 - whatever a compiler does, the other numbers are wanted
-            missing["torch.compile"] = f"{type(error).__name__}: {error}"[:300]
+            missing[way] = f"{type(error).__name__}: {error}"[:300]
     return found, missing
 
 
@@ -147,24 +144,45 @@ def _on_gpu(array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
     return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
 
 
+def _eager(network: Network, arrays: list[torch.Tensor]) -> Run:
+    _warm_up(lambda: network(*arrays))
+    return lambda: network(*arrays)
+
+
+def _graphed(network: Network, arrays: list[torch.Tensor]) -> Run:
+    _warm_up(lambda: network(*arrays))
+    graph = torch.cuda.CUDAGraph()
+    with torch.inference_mode(), torch.cuda.graph(graph):
+        results = network(*arrays)
+
+    def replayed() -> tuple[torch.Tensor, ...]:
+        graph.replay()
+        return results
+
+    return replayed
+
+
+def _compiled(network: Network, arrays: list[torch.Tensor]) -> Run:
+    torch._dynamo.reset()
+    compiled = torch.compile(network, mode="max-autotune", fullgraph=True)
+    with torch.inference_mode():
+        for _ in range(3):  # it records its CUDA graph in the second
+            compiled(*arrays)
+    torch.cuda.synchronize()
+    return lambda: compiled(*arrays)
+
+
 def _warm_up(run: Callable[[], object]) -> None:
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
+    with torch.inference_mode(), torch.cuda.stream(side):
         for _ in range(3):
             run()
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()
 
 
-def _graphed(network: Network, arrays: list[torch.Tensor]) -> Callable[[], object]:
-    graph = torch.cuda.CUDAGraph()
-    with torch.inference_mode(), torch.cuda.graph(graph):
-        network(*arrays)
-    return graph.replay
-
-
-def _timed(run: Callable[[], object]) -> Run:
+def _peer(network: Network, run: Run) -> Peer:
     def once() -> float:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         with torch.inference_mode():
@@ -174,4 +192,9 @@ def _timed(run: Callable[[], object]) -> Run:
         end.synchronize()
         return float(start.elapsed_time(end)) * 1e3
 
-    return once
+    def outputs() -> dict[str, np.ndarray]:
+        with torch.inference_mode():
+            results = run()
+        return {name: array.float().cpu().numpy() for name, array in zip(network.outputs, results, strict=True)}
+
+    return Peer(once, outputs)

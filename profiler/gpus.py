@@ -56,6 +56,13 @@ def gpu_named(text: str) -> GpuSpec | None:
     return _by_plain_name().get(_plain(text))
 
 
+def spec_of(device_name: str) -> GpuSpec | None:
+    """The specification of a GPU by the name that its driver gives ("NVIDIA H100 80GB HBM3"); None where not known."""
+    words = re.split(r"[\s_/-]+", device_name.lower())
+    runs = ("".join(words[start:end]) for start in range(len(words)) for end in range(start + 1, start + 4))
+    return next((_known()[run] for run in runs if run in _known()), None)
+
+
 @cache
 def _known() -> Mapping[str, GpuSpec]:
     table = json.loads(resources.files("iosched.profiler").joinpath("gpus.json").read_text(encoding="utf-8"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from iosched.profiler.gpus import gpu_named, gpu_names
+from iosched.profiler.gpus import gpu_named, gpu_names, spec_of
 
 
 def test_a_gpu_is_known_by_its_short_name() -> None:
@@ -30,6 +30,17 @@ def test_case_blanks_and_the_make_do_not_matter(text: str, key: str) -> None:
 @pytest.mark.parametrize("text", ["", "cpu", "cuda:0", "v1000", "rtx", "auto"])
 def test_what_is_no_gpu_of_the_table_is_none(text: str) -> None:
     assert gpu_named(text) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA H200", "h200"), ("NVIDIA A100-SXM4-80GB", "a100"), ("Tesla T4", "t4"),
+     ("NVIDIA GeForce RTX 4090", "rtx4090"), ("NVIDIA GeForce RTX 2080 Ti", "rtx2080ti"), ("NVIDIA L40S", "l40s"),
+     ("NVIDIA L40", None), ("NVIDIA GeForce RTX 2080", None), ("NVIDIA H1000", None), ("", None)],
+)  # fmt: skip
+def test_the_drivers_name_tells_the_specification(name: str, key: str | None) -> None:
+    spec = spec_of(name)
+    assert (spec and spec.key) == key
 
 
 @pytest.mark.parametrize("key", gpu_names())

@@ -1,0 +1,58 @@
+"""The networks in other frameworks compute what onnxruntime computes: else their latencies would mean nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from iosched.models import zoo
+from iosched.models.load import load_model
+from iosched.models.model import Model
+from iosched.runtime.inputs import random_inputs
+from iosched.runtime.reference import Reference
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+NETWORKS = ("squeezenet", "inception_v3", "densenet121")  # between them, every operator of the bundled networks
+
+
+@pytest.fixture(autouse=True)
+def _scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+
+
+def case(network: str) -> tuple[Model, Mapping[str, np.ndarray], Mapping[str, np.ndarray]]:
+    """The network, inputs, and what onnxruntime makes of them."""
+    model = load_model(zoo.build(network).SerializeToString(), name=network, batch_size=2)
+    inputs = random_inputs(model.graph.inputs, seed=5)
+    with Reference(model) as reference:
+        return model, inputs, reference.run(inputs)
+
+
+def same(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> bool:
+    return all(np.abs(found[name] - array).max() < 1e-5 * np.abs(array).max() for name, array in expected.items())
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_pytorch(network: str) -> None:
+    torch = pytest.importorskip("torch")
+    from torch_peers import Network
+
+    model, inputs, expected = case(network)
+    opened = Network(model).eval()
+    with torch.inference_mode():
+        results = opened(*(torch.from_numpy(np.array(inputs[name])) for name in opened.inputs))
+    assert same({name: array.numpy() for name, array in zip(opened.outputs, results, strict=True)}, expected)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_jax(network: str) -> None:
+    pytest.importorskip("jax")
+    from jax_peers import peers
+
+    model, inputs, expected = case(network)
+    peer = peers(model, inputs, "fp32")["jax"]
+    assert same(peer.outputs(), expected)
+    assert peer.once() > 0
