@@ -172,9 +172,10 @@ def _matrix(
 ) -> MatrixResult:
     from iosched.cli.progress import progress_bar
     from iosched.profiler.matrix import MatrixSettings, matrix
-    from iosched.profiler.target import gpu_or_cpu
+    from iosched.profiler.target import attached_index, planned_gpu
 
-    if len(batch_sizes) > 1 and any(gpu_or_cpu(device) is None for device in devices):
+    on_cpu = [device for device in devices if attached_index(device) is None and planned_gpu(device) is None]
+    if len(batch_sizes) > 1 and on_cpu:
         note("cpu is measured, at each batch size anew: this takes minutes, and more the larger the batch is.")
     r, s = pruning
     wanted = MatrixSettings(devices, r=r, s=s, **settings)

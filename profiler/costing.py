@@ -7,7 +7,9 @@ from dataclasses import replace
 
 from iosched.profiler.analytic import AnalyticCost
 from iosched.profiler.cpu_cost import StageCost
+from iosched.profiler.cuda_cost import CudaStageCost
 from iosched.runtime.cpu.backend import unit_stages
+from iosched.scheduler.cost import Remeasurable
 from iosched.scheduler.merge import can_merge
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 
@@ -33,7 +35,12 @@ def measured_latency_us(cost: StageCost, schedule: Schedule) -> float:
     return sum(measured_stage_us(cost, Stage(strategy, tuple(map(tuple, groups)))) for strategy, groups in stages)
 
 
-def measured_stage_us(cost: StageCost, stage: Stage) -> float:
-    """Latency of a stage of units, see `measured_latency_us`; side by side where they cannot be merged here."""
+def gpu_latency_us(cost: CudaStageCost, schedule: Schedule) -> float:
+    """Latency of `schedule` on an attached GPU, as `measured_latency_us` tells the CPU's."""
+    return sum(measured_stage_us(cost, stage) for stage in schedule.stages)
+
+
+def measured_stage_us(cost: Remeasurable, stage: Stage) -> float:
+    """Latency of a stage, measured twice (`measured_latency_us`); side by side where it cannot be merged here."""
     latency_us = cost.remeasure(stage)
     return cost.remeasure(replace(stage, strategy=Strategy.CONCURRENT)) if math.isinf(latency_us) else latency_us

@@ -13,14 +13,18 @@ from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
 from iosched.profiler.analytic import AnalyticCost, Precision
 from iosched.profiler.candidates import expand
-from iosched.profiler.costing import analytic_latency_us, measured_latency_us
+from iosched.profiler.costing import analytic_latency_us, gpu_latency_us, measured_latency_us
 from iosched.profiler.cpu_cost import StageCost, cpu_name
+from iosched.profiler.cuda_cost import CudaStageCost
+from iosched.profiler.cuda_device import AttachedGpu, StoredPlans, attach
 from iosched.profiler.database import ProfileDatabase, default_path
-from iosched.profiler.effort import CPU_EFFORT
+from iosched.profiler.effort import CPU_EFFORT, GPU_EFFORT
 from iosched.profiler.gpus import GpuSpec
-from iosched.profiler.target import gpu_or_cpu
+from iosched.profiler.target import attached_index, planned_gpu
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.scheduler.baselines import sequential
+from iosched.scheduler.cost import CostModel
+from iosched.scheduler.effort import Effort
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.search import Pruning, SearchStrategy, search
 
@@ -43,7 +47,7 @@ class MatrixSettings:
         r: most operators in a group, None for any number.
         s: most groups in a stage, None for any number.
         threads: cores that the CPU uses; all by default.
-        profile_db: the database of CPU measurements; the user's own by default.
+        profile_db: the database of what is measured; the user's own by default.
     """
 
     devices: tuple[str, ...]
@@ -60,10 +64,10 @@ class MatrixTarget:
     """A device at a batch size, and the schedule for it.
 
     Attributes:
-        device: key of the device ("v100", "cpu").
+        device: key of the device ("v100", "cpu", "cuda:0").
         name: the device's own name.
         batch_size: of the model's inputs.
-        cost: "analytic", or "measured" on the CPU.
+        cost: "analytic", or "measured" on the CPU and on attached GPUs.
         schedule: the best one for this target, in terms of the model's operators.
         optimal: whether that is proven under this cost.
         sequential_us: latency of one operator after another on this target.
@@ -164,16 +168,15 @@ class _Place:
 
 def _places(batches: Iterable[tuple[int, Model]], settings: MatrixSettings, open_things: ExitStack) -> Iterator[_Place]:
     """All targets, by device and then by batch size."""
-    gpus = {gpu.key if gpu else CPU: gpu for gpu in map(gpu_or_cpu, settings.devices)}
-    cpu = _Cpu(settings, open_things)
-    found: dict[str, list[_Place]] = {key: [] for key in gpus}
+    machine = _Machine(settings, open_things)
+    makers = dict(machine.maker(device) for device in settings.devices)
+    found: dict[str, list[_Place]] = {key: [] for key in makers}
     first: ComputationGraph | None = None
     for batch_size, model in batches:
         first = model.graph if first is None else first
         _check_same_operators(first, model.graph, batch_size)
-        for key, gpu in gpus.items():
-            place = _gpu_place(gpu, batch_size, model, settings) if gpu else cpu.place(batch_size, model)
-            found[key].append(place)
+        for key, make in makers.items():
+            found[key].append(make(batch_size, model))
     for places in found.values():
         yield from places
 
@@ -186,7 +189,7 @@ def _check_same_operators(first: ComputationGraph, graph: ComputationGraph, batc
         )
 
 
-def _gpu_place(gpu: GpuSpec, batch_size: int, model: Model, settings: MatrixSettings) -> _Place:
+def _planned(settings: MatrixSettings, gpu: GpuSpec, batch_size: int, model: Model) -> _Place:
     cost = AnalyticCost(model.graph, gpu, settings.precision)
 
     def found() -> Schedule:
@@ -197,35 +200,56 @@ def _gpu_place(gpu: GpuSpec, batch_size: int, model: Model, settings: MatrixSett
     return _Place(gpu.key, gpu.name, batch_size, "analytic", model.graph, found, latency_us)
 
 
+_Maker = Callable[[int, Model], _Place]
+
+
 @dataclass(eq=False)
-class _Cpu:
-    """This machine's CPU: all batch sizes share its worker threads and one database, opened when first needed."""
+class _Machine:
+    """What this machine measures: all batch sizes share worker threads, GPUs and one database, opened when needed."""
 
     settings: MatrixSettings
     open_things: ExitStack
     first: CpuBackend | None = None
 
-    def place(self, batch_size: int, model: Model) -> _Place:
+    def maker(self, device: str) -> tuple[str, _Maker]:
+        """The key of a device, and what makes a place of it for each batch size.
+
+        Raises:
+            UsageError: no such device.
+            DeviceError: a GPU that was asked for by its number cannot be used.
+        """
+        index = attached_index(device)
+        if index is not None:
+            return f"cuda:{index}", partial(self._attached, attach(index), f"cuda:{index}")
+        gpu = planned_gpu(device)
+        return (CPU, self._cpu) if gpu is None else (gpu.key, partial(_planned, self.settings, gpu))
+
+    def _cpu(self, batch_size: int, model: Model) -> _Place:
         backend = self.open_things.enter_context(CpuBackend(model, lanes=self.settings.threads, beside=self.first))
         self.first = self.first or backend
         if not backend.is_supported():
             raise UsageError("this model's inputs have no fixed size, so there is no schedule to measure")
         cost = StageCost(backend, self._database)
-        search_here = partial(self._search, backend, cost)
-        return _Place(
-            CPU, cpu_name(), batch_size, "measured", model.graph, search_here, partial(measured_latency_us, cost)
-        )
+
+        def found() -> Schedule:
+            return expand(backend.coarse, self._search(backend.graph, cost, CPU_EFFORT))
+
+        latency_us = partial(measured_latency_us, cost)
+        return _Place(CPU, cpu_name(), batch_size, "measured", model.graph, found, latency_us)
+
+    def _attached(self, gpu: AttachedGpu, key: str, batch_size: int, model: Model) -> _Place:
+        precision = self.settings.precision
+        device = gpu.key(precision)
+        backend = gpu.backend(model, precision, StoredPlans(self._database, device))
+        cost = CudaStageCost(backend, self._database, device, clock=gpu.clock)
+        search_here = partial(self._search, backend.graph, cost, GPU_EFFORT)
+        latency_us = partial(gpu_latency_us, cost)
+        return _Place(key, gpu.name, batch_size, "measured", model.graph, search_here, latency_us)
 
     @cached_property
     def _database(self) -> ProfileDatabase:
         return self.open_things.enter_context(ProfileDatabase(self.settings.profile_db or default_path()))
 
-    def _search(self, backend: CpuBackend, cost: StageCost) -> Schedule:
-        found = search(
-            backend.graph,
-            cost,
-            strategy=self.settings.strategy,
-            pruning=Pruning(self.settings.r, self.settings.s),
-            effort=CPU_EFFORT,
-        )
-        return expand(backend.coarse, found.schedule)
+    def _search(self, graph: ComputationGraph, cost: CostModel, effort: Effort) -> Schedule:
+        pruning = Pruning(self.settings.r, self.settings.s)
+        return search(graph, cost, strategy=self.settings.strategy, pruning=pruning, effort=effort).schedule

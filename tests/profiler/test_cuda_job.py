@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pytest
 from gpu_plans import expected_outputs, relative_error
 from host_cuda import needs_compiler
 from host_driver import HostDriver, chooser
+from host_gpu import HostGpu, attach_host, time_by_size
 from scripted import fire
 
 from iosched.models.errors import DeviceError, ExecutionError
@@ -21,13 +20,12 @@ from iosched.profiler import optimize as optimize_module
 from iosched.profiler import run as run_module
 from iosched.profiler.bench import bench
 from iosched.profiler.cuda_cost import CudaStageCost
-from iosched.profiler.cuda_device import AttachedGpu, KnownPlans, StoredPlans
+from iosched.profiler.cuda_device import KnownPlans, StoredPlans
 from iosched.profiler.database import ProfileDatabase
 from iosched.profiler.gpu_clock import GpuClock
 from iosched.profiler.optimization import OptimizeSettings
 from iosched.profiler.optimize import optimize
 from iosched.runtime.cuda.backend import CudaBackend
-from iosched.runtime.cuda.cudnn_runner import PlanMemory
 from iosched.runtime.cuda.executor import CudaExecutor
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.inputs import random_inputs
@@ -37,35 +35,15 @@ from iosched.scheduler.schedule import Stage, Strategy
 pytestmark = needs_compiler
 
 
-class HostGpu(AttachedGpu):
-    """An attached GPU without cuDNN; remembers what it was given to choose plans by."""
-
-    given: ClassVar[list[object]] = []
-
-    def backend(self, model: Model, precision: str, memory: PlanMemory | None = None) -> CudaBackend:
-        assert isinstance(self.driver, HostDriver)
-        self.given.append(memory)
-        return CudaBackend(model, self.driver, chooser(self.driver), Precision(precision))
-
-
 @pytest.fixture
 def attached(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """What backends were given to choose plans by."""
-    HostGpu.given.clear()
-    for module in (optimize_module, run_module, bench_module):
-        monkeypatch.setattr(module, "attach", lambda index: HostGpu(index, "Host 1000", {"cudnn": "90"}, HostDriver()))
-    return HostGpu.given
+    return attach_host(monkeypatch, optimize_module, run_module, bench_module)
 
 
 @pytest.fixture
 def by_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A launch takes as long as it has groups' longest chains: side by side is faster."""
-
-    def timed(self: CudaExecutor, repeats: int) -> tuple[float, ...]:
-        return tuple([10.0 * max(map(len, self._plan.lanes), default=0)] * repeats)
-
-    monkeypatch.setattr(CudaExecutor, "repeated", lambda self, copies: partial(timed, self))
-    monkeypatch.setattr(CudaExecutor, "time_launches", timed)
+    time_by_size(monkeypatch)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])

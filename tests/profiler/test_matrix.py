@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from host_cuda import needs_compiler
+from host_gpu import attach_host, time_by_size
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from import_helpers import model_of
@@ -151,11 +153,27 @@ def test_schedules_of_the_cpu_name_operators_also_where_it_runs_several_as_one(
         assert [name for stage in target.schedule.stages for name in stage.operators] == ["s", "g", "y"]
 
 
+@needs_compiler
+def test_an_attached_gpu_is_measured_beside_what_is_planned_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attach_host(monkeypatch, profiler_matrix)
+    time_by_size(monkeypatch)
+    models = [(size, fire(size)) for size in (1, 2)]
+    result = matrix(models, MatrixSettings(("cuda", "v100"), profile_db=tmp_path / "p.db"))
+    names = [(target.device, target.name, target.batch_size, target.cost) for target in result.targets]
+    assert names[:2] == [("cuda:0", "Host 1000", 1, "measured"), ("cuda:0", "Host 1000", 2, "measured")]
+    assert [target.cost for target in result.targets[2:]] == ["analytic", "analytic"]
+    here = result.targets[0]
+    assert 0 < result.latency_us[0][0] == result.latency_us[0][1] < here.sequential_us
+    assert all(min(row) == row[own] for own, row in enumerate(result.latency_us))
+
+
 def test_what_cannot_be_done_is_said(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="v100"):
         matrix(batches(1), MatrixSettings(("v10",)))
-    with pytest.raises(DeviceError, match="not done on an attached GPU"):
-        matrix(batches(1), MatrixSettings(("cuda:0",)))
+    with pytest.raises(DeviceError, match="iosched"):
+        matrix(batches(1), MatrixSettings(("cuda:7",)))
     with pytest.raises(UsageError, match="other operators"):
         matrix([(1, squeezenet(1)), (2, fire(2))], MatrixSettings(("v100",)))
     text = model_with([helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT)], TensorProto.STRING)

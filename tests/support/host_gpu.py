@@ -1,0 +1,46 @@
+"""An attached GPU made of host memory, for what searches and measures on one."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import ModuleType
+from typing import ClassVar
+
+import pytest
+from host_driver import HostDriver, chooser
+
+from iosched.models.model import Model
+from iosched.profiler.cuda_device import AttachedGpu
+from iosched.runtime.cuda.backend import CudaBackend
+from iosched.runtime.cuda.cudnn_runner import PlanMemory
+from iosched.runtime.cuda.executor import CudaExecutor
+from iosched.runtime.cuda.kernel import Precision
+
+
+class HostGpu(AttachedGpu):
+    """An attached GPU without cuDNN; remembers what it was given to choose plans by."""
+
+    given: ClassVar[list[object]] = []
+
+    def backend(self, model: Model, precision: str, memory: PlanMemory | None = None) -> CudaBackend:
+        assert isinstance(self.driver, HostDriver)
+        self.given.append(memory)
+        return CudaBackend(model, self.driver, chooser(self.driver), Precision(precision))
+
+
+def attach_host(monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> list[object]:
+    """Makes it the GPU that these modules find; returns what backends will be given to choose plans by."""
+    HostGpu.given.clear()
+    for module in modules:
+        monkeypatch.setattr(module, "attach", lambda index: HostGpu(index, "Host 1000", {"cudnn": "90"}, HostDriver()))
+    return HostGpu.given
+
+
+def time_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launch takes as long as it has groups' longest chains: side by side is faster."""
+
+    def timed(self: CudaExecutor, repeats: int) -> tuple[float, ...]:
+        return tuple([10.0 * max(map(len, self._plan.lanes), default=0)] * repeats)
+
+    monkeypatch.setattr(CudaExecutor, "repeated", lambda self, copies: partial(timed, self))
+    monkeypatch.setattr(CudaExecutor, "time_launches", timed)
