@@ -156,6 +156,8 @@ def _run(
     from iosched.profiler.run import open_executor
 
     executor = open_executor(model, document, device=device, threads=threads)
+    for line in executor.notes:
+        note(line)
     try:
         outputs = executor.run(inputs)
         check = None if reference is None else _check(reference, inputs, outputs)

@@ -133,7 +133,8 @@ def _bench_on_gpu(
             if name == "iosched" and document is None:
                 missing.append((name, _NO_SCHEDULE))
             elif name == "iosched" and document is not None:
-                opened[name] = backend.compile(document.schedule)
+                pinned = gpu.backend(model, precision, gpu.plans_of(document))
+                opened[name] = pinned.compile(document.schedule)
             elif name in SCHEDULES:
                 opened[name] = backend.compile(schedule_named(name, backend.graph, cost, GPU_EFFORT, observer))
         found = cuda_candidates.measure_in_turn(opened, inputs, rounds, _told(observer))

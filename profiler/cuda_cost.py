@@ -76,7 +76,8 @@ class CudaStageCost:
         """
         key = self.backend.signature(stage)
         if key not in self._again:
-            self._again[key] = self._looked_up(_AGAIN + key, lambda: self._tuned(stage))
+            tell = self._measured_now if self.backend.plans_in(stage) is None else self._looked_up
+            self._again[key] = tell(_AGAIN + key, lambda: self._tuned(stage))
         return self._again[key].median_us
 
     def known(self, stage: Stage) -> Measurement | None:
@@ -107,6 +108,9 @@ class CudaStageCost:
         if stored is not None:
             self.cache_hits += 1
             return stored
+        return self._measured_now(key, measured)
+
+    def _measured_now(self, key: str, measured: Callable[[], Measurement]) -> Measurement:
         found = self._clocked(measured())
         self.database.put(key, self.device, found)
         self.measurements += 1

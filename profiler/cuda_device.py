@@ -16,9 +16,12 @@ from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.cudnn_runner import Handles, PlanChoice, PlanMemory
 from iosched.runtime.cuda.device import load_cudnn
 from iosched.runtime.cuda.driver import CupyDriver, Driver
+from iosched.runtime.cuda.exchange import CupyExchange
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.lanes import Lanes
 from iosched.runtime.cuda.lower import CUDA_LOWERING, MAX_LANES
+from iosched.runtime.cuda.sessions import Provider, ProviderSessions
+from iosched.scheduler.document import ScheduleDocument
 
 OLDEST_CAPABILITY = 75
 """Compute capability times ten: CUDA 13 compiles for nothing older."""
@@ -104,7 +107,19 @@ class AttachedGpu:
             raise DeviceError(f"{model.name!r} has tensors of unknown or no size, which the GPU runtime cannot place")
         kept = memory or StoredPlans(ProfileDatabase(None), self.key(precision))
         choose = PlanChoice(self.driver, kept, self._lanes, self._handles)
-        return CudaBackend(model, self.driver, choose, Precision(precision), self._lanes)
+        stored = Precision(precision)
+        sessions = ProviderSessions(self.driver, Provider.cuda(self.index, stored))
+        exchange = CupyExchange(self.index)
+        return CudaBackend(model, self.driver, choose, stored, self._lanes, sessions=sessions, exchange=exchange)
+
+    def plans_of(self, document: ScheduleDocument | None) -> KnownPlans:
+        """The plans that a schedule names; none where it was made on another GPU, or with another cuDNN."""
+        if document is None or document.device.get("name") != self.name:
+            return KnownPlans({})
+        plans = document.runtime.get("cudnn_plans")
+        if not isinstance(plans, dict) or document.versions.get("cudnn") != self.versions["cudnn"]:
+            return KnownPlans({})
+        return KnownPlans({key: str(value) for key, value in plans.items()})
 
     @cached_property
     def _lanes(self) -> Lanes:

@@ -89,7 +89,7 @@ class CudaJob:
             kernels_before=models["sequential"].kernel_count,
             kernels_after=models[shipped].kernel_count,
             gap=found.gap if found.states else None,
-            notes=_notes(self.cost),
+            notes=(*_notes(self.cost), *self.backend.notes),
         )
 
     def _search(self) -> SearchResult:

@@ -10,7 +10,7 @@ import numpy as np
 
 from iosched.models.model import Model
 from iosched.profiler.candidates import Runnable
-from iosched.profiler.cuda_device import AttachedGpu, KnownPlans, attach
+from iosched.profiler.cuda_device import attach
 from iosched.profiler.target import attached_index, require_cpu
 from iosched.runtime.cpu.backend import CpuBackend, cpu_count
 from iosched.runtime.reference import Reference, ReferenceSettings
@@ -20,11 +20,12 @@ from iosched.scheduler.document import ScheduleDocument
 
 @dataclass(frozen=True, eq=False)
 class Executor:
-    """A model that is ready to run, and a line that says how it runs."""
+    """A model that is ready to run, a line that says how it runs, and sentences on what is amiss with that."""
 
     runnable: Runnable
     backend: CpuBackend | None
     description: str
+    notes: tuple[str, ...] = ()
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """One run; outputs by name."""
@@ -83,21 +84,12 @@ def _open_on_gpu(model: Model, document: ScheduleDocument | None, index: int) ->
         document.validate_for(model.graph, model.digest, model.bindings)
     gpu = attach(index)
     precision = "fp32" if document is None else str(document.runtime.get("precision", "fp32"))
-    backend = gpu.backend(model, precision, KnownPlans(_plans_for(gpu, document)))
+    backend = gpu.backend(model, precision, gpu.plans_of(document))
     compiled = backend.compile(sequential(backend.graph) if document is None else document.schedule)
     sessions = compiled.lowering.sessions
     apart = f", {len(sessions)} operators in onnxruntime on the CPU ({', '.join(sessions)})" if sessions else ""
-    return Executor(compiled, None, f"iosched, {gpu.name}, {precision}, {compiled.kernel_count} kernels{apart}")
-
-
-def _plans_for(gpu: AttachedGpu, document: ScheduleDocument | None) -> dict[str, str]:
-    """The plans that the schedule names; none where it was made on another GPU, or with another cuDNN."""
-    if document is None or document.device.get("name") != gpu.name:
-        return {}
-    plans = document.runtime.get("cudnn_plans")
-    if not isinstance(plans, dict) or document.versions.get("cudnn") != gpu.versions["cudnn"]:
-        return {}
-    return {key: str(value) for key, value in plans.items()}
+    description = f"iosched, {gpu.name}, {precision}, {compiled.kernel_count} kernels{apart}"
+    return Executor(compiled, None, description, tuple(backend.notes))
 
 
 def _reference_settings(document: ScheduleDocument | None, lanes: int) -> ReferenceSettings:

@@ -12,7 +12,8 @@ import host_cuda
 import numpy as np
 
 from iosched.models.errors import ExecutionError
-from iosched.runtime.cuda.choices import NO_NAMES, Candidate, Names
+from iosched.runtime.cuda.choices import NO_NAMES, Candidate, Names, names_from_text, names_to_text, stage_key
+from iosched.runtime.cuda.cudnn_runner import PlanMemory
 from iosched.runtime.cuda.kernel import CudaCall, CudnnKernel, Pointer
 from iosched.runtime.plan import View
 
@@ -211,29 +212,36 @@ class HostChoice:
 
     candidates = (Candidate("eng7_k1=1", 10.0), Candidate("eng8", 11.0), Candidate("eng9", 12.0))
 
-    def __init__(self, driver: HostDriver) -> None:
+    def __init__(self, driver: HostDriver, memory: PlanMemory | None = None) -> None:
         self.driver = driver
+        self.memory = memory
         self.notes: tuple[str, ...] = ()
         self.stages: dict[str, Names] = {}
 
     def __call__(
         self, kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], names: Names = NO_NAMES
     ) -> HostPlan:
-        key = type(kernel).__name__
+        key = self.key(kernel, reads, writes)
         name = names.get(key, self.candidates[0].name)
-        return HostPlan(
-            kernel, tuple(reads), tuple(writes), self.driver, key=key, name=name, candidates=self.candidates
-        )
+        views = tuple(reads), tuple(writes)
+        return HostPlan(kernel, *views, self.driver, key=key, name=name, candidates=self.candidates)
+
+    def key(self, kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View]) -> str:
+        del reads, writes
+        return type(kernel).__name__
 
     def of_stage(self, signature: str) -> Names | None:
-        return self.stages.get(signature)
+        known = None if self.memory is None else self.memory.choice(stage_key(signature))
+        return self.stages.get(signature) if known is None else names_from_text(known)
 
     def keep(self, signature: str, names: Names) -> Names:
-        return self.stages.setdefault(signature, names)
+        if self.memory is None:
+            return self.stages.setdefault(signature, names)
+        return names_from_text(self.memory.choose(stage_key(signature), names_to_text(names)))
 
 
-def chooser(driver: HostDriver) -> HostChoice:
-    return HostChoice(driver)
+def chooser(driver: HostDriver, memory: PlanMemory | None = None) -> HostChoice:
+    return HostChoice(driver, memory)
 
 
 def _at(address: int, view: View) -> np.ndarray:
