@@ -7,6 +7,7 @@ for the host from the very source that NVRTC was given, and get the bytes that C
 from __future__ import annotations
 
 import ctypes
+import importlib
 import random
 import re
 from bisect import bisect_right
@@ -234,6 +235,15 @@ class DeskCuda:
     def memset_async(self, address: int, value: int, nbytes: int, stream: int) -> None:
         self._check_range(address, nbytes)
         self._add(stream, lambda: ctypes.memset(address, value, nbytes))
+
+    def pointer_get_memory_type(self, address: int) -> int:
+        self._check_range(address, 1)
+        return 2  # the device's
+
+    def pointer_get_attributes(self, address: int) -> Any:
+        runtime = importlib.import_module("cupy_backends.cuda.api.runtime")
+        self._check_range(address, 1)
+        return runtime.PointerAttributes(0, address, 0, 2)
 
     def _check_range(self, address: int, nbytes: int) -> None:
         if not nbytes:
@@ -479,7 +489,7 @@ def _run(function: Function, shape: Sequence[int], values: Sequence[Any]) -> Non
 
 def _parameters(source: str, name: str) -> Iterator[int]:
     """Sizes of a kernel's parameters, as its source declares them."""
-    declared = re.search(rf"__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?{name}\s*\(([^)]*)\)", source)
+    declared = re.search(rf"__global__[^;{{]*?\b{name}\s*\(([^)]*)\)", source)
     assert declared, source
     for parameter in declared[1].split(","):
         plain = re.sub(r"\b(const|__restrict__)\b", " ", parameter)

@@ -92,6 +92,11 @@ _LIBCUDA = "\n".join(
 _kept: list[Any] = []
 
 
+def is_installed() -> bool:
+    """Whether CuPy is on the desk in this process."""
+    return bool(_kept)
+
+
 def missing() -> str | None:
     """Why the desk cannot be set up here; None where it can."""
     if shutil.which("g++") is None:
@@ -198,7 +203,9 @@ def _c_function(name: str, signature: str) -> str:
     setter = f"void set_{name}(PyObject *f) {{ Py_INCREF(f); found_{name} = f; }}"
     call = f'PyObject *found = PyObject_CallFunction({given[0]}, "({formats})"{"".join(", " + g for g in given[1:])});'
     body = "return found;"
-    if result != "PyObject *":
+    if result.startswith("struct __pyx_obj"):  # an object of a class of CuPy's
+        body = f"return ({result})found;"
+    elif result != "PyObject *":
         convert, failed = _RESULTS[result]
         body = f"if (!found) return {failed}; {result} value = {convert}; Py_DECREF(found); return value;"
     return f"static PyObject *found_{name}; {setter}\n{result} desk_{name}({', '.join(declared)}) {{ {call} {body} }}"

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import gpu_kernels
 import numpy as np
 import pytest
 
@@ -31,7 +32,9 @@ _FAILURES = {
     3: "an address is no multiple of what is read or written there",
 }
 
-needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ to compile kernels for the host")
+needs_compiler = pytest.mark.skipif(
+    shutil.which("g++") is None and not gpu_kernels.ON_GPU, reason="no g++ to compile kernels for the host"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,11 +100,19 @@ def check(kernel: SourceKernel, reads: Sequence[Placed], writes: Sequence[Placed
     expected = [np.zeros(write.view.shape or (), write.view.dtype) for write in writes]
     kernel.interpret([read.array for read in reads], expected)
     call = kernel.call([read.view for read in reads], [write.view for write in writes])
-    run(call, [placed.address for placed in (*reads, *writes)])
+    launch(call, (*reads, *writes))
     for write, wanted in zip(writes, expected, strict=True):
         scale = tolerance if wanted.dtype != np.float16 else max(tolerance, 2e-3)
         np.testing.assert_allclose(write.array, wanted, rtol=scale, atol=scale)
         assert write.is_clean_outside(), "a write beyond the tensor"
+
+
+def launch(call: CudaCall, tensors: Sequence[Placed]) -> None:
+    """Launches `call` on (*reads, *writes): on the host, or on a GPU where that is asked for."""
+    if gpu_kernels.ON_GPU:
+        gpu_kernels.run(call, tensors)
+    else:
+        run(call, [placed.address for placed in tensors])
 
 
 def run(call: CudaCall, addresses: Sequence[int], defines: tuple[str, ...] = ()) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import gpu_kernels
 import numpy as np
 import onnx
 from host_cuda import Placed, blank, check, put, weight
@@ -47,7 +48,7 @@ class Lowered:
         for call in self.calls:
             reads = [known[name] for name in call.reads]
             writes = [self._blank(name, before) for name in call.writes]
-            if on_host and isinstance(call.kernel, SourceKernel):
+            if (on_host or gpu_kernels.ON_GPU) and isinstance(call.kernel, SourceKernel):
                 check(call.kernel, reads, writes)
             call.kernel.interpret([read.array for read in reads], [write.array for write in writes])
             known |= dict(zip(call.writes, writes, strict=True))
