@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
+from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from iosched.models.errors import UsageError
+from iosched.runtime.cuda.failures import first_line, keep_if_lost, meaning
 from iosched.runtime.plan import View
 
 DEVICE = frozenset({2, 13})
@@ -104,23 +108,41 @@ class Exchange(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class _Handle:
+    """What CUDA's libraries in Python take for a stream."""
+
+    handle: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle
+
+
 class CupyExchange:
-    """DLPack through CuPy, which reads and writes the capsules."""
+    """DLPack through CuPy, which reads and writes the capsules. Beside what `Exchange` says, everything may raise
+
+    Raises:
+        ExecutionError: something failed on the GPU.
+        DeviceLostError: nothing runs on the GPU any more.
+    """
 
     def __init__(self, index: int) -> None:
         """Of GPU `index`."""
+        self.index = index
+
+    @cached_property
+    def _cupy(self) -> ModuleType:
         import cupy
 
-        self._cupy = cupy
-        self.index = index
+        return cupy  # type: ignore[no-any-return]
 
     def take(self, given: SupportsDLPack, stream: Any) -> Taken:
         """See `Exchange`."""
         try:
-            with stream:
+            with self._told(), stream:
                 array = self._cupy.from_dlpack(given)
         except (BufferError, RuntimeError, TypeError, ValueError) as error:
-            raise BufferError(str(error)) from error
+            raise BufferError(first_line(error)) from error
         address, dtype = int(array.data.ptr), str(array.dtype)
         return Taken(address, tuple(array.shape), dtype, bool(array.flags.c_contiguous), array)
 
@@ -131,7 +153,7 @@ class CupyExchange:
         array = self._cupy.ndarray(shape, np.dtype(view.dtype), cuda.MemoryPointer(memory, 0))
 
         def export(**how: Any) -> Any:
-            with stream:
+            with self._told(), stream:
                 return array.__dlpack__(**how)
 
         return DeviceArray(shape, view.dtype, (2, self.index), export)
@@ -139,11 +161,22 @@ class CupyExchange:
     def copy(self, target: int, source: int, nbytes: int, stream: Any) -> None:
         """See `Exchange`."""
         runtime = self._cupy.cuda.runtime
-        runtime.memcpyAsync(target, source, nbytes, runtime.memcpyDeviceToDevice, stream.ptr)
+        with self._told():
+            runtime.memcpyAsync(target, source, nbytes, runtime.memcpyDeviceToDevice, stream.ptr)
 
     def stream_of(self, handle: int) -> Any:
         """See `Exchange`."""
-        return self._cupy.cuda.ExternalStream(handle)
+        stream = self._cupy.cuda.Stream
+        if hasattr(stream, "from_external"):
+            return stream.from_external(_Handle(handle))
+        return self._cupy.cuda.ExternalStream(handle)  # before CuPy 14.2
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except self._cupy.cuda.runtime.CUDARuntimeError as error:
+            raise keep_if_lost(meaning(error)) from error
 
 
 def host_array(given: Any) -> np.ndarray | None:
