@@ -33,6 +33,10 @@ class Stream:
     last: Operation | None = None
     capture: list[Operation] | None = None
 
+    @property
+    def ptr(self) -> int:
+        return id(self)
+
 
 @dataclass(eq=False)
 class Event:
