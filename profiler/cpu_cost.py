@@ -99,6 +99,14 @@ class StageCost:
         one = self._measured(_alone(name), 1).median_us
         return min(one, self.operator_latency_us(name) * self.lanes)
 
+    def known_work_us(self, name: str) -> float | None:
+        """What `operator_work_us` answers; None where it would have to measure."""
+        alone = self.known(_alone(name))
+        if alone is None or self._is_free(_alone(name)):
+            return None if alone is None else alone.median_us
+        one = self.known(_alone(name), lanes=1)
+        return None if one is None else min(one.median_us, alone.median_us * self.lanes)
+
     def operator_key(self, name: str) -> str:
         """What the unit is; stages of units with equal keys have one signature."""
         return self._labels[self.backend.graph.by_name[name]]

@@ -10,25 +10,30 @@ import numpy as np
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
 from iosched.profiler.cpu_cost import StageCost, cpu_name
+from iosched.profiler.cuda_cost import CudaStageCost
+from iosched.profiler.cuda_device import StoredPlans, attach
 from iosched.profiler.database import ProfileDatabase, default_path
-from iosched.profiler.effort import CPU_EFFORT
+from iosched.profiler.effort import CPU_EFFORT, GPU_EFFORT
 from iosched.profiler.known import KnownStages
 from iosched.profiler.optimization import OptimizeSettings
 from iosched.profiler.plan import analytic_cost
-from iosched.profiler.target import gpu_or_cpu
+from iosched.profiler.target import attached_index, planned_gpu
 from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.cuda.backend import CudaBackend
 from iosched.scheduler import lattice as lattices
 from iosched.scheduler.blocks import partition
 from iosched.scheduler.classes import BlockKey, block_key, stage_classes
 from iosched.scheduler.counts import width
+from iosched.scheduler.effort import Effort
 from iosched.scheduler.lattice import Pruning, bits
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.signature import stage_signature
 
-SECONDS_PER_MEASUREMENT = 0.1
-"""What a stage takes to be compiled, warmed up and sampled; seldom half a second, see `cpu_cost.STAGE_SETTINGS`."""
+SECONDS_PER_MEASUREMENT = {"cpu": 0.1, "cuda": 0.03}
+"""What a stage takes to be compiled, warmed up and sampled; on the CPU seldom half a second, see
+`cpu_cost.STAGE_SETTINGS`. That of GPUs is a guess."""
 
-COMPARISON_SECONDS = 8.0
+COMPARISON_SECONDS = {"cpu": 8.0, "cuda": 1.0}
 """What comparing whole models takes at the end, if they run for a few milliseconds."""
 
 
@@ -72,7 +77,7 @@ class Estimate:
         """About how long, at most."""
         if self.cost == "analytic":
             return 0.0
-        return self.measurements * SECONDS_PER_MEASUREMENT + COMPARISON_SECONDS
+        return self.measurements * SECONDS_PER_MEASUREMENT[self.device_kind] + COMPARISON_SECONDS[self.device_kind]
 
 
 def estimate(model: Model, settings: OptimizeSettings) -> Estimate:
@@ -85,26 +90,45 @@ def estimate(model: Model, settings: OptimizeSettings) -> Estimate:
         InvalidModelError: onnxruntime refuses the model.
         DeviceError: the device or onnxruntime is not there.
     """
-    gpu = gpu_or_cpu(settings.device)
+    gpu = planned_gpu(settings.device)
     pruning = Pruning(settings.r, settings.s)
+    index = attached_index(settings.device)
+    if index is not None and (settings.device != "auto" or CudaBackend.supports(model)):
+        return _on_gpu(model, settings, pruning, index)
     if gpu is not None:
         cost = analytic_cost(model, gpu, settings.precision)
         blocks = tuple(_blocks(model.graph, pruning, cost.operator_key, lambda stages: (0, 0)))
         return Estimate("cuda", gpu.name, "analytic", blocks)
-    path = settings.profile_db or default_path()
-    # A database that is not there yet is not made for asking.
-    path = path if path is not None and path.exists() else None
-    with ProfileDatabase(path) as database, CpuBackend(model, lanes=settings.threads) as backend:
+    with _database(settings) as database, CpuBackend(model, lanes=settings.threads) as backend:
         measured = StageCost(backend, database)
-        counter = _Counter(KnownStages(measured), settings)
+        counter = _Counter(KnownStages(measured), settings, CPU_EFFORT, samples_alone=2)
         blocks = tuple(_blocks(backend.graph, pruning, measured.operator_key, counter.known_and_missing))
         return Estimate("cpu", cpu_name(), "measured", blocks)
+
+
+def _on_gpu(model: Model, settings: OptimizeSettings, pruning: Pruning, index: int) -> Estimate:
+    gpu = attach(index)
+    with _database(settings) as database:
+        device = gpu.key(settings.precision)
+        backend = gpu.backend(model, settings.precision, StoredPlans(database, device))
+        measured = CudaStageCost(backend, database, device)
+        counter = _Counter(KnownStages(measured), settings, GPU_EFFORT, samples_alone=1)
+        blocks = tuple(_blocks(backend.graph, pruning, measured.operator_key, counter.known_and_missing))
+    return Estimate("cuda", gpu.name, "measured", blocks)
+
+
+def _database(settings: OptimizeSettings) -> ProfileDatabase:
+    """The database, or an empty one: one that is not there yet is not made for asking."""
+    path = settings.profile_db or default_path()
+    return ProfileDatabase(path if path is not None and path.exists() else None)
 
 
 @dataclass(frozen=True, eq=False)
 class _Counter:
     known: KnownStages
     settings: OptimizeSettings
+    effort: Effort
+    samples_alone: int  # how often an operator alone is measured: on all lanes, and on one where that says something
 
     def known_and_missing(self, stages: list[Stage]) -> tuple[int, int]:
         """How many of these are known, and how many of the others the search may measure."""
@@ -119,14 +143,12 @@ class _Counter:
         known_alone = sum(len(stage.operators) == 1 for stage in known)
         if self.settings.strategy in ("sequential", "greedy"):
             return 0
-        # Operators alone are measured on all lanes and on one.
-        both = 2 * (alone - known_alone)
+        single = self.samples_alone * (alone - known_alone)
         beyond = missing - (alone - known_alone)
-        if self.settings.exhaustive:
-            return both + beyond
-        limit = CPU_EFFORT.max_measurements
-        left = beyond if limit is None else max(limit - (len(known) - known_alone), 0)
-        return both + min(beyond, left)
+        limit = self.effort.max_measurements
+        if self.settings.exhaustive or limit is None:
+            return single + beyond
+        return single + min(beyond, max(limit - (len(known) - known_alone), 0))
 
 
 def _blocks(

@@ -1,4 +1,4 @@
-"""Why an operator is where it is: the latencies of its other places, from the database, this CPU, or the model."""
+"""Why an operator is where it is: the latencies of its other places, from the database, this machine, or the model."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from iosched.models.errors import DeviceError, UsageError
 from iosched.models.graph import ComputationGraph, Operator
 from iosched.models.model import Model
 from iosched.profiler.cpu_cost import StageCost, cpu_name
+from iosched.profiler.cuda_cost import CudaStageCost
+from iosched.profiler.cuda_device import StoredPlans, attach
 from iosched.profiler.database import ProfileDatabase, default_path
-from iosched.profiler.effort import CPU_EFFORT
+from iosched.profiler.effort import CPU_EFFORT, GPU_EFFORT
 from iosched.profiler.known import KnownStages
 from iosched.profiler.plan import analytic_cost
-from iosched.profiler.target import gpu_called
+from iosched.profiler.target import attached_index, gpu_called
 from iosched.runtime.cpu.backend import CpuBackend, cpu_count, unit_stages
 from iosched.runtime.cpu.ownership import CoarseGraph
 from iosched.scheduler.cost import CostModel
@@ -70,17 +72,18 @@ def explain_operator(
     Raises:
         UsageError: no such operator; names what comes close.
         InvalidScheduleError: the schedule is one of another model.
-        DeviceError: the schedule is for a device that latencies are neither measured nor modelled of.
+        DeviceError: the schedule is for a device that latencies are neither measured nor modelled of, or for a GPU that
+            is not here.
     """
     document.validate_for(model.graph, model.digest, model.bindings)
     operator = find_operator(model.graph, name)
     if document.cost == "analytic":
         return _on_paper(model, document, operator)
-    if document.device_kind != "cpu":
-        raise DeviceError(f"the schedule was measured on {document.device_name}, which this version has no runtime for")
-    path = profile_db or default_path()
-    with ProfileDatabase(path) as database, CpuBackend(model, lanes=_lanes(document)) as backend:
-        return _on_cpu(StageCost(backend, database), document, operator, measurements)
+    with ProfileDatabase(profile_db or default_path()) as database:
+        if document.device_kind == "cuda":
+            return _on_gpu(model, document, operator, measurements, database)
+        with CpuBackend(model, lanes=_lanes(document)) as backend:
+            return _on_cpu(StageCost(backend, database), document, operator, measurements)
 
 
 def find_operator(graph: ComputationGraph, name: str) -> Operator:
@@ -119,6 +122,23 @@ def _on_cpu(cost: StageCost, document: ScheduleDocument, operator: Operator, mea
     return Explained(
         operator, coarse.members[unit], found, cpu_name(), "measured", CPU_EFFORT.tolerance, cost.measurements
     )
+
+
+def _on_gpu(
+    model: Model, document: ScheduleDocument, operator: Operator, measurements: int, database: ProfileDatabase
+) -> Explained:
+    gpu = attach(attached_index(document.device_name) or 0)
+    if gpu.name != document.device_name:
+        raise DeviceError(f"the schedule was measured on {document.device_name}, and here is only {gpu.name}")
+    precision = str(document.runtime.get("precision", "fp32"))
+    device = gpu.key(precision)
+    backend = gpu.backend(model, precision, StoredPlans(database, device))
+    cost = CudaStageCost(backend, database, device)
+    known = _MeasuredCost(KnownStages(cost), measurements)
+    place = _Place(model.graph, document.schedule, operator.name)
+    found = _explained(place, known, known.known_us, document, slack=GPU_EFFORT.bound_slack)
+    together, tolerance = (operator.name,), GPU_EFFORT.tolerance
+    return Explained(operator, together, found, gpu.name, "measured", tolerance, cost.measurements)
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,16 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
-from iosched.profiler.cpu_cost import StageCost
+from iosched.profiler.statistics import Measurement
+from iosched.scheduler.cost import CostModel
 from iosched.scheduler.schedule import Stage, Strategy
+
+
+class MeasuredCost(CostModel, Protocol):
+    """A cost model that measures stages of one model on one device, and keeps what it finds."""
+
+    @property
+    def lanes(self) -> int:
+        """See `OperatorBounds`."""
+        ...
+
+    @property
+    def measurements(self) -> int:
+        """Stages that were really measured so far."""
+        ...
+
+    def known(self, stage: Stage) -> Measurement | None:
+        """What was measured of the stage before, the later where it was twice; None where nothing was."""
+        ...
+
+    def known_work_us(self, name: str) -> float | None:
+        """What `OperatorBounds.operator_work_us` answers; None where it would have to measure."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
 class KnownStages:
-    """The stages of one model on this CPU as far as they were measured before, by `cost` or an earlier one."""
+    """The stages of one model on this machine as far as they were measured before, by `cost` or an earlier one."""
 
-    cost: StageCost
+    cost: MeasuredCost
 
     def latency_us(self, stage: Stage) -> float | None:
         """Median latency with all lanes, the later of two measurements where there are two; None where not known."""
@@ -20,17 +44,9 @@ class KnownStages:
         return None if found is None else found.median_us
 
     def operator_latency_us(self, name: str) -> float | None:
-        """Median latency of one unit with all lanes to itself, None where not known."""
-        return self.latency_us(_alone(name))
+        """Median latency of one operator alone with all lanes to itself, None where not known."""
+        return self.latency_us(Stage(Strategy.CONCURRENT, ((name,),)))
 
     def operator_work_us(self, name: str) -> float | None:
-        """What `StageCost.operator_work_us` answers, None where it would have to measure."""
-        alone_us = self.latency_us(_alone(name))
-        if alone_us is None or not self.cost.backend.coarse.nodes[name]:
-            return alone_us
-        one = self.cost.known(_alone(name), lanes=1)
-        return None if one is None else min(one.median_us, alone_us * self.cost.lanes)
-
-
-def _alone(name: str) -> Stage:
-    return Stage(Strategy.CONCURRENT, ((name,),))
+        """What the cost's `operator_work_us` answers, None where it would have to measure."""
+        return self.cost.known_work_us(name)

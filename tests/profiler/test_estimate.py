@@ -6,8 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from host_cuda import needs_compiler
+from host_gpu import attach_host, time_by_size
 from scripted import fire, script_models, script_stages
 
+from iosched.profiler import estimate as estimate_module
+from iosched.profiler import optimize as optimize_module
 from iosched.profiler.cpu_cost import StageCost
 from iosched.profiler.database import ProfileDatabase
 from iosched.profiler.estimate import COMPARISON_SECONDS, SECONDS_PER_MEASUREMENT, estimate
@@ -31,7 +35,9 @@ def test_counting_makes_no_database(settings: OptimizeSettings) -> None:
     assert settings.profile_db is not None
     assert not settings.profile_db.exists()
     assert found.measurements > 0
-    assert found.seconds == pytest.approx(found.measurements * SECONDS_PER_MEASUREMENT + COMPARISON_SECONDS)
+    assert found.seconds == pytest.approx(
+        found.measurements * SECONDS_PER_MEASUREMENT["cpu"] + COMPARISON_SECONDS["cpu"]
+    )
 
 
 def test_no_more_is_measured_than_was_said(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,6 +47,23 @@ def test_no_more_is_measured_than_was_said(settings: OptimizeSettings, monkeypat
     assert done.measurements <= said.measurements + 2 * stages  # those of the best schedules once more
     assert done.stages == sum(block.stages for block in said.blocks)
     assert done.states == sum(block.states for block in said.blocks)
+
+
+@needs_compiler
+def test_on_a_gpu_no_more_is_measured_than_was_said_and_it_is_known_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attach_host(monkeypatch, estimate_module, optimize_module)
+    time_by_size(monkeypatch)
+    settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db", strategy="concurrent", exhaustive=True)
+    said = estimate(fire(), settings)
+    assert (said.device_kind, said.device_name, said.cost) == ("cuda", "Host 1000", "measured")
+    done = optimize(fire(), settings)
+    stages = sum(len(block.stages) for block in done.document.schedule.blocks)
+    assert 0 < done.measurements <= said.measurements + 2 * stages
+    after = estimate(fire(), settings)
+    assert sum(block.known for block in after.blocks) == sum(block.signatures for block in said.blocks)
+    assert after.measurements == 0
 
 
 def test_what_was_measured_is_known_afterwards(settings: OptimizeSettings) -> None:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from host_cuda import needs_compiler
+from host_gpu import attach_host, time_by_size
 from scripted import fire, script_models
 from shipped import document
 
 from iosched.models.errors import DeviceError, InvalidScheduleError, UsageError
 from iosched.profiler import cpu_cost
+from iosched.profiler import explanation as explanation_module
+from iosched.profiler import optimize as optimize_module
 from iosched.profiler.explanation import explain_operator, find_operator, unit_schedule
 from iosched.profiler.optimize import OptimizeResult, OptimizeSettings, optimize
 from iosched.profiler.statistics import Measurement, summarize
@@ -95,15 +100,37 @@ def test_an_analytic_schedule_is_explained_by_the_analytic_model(
     assert not measured
 
 
-def test_what_cannot_be_explained_is_refused(optimized: Callable[..., OptimizeResult]) -> None:
+@needs_compiler
+def test_a_schedule_of_an_attached_gpu_is_explained_by_what_was_measured_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attach_host(monkeypatch, explanation_module, optimize_module)
+    time_by_size(monkeypatch)
+    settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db", exhaustive=True, strategy="concurrent")
+    result = optimize(fire(), settings)
+    for operator in fire().graph.operators:
+        found = explain_operator(fire(), result.document, operator.name, profile_db=tmp_path / "p.db")
+        assert (found.device_name, found.cost, found.measurements) == ("Host 1000", "measured", 0)
+        present_us = found.explanation.present_us
+        assert present_us is not None
+        assert all(placement.at_most_us >= present_us * (1 - 1e-6) for placement in found.explanation.placements)
+    elsewhere = replace(result.document, device={"kind": "cuda", "name": "Other 2000"})
+    with pytest.raises(DeviceError, match="measured on Other 2000, and here is only Host 1000"):
+        explain_operator(fire(), elsewhere, operator.name, profile_db=tmp_path / "p.db")
+
+
+def test_what_cannot_be_explained_is_refused(
+    optimized: Callable[..., OptimizeResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
     planned = optimized(device="v100").document
     name = fire().graph.operators[0].name
     with pytest.raises(UsageError, match="did you mean"):
         explain_operator(fire(), planned, f"{name}x")
     with pytest.raises(DeviceError, match="no specification of"):
         explain_operator(fire(), replace(planned, device={"kind": "cuda", "name": "A GPU of 2040"}), name)
-    with pytest.raises(DeviceError, match="no runtime"):
-        explain_operator(fire(), replace(planned, cost="measured"), name)
+    with pytest.raises(DeviceError, match="CuPy is not installed"):
+        explain_operator(fire(), replace(planned, cost="measured"), name, profile_db=tmp_path / "p.db")
     with pytest.raises(InvalidScheduleError, match="shape"):
         explain_operator(fire(batch=2), planned, name)
 
