@@ -133,6 +133,8 @@ def _bench(
 def _emit(model: Model, result: BenchResult, destination: Destination | None, as_json: bool) -> None:
     for name, reason in result.missing:
         note(f"{name} is left out: {reason}")
+    for line in result.notes:
+        note(line)
     if as_json:
         emit_json(as_object(model, result))
     elif destination is None or destination.path is not None:

@@ -156,10 +156,10 @@ def _run(
     from iosched.profiler.run import open_executor
 
     executor = open_executor(model, document, device=device, threads=threads)
-    for line in executor.notes:
-        note(line)
     try:
         outputs = executor.run(inputs)
+        for line in executor.notes:
+            note(line)
         check = None if reference is None else _check(reference, inputs, outputs)
         return _Run(outputs, tuple(executor.time(inputs, repeat)), check, executor.description)
     finally:

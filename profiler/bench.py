@@ -21,6 +21,7 @@ from iosched.profiler.interleave import compare
 from iosched.profiler.optimization import Observer, SearchProgress
 from iosched.profiler.peers import OPENERS
 from iosched.profiler.run import open_executor
+from iosched.profiler.session_note import session_notes
 from iosched.profiler.statistics import Measurement
 from iosched.profiler.target import attached_index, require_cpu
 from iosched.runtime.cpu.backend import CpuBackend
@@ -53,12 +54,13 @@ class BenchRow:
 
 @dataclass(frozen=True)
 class BenchResult:
-    """All rows of one run, every sample, and what was left out with the reason."""
+    """All rows of one run, every sample, what was left out with the reason, and sentences on what should be known."""
 
     device: str
     rows: tuple[BenchRow, ...]
     samples_us: Mapping[str, tuple[float, ...]]
     missing: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...] = ()
 
 
 def bench(
@@ -105,10 +107,12 @@ def bench(
     return _result(cpu_name(), found, missing)
 
 
-def _result(device: str, found: Mapping[str, Measurement], missing: Sequence[tuple[str, str]]) -> BenchResult:
+def _result(
+    device: str, found: Mapping[str, Measurement], missing: Sequence[tuple[str, str]], notes: Sequence[str] = ()
+) -> BenchResult:
     rows = tuple(_row(name, measured, found["sequential"]) for name, measured in found.items())
     samples_us = {name: measured.samples_us for name, measured in found.items()}
-    return BenchResult(device, rows, samples_us, tuple(missing))
+    return BenchResult(device, rows, samples_us, tuple(missing), tuple(notes))
 
 
 def _bench_on_gpu(
@@ -138,7 +142,8 @@ def _bench_on_gpu(
             elif name in SCHEDULES:
                 opened[name] = backend.compile(schedule_named(name, backend.graph, cost, GPU_EFFORT, observer))
         found = cuda_candidates.measure_in_turn(opened, inputs, rounds, _told(observer))
-    return _result(gpu.name, found, missing)
+        notes = session_notes(opened["sequential"])
+    return _result(gpu.name, found, missing, notes)
 
 
 def _check_names(names: Sequence[str]) -> None:

@@ -23,6 +23,7 @@ from iosched.profiler.optimization import (
     baseline,
     deadline,
 )
+from iosched.profiler.session_note import session_notes
 from iosched.profiler.statistics import Measurement
 from iosched.runtime.cuda.backend import CudaBackend, CudaModel
 from iosched.runtime.inputs import random_inputs
@@ -89,7 +90,7 @@ class CudaJob:
             kernels_before=models["sequential"].kernel_count,
             kernels_after=models[shipped].kernel_count,
             gap=found.gap if found.states else None,
-            notes=(*_notes(self.cost), *self.backend.notes),
+            notes=(*_notes(self.cost), *self.backend.notes, *session_notes(models[shipped])),
         )
 
     def _search(self) -> SearchResult:

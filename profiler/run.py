@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 
+from iosched.models.errors import UsageError
 from iosched.models.model import Model
 from iosched.profiler.candidates import Runnable
 from iosched.profiler.cuda_device import attach
+from iosched.profiler.session_note import session_notes
 from iosched.profiler.target import attached_index, require_cpu
 from iosched.runtime.cpu.backend import CpuBackend, cpu_count
+from iosched.runtime.cuda.backend import CudaModel
+from iosched.runtime.cuda.exchange import DeviceArray
 from iosched.runtime.reference import Reference, ReferenceSettings
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.document import ScheduleDocument
@@ -20,16 +24,31 @@ from iosched.scheduler.document import ScheduleDocument
 
 @dataclass(frozen=True, eq=False)
 class Executor:
-    """A model that is ready to run, a line that says how it runs, and sentences on what is amiss with that."""
+    """A model that is ready to run, a line that says how it runs, and who is asked for `notes`."""
 
     runnable: Runnable
     backend: CpuBackend | None
     description: str
-    notes: tuple[str, ...] = ()
+    remarks: Callable[[], Sequence[str]] = tuple
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences on what is amiss; all is known after a run."""
+        return tuple(self.remarks())
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """One run; outputs by name."""
         return self.runnable.run(inputs)
+
+    def run_on_device(self, inputs: Mapping[str, Any], *, stream: int | None = None) -> dict[str, DeviceArray]:
+        """One run on arrays that lie on the GPU; see `CudaModel.run_on_device`.
+
+        Raises:
+            UsageError: this runs on the CPU, or an input is not what it should be.
+        """
+        if not isinstance(self.runnable, CudaModel):
+            raise UsageError("this model runs on the CPU: arrays that lie on a GPU need device='cuda'")
+        return self.runnable.run_on_device(inputs, stream=stream)
 
     def time(self, inputs: Mapping[str, np.ndarray], repeats: int) -> tuple[float, ...]:
         """Microseconds of each of `repeats` runs."""
@@ -86,10 +105,8 @@ def _open_on_gpu(model: Model, document: ScheduleDocument | None, index: int) ->
     precision = "fp32" if document is None else str(document.runtime.get("precision", "fp32"))
     backend = gpu.backend(model, precision, gpu.plans_of(document))
     compiled = backend.compile(sequential(backend.graph) if document is None else document.schedule)
-    sessions = compiled.lowering.sessions
-    apart = f", {len(sessions)} operators in onnxruntime on the CPU ({', '.join(sessions)})" if sessions else ""
-    description = f"iosched, {gpu.name}, {precision}, {compiled.kernel_count} kernels{apart}"
-    return Executor(compiled, None, description, tuple(backend.notes))
+    description = f"iosched, {gpu.name}, {precision}, {compiled.kernel_count} kernels"
+    return Executor(compiled, None, description, lambda: (*backend.notes, *session_notes(compiled)))
 
 
 def _reference_settings(document: ScheduleDocument | None, lanes: int) -> ReferenceSettings:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from io import StringIO
+from itertools import starmap
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -20,6 +21,7 @@ from iosched.runtime.plan import View
 from iosched.runtime.session import load_onnxruntime, open_session, running
 
 _CPU = "CPUExecutionProvider"
+_NAMED = 3
 _DEVICE_MEMORY = "Cuda"  # onnxruntime's name of it
 
 
@@ -328,8 +330,14 @@ class _Tried:
 
 
 def described(operators: Mapping[str, tuple[str, ...]], homes: Mapping[str, Home]) -> str:
-    """Operators with their ONNX types and where they run: "Det 'd' in onnxruntime on the CPU"."""
-    found: dict[Home, list[str]] = {}
+    """Operators by their ONNX types and where they run: "Det 'd', 'e' in onnxruntime on the CPU"."""
+    found: dict[Home, dict[str, list[str]]] = {}
     for name, kinds in operators.items():
-        found.setdefault(homes[name], []).append(f"{'+'.join(kinds)} {name!r}")
-    return "; ".join(f"{', '.join(names)} {home}" for home, names in found.items())
+        found.setdefault(homes[name], {}).setdefault("+".join(kinds), []).append(name)
+    return "; ".join(f"{', '.join(starmap(_named, by_kind.items()))} {home}" for home, by_kind in found.items())
+
+
+def _named(kind: str, names: Sequence[str]) -> str:
+    """The first few of `names`."""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{kind} {', '.join(map(repr, names[:_NAMED]))}{more}"

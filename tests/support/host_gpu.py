@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import pytest
 from host_driver import HostDriver, chooser
+from host_exchange import HostExchange
 
 from iosched.models.model import Model
 from iosched.profiler.cuda_device import AttachedGpu
@@ -25,7 +26,8 @@ class HostGpu(AttachedGpu):
     def backend(self, model: Model, precision: str, memory: PlanMemory | None = None) -> CudaBackend:
         assert isinstance(self.driver, HostDriver)
         self.given.append(memory)
-        return CudaBackend(model, self.driver, chooser(self.driver), Precision(precision))
+        choose, exchange = chooser(self.driver), HostExchange(self.driver)
+        return CudaBackend(model, self.driver, choose, Precision(precision), exchange=exchange)
 
 
 def attach_host(monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> list[object]:

@@ -304,10 +304,11 @@ def test_libraries_are_looked_for_in_silence(monkeypatch: pytest.MonkeyPatch, ca
 
 
 def test_operators_are_named_with_where_they_run() -> None:
-    homes = {"n": Home.PROVIDER, "top": Home.CPU, "m": Home.PROVIDER}
-    kinds = {"n": ("Det",), "top": ("TopK", "Cast"), "m": ("Det",)}
+    kinds = {**dict.fromkeys("abcde", ("Det",)), "top": ("TopK", "Cast"), "m": ("Mod",)}
+    homes = {**dict.fromkeys(kinds, Home.PROVIDER), "top": Home.CPU}
     assert described(kinds, homes) == (
-        "Det 'n', Det 'm' in onnxruntime's CUDA provider; TopK+Cast 'top' in onnxruntime on the CPU"
+        "Det 'a', 'b', 'c' and 2 more, Mod 'm' in onnxruntime's CUDA provider;"
+        " TopK+Cast 'top' in onnxruntime on the CPU"
     )
 
 

@@ -1,0 +1,28 @@
+"""What operators that no CUDA kernel does cost a model, in a sentence."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from iosched.runtime.cuda.backend import CudaModel
+from iosched.runtime.cuda.sessions import described
+
+RUNS = 5
+
+
+def session_notes(model: CudaModel) -> tuple[str, ...]:
+    """Names the operators that run in onnxruntime and tells their part of the latency; nothing where there are none.
+
+    Runs the model a few times on what lies on the GPU.
+
+    Raises:
+        ExecutionError: something fails on the GPU.
+    """
+    executor = model.executor
+    if not executor.homes:
+        return ()
+    samples = [executor.time_sessions() for _ in range(RUNS)]
+    within_us, total_us = (median(values) for values in zip(*samples, strict=True))
+    text = described(model.lowering.sessions, executor.homes)
+    cost = f"{within_us:.0f} of {total_us:.0f} µs ({within_us / total_us:.0%})"
+    return (f"Outside of the CUDA graph run {text}: {cost}.",)
