@@ -16,6 +16,7 @@ from iosched.models.graph import TensorSpec
 from iosched.models.model import Model
 from iosched.runtime.arena import place
 from iosched.runtime.cuda.builder import Builder, KernelCall
+from iosched.runtime.cuda.hoist import hoisted, rectifiable
 from iosched.runtime.cuda.kernel import Kernel, Precision, SessionKernel
 from iosched.runtime.cuda.kernels.copy import Copy
 from iosched.runtime.cuda.layout import is_row_major, row_major_strides, strides_of
@@ -29,7 +30,7 @@ from iosched.scheduler.schedule import Schedule, Stage, Strategy
 
 MAX_LANES = 8
 
-CUDA_LOWERING = 2
+CUDA_LOWERING = 3
 """Raised whenever stages come to run in another way than before: latencies measured until then no longer hold."""
 
 
@@ -107,9 +108,11 @@ class Network:
         self.builder = Builder.of(model, precision)
         self._nodes = {next(name for name in node.output if name): node for node in model.proto.graph.node}
         self._merged: dict[tuple[str, ...], list[KernelCall] | None] = {}
-        self.calls = {
+        calls = {
             operator.name: lower_operator(self.builder, operator, self._nodes) for operator in model.graph.operators
         }
+        self._rectified = rectifiable(model.graph, calls)
+        self.calls = hoisted(self.builder, calls, self._rectified)
 
     @cached_property
     def callers_inputs(self) -> Mapping[str, str]:
@@ -161,7 +164,7 @@ class Network:
         """The calls of convolutions merged into one; None where they cannot be merged."""
         if names not in self._merged:
             operators = [self.model.graph.by_name[name] for name in names]
-            self._merged[names] = lower_merged(self.builder, operators, self._nodes)
+            self._merged[names] = lower_merged(self.builder, operators, self._nodes, self._rectified)
         return self._merged[names]
 
 

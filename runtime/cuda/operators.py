@@ -6,7 +6,8 @@ Fused operators have their own lowering here; everything else goes node by node 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 import onnx
 
@@ -51,27 +52,46 @@ def lower_operator(builder: Builder, operator: Operator, nodes: Mapping[str, onn
 
 
 def lower_merged(
-    builder: Builder, operators: Sequence[Operator], nodes: Mapping[str, onnx.NodeProto]
+    builder: Builder,
+    operators: Sequence[Operator],
+    nodes: Mapping[str, onnx.NodeProto],
+    rectified: Collection[str] = frozenset(),
 ) -> list[KernelCall] | None:
-    """The calls of convolutions that run as one; None where the runtime cannot merge them."""
+    """The calls of convolutions that run as one; None where the runtime cannot merge them.
+
+    Args:
+        rectified: tensors that hold what a ReLU makes of them; see `hoist`.
+    """
     parts = [fused_convolution(builder, [nodes[name] for name in each.nodes], each) for each in operators]
-    found = [part for part in parts if part is not None]
+    found = [_without_relu(part, rectified) for part in parts if part is not None]
     if len(found) < len(parts) or len({(part.x, part.activation, part.leading_relu) for part in found}) > 1:
         return None
     if any(part.residual is not None or part.groups != 1 for part in found):
         return None
     merged = merged_convolution(found)
-    name = "merged:" + "+".join(each.name for each in operators)
+    names = [each.name for each in operators]
+    late = [name for name in names if name in rectified and merged.activation.is_identity]
+    if len(late) == len(names):
+        merged, late = replace(merged, activation=RELU), []
+    name = "merged:" + "+".join(names)
     shape = output_shape(builder.shape(merged.x), merged)
     builder.calls.clear()
     target = builder.temporary(name, shape)
     if not _emit(builder, merged, target, name):
         builder.calls.clear()
         return None
-    builder.emit(Part(1), (target,), [each.name for each in operators])
+    written = {each: builder.temporary(f"{each}/linear", builder.shape(each)) for each in late}
+    builder.emit(Part(1), (target,), [written.get(each, each) for each in names])
+    for each, linear in written.items():
+        builder.emit(AddN(RELU), (linear,), (each,))
     calls = list(builder.calls)
     builder.calls.clear()
     return calls
+
+
+def _without_relu(part: Convolution, rectified: Collection[str]) -> Convolution:
+    """The convolution, without a ReLU of what has gone through one already."""
+    return replace(part, leading_relu=part.leading_relu and part.x not in rectified)
 
 
 def _fused(builder: Builder, operator: Operator, nodes: Sequence[onnx.NodeProto]) -> bool:

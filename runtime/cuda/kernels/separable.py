@@ -19,6 +19,7 @@ from iosched.runtime.cuda.kernels.separable_source import (
     MULTIPLY_BY_FMA,
     MULTIPLY_BY_TENSOR_CORES,
 )
+from iosched.runtime.cuda.loops import shape_of
 from iosched.runtime.cuda.window import Image, Window, channel_width, constants
 from iosched.runtime.plan import View
 
@@ -80,7 +81,7 @@ class Separable:
         groups = batch * height * per_row
         tiles = -(-wide // form.tile[1])
         blocks = -(-groups * form.group // form.tile[0]) * tiles
-        pitch = (reads[2].shape or ())[1]
+        pitch = shape_of(reads[2])[1]
         counts = (groups, per_row, height, width, x.shape[2], x.shape[3], x.shape[1], wide, tiles, pitch)
         pointers = [Pointer(index) for index in range(5)]
         arguments = (*pointers, *map(np.int32, counts), *x.steps(form.pack), *y.steps(form.out_pack))
@@ -183,7 +184,7 @@ def pointwise_weight(weight: np.ndarray, precision: Precision) -> np.ndarray:
 
     (I, O) where products are made by FMA, (O, I) where tensor cores make them.
     """
-    matrix = weight.reshape(weight.shape[:2])
+    matrix = weight[:, :, 0, 0]
     margins = [(0, -matrix.shape[0] % _MULTIPLE[1]), (0, -matrix.shape[1] % _MULTIPLE[0])]
     padded = np.pad(matrix, margins)
     return np.ascontiguousarray(padded.T if precision.name == "fp32" else padded)
