@@ -5,65 +5,76 @@
 
 Random legal schedules of a network, from nearly sequential ones to nearly greedy ones: the sum of their stages'
 latencies, each measured alone, beside the latency of the whole, all schedules in turn (A B C A B C). The order accuracy
-is the part of the pairs of schedules that the sum puts in the order in which they were measured. On the CPU only.
+is the part of the pairs of schedules that the sum puts in the order in which they were measured. On the CPU, or on an
+attached GPU (`--device cuda`); there the analytic model's latencies of the same stages and schedules stand beside.
 """
 
 from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import combinations
+from math import inf
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
 import numpy as np
-from testbed import option_parser, print_table, write_results, zoo_model
+from testbed import open_bed, option_parser, print_table, write_results
 
 from iosched.models.graph import ComputationGraph
-from iosched.profiler.candidates import Budget, Runnable, close_all, measure_in_turn
-from iosched.profiler.costing import measured_latency_us
-from iosched.profiler.cpu_cost import StageCost, cpu_name
-from iosched.profiler.database import ProfileDatabase, default_path
+from iosched.profiler.analytic import AnalyticCost
+from iosched.profiler.costing import analytic_latency_us, analytic_stage_us
+from iosched.profiler.gpus import spec_of
 from iosched.profiler.statistics import Measurement
-from iosched.runtime.cpu.backend import CpuBackend
-from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.blocks import partition
 from iosched.scheduler.merge import can_merge
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 
 HEADERS = ("network", "schedules", "order accuracy", "Spearman", "measured / predicted", "latencies ms")
-MAX_SECONDS = 300.0
+ANALYTIC_HEADERS = ("network", "order accuracy", "Spearman", "mean error of a stage", "measured / analytic")
 R, S = 3, 8
 
 
 @dataclass(frozen=True)
 class Pair:
-    """One schedule: the sum of its stages' latencies, and its own."""
+    """One schedule: the sum of its stages' latencies, and its own; and what the analytic model says, if it is asked."""
 
     stages: int
     predicted_us: float
     measured_us: float
     samples_us: tuple[float, ...]
+    analytic_us: float | None = None
 
 
 def main(words: Sequence[str]) -> None:
     parser = option_parser(__doc__, networks="squeezenet,inception_v3", device="cpu")
     parser.add_argument("--schedules", type=int, default=30, help="random schedules of each network")
     parser.add_argument("--rounds", type=int, default=15, help="samples of each schedule")
+    parser.add_argument("--precision", choices=("fp32", "tf32", "fp16"), default="fp32", help="of a GPU")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(words)
-    if options.device != "cpu":
-        parser.error("whole schedules can be measured on the CPU only: leave --device out")
-    found: dict[str, list[Pair]] = {}
-    for network in options.networks.split(","):
-        found[network] = measured_pairs(network, options.schedules, options.rounds, options.seed, options.profile_db)
-    print_table(HEADERS, [_cells(network, pairs) for network, pairs in found.items()])
-    content = {name: {**_summary(pairs), "schedules": list(map(asdict, pairs))} for name, pairs in found.items()}
-    write_results(options, "ablation_additive", words, {"device": cpu_name(), "networks": content})
+    found = {network: measured_pairs(network, options) for network in options.networks.split(",")}
+    print_table(HEADERS, [_cells(network, one.pairs) for network, one in found.items()])
+    analytic = {network: _analytic(one) for network, one in found.items() if one.stage_us}
+    if analytic:
+        print()
+        print_table(ANALYTIC_HEADERS, [[name, *(f"{x:.3f}" for x in one.values())] for name, one in analytic.items()])
+    content = {
+        name: {
+            **_summary(one.pairs),
+            "schedules": list(map(asdict, one.pairs)),
+            "stage_us": one.stage_us,
+            "analytic": analytic.get(name),
+        }
+        for name, one in found.items()
+    }
+    device = next(iter(found.values())).device
+    write_results(options, "ablation_additive", words, {"device": device, "networks": content})
     if options.plot is not None:
-        _plot(options.plot, found)
+        _plot(options.plot, {name: one.pairs for name, one in found.items()})
 
 
 def random_schedule(graph: ComputationGraph, eagerness: float, rng: random.Random) -> Schedule:
@@ -111,32 +122,46 @@ def _components(graph: ComputationGraph, order: Sequence[str], chosen: Sequence[
     return tuple(sorted((tuple(group) for group in groups), key=lambda group: order.index(group[0])))
 
 
-def measured_pairs(network: str, count: int, rounds: int, seed: int, profile_db: Path | None) -> list[Pair]:
+@dataclass(frozen=True)
+class Found:
+    """What was measured of one network.
+
+    Attributes:
+        device: its own name.
+        stage_us: measured and analytic latency of each distinct stage, where the analytic model is asked.
+    """
+
+    device: str
+    pairs: list[Pair]
+    stage_us: list[tuple[float, float]]
+
+
+def measured_pairs(network: str, options: Namespace) -> Found:
     """Random schedules of `network`, what their stages add up to, and what they take."""
-    model = zoo_model(network)
-    rng = random.Random(seed)
-    with ProfileDatabase(profile_db or default_path()) as database, CpuBackend(model) as backend:
-        cost = StageCost(backend, database)
-        schedules = [random_schedule(backend.graph, rng.random(), rng) for _ in range(count)]
+    rng = random.Random(options.seed)
+    with open_bed(network, options.device, 1, options.profile_db, options.precision) as bed:
+        if bed.in_turn is None:
+            raise SystemExit("whole schedules can be measured on the CPU or an attached GPU only")
+        schedules = [random_schedule(bed.graph, rng.random(), rng) for _ in range(options.schedules)]
         predicted = []
         for schedule in schedules:
-            predicted.append(measured_latency_us(cost, schedule))
-            print(f"\r{network}: stages of {len(predicted)} of {count}", end="", file=sys.stderr, flush=True)
-        print(f"\r{network}: {cost.measurements} stages measured", file=sys.stderr)
-        runnables: dict[str, Runnable] = {}
-        try:
-            for index, schedule in enumerate(schedules):
-                runnables[str(index)] = backend.compile(schedule)
-            found = measure_in_turn(runnables, random_inputs(model.graph.inputs), Budget(rounds, MAX_SECONDS))
-        finally:
-            close_all(list(runnables.values()))
-    return list(_pairs(schedules, predicted, [found[str(index)] for index in range(count)]))
+            predicted.append(bed.latency_us(schedule))
+            print(f"\r{network}: stages of {len(predicted)} of {len(schedules)}", end="", file=sys.stderr, flush=True)
+        print(file=sys.stderr)
+        spec = spec_of(bed.device)
+        model = None if spec is None else AnalyticCost(bed.graph, spec, options.precision)
+        distinct = {stage: bed.stage_us(stage) for schedule in schedules for stage in schedule.stages}
+        measured = bed.in_turn(schedules, options.rounds)
+        pairs = [_pair(*each, model) for each in zip(schedules, predicted, measured, strict=True)]
+        stages = [] if model is None else [(us, analytic_stage_us(model, stage)) for stage, us in distinct.items()]
+        return Found(bed.device, pairs, [(round(ours, 3), round(theirs, 3)) for ours, theirs in stages])
 
 
-def _pairs(schedules: Sequence[Schedule], predicted: Sequence[float], found: Sequence[Measurement]) -> Iterator[Pair]:
-    for schedule, predicted_us, measured in zip(schedules, predicted, found, strict=True):
-        samples = tuple(round(sample, 1) for sample in measured.samples_us)
-        yield Pair(len(tuple(schedule.stages)), round(predicted_us, 1), round(measured.median_us, 1), samples)
+def _pair(schedule: Schedule, predicted_us: float, measured: Measurement, model: AnalyticCost | None) -> Pair:
+    samples = tuple(round(sample, 1) for sample in measured.samples_us)
+    analytic_us = None if model is None else round(analytic_latency_us(model, schedule), 1)
+    n_stages = len(tuple(schedule.stages))
+    return Pair(n_stages, round(predicted_us, 1), round(measured.median_us, 1), samples, analytic_us)
 
 
 def order_accuracy(pairs: Sequence[Pair]) -> float:
@@ -160,6 +185,18 @@ def _summary(pairs: Sequence[Pair]) -> dict[str, float]:
         "order_accuracy": round(order_accuracy(pairs), 4),
         "spearman": round(spearman(pairs), 4),
         "measured_over_predicted": round(median(pair.measured_us / pair.predicted_us for pair in pairs), 4),
+    }
+
+
+def _analytic(found: Found) -> dict[str, float]:
+    """How far the analytic model is right: the order of schedules, stages, and whole latencies."""
+    pairs = [replace(pair, predicted_us=pair.analytic_us or 0.0) for pair in found.pairs]
+    errors = [abs(theirs - ours) / ours for ours, theirs in found.stage_us if 0 < ours < inf and theirs < inf]
+    return {
+        "order_accuracy": round(order_accuracy(pairs), 4),
+        "spearman": round(spearman(pairs), 4),
+        "stage_error": round(mean(errors), 4) if errors else 0.0,
+        "measured_over_analytic": round(median(pair.measured_us / pair.predicted_us for pair in pairs), 4),
     }
 
 

@@ -18,35 +18,51 @@ from iosched.models import zoo
 from iosched.models.graph import ComputationGraph
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.profiler.analytic import AnalyticCost
+from iosched.profiler import cuda_candidates
+from iosched.profiler.analytic import AnalyticCost, Precision
+from iosched.profiler.candidates import Budget, Runnable, close_all, measure_in_turn
 from iosched.profiler.costing import measured_stage_us
 from iosched.profiler.cpu_cost import StageCost, cpu_name
+from iosched.profiler.cuda_cost import CudaStageCost
+from iosched.profiler.cuda_device import AttachedGpu, StoredPlans, attach
 from iosched.profiler.database import ProfileDatabase, default_path
-from iosched.profiler.effort import CPU_EFFORT
-from iosched.profiler.target import gpu_or_cpu
+from iosched.profiler.effort import CPU_EFFORT, GPU_EFFORT
+from iosched.profiler.statistics import Measurement
+from iosched.profiler.target import attached_index, planned_gpu
 from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.cuda.backend import CudaBackend
+from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.cost import CostModel
+from iosched.scheduler.effort import Effort
 from iosched.scheduler.schedule import Block, Schedule, Stage
 from iosched.scheduler.search import Pruning, SearchResult, search
 
 RESULTS = Path(__file__).parent / "results"
+MAX_SECONDS = 300.0  # that whole schedules are measured in turn on the CPU
+
+InTurn = Callable[[Sequence[Schedule], int], list[Measurement]]
 
 
 @dataclass(frozen=True, eq=False)
 class Bed:
-    """A network on a device: the graph that is scheduled there, and what its schedules take."""
+    """A network on a device: the graph that is scheduled there, and what its schedules take.
+
+    Attributes:
+        effort: how hard `optimize` searches there.
+        in_turn: latencies of whole schedules, so many samples of each, A B C A B C; None where nothing is measured.
+    """
 
     graph: ComputationGraph
     device: str
     cost_kind: str
     cost: CostModel
     stage_us: Callable[[Stage], float]
+    effort: Effort = Effort()
+    in_turn: InTurn | None = None
 
     def search(self, pruning: Pruning = Pruning()) -> SearchResult:  # noqa: B008 - frozen
         """The best schedule, with the effort that `optimize` makes."""
-        if self.cost_kind == "analytic":
-            return search(self.graph, self.cost, pruning=pruning)
-        return search(self.graph, self.cost, pruning=pruning, effort=CPU_EFFORT)
+        return search(self.graph, self.cost, pruning=pruning, effort=self.effort)
 
     def latency_us(self, schedule: Schedule) -> float:
         return sum(map(self.block_us, schedule.blocks))
@@ -56,17 +72,56 @@ class Bed:
 
 
 @contextmanager
-def open_bed(network: str, device: str, batch_size: int = 1, profile_db: Path | None = None) -> Iterator[Bed]:
-    """`network` of the zoo on a GPU under the analytic model, or on this machine's CPU, measured."""
+def open_bed(
+    network: str, device: str, batch_size: int = 1, profile_db: Path | None = None, precision: Precision = "fp32"
+) -> Iterator[Bed]:
+    """`network` of the zoo on a GPU under the analytic model, or measured: on this machine's CPU or a GPU of it."""
     model = zoo_model(network, batch_size)
-    gpu = gpu_or_cpu(device)
-    if gpu is not None:
-        cost = AnalyticCost(model.graph, gpu)
+    index, gpu = attached_index(device), planned_gpu(device)
+    if index is None and gpu is not None:
+        cost = AnalyticCost(model.graph, gpu, precision)
         yield Bed(model.graph, gpu.name, "analytic", cost, cost.stage_latency_us)
         return
-    with ProfileDatabase(profile_db or default_path()) as database, CpuBackend(model) as backend:
-        measured = StageCost(backend, database)
-        yield Bed(backend.graph, cpu_name(), "measured", measured, partial(measured_stage_us, measured))
+    with ProfileDatabase(profile_db or default_path()) as database:
+        if index is not None:
+            yield _gpu_bed(model, attach(index), precision, database)
+            return
+        with CpuBackend(model) as backend:
+            measured = StageCost(backend, database)
+            stage_us = partial(measured_stage_us, measured)
+            in_turn = partial(_in_turn_on_cpu, model, backend)
+            yield Bed(backend.graph, cpu_name(), "measured", measured, stage_us, CPU_EFFORT, in_turn)
+
+
+def _in_turn_on_cpu(model: Model, backend: CpuBackend, schedules: Sequence[Schedule], rounds: int) -> list[Measurement]:
+    opened: dict[str, Runnable] = {}
+    try:
+        opened |= {str(index): backend.compile(schedule) for index, schedule in enumerate(schedules)}
+        found = measure_in_turn(opened, random_inputs(model.graph.inputs), Budget(rounds, MAX_SECONDS))
+    finally:
+        close_all(list(opened.values()))
+    return [found[name] for name in opened]
+
+
+def _gpu_bed(model: Model, gpu: AttachedGpu, precision: Precision, database: ProfileDatabase) -> Bed:
+    device = gpu.key(precision)
+    backend = gpu.backend(model, precision, StoredPlans(database, device))
+    measured = CudaStageCost(backend, database, device, clock=gpu.clock)
+    stage_us = partial(measured_stage_us, measured)
+    in_turn = partial(_in_turn_on_gpu, model, backend)
+    return Bed(backend.graph, gpu.name, "measured", measured, stage_us, GPU_EFFORT, in_turn)
+
+
+def _in_turn_on_gpu(
+    model: Model, backend: CudaBackend, schedules: Sequence[Schedule], rounds: int
+) -> list[Measurement]:
+    opened = {str(index): backend.compile(schedule) for index, schedule in enumerate(schedules)}
+    try:
+        found = cuda_candidates.measure_in_turn(opened, random_inputs(model.graph.inputs), rounds)
+    finally:
+        for each in opened.values():
+            each.close()
+    return [found[name] for name in opened]
 
 
 def zoo_model(network: str, batch_size: int = 1) -> Model:
@@ -77,8 +132,8 @@ def option_parser(text: str | None, *, networks: str, device: str = "v100") -> A
     """The options that all ablations take; `text` is the script's own account of itself."""
     parser = ArgumentParser(description=(text or "").splitlines()[0])
     parser.add_argument("--networks", default=networks, help="comma-separated names from `iosched zoo list`")
-    parser.add_argument("--device", default=device, help="a GPU, by the analytic model, or 'cpu', measured")
-    parser.add_argument("--profile-db", type=Path, help="profile database of the CPU's measurements")
+    parser.add_argument("--device", default=device, help="a GPU, by the analytic model; 'cpu' or 'cuda', measured")
+    parser.add_argument("--profile-db", type=Path, help="profile database of what is measured")
     parser.add_argument("-o", "--output", type=Path, help="raw results as JSON")
     parser.add_argument("--plot", type=Path, metavar="F.svg", help="draw a chart (needs matplotlib)")
     return parser

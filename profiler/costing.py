@@ -16,13 +16,16 @@ from iosched.scheduler.schedule import Schedule, Stage, Strategy
 
 def analytic_latency_us(cost: AnalyticCost, schedule: Schedule) -> float:
     """Latency of `schedule` under the analytic model; O(operators)."""
-    return sum(cost.stage_latency_us(_runnable(cost, stage)) for stage in schedule.stages)
+    return sum(analytic_stage_us(cost, stage) for stage in schedule.stages)
 
 
-def _runnable(cost: AnalyticCost, stage: Stage) -> Stage:
-    """What the CPU merges may be more than convolutions: it merges units of several operators."""
+def analytic_stage_us(cost: AnalyticCost, stage: Stage) -> float:
+    """Latency of a stage under the analytic model; side by side where it merges more than convolutions.
+
+    The CPU merges units of several operators.
+    """
     merges = stage.strategy is Strategy.MERGE and not can_merge(cost.graph, stage.operators)
-    return replace(stage, strategy=Strategy.CONCURRENT) if merges else stage
+    return cost.stage_latency_us(replace(stage, strategy=Strategy.CONCURRENT) if merges else stage)
 
 
 def measured_latency_us(cost: StageCost, schedule: Schedule) -> float:

@@ -79,21 +79,6 @@ def require_cpu(device: str) -> None:
         )
 
 
-def gpu_or_cpu(device: str) -> GpuSpec | None:
-    """The GPU to plan for, or None for the CPU: for what is not done on attached GPUs.
-
-    Raises:
-        DeviceError: the device is an attached GPU.
-        UsageError: no such device.
-    """
-    if _CUDA.fullmatch(device.strip().lower()):
-        raise DeviceError(
-            f"this is not done on an attached GPU ({device!r}): use cpu, or name a GPU to plan for: "
-            + ", ".join(gpu_names())
-        )
-    return planned_gpu(device)
-
-
 def gpu_called(name: str) -> GpuSpec | None:
     """The GPU of that full name, as schedules give it ("Tesla V100-SXM2-16GB"); None where it is not known."""
     specs = (gpu_named(key) for key in gpu_names())

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 from by_definition import dags, graph_of, groups_of
+from host_cuda import needs_compiler
+from host_gpu import attach_host, time_by_size
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scripted import script_stages
+from scripted import fire, script_stages
 
 from iosched.models import zoo
 from iosched.models.graph import ComputationGraph
 from iosched.models.load import load_model
-from iosched.profiler.statistics import summarize
+from iosched.profiler.analytic import AnalyticCost
+from iosched.profiler.gpus import gpu_named
+from iosched.profiler.statistics import Measurement, summarize
+from iosched.scheduler.baselines import sequential
 from iosched.scheduler.document import check_operators
 from iosched.scheduler.merge import can_merge
 from iosched.scheduler.schedule import Schedule, Strategy
@@ -92,27 +98,68 @@ def test_order_accuracy_counts_pairs(script, measured, accuracy: float, correlat
     assert additive.spearman(pairs) == pytest.approx(correlation)
 
 
+def bed_on(script: ModuleType, device: str, graph: ComputationGraph) -> Callable[..., AbstractContextManager[object]]:
+    """SqueezeNet on a device where a stage takes 10 us, and the k-th schedule 50 + k."""
+
+    def in_turn(schedules: Sequence[Schedule], rounds: int) -> list[Measurement]:
+        return [summarize([50.0 + place] * rounds) for place in range(len(schedules))]
+
+    spec = gpu_named("v100")
+    assert spec is not None
+    bed = script.Bed(graph, device, "measured", AnalyticCost(graph, spec), lambda stage: 10.0, in_turn=in_turn)
+    return lambda *_: nullcontext(bed)
+
+
 def test_additive_sets_sums_of_stages_beside_whole_schedules(
-    script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    script,
+    squeezenet: ComputationGraph,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     additive = script("ablation_additive")
-    monkeypatch.setattr(additive, "measured_latency_us", lambda cost, schedule: 10.0 * len(list(schedule.stages)))
-    monkeypatch.setattr(
-        additive,
-        "measure_in_turn",
-        lambda runnables, inputs, budget: {
-            name: summarize([float(len(one.lowering.plan.lanes)), 50.0 + int(name)]) for name, one in runnables.items()
-        },
-    )
-    words = ("--networks", "squeezenet", "--schedules", "3", "--profile-db", str(tmp_path / "p.db"))
-    found = ran(additive, tmp_path, *words)["networks"]
+    monkeypatch.setattr(additive, "open_bed", bed_on(script("testbed"), "Some CPU", squeezenet))
+    found = ran(additive, tmp_path, "--networks", "squeezenet", "--schedules", "3", "--rounds", "2")["networks"]
     assert isinstance(found, dict)
     schedules = found["squeezenet"]["schedules"]
     assert [one["predicted_us"] for one in schedules] == [10.0 * one["stages"] for one in schedules]
-    assert [one["samples_us"][1] for one in schedules] == [50.0, 51.0, 52.0]
+    assert [one["samples_us"] for one in schedules] == [[50.0, 50.0], [51.0, 51.0], [52.0, 52.0]]
+    assert found["squeezenet"]["analytic"] is None
     assert table_of(capsys.readouterr().out)[2][:2] == ["squeezenet", "3"]
-    with pytest.raises(SystemExit):
-        additive.main(["--device", "v100"])
+
+
+def test_on_a_gpu_the_analytic_model_stands_beside(
+    script, squeezenet: ComputationGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    additive = script("ablation_additive")
+    monkeypatch.setattr(additive, "open_bed", bed_on(script("testbed"), "Tesla V100-SXM2-16GB", squeezenet))
+    words = ("--networks", "squeezenet", "--schedules", "4", "--device", "cuda")
+    networks = ran(additive, tmp_path, *words)["networks"]
+    assert isinstance(networks, dict)
+    found = networks["squeezenet"]
+    assert all(one["analytic_us"] > 0 for one in found["schedules"])
+    errors = [abs(theirs - ours) / ours for ours, theirs in found["stage_us"]]
+    assert found["analytic"]["stage_error"] == pytest.approx(sum(errors) / len(errors), abs=1e-3)
+
+
+def test_what_is_not_measured_is_not_set_beside(script) -> None:
+    with pytest.raises(SystemExit, match="CPU or an attached GPU only"):
+        script("ablation_additive").main(["--networks", "squeezenet", "--device", "v100"])
+
+
+@needs_compiler
+def test_a_gpu_is_measured_stage_by_stage_and_whole(script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    testbed = script("testbed")
+    monkeypatch.setattr(testbed, "zoo_model", lambda *_: fire())
+    attach_host(monkeypatch, testbed)
+    time_by_size(monkeypatch)
+    with testbed.open_bed("squeezenet", "cuda", profile_db=tmp_path / "p.db") as bed:
+        found = bed.search().schedule
+        assert (bed.device, bed.cost_kind) == ("Host 1000", "measured")
+        assert bed.latency_us(found) < bed.latency_us(sequential(bed.graph))
+        plain, best = bed.in_turn([sequential(bed.graph), found], 3)
+        assert best.median_us < plain.median_us
+        assert len(plain.samples_us) == 3
 
 
 def test_wider_limits_are_never_worse(script, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from iosched.models.errors import DeviceError, UsageError
 from iosched.profiler.gpus import gpu_named, gpu_names
-from iosched.profiler.target import attached_index, gpu_called, gpu_or_cpu, planned_gpu, require_cpu
+from iosched.profiler.target import attached_index, gpu_called, planned_gpu, require_cpu
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu", " CPU "])
@@ -49,13 +49,6 @@ def test_what_is_done_on_the_cpu_alone_refuses_an_attached_gpu(device: str) -> N
     assert planned_gpu(device) is None
     with pytest.raises(DeviceError, match="on the CPU alone"):
         require_cpu(device)
-    with pytest.raises(DeviceError, match="not done on an attached GPU"):
-        gpu_or_cpu(device)
-
-
-@pytest.mark.parametrize("device", ["auto", "cpu", "v100"])
-def test_what_is_not_done_on_attached_gpus_takes_the_rest(device: str) -> None:
-    assert gpu_or_cpu(device) == planned_gpu(device)
 
 
 @pytest.mark.parametrize(
