@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError
-from iosched.profiler.cuda_tuning import COPIES, is_tunable, tune
+from iosched.profiler.cuda_tuning import copies_of, is_tunable, tune
 from iosched.profiler.database import MeasurementStore
 from iosched.profiler.gpu_clock import ReadClock
 from iosched.profiler.statistics import UNRUNNABLE, Measurement, MeasureSettings, measure
@@ -146,7 +146,8 @@ class CudaStageCost:
             return Measurement(0.0, 0.0, 0.0, ())
         if not executor.is_captured:
             return measure(executor.time_launches, self.settings)
-        return measure(lambda count: executor.time_many(count, COPIES), self.settings)
+        copies = copies_of(executor)
+        return measure(lambda count: executor.time_many(count, copies), self.settings)
 
     def _with_executor(self, stage: Stage, names: Names, run: Callable[[CudaExecutor], Measurement]) -> Measurement:
         executor = self.backend.compile_stage(stage, names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -11,8 +12,9 @@ from iosched.profiler.interleave import compare, interleave
 from iosched.runtime.cuda.choices import Names
 from iosched.runtime.cuda.executor import CudaExecutor
 
-COPIES = 24
-"""Runs of a stage in one graph: its launch, some microseconds, is shared by so many."""
+LEAST_COPIES, MOST_COPIES = 4, 24
+GRAPH_US = 2000.0
+"""What a graph of several runs of a stage should take: its launch, some microseconds, is then none of the latency."""
 
 ROUNDS = 7
 MOST_TRIED = 8
@@ -35,23 +37,30 @@ class Tuned:
     time: Timed
 
 
+def copies_of(executor: CudaExecutor) -> int:
+    """Runs of a stage in one graph: so many that the launch does not count, and few of what takes long."""
+    once_us = min(executor.time_launches(2))
+    return max(LEAST_COPIES, min(MOST_COPIES, math.ceil(GRAPH_US / max(once_us, 1.0))))
+
+
 def tune(executor: CudaExecutor) -> Tuned:
     """Tries other plans one at a time, next best alone first, costliest kernels first, and keeps what is faster.
 
     Coordinate descent: each is compared, in turn, with the best choice so far. A plan that fails here is no candidate.
-    Takes at most `MOST_TRIED` comparisons of `ROUNDS` graphs of `COPIES` runs. The executor is left with the last plan
-    that was tried.
+    Takes at most `MOST_TRIED` comparisons of `ROUNDS` graphs of `copies_of` runs. The executor is left with the last
+    plan that was tried.
 
     Raises:
         ExecutionError: the stage does not run with the plans that are fastest alone.
     """
     best: Names = {}
-    time = executor.repeated(COPIES)
+    copies = copies_of(executor)
+    time = executor.repeated(copies)
     for key, name in _alternatives(executor)[:MOST_TRIED]:
         trial = {**best, key: name}
         try:
             executor.take([trial])
-            challenger = executor.repeated(COPIES)
+            challenger = executor.repeated(copies)
             faster = _is_faster(challenger, time)
         except DeviceLostError:
             raise

@@ -5,6 +5,7 @@ Everything the executor does goes through here, so that its launches, events and
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -197,7 +198,11 @@ class CupyDriver:
     @_told
     def allocate(self, nbytes: int) -> Memory:
         """See `Driver`."""
-        found: Memory = self._cupy.cuda.alloc(max(nbytes, 1))
+        try:
+            found: Memory = self._cupy.cuda.alloc(max(nbytes, 1))
+        except self._cupy.cuda.memory.OutOfMemoryError:
+            gc.collect()  # memory that nobody uses any more may be kept by objects that refer to each other
+            found = self._cupy.cuda.alloc(max(nbytes, 1))
         return found
 
     @_told

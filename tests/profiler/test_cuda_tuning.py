@@ -15,7 +15,7 @@ from iosched.models.errors import DeviceError, DeviceLostError
 from iosched.profiler import cuda_tuning
 from iosched.profiler.cuda_cost import CudaStageCost
 from iosched.profiler.cuda_device import KnownPlans, StoredPlans
-from iosched.profiler.cuda_tuning import is_tunable, tune
+from iosched.profiler.cuda_tuning import copies_of, is_tunable, tune
 from iosched.profiler.database import ProfileDatabase
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.choices import names_from_text, stage_key
@@ -115,6 +115,13 @@ def test_a_plan_that_fails_is_no_candidate(monkeypatch: pytest.MonkeyPatch, erro
         return
     tuned = tune(executor)
     assert (list(tuned.names.values()), tuned.time(1)) == (["eng8"], (80.0,))
+
+
+@pytest.mark.parametrize(("once_us", "copies"), [(10.0, 24), (0.0, 24), (200.0, 10), (499.0, 5), (5000.0, 4)])
+def test_long_stages_are_not_repeated_as_often(monkeypatch: pytest.MonkeyPatch, once_us: float, copies: int) -> None:
+    executor = compiled(backend_of())
+    monkeypatch.setattr(executor, "time_launches", lambda repeats: (once_us + 3000, once_us)[:repeats])
+    assert copies_of(executor) == copies
 
 
 def test_one_kernel_alone_is_not_tuned() -> None:

@@ -26,7 +26,7 @@ class HostGpu(AttachedGpu):
     def backend(self, model: Model, precision: str, memory: PlanMemory | None = None) -> CudaBackend:
         assert isinstance(self.driver, HostDriver)
         self.given.append(memory)
-        choose, exchange = chooser(self.driver), HostExchange(self.driver)
+        choose, exchange = chooser(self.driver, memory), HostExchange(self.driver)
         return CudaBackend(model, self.driver, choose, Precision(precision), exchange=exchange)
 
 

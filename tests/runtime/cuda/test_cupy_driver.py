@@ -171,6 +171,22 @@ def test_memory_that_is_not_used_any_more_is_used_again(desk: DeskCuda) -> None:
     assert nbytes[0] == nbytes[1] == nbytes[2]
 
 
+def test_memory_in_a_cycle_is_collected_before_the_gpu_is_called_full(desk: DeskCuda) -> None:
+    driver = CupyDriver()
+    desk.limit = desk.allocated_nbytes + (3 << 20)
+
+    def leave_behind() -> None:
+        cycle: list[Any] = [driver.allocate(2 << 20)]
+        cycle.append(cycle)
+
+    gc.disable()
+    try:
+        leave_behind()
+        driver.allocate(2 << 20)
+    finally:
+        gc.enable()
+
+
 EVERY_TYPE = """
 extern "C" __global__ void every_type(const float* x, float* y, int i, long long l, float f, unsigned int u, int last) {
   y[0] = x[0]; y[1] = i; y[2] = l; y[3] = f; y[4] = u; y[5] = last;
