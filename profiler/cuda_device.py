@@ -113,11 +113,12 @@ class AttachedGpu:
         return CudaBackend(model, self.driver, choose, stored, self._lanes, sessions=sessions, exchange=exchange)
 
     def plans_of(self, document: ScheduleDocument | None) -> KnownPlans:
-        """The plans that a schedule names; none where it was made on another GPU, or with another cuDNN."""
-        if document is None or document.device.get("name") != self.name:
-            return KnownPlans({})
-        plans = document.runtime.get("cudnn_plans")
-        if not isinstance(plans, dict) or document.versions.get("cudnn") != self.versions["cudnn"]:
+        """The plans that a schedule names; none where it was made on another GPU.
+
+        Another cuDNN may have them too; what it lacks is told by the backend's `notes`.
+        """
+        plans = None if document is None else document.runtime.get("cudnn_plans")
+        if document is None or document.device.get("name") != self.name or not isinstance(plans, dict):
             return KnownPlans({})
         return KnownPlans({key: str(value) for key, value in plans.items()})
 

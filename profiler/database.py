@@ -231,7 +231,8 @@ class ProfileDatabase:
                 "INSERT INTO choice (device, key, value) VALUES (?, ?, ?) ON CONFLICT (device, key) DO NOTHING",
                 (device, key, value),
             )
-        return self.choice(key, device) or value
+        held = self.choice(key, device)
+        return value if held is None else held
 
     def plan(self, key: str, name: str, device: str) -> bytes | None:
         """The serialized plan `name` for `key` on `device`, or None.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -174,3 +175,15 @@ def test_schedules_are_compared_on_the_gpu(tmp_path: Path, attached: list[object
     shipped = bench(fire(), document, names=["iosched"], device="cuda", rounds=3, profile_db=tmp_path / "p.db")
     assert [row.name for row in shipped.rows] == ["sequential", "iosched"]
     assert shipped.rows[1].median_us == both.median_us
+
+
+def test_a_schedule_pins_plans_for_its_own_gpu_with_any_cudnn(tmp_path: Path, attached: list[object]) -> None:
+    gpu = HostGpu(0, "Host 1000", {"cudnn": "91"}, HostDriver())
+    document = optimize(
+        fire(), OptimizeSettings(device="cuda", strategy="greedy", profile_db=tmp_path / "p.db")
+    ).document
+    assert gpu.plans_of(document) == KnownPlans({"Conv": "eng7_k1=1"})
+    assert gpu.plans_of(None) == KnownPlans({})
+    assert gpu.plans_of(replace(document, device={"kind": "cuda", "name": "Host 2000"})) == KnownPlans({})
+    assert gpu.plans_of(replace(document, runtime={"cudnn_plans": ["eng7"]})) == KnownPlans({})
+    assert gpu.plans_of(replace(document, runtime={})) == KnownPlans({})

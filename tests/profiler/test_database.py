@@ -348,6 +348,7 @@ def test_a_choice_holds_once_it_is_made(tmp_path: Path) -> None:
         assert one.choose("conv", "gpu", "7") == "7"
         assert two.choose("conv", "gpu", "8") == "7"
         assert (two.choice("conv", "gpu"), two.choice("conv", "other")) == ("7", None)
+        assert (one.choose("none", "gpu", ""), two.choose("none", "gpu", "7")) == ("", "")
 
 
 def test_choices_move_with_the_measurements_and_are_forgotten_with_them(tmp_path: Path) -> None:
@@ -361,3 +362,20 @@ def test_choices_move_with_the_measurements_and_are_forgotten_with_them(tmp_path
         assert two.choice("conv", "gpu") is None
         with pytest.raises(UsageError, match="line 1 is no measurement"):
             two.import_lines(['{"device": "gpu", "choice": 1, "value": "x"}'])
+
+
+def test_plans_are_kept_by_device_key_and_name_and_forgotten_with_the_measurements(tmp_path: Path) -> None:
+    with ProfileDatabase(tmp_path / "p.sqlite") as profile:
+        for device, key, name in [(GPU, "k", "eng1"), (GPU, "k", "eng2"), (GPU, "l", "eng1"), (CPU, "k", "eng1")]:
+            profile.keep_plan(key, name, device, f"{device} {key} {name}".encode())
+        profile.keep_plan("k", "eng2", GPU, b"\0newer")
+    with ProfileDatabase(tmp_path / "p.sqlite") as profile:
+        assert profile.plan("k", "eng1", GPU) == f"{GPU} k eng1".encode()
+        assert profile.plan("k", "eng2", GPU) == b"\0newer"
+        assert profile.plan("l", "eng2", GPU) is None
+        assert list(profile.export_lines()) == [], "they can be built again"
+        profile.clear(GPU)
+        assert profile.plan("k", "eng1", GPU) is None
+        assert profile.plan("k", "eng1", CPU) is not None
+        profile.clear()
+        assert profile.plan("k", "eng1", CPU) is None
