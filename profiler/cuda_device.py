@@ -110,7 +110,9 @@ class AttachedGpu:
         stored = Precision(precision)
         sessions = ProviderSessions(self.driver, Provider.cuda(self.index, stored))
         exchange = CupyExchange(self.index)
-        return CudaBackend(model, self.driver, choose, stored, self._lanes, sessions=sessions, exchange=exchange)
+        return CudaBackend(
+            model, self.driver, choose, stored, self._lanes, sessions=sessions, exchange=exchange, choices=kept
+        )
 
     def plans_of(self, document: ScheduleDocument | None) -> KnownPlans:
         """The plans that a schedule names; none where it was made on another GPU.

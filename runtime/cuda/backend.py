@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from statistics import median
 from typing import Any, Self
 
 import numpy as np
 
-from iosched.models.errors import UsageError
+from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError, UsageError
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
 from iosched.models.model import Model
 from iosched.runtime.cuda.choices import NO_NAMES, Names, PlanChooser, names_to_text, stage_key
@@ -18,15 +20,17 @@ from iosched.runtime.cuda.dlpack import CALLERS, DeviceRuns, check_names, checke
 from iosched.runtime.cuda.driver import Driver
 from iosched.runtime.cuda.exchange import DeviceArray, Exchange
 from iosched.runtime.cuda.executor import CudaExecutor
+from iosched.runtime.cuda.fusion import Choices, fused_by_choice
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.lanes import Lanes
 from iosched.runtime.cuda.lower import Lowering, LoweringSettings, Network, is_supported, lower, lower_stage
 from iosched.runtime.cuda.sessions import HostSessions, Sessions
-from iosched.scheduler.schedule import Schedule, Stage
+from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.signature import stage_signature
 
 Arrays = Mapping[str, np.ndarray]
 _RANDOM_BLOCK = 1 << 16
+_RUNS, _COPIES = 8, 24
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +120,7 @@ class CudaBackend:
         *,
         sessions: Sessions | None = None,
         exchange: Exchange | None = None,
+        choices: Choices | None = None,
     ) -> None:
         """Lowers the operators of `model`.
 
@@ -123,9 +128,11 @@ class CudaBackend:
             lanes: the GPU's streams, where others run on it too.
             sessions: runs what no kernel does; on the CPU by default.
             exchange: takes and gives arrays that lie on the GPU.
+            choices: knows, or lets find out, which kernels are one; without it none are.
 
         Raises:
             ValueError: the model is not one that `is_supported`.
+            DeviceLostError: the GPU is lost while kernels are timed.
         """
         self.precision = precision
         self.driver = driver
@@ -133,7 +140,9 @@ class CudaBackend:
         self._labels: dict[str, str] = {}
         self._lanes = lanes or Lanes(driver)
         self._sessions, self._exchange = sessions or HostSessions(driver), exchange
-        self._network = Network(model, precision)
+        self._network, self._fused = Network(model, precision), NO_NAMES
+        if choices is not None:
+            self._network, self._fused = fused_by_choice(self._network, choices, self._alone_us)
 
     @property
     def notes(self) -> Sequence[str]:
@@ -165,7 +174,7 @@ class CudaBackend:
         signatures = [self.signature(stage) for stage in schedule.stages]
         names = [self._choose.of_stage(signature) or NO_NAMES for signature in signatures]
         executor = CudaExecutor(lowering, self.driver, self._choose, self._lanes, self._sessions, names=names)
-        plans = _plans_of(executor, dict(zip(signatures, names, strict=True)), names)
+        plans = {**self._fused, **_plans_of(executor, dict(zip(signatures, names, strict=True)), names)}
         inputs = {spec.name: spec for spec in self.graph.inputs}
         return CudaModel(executor, lowering, plans, inputs, self._exchange)
 
@@ -179,7 +188,24 @@ class CudaBackend:
             DeviceError: the GPU has not enough memory, or cuDNN no engine.
             ExecutionError: a kernel fails.
         """
-        lowering = lower_stage(self._network, stage)
+        return self._compile_stage(self._network, stage, names)
+
+    def _alone_us(self, network: Network, name: str) -> float:
+        """Latency of one operator as `network` has it."""
+        try:
+            executor = self._compile_stage(network, Stage(Strategy.CONCURRENT, ((name,),)), NO_NAMES)
+            if executor is None or not executor.is_captured:
+                return math.inf
+            latency = median(executor.time_many(_RUNS, _COPIES)[1:])
+            executor.close()
+        except DeviceLostError:
+            raise
+        except (DeviceError, ExecutionError):  # what does not fit or run is no candidate
+            return math.inf
+        return latency
+
+    def _compile_stage(self, network: Network, stage: Stage, names: Names) -> CudaExecutor | None:
+        lowering = lower_stage(network, stage)
         if lowering is None:
             return None
         executor = CudaExecutor(lowering, self.driver, self._choose, self._lanes, self._sessions, names=(names,))

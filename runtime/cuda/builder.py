@@ -47,6 +47,10 @@ class Builder:
         tensors = {name: _stored(spec, precision) for name, spec in model.graph.tensor.items()}
         return cls(model, precision, tensors)
 
+    def copy(self) -> Builder:
+        """A builder that knows the same and can be given more."""
+        return Builder(self.model, self.precision, dict(self.tensors), dict(self.weights))
+
     def constant(self, name: str) -> np.ndarray | None:
         """The value of a weight of the model, in the model's own type; None where `name` is computed or fed."""
         return self.model.weights.get(name)
@@ -84,8 +88,9 @@ class Builder:
         while known is not None and not (known.dtype == stored.dtype and np.array_equal(known, stored)):
             unique = f"{name}#{number}"
             known, number = self.weights.get(unique), number + 1
-        self.weights[unique] = np.asarray(stored, order="C")
-        self.tensors[unique] = TensorSpec(unique, stored.dtype.name, stored.shape)
+        if known is None:
+            self.weights[unique] = np.asarray(stored, order="C")
+            self.tensors[unique] = TensorSpec(unique, stored.dtype.name, stored.shape)
         return unique
 
     def float32_weight(self, name: str, array: np.ndarray) -> str:

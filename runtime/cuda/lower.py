@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 
 import numpy as np
 
@@ -66,6 +67,9 @@ class LoweringSettings:
 
 DEFAULT_SETTINGS = LoweringSettings()
 
+Fused = Mapping[str, int]
+NONE: Fused = MappingProxyType({})
+
 
 @dataclass(frozen=True)
 class _Where:
@@ -94,25 +98,41 @@ class Network:
     Attributes:
         model: the model.
         precision: of floats.
+        fused: operators with one kernel for a depthwise and a pointwise convolution, with its variant.
     """
 
-    def __init__(self, model: Model, precision: Precision) -> None:
+    def __init__(self, model: Model, precision: Precision, base: Network | None = None, fused: Fused = NONE) -> None:
         """Lowers every operator alone; needs no device.
+
+        Args:
+            base: a network of the same model and precision, of which all is taken that is alike.
+            fused: see `with_fused`.
 
         Raises:
             ValueError: the model is not one that `is_supported`.
         """
         if not is_supported(model):
             raise ValueError(f"{model.name!r} has tensors of unknown or no size")
-        self.model, self.precision = model, precision
-        self.builder = Builder.of(model, precision)
+        self.model, self.precision, self.fused = model, precision, fused
+        self.builder: Builder = Builder.of(model, precision) if base is None else base.builder.copy()
         self._nodes = {next(name for name in node.output if name): node for node in model.proto.graph.node}
         self._merged: dict[tuple[str, ...], list[KernelCall] | None] = {}
-        calls = {
-            operator.name: lower_operator(self.builder, operator, self._nodes) for operator in model.graph.operators
+        self._lowered: dict[str, list[KernelCall]] = {
+            operator.name: base._lowered[operator.name]
+            if base is not None and base.fused.get(operator.name) == fused.get(operator.name)
+            else lower_operator(self.builder, operator, self._nodes, fused.get(operator.name))
+            for operator in model.graph.operators
         }
-        self._rectified = rectifiable(model.graph, calls)
-        self.calls = hoisted(self.builder, calls, self._rectified)
+        self._rectified = rectifiable(model.graph, self._lowered)
+        self.calls = hoisted(self.builder, self._lowered, self._rectified)
+
+    def with_fused(self, fused: Fused) -> Network:
+        """The same network, where a depthwise and a pointwise convolution are one kernel in the operators of `fused`.
+
+        Args:
+            fused: variants of the kernel by operator; where it cannot do what the operator does, nothing changes.
+        """
+        return Network(self.model, self.precision, self, MappingProxyType(dict(fused)))
 
     @cached_property
     def callers_inputs(self) -> Mapping[str, str]:

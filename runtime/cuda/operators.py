@@ -27,6 +27,7 @@ from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.kernels.conv import lower_conv
 from iosched.runtime.cuda.kernels.depthwise import Depthwise, depthwise_weight
 from iosched.runtime.cuda.kernels.matmul import lower_product
+from iosched.runtime.cuda.kernels.separable import lower_separable
 from iosched.runtime.cuda.moves import Join, Part, Reshape
 from iosched.runtime.cuda.nodes import activation_of, attribute
 from iosched.runtime.cuda.session import session_kernel
@@ -35,15 +36,19 @@ _RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity",
 _SUMS = ("Add", "Sum")
 
 
-def lower_operator(builder: Builder, operator: Operator, nodes: Mapping[str, onnx.NodeProto]) -> list[KernelCall]:
+def lower_operator(
+    builder: Builder, operator: Operator, nodes: Mapping[str, onnx.NodeProto], variant: int | None = None
+) -> list[KernelCall]:
     """The calls of one operator, in order.
 
     Args:
         nodes: the model's nodes by first output.
+        variant: that of the one kernel that does a depthwise and a pointwise convolution, where that shall do it; None
+            for a kernel each.
     """
     own = [nodes[name] for name in operator.nodes]
     builder.calls.clear()
-    if not _fused(builder, operator, own) and not _node_by_node(builder, operator, own):
+    if not _fused(builder, operator, own, variant) and not _node_by_node(builder, operator, own):
         builder.calls.clear()
         builder.emit(*session_kernel(builder, operator, own))
     found = list(builder.calls)
@@ -94,14 +99,14 @@ def _without_relu(part: Convolution, rectified: Collection[str]) -> Convolution:
     return replace(part, leading_relu=part.leading_relu and part.x not in rectified)
 
 
-def _fused(builder: Builder, operator: Operator, nodes: Sequence[onnx.NodeProto]) -> bool:
+def _fused(builder: Builder, operator: Operator, nodes: Sequence[onnx.NodeProto], variant: int | None) -> bool:
     if not builder.is_float(operator.name):
         return False
     if operator.type in ("Conv", "ReluConv"):
         found = fused_convolution(builder, nodes, operator)
         return found is not None and _emit(builder, found, operator.name, operator.name)
     if operator.type == "ReluSepConv":
-        return _separable(builder, operator, nodes)
+        return _separable(builder, operator, nodes, variant)
     if operator.type in _SUMS:
         return _sum(builder, operator, nodes)
     return operator.type in ("MatMul", "Gemm") and lower_product(builder, nodes)
@@ -125,7 +130,7 @@ def _emit(builder: Builder, found: Convolution, y: str, name: str) -> bool:
     )
 
 
-def _separable(builder: Builder, operator: Operator, nodes: Sequence[onnx.NodeProto]) -> bool:
+def _separable(builder: Builder, operator: Operator, nodes: Sequence[onnx.NodeProto], variant: int | None) -> bool:
     """ReLU of a sum of terms, depthwise, pointwise (and its batch normalization)."""
     first = next(index for index, node in enumerate(nodes) if node.op_type == "Relu")
     terms = _leaves(nodes[first].input[0], nodes[:first])
@@ -137,6 +142,11 @@ def _separable(builder: Builder, operator: Operator, nodes: Sequence[onnx.NodePr
     if len(terms) > 1:
         source = builder.temporary(f"{operator.name}/sum", builder.shape(terms[0]))
         builder.emit(AddN(RELU), terms, (source,))
+    together = depthwise.reading(source), pointwise
+    if variant is not None and lower_separable(
+        builder, *together, operator.name, relu=len(terms) == 1, variant=variant
+    ):
+        return True
     shape = output_shape(builder.shape(source), depthwise)
     inner = builder.temporary(f"{operator.name}/depthwise", shape)
     weight = builder.weight(f"{operator.name}/depthwise/weight", depthwise_weight(depthwise.weight))

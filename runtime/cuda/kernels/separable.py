@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
 from iosched.runtime.cuda.activation import IDENTITY, Activation
+from iosched.runtime.cuda.builder import Builder
+from iosched.runtime.cuda.convolution import Convolution
 from iosched.runtime.cuda.elements import C_TYPES, MOST_BYTES, item_nbytes, preamble
 from iosched.runtime.cuda.kernel import CudaCall, Pointer, Precision
-from iosched.runtime.cuda.kernels.depthwise import Depthwise
+from iosched.runtime.cuda.kernels.depthwise import Depthwise, depthwise_weight
 from iosched.runtime.cuda.kernels.separable_source import (
     BODY,
     LOAD,
@@ -177,6 +180,34 @@ class _Form:
     def busy(self) -> float:
         """Windows for each thread and slab."""
         return self.tile[0] * self.slab / (self.group * self.pack * _THREADS)
+
+
+def lower_separable(
+    builder: Builder, depthwise: Convolution, pointwise: Convolution, y: str, *, relu: bool, variant: int
+) -> bool:
+    """Emits the call of y = pointwise(depthwise(relu?(x))), where x is what `depthwise` reads.
+
+    Returns:
+        False, with nothing emitted, where the kernel cannot do it: it has one filter for each channel, up to 49 taps,
+        nothing between the two convolutions, and no residual behind them.
+    """
+    channels = builder.shape(depthwise.x)[1]
+    plain = depthwise.residual is None and depthwise.activation.is_identity and pointwise.residual is None
+    single = depthwise.groups == channels == len(depthwise.weight) and pointwise.groups == 1
+    taps = prod(depthwise.kernel_shape)
+    still = (*pointwise.kernel_shape, *pointwise.strides) == (1, 1, 1, 1) and not any(pointwise.pads)
+    if not (plain and single and still) or taps > MOST_TAPS or min(depthwise.pads) < 0:
+        return False
+    matrix = pointwise.weight
+    reads = (
+        depthwise.x,
+        builder.weight(f"{y}/depthwise/weight", depthwise_weight(depthwise.weight)),
+        builder.weight(f"{y}/pointwise/weight", pointwise_weight(matrix, builder.precision)),
+        builder.float32_weight(f"{y}/both/bias", pointwise.bias + matrix[:, :, 0, 0] @ depthwise.bias),
+    )
+    window = depthwise.kernel_shape, depthwise.strides, depthwise.pads, depthwise.dilations
+    builder.emit(Separable(*window, relu, pointwise.activation, builder.precision, variant), reads, (y,))
+    return True
 
 
 def pointwise_weight(weight: np.ndarray, precision: Precision) -> np.ndarray:
