@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -22,6 +22,7 @@ from iosched.runtime.session import load_onnxruntime, open_session, running
 
 _CPU = "CPUExecutionProvider"
 _NAMED = 3
+_WARNING, _FATAL = 2, 4  # onnxruntime's levels of logging; the first is its default
 _DEVICE_MEMORY = "Cuda"  # onnxruntime's name of it
 
 
@@ -31,6 +32,7 @@ class Home(StrEnum):
     PROVIDER = "in onnxruntime's CUDA provider"
     PARTLY = "in onnxruntime's CUDA provider and partly on the CPU"
     CPU = "in onnxruntime on the CPU"
+    NO_PROVIDER = "in onnxruntime on the CPU (its CUDA provider does not load: pip install 'iosched[cuda]')"
 
 
 @dataclass(frozen=True)
@@ -77,11 +79,12 @@ class HostSessions:
     """onnxruntime on the CPU, on copies of what is read."""
 
     driver: Driver
+    home: Home = Home.CPU
 
     def open(self, kernel: SessionKernel, reads: Sequence[Tensor], writes: Sequence[Tensor], stream: Any) -> SessionRun:
         """See `Sessions`."""
         del stream
-        return _HostRun(self.driver, kernel, tuple(map(_Copied.of, reads)), tuple(map(_Copied.of, writes)))
+        return _HostRun(self.driver, kernel, tuple(map(_Copied.of, reads)), tuple(map(_Copied.of, writes)), self.home)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,10 +105,7 @@ class _HostRun:
     kernel: SessionKernel
     reads: tuple[_Copied, ...]
     writes: tuple[_Copied, ...]
-
-    @property
-    def home(self) -> Home:
-        return Home.CPU
+    home: Home
 
     def __call__(self, stream: Any) -> None:
         for each in self.reads:
@@ -183,14 +183,14 @@ class ProviderSessions:
             handle: of a stream of the driver.
         """
         self._driver, self._provider, self._handle = driver, provider, handle
-        self._host = HostSessions(driver)
         self._is_there: bool | None = None
         self._opened: dict[tuple[SessionKernel, int], _Session | None] = {}
 
     def open(self, kernel: SessionKernel, reads: Sequence[Tensor], writes: Sequence[Tensor], stream: Any) -> SessionRun:
         """See `Sessions`."""
-        host = self._host.open(kernel, reads, writes, stream)
         session = self._session(kernel, self._handle(stream))
+        home = Home.CPU if self._is_there else Home.NO_PROVIDER
+        host = HostSessions(self._driver, home).open(kernel, reads, writes, stream)
         if session is None:
             return host
         return _Tried(_BoundRun(self._driver, session, self._provider, tuple(reads), tuple(writes)), host)
@@ -208,7 +208,8 @@ class ProviderSessions:
         for wholly in (True, False):
             providers = {self._provider.name: options} if wholly else {self._provider.name: options, _CPU: {}}
             try:
-                session = open_session(kernel.model, _session_options(wholly=wholly), providers=list(providers.items()))
+                with _silence():
+                    session = open_session(kernel.model, _options(wholly=wholly), providers=list(providers.items()))
             except InvalidModelError:
                 continue
             if self._provider.name in session.get_providers():
@@ -217,9 +218,20 @@ class ProviderSessions:
         return None
 
 
-def _session_options(*, wholly: bool) -> Any:
+@contextmanager
+def _silence() -> Iterator[None]:
+    """onnxruntime writes paragraphs on stderr about libraries that it does not find; `Home` says it in a line."""
+    onnxruntime = load_onnxruntime()
+    onnxruntime.set_default_logger_severity(_FATAL)
+    try:
+        yield
+    finally:
+        onnxruntime.set_default_logger_severity(_WARNING)
+
+
+def _options(*, wholly: bool) -> Any:
     options = load_onnxruntime().SessionOptions()
-    options.log_severity_level = 4
+    options.log_severity_level = _FATAL
     if wholly:
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     return options

@@ -55,7 +55,7 @@ class Copy:
 
     def call(self, reads: Sequence[View], writes: Sequence[View]) -> CudaCall:
         """See `SourceKernel.call`."""
-        x, y = operand(reads[0]), operand(writes[0])
+        x, y = map(operand, _as_known_types(reads[0], writes[0]))
         shape, target = shape_of(reads[0]), shape_of(writes[0])
         if self.permutation is not None:
             x = transposed(x, self.permutation)
@@ -65,6 +65,14 @@ class Copy:
         if shape:
             x = replace(x, start=self.start * x.strides[self.axis])
         return _copy_call(target, x, y)
+
+
+def _as_known_types(x: View, y: View) -> tuple[View, View]:
+    """Elements of one type that kernels do not know as unsigned ones of the same size."""
+    if x.dtype in C_TYPES or x.dtype != y.dtype:
+        return x, y
+    bits = f"uint{8 * np.dtype(x.dtype).itemsize}"
+    return replace(x, dtype=bits), replace(y, dtype=bits)
 
 
 def lower(builder: Builder, node: onnx.NodeProto) -> bool:

@@ -79,6 +79,16 @@ def test_types_are_converted(dtype: str) -> None:
     check(Copy(), [put(x.astype(dtype))], [blank(x.shape, "float32")])
 
 
+@pytest.mark.parametrize(("dtype", "bits"), [("bfloat16", "uint16"), ("complex64", "uint64")])
+def test_types_without_arithmetic_are_copied_bit_by_bit(dtype: str, bits: str) -> None:
+    def views(kind: str) -> tuple[View, View]:
+        return View("x", kind, (2, 3, 4, 5), 0, 240), View("y", kind, (2, 3, 4, 5), 0, 240)
+
+    for copy in (Copy(), Copy(reshapes=True), Copy(permutation=(0, 1, 2, 3))):
+        (x, y), (known_x, known_y) = views(dtype), views(bits)
+        assert copy.call([x], [y]) == copy.call([known_x], [known_y])
+
+
 @given(st.lists(st.integers(1, 6), max_size=4), st.randoms(use_true_random=False))
 def test_common_factors_make_up_both_shapes(parts: list[int], random: object) -> None:
     size = int(np.prod(parts, dtype=int))

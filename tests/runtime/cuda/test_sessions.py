@@ -255,7 +255,7 @@ def test_without_the_provider_or_its_libraries_it_runs_on_the_cpu(
     def make(providers: Sequence[Any]) -> FakeSession:
         return FakeSession([], ["CPUExecutionProvider"], "Cpu")
 
-    assert run_of(monkeypatch, [], make, available).home == Home.CPU
+    assert run_of(monkeypatch, [], make, available).home == Home.NO_PROVIDER
 
 
 def test_a_kernel_that_fails_at_first_goes_to_the_cpu_and_one_that_fails_later_is_an_error() -> None:
