@@ -64,6 +64,7 @@ class Clock(HostDriver):
         self.at: dict[int, float] = {}
         self.runs: list[str] = []
         self.fails_in_capture: set[str] = set()
+        self.filled_nbytes: list[int] = []
         self.room = 10_000
 
     def new_stream(self) -> Stream:
@@ -84,6 +85,10 @@ class Clock(HostDriver):
     def launch_graph(self, graph: Graph, stream: Stream) -> None:
         self._add(stream, lambda: self._pass(1.0))
         super().launch_graph(graph, stream)
+
+    def fill(self, address: int, value: int, nbytes: int, stream: Stream) -> None:
+        assert value not in (0, 0xFF), "zeros and what is no number do not take the usual time"
+        self.filled_nbytes.append(nbytes)
 
     def allocate(self, nbytes: int) -> HostMemory:
         if nbytes > self.room:
@@ -131,6 +136,7 @@ def test_the_fastest_plan_is_taken_and_those_that_come_close_are_kept(monkeypatc
     assert memory.choices == {KEY: "eng2_k2=1 8.10us, eng6 8.60us, eng7 8.90us, eng4 9.10us"}
     assert list(memory.plans) == [(KEY, "eng2_k2=1")]
     assert driver.runs.count("eng5") == 2, "one look at what is hopeless"
+    assert all(nbytes >= view.nbytes for nbytes, view in zip(driver.filled_nbytes, (*READS, *WRITES), strict=True))
 
 
 def test_what_is_known_is_neither_timed_nor_built(monkeypatch: pytest.MonkeyPatch) -> None:
