@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError
+from iosched.models.errors import DeviceError, ExecutionError
 from iosched.profiler.cuda_tuning import copies_of, is_tunable, tune
 from iosched.profiler.database import MeasurementStore
 from iosched.profiler.gpu_clock import ReadClock
@@ -161,8 +161,6 @@ class CudaStageCost:
         """One stage that does not fit or fails must not end the search: it is no candidate."""
         try:
             return measured()
-        except DeviceLostError:
-            raise
         except (DeviceError, ExecutionError) as error:
             if len(stage.operators) == 1:
                 raise

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError
+from iosched.models.errors import DeviceError, ExecutionError
 from iosched.profiler.interleave import compare, interleave
 from iosched.runtime.cuda.choices import Names
 from iosched.runtime.cuda.executor import CudaExecutor
@@ -62,8 +62,6 @@ def tune(executor: CudaExecutor) -> Tuned:
             executor.take([trial])
             challenger = executor.repeated(copies)
             faster = _is_faster(challenger, time)
-        except DeviceLostError:
-            raise
         except (DeviceError, ExecutionError):
             continue
         if faster:

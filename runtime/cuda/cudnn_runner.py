@@ -10,7 +10,7 @@ from functools import partial
 from statistics import median
 from typing import Any, Protocol
 
-from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError
+from iosched.models.errors import DeviceError, ExecutionError
 from iosched.runtime.cuda.choices import (
     NO_NAMES,
     Candidate,
@@ -309,8 +309,6 @@ class _Trial:
         try:
             workspace = self.driver.allocate(plan.workspace_nbytes)
             return self._measured_us(lambda: plan.execute(self.addresses, workspace.ptr, self.lanes.origin), best_us)
-        except DeviceLostError:
-            raise
         except (ExecutionError, DeviceError):  # an engine that does not fit, run or be captured is no candidate
             return math.inf
 
