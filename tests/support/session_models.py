@@ -25,3 +25,14 @@ def sliced() -> Model:
     weights = {"k": np.array([2], np.int64)}
     outputs = {"c": onnx.TensorProto.FLOAT, "e": onnx.TensorProto.FLOAT, "t": onnx.TensorProto.FLOAT}
     return loaded(proto_of(nodes, {"x": (2, 3, 4, 5)}, {**outputs, "at": onnx.TensorProto.INT64}, weights))
+
+
+def counted() -> Model:
+    """CumSum along an axis that an input tells: kernels for GPUs want it on the host."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("CumSum", ["a", "axis"], ["c"]),
+        helper.make_node("Exp", ["c"], ["e"]),
+        helper.make_node("Neg", ["e"], ["y"]),
+    ]
+    return loaded(proto_of(nodes, {"x": (3, 8), "axis": (onnx.TensorProto.INT64, [])}, ["y"]))

@@ -21,6 +21,7 @@ from iosched.runtime.cuda.backend import CudaBackend, CudaModel
 from iosched.runtime.cuda.exchange import host_array
 from iosched.runtime.cuda.executor import ADDRESSES_KEPT
 from iosched.runtime.cuda.kernel import Precision
+from iosched.runtime.cuda.sessions import Provider, ProviderSessions
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import greedy
 
@@ -38,15 +39,23 @@ def two_inputs() -> Model:
     return loaded(proto_of(nodes, {"x": (2, 3, 4, 8), "v": (8,)}, ["y", "s"]))
 
 
+def read_by_a_session() -> Model:
+    """Its input is what onnxruntime reads, as it lies."""
+    nodes = [helper.make_node("Det", ["x"], ["d"]), helper.make_node("Exp", ["d"], ["y"])]
+    return loaded(proto_of(nodes, {"x": (5, 3, 3)}, ["y"]))
+
+
 class Desk:
     """A model on a GPU made of host memory."""
 
-    def __init__(self, model: Model, seed: int = 0) -> None:
+    def __init__(self, model: Model, seed: int = 0, provider: Provider | None = None) -> None:
         self.model, self.driver = model, HostDriver(seed)
         self.theirs = self.driver.new_stream()
         self.exchange = HostExchange(self.driver, {77: self.theirs})
         choose = chooser(self.driver)
-        backend = CudaBackend(model, self.driver, choose, Precision("fp32"), exchange=self.exchange)
+        sessions = None if provider is None else ProviderSessions(self.driver, provider, id)
+        precision = Precision("fp32")
+        backend = CudaBackend(model, self.driver, choose, precision, sessions=sessions, exchange=self.exchange)
         self.compiled: CudaModel = backend.compile(greedy(backend.graph))
 
     def error(self, found: dict[str, np.ndarray], inputs: dict[str, np.ndarray]) -> float:
@@ -119,6 +128,17 @@ def test_arrays_of_the_host_are_copied_and_may_be_mixed_with_others(monkeypatch:
     listed = {**other, "v": [float(value) for value in other["v"]]}
     with pytest.raises(UsageError, match="float64 of shape 8; expected float32 of shape 8"):
         desk.run(listed)
+
+
+@pytest.mark.parametrize("provider", [None, Provider("CPUExecutionProvider", "cpu", takes_stream=False)])
+def test_onnxruntime_reads_arrays_where_they_lie(provider: Provider | None) -> None:
+    model = read_by_a_session()
+    desk = Desk(model, provider=provider)
+    sets = [arrays(model, seed) for seed in range(3)]
+    for given in (*sets, *sets):
+        assert desk.error(desk.run({"x": OnDevice(given["x"])}), given) < 1e-5
+        given["x"][...] += 0.5
+    assert desk.error(desk.compiled.run(sets[0]), sets[0]) < 1e-5
 
 
 def test_an_array_that_begins_where_no_kernel_may_read_is_copied_on_the_device() -> None:
