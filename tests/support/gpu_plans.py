@@ -48,6 +48,21 @@ def random_schedule(graph: ComputationGraph, seed: int) -> Schedule:
     return Schedule((Block(0, tuple(stages)),))
 
 
+def merged_schedule(graph: ComputationGraph) -> Schedule:
+    """All that may be merged is, as soon as it is ready; the rest one after another."""
+    waiting = [operator.name for operator in graph.operators]
+    done: set[str] = set()
+    stages: list[Stage] = []
+    while waiting:
+        ready = [name for name in waiting if set(graph.predecessors[name]) <= done]
+        names = next(iter(merge_classes(graph, ready)), None)
+        strategy = Strategy.CONCURRENT if names is None else Strategy.MERGE
+        stages.append(Stage(strategy, tuple((name,) for name in names or ready[:1])))
+        done.update(stages[-1].operators)
+        waiting = [name for name in waiting if name not in done]
+    return Schedule((Block(0, tuple(stages)),))
+
+
 def interpreted(lowering: Lowering, inputs: Mapping[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
     """Outputs by the model's names."""
     given = {view.buffer: inputs[view.buffer.removesuffix("@caller")] for view in lowering.plan.inputs}
