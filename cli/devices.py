@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from iosched.cli.options import json_option, verbosity_options
 from iosched.cli.output import emit_json
+
+if TYPE_CHECKING:
+    from iosched.profiler.gpu_probe import GpuProbe
 
 CPU_RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
 CUDA_PACKAGES = ("cupy-cuda13x", "nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "onnxruntime-gpu")
@@ -59,10 +62,24 @@ def cpu_facts() -> dict[str, Any]:
 
 
 def cuda_facts() -> dict[str, Any]:
-    """The GPUs that the driver shows, and which packages are missing."""
+    """The GPUs that the driver shows, which packages are missing, and what else is in the way of using them."""
     missing = [package for package in CUDA_PACKAGES if _version(package) is None]
     names = _gpu_names()
-    return {"kind": "cuda", "names": names, "missing_packages": missing, "usable": bool(names) and not missing}
+    found = _probed() if names and _version(CUDA_PACKAGES[0]) is not None else None
+    return {
+        "kind": "cuda",
+        "names": names,
+        "missing_packages": missing,
+        "problems": [] if found is None else list(found.problems),
+        "remarks": [] if found is None else list(found.remarks),
+        "usable": found is not None and found.usable,
+    }
+
+
+def _probed() -> GpuProbe:
+    from iosched.profiler.gpu_probe import probe
+
+    return probe()
 
 
 def _first_installed(packages: tuple[str, ...]) -> tuple[str, str] | None:
@@ -97,7 +114,11 @@ def _instruction_set(flags: str) -> str:
 
 
 def _gpu_names() -> list[str]:
-    """Names from the driver's own files: nothing has to be installed or started for them."""
+    """Names from the driver's own files or its own tool: nothing has to be installed for them."""
+    return _names_from_files() or _names_from_tool()
+
+
+def _names_from_files() -> list[str]:
     from pathlib import Path
 
     names = []
@@ -105,6 +126,22 @@ def _gpu_names() -> list[str]:
         lines = file.read_text(errors="replace").splitlines()
         names += [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
     return names
+
+
+def _names_from_tool() -> list[str]:
+    """As in a container, where the files are not."""
+    import shutil
+    import subprocess
+
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return []
+    command = [tool, "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []
 
 
 def _cpu_rows(cpu: dict[str, Any]) -> list[tuple[str, str]]:
@@ -130,4 +167,6 @@ def _cuda_rows(gpu: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("missing", f"{', '.join(gpu['missing_packages'])}: run  pip install 'iosched[cuda]'"))
     elif gpu["missing_packages"]:
         rows.append(("packages", "not installed; with a GPU, run  pip install 'iosched[cuda]'"))
+    rows += [("in the way", problem) for problem in gpu["problems"]]
+    rows += [("note", remark) for remark in gpu["remarks"]]
     return rows

@@ -15,7 +15,7 @@ from iosched.profiler.gpu_clock import ReadClock, nvml_clock
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.cudnn_runner import Handles, PlanChoice, PlanMemory
 from iosched.runtime.cuda.device import load_cudnn
-from iosched.runtime.cuda.driver import CupyDriver, Driver
+from iosched.runtime.cuda.driver import CupyDriver, Driver, GpuFacts
 from iosched.runtime.cuda.exchange import CupyExchange
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.lanes import Lanes
@@ -147,10 +147,19 @@ def attach(index: int = 0) -> AttachedGpu:
     """
     driver = CupyDriver(index)
     facts = driver.facts()
+    check_capability(facts)
+    versions = {**facts.versions, "cudnn": str(load_cudnn().backend_version())}
+    return AttachedGpu(index, facts.name, versions, driver, nvml_clock(facts.pci_bus_id))
+
+
+def check_capability(facts: GpuFacts) -> None:
+    """Accepts a GPU that kernels can be compiled for.
+
+    Raises:
+        DeviceError: it is too old.
+    """
     if facts.capability < OLDEST_CAPABILITY:
         raise DeviceError(
             f"{facts.name} has compute capability {facts.capability / 10}, and CUDA 13 needs"
             f" {OLDEST_CAPABILITY / 10} or newer; its name, as --device, plans for it without running"
         )
-    versions = {**facts.versions, "cudnn": str(load_cudnn().backend_version())}
-    return AttachedGpu(index, facts.name, versions, driver, nvml_clock(facts.pci_bus_id))

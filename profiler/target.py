@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
-from importlib.util import find_spec
 
 from iosched.models.errors import DeviceError, UsageError
 from iosched.profiler.gpus import GpuSpec, gpu_named, gpu_names
@@ -15,16 +14,10 @@ _CUDA = re.compile(r"cuda(?::(\d+))?")
 
 
 def attached_names() -> tuple[str, ...]:
-    """Names of the GPUs that this process can use, by index; none where CuPy or cuDNN is not installed."""
-    if find_spec("cupy") is None or find_spec("cudnn") is None:
-        return ()
-    import cupy
+    """Names of the GPUs of this machine by index, "" for one that cannot be used; see `gpu_probe.usable_names`."""
+    from iosched.profiler.gpu_probe import usable_names
 
-    runtime = cupy.cuda.runtime
-    try:
-        return tuple(runtime.getDeviceProperties(index)["name"].decode() for index in range(runtime.getDeviceCount()))
-    except runtime.CUDARuntimeError:  # no driver, or one that is older than CuPy
-        return ()
+    return usable_names()
 
 
 def planned_gpu(device: str) -> GpuSpec | None:
@@ -51,7 +44,7 @@ def attached_index(device: str, names: Callable[[], Sequence[str]] | None = None
     `auto` the first one that can be used.
 
     Args:
-        names: asked for the GPUs that can be used here, by index; `attached_names` by default.
+        names: asked for the GPUs by index, "" for one that cannot be used; `attached_names` by default.
     """
     name = device.strip().lower()
     if match := _CUDA.fullmatch(name):
@@ -59,7 +52,8 @@ def attached_index(device: str, names: Callable[[], Sequence[str]] | None = None
     if name == "cpu":
         return None
     wanted = "" if name == "auto" else name
-    return next((index for index, found in enumerate((names or attached_names)()) if wanted in found.lower()), None)
+    found = enumerate((names or attached_names)())
+    return next((index for index, gpu in found if gpu and wanted in gpu.lower()), None)
 
 
 def require_cpu(device: str) -> None:

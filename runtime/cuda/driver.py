@@ -143,6 +143,10 @@ class GpuFacts:
 class CupyDriver:
     """A GPU through CuPy. Beside what `Driver` says, everything here may raise
 
+    Attributes:
+        index: CUDA's number of the GPU.
+        count: GPUs that CUDA sees.
+
     Raises:
         ExecutionError: something failed on the GPU.
         DeviceLostError: nothing runs on the GPU any more.
@@ -168,11 +172,11 @@ class CupyDriver:
         )
         runtime = cupy.cuda.runtime
         try:
-            count = runtime.getDeviceCount()
+            self.count = int(runtime.getDeviceCount())
         except RuntimeError as error:
             raise no_gpu(error, runtime.driverGetVersion(), runtime.runtimeGetVersion()) from error
-        if index >= count:
-            raise DeviceError(f"there is no GPU {index}; this machine has {count}. See `iosched devices`.")
+        if index >= self.count:
+            raise DeviceError(f"there is no GPU {index}; this machine has {self.count}. See `iosched devices`.")
         self.index = index
         self._functions: dict[tuple[str, str], Any] = {}
         self._use()
@@ -182,10 +186,11 @@ class CupyDriver:
         self._cupy.cuda.Device(self.index).use()
 
     @_told
-    def facts(self) -> GpuFacts:
-        """What CUDA tells of the GPU."""
+    def facts(self, index: int | None = None) -> GpuFacts:
+        """What CUDA tells of a GPU; of this one by default."""
+        index = self.index if index is None else index
         runtime = self._cupy.cuda.runtime
-        properties = runtime.getDeviceProperties(self.index)
+        properties = runtime.getDeviceProperties(index)
         versions = {
             "driver": str(runtime.driverGetVersion()),
             "cuda": str(runtime.runtimeGetVersion()),
@@ -193,7 +198,7 @@ class CupyDriver:
             "cupy": str(self._cupy.__version__),
         }
         capability = 10 * int(properties["major"]) + int(properties["minor"])
-        return GpuFacts(properties["name"].decode(), capability, runtime.deviceGetPCIBusId(self.index), versions)
+        return GpuFacts(properties["name"].decode(), capability, runtime.deviceGetPCIBusId(index), versions)
 
     @_told
     def allocate(self, nbytes: int) -> Memory:
