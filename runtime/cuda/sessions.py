@@ -23,7 +23,7 @@ from iosched.runtime.session import load_onnxruntime, open_session, running
 _CPU = "CPUExecutionProvider"
 _NAMED = 3
 _WARNING, _FATAL = 2, 4  # onnxruntime's levels of logging; the first is its default
-_DEVICE_MEMORY = "Cuda"  # onnxruntime's name of it
+_DEVICE_MEMORY = "cuda"  # onnxruntime's name of it, in lower case
 
 
 class Home(StrEnum):
@@ -89,7 +89,7 @@ class HostSessions:
 
 @dataclass(frozen=True, eq=False)
 class _Copied:
-    """A tensor and its place on the host, which is kept: the device may still read it when a run returns."""
+    """A tensor and its place on the host."""
 
     address: int
     array: np.ndarray
@@ -113,7 +113,6 @@ class _HostRun:
         self.kernel.interpret([each.array for each in self.reads], [each.array for each in self.writes])
         for each in self.writes:
             self.driver.upload(each.address, each.array, stream)
-        self.driver.synchronize(stream)
 
 
 @dataclass(frozen=True)
@@ -271,7 +270,7 @@ def _is_on_device(session: Any) -> bool:
         infos = [*session.get_input_memory_infos(), *session.get_output_memory_infos()]
     except (AttributeError, RuntimeError):  # an older onnxruntime
         return False
-    return all(info.name == _DEVICE_MEMORY for info in infos)
+    return all(info.name.lower() == _DEVICE_MEMORY for info in infos)
 
 
 class _BoundRun:

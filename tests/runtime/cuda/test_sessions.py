@@ -61,10 +61,29 @@ def test_a_session_sees_row_major_tensors_of_the_models_types(precision: str) ->
         assert relative_error({**found, "at": wanted["at"]}, wanted) < (1e-5 if precision == "fp32" else 2e-2)
 
 
-def test_what_lies_as_the_session_wants_it_is_not_copied() -> None:
-    nodes = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Det", ["a"], ["y"])]
-    lowering = lowered(loaded(proto_of(nodes, {"x": (5, 3, 3)}, ["y"])))
-    assert [task.name for lane in lowering.plan.lanes for task in lane] == ["a", "y"]
+@pytest.mark.parametrize(("precision", "copies"), [("fp32", 0), ("fp16", 2)])
+def test_what_lies_as_the_session_wants_it_is_not_copied(precision: str, copies: int) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Det", ["a"], ["d"])]
+    nodes.append(helper.make_node("Exp", ["d"], ["y"]))
+    lowering = lowered(loaded(proto_of(nodes, {"x": (5, 3, 3)}, ["y"])), precision)
+    names = [task.name for lane in lowering.plan.lanes for task in lane]
+    assert names.count("d") == 1 + copies
+    (task,) = session_tasks(lowering)
+    assert {view.dtype for view in (*task.reads, *task.writes)} == {"float32"}
+
+
+def test_a_tensor_that_begins_where_no_kernel_may_read_is_copied() -> None:
+    """The second part of a Split begins after 36 bytes."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("Split", ["a"], ["p", "q"], axis=0, num_outputs=2),
+        helper.make_node("Det", ["p"], ["y"]),
+        helper.make_node("Det", ["q"], ["z"]),
+    ]
+    lowering = lowered(loaded(proto_of(nodes, {"x": (2, 3, 3)}, ["y", "z"], opset=18)))
+    names = [task.name for lane in lowering.plan.lanes for task in lane]
+    assert (names.count("y"), names.count("z")) == (1, 2)
+    assert all(view.offset % 16 == 0 for task in session_tasks(lowering) for view in task.reads)
 
 
 def opened(model: Model, sessions: Sessions | None, driver: HostDriver, precision: str = "fp32") -> CudaExecutor:
