@@ -2,11 +2,12 @@
 
     python benchmarks/cudnn_desk.py [--networks squeezenet,light_resnet50,...] [--precisions fp32,tf32,fp16]
                                     [--device benchmarks/devices/h100.json] [--batch-sizes 1,16] [--variants]
-                                    [-o results.json]
+                                    [--stored] [-o results.json]
 
 It needs cuDNN and its Python frontend, and a `libcuda.so.1`: a driver, or one that answers the few calls that building
 makes. A plan that builds is no proof that it runs; one that does not build will not run either. With `--variants` it
-prints instead what cuDNN offers for single kernels that the runtime could make, as in docs/cudnn-coverage.md.
+prints instead what cuDNN offers for single kernels that the runtime could make, as in docs/cudnn-coverage.md; with
+`--stored`, how long choosing, building again and loading take.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from iosched.models.model import Model
 from iosched.models.zoo import build, names
 from iosched.runtime.cuda.activation import IDENTITY, RELU, Activation
 from iosched.runtime.cuda.cudnn_graph import is_aligned
-from iosched.runtime.cuda.cudnn_plans import Offer, build_plans
+from iosched.runtime.cuda.cudnn_plans import Offer, build_plans, load_plan, rebuild
 from iosched.runtime.cuda.device import GpuDevice, load_cudnn
 from iosched.runtime.cuda.kernel import CudnnKernel, Precision
 from iosched.runtime.cuda.kernels.conv import Conv
@@ -69,6 +70,9 @@ def main() -> None:
         if options.variants:
             _print_variants(device, options.precisions.split(","))
             return
+        if options.stored:
+            _print_stored(options, device)
+            return
         rows = _check_networks(options, device)
     except IoschedError as error:
         sys.exit(f"{error}")
@@ -87,6 +91,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--device", type=Path, default=HERE / "devices/h100.json", help="description of a GPU")
     parser.add_argument("--at-most", type=int, default=2, help="plans to build for each graph")
     parser.add_argument("--variants", action="store_true", help="single kernels instead of networks")
+    parser.add_argument("--stored", action="store_true", help="time to build, to build again and to load")
     parser.add_argument("-o", "--output", type=Path, default=None, help="file for all rows")
     return parser.parse_args()
 
@@ -135,7 +140,7 @@ def _row(graph: Graph, offer: Offer) -> dict[str, object]:
         "precision": graph.kernel.precision.name,
         "offered": offer.offered,
         "built": len(offer.plans),
-        "first": str(first.id) if first else None,
+        "first": first.name if first else None,
         "workspace_nbytes": first.workspace_nbytes if first else 0,
         "build_s": round(sum(plan.build_ms for plan in offer.plans) / 1e3, 3),
         "refusal": offer.refusal,
@@ -263,6 +268,42 @@ def _print_variants(device: GpuDevice, precisions: list[str]) -> None:
             cells.setdefault(title, []).append(f"{offer.offered}, {seconds:.1f} s" if offer.plans else "none")
     for title, row in cells.items():
         print(f"| {title} | " + " | ".join(row) + " |")
+
+
+def _print_stored(options: argparse.Namespace, device: GpuDevice) -> None:
+    """A table in Markdown: what it takes to build all candidates, and one plan again, or to load it instead."""
+    titles = ("network", "precision", "kernels", "plans", "all built, s", "one built again, ms", "one loaded, ms", "KB")
+    print(f"| {' | '.join(titles)} |\n{'|---' * len(titles)}|")
+    for name in options.networks.split(",") if options.networks else names():
+        model = load_model(_proto(name), name=name, batch_size=1)
+        for precision in options.precisions.split(","):
+            lowering = lower(Network(model, Precision(precision)), sequential(model.graph))
+            cells = _stored_cells(list(dict.fromkeys(_cudnn_graphs(lowering))), device)
+            print(f"| {name} | {precision} | {' | '.join(cells)} |", flush=True)
+
+
+def _stored_cells(graphs: list[Graph], device: GpuDevice) -> tuple[str, ...]:
+    started = time.perf_counter()
+    offers = [build_plans(*_parts(graph), device, at_most=12, precompiled=True) for graph in graphs]
+    built = time.perf_counter()
+    first = [offer.plans[0] for offer in offers]
+    again = [rebuild(*_parts(graph), device, plan.name) for graph, plan in zip(graphs, first, strict=True)]
+    rebuilt = time.perf_counter()
+    stored = [plan.serialize() for plan in again]
+    serialized = time.perf_counter()
+    for graph, plan, content in zip(graphs, first, stored, strict=True):
+        loaded = load_plan(plan.name, content, graph.kernel.precision, device)
+        assert loaded.workspace_nbytes == plan.workspace_nbytes
+    end = time.perf_counter()
+    n_kernels, n_plans = len(graphs), sum(len(offer.plans) for offer in offers)
+    again_ms, loaded_ms = (1e3 * seconds / n_kernels for seconds in (rebuilt - built, end - serialized))
+    kilobytes = sum(map(len, stored)) / n_kernels / 1e3
+    numbers = (f"{built - started:.1f}", f"{again_ms:.1f}", f"{loaded_ms:.1f}", f"{kilobytes:.1f}")
+    return (str(n_kernels), str(n_plans), *numbers)
+
+
+def _parts(graph: Graph) -> tuple[CudnnKernel, tuple[View, ...], tuple[View, ...]]:
+    return graph.kernel, graph.reads, graph.writes
 
 
 def _view(shape: tuple[int, ...], precision: Precision, strides: tuple[int, ...] | None = None) -> View:
