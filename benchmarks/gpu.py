@@ -2,7 +2,7 @@
 
     python benchmarks/gpu.py                    # under ten minutes; a table last, raw samples to results/
     python benchmarks/gpu.py --networks squeezenet,inception_v3 --batch-sizes 1 --precisions fp32
-    python benchmarks/gpu.py --batch-sizes 1 --ways torch-graph,torch-compile,jax    # compilers take minutes
+    python benchmarks/gpu.py --batch-sizes 1 --ways torch-cudagraph,torch-compile,jax    # compilers take minutes
 
 Every alternative is one CUDA graph, or what its framework makes of it; all of one network, batch size and precision are
 measured in turn, A B C A B C. Needs what the extra [cuda] installs, and PyTorch and JAX for the ways that these are.
@@ -27,7 +27,7 @@ from iosched.models import zoo
 from iosched.models.errors import DeviceError, IoschedError
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.profiler.cuda_candidates import launched
+from iosched.profiler.cuda_candidates import ready
 from iosched.profiler.cuda_cost import CudaStageCost
 from iosched.profiler.cuda_device import AttachedGpu, attach
 from iosched.profiler.database import ProfileDatabase
@@ -44,7 +44,7 @@ from iosched.scheduler.search import search
 RESULTS = Path(__file__).parent / "results"
 NETWORKS = ("squeezenet", "inception_v3", "randwire", "nasnet_a")
 JAX = "jax"
-WAYS = ("torch", "torch-graph", "torch-compile", JAX)
+WAYS = ("torch", "torch-cudagraph", "torch-compile", JAX)
 LIMITS = {"fp32": 1e-4, "tf32": 2e-2, "fp16": 2e-2}
 
 
@@ -99,7 +99,7 @@ def run_case(gpu: AttachedGpu, case: Case, options: argparse.Namespace, deadline
         compiled = backend.compile(schedule, barriers=barriers)
         compiled.executor.poison()
         kernels[name] = compiled.kernel_count
-        peers[name] = Peer(launched(compiled), partial(compiled.run, inputs))
+        peers[name] = Peer(ready(compiled, inputs), partial(compiled.run, inputs))
     errors = {name: _relative_error(peer.outputs(), expected) for name, peer in peers.items()}
     left_s = max(deadline - time.monotonic(), 1)
     runs = {name: peers[name].once for name in (*found, *(name for name in peers if name not in found))}

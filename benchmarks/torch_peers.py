@@ -1,8 +1,9 @@
-"""The bundled networks in PyTorch, as its users run them: eager, in a CUDA graph, and compiled with max-autotune."""
+"""The bundled networks in PyTorch, without anything else that would have to be installed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,10 @@ from peer import Peer
 from torch import nn
 from torch.nn import functional
 
+from iosched.models.errors import DeviceError
 from iosched.models.model import Model
-
-Run = Callable[[], tuple[torch.Tensor, ...]]
+from iosched.profiler.torch_ways import WAYS, TorchRun, open_way
+from iosched.runtime.cuda.kernel import Precision
 
 
 class Network(nn.Module):
@@ -112,89 +114,22 @@ OPERATORS: dict[str, Callable[..., Any]] = {
 }
 
 
-WAYS = ("torch", "torch-graph", "torch-compile")
-
-
 def peers(
-    model: Model, inputs: Mapping[str, np.ndarray], precision: str, ways: Sequence[str] = WAYS
+    model: Model, inputs: Mapping[str, np.ndarray], precision: str, ways: Sequence[str] = tuple(WAYS)
 ) -> tuple[dict[str, Peer], dict[str, str]]:
     """The `ways` of running the model, warmed up, and what is missing, with the reason."""
-    torch.backends.cudnn.benchmark = True
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
-    dtype = torch.float16 if precision == "fp16" else torch.float32
-    try:
-        network = Network(model).to("cuda", dtype).to(memory_format=torch.channels_last).eval()
-    except ValueError as error:
-        return {}, {"torch": str(error)}
-    arrays = [_on_gpu(inputs[name], dtype) for name in network.inputs]
-    opened = {"torch": _eager, "torch-graph": _graphed, "torch-compile": _compiled}
     found: dict[str, Peer] = {}
     missing: dict[str, str] = {}
     for way in ways:
         try:
-            found[way] = _peer(network, opened[way](network, arrays))
-        except Exception as error:  # noqa: BLE001 - whatever a compiler does, the other numbers are wanted
-            missing[way] = f"{type(error).__name__}: {error}"[:300]
+            network = Network(model)
+            opened = open_way(way, network, [inputs[name] for name in network.inputs], Precision(precision))
+        except (ValueError, DeviceError) as error:
+            missing[way] = str(error)[:300]
+        else:
+            found[way] = Peer(opened.once, partial(_outputs, network, opened))
     return found, missing
 
 
-def _on_gpu(array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
-    tensor = torch.from_numpy(np.array(array)).to("cuda")
-    tensor = tensor.to(dtype) if tensor.is_floating_point() else tensor
-    return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
-
-
-def _eager(network: Network, arrays: list[torch.Tensor]) -> Run:
-    _warm_up(lambda: network(*arrays))
-    return lambda: network(*arrays)
-
-
-def _graphed(network: Network, arrays: list[torch.Tensor]) -> Run:
-    _warm_up(lambda: network(*arrays))
-    graph = torch.cuda.CUDAGraph()
-    with torch.inference_mode(), torch.cuda.graph(graph):
-        results = network(*arrays)
-
-    def replayed() -> tuple[torch.Tensor, ...]:
-        graph.replay()
-        return results
-
-    return replayed
-
-
-def _compiled(network: Network, arrays: list[torch.Tensor]) -> Run:
-    torch._dynamo.reset()
-    compiled = torch.compile(network, mode="max-autotune", fullgraph=True)
-    with torch.inference_mode():
-        for _ in range(3):  # it records its CUDA graph in the second
-            compiled(*arrays)
-    torch.cuda.synchronize()
-    return lambda: compiled(*arrays)
-
-
-def _warm_up(run: Callable[[], object]) -> None:
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.inference_mode(), torch.cuda.stream(side):
-        for _ in range(3):
-            run()
-    torch.cuda.current_stream().wait_stream(side)
-    torch.cuda.synchronize()
-
-
-def _peer(network: Network, run: Run) -> Peer:
-    def once() -> float:
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        with torch.inference_mode():
-            start.record()
-            run()
-            end.record()
-        end.synchronize()
-        return float(start.elapsed_time(end)) * 1e3
-
-    def outputs() -> dict[str, np.ndarray]:
-        with torch.inference_mode():
-            results = run()
-        return {name: array.float().cpu().numpy() for name, array in zip(network.outputs, results, strict=True)}
-
-    return Peer(once, outputs)
+def _outputs(network: Network, opened: TorchRun) -> dict[str, np.ndarray]:
+    return dict(zip(network.outputs, opened.outputs(), strict=True))

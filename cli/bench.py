@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from iosched.models.model import Model
     from iosched.profiler.bench import BenchResult
 
-DEFAULT_NAMES = (
+NAMES = (
     "iosched",
     "sequential",
     "greedy",
@@ -32,8 +32,11 @@ DEFAULT_NAMES = (
     "onnxruntime",
     "onnxruntime-parallel",
     "openvino",
+    "onnxruntime-cuda",
+    "torch",
+    "torch-cudagraph",
+    "torch-compile",
 )
-NAMES = (*DEFAULT_NAMES, "torch", "torch-compile", "torch-cudagraph", "onnxruntime-cuda")
 
 
 @click.command(name="bench", short_help="Measure all schedules of MODEL and other runtimes, in turn.")
@@ -43,7 +46,8 @@ NAMES = (*DEFAULT_NAMES, "torch", "torch-compile", "torch-cudagraph", "onnxrunti
     "names",
     type=click.Choice(NAMES),
     multiple=True,
-    help="What to measure, beside 'sequential'. Repeat for several. Default: all schedules, onnxruntime and OpenVINO.",
+    help="What to measure, beside 'sequential'. Repeat for several. Default: all schedules, and the other runtimes of "
+    "the device but torch-compile, which takes minutes.",
 )
 @click.option(
     "--schedule", metavar="F", help="Schedule of the row 'iosched'; '-' is stdin. Default: the one inside MODEL."
@@ -127,7 +131,7 @@ def _bench(
     if document is None and "iosched" in names:
         raise UsageError(f"{text} carries no schedule to measure as 'iosched': make one with 'iosched optimize'")
     with progress_bar() as observer:
-        return bench(model, document, names=names or DEFAULT_NAMES, observer=observer, **settings)
+        return bench(model, document, names=names, observer=observer, **settings)
 
 
 def _emit(model: Model, result: BenchResult, destination: Destination | None, as_json: bool) -> None:

@@ -10,14 +10,16 @@ from typing import cast
 from iosched.models.errors import DeviceError, UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
-from iosched.profiler import cuda_candidates
 from iosched.profiler.candidates import Budget, Runnable, close_all, measure_in_turn
 from iosched.profiler.cpu_cost import StageCost, cpu_name
+from iosched.profiler.cuda_candidates import ready
 from iosched.profiler.cuda_cost import CudaStageCost
-from iosched.profiler.cuda_device import StoredPlans, attach
+from iosched.profiler.cuda_device import AttachedGpu, StoredPlans, attach
+from iosched.profiler.cuda_peers import OPENERS as GPU_OPENERS
+from iosched.profiler.cuda_peers import GpuPlace
 from iosched.profiler.database import ProfileDatabase, default_path
 from iosched.profiler.effort import CPU_EFFORT, GPU_EFFORT
-from iosched.profiler.interleave import compare
+from iosched.profiler.interleave import compare, interleave
 from iosched.profiler.optimization import Observer, SearchProgress
 from iosched.profiler.peers import OPENERS
 from iosched.profiler.run import open_executor
@@ -26,6 +28,7 @@ from iosched.profiler.statistics import Measurement
 from iosched.profiler.target import attached_index, require_cpu
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cuda.backend import CudaBackend, CudaModel
+from iosched.runtime.cuda.sessions import Provider
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.cost import CostModel
@@ -37,6 +40,10 @@ from iosched.scheduler.search import Pruning, SearchStrategy, search
 _NO_SCHEDULE = "the model carries no schedule; make one with 'iosched optimize'"
 
 SCHEDULES = ("sequential", "greedy", "merge", "concurrent", "both")
+
+NAMES = ("iosched", *SCHEDULES, *OPENERS, *GPU_OPENERS)
+
+_SLOW_TO_OPEN = ("torch-compile",)
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,7 @@ def bench(
     model: Model,
     document: ScheduleDocument | None,
     *,
-    names: Sequence[str],
+    names: Sequence[str] = (),
     device: str = "auto",
     threads: int | None = None,
     rounds: int = 50,
@@ -76,16 +83,19 @@ def bench(
 ) -> BenchResult:
     """Measures the alternatives `names` in turn, A B C A B C; `sequential` is always among them.
 
-    On a GPU these are schedules, each in one CUDA graph, timed on the GPU; other runtimes are left out.
+    Without names these are all that the device has, but for what takes minutes to be opened. On a GPU, schedules are
+    one CUDA graph each, and all is timed there.
 
     Raises:
         UsageError: a name is unknown, or the model's inputs cannot be made up.
         DeviceError: the device or onnxruntime is not there.
     """
-    wanted = list(dict.fromkeys(("sequential", *names)))
-    _check_names(wanted)
     index = attached_index(device)
-    if index is not None and (device != "auto" or CudaBackend.supports(model)):
+    on_gpu = index is not None and (device != "auto" or CudaBackend.supports(model))
+    _check_names(names)
+    peers = [name for name in (GPU_OPENERS if on_gpu else OPENERS) if name not in _SLOW_TO_OPEN]
+    wanted = list(dict.fromkeys(("sequential", *(names or ("iosched", *SCHEDULES, *peers)))))
+    if on_gpu and index is not None:
         return _bench_on_gpu(model, document, wanted, index, rounds, profile_db, observer)
     require_cpu(device)
     with ProfileDatabase(profile_db or default_path()) as database, CpuBackend(model, lanes=threads) as backend:
@@ -131,26 +141,38 @@ def _bench_on_gpu(
     with ProfileDatabase(profile_db or default_path()) as database:
         backend = gpu.backend(model, precision, StoredPlans(database, device))
         cost = CudaStageCost(backend, database, device)
-        missing = [(name, "runs on the CPU: use --device cpu") for name in names if name in OPENERS]
-        opened: dict[str, CudaModel] = {}
+        provider = Provider.cuda(index, backend.precision)
+        place = GpuPlace(model, inputs, backend.precision, gpu.driver, provider)
+        plain = backend.compile(sequential(backend.graph))
+        runs = {"sequential": ready(plain, inputs)}
+        missing: list[tuple[str, str]] = []
         for name in names:
-            if name == "iosched" and document is None:
-                missing.append((name, _NO_SCHEDULE))
-            elif name == "iosched" and document is not None:
-                pinned = gpu.backend(model, precision, gpu.plans_of(document))
-                opened[name] = pinned.compile(document.schedule)
-            elif name in SCHEDULES:
-                opened[name] = backend.compile(schedule_named(name, backend.graph, cost, GPU_EFFORT, observer))
-        found = cuda_candidates.measure_in_turn(opened, inputs, rounds, _told(observer))
-        notes = session_notes(opened["sequential"])
-    return _result(gpu.name, found, missing, notes)
+            try:
+                if name == "iosched":
+                    runs[name] = ready(_shipped(gpu, model, document, precision), inputs)
+                elif name in SCHEDULES and name not in runs:
+                    schedule = schedule_named(name, backend.graph, cost, GPU_EFFORT, observer)
+                    runs[name] = ready(backend.compile(schedule), inputs)
+                elif name in GPU_OPENERS:
+                    runs[name] = GPU_OPENERS[name](place)
+                elif name in OPENERS:
+                    missing.append((name, "runs on the CPU: use --device cpu"))
+            except DeviceError as error:
+                missing.append((name, str(error)))
+        found = interleave(runs, rounds, observer=_told(observer))
+    return _result(gpu.name, found, missing, session_notes(plain))
+
+
+def _shipped(gpu: AttachedGpu, model: Model, document: ScheduleDocument | None, precision: str) -> CudaModel:
+    if document is None:
+        raise DeviceError(_NO_SCHEDULE)
+    return gpu.backend(model, precision, gpu.plans_of(document)).compile(document.schedule)
 
 
 def _check_names(names: Sequence[str]) -> None:
-    known = ("iosched", *SCHEDULES, *OPENERS)
-    unknown = [name for name in names if name not in known]
+    unknown = [name for name in names if name not in NAMES]
     if unknown:
-        raise UsageError(f"unknown alternative {unknown[0]!r}: choose from {', '.join(known)}")
+        raise UsageError(f"unknown alternative {unknown[0]!r}: choose from {', '.join(NAMES)}")
 
 
 def _told(observer: Observer | None) -> Callable[[int, int], None] | None:
@@ -173,6 +195,8 @@ def _open(
         return open_executor(model, document, threads=backend.lanes)
     if name in SCHEDULES:
         return backend.compile(schedule_named(name, backend.graph, cost, CPU_EFFORT, observer))
+    if name in GPU_OPENERS:
+        raise DeviceError("runs on a GPU: use --device cuda")
     return OPENERS[name](model, backend.lanes)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from iosched.profiler.cuda_peers import Once
 from iosched.profiler.interleave import interleave
 from iosched.profiler.statistics import Measurement
 from iosched.runtime.cuda.backend import CudaModel
@@ -22,11 +23,11 @@ def measure_in_turn(
     Raises:
         ExecutionError: a kernel fails, or the GPU is lost.
     """
-    for model in models.values():
-        model.run(inputs)
-    return interleave({name: launched(model) for name, model in models.items()}, rounds, observer=observer)
+    runs = {name: ready(model, inputs) for name, model in models.items()}
+    return interleave(runs, rounds, observer=observer)
 
 
-def launched(model: CudaModel) -> Callable[[], float]:
-    """What runs a model once on what lies on the GPU, and tells the microseconds."""
+def ready(model: CudaModel, inputs: Mapping[str, np.ndarray]) -> Once:
+    """The model with its inputs on the GPU, run once."""
+    model.run(inputs)
     return lambda: model.executor.time_launches(1)[0]

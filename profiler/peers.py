@@ -1,4 +1,4 @@
-"""Other runtimes to measure beside ours. To add one, add a function that opens it and its line in `OPENERS`."""
+"""Other runtimes on the CPU, to measure beside ours. To add one: a function that opens it, a line in `OPENERS`."""
 
 from __future__ import annotations
 
@@ -66,16 +66,8 @@ def open_openvino(model: Model, threads: int) -> Runnable:
     return _OpenVino(compiled.create_infer_request(), model.graph.outputs)
 
 
-def _needs_gpu(model: Model, threads: int) -> Runnable:
-    raise DeviceError("needs a CUDA GPU, and this version of iosched has no GPU runtime")
-
-
 OPENERS: Mapping[str, Callable[[Model, int], Runnable]] = {
     "onnxruntime": open_onnxruntime,
     "onnxruntime-parallel": open_onnxruntime_parallel,
     "openvino": open_openvino,
-    "torch": _needs_gpu,
-    "torch-compile": _needs_gpu,
-    "torch-cudagraph": _needs_gpu,
-    "onnxruntime-cuda": _needs_gpu,
 }

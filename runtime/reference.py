@@ -89,7 +89,7 @@ class Reference:
         self.settings = settings or ReferenceSettings()
         options = _options(self.settings)
         source: bytes | Path
-        source, self._kept = _bind(model, options) if isinstance(model, Model) else (model, [])
+        source, self._kept = bound_source(model, options) if isinstance(model, Model) else (model, [])
         self._session = open_session(source, options)
         self._inputs = {value.name: value.type for value in self._session.get_inputs()}
         self._outputs = {value.name: value.type for value in self._session.get_outputs()}
@@ -176,8 +176,14 @@ def _options(settings: ReferenceSettings) -> Any:
     return options
 
 
-def _bind(model: Model, options: Any) -> tuple[bytes | Path, list[np.ndarray]]:
-    """What to open, with `options` made ready for it, and the arrays that must outlive the session."""
+def bound_source(model: Model, options: Any) -> tuple[bytes | Path, list[np.ndarray]]:
+    """What to open so that it is what the user gave, bound to the shapes of `model`.
+
+    Returns the source, with `options` of onnxruntime made ready for it, and arrays that must outlive the session.
+
+    Raises:
+        DeviceError: onnxruntime is not installed.
+    """
     sizes = _free_dimensions(read_proto(model.original).graph, model.bindings)
     if sizes is not None:
         for name, size in sizes.items():

@@ -1,0 +1,105 @@
+"""How users of PyTorch run a network on a GPU: eager, in a CUDA graph, and compiled. Imports PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from iosched.models.errors import DeviceError
+from iosched.runtime.cuda.kernel import Precision
+
+Run = Callable[[], object]
+_WARM_UP = 3
+
+
+@dataclass(frozen=True, eq=False)
+class TorchRun:
+    """A network that is ready to run on inputs that lie on the GPU."""
+
+    run: Run
+
+    def once(self) -> float:
+        """One run; microseconds between events on the GPU."""
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        with torch.inference_mode():
+            start.record()
+            self.run()
+            end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) * 1e3
+
+    def outputs(self) -> tuple[np.ndarray, ...]:
+        """One run; its outputs in order, floats as float32."""
+        with torch.inference_mode():
+            found = self.run()
+        tensors = found if isinstance(found, tuple | list) else (found,)
+        return tuple((each.float() if each.is_floating_point() else each).cpu().numpy() for each in tensors)
+
+
+def open_way(way: str, network: nn.Module, inputs: Sequence[np.ndarray], precision: Precision) -> TorchRun:
+    """`network` on the GPU, channels last, warmed up, one of `WAYS`.
+
+    Raises:
+        DeviceError: PyTorch cannot run it this way; says why in a line.
+    """
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision.name == "tf32"
+    dtype = torch.float16 if precision.name == "fp16" else torch.float32
+    try:
+        placed = network.to("cuda", dtype).to(memory_format=torch.channels_last).eval()
+        return TorchRun(WAYS[way](placed, [_on_gpu(array, dtype) for array in inputs]))
+    except Exception as error:  # whatever a compiler does, the other alternatives are wanted
+        raise DeviceError(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from error
+
+
+def _on_gpu(array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+    tensor = torch.from_numpy(np.array(array)).to("cuda")
+    tensor = tensor.to(dtype) if tensor.is_floating_point() else tensor
+    return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
+
+
+def _eager(network: nn.Module, arrays: Sequence[torch.Tensor]) -> Run:
+    _warm_up(lambda: network(*arrays))
+    return lambda: network(*arrays)
+
+
+def _graphed(network: nn.Module, arrays: Sequence[torch.Tensor]) -> Run:
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # as PyTorch asks for before a capture
+        _warm_up(lambda: network(*arrays))
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.inference_mode(), torch.cuda.graph(graph):
+        results = network(*arrays)
+
+    def replayed() -> object:
+        graph.replay()
+        return results
+
+    return replayed
+
+
+def _compiled(network: nn.Module, arrays: Sequence[torch.Tensor]) -> Run:
+    torch._dynamo.reset()
+    compiled = torch.compile(network, mode="max-autotune", fullgraph=True)
+    _warm_up(lambda: compiled(*arrays))  # it records its CUDA graph in the second run
+    return lambda: compiled(*arrays)
+
+
+def _warm_up(run: Run) -> None:
+    with torch.inference_mode():
+        for _ in range(_WARM_UP):
+            run()
+    torch.cuda.synchronize()
+
+
+WAYS: Mapping[str, Callable[[nn.Module, Sequence[torch.Tensor]], Run]] = {
+    "torch": _eager,
+    "torch-cudagraph": _graphed,
+    "torch-compile": _compiled,
+}
