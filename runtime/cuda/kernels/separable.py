@@ -32,7 +32,7 @@ _TILES = ((64, 64, 128), (32, 128, 128), (32, 64, 128), (32, 32, 256), (16, 64, 
 _GROUPS = (4, 2, 1)
 _MULTIPLE = (128, 128)  # of input and of output channels: no slab and no tile reaches beyond the padded weight
 _PROCESSORS = 132
-_MOST_KEPT = 56  # floats of one input row that a thread keeps in registers
+_MOST_KEPT = 48  # floats of one input row that a thread keeps in registers
 _MOST_LOADED = 40  # floats of several rows that it loads at once
 
 
@@ -53,7 +53,8 @@ class Separable:
         pads: begins of both axes, then ends; none negative.
         relu: whether x goes through a ReLU.
         precision: how products are made, and how the weight lies.
-        variant: which form to take: 0 is the one that `_work` thinks the best, 1 the next; modulo their number.
+        variant: which form to take: 0 is the one that `_work` thinks the best, 1 the best of another tile, and so on;
+            modulo their number.
     """
 
     kernel: tuple[int, ...]
@@ -104,7 +105,9 @@ class Separable:
             for group in _GROUPS
         ]
         fitting = [form for form in forms if form.group == 1 or self._fits(form, y.shape[3])]
-        return sorted(fitting, key=lambda form: self._work(form, y))[self.variant % len(fitting)]
+        ranked = sorted(fitting, key=lambda form: self._work(form, y))
+        best = {form.tile: form for form in reversed(ranked)}
+        return sorted(ranked, key=lambda form: form != best[form.tile])[self.variant % len(ranked)]
 
     def _fits(self, form: _Form, width: int) -> bool:
         """Whether half of the threads have windows to slide, and each has registers for its neighbours."""

@@ -137,6 +137,15 @@ def test_gpus_whose_tensor_cores_know_no_tf32_multiply_by_hand() -> None:
     np.testing.assert_allclose(y.array, wanted, rtol=1e-5, atol=1e-5)
 
 
+def test_the_first_variants_have_tiles_of_their_own() -> None:
+    view = blank((1, 168, 21, 21)).view
+    image = Image.of(view)
+    forms = [usual(5, 1, PRECISIONS[0], variant=variant)._form(image, image) for variant in range(7)]
+    assert len({form.tile for form in forms[:6]}) == 6
+    assert forms[6].tile in {form.tile for form in forms[:6]}
+    assert forms[6] not in forms[:6]
+
+
 def test_few_pixels_make_small_tiles_and_many_large_ones() -> None:
     kernel = usual(3, 1, PRECISIONS[0])
 
