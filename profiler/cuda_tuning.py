@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import zip_longest
+from statistics import median
 
 from iosched.models.errors import DeviceError, ExecutionError
-from iosched.profiler.interleave import compare, interleave
 from iosched.runtime.cuda.choices import Names
 from iosched.runtime.cuda.executor import CudaExecutor
 
@@ -86,7 +86,12 @@ def _alternatives(executor: CudaExecutor) -> list[tuple[str, str]]:
 
 
 def _is_faster(challenger: Timed, best: Timed) -> bool:
-    runs = {"best": lambda: best(1)[0], "challenger": lambda: challenger(1)[0]}
-    found = interleave(runs, ROUNDS, warmup=1)
-    compared = compare(found["best"], found["challenger"])
-    return compared.is_faster and compared.speedup >= LEAST_GAIN
+    """Round by round, until it loses one: most do at once."""
+    best(1), challenger(1)  # to warm up
+    rounds: list[tuple[float, float]] = []
+    for _ in range(ROUNDS):
+        rounds.append((best(1)[0], challenger(1)[0]))
+        if rounds[-1][0] <= rounds[-1][1]:
+            return False
+    before_us, after_us = (median(samples) for samples in zip(*rounds, strict=True))
+    return before_us >= LEAST_GAIN * after_us
