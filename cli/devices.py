@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -65,7 +66,7 @@ def cuda_facts() -> dict[str, Any]:
     """The GPUs that the driver shows, which packages are missing, and what else is in the way of using them."""
     missing = [package for package in CUDA_PACKAGES if _version(package) is None]
     names = _gpu_names()
-    found = _probed() if names and _version(CUDA_PACKAGES[0]) is not None else None
+    found = _probed() if names and find_spec("cupy") is not None else None
     return {
         "kind": "cuda",
         "names": names,

@@ -137,6 +137,7 @@ def shown(invoke) -> tuple[dict[str, Any], str]:
 
 
 def test_devices_show_a_gpu_that_lacks_everything(invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    without(monkeypatch, "cupy")
     monkeypatch.setattr(devices, "_version", lambda package: None)
     monkeypatch.setattr(devices, "_names_from_files", list)
     monkeypatch.setattr(devices, "_names_from_tool", lambda: ["NVIDIA H100"])

@@ -25,6 +25,9 @@ _ALIGNMENT = 256
 @cache
 def _opened() -> tuple[Driver, Any]:
     driver = gpu_or_skip().driver
+    import cupy
+
+    cupy.cuda.set_allocator(None)  # each tensor by itself, so that compute-sanitizer sees where it ends
     return driver, driver.new_stream()
 
 
