@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 
 from iosched.models.graph import Operator, TensorSpec
-from iosched.models.wiring import captures
+from iosched.models.wiring import captures, subgraphs
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.session import load_onnxruntime, open_session, running
 
@@ -57,15 +57,16 @@ def session_kernel(
     """The call that runs all nodes of `operator` in onnxruntime: kernel, reads, writes.
 
     Its tensors are the model's own types; where the device stores them otherwise, they are converted on the way.
+    Operators that differ by names alone have one kernel, and so one session of onnxruntime and one latency.
     """
     specs = builder.model.graph.tensor
-    constants = _constants(builder.model.weights, nodes)
+    names = _names(operator, nodes)
     graph = onnx.helper.make_graph(
-        [_plain(node) for node in nodes],
-        operator.name,
-        [_value(specs[name]) for name in operator.inputs],
-        [_value(specs[name]) for name in operator.outputs],
-        constants,
+        [_plain(node, names) for node in nodes],
+        "operator",
+        [_value(specs[name], names[name]) for name in operator.inputs],
+        [_value(specs[name], names[name]) for name in operator.outputs],
+        _constants(builder.model.weights, nodes, names),
     )
     source = builder.model.proto
     proto = onnx.helper.make_model(graph, opset_imports=source.opset_import, ir_version=source.ir_version)
@@ -74,17 +75,31 @@ def session_kernel(
     return kernel, operator.inputs, operator.outputs
 
 
-def _constants(weights: Mapping[str, np.ndarray], nodes: Sequence[onnx.NodeProto]) -> list[onnx.TensorProto]:
-    names = dict.fromkeys(name for node in nodes for name in (*node.input, *captures(node)) if name in weights)
-    return [onnx.numpy_helper.from_array(np.asarray(weights[name], order="C"), name) for name in names]
+def _names(operator: Operator, nodes: Sequence[onnx.NodeProto]) -> dict[str, str]:
+    """Numbers instead of names; the names themselves where a subgraph sees them."""
+    names = dict.fromkeys([*operator.inputs, *operator.outputs])
+    names |= dict.fromkeys(name for node in nodes for name in (*node.input, *node.output, *captures(node)) if name)
+    if any(True for node in nodes for _ in subgraphs(node)):
+        return {name: name for name in names}
+    return {name: f"t{number}" for number, name in enumerate(names)}
 
 
-def _plain(node: onnx.NodeProto) -> onnx.NodeProto:
-    copied = onnx.NodeProto()
-    copied.CopyFrom(node)
+def _constants(
+    weights: Mapping[str, np.ndarray], nodes: Sequence[onnx.NodeProto], names: Mapping[str, str]
+) -> list[onnx.TensorProto]:
+    used = dict.fromkeys(name for node in nodes for name in (*node.input, *captures(node)) if name in weights)
+    return [onnx.numpy_helper.from_array(np.asarray(weights[name], order="C"), names[name]) for name in used]
+
+
+def _plain(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
+    """The node without what is for people."""
+    copied = onnx.NodeProto(op_type=node.op_type, domain=node.domain, overload=node.overload)
+    copied.input.extend(names.get(name, "") for name in node.input)
+    copied.output.extend(names.get(name, "") for name in node.output)
+    copied.attribute.extend(node.attribute)
     return copied
 
 
-def _value(spec: TensorSpec) -> onnx.ValueInfoProto:
+def _value(spec: TensorSpec, name: str) -> onnx.ValueInfoProto:
     element = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype))
-    return onnx.helper.make_tensor_value_info(spec.name, element, spec.shape)
+    return onnx.helper.make_tensor_value_info(name, element, spec.shape)

@@ -72,6 +72,32 @@ def test_what_lies_as_the_session_wants_it_is_not_copied(precision: str, copies:
     assert {view.dtype for view in (*task.reads, *task.writes)} == {"float32"}
 
 
+def test_operators_that_differ_by_names_alone_have_one_kernel_and_one_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("Det", ["a"], ["d"], name="first"),
+        helper.make_node("Sigmoid", ["x"], ["b"]),
+        helper.make_node("Det", ["b"], ["y"], name="second"),
+        helper.make_node("Exp", ["d"], ["z"]),
+    ]
+    model = loaded(proto_of(nodes, {"x": (5, 3, 3)}, ["y", "z"]))
+    lowering = lowered(model)
+    assert lowering.sessions == {"d": ("Det",), "y": ("Det",)}
+    assert len({task.kernel for task in session_tasks(lowering)}) == 1
+    made: list[int] = []
+    make = module.open_session
+    monkeypatch.setattr(module, "open_session", lambda *given, **how: (made.append(1), make(*given, **how))[1])
+    driver = HostDriver()
+    sessions = ProviderSessions(driver, IN_PLACE, id)
+    stream = driver.new_stream()
+    for task in session_tasks(lowering):
+        kernel = lowering.kernels[task.kernel]
+        assert isinstance(kernel, SessionKernel)
+        tensors = [Tensor(driver.allocate(view.nbytes).ptr, view) for view in (*task.reads, *task.writes)]
+        sessions.open(kernel, tensors[:1], tensors[1:], stream)
+    assert len(made) == 2  # wholly on the provider, which the CPU is not, and then partly
+
+
 def test_a_tensor_that_begins_where_no_kernel_may_read_is_copied() -> None:
     """The second part of a Split begins after 36 bytes."""
     nodes = [
@@ -235,8 +261,8 @@ def test_on_the_device_it_is_bound_once_and_nobody_waits(monkeypatch: pytest.Mon
     assert name == "CUDAExecutionProvider"
     assert (options["user_compute_stream"], options["device_id"], options["use_tf32"]) == ("4711", "1", "0")
     assert log == [
-        ("input", "a", "cuda", 1, 1, [2, 3, 4, 5], 0x100),
-        ("output", "n", "cuda", 1, 1, [2, 3, 4, 5], 0x200),
+        ("input", "t0", "cuda", 1, 1, [2, 3, 4, 5], 0x100),
+        ("output", "t1", "cuda", 1, 1, [2, 3, 4, 5], 0x200),
         "run",
         "run",
     ]
@@ -248,7 +274,7 @@ def test_what_a_kernel_wants_on_the_host_is_copied_there_in_every_run(monkeypatc
     log.clear()
     for _ in range(2):
         run(Stream())
-    bound = ("input", "a", "cuda", 1, 1, [2, 3, 4, 5], 0x100)
+    bound = ("input", "t0", "cuda", 1, 1, [2, 3, 4, 5], 0x100)
     assert log == ["waits", bound, "inputs there", "run and wait", "outputs there"] * 2
 
 
@@ -263,7 +289,7 @@ def test_an_operator_of_which_the_provider_does_a_part_says_so(monkeypatch: pyte
     run = run_of(monkeypatch, log, make)
     run(Stream())
     assert run.home == Home.PARTLY
-    assert log[0] == ("output", "n", "cuda", 1, 1, [2, 3, 4, 5], 0x200)
+    assert log[0] == ("output", "t1", "cuda", 1, 1, [2, 3, 4, 5], 0x200)
     assert log[1] == "waits"
 
 
