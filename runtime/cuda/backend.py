@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from statistics import median
 from typing import Any, Self
 
@@ -247,8 +247,12 @@ def _plans_of(executor: CudaExecutor, chosen: Mapping[str, Names], names: Sequen
     return dict(sorted(found.items()))
 
 
+@lru_cache(maxsize=8)
 def _random(shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Ordinary floats, or zeros, which every index may be; zeros as floats would run faster than real data."""
+    """Ordinary floats, or zeros, which every index may be; zeros as floats would run faster than real data.
+
+    Stages of a block read alike tensors, and making them takes as long as timing a stage.
+    """
     if np.dtype(dtype).kind == "f":
         block = np.random.default_rng(0).standard_normal(_RANDOM_BLOCK, np.float32).astype(dtype)
         return np.resize(block, shape)  # again and again: drawing all of a large batch would take longer than timing it
