@@ -39,8 +39,8 @@ def attached(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_optimize_says_so(tmp_path: Path) -> None:
     settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db", strategy="greedy")
-    assert optimize(sliced(), settings).notes == (SENTENCE,)
-    assert optimize(fire(), settings).notes == ()
+    assert SENTENCE in optimize(sliced(), settings).notes
+    assert not any("Outside" in note for note in optimize(fire(), settings).notes)
 
 
 def test_run_says_so_and_reads_arrays_where_they_lie() -> None:
