@@ -183,7 +183,7 @@ def host_array(given: Any) -> np.ndarray | None:
     """`given` as an array of numpy where it lies on the host; None where it lies on a GPU.
 
     Raises:
-        UsageError: it is on a device that is neither.
+        UsageError: it is on a device that is neither, or its library does not give it.
     """
     if isinstance(given, np.ndarray) or not isinstance(given, SupportsDLPack):
         return np.asarray(given)
@@ -191,5 +191,8 @@ def host_array(given: Any) -> np.ndarray | None:
     if kind in DEVICE:
         return None
     if kind in HOST:
-        return np.from_dlpack(given)
+        try:
+            return np.from_dlpack(given)
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            raise UsageError(f"it cannot be taken where it lies: {first_line(error)}") from error
     raise UsageError(f"it lies on a device of DLPack's kind {kind} ({index}): neither the host nor a CUDA GPU")

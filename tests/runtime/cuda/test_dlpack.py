@@ -190,7 +190,7 @@ def test_an_output_says_what_it_is_and_outlives_the_model() -> None:
 
 
 class Refusing(OnDevice):
-    def __dlpack__(self, *, stream: Any = None) -> Any:
+    def __dlpack__(self, **_: Any) -> Any:
         raise BufferError("it requires grad")
 
 
@@ -203,6 +203,7 @@ class Refusing(OnDevice):
         (OnDevice(np.zeros(8, np.float32), (2, 3)), r"input 'v' is on GPU 3, the model on GPU 0"),
         (OnDevice(np.zeros(8, np.float32), (8, 0)), r"input 'v': it lies on a device of DLPack's kind 8"),
         (Refusing(np.zeros(8, np.float32)), r"input 'v' cannot be taken where it lies: it requires grad"),
+        (Refusing(np.zeros(8, np.float32), (1, 0)), r"input 'v': it cannot be taken where it lies: it requires grad"),
         (np.zeros((2, 4), np.float32), r"input 'v' is float32 of shape 2x4; expected"),
     ],
 )
