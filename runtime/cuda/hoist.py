@@ -108,24 +108,25 @@ class _Uses:
         )
 
     def _all_begin(self, name: str, found: Collection[str]) -> bool:
-        return all(self._begins(reader, name, found) for reader in self.readers[name])
+        return all(self._begins(reader, found) for reader in self.readers[name])
 
-    def _begins(self, call: KernelCall, name: str, found: Collection[str]) -> bool:
+    def _begins(self, call: KernelCall, found: Collection[str]) -> bool:
         if isinstance(call.kernel, Join):
             return call.writes[0] in found
         if isinstance(call.kernel, Depthwise | Separable):
-            return call.kernel.relu and name not in call.reads[1:]
+            return call.kernel.relu
         return is_relu(call) or call.kernel == Unary(RELU)
 
 
 def _rewritten(builder: Builder, call: KernelCall, gone: Mapping[str, str], rectified: Collection[str]) -> KernelCall:
-    """The call, reading what was made instead of what is gone, without a ReLU before it and with one behind."""
+    """The call, reading what was made instead of what is gone, and with a ReLU behind it where that is to be.
+
+    Depthwise kernels keep theirs, which costs nothing and changes nothing.
+    """
     call = replace(call, reads=tuple(gone.get(name, name) for name in call.reads))
     kernel = call.kernel
-    if isinstance(kernel, Depthwise | Separable) and call.reads[0] in rectified:
-        kernel = replace(kernel, relu=False)
     if call.writes[0] not in rectified or isinstance(kernel, Join):
-        return replace(call, kernel=kernel)
+        return call
     if isinstance(kernel, Conv) and not kernel.bias:  # cuDNN has tuned engines for a ReLU behind a bias alone
         bias = builder.weight(f"{call.writes[0]}/bias", np.zeros(builder.shape(call.writes[0])[1]))
         kernel, call = replace(kernel, bias=True), replace(call, reads=(*call.reads[:2], bias, *call.reads[2:]))

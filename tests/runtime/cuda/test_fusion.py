@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -17,11 +17,14 @@ from iosched.models import zoo
 from iosched.models.errors import DeviceLostError, ExecutionError
 from iosched.models.load import load_model
 from iosched.models.model import Model
+from iosched.runtime.cuda.activation import RELU
 from iosched.runtime.cuda.backend import CudaBackend
+from iosched.runtime.cuda.builder import Builder
+from iosched.runtime.cuda.convolution import Convolution
 from iosched.runtime.cuda.executor import CudaExecutor
 from iosched.runtime.cuda.fusion import fused_by_choice, fusion_key
 from iosched.runtime.cuda.kernel import Precision
-from iosched.runtime.cuda.kernels.separable import Separable
+from iosched.runtime.cuda.kernels.separable import Separable, lower_separable
 from iosched.runtime.cuda.lower import Network, lower
 from iosched.runtime.hazards import check
 from iosched.runtime.inputs import random_inputs
@@ -30,20 +33,17 @@ from iosched.scheduler.baselines import sequential
 FP32 = Precision("fp32")
 
 
-def separables(*, multiplier: int = 1, pointwise_size: int = 1) -> Model:
+def separables() -> Model:
     """Two alike, whose sum goes into a third of another size with batch normalization behind it."""
     weights: dict[str, np.ndarray] = {}
     nodes: list[NodeProto] = []
 
     def add(x: str, y: str, size: int) -> None:
-        wide = 8 * multiplier
-        weights[f"{y}d"], weights[f"{y}db"] = weight(wide, 1, size, size), weight(wide, 1)[:, 0]
-        weights[f"{y}p"] = weight(8, wide, pointwise_size, pointwise_size)
-        weights[f"{y}pb"] = weight(8, 1, seed=1)[:, 0]
+        weights[f"{y}d"], weights[f"{y}db"] = weight(8, 1, size, size), weight(8, 1)[:, 0]
+        weights[f"{y}p"], weights[f"{y}pb"] = weight(8, 8, 1, 1), weight(8, 1, seed=1)[:, 0]
         nodes.append(helper.make_node("Relu", [x], [f"{y}r"]))
         nodes.append(helper.make_node("Conv", [f"{y}r", f"{y}d", f"{y}db"], [f"{y}m"], pads=[size // 2] * 4, group=8))
-        margin = [pointwise_size // 2] * 4
-        nodes.append(helper.make_node("Conv", [f"{y}m", f"{y}p", f"{y}pb"], [y], pads=margin))
+        nodes.append(helper.make_node("Conv", [f"{y}m", f"{y}p", f"{y}pb"], [y]))
 
     add("x", "a", 3)
     add("x", "b", 3)
@@ -97,11 +97,31 @@ def test_randwire(precision: str) -> None:
     assert relative_error(interpreted(plan, inputs, seed=0), expected_outputs(model, inputs)) < tolerance
 
 
-def test_what_the_kernel_cannot_do_stays_two() -> None:
-    for model in (separables(multiplier=2), separables(pointwise_size=3)):
-        network = Network(model, FP32)
-        assert fused_kernels(all_fused(network)) == []
-        assert all_fused(network).calls == network.calls
+PLAIN = Convolution("x", np.ones((8, 1, 3, 3)), np.zeros(8), (1, 1), (1, 1, 1, 1), (1, 1), groups=8)
+POINTWISE = Convolution("", np.ones((5, 8, 1, 1)), np.zeros(5), (1, 1), (0, 0, 0, 0), (1, 1))
+
+
+@pytest.mark.parametrize(
+    ("depthwise", "pointwise"),
+    [
+        (replace(PLAIN, groups=4, weight=np.ones((8, 2, 3, 3))), POINTWISE),
+        (replace(PLAIN, weight=np.ones((16, 1, 3, 3))), replace(POINTWISE, weight=np.ones((5, 16, 1, 1)))),
+        (replace(PLAIN, weight=np.ones((8, 1, 8, 8))), POINTWISE),
+        (replace(PLAIN, pads=(1, -1, 1, 1)), POINTWISE),
+        (replace(PLAIN, activation=RELU), POINTWISE),
+        (PLAIN, replace(POINTWISE, weight=np.ones((5, 8, 3, 3)))),
+        (PLAIN, replace(POINTWISE, strides=(1, 2))),
+        (PLAIN, replace(POINTWISE, pads=(0, 0, 1, 0))),
+        (PLAIN, replace(POINTWISE, groups=2, weight=np.ones((6, 4, 1, 1)))),
+        (PLAIN, replace(POINTWISE, residual="x")),
+    ],
+)
+def test_what_the_kernel_cannot_do(depthwise: Convolution, pointwise: Convolution) -> None:
+    builder = Builder.of(separables(), FP32)
+    assert not lower_separable(builder, depthwise, pointwise, "a", relu=True, variant=0)
+    assert builder.calls == []
+    assert lower_separable(builder, PLAIN, POINTWISE, "a", relu=True, variant=0)
+    assert len(builder.calls) == 1
 
 
 def test_what_is_alike_is_lowered_once() -> None:

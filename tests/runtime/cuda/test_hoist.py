@@ -17,8 +17,10 @@ from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.runtime.cuda import lower as lowering
 from iosched.runtime.cuda.activation import RELU
-from iosched.runtime.cuda.hoist import is_relu
+from iosched.runtime.cuda.builder import KernelCall
+from iosched.runtime.cuda.hoist import hoisted, is_relu
 from iosched.runtime.cuda.kernel import Precision
+from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.kernels.batch_norm import ScaleShift
 from iosched.runtime.cuda.kernels.conv import Conv
 from iosched.runtime.cuda.kernels.elementwise import Unary
@@ -139,6 +141,15 @@ def test_a_relu_that_others_read_stays_and_is_no_hindrance() -> None:
     kernels = [call.kernel for own in network.calls.values() for call in own]
     assert Unary(RELU) in kernels
     assert n_relus(network) == 0
+
+
+def test_a_relu_that_is_an_operator_of_its_own_is_not_dropped() -> None:
+    graph = Graph()
+    made = graph.conv("x")
+    seen = graph.add("Relu", made)
+    network = Network(graph.model(*graph.twice(made), graph.add("MaxPool", seen, kernel_shape=[2, 2])), FP32)
+    calls = {**network.calls, seen: [KernelCall(AddN(RELU), (made,), (seen,))]}
+    assert hoisted(network.builder, calls, {made})[seen] == calls[seen]
 
 
 def test_nothing_is_moved_where_no_kernel_is_saved() -> None:
