@@ -85,6 +85,13 @@ class _Outputs:
     show_default=True,
     help="What a GPU computes in, attached or planned for.",
 )
+@click.option(
+    "--barriers",
+    type=click.Choice(("auto", "stage", "none")),
+    default="auto",
+    show_default=True,
+    help="On an attached GPU: a stage waits for all of the one before, for what it reads alone, or as is faster.",
+)
 @profile_db_option
 @click.option("--dry-run", is_flag=True, help="Print how large the search is and how long it takes; measure nothing.")
 @json_option

@@ -22,7 +22,7 @@ from iosched.profiler.effort import CPU_EFFORT, GPU_EFFORT
 from iosched.profiler.interleave import compare, interleave
 from iosched.profiler.optimization import Observer, SearchProgress
 from iosched.profiler.peers import OPENERS
-from iosched.profiler.run import open_executor
+from iosched.profiler.run import has_barriers, open_executor
 from iosched.profiler.session_note import session_notes
 from iosched.profiler.statistics import Measurement
 from iosched.profiler.target import attached_index, require_cpu
@@ -166,7 +166,9 @@ def _bench_on_gpu(
 def _shipped(gpu: AttachedGpu, model: Model, document: ScheduleDocument | None, precision: str) -> CudaModel:
     if document is None:
         raise DeviceError(_NO_SCHEDULE)
-    return gpu.backend(model, precision, gpu.plans_of(document)).compile(document.schedule)
+    return gpu.backend(model, precision, gpu.plans_of(document)).compile(
+        document.schedule, barriers=has_barriers(document)
+    )
 
 
 def _check_names(names: Sequence[str]) -> None:

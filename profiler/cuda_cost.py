@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 from iosched.models.errors import DeviceError, ExecutionError
 from iosched.profiler.cuda_tuning import copies_of, is_tunable, tune
 from iosched.profiler.database import MeasurementStore
-from iosched.profiler.gpu_clock import ReadClock
+from iosched.profiler.gpu_clock import ReadClock, with_clock
 from iosched.profiler.statistics import UNRUNNABLE, Measurement, MeasureSettings, measure
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.choices import NO_NAMES, Names
@@ -115,7 +115,7 @@ class CudaStageCost:
         return self._measured_now(key, measured)
 
     def _measured_now(self, key: str, measured: Callable[[], Measurement]) -> Measurement:
-        found = self._clocked(measured())
+        found = with_clock(measured(), self.clock)
         self.database.put(key, self.device, found)
         self.measurements += 1
         self.on_measured()
@@ -166,9 +166,3 @@ class CudaStageCost:
                 raise
             self.dropped["+".join(stage.operators)] = str(error)
             return UNRUNNABLE
-
-    def _clocked(self, found: Measurement) -> Measurement:
-        clock = self.clock() if found.samples_us else None
-        if clock is None:
-            return found
-        return replace(found, clock_mhz=clock.sm_mhz, throttled_by=clock.throttled_by)

@@ -2,37 +2,52 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
+from functools import cached_property
 
-import iosched
 from iosched.models.model import Model
+from iosched.profiler.conclusion import Conclusion
 from iosched.profiler.cuda_candidates import measure_in_turn
 from iosched.profiler.cuda_cost import CudaStageCost
 from iosched.profiler.cuda_device import AttachedGpu
 from iosched.profiler.effort import GPU_EFFORT
+from iosched.profiler.gpu_clock import with_clock
+from iosched.profiler.model_latencies import ModelLatencies, structure
 from iosched.profiler.optimization import (
     Interrupt,
     Observer,
     OptimizeResult,
     OptimizeSettings,
-    SearchProgress,
     Shipped,
-    baseline,
     deadline,
+    searched,
 )
 from iosched.profiler.session_note import session_notes
 from iosched.profiler.statistics import Measurement
 from iosched.runtime.cuda.backend import CudaBackend, CudaModel
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import greedy, sequential
-from iosched.scheduler.document import ScheduleDocument, SearchRecord, model_dtype
 from iosched.scheduler.schedule import Schedule
-from iosched.scheduler.search import Pruning, SearchResult, SearchStrategy, search
+from iosched.scheduler.search import SearchResult
 
 ROUNDS = 30
+
+_NO_BARRIERS = "iosched without barriers"
+_WORTH_SAYING = 0.01
+
+
+@dataclass(frozen=True)
+class _Way:
+    """A schedule, and whether its stages wait for one another."""
+
+    schedule: Schedule
+    barriers: bool = True
+
+    @property
+    def text(self) -> str:
+        """Equal for ways that do the same."""
+        return structure(self.schedule) + ("" if self.barriers else " without barriers")
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,99 +71,99 @@ class CudaJob:
             ExecutionError: a kernel fails.
             KeyboardInterrupt: `interrupt` was asked, and the best schedule known is not wanted.
         """
-        graph = self.backend.graph
         with self.interrupt.holding():
-            found = self._search()
-            if self.interrupt.came:
-                self.interrupt.ask()
-            schedules = {"iosched": found.schedule, "sequential": sequential(graph), "greedy": greedy(graph)}
-            models, latencies = self._compare(schedules)
-        shipped: Shipped = min(
-            cast(tuple[Shipped, ...], ("iosched", "sequential")), key=lambda name: latencies[name].median_us
-        )
-        return OptimizeResult(
-            document=self._document(schedules[shipped], models[shipped].cudnn_plans, found, shipped, latencies),
-            schedule=schedules[shipped],
-            device_kind="cuda",
-            device_name=self.gpu.name,
-            cost="measured",
-            optimal=found.schedule.optimal,
-            predicted_us=found.schedule.predicted_us or latencies["iosched"].median_us,
-            measured_us=latencies["iosched"].median_us,
-            sequential_us=latencies["sequential"].median_us,
-            greedy_us=latencies["greedy"].median_us,
-            reference_us=None,
-            shipped=shipped,
-            reason=_reason(latencies, shipped),
-            seconds=time.monotonic() - self.started,
-            states=found.states,
-            transitions=found.transitions,
-            stages=found.stages,
-            signatures=self.cost.signatures,
-            measurements=self.cost.measurements,
-            cache_hits=self.cost.cache_hits,
-            kernels_before=models["sequential"].kernel_count,
-            kernels_after=models[shipped].kernel_count,
-            gap=found.gap if found.states else None,
-            notes=(*_notes(self.cost), *self.backend.notes, *session_notes(models[shipped])),
-        )
+            until = deadline(self.settings.budget_s, self.started, self.interrupt)
+            found = searched(self.backend.graph, self.cost, self.settings, GPU_EFFORT, self.observer, until)
+            self._ask()
+            ways = self._ways(found.schedule)
+            latencies = self._compared(ways)
+            self._ask()
+        return self._conclusion(found, ways, latencies).result(self.model, self.settings, self.started)
 
-    def _search(self) -> SearchResult:
-        graph, settings = self.backend.graph, self.settings
-        if settings.strategy in ("sequential", "greedy"):
-            return baseline(graph, settings.strategy)
-        return search(
-            graph,
-            self.cost,
-            strategy=cast(SearchStrategy, settings.strategy),
-            pruning=Pruning(settings.r, settings.s),
-            observer=SearchProgress(self.observer),
-            deadline=deadline(settings.budget_s, self.started, self.interrupt),
-            effort=GPU_EFFORT.exhausted() if settings.exhaustive else GPU_EFFORT,
-        )
+    def _ask(self) -> None:
+        if self.interrupt.came:
+            self.interrupt.ask()
 
-    def _compare(self, schedules: Mapping[str, Schedule]) -> tuple[dict[str, CudaModel], Mapping[str, Measurement]]:
-        """Each schedule in one CUDA graph, measured in turn."""
+    def _ways(self, found: Schedule) -> dict[str, _Way]:
+        """What is compared."""
+        graph, barriers = self.backend.graph, self.settings.barriers
+        ways = {"iosched": _Way(found)} if barriers != "none" else {}
+        if barriers != "stage":
+            ways[_NO_BARRIERS] = _Way(found, barriers=False)
+        return ways | {"sequential": _Way(sequential(graph)), "greedy": _Way(greedy(graph))}
+
+    def _compared(self, ways: Mapping[str, _Way]) -> Mapping[str, Measurement]:
+        """Each in one CUDA graph, from the database or measured in turn."""
+        texts = {name: way.text for name, way in ways.items()}
+        known = self._latencies.known(texts)
+        if known is not None:
+            return known
         inputs = random_inputs(self.model.graph.inputs)
-        models = {name: self.backend.compile(schedule) for name, schedule in schedules.items()}
-        return models, measure_in_turn(models, inputs, ROUNDS, self._compared)
+        twins = {text: name for name, text in reversed(texts.items())}
+        models = {name: self._compiled(ways[name]) for name in twins.values()}
+        try:
+            measured = measure_in_turn(models, inputs, ROUNDS, self._told)
+        finally:
+            for model in models.values():
+                model.close()
+        for name, found in measured.items():
+            self._latencies.put(texts[name], with_clock(found, self.gpu.clock))
+        return {name: measured[twins[text]] for name, text in texts.items()}
 
-    def _compared(self, done: int, total: int) -> None:
+    def _told(self, done: int, total: int) -> None:
         self.observer.progress(done, total, "comparing with the sequential schedule in one CUDA graph")
 
-    def _document(
-        self,
-        chosen: Schedule,
-        plans: Mapping[str, str],
-        found: SearchResult,
-        shipped: Shipped,
-        latencies: Mapping[str, Measurement],
-    ) -> ScheduleDocument:
-        latency_us: dict[str, float | None] = {
-            "predicted": found.schedule.predicted_us,
-            "measured": latencies["iosched"].median_us,
-            "sequential": latencies["sequential"].median_us,
-            "greedy": latencies["greedy"].median_us,
-            "reference": None,
-        }
-        settings = self.settings
-        sizes = (found.states, found.transitions, found.stages, self.cost.signatures)
-        return ScheduleDocument(
-            model=self.model.name,
-            sha256=self.model.digest,
-            inputs=dict(self.model.bindings),
-            dtype=model_dtype(self.model.graph),
-            device={"kind": "cuda", "name": self.gpu.name},
-            schedule=chosen,
+    def _compiled(self, way: _Way) -> CudaModel:
+        return self.backend.compile(way.schedule, barriers=way.barriers)
+
+    @cached_property
+    def _latencies(self) -> ModelLatencies:
+        return ModelLatencies(self.model, self.cost.database, self.cost.device)
+
+    def _conclusion(
+        self, found: SearchResult, ways: Mapping[str, _Way], latencies: Mapping[str, Measurement]
+    ) -> Conclusion:
+        """The fastest of ours, unless one operator after another is faster."""
+        median_us = {name: each.median_us for name, each in latencies.items()}
+        best = min((name for name in ("iosched", _NO_BARRIERS) if name in ways), key=median_us.__getitem__)
+        shipped: Shipped = "iosched" if median_us[best] <= median_us["sequential"] else "sequential"
+        chosen = ways[best if shipped == "iosched" else "sequential"]
+        model = self._compiled(chosen)
+        conclusion = Conclusion(
+            found=found,
+            schedule=chosen.schedule,
             shipped=shipped,
-            search=SearchRecord(settings.strategy, settings.r, settings.s, *sizes),
-            latency_us=latency_us,
-            versions={"iosched": iosched.__version__, **self.gpu.versions},
+            reason=_reason(median_us[best], median_us["sequential"], shipped),
+            device={"kind": "cuda", "name": self.gpu.name},
+            latency_us={"measured": median_us[best], **{name: median_us[name] for name in ("sequential", "greedy")}},
+            signatures=self.cost.signatures,
+            kernels=(_kernel_count(self.backend, ways["sequential"]), model.kernel_count),
+            measurements=self.cost.measurements,
+            cache_hits=self.cost.cache_hits,
+            versions=self.gpu.versions,
             runtime={
-                "precision": settings.precision,
-                "cudnn_plans": {**plans},
+                "precision": self.settings.precision,
+                "barriers": "stage" if chosen.barriers else "none",
+                "cudnn_plans": {**model.cudnn_plans},
             },
+            notes=(*_barrier_notes(median_us), *_notes(self.cost), *self.backend.notes, *session_notes(model)),
         )
+        model.close()
+        return conclusion
+
+
+def _kernel_count(backend: CudaBackend, way: _Way) -> int:
+    return sum(map(len, backend.lower(way.schedule, barriers=way.barriers).plan.lanes))
+
+
+def _barrier_notes(median_us: Mapping[str, float]) -> tuple[str, ...]:
+    """What waiting for less than whole stages brings, where both were measured and differ."""
+    if not {"iosched", _NO_BARRIERS} <= median_us.keys():
+        return ()
+    speedup = median_us["iosched"] / median_us[_NO_BARRIERS]
+    if abs(speedup - 1) < _WORTH_SAYING:
+        return ()
+    return (f"With stages that wait only for what they read, the schedule found is {speedup:.2f}x as fast as else.",)
 
 
 def _notes(cost: CudaStageCost) -> tuple[str, ...]:
@@ -159,10 +174,10 @@ def _notes(cost: CudaStageCost) -> tuple[str, ...]:
     )
 
 
-def _reason(latencies: Mapping[str, Measurement], shipped: Shipped) -> str:
-    ours, plain = latencies["iosched"].median_us, latencies["sequential"].median_us
+def _reason(ours_us: float, plain_us: float, shipped: Shipped) -> str:
     if shipped == "sequential":
         return (
-            f"one operator after another in one CUDA graph is the fastest; the schedule found takes {ours / plain:.2f}x"
+            "one operator after another in one CUDA graph is the fastest; the schedule found takes"
+            f" {ours_us / plain_us:.2f}x"
         )
-    return f"the schedule found is {plain / ours:.2f}x as fast as one operator after another in one CUDA graph"
+    return f"the schedule found is {plain_us / ours_us:.2f}x as fast as one operator after another in one CUDA graph"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+from iosched.profiler.statistics import Measurement
 
 _THROTTLES = {
     0x04: "power cap",
@@ -38,6 +40,12 @@ class GpuClock:
 
 ReadClock = Callable[[], GpuClock | None]
 """Looks at a GPU, some ten microseconds; None where nobody can tell."""
+
+
+def with_clock(found: Measurement, read: ReadClock) -> Measurement:
+    """`found` with the clock as it is now; as it is where nothing was timed or nobody can tell."""
+    clock = read() if found.samples_us else None
+    return found if clock is None else replace(found, clock_mhz=clock.sm_mhz, throttled_by=clock.throttled_by)
 
 
 def nvml_clock(pci_bus_id: str) -> ReadClock:

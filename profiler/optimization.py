@@ -7,15 +7,18 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, cast
 
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler.baselines import greedy, sequential
+from iosched.scheduler.cost import CostModel
 from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.effort import Effort
 from iosched.scheduler.schedule import Block, Schedule
-from iosched.scheduler.search import SearchResult
+from iosched.scheduler.search import Pruning, SearchResult, SearchStrategy, search
 
 Shipped = Literal["iosched", "reference", "sequential"]
+Barriers = Literal["auto", "stage", "none"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,8 @@ class OptimizeSettings:
         precision: what a planned GPU computes in: "fp32", "tf32" or "fp16".
         exhaustive: measure every stage instead of searching lazily.
         resume: take what the database knows; False measures anew and replaces it.
+        barriers: on an attached GPU, whether a stage waits for all of the one before ("stage"), for what it reads alone
+            ("none"), or as is faster ("auto").
     """
 
     device: str = "auto"
@@ -45,6 +50,7 @@ class OptimizeSettings:
     precision: str = "fp32"
     exhaustive: bool = False
     resume: bool = True
+    barriers: Barriers = "auto"
 
 
 class Observer(Protocol):
@@ -125,6 +131,28 @@ def baseline(graph: ComputationGraph, strategy: str) -> SearchResult:
     schedule = greedy(graph) if strategy == "greedy" else sequential(graph)
     n_stages = len(tuple(schedule.stages))
     return SearchResult(schedule, states=0, transitions=0, stages=n_stages, measured=0, lower_bound_us=0.0)
+
+
+def searched(
+    graph: ComputationGraph,
+    cost: CostModel,
+    settings: OptimizeSettings,
+    effort: Effort,
+    observer: Observer,
+    deadline: Callable[[], bool] | None,
+) -> SearchResult:
+    """The schedule that the settings ask for: of a baseline, or the best one under `cost`."""
+    if settings.strategy in ("sequential", "greedy"):
+        return baseline(graph, settings.strategy)
+    return search(
+        graph,
+        cost,
+        strategy=cast(SearchStrategy, settings.strategy),
+        pruning=Pruning(settings.r, settings.s),
+        observer=SearchProgress(observer),
+        deadline=deadline,
+        effort=effort.exhausted() if settings.exhaustive else effort,
+    )
 
 
 def deadline(budget_s: float | None, started: float, interrupt: Interrupt) -> Callable[[], bool] | None:

@@ -6,26 +6,24 @@ import time
 from dataclasses import dataclass, replace
 from typing import cast, get_args
 
-import iosched
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
 from iosched.profiler.analytic import AnalyticCost, Precision
+from iosched.profiler.conclusion import Conclusion
 from iosched.profiler.gpus import GpuSpec
 from iosched.profiler.optimization import (
     Interrupt,
     Observer,
     OptimizeResult,
     OptimizeSettings,
-    SearchProgress,
     Shipped,
-    baseline,
     deadline,
+    searched,
 )
 from iosched.scheduler.baselines import greedy, sequential
-from iosched.scheduler.document import ScheduleDocument, SearchRecord, model_dtype
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
-from iosched.scheduler.search import Pruning, SearchResult, SearchStrategy, search
+from iosched.scheduler.search import SearchResult
 
 
 def analytic_cost(model: Model, gpu: GpuSpec, precision: str) -> AnalyticCost:
@@ -67,18 +65,8 @@ class _Plan:
 
     def search(self, observer: Observer, interrupt: Interrupt) -> SearchResult:
         """The schedule that the settings ask for."""
-        graph, settings = self.model.graph, self.settings
-        if settings.strategy in ("sequential", "greedy"):
-            return baseline(graph, settings.strategy)
-        return search(
-            graph,
-            self.cost,
-            strategy=cast(SearchStrategy, settings.strategy),
-            pruning=Pruning(settings.r, settings.s),
-            observer=SearchProgress(observer),
-            deadline=deadline(settings.budget_s, self.started, interrupt),
-            effort=Effort(exhaustive=settings.exhaustive),
-        )
+        until = deadline(self.settings.budget_s, self.started, interrupt)
+        return searched(self.model.graph, self.cost, self.settings, Effort(), observer, until)
 
     def result(self, found: SearchResult) -> OptimizeResult:
         """Compares the schedule found with the baselines, and ships it where it is faster than the sequential one."""
@@ -87,32 +75,19 @@ class _Plan:
         greedy_us = self._us(greedy(self.model.graph))
         shipped: Shipped = "iosched" if predicted_us < sequential_us else "sequential"
         chosen = schedule if shipped == "iosched" else plain
-        latency_us = {"predicted": predicted_us, "measured": None, "sequential": sequential_us, "greedy": greedy_us}
-        return OptimizeResult(
-            document=self._document(chosen, found, shipped, latency_us),
+        concluded = Conclusion(
+            found=found,
             schedule=chosen,
-            device_kind="cuda",
-            device_name=self.gpu.name,
-            cost="analytic",
-            optimal=found.schedule.optimal,
-            predicted_us=predicted_us,
-            measured_us=None,
-            sequential_us=sequential_us,
-            greedy_us=greedy_us,
-            reference_us=None,
             shipped=shipped,
             reason=_reason(shipped, predicted_us, sequential_us),
-            seconds=time.monotonic() - self.started,
-            states=found.states,
-            transitions=found.transitions,
-            stages=found.stages,
+            device={"kind": "cuda", "name": self.gpu.name},
+            latency_us={"predicted": predicted_us, "sequential": sequential_us, "greedy": greedy_us},
             signatures=found.measured,
-            measurements=0,
-            cache_hits=0,
-            kernels_before=len(self.model.graph.operators),
-            kernels_after=sum(map(_kernel_count, chosen.stages)),
-            gap=found.gap if found.states else None,
+            kernels=(len(self.model.graph.operators), sum(map(_kernel_count, chosen.stages))),
+            cost="analytic",
+            runtime={"precision": self.settings.precision},
         )
+        return concluded.result(self.model, self.settings, self.started)
 
     def _us(self, schedule: Schedule) -> float:
         return self.cost.schedule_latency_us(schedule)
@@ -127,26 +102,6 @@ class _Plan:
 
     def _predicted_stage(self, stage: Stage) -> Stage:
         return replace(stage, predicted_us=self.cost.stage_latency_us(stage))
-
-    def _document(
-        self, chosen: Schedule, found: SearchResult, shipped: Shipped, latency_us: dict[str, float | None]
-    ) -> ScheduleDocument:
-        model, settings = self.model, self.settings
-        sizes = (found.states, found.transitions, found.stages, found.measured)
-        return ScheduleDocument(
-            model=model.name,
-            sha256=model.digest,
-            inputs=dict(model.bindings),
-            dtype=model_dtype(model.graph),
-            device={"kind": "cuda", "name": self.gpu.name},
-            schedule=chosen,
-            cost="analytic",
-            shipped=shipped,
-            search=SearchRecord(settings.strategy, settings.r, settings.s, *sizes),
-            latency_us={**latency_us, "reference": None},
-            versions={"iosched": iosched.__version__},
-            runtime={"precision": settings.precision},
-        )
 
 
 def _kernel_count(stage: Stage) -> int:

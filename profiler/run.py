@@ -104,9 +104,15 @@ def _open_on_gpu(model: Model, document: ScheduleDocument | None, index: int) ->
     gpu = attach(index)
     precision = "fp32" if document is None else str(document.runtime.get("precision", "fp32"))
     backend = gpu.backend(model, precision, gpu.plans_of(document))
-    compiled = backend.compile(sequential(backend.graph) if document is None else document.schedule)
+    schedule = sequential(backend.graph) if document is None else document.schedule
+    compiled = backend.compile(schedule, barriers=has_barriers(document))
     description = f"iosched, {gpu.name}, {precision}, {compiled.kernel_count} kernels"
     return Executor(compiled, None, description, lambda: (*backend.notes, *session_notes(compiled)))
+
+
+def has_barriers(document: ScheduleDocument | None) -> bool:
+    """Whether stages wait for one another on a GPU, as `optimize` found it better."""
+    return document is None or document.runtime.get("barriers") != "none"
 
 
 def _reference_settings(document: ScheduleDocument | None, lanes: int) -> ReferenceSettings:

@@ -117,7 +117,7 @@ def test_an_interruption_while_whole_models_are_compared(
 
     script_stages(monkeypatch)
     script_models(monkeypatch, LATENCIES)
-    monkeypatch.setattr("iosched.profiler.optimize.measure_in_turn", slow)
+    monkeypatch.setattr("iosched.profiler.cpu_job.measure_in_turn", slow)
     if not answer:
         with pytest.raises(KeyboardInterrupt):
             optimize(fire(), settings, interrupt=interrupt)

@@ -14,7 +14,7 @@ from host_driver import HostDriver, chooser
 from host_gpu import HostGpu, attach_host, time_by_size
 from scripted import fire
 
-from iosched.models.errors import DeviceError, ExecutionError
+from iosched.models.errors import DeviceError, ExecutionError, UsageError
 from iosched.models.model import Model
 from iosched.profiler import bench as bench_module
 from iosched.profiler import optimize as optimize_module
@@ -24,14 +24,14 @@ from iosched.profiler.cuda_cost import CudaStageCost
 from iosched.profiler.cuda_device import KnownPlans, StoredPlans
 from iosched.profiler.database import ProfileDatabase
 from iosched.profiler.gpu_clock import GpuClock
-from iosched.profiler.optimization import OptimizeSettings
+from iosched.profiler.optimization import Barriers, OptimizeSettings
 from iosched.profiler.optimize import optimize
-from iosched.runtime.cuda.backend import CudaBackend
+from iosched.runtime.cuda.backend import CudaBackend, CudaModel
 from iosched.runtime.cuda.executor import CudaExecutor
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.document import ScheduleDocument
-from iosched.scheduler.schedule import Stage, Strategy
+from iosched.scheduler.schedule import Schedule, Stage, Strategy
 
 pytestmark = needs_compiler
 
@@ -61,7 +61,7 @@ def test_a_schedule_is_found_written_and_run(
     assert result.measured_us < result.sequential_us
     assert result.kernels_after <= result.kernels_before
     document = ScheduleDocument.from_json(result.document.to_json())
-    assert document.runtime == {"precision": precision, "cudnn_plans": {"Conv": "eng7_k1=1"}}
+    assert document.runtime == {"precision": precision, "barriers": "stage", "cudnn_plans": {"Conv": "eng7_k1=1"}}
 
     executor = run_module.open_executor(model, document, device="cuda:0")
     inputs = random_inputs(model.graph.inputs)
@@ -71,6 +71,45 @@ def test_a_schedule_is_found_written_and_run(
     stored, known = attached
     assert isinstance(stored, StoredPlans)
     assert known == KnownPlans({"Conv": "eng7_k1=1"})
+
+
+@pytest.mark.parametrize("asked", ["auto", "none"])
+def test_stages_wait_for_what_they_read_alone_where_that_is_faster(
+    tmp_path: Path, attached: list[object], by_size: None, monkeypatch: pytest.MonkeyPatch, asked: Barriers
+) -> None:
+    compiled: list[bool] = []
+    whole = CudaBackend.compile
+
+    def compile_(self: CudaBackend, schedule: Schedule, *, barriers: bool = True) -> CudaModel:
+        compiled.append(barriers)
+        model = whole(self, schedule, barriers=barriers)
+        if not barriers:
+            monkeypatch.setattr(model.executor, "time_launches", lambda repeats: (4.0,) * repeats)
+        return model
+
+    monkeypatch.setattr(CudaBackend, "compile", compile_)
+    settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db", barriers=asked)
+    result = optimize(fire(), settings)
+    assert (result.shipped, result.measured_us, result.document.runtime["barriers"]) == ("iosched", 4.0, "none")
+    assert len([note for note in result.notes if "wait only for what they read" in note]) == (asked == "auto")
+    compiled.clear()
+    executor = run_module.open_executor(fire(), result.document, device="cuda")
+    assert compiled == [False]
+    inputs = random_inputs(fire().graph.inputs)
+    assert relative_error(executor.run(inputs), expected_outputs(fire(), inputs)) < 1e-4
+
+
+def test_a_second_run_says_what_the_first_one_said(tmp_path: Path, attached: list[object]) -> None:
+    """Nothing is timed by a script here: whole models are slower or faster each time they are measured."""
+    settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db")
+    first, second = optimize(fire(), settings), optimize(fire(), settings)
+    assert first.document.to_json() == second.document.to_json()
+
+
+@pytest.mark.parametrize("device", ["cpu", "v100"])
+def test_barriers_are_for_attached_gpus(device: str) -> None:
+    with pytest.raises(UsageError, match="--barriers is for attached GPUs"):
+        optimize(fire(), OptimizeSettings(device=device, barriers="none", profile_db=Path(":memory:")))
 
 
 def test_a_hot_gpu_is_told(tmp_path: Path, by_size: None, monkeypatch: pytest.MonkeyPatch) -> None:

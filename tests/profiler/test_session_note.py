@@ -38,7 +38,7 @@ def attached(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_optimize_says_so(tmp_path: Path) -> None:
-    settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db", strategy="greedy")
+    settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db", strategy="greedy", barriers="stage")
     assert SENTENCE in optimize(sliced(), settings).notes
     assert not any("Outside" in note for note in optimize(fire(), settings).notes)
 

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.profiler import candidates, cpu_cost, optimize
+from iosched.profiler import candidates, cpu_cost, cpu_job
 from iosched.profiler.statistics import Measurement, summarize
 
 
@@ -57,7 +57,7 @@ def script_models(monkeypatch: pytest.MonkeyPatch, latencies_us: Mapping[str, fl
         calls.append(tuple(runnables))
         return {name: summarize([latencies_us.get(name, 1000.0 + int(name == "1"))] * 7) for name in runnables}
 
-    monkeypatch.setattr(optimize, "measure_in_turn", told)
+    monkeypatch.setattr(cpu_job, "measure_in_turn", told)
     monkeypatch.setattr(candidates, "measure_in_turn", told)
     return calls
 
