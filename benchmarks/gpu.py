@@ -29,7 +29,7 @@ from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.cuda_candidates import ready
 from iosched.profiler.cuda_cost import CudaStageCost
-from iosched.profiler.cuda_device import AttachedGpu, attach
+from iosched.profiler.cuda_device import AttachedGpu, StoredPlans, attach
 from iosched.profiler.database import ProfileDatabase
 from iosched.profiler.effort import GPU_EFFORT
 from iosched.profiler.gpus import spec_of
@@ -72,7 +72,8 @@ def main() -> int:
             print(f"out of time before {case}", file=sys.stderr)
             break
         try:
-            found = run_case(gpu, case, options, deadline)
+            with ProfileDatabase(options.profile_db) as database:
+                found = run_case(gpu, case, options, deadline, database)
         except IoschedError as error:
             found = {"error": str(error)}
         report["cases"].append({**asdict(case), **found, "clock": _clock(gpu)})
@@ -85,11 +86,14 @@ def main() -> int:
     return 0
 
 
-def run_case(gpu: AttachedGpu, case: Case, options: argparse.Namespace, deadline: float) -> dict[str, object]:
+def run_case(
+    gpu: AttachedGpu, case: Case, options: argparse.Namespace, deadline: float, database: ProfileDatabase
+) -> dict[str, object]:
     """Searches, checks and measures one case."""
     model = load_model(zoo.build(case.network).SerializeToString(), name=case.network, batch_size=case.batch)
-    backend = gpu.backend(model, case.precision)
-    found, searches = _schedules(gpu, backend, options)
+    device = gpu.key(case.precision)
+    backend = gpu.backend(model, case.precision, StoredPlans(database, device))
+    found, searches = _schedules(backend, database, device)
     inputs = random_inputs(model.graph.inputs, seed=case.batch)
     with Reference(model) as reference:
         expected = reference.run(inputs)
@@ -117,25 +121,24 @@ def run_case(gpu: AttachedGpu, case: Case, options: argparse.Namespace, deadline
 
 
 def _schedules(
-    gpu: AttachedGpu, backend: CudaBackend, options: argparse.Namespace
+    backend: CudaBackend, database: ProfileDatabase, device: str
 ) -> tuple[dict[str, tuple[Schedule, bool]], dict[str, object]]:
     graph = backend.graph
     found = {"sequential": (sequential(graph), True), "greedy": (greedy(graph), True)}
     searches: dict[str, object] = {}
-    with ProfileDatabase(options.profile_db) as database:
-        for strategy in ("merge", "concurrent", "both"):
-            cost = CudaStageCost(backend, database, gpu.key(backend.precision.name))
-            started = time.monotonic()
-            result = search(graph, cost, strategy=strategy, effort=GPU_EFFORT)
-            found[strategy] = (result.schedule, True)
-            searches[strategy] = {
-                "seconds": round(time.monotonic() - started, 2),
-                "measurements": cost.measurements,
-                "signatures": cost.signatures,
-                "predicted_us": result.schedule.predicted_us,
-                "gap": result.gap,
-                "dropped": cost.dropped,
-            }
+    for strategy in ("merge", "concurrent", "both"):
+        cost = CudaStageCost(backend, database, device)
+        started = time.monotonic()
+        result = search(graph, cost, strategy=strategy, effort=GPU_EFFORT)
+        found[strategy] = (result.schedule, True)
+        searches[strategy] = {
+            "seconds": round(time.monotonic() - started, 2),
+            "measurements": cost.measurements,
+            "signatures": cost.signatures,
+            "predicted_us": result.schedule.predicted_us,
+            "gap": result.gap,
+            "dropped": cost.dropped,
+        }
     found["both, no barriers"] = (found["both"][0], False)
     return found, searches
 

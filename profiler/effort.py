@@ -9,5 +9,7 @@ CPU_EFFORT = Effort(bound_slack=0.95, tolerance=0.03, max_measurements=80)
 With 80 stages of a block the gap to its bound has closed to a few percent, see benchmarks/search.py; each takes about
 0.1 s, and its latency is not known better than to 3 %."""
 
-GPU_EFFORT = Effort(bound_slack=0.95, tolerance=0.02, max_measurements=200)
-"""A stage takes some milliseconds to measure, and its latency is steadier."""
+GPU_EFFORT = Effort(bound_slack=0.95, tolerance=0.02, max_measurements=60)
+"""Latencies are steadier than on a CPU. Little bounds them from below, since nothing tells how much of the GPU an
+operator leaves idle, so that most searches end at the limit: with latencies of the analytic model and noise of 1 %,
+schedules are within 0.5 % of those that 200 measurements find."""
