@@ -10,13 +10,11 @@ import pytest
 from gpu_plans import expected_outputs, interpreted, random_schedule, relative_error
 from host_cuda import needs_compiler
 from host_driver import HostDriver, chooser
-from lowering import loaded, proto_of, weight
-from onnx import NodeProto, helper
+from separables import separable_operators, separables
 
 from iosched.models import zoo
 from iosched.models.errors import DeviceLostError, ExecutionError
 from iosched.models.load import load_model
-from iosched.models.model import Model
 from iosched.runtime.cuda.activation import RELU
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.builder import Builder
@@ -31,32 +29,6 @@ from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import sequential
 
 FP32 = Precision("fp32")
-
-
-def separables() -> Model:
-    """Two alike, whose sum goes into a third of another size with batch normalization behind it."""
-    weights: dict[str, np.ndarray] = {}
-    nodes: list[NodeProto] = []
-
-    def add(x: str, y: str, size: int) -> None:
-        weights[f"{y}d"], weights[f"{y}db"] = weight(8, 1, size, size), weight(8, 1)[:, 0]
-        weights[f"{y}p"], weights[f"{y}pb"] = weight(8, 8, 1, 1), weight(8, 1, seed=1)[:, 0]
-        nodes.append(helper.make_node("Relu", [x], [f"{y}r"]))
-        nodes.append(helper.make_node("Conv", [f"{y}r", f"{y}d", f"{y}db"], [f"{y}m"], pads=[size // 2] * 4, group=8))
-        nodes.append(helper.make_node("Conv", [f"{y}m", f"{y}p", f"{y}pb"], [y]))
-
-    add("x", "a", 3)
-    add("x", "b", 3)
-    nodes.append(helper.make_node("Add", ["a", "b"], ["s"]))
-    add("s", "c", 5)
-    values = [1 + np.abs(weight(8, 1, seed=seed)[:, 0]) for seed in range(4)]
-    weights |= dict(zip(("gamma", "beta", "mean", "variance"), values, strict=True))
-    nodes.append(helper.make_node("BatchNormalization", ["c", "gamma", "beta", "mean", "variance"], ["y"]))
-    return loaded(proto_of(nodes, {"x": (2, 8, 7, 7)}, ["y"], weights))
-
-
-def separable_operators(model: Model) -> list[str]:
-    return [each.name for each in model.graph.operators if each.type == "ReluSepConv"]
 
 
 def all_fused(network: Network, variant: int = 0) -> Network:
