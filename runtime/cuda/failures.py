@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError, IoschedError
 from iosched.runtime.cuda.device import INSTALL
 
@@ -14,8 +16,6 @@ CUDA's runtime and its driver number these alike.
 """
 _OLDEST_DRIVER = {13: 580, 12: 525}
 """Version of NVIDIA's driver for Linux that comes with each CUDA."""
-
-_kept: list[DeviceLostError] = []
 
 
 def meaning(error: Exception) -> IoschedError:
@@ -64,11 +64,11 @@ def no_gpu(error: Exception, driver: int, runtime: int) -> DeviceError:
 def keep_if_lost(error: IoschedError) -> IoschedError:
     """`error`; one that tells of a lost GPU is kept, and so all that was on that GPU when it happened.
 
-    CuPy's objects say so on stderr, each with a traceback, if they are given back to a GPU that is lost; at the end of
-    the process they are silent.
+    CuPy's objects complain on stderr, each with a traceback, when they are given back to a GPU that is lost, graphs
+    even at the end of the process. So the error, whose traceback holds them, is never freed.
     """
     if isinstance(error, DeviceLostError):
-        _kept.append(error)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(error))
     return error
 
 

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -271,6 +274,34 @@ def test_a_gpu_that_is_lost_ends_the_search(desk: DeskCuda, call: str, capfd: py
             cost.stage_latency_us(Stage(Strategy.CONCURRENT, (("p",), ("q",))))
         assert database.stats().measurements == 0
     assert "Exception ignored" not in capfd.readouterr().err
+
+
+COMMAND = """
+import sys
+import desk_cudnn, desk_cupy, pytest
+desk = desk_cupy.install()
+desk.count = 1
+desk_cudnn.install(pytest.MonkeyPatch(), desk)
+desk.fail("graphLaunch", 719, after=20)
+from iosched.cli.main import main
+main()
+"""
+
+
+@needs_cudnn
+def test_a_gpu_that_is_lost_ends_the_command_with_a_few_words(tmp_path: Path) -> None:
+    """Also at the end of the process, when all that was on the GPU is freed."""
+    original = fire().original
+    assert isinstance(original, bytes)
+    (tmp_path / "fire.onnx").write_bytes(original)
+    paths = [str(Path(entry).absolute()) for entry in sys.path if entry]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, "-c", COMMAND, "optimize", "fire.onnx", "--device", "cuda", "--profile-db", "p.db"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("Error: the GPU stopped working: cudaErrorLaunchFailure")
+    assert len(done.stderr.splitlines()) == 2
+    assert {path.name for path in tmp_path.iterdir()} <= {"fire.onnx", "p.db", "p.db-wal", "p.db-shm"}
 
 
 @pytest.mark.parametrize(
