@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from statistics import median
 from typing import Any, Protocol
 
-from iosched.models.errors import DeviceError, ExecutionError
+from iosched.models.errors import DeviceError
 from iosched.runtime.cuda.choices import (
     NO_NAMES,
     Candidate,
@@ -27,6 +25,7 @@ from iosched.runtime.cuda.driver import Driver, Memory
 from iosched.runtime.cuda.failures import keep_if_lost, meaning
 from iosched.runtime.cuda.kernel import CudnnKernel
 from iosched.runtime.cuda.lanes import Lanes
+from iosched.runtime.cuda.plan_timing import PlanTimer
 from iosched.runtime.plan import View
 
 MOST_BUILT = 12
@@ -34,14 +33,6 @@ BUILD_SECONDS = 5.0
 MOST_KEPT = 4
 KEPT_WITHIN = 1.3
 """A plan that takes longer alone, by this factor, is not tried in stages."""
-
-_ROUNDS = 5
-_COPIES = 10
-_GRAPH_US = 200.0
-"""What one graph of a plan's runs should take at least: its launch takes some microseconds."""
-
-_HOPELESS_US = 50.0
-"""A single launch says so much too much at most."""
 
 _ORDINARY = 0x3C  # repeated, a float32 of 0.01 and a float16 of 1.06: zeros and NaN may run faster than real data
 
@@ -270,17 +261,13 @@ class PlanChoice:
         return self._plans.setdefault((case.key, plan.name), plan)
 
     def _timed(self, case: _Case, plans: Sequence[Plan]) -> list[tuple[float, Plan]]:
-        """Each plan with its latency alone; infinite where it fails to run or to be captured."""
+        """Each plan with its latency alone; infinite where it fails."""
         views = (*case.reads, *case.writes)
         memory = [self._scratch(view) for view in views]
         addresses = [each.ptr + view.offset % 16 for each, view in zip(memory, views, strict=True)]
-        trial = _Trial(self._driver, self._lanes, addresses)
-        best, found = math.inf, []
-        for plan in plans:
-            latency = trial.latency_us(RunningPlan(case.key, plan, (), self._handles), best)
-            best = min(best, latency)
-            found.append((latency, plan))
-        return found
+        timer = PlanTimer(self._driver, self._lanes, addresses)
+        running = [RunningPlan(case.key, plan, (), self._handles) for plan in plans]
+        return list(zip(timer.latencies_us(running), plans, strict=True))
 
     def _scratch(self, view: View) -> Memory:
         extent = view.nbytes
@@ -290,47 +277,3 @@ class PlanChoice:
         memory = self._driver.allocate(extent + 16)
         self._driver.fill(memory.ptr, _ORDINARY, extent + 16, self._lanes.origin)
         return memory
-
-
-@dataclass(frozen=True, eq=False)
-class _Trial:
-    """Runs plans alone on the GPU, on the same tensors."""
-
-    driver: Driver
-    lanes: Lanes
-    addresses: Sequence[int]
-
-    def latency_us(self, plan: RunningPlan, best_us: float) -> float:
-        """Median over launches of a graph of several runs; infinite where it fails, and rough where it is hopeless.
-
-        Raises:
-            DeviceLostError: nothing runs any more.
-        """
-        try:
-            workspace = self.driver.allocate(plan.workspace_nbytes)
-            return self._measured_us(lambda: plan.execute(self.addresses, workspace.ptr, self.lanes.origin), best_us)
-        except (ExecutionError, DeviceError):  # an engine that does not fit, run or be captured is no candidate
-            return math.inf
-
-    def _measured_us(self, run: Callable[[], None], best_us: float) -> float:
-        run()  # what comes lazily comes now
-        self.driver.synchronize(self.lanes.origin)
-        once_us = self._elapsed_us(run)
-        if once_us > KEPT_WITHIN * best_us + _HOPELESS_US:
-            return once_us
-        copies = max(1, min(_COPIES, math.ceil(_GRAPH_US / max(once_us, 1.0))))
-
-        def run_all() -> None:
-            for _ in range(copies):
-                run()
-
-        graph = self.lanes.capture(self.lanes.origin, run_all)
-        launch = partial(self.driver.launch_graph, graph, self.lanes.origin)
-        return median([self._elapsed_us(launch) / copies for _ in range(_ROUNDS)][1:])
-
-    def _elapsed_us(self, run: Callable[[], None]) -> float:
-        start, end = self.driver.new_event(timing=True), self.driver.new_event(timing=True)
-        self.driver.record(start, self.lanes.origin)
-        run()
-        self.driver.record(end, self.lanes.origin)
-        return self.driver.elapsed_us(start, end)

@@ -65,6 +65,7 @@ class Clock(HostDriver):
         self.runs: list[str] = []
         self.fails_in_capture: set[str] = set()
         self.filled_nbytes: list[int] = []
+        self.slow_runs = 0
         self.room = 10_000
 
     def new_stream(self) -> Stream:
@@ -104,7 +105,11 @@ class Clock(HostDriver):
         assert len(addresses) == len({*addresses}) == len(READS) + len(WRITES)
         assert workspace
         self.runs.append(name)
-        self._add(stream, lambda: self._pass(self.latency_us[name]))
+        self._add(stream, lambda: self._run(self.latency_us[name]))
+
+    def _run(self, spent_us: float) -> None:
+        self.slow_runs -= 1
+        self._pass(spent_us * (5 if self.slow_runs >= 0 else 1))
 
     def _pass(self, spent_us: float) -> None:
         self.now_us += spent_us
@@ -137,6 +142,12 @@ def test_the_fastest_plan_is_taken_and_those_that_come_close_are_kept(monkeypatc
     assert list(memory.plans) == [(KEY, "eng2_k2=1")]
     assert driver.runs.count("eng5") == 2, "one look at what is hopeless"
     assert all(nbytes >= view.nbytes for nbytes, view in zip(driver.filled_nbytes, (*READS, *WRITES), strict=True))
+
+
+def test_a_gpu_that_wakes_up_is_as_slow_for_all_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, _ = installed(monkeypatch, {"eng1": 8.0, "eng2": 9.0, "eng3": 10.0})
+    driver.slow_runs = 30
+    assert chosen(driver, Memory()) == "eng1"
 
 
 def test_what_is_known_is_neither_timed_nor_built(monkeypatch: pytest.MonkeyPatch) -> None:
