@@ -1,0 +1,240 @@
+// onnxruntime's C interface, as much of it as is needed: environments, and sessions that are lent their weights.
+//
+// onnxruntime's own headers are not needed: the caller passes the address of `OrtGetApiBase`, and entries of the function
+// table are found by position. The table only ever grows at its end.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+struct OrtStatus;
+struct OrtEnv;
+struct OrtSession;
+struct OrtSessionOptions;
+struct OrtMemoryInfo;
+struct OrtValue;
+struct OrtTypeAndShape;
+struct OrtPrepacked;
+struct OrtApiBase {
+  const void* (*GetApi)(uint32_t version);
+  const char* (*GetVersionString)();
+};
+
+namespace iosched {
+
+// The oldest version of the table that has every entry named below.
+constexpr uint32_t kApiVersion = 13;
+
+// Positions in `struct OrtApi` of onnxruntime_c_api.h; the same order stands, one line an entry, in onnxruntime's
+// csharp/src/Microsoft.ML.OnnxRuntime/NativeMethods.shared.cs.
+struct Api {
+  explicit Api(const void* const* table) {
+    const auto bind = [table](auto& function, size_t position) {
+      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(const_cast<void*>(table[position]));
+    };
+    bind(GetErrorMessage, 2);
+    bind(CreateEnv, 3);
+    bind(Run, 9);
+    bind(CreateSessionOptions, 10);
+    bind(SetGraphOptimizationLevel, 23);
+    bind(SetLogSeverityLevel, 22);
+    bind(SetIntraOpNumThreads, 24);
+    bind(SetInterOpNumThreads, 25);
+    bind(CreateTensorWithData, 49);
+    bind(IsTensor, 50);
+    bind(GetTensorData, 51);
+    bind(GetElementType, 60);
+    bind(GetDimensionsCount, 61);
+    bind(GetDimensions, 62);
+    bind(GetTypeAndShape, 65);
+    bind(CreateCpuMemoryInfo, 69);
+    bind(ReleaseEnv, 92);
+    bind(ReleaseStatus, 93);
+    bind(ReleaseMemoryInfo, 94);
+    bind(ReleaseSession, 95);
+    bind(ReleaseValue, 96);
+    bind(ReleaseTypeAndShape, 99);
+    bind(ReleaseSessionOptions, 100);
+    bind(AddSessionConfigEntry, 130);
+    bind(CreateAndRegisterAllocator, 144);
+    bind(AddInitializer, 150);
+    bind(CreatePrepacked, 166);
+    bind(ReleasePrepacked, 167);
+    bind(CreateSessionFromArrayPrepacked, 169);
+    bind(AddExternalInitializers, 210);
+  }
+
+  void check(OrtStatus* status) const {
+    if (status == nullptr) return;
+    const std::string message = take_message(status);
+    throw std::runtime_error(message);
+  }
+
+  std::string take_message(OrtStatus* status) const {
+    std::string message = GetErrorMessage(status);
+    ReleaseStatus(status);
+    return message;
+  }
+
+  const char* (*GetErrorMessage)(const OrtStatus*);
+  OrtStatus* (*CreateEnv)(int severity, const char* name, OrtEnv**);
+  OrtStatus* (*Run)(OrtSession*, const void* options, const char* const* input_names, const OrtValue* const* inputs,
+                    size_t n_inputs, const char* const* output_names, size_t n_outputs, OrtValue** outputs);
+  OrtStatus* (*CreateSessionOptions)(OrtSessionOptions**);
+  OrtStatus* (*SetGraphOptimizationLevel)(OrtSessionOptions*, int);
+  OrtStatus* (*SetLogSeverityLevel)(OrtSessionOptions*, int);
+  OrtStatus* (*SetIntraOpNumThreads)(OrtSessionOptions*, int);
+  OrtStatus* (*SetInterOpNumThreads)(OrtSessionOptions*, int);
+  OrtStatus* (*CreateTensorWithData)(const OrtMemoryInfo*, void*, size_t, const int64_t*, size_t, int, OrtValue**);
+  OrtStatus* (*IsTensor)(const OrtValue*, int*);
+  OrtStatus* (*GetTensorData)(OrtValue*, void**);
+  OrtStatus* (*GetElementType)(const OrtTypeAndShape*, int*);
+  OrtStatus* (*GetDimensionsCount)(const OrtTypeAndShape*, size_t*);
+  OrtStatus* (*GetDimensions)(const OrtTypeAndShape*, int64_t*, size_t);
+  OrtStatus* (*GetTypeAndShape)(const OrtValue*, OrtTypeAndShape**);
+  OrtStatus* (*CreateCpuMemoryInfo)(int allocator, int memory, OrtMemoryInfo**);
+  void (*ReleaseEnv)(OrtEnv*);
+  void (*ReleaseStatus)(OrtStatus*);
+  void (*ReleaseMemoryInfo)(OrtMemoryInfo*);
+  void (*ReleaseSession)(OrtSession*);
+  void (*ReleaseValue)(OrtValue*);
+  void (*ReleaseTypeAndShape)(OrtTypeAndShape*);
+  void (*ReleaseSessionOptions)(OrtSessionOptions*);
+  OrtStatus* (*AddSessionConfigEntry)(OrtSessionOptions*, const char*, const char*);
+  OrtStatus* (*CreateAndRegisterAllocator)(OrtEnv*, const OrtMemoryInfo*, const void* arena_config);
+  OrtStatus* (*AddInitializer)(OrtSessionOptions*, const char*, const OrtValue*);
+  OrtStatus* (*AddExternalInitializers)(OrtSessionOptions*, const char* const* names, const OrtValue* const*, size_t);
+  OrtStatus* (*CreatePrepacked)(OrtPrepacked**);
+  void (*ReleasePrepacked)(OrtPrepacked*);
+  OrtStatus* (*CreateSessionFromArrayPrepacked)(const OrtEnv*, const void*, size_t, const OrtSessionOptions*,
+                                                OrtPrepacked*, OrtSession**);
+};
+
+inline const Api load_api(const OrtApiBase* (*get_base)()) {
+  const OrtApiBase* base = get_base();
+  const void* table = base == nullptr ? nullptr : base->GetApi(kApiVersion);
+  if (table == nullptr) throw std::runtime_error("onnxruntime does not offer version 13 of its C interface");
+  return Api(static_cast<const void* const*>(table));
+}
+
+// What outlives every session: shared ownership makes the order in which Python lets go of things irrelevant.
+struct Environment {
+  explicit Environment(const OrtApiBase* (*get_base)()) : api(load_api(get_base)) {
+    api.check(api.CreateEnv(/*error*/ 3, "iosched", &env));
+    api.check(api.CreateCpuMemoryInfo(/*arena*/ 1, /*default*/ 0, &memory));
+    api.check(api.CreatePrepacked(&prepacked));
+    // One allocator for all sessions: hundreds of private arenas would be cold and large. onnxruntime has one
+    // environment a process, so a second runtime finds the allocator registered already.
+    OrtStatus* status = api.CreateAndRegisterAllocator(env, memory, nullptr);
+    if (status != nullptr) api.ReleaseStatus(status);
+  }
+  Environment(const Environment&) = delete;
+  ~Environment() {
+    if (prepacked != nullptr) api.ReleasePrepacked(prepacked);
+    if (memory != nullptr) api.ReleaseMemoryInfo(memory);
+    if (env != nullptr) api.ReleaseEnv(env);
+  }
+
+  OrtValue* tensor(void* data, size_t nbytes, const int64_t* shape, size_t rank, int type) const {
+    OrtValue* value = nullptr;
+    api.check(api.CreateTensorWithData(memory, data, nbytes, shape, rank, type, &value));
+    return value;
+  }
+
+  const Api api;
+  OrtEnv* env = nullptr;
+  OrtMemoryInfo* memory = nullptr;
+  OrtPrepacked* prepacked = nullptr;
+};
+
+struct Weight {
+  const char* name;
+  void* data;
+  int64_t nbytes;
+  int64_t type;
+  int64_t rank;
+  const int64_t* shape;
+};
+
+struct Options {
+  explicit Options(const Api& api) : api(api) {
+    api.check(api.CreateSessionOptions(&options));
+    api.check(api.SetLogSeverityLevel(options, 3));
+    api.check(api.SetGraphOptimizationLevel(options, 0));
+    api.check(api.SetIntraOpNumThreads(options, 1));
+    api.check(api.SetInterOpNumThreads(options, 1));
+    api.check(api.AddSessionConfigEntry(options, "session.use_env_allocators", "1"));
+  }
+  Options(const Options&) = delete;
+  ~Options() {
+    if (options != nullptr) api.ReleaseSessionOptions(options);
+  }
+  const Api& api;
+  OrtSessionOptions* options = nullptr;
+};
+
+struct Session {
+  Session(std::shared_ptr<Environment> environment, const void* model, size_t nbytes, const Weight* weights,
+          size_t n_weights, std::vector<std::string> inputs, std::vector<std::string> outputs)
+      : environment(std::move(environment)), inputs(std::move(inputs)), outputs(std::move(outputs)) {
+    try {
+      create(model, nbytes, weights, n_weights);
+    } catch (...) {
+      release();
+      throw;
+    }
+    for (const std::string& name : this->inputs) input_names.push_back(name.c_str());
+    for (const std::string& name : this->outputs) output_names.push_back(name.c_str());
+  }
+  Session(const Session&) = delete;
+  ~Session() { release(); }
+
+  void create(const void* model, size_t nbytes, const Weight* weights, size_t n_weights) {
+    const Api& api = environment->api;
+    const Options options(api);
+    std::vector<const char*> names;
+    for (size_t i = 0; i < n_weights; ++i) {
+      const Weight& weight = weights[i];
+      values.push_back(
+          environment->tensor(weight.data, weight.nbytes, weight.shape, weight.rank, static_cast<int>(weight.type)));
+      names.push_back(weight.name);
+      // This shares memory, and lets packed copies of the weight (Gemm, MatMul) be shared between sessions as well.
+      api.check(api.AddInitializer(options.options, weight.name, values.back()));
+    }
+    OrtStatus* status = load(model, nbytes, options);
+    if (status != nullptr && n_weights > 0) {
+      // onnxruntime looked for the placeholder's file before it looked at the values: replace the placeholders too,
+      // which costs a passing copy.
+      api.ReleaseStatus(status);
+      api.check(api.AddExternalInitializers(options.options, names.data(), values.data(), n_weights));
+      status = load(model, nbytes, options);
+    }
+    api.check(status);
+  }
+
+  OrtStatus* load(const void* model, size_t nbytes, const Options& options) {
+    return environment->api.CreateSessionFromArrayPrepacked(environment->env, model, nbytes, options.options,
+                                                            environment->prepacked, &session);
+  }
+
+  void release() {
+    if (session != nullptr) environment->api.ReleaseSession(session);
+    for (OrtValue* value : values) environment->api.ReleaseValue(value);
+    session = nullptr;
+    values.clear();
+  }
+
+  std::shared_ptr<Environment> environment;
+  std::vector<std::string> inputs, outputs;
+  std::vector<const char*> input_names, output_names;
+  std::vector<OrtValue*> values;  // onnxruntime shares their memory as long as the session lives
+  OrtSession* session = nullptr;
+};
+
+}  // namespace iosched
