@@ -127,7 +127,7 @@ def _bench(
     from iosched.cli.source import schedule_for
     from iosched.profiler.bench import bench
 
-    document = schedule_for(model, text, schedule)
+    document = schedule_for(model, text, schedule, settings["device"])
     if document is None and "iosched" in names:
         raise UsageError(f"{text} carries no schedule to measure as 'iosched': make one with 'iosched optimize'")
     with progress_bar() as observer:
@@ -170,6 +170,8 @@ def as_object(model: Model, result: BenchResult) -> dict[str, Any]:
         "batch_size": batch_size_of(model),
         "rows": rows,
         "samples_us": {name: list(samples) for name, samples in result.samples_us.items()},
+        "missing": dict(result.missing),
+        "notes": list(result.notes),
     }
 
 

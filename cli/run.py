@@ -116,7 +116,7 @@ def _document(model: Model, text: str, schedule: str | None, device: str) -> Sch
     from iosched.cli.source import schedule_for
     from iosched.profiler.run import runs_on_gpu
 
-    document = schedule_for(model, text, schedule)
+    document = schedule_for(model, text, schedule, device)
     if document is None:
         how = "one operator after another" if runs_on_gpu(device, None) else "on plain onnxruntime"
         note(f"{model.name} carries no schedule: running it {how}. Make one with 'iosched optimize'.")

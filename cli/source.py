@@ -101,13 +101,14 @@ def parse_schedule(data: bytes | str, place: str) -> ScheduleDocument:
         raise InvalidScheduleError(f"{place}: {error}") from None
 
 
-def schedule_for(model: Model, text: str, schedule: str | None) -> ScheduleDocument | None:
+def schedule_for(model: Model, text: str, schedule: str | None, device: str) -> ScheduleDocument | None:
     """The schedule to run `model` by: the file given, else the one that the model carries, else None.
 
     Args:
         model: the loaded model.
         text: MODEL, as the command line names it.
         schedule: `--schedule`.
+        device: `--device`.
 
     Raises:
         UsageError: standard input is wanted twice.
@@ -115,17 +116,27 @@ def schedule_for(model: Model, text: str, schedule: str | None) -> ScheduleDocum
     """
     document = embedded_schedule(model) if schedule is None else read_schedule(schedule, model=text)
     if document is not None:
-        _remark_other_device(document)
+        _remark_other_device(document, _device_name(device, document))
     return document
 
 
-def _remark_other_device(document: ScheduleDocument) -> None:
+def _device_name(device: str, document: ScheduleDocument) -> str:
+    """What `--device` runs on; "" for a GPU that cannot be used."""
+    from iosched.profiler import target
     from iosched.profiler.cpu_cost import cpu_name
+    from iosched.profiler.run import runs_on_gpu
 
-    made_for, here = document.device.get("name"), cpu_name()
+    if not runs_on_gpu(device, document):
+        return cpu_name()
+    index = target.attached_index(device) or 0
+    return dict(enumerate(target.attached_names())).get(index, "")
+
+
+def _remark_other_device(document: ScheduleDocument, here: str) -> None:
+    made_for = document.device.get("name")
     if document.cost == "analytic":
         note(f"This schedule was made for {made_for}, by an analytic model: nothing was measured, there or here.")
-    elif made_for != here:
+    elif here and made_for != here:
         note(f"This schedule was made for {made_for}, not for {here}: it runs, but another may be faster here.")
 
 

@@ -185,3 +185,17 @@ def test_the_tool_of_the_driver_is_asked_where_its_files_are_not(
     assert devices._gpu_names() == ["NVIDIA A100", "NVIDIA L4"]
     tool.write_text("#!/bin/sh\necho NVIDIA-SMI has failed\nexit 9\n")
     assert devices._gpu_names() == []
+
+
+@needs_compiler
+def test_a_schedule_is_at_home_on_the_gpu_that_it_was_made_on(
+    invoke, model: Path, use, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(HostDriver())
+    for name, elsewhere in (("Host", False), ("Other", True), ("", False)):
+        monkeypatch.setattr("iosched.profiler.target.attached_names", lambda name=name: (name,))
+        assert invoke("optimize", model, "--device", "cuda", "-o", "o.onnx", "--strategy", "greedy").exit_code == 0
+        done = invoke("run", "o.onnx", "--device", "cuda", "--check")
+        assert done.exit_code == 0, done.stderr
+        assert ("made for Host, not for Other" in done.stderr) == elsewhere
+        assert ("made for" in done.stderr) == elsewhere
