@@ -44,6 +44,7 @@ from iosched.scheduler.search import SearchResult
 
 _N_CANDIDATES = 4  # three schedules and plain onnxruntime
 _LEAST_RUNS = 3  # of each, when whole models are compared in a hurry: two to warm up
+_ENOUGH_RUNS = 5
 _HURRIED = Budget(rounds=1, max_seconds=0.1)
 _AS = {"iosched": "measured"}  # names of latencies in results
 
@@ -101,6 +102,7 @@ class CpuJob:
                     "inter_threads": reference.inter_threads,
                 },
             },
+            notes=_notes(latencies),
         )
         return concluded.result(self.model, self.settings, self.started)
 
@@ -221,6 +223,15 @@ class CpuJob:
     def _store_setting(self, setting: ReferenceSettings) -> None:
         index = float(reference_candidates(self.backend.lanes).index(setting))
         self._latencies.put("reference setting", Measurement(index, index, index, (index,)))
+
+
+def _notes(latencies: Mapping[str, Measurement]) -> tuple[str, ...]:
+    """A word where whole models were run too seldom for their ratios to mean much."""
+    runs = min((len(each.samples_us) for each in latencies.values()), default=_ENOUGH_RUNS)
+    if runs >= _ENOUGH_RUNS:
+        return ()
+    times = "once" if runs == 1 else f"{runs} times"
+    return (f"For lack of time whole models were run {times} each: what they take is known roughly.",)
 
 
 def _decide(latencies: Mapping[str, Measurement]) -> tuple[Shipped, str]:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -124,6 +124,23 @@ def test_an_interruption_while_whole_models_are_compared(
         return
     result = optimize(fire(), settings, interrupt=interrupt)
     assert (result.shipped, interrupt.times_asked) == ("iosched", 1)
+
+
+@pytest.mark.parametrize(
+    ("runs", "notes"), [(1, ["run once each"]), (4, ["run 4 times each"]), (5, []), (15, [])]
+)  # fmt: skip
+def test_latencies_from_few_runs_are_said_to_be_rough(
+    runs: int, notes: list[str], settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(runnables: Mapping[str, object], *_: object) -> dict[str, Measurement]:
+        return {name: summarize([LATENCIES[name]] * runs) for name in runnables}
+
+    script_stages(monkeypatch)
+    script_models(monkeypatch, LATENCIES)
+    monkeypatch.setattr("iosched.profiler.cpu_job.measure_in_turn", told)
+    found = optimize(fire(), settings).notes
+    assert len(found) == len(notes)
+    assert all(words in note for words, note in zip(notes, found, strict=True))
 
 
 def test_hurried_comparisons_are_not_kept(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
