@@ -54,11 +54,15 @@ class KnownPlans:
 
 @dataclass(frozen=True, eq=False)
 class StoredPlans:
-    """cuDNN plans in the profile database, beside the latencies measured with them."""
+    """cuDNN plans in the profile database, beside the latencies measured with them.
+
+    Attributes:
+        times: whether what is not there is to be found by timing.
+    """
 
     database: ProfileDatabase
     device: str
-    times: ClassVar[bool] = True
+    times: bool = True
 
     def choice(self, key: str) -> str | None:
         """See `PlanMemory`."""

@@ -110,7 +110,7 @@ def _on_gpu(model: Model, settings: OptimizeSettings, pruning: Pruning, index: i
     gpu = attach(index)
     with _database(settings) as database:
         device = gpu.key(settings.precision)
-        backend = gpu.backend(model, settings.precision, StoredPlans(database, device))
+        backend = gpu.backend(model, settings.precision, StoredPlans(database, device, times=False))
         measured = CudaStageCost(backend, database, device)
         counter = _Counter(KnownStages(measured), settings, GPU_EFFORT, samples_alone=1)
         blocks = tuple(_blocks(backend.graph, pruning, measured.operator_key, counter.known_and_missing))

@@ -24,6 +24,8 @@ from iosched.runtime.cuda.kernels.separable import Separable
 from iosched.runtime.cuda.moves import Join
 
 Calls = Mapping[str, Sequence[KernelCall]]
+Ending = AddN | ScaleShift | Conv | Depthwise | Separable
+"""Kernels that can end in a ReLU."""
 
 
 def rectifiable(graph: ComputationGraph, calls: Calls) -> frozenset[str]:
@@ -102,10 +104,7 @@ class _Uses:
         kernel = call.kernel
         if isinstance(kernel, Join):
             return all(read in found for read in call.reads)
-        return isinstance(kernel, AddN | ScaleShift | Conv | Depthwise | Separable) and kernel.activation in (
-            IDENTITY,
-            RELU,
-        )
+        return isinstance(kernel, Ending) and kernel.activation in (IDENTITY, RELU)
 
     def _all_begin(self, name: str, found: Collection[str]) -> bool:
         return all(self._begins(reader, found) for reader in self.readers[name])
@@ -130,6 +129,6 @@ def _rewritten(builder: Builder, call: KernelCall, gone: Mapping[str, str], rect
     if isinstance(kernel, Conv) and not kernel.bias:  # cuDNN has tuned engines for a ReLU behind a bias alone
         bias = builder.weight(f"{call.writes[0]}/bias", np.zeros(builder.shape(call.writes[0])[1]))
         kernel, call = replace(kernel, bias=True), replace(call, reads=(*call.reads[:2], bias, *call.reads[2:]))
-    if isinstance(kernel, AddN | ScaleShift | Conv | Depthwise | Separable):
+    if isinstance(kernel, Ending):
         kernel = replace(kernel, activation=RELU)
     return replace(call, kernel=kernel)

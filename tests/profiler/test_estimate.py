@@ -13,6 +13,7 @@ from scripted import fire, script_models, script_stages
 from iosched.profiler import estimate as estimate_module
 from iosched.profiler import optimize as optimize_module
 from iosched.profiler.cpu_cost import StageCost
+from iosched.profiler.cuda_device import StoredPlans
 from iosched.profiler.database import ProfileDatabase
 from iosched.profiler.estimate import COMPARISON_SECONDS, SECONDS_PER_MEASUREMENT, estimate
 from iosched.profiler.known import KnownStages
@@ -53,7 +54,7 @@ def test_no_more_is_measured_than_was_said(settings: OptimizeSettings, monkeypat
 def test_on_a_gpu_no_more_is_measured_than_was_said_and_it_is_known_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attach_host(monkeypatch, estimate_module, optimize_module)
+    given = attach_host(monkeypatch, estimate_module, optimize_module)
     time_by_size(monkeypatch)
     settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db", strategy="concurrent", exhaustive=True)
     said = estimate(fire(), settings)
@@ -63,6 +64,7 @@ def test_on_a_gpu_no_more_is_measured_than_was_said_and_it_is_known_afterwards(
     assert 0 < done.measurements <= said.measurements + 2 * stages
     after = estimate(fire(), settings)
     assert sum(block.known for block in after.blocks) == sum(block.signatures for block in said.blocks)
+    assert [isinstance(memory, StoredPlans) and memory.times for memory in given] == [False, True, False]
     assert after.measurements == 0
 
 

@@ -27,7 +27,7 @@ class HostGpu(AttachedGpu):
         assert isinstance(self.driver, HostDriver)
         self.given.append(memory)
         choose, exchange = chooser(self.driver, memory), HostExchange(self.driver)
-        return CudaBackend(model, self.driver, choose, Precision(precision), exchange=exchange)
+        return CudaBackend(model, self.driver, choose, Precision(precision), exchange=exchange, choices=memory)
 
 
 def attach_host(monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> list[object]:
