@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from host_cuda import Placed
 
 ON_GPU = os.environ.get("IOSCHED_KERNELS_ON") == "gpu"
+TOLERANCE = 3e-5
+"""At least: a GPU has its own exponentials, and rounds a product and a sum once."""
 _ALIGNMENT = 256
 
 

@@ -101,6 +101,8 @@ def check(kernel: SourceKernel, reads: Sequence[Placed], writes: Sequence[Placed
     kernel.interpret([read.array for read in reads], expected)
     call = kernel.call([read.view for read in reads], [write.view for write in writes])
     launch(call, (*reads, *writes))
+    if gpu_kernels.ON_GPU:
+        tolerance = max(tolerance, gpu_kernels.TOLERANCE)
     for write, wanted in zip(writes, expected, strict=True):
         scale = tolerance if wanted.dtype != np.float16 else max(tolerance, 2e-3)
         np.testing.assert_allclose(write.array, wanted, rtol=scale, atol=scale)
