@@ -2,13 +2,15 @@
 
 A block ends with a cut vertex: an operator that everything after it depends on, past which nothing else is handed on.
 Neighbouring blocks of one operator are joined into chains. Where a block would have too many states, it is cut at the
-narrowest down-sets: the fewest operators whose results cross the cut, as between the cells of NASNet.
+narrowest down-sets: the fewest operators whose results cross the cut, as between the cells of NASNet. Where that leaves
+one of several long towers in a block without the others, all are cut at the same depths instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler.lattice import MAX_OPERATORS
@@ -18,6 +20,7 @@ _WIDE_STATES = 1_000
 _CHAIN = 32  # operators in a chain block: longer chains gain nothing from being searched at once
 _GATHERS = frozenset({"Add", "Concat", "Identity", "Sum"})  # types that only collect what a block computed
 _NARROW = 2  # results that cross the cut between two cells; wider cuts take concurrency away
+_SHALLOWER = 0.75  # of the depth of all blocks: worth cutting across towers for
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ def partition(graph: ComputationGraph, max_states: int = MAX_STATES) -> tuple[Pa
     parts: list[Part] = []
     gathers = [graph.by_name[name].type in _GATHERS for name in order.names]
     for first, last in _join_chains(cuts.segments(), gathers):
-        parts.extend(_split(order, cuts, first, last, max_states))
+        parts.extend(_shallower(order, cuts, first, last, max_states))
     rank = {operator.name: index for index, operator in enumerate(graph.operators)}
     return tuple(Part(tuple(sorted(part.operators, key=rank.__getitem__)), part.optimal) for part in parts)
 
@@ -69,6 +72,23 @@ class _Order:
             bool(graph.by_name[name].inputs) and not found for name, found in zip(names, before, strict=True)
         )
         return cls(tuple(names), before, starts)
+
+    @cached_property
+    def position(self) -> dict[str, int]:
+        """Of each operator, by name."""
+        return {name: position for position, name in enumerate(self.names)}
+
+    def part(self, positions: Sequence[int]) -> _Order:
+        """Some of the operators in another topological order; what they read of others is like a graph's input."""
+        rank = {position: index for index, position in enumerate(positions)}
+        before = tuple(
+            tuple(rank[other] for other in self.predecessors[position] if other in rank) for position in positions
+        )
+        starts = tuple(
+            not found and (self.starts[position] or bool(self.predecessors[position]))
+            for position, found in zip(positions, before, strict=True)
+        )
+        return _Order(tuple(self.names[position] for position in positions), before, starts)
 
 
 @dataclass(frozen=True)
@@ -144,6 +164,42 @@ def _join_chains(segments: Iterator[tuple[int, int]], gathers: Sequence[bool]) -
         start, end, chain = first, last, single
     if start < end:
         yield start, end
+
+
+def _shallower(order: _Order, cuts: _Cuts, first: int, last: int, max_states: int) -> list[Part]:
+    """The blocks of a segment: in the given order, or level by level where their depths then add up to far less.
+
+    Blocks run one after another, and so do the operators on the longest path through each: towers that stand in the
+    order one after another are blocks of their own, which could run side by side.
+    """
+    parts = list(_split(order, cuts, first, last, max_states))
+    if len(parts) == 1:
+        return parts
+    levels = _levels(order, first, last)
+    by_level = sorted(range(first, last), key=lambda position: (levels[position - first], position))
+    side = order.part(by_level)
+    found = list(_split(side, _Cuts.of(side), 0, last - first, max_states))
+    depth, side_depth = (sum(_depth(order, part) for part in some) for some in (parts, found))
+    if side_depth >= _SHALLOWER * depth:
+        return parts
+    return [replace(part, optimal=False) for part in found]  # what ends at a level could run beside what follows
+
+
+def _levels(order: _Order, first: int, last: int) -> list[int]:
+    """Length of the longest path to each position, within the segment."""
+    found: list[int] = []
+    for position in range(first, last):
+        before = (found[other - first] for other in order.predecessors[position] if other >= first)
+        found.append(max(before, default=-1) + 1)
+    return found
+
+
+def _depth(order: _Order, part: Part) -> int:
+    """Operators on the longest path through a block."""
+    depth: dict[int, int] = {}
+    for position in sorted(order.position[name] for name in part.operators):
+        depth[position] = 1 + max((depth.get(other, 0) for other in order.predecessors[position]), default=0)
+    return max(depth.values())
 
 
 def _split(order: _Order, cuts: _Cuts, first: int, last: int, max_states: int) -> Iterator[Part]:

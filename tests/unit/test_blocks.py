@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 
+import pytest
 from by_definition import dags, graph_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -126,15 +128,38 @@ def test_chains_are_cut_into_pieces_and_no_block_has_more_operators_than_a_mask_
     assert max(sizes(partition(pair))) <= lattices.MAX_OPERATORS
 
 
-def test_branches_are_taken_one_after_another_where_that_keeps_fewer_results_waiting() -> None:
-    """Four branches of ten operators, listed in turns: cut through, they would keep four results waiting."""
-    branches = [(0, branch) for branch in range(1, 5)] + [(index, index + 4) for index in range(1, 37)]
-    graph = graph_of(42, [*branches, *((end, 41) for end in range(37, 41))])
-    parts = partition(graph, 60)
+def test_what_is_listed_long_before_it_is_read_is_taken_where_it_is_read() -> None:
+    """A chain whose operators each read another one too: these stand first, and would all wait for the chain."""
+    chain = [(index, index + 1) for index in range(40, 79)]
+    parts = partition(graph_of(80, [*chain, *((index, index + 40) for index in range(40))]), 60)
 
-    first = {int(name) % 4 for part in parts[:2] for name in part.operators if name not in ("0", "41")}
     assert len(parts) > 2
-    assert len(first) <= 2
+    for part in parts:
+        beside = {int(name) for name in part.operators if int(name) < 40}
+        along = {int(name) - 40 for name in part.operators if int(name) >= 40}
+        assert along
+        assert len(beside ^ along) <= 1
+
+
+@pytest.mark.parametrize("listed", ["in turns", "one after another"])
+@pytest.mark.parametrize("towers", [2, 4])
+def test_towers_too_long_for_one_block_are_cut_at_the_same_depths(towers: int, listed: str) -> None:
+    """However they are listed: a block that had one of them alone would leave nothing to run beside it."""
+    steps = 40
+
+    def at(tower: int, step: int) -> int:
+        return 1 + (step * towers + tower if listed == "in turns" else tower * steps + step)
+
+    along = [(at(tower, step), at(tower, step + 1)) for tower in range(towers) for step in range(steps - 1)]
+    ends = [pair for tower in range(towers) for pair in ((0, at(tower, 0)), (at(tower, steps - 1), towers * steps + 1))]
+    parts = partition(graph_of(towers * steps + 2, sorted([*along, *ends])), 300)
+
+    tower_of = {str(at(tower, step)): tower for tower in range(towers) for step in range(steps)}
+    assert len(parts) > 2
+    for part in parts[1:-1]:
+        counts = Counter(tower_of[name] for name in part.operators)
+        assert len(counts) == towers
+        assert max(counts.values()) - min(counts.values()) <= 1
 
 
 WAIST = [(0, 1), (0, 2), (0, 3), (1, 4), (2, 4), (3, 4)]
