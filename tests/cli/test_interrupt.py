@@ -16,17 +16,24 @@ import pytest
 SUPPORT = Path(__file__).parent.parent / "support"
 _QUESTION = b"Write the best schedule found so far? [y/N]"
 
-# The command as it is, but stages take their time, so that there is some to press Ctrl-C in.
+# The command as it is, but the fourth stage takes until so many signals came as the environment says.
 _OPTIMIZE = """
-import os, sys, time
+import os, select, signal, sys
 from iosched.profiler import cpu_cost
 from iosched.profiler.statistics import summarize
 done = 0
+came, wake = os.pipe()
+os.set_blocking(wake, False)
 def told(run_batch, settings):
     global done
     done += 1
+    if done == 4:
+        signal.set_wakeup_fd(wake)
     os.write(1, f"measuring {done}\\n".encode())  # the progress bar takes what is printed
-    time.sleep(0.02 if done < 4 else 0.5)
+    for count in range(int(os.environ["SIGNALS"]) if done == 4 else 0):
+        select.select([came], [], [], 60)
+        os.read(came, 1)
+        os.write(1, f"interrupted {count + 1}\\n".encode())
     return summarize([50.0 + done] * 7)
 cpu_cost.measure = told
 from iosched.cli.main import main
@@ -38,10 +45,10 @@ main()
 class Session:
     """The command on a terminal of its own; stdout is a pipe that tells when a stage is being measured."""
 
-    def __init__(self) -> None:
+    def __init__(self, signals: int = 1) -> None:
         self._terminal, theirs = pty.openpty()
         self.shown = b""
-        environment = {**os.environ, "TERM": "xterm", "PYTHONPATH": str(SUPPORT)}
+        environment = {**os.environ, "TERM": "xterm", "PYTHONPATH": str(SUPPORT), "SIGNALS": str(signals)}
         self._process = subprocess.Popen(
             [sys.executable, "-c", _OPTIMIZE],
             stdin=theirs,
@@ -53,12 +60,12 @@ class Session:
         )
         os.close(theirs)
 
-    def until_measuring(self, number: int) -> None:
+    def until_told(self, what: bytes) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            if line.split() == [b"measuring", str(number).encode()]:
+            if line.strip() == what:
                 return
-        raise AssertionError(f"ended before stage {number}: {self.shown!r}")
+        raise AssertionError(f"ended before {what!r}: {self.shown!r}")
 
     def until_shown(self, text: bytes, seconds: float = 20.0) -> None:
         end = time.monotonic() + seconds
@@ -107,7 +114,7 @@ def written(workdir: Path) -> set[str]:
 
 
 def test_a_yes_writes_the_best_schedule_known(session: Session, workdir: Path) -> None:
-    session.until_measuring(4)
+    session.until_told(b"measuring 4")
     session.press(b"\x03")
     session.until_shown(_QUESTION)
     session.press(b"y\n")
@@ -118,7 +125,7 @@ def test_a_yes_writes_the_best_schedule_known(session: Session, workdir: Path) -
 
 @pytest.mark.parametrize("keys", [b"n\n", b"\n", b"\x03"], ids=["no", "nothing", "again"])
 def test_anything_else_stops_without_files(session: Session, workdir: Path, keys: bytes) -> None:
-    session.until_measuring(4)
+    session.until_told(b"measuring 4")
     session.press(b"\x03")
     session.until_shown(_QUESTION)
     session.press(keys)
@@ -127,10 +134,11 @@ def test_anything_else_stops_without_files(session: Session, workdir: Path, keys
     assert b"Interrupted" in session.shown
 
 
-def test_a_second_ctrl_c_does_not_wait_for_the_question(session: Session, workdir: Path) -> None:
-    session.until_measuring(4)
+def test_a_second_ctrl_c_does_not_wait_for_the_question(model: Path, workdir: Path) -> None:
+    session = Session(signals=2)
+    session.until_told(b"measuring 4")
     session.press(b"\x03")
-    time.sleep(0.1)
+    session.until_told(b"interrupted 1")
     session.press(b"\x03")
     assert session.end() == 130
     assert _QUESTION not in session.shown
@@ -139,7 +147,8 @@ def test_a_second_ctrl_c_does_not_wait_for_the_question(session: Session, workdi
 
 def test_in_a_pipe_it_stops_at_once(model: Path, workdir: Path) -> None:
     words = [sys.executable, "-c", _OPTIMIZE]
-    with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=-1, stderr=-1, text=True) as child:
+    environment = {**os.environ, "SIGNALS": "1"}
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=-1, stderr=-1, text=True, env=environment) as child:
         assert child.stdout is not None
         next(line for line in child.stdout if line.split() == ["measuring", "4"])
         child.send_signal(signal.SIGINT)

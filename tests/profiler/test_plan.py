@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -89,9 +88,8 @@ def test_the_same_input_gives_the_same_bytes(settings: OptimizeSettings) -> None
 
 
 def test_a_spent_budget_still_gives_a_schedule_no_worse_than_sequential(settings: OptimizeSettings) -> None:
-    started = time.monotonic()
     result = optimize(fire(), replace(settings, budget_s=1e-9))
-    assert time.monotonic() - started < 2
+    assert not result.optimal
     assert cost_us(result) <= result.sequential_us
     result.document.validate_for(fire().graph, fire().digest, fire().bindings)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 
 import pytest
 from by_definition import dags, graph_of
+from calls import count_calls
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -185,19 +185,20 @@ def test_of_equally_narrow_cuts_the_one_with_fewer_edges_is_taken() -> None:
     assert [part.operators[-1] for part in parts][:2] == ["0", "6"]
 
 
-def test_a_chain_of_thousands_is_quick() -> None:
-    n = 5000
+def chain(n: int) -> ComputationGraph:
     names = [str(index) for index in range(n)]
     operators = tuple(
         Operator(name, "Op", (name,), (names[index - 1] if index else "x",), (name,))
         for index, name in enumerate(names)
     )
-    graph = ComputationGraph("chain", (TensorSpec("x", "float32", (1,)),), (names[-1],), operators, ())
-    start = time.perf_counter()
-    parts = partition(graph)
+    return ComputationGraph("chain", (TensorSpec("x", "float32", (1,)),), (names[-1],), operators, ())
 
-    assert sum(sizes(parts)) == n
-    assert time.perf_counter() - start < 5
+
+def test_chains_take_time_in_proportion_to_their_length() -> None:
+    short, long = chain(1000), chain(4000)
+
+    assert sum(sizes(partition(long))) == 4000
+    assert count_calls(lambda: partition(long)) < 4.5 * count_calls(lambda: partition(short))
 
 
 def test_a_graph_without_operators_has_no_blocks() -> None:
