@@ -7,26 +7,32 @@ A file that is not ours, is damaged or was written by a newer iosched is refused
 from __future__ import annotations
 
 import json
-import math
 import os
 import sqlite3
 import time
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Protocol
 
 from iosched.models.errors import DeviceError, IoschedError, UsageError
-from iosched.profiler.statistics import UNRUNNABLE, Measurement, summarize
+from iosched.profiler.database_rows import (
+    CHOICE_COLUMNS,
+    COLUMNS,
+    choice_line,
+    measurement_line,
+    measurement_of,
+    measurement_row,
+    parsed_line,
+)
+from iosched.profiler.statistics import Measurement
 
 ENVIRONMENT_VARIABLE = "IOSCHED_PROFILE_DB"
 IN_MEMORY = ":memory:"
 APPLICATION_ID = 0x494F5364  # "IOSd": marks an SQLite file as ours
-UNIT = "us"
 BUSY_TIMEOUT_SECONDS = 30.0
 
 # Entry k brings a file of schema version k to version k + 1. Entries are only ever added.
@@ -72,10 +78,7 @@ MIGRATIONS: tuple[str, ...] = (
 _WAY_OUT = (
     f"Name another file with --profile-db or {ENVIRONMENT_VARIABLE}, or keep nothing with --profile-db {IN_MEMORY}"
 )
-_CHOICE_COLUMNS = 3
-_MOST_MHZ = 1_000_000
-_COLUMNS = "device, signature, median, low, high, samples, unit, measured_at, clock_mhz, throttled_by"
-_PLACES = ", ".join("?" * len(_COLUMNS.split(",")))
+_PLACES = ", ".join("?" * len(COLUMNS.split(",")))
 
 
 @dataclass(frozen=True)
@@ -192,7 +195,7 @@ class ProfileDatabase:
                 " WHERE device = ? AND signature = ?",
                 (device, signature),
             ).fetchone()
-        return None if row is None else _measurement(*row)
+        return None if row is None else measurement_of(*row)
 
     def put(self, signature: str, device: str, measurement: Measurement) -> None:
         """Keeps `measurement` in place of an earlier one; on disk (short of a power cut) when this returns.
@@ -203,8 +206,8 @@ class ProfileDatabase:
         """
         with _explained(self.path):
             self._connection.execute(
-                f"INSERT OR REPLACE INTO measurement ({_COLUMNS}) VALUES ({_PLACES})",
-                _row(signature, device, measurement, self._clock()),
+                f"INSERT OR REPLACE INTO measurement ({COLUMNS}) VALUES ({_PLACES})",
+                measurement_row(signature, device, measurement, self._clock()),
             )
 
     def choice(self, key: str, device: str) -> str | None:
@@ -285,19 +288,10 @@ class ProfileDatabase:
     def export_lines(self) -> Iterator[str]:
         """Every choice, then every measurement, as one line of JSON without the newline, sorted by device and key."""
         with _explained(self.path):
-            for device, key, value in self._connection.execute(
-                "SELECT device, key, value FROM choice ORDER BY device, key"
-            ):
-                yield json.dumps({"device": device, "choice": key, "value": value}, ensure_ascii=False)
-            rows = self._connection.execute(f"SELECT {_COLUMNS} FROM measurement ORDER BY device, signature")
-            for device, signature, median, low, high, samples, unit, measured_at, clock_mhz, throttled_by in rows:
-                fields = {
-                    "device": device, "signature": signature, "median": median, "low": low, "high": high,
-                    "samples": list(_unpack(samples)), "unit": unit, "measured_at": measured_at,
-                }  # fmt: skip
-                if clock_mhz is not None:
-                    fields |= {"clock_mhz": clock_mhz, "throttled_by": throttled_by}
-                yield json.dumps(fields, ensure_ascii=False, allow_nan=False)
+            for row in self._connection.execute("SELECT device, key, value FROM choice ORDER BY device, key"):
+                yield choice_line(*row)
+            for row in self._connection.execute(f"SELECT {COLUMNS} FROM measurement ORDER BY device, signature"):
+                yield measurement_line(row)
 
     def import_lines(self, lines: Iterable[str]) -> int:
         """Takes over lines of `export_lines`, all or none; of two for one key the newer stays. Returns how many came.
@@ -307,16 +301,16 @@ class ProfileDatabase:
         Raises:
             UsageError: naming the first line that is no measurement; nothing was imported then.
         """
-        parsed = [_parsed(number, line) for number, line in enumerate(lines, 1) if line.strip()]
-        rows = [row for row in parsed if len(row) > _CHOICE_COLUMNS]
+        parsed = [parsed_line(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+        rows = [row for row in parsed if len(row) > CHOICE_COLUMNS]
         with _explained(self.path), _transaction(self._connection):
             before = self._connection.total_changes
             self._connection.executemany(
                 "INSERT INTO choice (device, key, value) VALUES (?, ?, ?) ON CONFLICT (device, key) DO NOTHING",
-                [row for row in parsed if len(row) == _CHOICE_COLUMNS],
+                [row for row in parsed if len(row) == CHOICE_COLUMNS],
             )
             self._connection.executemany(
-                f"INSERT INTO measurement ({_COLUMNS}) VALUES ({_PLACES})"
+                f"INSERT INTO measurement ({COLUMNS}) VALUES ({_PLACES})"
                 " ON CONFLICT (device, signature) DO UPDATE SET median = excluded.median, low = excluded.low,"
                 " high = excluded.high, samples = excluded.samples, unit = excluded.unit,"
                 " measured_at = excluded.measured_at, clock_mhz = excluded.clock_mhz,"
@@ -407,75 +401,3 @@ def _error_for(path: Path | None, error: sqlite3.Error) -> IoschedError:
     if code == sqlite3.SQLITE_FULL:
         return DeviceError(f"no space left for the profile database {path}.\nMake room. {_WAY_OUT}.")
     return UsageError(f"cannot read and write the profile database {path}: {error}.\n{_WAY_OUT}.")
-
-
-def _row(signature: str, device: str, measurement: Measurement, when: datetime) -> tuple[Any, ...]:
-    latencies = (measurement.median_us, measurement.low_us, measurement.high_us)
-    known = latencies if all(map(math.isfinite, latencies)) else (None, None, None)
-    stamp = when.astimezone(UTC).isoformat(timespec="microseconds")
-    samples = array("d", measurement.samples_us).tobytes()
-    throttled_by = None if measurement.clock_mhz is None else ", ".join(measurement.throttled_by)
-    return (device, signature, *known, samples, UNIT, stamp, measurement.clock_mhz, throttled_by)
-
-
-def _measurement(
-    median: float | None,
-    low: float | None,
-    high: float | None,
-    samples: bytes,
-    clock_mhz: int | None,
-    throttled_by: str | None,
-) -> Measurement:
-    if median is None or low is None or high is None:
-        return UNRUNNABLE
-    return Measurement(median, low, high, _unpack(samples), clock_mhz, _reasons(throttled_by))
-
-
-def _reasons(text: str | None) -> tuple[str, ...]:
-    return tuple(text.split(", ")) if text else ()
-
-
-def _unpack(samples: bytes) -> tuple[float, ...]:
-    return tuple(array("d", samples))
-
-
-def _clock(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What is told of the clock, as fields of a `Measurement`."""
-    if fields.get("clock_mhz") is None:
-        return {}
-    clock_mhz, reasons = int(fields["clock_mhz"]), fields["throttled_by"]
-    if not 0 <= clock_mhz < _MOST_MHZ or not isinstance(reasons, str):
-        raise ValueError("the clock is none")
-    reasons.encode()
-    return {"clock_mhz": clock_mhz, "throttled_by": _reasons(reasons)}
-
-
-def _parsed_choice(fields: Mapping[str, Any]) -> tuple[str, str, str]:
-    row = (fields["device"], fields["choice"], fields["value"])
-    if not all(isinstance(item, str) for item in row):
-        raise ValueError("device, choice or value is no text")
-    "".join(row).encode()
-    return row
-
-
-def _parsed(number: int, line: str) -> tuple[Any, ...]:
-    """One line of an export as a row of `choice` or `measurement`.
-
-    The interval is worked out anew, since samples cannot contradict themselves.
-    """
-    try:
-        fields = json.loads(line)
-        if "choice" in fields:
-            return _parsed_choice(fields)
-        if fields["unit"] != UNIT or not isinstance(fields["signature"], str) or not isinstance(fields["device"], str):
-            raise ValueError("unit, signature or device is not what this iosched knows")
-        (fields["signature"] + fields["device"]).encode()  # a lone surrogate is legal JSON, but no text
-        samples = [float(sample) for sample in fields["samples"]]
-        found = UNRUNNABLE if fields["median"] is None and not samples else summarize(samples)
-        when = datetime.fromisoformat(fields["measured_at"])
-        return _row(fields["signature"], fields["device"], replace(found, **_clock(fields)), when)
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise UsageError(
-            f"line {number} is no measurement of an iosched profile ({type(error).__name__}: {error}); nothing was"
-            " imported.\nGive a file that `iosched profile export` wrote."
-        ) from error
