@@ -34,7 +34,7 @@ from iosched.profiler.database import ProfileDatabase
 from iosched.profiler.effort import GPU_EFFORT
 from iosched.profiler.gpus import spec_of
 from iosched.profiler.interleave import interleave
-from iosched.runtime.cuda.backend import CudaBackend
+from iosched.runtime.cuda.backend import CudaBackend, CudaModel
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
 from iosched.scheduler.baselines import greedy, sequential
@@ -92,27 +92,31 @@ def run_case(
     """Searches, checks and measures one case."""
     model = load_model(zoo.build(case.network).SerializeToString(), name=case.network, batch_size=case.batch)
     device = gpu.key(case.precision)
+    started = time.monotonic()
     backend = gpu.backend(model, case.precision, StoredPlans(database, device))
+    opened_s = time.monotonic() - started
     found, searches = _schedules(backend, database, device)
     inputs = random_inputs(model.graph.inputs, seed=case.batch)
     with Reference(model) as reference:
         expected = reference.run(inputs)
     peers, missing = _peers(model, inputs, case.precision, options.ways)
-    kernels: dict[str, int] = {}
-    for name, (schedule, barriers) in found.items():
-        compiled = backend.compile(schedule, barriers=barriers)
-        compiled.executor.poison()
-        kernels[name] = compiled.kernel_count
-        peers[name] = Peer(ready(compiled, inputs), partial(compiled.run, inputs))
-    errors = {name: _relative_error(peer.outputs(), expected) for name, peer in peers.items()}
-    left_s = max(deadline - time.monotonic(), 1)
-    runs = {name: peers[name].once for name in (*found, *(name for name in peers if name not in found))}
-    measured = interleave(runs, options.rounds, warmup=5, max_seconds=left_s)
+    ours: dict[str, CudaModel] = {}
+    try:
+        for name, (schedule, barriers) in found.items():
+            ours[name] = backend.compile(schedule, barriers=barriers)
+            peers[name] = Peer(ready(ours[name], inputs), partial(_run_on_poison, ours[name], inputs))
+        errors = {name: _relative_error(peer.outputs(), expected) for name, peer in peers.items()}
+        left_s = max(deadline - time.monotonic(), 1)
+        runs = {name: peers[name].once for name in (*ours, *(name for name in peers if name not in ours))}
+        measured = interleave(runs, options.rounds, warmup=5, max_seconds=left_s)
+    finally:
+        for compiled in ours.values():
+            compiled.close()
     return {
         "relative_error": errors,
-        "correct": all(errors[name] < LIMITS[case.precision] for name in found),
-        "kernels": kernels,
-        "search": searches,
+        "correct": all(errors[name] < LIMITS[case.precision] for name in ours),
+        "kernels": {name: compiled.kernel_count for name, compiled in ours.items()},
+        "search": {"opening_seconds": round(opened_s, 2), **searches},
         "missing": missing,
         "roofline_us": _roofline_us(model, gpu.name, case.precision),
         "median_us": {name: round(each.median_us, 2) for name, each in measured.items()},
@@ -120,27 +124,39 @@ def run_case(
     }
 
 
+def _run_on_poison(model: CudaModel, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The outputs of a run that finds nothing of an earlier one."""
+    model.executor.poison()
+    return model.run(inputs)
+
+
 def _schedules(
     backend: CudaBackend, database: ProfileDatabase, device: str
 ) -> tuple[dict[str, tuple[Schedule, bool]], dict[str, object]]:
+    """Schedules, with whether stages wait for one another, and what finding them took.
+
+    `both` is searched first, since the others find most of their stages measured.
+    """
     graph = backend.graph
-    found = {"sequential": (sequential(graph), True), "greedy": (greedy(graph), True)}
+    best: dict[str, Schedule] = {}
     searches: dict[str, object] = {}
-    for strategy in ("merge", "concurrent", "both"):
+    for strategy in ("both", "concurrent", "merge"):
         cost = CudaStageCost(backend, database, device)
         started = time.monotonic()
         result = search(graph, cost, strategy=strategy, effort=GPU_EFFORT)
-        found[strategy] = (result.schedule, True)
+        best[strategy] = result.schedule
         searches[strategy] = {
             "seconds": round(time.monotonic() - started, 2),
             "measurements": cost.measurements,
+            "from_database": cost.cache_hits,
             "signatures": cost.signatures,
             "predicted_us": result.schedule.predicted_us,
             "gap": result.gap,
             "dropped": cost.dropped,
         }
-    found["both, no barriers"] = (found["both"][0], False)
-    return found, searches
+    ours = {"sequential": sequential(graph), "greedy": greedy(graph)}
+    ours |= {strategy: best[strategy] for strategy in ("merge", "concurrent", "both")}
+    return {**{name: (each, True) for name, each in ours.items()}, "both, no barriers": (best["both"], False)}, searches
 
 
 def _peers(
