@@ -19,6 +19,7 @@ _QUESTION = b"Write the best schedule found so far? [y/N]"
 # The command as it is, but the fourth stage takes until so many signals came as the environment says.
 _OPTIMIZE = """
 import os, select, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background begins with Ctrl-C ignored
 from iosched.profiler import cpu_cost
 from iosched.profiler.statistics import summarize
 done = 0
@@ -152,7 +153,10 @@ def test_in_a_pipe_it_stops_at_once(model: Path, workdir: Path) -> None:
         assert child.stdout is not None
         next(line for line in child.stdout if line.split() == ["measuring", "4"])
         child.send_signal(signal.SIGINT)
-        _, shown = child.communicate(timeout=20)
+        try:
+            _, shown = child.communicate(timeout=60)
+        finally:
+            child.kill()
     assert child.returncode == 130
     assert "Interrupted" in shown
     assert "Write the best" not in shown
