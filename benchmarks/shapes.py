@@ -1,0 +1,148 @@
+"""Graphs of shapes that are hard on the search: how long it takes, in how much memory, and what it brings over greedy.
+
+    python benchmarks/shapes.py [--shapes "ladder of 2,000,chain of 5,000"] [-o F.json]
+
+Operators are of five kinds on the made-up two-lane machine of `search.py`, with at most as many measurements as on the
+CPU; each shape is searched in a process of its own. Nothing is measured but seconds and memory.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+import subprocess
+import sys
+import time
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from search import TwoLanes
+from testbed import print_table, write_results
+
+from iosched.models.graph import ComputationGraph, Operator, TensorSpec
+from iosched.profiler.effort import CPU_EFFORT
+from iosched.scheduler.baselines import greedy, sequential
+from iosched.scheduler.search import search
+
+KINDS = 5
+_FLOPS = 2_000_000  # of an operator of the cheapest kind
+_HEADERS = ("graph", "operators", "seconds", "peak MiB", "measured", "blocks", "against greedy", "against sequential")
+
+
+def main(words: Sequence[str]) -> None:
+    parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--shapes", nargs="*", default=list(SHAPES), choices=list(SHAPES), metavar="SHAPE")
+    parser.add_argument("--one", choices=list(SHAPES), help="search this one here and print it as JSON")
+    parser.add_argument("-o", "--output", type=Path, help="raw results as JSON")
+    options = parser.parse_args(words)
+    if options.one is not None:
+        print(json.dumps(searched(options.one)))
+        return
+    found = [_in_a_process(name) for name in options.shapes]
+    print_table(_HEADERS, [_cells(each) for each in found])
+    write_results(options, Path(__file__).stem, words, {"shapes": found})
+
+
+def searched(name: str) -> dict[str, object]:
+    """One shape searched here; the peak is of the whole process."""
+    graph = SHAPES[name]()
+    cost = TwoLanes(graph)
+    started = time.process_time()
+    result = search(graph, cost, effort=CPU_EFFORT)
+    seconds = time.process_time() - started
+    return {
+        "shape": name,
+        "operators": len(graph.operators),
+        "seconds": round(seconds, 2),
+        "peak_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+        "measured": result.measured,
+        "blocks": len(result.schedule.blocks),
+        "found_us": round(cost.total_us(result.schedule), 1),
+        "greedy_us": round(cost.total_us(greedy(graph)), 1),
+        "sequential_us": round(cost.total_us(sequential(graph)), 1),
+    }
+
+
+def _in_a_process(name: str) -> dict[str, float | str]:
+    words = [sys.executable, __file__, "--one", name]
+    found: dict[str, float | str] = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+    print(f"{name}: {found['seconds']} s", file=sys.stderr, flush=True)
+    return found
+
+
+def _cells(found: dict[str, float | str]) -> list[str]:
+    plain = (str(found[key]) for key in ("shape", "operators", "seconds", "peak_mib", "measured", "blocks"))
+    gains = (float(found[key]) / float(found["found_us"]) for key in ("greedy_us", "sequential_us"))
+    return [*plain, *(f"{gain:.2f}x" for gain in gains)]
+
+
+def graph_of(n: int, edges: Iterable[tuple[int, int]]) -> ComputationGraph:
+    """`n` operators of `KINDS` kinds in turn; those without a predecessor read the graph's input."""
+    reads: list[list[str]] = [[] for _ in range(n)]
+    for before, after in edges:
+        reads[after].append(str(before))
+    operators = tuple(
+        Operator(
+            str(index), "Op", (str(index),), tuple(reads[index]) or ("x",), (str(index),),
+            attributes=(("kind", index % KINDS),), flops=_FLOPS * (1 + index % KINDS),
+        )
+        for index in range(n)
+    )  # fmt: skip
+    return ComputationGraph("shape", (TensorSpec("x", "float32", (1,)),), (str(n - 1),), operators, ())
+
+
+def layers(count: int, width: int) -> ComputationGraph:
+    """Every operator of a layer reads two of the layer before, drawn by chance."""
+    draw = random.Random(0)
+    rows = [list(range(start, start + width)) for start in range(0, count * width, width)]
+    edges = [(before, after) for above, below in pairwise(rows) for after in below for before in draw.sample(above, 2)]
+    return graph_of(count * width, edges)
+
+
+def scattered(n: int) -> ComputationGraph:
+    """Every operator reads up to two of the twenty before it."""
+    draw = random.Random(0)
+    edges = {(draw.randrange(max(0, i - 20), i), i) for i in range(1, n) for _ in range(2) if draw.random() < 0.7}
+    return graph_of(n, sorted(edges))
+
+
+def towers(count: int, length: int, *, meet: bool, one_by_one: bool) -> ComputationGraph:
+    """Chains side by side, listed one after the other or in turns; one operator reads all of their ends, or none."""
+
+    def at(tower: int, step: int) -> int:
+        return tower * length + step if one_by_one else step * count + tower
+
+    edges = [(at(tower, step), at(tower, step + 1)) for tower in range(count) for step in range(length - 1)]
+    ends = [(at(tower, length - 1), count * length) for tower in range(count)] if meet else []
+    return graph_of(count * length + meet, sorted([*edges, *ends]))
+
+
+def bipartite(count: int, width: int) -> ComputationGraph:
+    """Every operator of a layer reads all of the layer before."""
+    steps = range((count - 1) * width)
+    edges = ((before, (before // width + 1) * width + after) for before in steps for after in range(width))
+    return graph_of(count * width, edges)
+
+
+SHAPES: dict[str, Callable[[], ComputationGraph]] = {
+    "10 layers of 20": lambda: layers(10, 20),
+    "scattered, 200": lambda: scattered(200),
+    "1,000 independent": lambda: graph_of(1000, []),
+    "1,000 read by one": lambda: graph_of(1001, ((index, 1000) for index in range(1000))),
+    "ladder of 2,000": lambda: graph_of(
+        2000, [*((i, i + 2) for i in range(1998)), *((i, i + 3) for i in range(0, 1997, 2))]
+    ),
+    "two towers of 1,000 that meet": lambda: towers(2, 1000, meet=True, one_by_one=False),
+    "the same, one listed after the other": lambda: towers(2, 1000, meet=True, one_by_one=True),
+    "three towers of 300 that never meet": lambda: towers(3, 300, meet=False, one_by_one=False),
+    "the same three, one after the other": lambda: towers(3, 300, meet=False, one_by_one=True),
+    "10 complete bipartite layers of 20": lambda: bipartite(10, 20),
+    "chain of 5,000": lambda: graph_of(5000, ((index, index + 1) for index in range(4999))),
+}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
