@@ -4,8 +4,9 @@
     python benchmarks/gpu.py --networks squeezenet,inception_v3 --batch-sizes 1 --precisions fp32
     python benchmarks/gpu.py --batch-sizes 1 --ways torch-cudagraph,torch-compile,jax    # compilers take minutes
 
-Every alternative is one CUDA graph, or what its framework makes of it; all of one network, batch size and precision are
-measured in turn, A B C A B C. Needs what the extra [cuda] installs, and PyTorch and JAX for the ways that these are.
+First come the tests of all networks and strategies. Then every alternative is one CUDA graph, or what its framework makes
+of it; all of one network, batch size and precision are measured in turn, A B C A B C. Needs what the extra [cuda] installs,
+and PyTorch and JAX for the ways that these are.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -41,7 +43,9 @@ from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.search import search
 
-RESULTS = Path(__file__).parent / "results"
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+TESTS_SHARE = 0.5  # of the time
 NETWORKS = ("squeezenet", "inception_v3", "randwire", "nasnet_a")
 JAX = "jax"
 WAYS = ("torch", "torch-cudagraph", "torch-compile", JAX)
@@ -65,8 +69,9 @@ def main() -> int:
         print(f"skipped: {error}", file=sys.stderr)
         return 0
     deadline = time.monotonic() + options.seconds
-    report = {"gpu": gpu.name, "versions": _versions(gpu), "before": _clock(gpu), "cases": []}
-    rows: list[str] = []
+    tests = "not run" if options.no_tests else _tests(options.seconds * TESTS_SHARE)
+    report = {"gpu": gpu.name, "versions": _versions(gpu), "tests": tests, "before": _clock(gpu), "cases": []}
+    rows = [f"tests/gpu: {tests}"]
     for case in _cases(options):
         if time.monotonic() > deadline:
             print(f"out of time before {case}", file=sys.stderr)
@@ -84,6 +89,18 @@ def main() -> int:
     print(f"{gpu.name}; latency in us (median), error, and times as fast as the sequential CUDA graph")
     print("\n".join(rows))
     return 0
+
+
+def _tests(seconds: float) -> str:
+    """The closing line of the tests of every network and strategy, on all cores; what they print goes to stderr."""
+    # -P: the working folder is not where the package is.
+    words = [sys.executable, "-P", "-m", "pytest", "-q", "-n", "8", "--dist", "worksteal", str(ROOT / "tests" / "gpu")]
+    try:
+        shown = subprocess.run(words, stdout=subprocess.PIPE, text=True, timeout=seconds, check=False, cwd=ROOT).stdout
+    except subprocess.TimeoutExpired:
+        return f"not done after {seconds:.0f} s"
+    print(shown, file=sys.stderr, flush=True)
+    return (shown.strip().splitlines() or ["nothing was run"])[-1].strip("= ")
 
 
 def run_case(
@@ -236,6 +253,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--precisions", type=_names, default=("fp32", "fp16"))
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=560, help="begin no further case after so long")
+    parser.add_argument("--no-tests", action="store_true", help="measure only")
     parser.add_argument("--gpu", type=int, default=0)
     parser.add_argument("--profile-db", type=Path, default=None)
     parser.add_argument("--ways", type=_names, default=WAYS[:2], help=f"other frameworks: of {', '.join(WAYS)}")
