@@ -4,9 +4,9 @@
     python benchmarks/gpu.py --networks squeezenet,inception_v3 --batch-sizes 1 --precisions fp32
     python benchmarks/gpu.py --batch-sizes 1 --ways torch-cudagraph,torch-compile,jax    # compilers take minutes
 
-First come the tests of all networks and strategies. Then every alternative is one CUDA graph, or what its framework makes
-of it; all of one network, batch size and precision are measured in turn, A B C A B C. Needs what the extra [cuda] installs,
-and PyTorch and JAX for the ways that these are.
+First come the tests of all networks and strategies. Then every alternative is one CUDA graph, or what its framework
+makes of it; all of one network, batch size and precision are measured in turn, A B C A B C. Needs what the extra [cuda]
+installs, and PyTorch and JAX for the ways that these are.
 """
 
 from __future__ import annotations
