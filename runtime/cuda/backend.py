@@ -23,8 +23,10 @@ from iosched.runtime.cuda.executor import CudaExecutor
 from iosched.runtime.cuda.fusion import Choices, fused_by_choice
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.lanes import Lanes
+from iosched.runtime.cuda.launches import source_calls
 from iosched.runtime.cuda.lower import Lowering, LoweringSettings, Network, is_supported, lower, lower_stage
 from iosched.runtime.cuda.sessions import HostSessions, Sessions
+from iosched.scheduler.baselines import sequential
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.signature import stage_signature
 
@@ -142,7 +144,11 @@ class CudaBackend:
         self._sessions, self._exchange = sessions or HostSessions(driver), exchange
         self._network, self._fused = Network(model, precision), NO_NAMES
         if choices is not None:
-            self._network, self._fused = fused_by_choice(self._network, choices, self._alone_us)
+            self._network, self._fused = fused_by_choice(self._network, choices, self._alone_us, self._prepare)
+
+    def _prepare(self, network: Network) -> None:
+        """Compiles all kernels of a network."""
+        self.driver.prepare(source_calls(lower(network, sequential(self.graph))))
 
     @property
     def notes(self) -> Sequence[str]:
@@ -171,6 +177,7 @@ class CudaBackend:
             ExecutionError: a kernel fails.
         """
         lowering = self.lower(schedule, barriers=barriers)
+        self.driver.prepare(source_calls(lowering))
         signatures = [self.signature(stage) for stage in schedule.stages]
         names = [self._choose.of_stage(signature) or NO_NAMES for signature in signatures]
         executor = CudaExecutor(lowering, self.driver, self._choose, self._lanes, self._sessions, names=names)

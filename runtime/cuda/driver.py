@@ -6,7 +6,10 @@ Everything the executor does goes through here, so that its launches, events and
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
@@ -87,6 +90,10 @@ class Driver(Protocol):
         Raises:
             ExecutionError: the source does not compile.
         """
+        ...
+
+    def prepare(self, calls: Iterable[CudaCall]) -> None:
+        """Compiles what `load` will be asked for, side by side; what fails, fails there."""
         ...
 
     def launch(self, function: Any, call: CudaCall, arguments: Sequence[Number], stream: Any) -> None:
@@ -266,9 +273,24 @@ class CupyDriver:
         """See `Driver`."""
         key = (call.source, call.entry)
         if key not in self._functions:
-            module = self._cupy.RawModule(code=call.source, backend="nvrtc", options=("--std=c++17",))
-            self._functions[key] = module.get_function(call.entry)
+            self._functions[key] = self._compiled(call)
         return self._functions[key]
+
+    def prepare(self, calls: Iterable[CudaCall]) -> None:
+        """See `Driver`. NVRTC works without Python's lock."""
+        missing = {key: call for call in calls if (key := (call.source, call.entry)) not in self._functions}
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+            found = dict(zip(missing, threads.map(self._compiled_or_none, missing.values()), strict=True))
+        self._functions |= {key: function for key, function in found.items() if function is not None}
+
+    def _compiled_or_none(self, call: CudaCall) -> Any:
+        with suppress(*self.failures), self._cupy.cuda.Device(self.index):  # each thread has a current GPU of its own
+            return self._compiled(call)
+        return None
+
+    def _compiled(self, call: CudaCall) -> Any:
+        module = self._cupy.RawModule(code=call.source, backend="nvrtc", options=("--std=c++17",))
+        return module.get_function(call.entry)
 
     @_told
     def launch(self, function: Any, call: CudaCall, arguments: Sequence[Number], stream: Any) -> None:

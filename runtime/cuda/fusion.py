@@ -49,30 +49,41 @@ def fusion_key(network: Network, name: str) -> str:
     return "fused " + hashlib.sha256(repr(network.layout_of(name)).encode()).hexdigest()[:24]
 
 
-def fused_by_choice(network: Network, choices: Choices, latency_us: Latency) -> tuple[Network, Mapping[str, str]]:
+def fused_by_choice(
+    network: Network, choices: Choices, latency_us: Latency, prepare: Callable[[Network], None] = lambda network: None
+) -> tuple[Network, Mapping[str, str]]:
     """The network with one kernel where that is faster, and these choices by key.
 
     Each distinct operator is timed once, in every variant.
 
     Args:
         network: with two kernels everywhere.
+        prepare: told of every network of which operators will be timed.
     """
     operators = (each.name for each in network.model.graph.operators if each.type == "ReluSepConv")
     keys = {name: fusion_key(network, name) for name in operators}
     known = {key: choices.choice(key) for key in keys.values()}
     if choices.times:
         first = {key: name for name, key in reversed(keys.items()) if known[key] is None}
-        known |= _timed(network, first, choices, latency_us)
+        known |= _timed(network, first, choices, latency_us, prepare)
     fused = {name: variant for name, key in keys.items() if (variant := _variant(known[key])) is not None}
     found = network.with_fused(fused) if fused else network
     return found, {keys[name]: str(known[keys[name]]) for name in fused}
 
 
-def _timed(network: Network, names: Mapping[str, str], choices: Choices, latency_us: Latency) -> dict[str, str]:
+def _timed(
+    network: Network,
+    names: Mapping[str, str],
+    choices: Choices,
+    latency_us: Latency,
+    prepare: Callable[[Network], None],
+) -> dict[str, str]:
     """What holds for each key, of which `names` has one operator."""
+    prepare(network)
     best = {key: (_TWO, GAIN * latency_us(network, name)) for key, name in names.items()}
     for variant in range(VARIANTS if names else 0):
         other = network.with_fused(dict.fromkeys(names.values(), variant))
+        prepare(other)
         for key, name in names.items():
             one = any(isinstance(call.kernel, Separable) for call in other.calls[name])
             latency = latency_us(other, name) if one else math.inf

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from iosched.runtime.cuda.choices import CudnnPlan
 from iosched.runtime.cuda.driver import Driver
-from iosched.runtime.cuda.kernel import Pointer, SessionKernel, SourceKernel
+from iosched.runtime.cuda.kernel import CudaCall, Pointer, SessionKernel, SourceKernel
+from iosched.runtime.cuda.lower import Lowering
 from iosched.runtime.cuda.sessions import Sessions, Tensor
 from iosched.runtime.plan import Task, View
 
@@ -16,6 +17,14 @@ Launch = Callable[[Any], None]
 
 Prepared = Callable[[Mapping[str, int]], Launch]
 """The launch of a task, given the addresses of buffers by name."""
+
+
+def source_calls(lowering: Lowering) -> Iterator[CudaCall]:
+    """The calls of our own kernels in a plan, whose sources will be compiled."""
+    for task in (task for lane in lowering.plan.lanes for task in lane):
+        kernel = lowering.kernels[task.kernel]
+        if isinstance(kernel, SourceKernel):
+            yield kernel.call(task.reads, task.writes)
 
 
 def cudnn_launch(plan: CudnnPlan, task: Task, workspace: int) -> Prepared:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -65,6 +65,7 @@ class HostDriver:
         self.draw = random.Random(seed)
         self.pending: list[Operation] = []
         self.launches: list[str] = []
+        self.prepared: set[str] = set()
         self.graph_launches = 0
 
     def allocate(self, nbytes: int) -> HostMemory:
@@ -111,6 +112,9 @@ class HostDriver:
     def load(self, call: CudaCall) -> CudaCall:
         host_cuda._compiled(call.source, call.entry)
         return call
+
+    def prepare(self, calls: Iterable[CudaCall]) -> None:
+        self.prepared.update(call.source for call in calls)
 
     def launch(self, function: CudaCall, call: CudaCall, arguments: Sequence[Any], stream: Stream) -> None:
         self.launches.append(call.entry)

@@ -245,6 +245,19 @@ def test_a_source_with_a_mistake_is_named(desk: DeskCuda) -> None:
         CupyDriver().load(call)
 
 
+def test_sources_are_compiled_side_by_side_and_a_mistake_is_told_where_it_is_loaded(desk: DeskCuda) -> None:
+    driver = CupyDriver()
+    sources = [f"// {number}\n{EVERY_TYPE}" for number in range(8)]
+    calls = [CudaCall(source, "every_type", (1, 1, 1), (1, 1, 1), ()) for source in sources]
+    wrong = CudaCall('extern "C" __global__ void f() { undefined(); }', "f", (1, 1, 1), (1, 1, 1), ())
+    driver.prepare([*calls, wrong, *calls])
+    prepared = dict(driver._functions)
+    assert len(prepared) == len(calls)
+    assert all(driver.load(call) is prepared[call.source, call.entry] for call in calls)
+    with pytest.raises(ExecutionError, match="undefined"):
+        driver.load(wrong)
+
+
 def test_a_gpu_that_is_full(desk: DeskCuda) -> None:
     model = fire(batch=2)
     found = backend(desk, model)

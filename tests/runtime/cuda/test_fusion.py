@@ -56,6 +56,23 @@ def test_one_kernel_computes_what_two_do(precision: str) -> None:
         assert relative_error(interpreted(plan, inputs, seed=2), expected) < tolerance
 
 
+def test_all_that_is_timed_is_compiled_before() -> None:
+    """Every variant of every operator, so that a GPU's host uses all of its cores."""
+    network = Network(separables(), FP32)
+    prepared: list[Network] = []
+    timed: list[tuple[Network, str]] = []
+
+    def latency_us(timed_network: Network, name: str) -> float:
+        assert timed_network in prepared
+        timed.append((timed_network, name))
+        return 1.0
+
+    fused_by_choice(network, Kept(), latency_us, prepared.append)
+    assert prepared[0] is network
+    assert len(prepared) == 4
+    assert timed
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_randwire(precision: str) -> None:
