@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,9 @@ from scripted import fire
 from iosched.models import zoo
 from iosched.models.load import load_model
 from iosched.models.model import Model
+from iosched.profiler.analytic import AnalyticCost
 from iosched.profiler.cuda_device import AttachedGpu, KnownPlans
+from iosched.profiler.gpus import gpu_named
 from iosched.profiler.optimization import OptimizeSettings
 from iosched.profiler.optimize import optimize
 from iosched.profiler.run import open_executor
@@ -28,7 +30,9 @@ from iosched.runtime.cuda.backend import CudaModel
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
 from iosched.scheduler.baselines import greedy, sequential
+from iosched.scheduler.effort import Effort
 from iosched.scheduler.schedule import Schedule
+from iosched.scheduler.search import search
 
 TOLERANCE = {"fp32": 1e-4, "tf32": 2e-2, "fp16": 2e-2}
 REPETITIONS = 1 if IS_DESK else 100
@@ -50,6 +54,19 @@ class Case:
         with Reference(model) as reference:
             return Case(model, tuple((inputs, reference.run(inputs)) for inputs in given))
 
+    @cached_property
+    def schedules(self) -> dict[str, Schedule]:
+        """Of every kind; the one of strategy `both` is what the analytic model finds for an H100."""
+        graph, spec = self.model.graph, gpu_named("h100")
+        assert spec is not None
+        return {
+            "sequential": sequential(graph),
+            "greedy": greedy(graph),
+            "merge": merged_schedule(graph),
+            "both": search(graph, AnalyticCost(graph, spec), effort=Effort(tolerance=0.05)).schedule,
+            "random": random_schedule(graph, 7),
+        }
+
 
 @lru_cache(maxsize=1)
 def bundled(name: str, batch: int) -> Case:
@@ -61,20 +78,10 @@ def light(name: str) -> Case:
     return Case.of(load_model(light_model(name).SerializeToString(), name=name))
 
 
-def schedules(model: Model) -> dict[str, Schedule]:
-    graph = model.graph
-    return {
-        "sequential": sequential(graph),
-        "greedy": greedy(graph),
-        "merge": merged_schedule(graph),
-        "random": random_schedule(graph, 7),
-    }
-
-
 def check(gpu: AttachedGpu, case: Case, precision: str) -> None:
     """Every schedule, with and without barriers, on unlike inputs and poisoned memory."""
     backend = gpu.backend(case.model, precision, KnownPlans({}))
-    for name, schedule in schedules(case.model).items():
+    for name, schedule in case.schedules.items():
         for barriers in BARRIERS:
             compiled = backend.compile(schedule, barriers=barriers)
             for inputs, expected in case.pairs:
