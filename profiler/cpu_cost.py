@@ -18,7 +18,7 @@ from iosched.runtime.cpu.backend import CompiledStage, CpuBackend
 from iosched.runtime.cpu.lower import LOWERING
 from iosched.runtime.session import load_onnxruntime
 from iosched.scheduler.schedule import Stage, Strategy
-from iosched.scheduler.signature import stage_signature
+from iosched.scheduler.signature import Signatures
 
 STAGE_SETTINGS = MeasureSettings(warmup=2, min_samples=6, max_samples=24, relative_width=0.04, max_seconds=0.4)
 
@@ -124,7 +124,7 @@ class StageCost:
         return not any(self.backend.coarse.nodes[name] for name in stage.operators)
 
     def _key(self, stage: Stage, lanes: int) -> str:
-        return f"{lanes}:{stage_signature(self.backend.graph, stage, self._labels.__getitem__)}"
+        return f"{lanes}:{self._signatures.of(stage)}"
 
     def _looked_up(self, key: str, stage: Stage, lanes: int) -> Measurement:
         stored = self.database.get(key, self.device)
@@ -167,6 +167,10 @@ class StageCost:
             "lowering": str(LOWERING),
         }
         return device_key("cpu", cpu_name(), precision="mixed", threads=self.backend.lanes, versions=versions)
+
+    @cached_property
+    def _signatures(self) -> Signatures:
+        return Signatures(self.backend.graph, self._labels.__getitem__)
 
     @cached_property
     def _labels(self) -> _Labels:

@@ -27,7 +27,7 @@ from iosched.scheduler.counts import width
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.lattice import Pruning, bits
 from iosched.scheduler.schedule import Stage, Strategy
-from iosched.scheduler.signature import stage_signature
+from iosched.scheduler.signature import Signatures
 
 SECONDS_PER_MEASUREMENT = {"cpu": 0.1, "cuda": 0.03}
 """What a stage takes to be compiled, warmed up and sampled; on the CPU seldom half a second, see
@@ -183,11 +183,12 @@ def _new_stages(
 ) -> list[Stage]:
     """One stage of each class that no block before had; adds them to `seen`."""
     classes = stage_classes(graph, names, lattice, dict(labels))
+    signature_of = Signatures(graph, lambda operator: labels[operator.name]).of
     found = []
     for position in np.unique(classes, return_index=True)[1].tolist():
         groups = lattice.order.groups(int(lattice.stages[position]))
         stage = Stage(Strategy.CONCURRENT, tuple(tuple(names[index] for index in bits(group)) for group in groups))
-        signature = stage_signature(graph, stage, lambda operator: labels[operator.name])
+        signature = signature_of(stage)
         if signature not in seen:
             seen.add(signature)
             found.append(stage)

@@ -14,7 +14,7 @@ from itertools import permutations, product
 from math import factorial, prod
 
 from iosched.models.graph import ComputationGraph, Operator
-from iosched.scheduler.schedule import Stage, Strategy
+from iosched.scheduler.schedule import Stage
 
 Label = Callable[[Operator], str]
 
@@ -42,58 +42,76 @@ def stage_signature(graph: ComputationGraph, stage: Stage, label: Label | None =
     seven operators, and in nearly all larger ones). Beyond that the form keeps the order in which they are listed:
     equal stages may then get two signatures, but unequal ones never share one.
     """
-    view = _View.of(graph, stage, label or default_label(graph))
-    forms = sorted(_group_form(view, group) for group in stage.groups)
-    text = repr((stage.strategy.value, forms, view.sharing()))
-    return hashlib.sha256(text.encode()).hexdigest()
+    return Signatures(graph, label or default_label(graph)).of(stage)
+
+
+class Signatures:
+    """Signatures of many stages of one graph: a group has one form in whatever stage it is, which is found once."""
+
+    def __init__(self, graph: ComputationGraph, label: Label) -> None:
+        """Nothing is known yet; `label` answers the same for the same operator."""
+        self._graph, self._label = graph, label
+        self._forms: dict[tuple[str, ...], str] = {}
+
+    def of(self, stage: Stage) -> str:
+        """See `stage_signature`."""
+        forms = sorted(map(self._form, stage.groups))
+        text = repr((stage.strategy.value, forms, _sharing(self._graph, stage, self._label)))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def _form(self, group: tuple[str, ...]) -> str:
+        if group not in self._forms:
+            self._forms[group] = group_form(self._graph, group, self._label)
+        return self._forms[group]
 
 
 def group_form(graph: ComputationGraph, group: tuple[str, ...], label: Label) -> str:
     """The canonical form of one group; a stage's signature is made of these and of what its operators share."""
-    return _group_form(_View.of(graph, Stage(Strategy.CONCURRENT, (group,)), label), group)
+    return _group_form(_View.of(graph, group, label), group)
 
 
 @dataclass(frozen=True)
 class _View:
-    """A stage's operators by position: their labels and the sources of their inputs, in order."""
+    """A group's operators by position: their labels and the sources of their inputs, in order."""
 
     label: dict[str, str]
-    reads: dict[str, tuple[tuple[str | None, int], ...]]  # for each input (operator of the stage or None, its output)
-    readers: dict[str, tuple[str, ...]]  # operators of the stage that read each value from outside
-    returned: dict[str, tuple[int, ...]]  # positions of the outputs that are read outside the stage
+    reads: dict[str, tuple[tuple[str | None, int], ...]]  # for each input (operator of the group or None, its output)
+    returned: dict[str, tuple[int, ...]]  # positions of the outputs that are read outside the group
 
     @classmethod
-    def of(cls, graph: ComputationGraph, stage: Stage, label: Label) -> _View:
-        inside = set(stage.operators)
+    def of(cls, graph: ComputationGraph, group: Sequence[str], label: Label) -> _View:
+        inside = set(group)
         reads: dict[str, tuple[tuple[str | None, int], ...]] = {}
-        readers: dict[str, list[str]] = {}
-        for name in stage.operators:
-            sources = [graph.producer.get(tensor) for tensor in graph.by_name[name].inputs]
+        for name in group:
             tensors = graph.by_name[name].inputs
+            sources = [graph.producer.get(tensor) for tensor in tensors]
             reads[name] = tuple(
                 (source, graph.by_name[source].outputs.index(tensor)) if source in inside and source else (None, 0)
                 for tensor, source in zip(tensors, sources, strict=True)
             )
-            for tensor, source in zip(tensors, sources, strict=True):
-                if source not in inside:
-                    readers.setdefault(tensor, []).append(name)
         return cls(
-            {name: label(graph.by_name[name]) for name in stage.operators},
+            {name: label(graph.by_name[name]) for name in group},
             reads,
-            {tensor: tuple(names) for tensor, names in readers.items()},
-            {name: _returned(graph, name, inside) for name in stage.operators},
+            {name: _returned(graph, name, inside) for name in group},
         )
 
-    def sharing(self) -> list[tuple[tuple[str, ...], int]]:
-        """Which operators read one value from outside together: it is loaded once, so it matters for the latency."""
-        shared = Counter(
-            tuple(sorted(self.label[name] for name in names)) for names in self.readers.values() if len(names) > 1
-        )
-        return sorted(shared.items())
+
+def _sharing(graph: ComputationGraph, stage: Stage, label: Label) -> list[tuple[tuple[str, ...], int]]:
+    """Which operators read one value from outside together: it is loaded once, so it matters for the latency."""
+    inside = set(stage.operators)
+    readers: dict[str, list[str]] = {}
+    for name in stage.operators:
+        for tensor in graph.by_name[name].inputs:
+            if graph.producer.get(tensor) not in inside:
+                readers.setdefault(tensor, []).append(name)
+    shared = Counter(
+        tuple(sorted(label(graph.by_name[name]) for name in names)) for names in readers.values() if len(names) > 1
+    )
+    return sorted(shared.items())
 
 
 def _returned(graph: ComputationGraph, name: str, inside: set[str]) -> tuple[int, ...]:
-    """Outputs that somebody outside the stage needs; the rest may stay within a fused kernel."""
+    """Outputs that somebody outside the group needs; the rest may stay within a fused kernel."""
     outside = set(graph.outputs)
     for reader in graph.successors[name]:
         if reader not in inside:

@@ -28,7 +28,7 @@ from iosched.runtime.cuda.lower import Lowering, LoweringSettings, Network, is_s
 from iosched.runtime.cuda.sessions import HostSessions, Sessions
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
-from iosched.scheduler.signature import stage_signature
+from iosched.scheduler.signature import Signatures
 
 Arrays = Mapping[str, np.ndarray]
 _RANDOM_BLOCK = 1 << 16
@@ -227,7 +227,7 @@ class CudaBackend:
 
     def signature(self, stage: Stage) -> str:
         """A name for all stages that have the latency of this one."""
-        return stage_signature(self.graph, stage, self._label)
+        return self._signatures.of(stage)
 
     def plans_in(self, stage: Stage) -> Names | None:
         """cuDNN's plans chosen in stages like this one, beside what is fastest alone; None where nobody looked."""
@@ -236,6 +236,10 @@ class CudaBackend:
     def keep_plans(self, stage: Stage, names: Names) -> Names:
         """Keeps a choice of plans for stages like this one; answers what holds, which another process may have made."""
         return self._choose.keep(self.signature(stage), names)
+
+    @cached_property
+    def _signatures(self) -> Signatures:
+        return Signatures(self.graph, self._label)
 
     def _label(self, operator: Operator) -> str:
         return self.operator_key(operator.name)

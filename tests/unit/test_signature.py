@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
-from by_definition import dags
+from by_definition import dags, groups_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
 from iosched.scheduler.schedule import Stage, Strategy
-from iosched.scheduler.signature import stage_signature
+from iosched.scheduler.signature import Signatures, stage_signature
 
 LABELS = "ab"
 
@@ -97,3 +98,20 @@ def test_it_is_the_same_in_every_run() -> None:
     graph, stage = pair()
     assert stage_signature(graph, stage) == stage_signature(*pair())
     assert len(stage_signature(graph, stage)) == 64
+
+
+@settings(max_examples=40, deadline=None)
+@given(dags(7), st.integers(1, 3))
+def test_many_stages_have_the_signatures_that_each_has_alone(graph: ComputationGraph, kinds: int) -> None:
+    """Groups that were met in other stages, alone or beside others, change nothing."""
+    names = [operator.name for operator in graph.operators]
+
+    def label(operator: Operator) -> str:
+        return str(int(operator.name) % kinds)
+
+    together = Signatures(graph, label)
+    for size in range(1, len(names) + 1):
+        for chosen in combinations(names, size):
+            groups = (sorted(group, key=int) for group in groups_of(graph, frozenset(chosen)))
+            stage = Stage(Strategy.CONCURRENT, tuple(map(tuple, groups)))
+            assert together.of(stage) == stage_signature(graph, stage, label)
