@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from attached import IS_DESK
+from conv_network import LINE, SOLID, conv_network
 from gpu_plans import merged_schedule, random_schedule, relative_error
 from light import NAMES, light_model
 from scripted import fire
@@ -35,7 +36,7 @@ from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.search import search
 
 TOLERANCE = {"fp32": 1e-4, "tf32": 2e-2, "fp16": 2e-2}
-REPETITIONS = 1 if IS_DESK else 100
+REPETITIONS = {} if IS_DESK else {"greedy": 100, "both": 20, "random": 20}  # greedy has most side by side
 BARRIERS = (False,) if IS_DESK else (True, False)
 
 Arrays = Mapping[str, np.ndarray]
@@ -88,15 +89,14 @@ def check(gpu: AttachedGpu, case: Case, precision: str) -> None:
                 compiled.executor.poison()
                 error = relative_error(compiled.run(inputs), expected)
                 assert error < TOLERANCE[precision], f"{name}, barriers {barriers}: {error}"
-            if name != "sequential":
-                repeat(compiled, case.pairs[-1][0], f"{name}, barriers {barriers}")
+            repeat(compiled, case.pairs[-1][0], REPETITIONS.get(name, 1), f"{name}, barriers {barriers}")
             compiled.close()
 
 
-def repeat(compiled: CudaModel, inputs: Arrays, what: str) -> None:
+def repeat(compiled: CudaModel, inputs: Arrays, times: int, what: str) -> None:
     """An error that moves is a race."""
     first = compiled.run(inputs)
-    for _ in range(REPETITIONS):
+    for _ in range(times):
         compiled.executor.poison()
         compiled.executor.launch()
         for key, array in compiled.executor.download().items():
@@ -115,6 +115,13 @@ def test_bundled_networks(gpu: AttachedGpu, name: str, batch: int, precision: st
 @pytest.mark.parametrize("name", NAMES)
 def test_light_models(gpu: AttachedGpu, name: str, precision: str) -> None:
     check(gpu, light(name), precision)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16"])
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("space", [LINE, SOLID], ids=["line", "solid"])
+def test_convolutions_of_lines_and_solids(gpu: AttachedGpu, space: tuple[int, ...], batch: int, precision: str) -> None:
+    check(gpu, Case.of(conv_network(space, batch)), precision)
 
 
 @pytest.mark.parametrize("strategy", ["concurrent", "merge", "both"])
