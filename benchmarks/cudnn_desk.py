@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 
 from iosched.models.errors import IoschedError
@@ -233,6 +234,7 @@ def _variants(precision: Precision) -> Iterator[tuple[str, CudnnKernel, tuple[Vi
     yield "ReLU before a pointwise conv + bias", replace(point, leading_relu=True, activation=IDENTITY), (
         image(), _view((64, 1, 1, 64), precision), bias,
     ), (image(),)  # fmt: skip
+    yield from _lines_and_solids(precision)
     for title, activation in _ACTIVATIONS.items():
         yield f"conv + bias, {title}", replace(same, activation=activation), dense, (image(),)
     yield "dense layer + bias, ReLU", Dense(True, RELU, precision), (
@@ -240,6 +242,30 @@ def _variants(precision: Precision) -> Iterator[tuple[str, CudnnKernel, tuple[Vi
     ), (_view((16, 1000), precision),)  # fmt: skip
     batch = _view((12, 64, 64), precision)
     yield "matmul of computed matrices in batches", MatMul(precision), (batch, batch), (batch,)
+
+
+def _lines_and_solids(precision: Precision) -> Iterator[tuple[str, CudnnKernel, tuple[View, ...], tuple[View, ...]]]:
+    """Convolutions of (2, 64, 784) and of (2, 64, 8, 14, 14), which lie row-major, by 3 and by 3x3x3."""
+    for title, space in (("line", (784,)), ("solid", (8, 14, 14))):
+        axes = len(space)
+        kernel = Conv((1,) * axes, (1, 1) * axes, (1,) * axes, activation=RELU, precision=precision)
+        y, bias = _view((2, 64, *space), precision), _view((64,), precision)
+        reads = y, _view((64, 64, *(3,) * axes), precision), bias
+        item = 2 if precision.dtype == "float16" else 4
+        strides = [item * prod(space), *(item * prod(space[axis:]) for axis in range(1, axes + 1))]
+        wide = replace(y, strides=(128 * strides[0], *strides))
+        with_residual = replace(kernel, residual=True)
+        yield f"{title}: conv + bias, ReLU", kernel, reads, (y,)
+        yield f"{title}: conv", replace(kernel, bias=False, activation=IDENTITY), reads[:2], (y,)
+        yield f"{title}: conv + residual + bias, ReLU", with_residual, (*reads, y), (y,)
+        yield f"{title}: the same, residual in a wider tensor", with_residual, (*reads, wide), (y,)
+        yield f"{title}: conv + bias, ReLU, into a slice of channels", kernel, reads, (wide,)
+        yield f"{title}: conv + bias, ReLU, of 8 groups", replace(kernel, groups=8), (
+            y, _view((64, 8, *(3,) * axes), precision), bias,
+        ), (y,)  # fmt: skip
+        yield f"{title}: depthwise conv + bias, ReLU", replace(kernel, groups=64), (
+            y, _view((64, 1, *(3,) * axes), precision), bias,
+        ), (y,)  # fmt: skip
 
 
 _ACTIVATIONS = {

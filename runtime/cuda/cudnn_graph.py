@@ -78,21 +78,26 @@ def write_tensor(result: Any, view: View, uid: int, shape: Shape) -> None:
 
 
 def image_shape(view: View) -> Shape:
-    """(N, C, H, W) as it lies in memory."""
-    return Shape(shape_of(view), element_strides(view))
+    """(N, C, H, W) or (N, C, D, H, W) as it lies in memory; (N, C, L) as an image of one row."""
+    extents, strides = shape_of(view), element_strides(view)
+    if len(extents) != 3:
+        return Shape(extents, strides)
+    return Shape((*extents[:2], 1, extents[2]), (*strides[:2], strides[1], strides[2]))
 
 
 def filter_shape(view: View) -> Shape:
-    """(O, I, KH, KW) of a weight that is stored as (O, KH, KW, I)."""
+    """(O, I, KH, KW) of a weight that is stored as (O, KH, KW, I); others are stored as they are seen."""
     extents, strides = shape_of(view), element_strides(view)
+    if len(extents) != 4:
+        return image_shape(view)
     order = (0, 3, 1, 2)
     return Shape(tuple(extents[axis] for axis in order), tuple(strides[axis] for axis in order))
 
 
-def vector_shape(view: View) -> Shape:
-    """(1, C, 1, 1) of a vector (C,)."""
+def vector_shape(view: View, rank: int = 4) -> Shape:
+    """(1, C, 1, 1) of a vector (C,), with as many axes of one as make up `rank`."""
     (channels,) = shape_of(view)
-    return Shape((1, channels, 1, 1), (channels, 1, channels, channels))
+    return Shape((1, channels, *(1,) * (rank - 2)), (channels, 1, *(channels,) * (rank - 2)))
 
 
 @dataclass(frozen=True)
@@ -141,12 +146,12 @@ _ACTIVATIONS: dict[str, Callable[[Any, Any, Activation], Any]] = {
 def convolve(
     graph: Any, image: Any, weight: Any, pads: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
 ) -> Any:
-    """A convolution of two dimensions; `pads` are the begins of both, then the ends."""
+    """A convolution of two or three dimensions; `pads` are the begins of all, then the ends."""
     return graph.conv_fprop(
         image=image,
         weight=weight,
-        pre_padding=list(pads[:2]),
-        post_padding=list(pads[2:]),
+        pre_padding=list(pads[: len(strides)]),
+        post_padding=list(pads[len(strides) :]),
         stride=list(strides),
         dilation=list(dilations),
     )

@@ -135,8 +135,10 @@ def _separable(builder: Builder, operator: Operator, nodes: Sequence[onnx.NodePr
     first = next(index for index, node in enumerate(nodes) if node.op_type == "Relu")
     terms = _leaves(nodes[first].input[0], nodes[:first])
     depthwise = plain_convolution(builder, nodes[first + 1], operator)
-    pointwise = _pointwise(builder, nodes[first + 2 :])
-    if depthwise is None or pointwise is None or len(depthwise.strides) != 2:
+    if depthwise is None or len(depthwise.strides) > 2 or min(depthwise.pads) < 0:
+        return False
+    pointwise = _pointwise(builder, nodes[first + 2 :], len(depthwise.strides))
+    if pointwise is None:
         return False
     source = terms[0]
     if len(terms) > 1:
@@ -158,7 +160,7 @@ def _separable(builder: Builder, operator: Operator, nodes: Sequence[onnx.NodePr
     return _emit(builder, pointwise.reading(inner), operator.name, operator.name)
 
 
-def _pointwise(builder: Builder, nodes: Sequence[onnx.NodeProto]) -> Convolution | None:
+def _pointwise(builder: Builder, nodes: Sequence[onnx.NodeProto], axes: int) -> Convolution | None:
     """A pointwise convolution, whose attributes the operator does not carry: they are all ones and zeros."""
     plain = Operator(
         name="",
@@ -166,7 +168,7 @@ def _pointwise(builder: Builder, nodes: Sequence[onnx.NodeProto]) -> Convolution
         nodes=(),
         inputs=(),
         outputs=("",),
-        attributes=(("dilations", (1, 1)), ("pads", (0, 0, 0, 0)), ("strides", (1, 1))),
+        attributes=(("dilations", (1,) * axes), ("pads", (0, 0) * axes), ("strides", (1,) * axes)),
     )
     return fused_convolution(builder, nodes, plain)
 

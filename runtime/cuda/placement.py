@@ -14,6 +14,7 @@ from iosched.models.graph import TensorSpec
 from iosched.runtime.cuda.builder import KernelCall
 from iosched.runtime.cuda.cudnn_graph import ALIGNMENT_NBYTES
 from iosched.runtime.cuda.kernel import CudnnKernel
+from iosched.runtime.cuda.kernels.conv import Conv
 from iosched.runtime.cuda.layout import is_channels_last, is_row_major, memory_order, strides_of
 from iosched.runtime.cuda.moves import Join, Part, Reshape
 from iosched.runtime.plan import View
@@ -46,6 +47,7 @@ class _Draft:
     fixed: frozenset[str]  # tensors that must have a buffer of their own
     constants: frozenset[str]
     aligned: frozenset[str]  # tensors that must begin at multiples of `ALIGNMENT_NBYTES`
+    gapless: frozenset[str]  # tensors that cannot be some columns of several rows
     host: dict[str, str] = field(default_factory=dict)
     column: dict[str, int] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)  # of the buffers that are tables
@@ -90,7 +92,8 @@ def place_calls(
     Raises:
         ValueError: a Join writes nothing, or what it writes was written before.
     """
-    draft = _Draft(tensors, frozenset((*fixed, *constants)), frozenset(constants), _aligned(calls))
+    owners = frozenset((*fixed, *constants))
+    draft = _Draft(tensors, owners, frozenset(constants), _aligned(calls), _gapless(calls, tensors))
     unplaced: dict[int, list[tuple[str, int]]] = {}
     elided = set()
     for index, call in enumerate(calls):
@@ -118,6 +121,17 @@ def _aligned(calls: Sequence[KernelCall]) -> frozenset[str]:
     return frozenset(name for call in calls if call.kernel in cudnn for name in (*call.reads, *call.writes))
 
 
+def _gapless(calls: Sequence[KernelCall], tensors: Mapping[str, TensorSpec]) -> frozenset[str]:
+    """Residuals, and what they are added to, of convolutions that do not lie channels-last.
+
+    For these cuDNN has no engine at all unless both lie in memory alike.
+    """
+    found = (
+        (call.reads[-1], call.writes[0]) for call in calls if isinstance(call.kernel, Conv) and call.kernel.residual
+    )
+    return frozenset(name for pair in found for name in pair if not is_channels_last(tensors[name].shape or ()))
+
+
 def _rows(shape: Sequence[int], axis: int) -> int:
     """Rows of the table in which slices along `axis` are columns."""
     order = memory_order(len(shape))
@@ -130,6 +144,8 @@ def _place_parts(draft: _Draft, call: KernelCall, axis: int) -> bool:
     if any(name in draft.fixed or name in draft.host for name in call.writes):
         return False
     rows = _rows(draft.tensors[source].shape or (), axis)
+    if rows > 1 and not draft.gapless.isdisjoint(call.writes):
+        return False
     if not rows or source in draft.fixed or not draft.become_table(source, rows):
         return False
     columns, column = [], 0
@@ -169,7 +185,7 @@ def _move_whole(draft: _Draft, operands: Sequence[str], target: str, column: int
         return False
     if root != operands[0] and not _fills(draft, operands, root, rows):
         return False
-    if not draft.may_move(root, target, column):
+    if not draft.may_move(root, target, column) or (rows > 1 and root in draft.gapless):
         return False
     draft.move(root, target, column)
     draft.rows.pop(root, None)

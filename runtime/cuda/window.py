@@ -71,10 +71,10 @@ def channel_width(channels: int, *images: Image) -> int:
     return pack_width(Loop((1, 1, 1, channels), tuple(seen)))
 
 
-def window_of(node: onnx.NodeProto, shape: Sequence[int], kernel: Sequence[int]) -> Window | None:
-    """The window of a node that reads a tensor of `shape`; None where it has neither one nor two dimensions."""
+def window_of(node: onnx.NodeProto, shape: Sequence[int], kernel: Sequence[int], most_axes: int = 2) -> Window | None:
+    """The window of a node that reads a tensor of `shape`; None where it has no axes, or more than `most_axes`."""
     rank = len(shape) - 2
-    if rank not in (1, 2) or len(kernel) != rank:
+    if not 1 <= rank <= most_axes or len(kernel) != rank:
         return None
     strides, dilations = _integers(node, "strides", (1,) * rank), _integers(node, "dilations", (1,) * rank)
     window = Window(tuple(kernel), strides, (0,) * (2 * rank), dilations)

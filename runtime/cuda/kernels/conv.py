@@ -24,31 +24,35 @@ from iosched.runtime.cuda.cudnn_graph import (
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.kernels.depthwise import Depthwise, depthwise_weight
+from iosched.runtime.cuda.layout import CHANNELS_LAST_RANK
 from iosched.runtime.cuda.nodes import attribute
 from iosched.runtime.cuda.window import Window, window_of
 from iosched.runtime.plan import View
 from iosched.runtime.session import load_onnxruntime, open_session
 
+_MOST_AXES = 3
+
 
 @dataclass(frozen=True)
 class Conv:
-    """y = activation(conv(relu?(x), weight) + residual? + bias?), two-dimensional, dense or grouped.
+    """y = activation(conv(relu?(x), weight) + residual? + bias?) of one to three dimensions, dense or grouped.
 
-    Reads x (N, C, H, W), the weight as `conv_weight` lays it out, the bias (O,) and the residual, which has the shape
-    of y; all of the type of y. Sums are float32. x and y may be slices of wider tensors' channels.
+    Reads x (N, C, L), (N, C, H, W) or (N, C, D, H, W), the weight as `conv_weight` lays it out, the bias (O,) and the
+    residual, which has the shape of y; all of the type of y. Sums are float32. x and y may be slices of wider tensors'
+    channels. A line is an image of one row to cuDNN.
 
     cuDNN has tuned engines for identity and ReLU, with a bias, and with a residual where that lies in memory as y does;
     see docs/cudnn-coverage.md for all else.
 
     Attributes:
-        pads: begins of both axes, then ends; none negative.
+        pads: begins of all axes, then ends; none negative.
         leading_relu: whether x goes through a ReLU.
         precision: which engines may be chosen.
     """
 
-    strides: tuple[int, int]
-    pads: tuple[int, int, int, int]
-    dilations: tuple[int, int] = (1, 1)
+    strides: tuple[int, ...]
+    pads: tuple[int, ...]
+    dilations: tuple[int, ...] = (1, 1)
     groups: int = 1
     leading_relu: bool = False
     bias: bool = True
@@ -62,7 +66,7 @@ class Conv:
         bias = rest.pop(0) if self.bias else np.zeros(weight.shape[0], np.float32)
         session = _session(self.strides, self.pads, self.dilations, self.groups)
         image = np.maximum(x, 0) if self.leading_relu else x
-        kernel = np.ascontiguousarray(weight.transpose(0, 3, 1, 2))
+        kernel = np.ascontiguousarray(weight.transpose(0, 3, 1, 2)) if weight.ndim == CHANNELS_LAST_RANK else weight
         (result,) = session.run(None, {"x": image, "weight": kernel, "bias": bias})
         writes[0][...] = self.activation(result + rest[0] if self.residual else result)
 
@@ -74,24 +78,36 @@ class Conv:
         """
         uids = iter(range(1, len(reads) + 1))
         views = iter(reads)
-        x = add_tensor(graph, reads[0], next(uids), image_shape(next(views)))
+        shape = image_shape(next(views))
+        x = add_tensor(graph, reads[0], next(uids), shape)
         weight = add_tensor(graph, reads[1], next(uids), filter_shape(next(views)))
         bias = residual = None
         if self.bias:
             view = next(views)
-            bias = add_tensor(graph, view, next(uids), vector_shape(view))
+            bias = add_tensor(graph, view, next(uids), vector_shape(view, len(shape.extents)))
         if self.residual:
             view = next(views)
             residual = add_tensor(graph, view, next(uids), image_shape(view))
         image = graph.relu(input=x) if self.leading_relu else x
-        product = convolve(graph, image, weight, self.pads, self.strides, self.dilations)
+        strides, pads, dilations = self._lifted
+        product = convolve(graph, image, weight, pads, strides, dilations)
         result = Epilogue(residual, bias, self.activation).add(graph, product)
         write_tensor(result, writes[0], len(reads) + 1, image_shape(writes[0]))
 
+    @property
+    def _lifted(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """Strides, pads and dilations as cuDNN is told: a line is an image of one row."""
+        if len(self.strides) > 1:
+            return self.strides, self.pads, self.dilations
+        return (1, *self.strides), (0, self.pads[0], 0, self.pads[1]), (1, *self.dilations)
+
 
 def conv_weight(weight: np.ndarray) -> np.ndarray:
-    """(O, I, KH, KW) of an ONNX convolution as cuDNN reads it: (O, KH, KW, I), row-major."""
-    return np.ascontiguousarray(weight.transpose(0, 2, 3, 1))
+    """The weight of an ONNX convolution as cuDNN reads it, row-major: of (O, I, KH, KW), (O, KH, KW, I).
+
+    Others stay (O, I, *kernel): what they are applied to does not lie channels-last either.
+    """
+    return np.ascontiguousarray(weight.transpose(0, 2, 3, 1) if weight.ndim == CHANNELS_LAST_RANK else weight)
 
 
 def lower_conv(
@@ -113,7 +129,7 @@ def lower_conv(
     """Emits the calls of y = activation(conv(relu?(x), weight) + bias + residual?).
 
     cuDNN's kernel does what it has tuned engines for; the rest becomes elementwise kernels before and behind it.
-    Depthwise convolutions are our own kernel's.
+    Depthwise convolutions of one or two dimensions are our own kernel's.
 
     Args:
         weight: `(O, I / groups, *kernel)`, any float.
@@ -121,8 +137,8 @@ def lower_conv(
         name: prefix of the names of weights and temporaries.
 
     Returns:
-        False, with nothing emitted, where no kernel can do it: one or three dimensions (but for depthwise ones of one),
-        negative padding, operands that are not floats on the device.
+        False, with nothing emitted, where no kernel can do it: more than three dimensions, negative padding, operands
+        that are not floats on the device.
     """
     operands = [x, y] if residual is None else [x, y, residual]
     if min(pads, default=0) < 0 or not all(builder.is_float(operand) for operand in operands):
@@ -130,9 +146,9 @@ def lower_conv(
     if residual is not None and builder.shape(residual) != builder.shape(y):
         return False
     window = Window(tuple(weight.shape[2:]), tuple(strides), tuple(pads), tuple(dilations))
-    is_depthwise = groups > 1 and weight.shape[1] == 1 and groups == builder.shape(x)[1]
-    if len(window.kernel) != 2 and not (is_depthwise and len(window.kernel) == 1):
+    if not 1 <= len(window.kernel) <= _MOST_AXES:
         return False
+    is_depthwise = groups > 1 and weight.shape[1] == 1 and groups == builder.shape(x)[1] and len(window.kernel) <= 2
     whole = _Whole(x, weight, np.zeros(weight.shape[0]) if bias is None else bias, window, groups, y, name)
     if is_depthwise:
         _emit_depthwise(builder, whole, leading_relu, residual, activation)
@@ -147,7 +163,7 @@ def lower(builder: Builder, node: onnx.NodeProto) -> bool:
     if any(array is None for array in constants) or node.input[0] not in builder.tensors:
         return False
     weight, bias = np.asarray(constants[0]), constants[1] if len(constants) > 1 else None
-    window = window_of(node, builder.shape(node.input[0]), weight.shape[2:])
+    window = window_of(node, builder.shape(node.input[0]), weight.shape[2:], _MOST_AXES)
     groups = attribute(node, "group", 1)
     return (
         window is not None
@@ -220,13 +236,10 @@ def _emit_cudnn(builder: Builder, whole: _Whole, x: str, residual: str | None, a
         reads.append(builder.weight(f"{whole.name}/bias", whole.bias))
     if residual is not None:
         reads.append(residual)
-    (down, right), (top, left, bottom, end), (tall, wide) = (
-        whole.window.strides, whole.window.pads, whole.window.dilations
-    )  # fmt: skip
     kernel = Conv(
-        (down, right),
-        (top, left, bottom, end),
-        (tall, wide),
+        whole.window.strides,
+        whole.window.pads,
+        whole.window.dilations,
         whole.groups,
         bias=has_bias,
         residual=residual is not None,
@@ -238,16 +251,17 @@ def _emit_cudnn(builder: Builder, whole: _Whole, x: str, residual: str | None, a
 
 @cache
 def _session(strides: tuple[int, ...], pads: tuple[int, ...], dilations: tuple[int, ...], groups: int) -> Any:
-    """onnxruntime's convolution for any shapes."""
+    """onnxruntime's convolution for any shapes of as many axes."""
+    rank = 2 + len(strides)
     node = onnx.helper.make_node(
         "Conv", ["x", "weight", "bias"], ["y"], strides=strides, pads=pads, dilations=dilations, group=groups
     )
     kind = onnx.TensorProto.FLOAT
     inputs = [
-        onnx.helper.make_tensor_value_info(name, kind, [None] * rank)
-        for name, rank in (("x", 4), ("weight", 4), ("bias", 1))
+        onnx.helper.make_tensor_value_info(name, kind, [None] * axes)
+        for name, axes in (("x", rank), ("weight", rank), ("bias", 1))
     ]
-    outputs = [onnx.helper.make_tensor_value_info("y", kind, [None] * 4)]
+    outputs = [onnx.helper.make_tensor_value_info("y", kind, [None] * rank)]
     graph = onnx.helper.make_graph([node], "conv", inputs, outputs)
     proto = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
     options = load_onnxruntime().SessionOptions()

@@ -111,14 +111,6 @@ def test_nodes_compute_what_onnxruntime_does(
     ).compare()
 
 
-def test_lines_and_solids_are_left_to_onnxruntime_unless_depthwise() -> None:
-    line = helper.make_node("Conv", ["x", "w"], ["y"])
-    assert not lowered(line, {"x": normal(1, 4, 9)}, {"w": normal(5, 4, 3)}).calls
-    assert not lowered(line, {"x": normal(1, 4, 5, 5, 5)}, {"w": normal(5, 4, 2, 2, 2)}).calls
-    depthwise = helper.make_node("Conv", ["x", "w"], ["y"], group=4)
-    lowered(depthwise, {"x": normal(1, 4, 9)}, {"w": normal(4, 1, 3)}).compare()
-
-
 def test_computed_weights_and_negative_pads_are_left_to_onnxruntime() -> None:
     computed = helper.make_node("Conv", ["x", "w"], ["y"])
     assert not lowered(computed, {"x": normal(1, 4, 5, 5), "w": normal(5, 4, 3, 3)}).calls
