@@ -22,6 +22,13 @@ FLOATS = ("float32", "float16")
 MOST_BYTES = 16
 """Bytes of the widest access of one thread."""
 
+LOAD = """
+template <int N, typename Item> __device__ __forceinline__ Pack<Item, N> load(const Item* at) {
+  return *reinterpret_cast<const Pack<Item, N>*>(at);
+}
+"""
+"""How packs are read; behind `preamble`."""
+
 _PACK = """
 template <typename T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack { T at[N]; };
 template <typename To, typename From> __device__ __forceinline__ To convert(From x) { return static_cast<To>(x); }

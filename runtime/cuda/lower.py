@@ -31,7 +31,7 @@ from iosched.scheduler.schedule import Schedule, Stage, Strategy
 
 MAX_LANES = 8
 
-CUDA_LOWERING = 3
+CUDA_LOWERING = 4
 """Raised whenever stages come to run in another way than before: latencies measured until then no longer hold."""
 
 

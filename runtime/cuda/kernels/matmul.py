@@ -1,7 +1,7 @@
 """Products of matrices by cuDNN: by a matrix of weights as convolutions of single pixels, others in batches.
 
 cuDNN's tuned engines for convolutions know a bias and a ReLU in all precisions; for `matmul` it has none in strict
-float32, and compiles all of them at run time. See docs/cudnn-coverage.md.
+float32, where a kernel of our own does it, and compiles all others at run time. See docs/cudnn-coverage.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from iosched.runtime.cuda.cudnn_graph import Epilogue, Shape, add_tensor, convol
 from iosched.runtime.cuda.elements import widened
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.kernels.add import AddN
+from iosched.runtime.cuda.kernels.batched_matmul import BatchedMatMul
 from iosched.runtime.cuda.kernels.copy import Copy
+from iosched.runtime.cuda.layout import is_channels_last
 from iosched.runtime.cuda.loops import element_strides, shape_of
 from iosched.runtime.cuda.nodes import activation_of, attribute, number
 from iosched.runtime.plan import View
@@ -92,15 +94,15 @@ def lower_product(builder: Builder, nodes: Sequence[onnx.NodeProto]) -> bool:
     """Emits the calls of a Gemm or MatMul, then the sum with a bias?, then an activation?
 
     Returns:
-        False, with nothing emitted, where no kernel can do all of it: batches in strict float32, scaled computed
-        factors, biases that differ from row to row, operands that are not floats on the device.
+        False, with nothing emitted, where no kernel can do all of it: batches with a bias, scaled computed factors,
+        biases that differ from row to row, operands that are not floats on the device.
     """
     found = _product(builder, nodes[0])
     for node in nodes[1:]:
         found = None if found is None else _followed(builder, found, node)
     if found is None or not builder.is_float(found.y):
         return False
-    if found.weight is None and len(builder.shape(found.b)) > 2:
+    if found.weight is None and len(builder.shape(found.b)) != 2:
         return _emit_batches(builder, found)
     return _emit_dense(builder, found)
 
@@ -132,14 +134,11 @@ def _product(builder: Builder, node: onnx.NodeProto) -> _Product | None:
 
 def _matmul(builder: Builder, node: onnx.NodeProto) -> _Product | None:
     a, b = node.input[:2]
-    if len(builder.shape(b)) < 2:
-        return None
     constant = builder.constant(b)
-    if constant is None:
+    extra = builder.shape(b)[:-2]
+    is_one = prod(extra) == 1 and len(extra) <= max(len(builder.shape(a)) - 2, 0)
+    if constant is None or constant.ndim < 2 or not is_one:
         return _Product(a, b, node.output[0], None)
-    extra = constant.shape[:-2]
-    if prod(extra) != 1 or len(extra) > max(len(builder.shape(a)) - 2, 0):
-        return None
     return _Product(a, b, node.output[0], constant.reshape(constant.shape[-2:]).T)
 
 
@@ -203,18 +202,33 @@ def _emit_dense(builder: Builder, found: _Product) -> bool:
 def _emit_batches(builder: Builder, found: _Product) -> bool:
     if found.bias is not None or not all(_is_operand(builder, name) for name in (found.a, found.b)):
         return False
+    if _is_for_cudnn(builder, found):
+        _emit_by_cudnn(builder, found)
+        return True
+    reads = [_in_rows(builder, name, f"{found.y}/{role}") for name, role in ((found.a, "a"), (found.b, "b"))]
+    is_fused = found.added is None
+    written = found.y if is_fused else builder.temporary(f"{found.y}/product", builder.shape(found.y))
+    builder.emit(BatchedMatMul(found.activation if is_fused else IDENTITY), reads, (written,))
+    _finish(builder, found, written, is_fused)
+    return True
+
+
+def _is_for_cudnn(builder: Builder, found: _Product) -> bool:
+    """Whether cuDNN has an engine: none for strict float32, vectors, and batches broadcast among each other."""
     a, b, shape = builder.shape(found.a), builder.shape(found.b), builder.shape(found.y)
     batches = {prod(each[:-2]) for each in (a, b)}
-    is_broadcast = len(batches) > 1 and min(batches) > 1
-    if builder.precision.name == "fp32" or len(a) < 2 or is_broadcast or prod(shape[:-2]) not in batches:
-        return False
+    is_broadcast = (len(batches) > 1 and min(batches) > 1) or prod(shape[:-2]) not in batches
+    return builder.precision.name != "fp32" and min(len(a), len(b)) >= 2 and not is_broadcast
+
+
+def _emit_by_cudnn(builder: Builder, found: _Product) -> None:
+    shape = builder.shape(found.y)
     reads = [_as_batch(builder, name, f"{found.y}/{role}") for name, role in ((found.a, "a"), (found.b, "b"))]
     is_fused = found.added is None and found.activation.is_identity
     flat = shape if len(shape) <= _MOST_AXES else (prod(shape[:-2]), *shape[-2:])
     written = found.y if is_fused and flat == shape else builder.temporary(f"{found.y}/product", flat)
     builder.emit(MatMul(builder.precision), reads, (written,))
     _finish(builder, found, written, is_fused)
-    return True
 
 
 def _finish(builder: Builder, found: _Product, written: str, is_fused: bool) -> None:
@@ -271,6 +285,16 @@ def _as_batch(builder: Builder, name: str, role: str) -> str:
     flat = builder.temporary(role, (prod(shape[:-2]), *shape[-2:]))
     builder.emit(Copy(reshapes=True), (source,), (flat,))
     return flat
+
+
+def _in_rows(builder: Builder, name: str, role: str) -> str:
+    """A factor whose rows or columns are dense: one that lies channels-last is copied, as one with five axes."""
+    source, shape = _stored(builder, name), builder.shape(name)
+    if source in builder.weights or not is_channels_last(shape) or shape[1] == 1:
+        return source
+    copied = builder.temporary(role, (1, *shape))
+    builder.emit(Copy(reshapes=True), (source,), (copied,))
+    return copied
 
 
 def _batch(view: View) -> Shape:

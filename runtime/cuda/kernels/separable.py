@@ -11,12 +11,11 @@ import numpy as np
 from iosched.runtime.cuda.activation import IDENTITY, Activation
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.convolution import Convolution
-from iosched.runtime.cuda.elements import C_TYPES, MOST_BYTES, item_nbytes, preamble
+from iosched.runtime.cuda.elements import C_TYPES, LOAD, MOST_BYTES, item_nbytes, preamble
 from iosched.runtime.cuda.kernel import CudaCall, Pointer, Precision
 from iosched.runtime.cuda.kernels.depthwise import Depthwise, depthwise_weight
 from iosched.runtime.cuda.kernels.separable_source import (
     BODY,
-    LOAD,
     MMA_OF_HALVES,
     MMA_OF_TF32,
     MULTIPLY_BY_FMA,

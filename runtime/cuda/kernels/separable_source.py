@@ -6,13 +6,6 @@ Rows are padded by 16 bytes, so that the eight threads that read at once read fr
 
 from __future__ import annotations
 
-LOAD = """
-template <int N, typename Item> __device__ __forceinline__ Pack<Item, N> load(const Item* at) {
-  return *reinterpret_cast<const Pack<Item, N>*>(at);
-}
-"""
-"""How packs are read."""
-
 MULTIPLY_BY_FMA = """
 constexpr int PITCH = BK + 4, B_ROWS = BK, B_WIDTH = BN, B_PITCH = BN;
 constexpr bool IN_ROWS = true;  // the weight lies (input, output)

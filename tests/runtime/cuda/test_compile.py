@@ -16,6 +16,7 @@ from iosched.runtime.cuda.activation import ACTIVATIONS, RELU, Activation
 from iosched.runtime.cuda.kernel import CudaCall, Precision, SourceKernel
 from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.kernels.batch_norm import ScaleShift
+from iosched.runtime.cuda.kernels.batched_matmul import BatchedMatMul
 from iosched.runtime.cuda.kernels.binary import Binary, Where
 from iosched.runtime.cuda.kernels.copy import Copy
 from iosched.runtime.cuda.kernels.depthwise import Depthwise
@@ -56,6 +57,8 @@ def samples(functions: Sequence[str]) -> Iterator[tuple[SourceKernel, Shapes, Sh
     yield from ((Pool(window, average, average), (IMAGES,), (IMAGES,)) for average in (True, False))
     yield from ((Unary(Activation(kind, 0.5, 1.5)), (IMAGES,), (IMAGES,)) for kind in functions)
     yield AddN(RELU), (IMAGES,) * 5, (IMAGES,)
+    for batches, m, n, k in ((3, 40, 33, 35), (12, 197, 256, 64), (64, 1024, 64, 1024), (64, 1024, 1024, 64)):
+        yield BatchedMatMul(RELU), ((batches, m, k), (batches, k, n)), ((batches, m, n),)
     yield from ((Binary(kind), (IMAGES, (16, 1, 1)), (IMAGES,)) for kind in ("Add", "Pow", "Max", "PRelu"))
     yield ScaleShift(RELU), (IMAGES, (16,), (16,)), (IMAGES,)
     yield Reduce("Mean", (2, 3)), (IMAGES,), ((2, 16),)
