@@ -30,13 +30,13 @@ from iosched.models.errors import DeviceError, IoschedError
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.cuda_candidates import ready
-from iosched.profiler.cuda_cost import CudaStageCost
-from iosched.profiler.cuda_device import AttachedGpu, StoredPlans, attach
+from iosched.profiler.cuda_cost import CudaStageCost, open_cost
+from iosched.profiler.cuda_device import AttachedGpu, attach
 from iosched.profiler.database import ProfileDatabase
 from iosched.profiler.effort import GPU_EFFORT
 from iosched.profiler.gpus import spec_of
 from iosched.profiler.interleave import interleave
-from iosched.runtime.cuda.backend import CudaBackend, CudaModel
+from iosched.runtime.cuda.backend import CudaModel
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
 from iosched.scheduler.baselines import greedy, sequential
@@ -108,11 +108,11 @@ def run_case(
 ) -> dict[str, object]:
     """Searches, checks and measures one case."""
     model = load_model(zoo.build(case.network).SerializeToString(), name=case.network, batch_size=case.batch)
-    device = gpu.key(case.precision)
     started = time.monotonic()
-    backend = gpu.backend(model, case.precision, StoredPlans(database, device))
+    opened = open_cost(gpu, model, case.precision, database)
     opened_s = time.monotonic() - started
-    found, searches = _schedules(backend, database, device)
+    backend = opened.backend
+    found, searches = _schedules(opened)
     inputs = random_inputs(model.graph.inputs, seed=case.batch)
     with Reference(model) as reference:
         expected = reference.run(inputs)
@@ -147,18 +147,16 @@ def _run_on_poison(model: CudaModel, inputs: Mapping[str, np.ndarray]) -> dict[s
     return model.run(inputs)
 
 
-def _schedules(
-    backend: CudaBackend, database: ProfileDatabase, device: str
-) -> tuple[dict[str, tuple[Schedule, bool]], dict[str, object]]:
+def _schedules(opened: CudaStageCost) -> tuple[dict[str, tuple[Schedule, bool]], dict[str, object]]:
     """Schedules, with whether stages wait for one another, and what finding them took.
 
     `both` is searched first, since the others find most of their stages measured.
     """
-    graph = backend.graph
+    graph = opened.backend.graph
     best: dict[str, Schedule] = {}
     searches: dict[str, object] = {}
     for strategy in ("both", "concurrent", "merge"):
-        cost = CudaStageCost(backend, database, device)
+        cost = CudaStageCost(opened.backend, opened.database, opened.device, clock=opened.clock)
         started = time.monotonic()
         result = search(graph, cost, strategy=strategy, effort=GPU_EFFORT)
         best[strategy] = result.schedule
@@ -170,6 +168,7 @@ def _schedules(
             "predicted_us": result.schedule.predicted_us,
             "gap": result.gap,
             "dropped": cost.dropped,
+            "throttled": dict(cost.throttled),
         }
     ours = {"sequential": sequential(graph), "greedy": greedy(graph)}
     ours |= {strategy: best[strategy] for strategy in ("merge", "concurrent", "both")}

@@ -23,8 +23,8 @@ from iosched.profiler.analytic import AnalyticCost, Precision
 from iosched.profiler.candidates import Budget, Runnable, close_all, measure_in_turn
 from iosched.profiler.costing import measured_stage_us
 from iosched.profiler.cpu_cost import StageCost, cpu_name
-from iosched.profiler.cuda_cost import CudaStageCost
-from iosched.profiler.cuda_device import AttachedGpu, StoredPlans, attach
+from iosched.profiler.cuda_cost import open_cost
+from iosched.profiler.cuda_device import AttachedGpu, attach
 from iosched.profiler.database import ProfileDatabase, default_path
 from iosched.profiler.effort import CPU_EFFORT, GPU_EFFORT
 from iosched.profiler.statistics import Measurement
@@ -104,9 +104,8 @@ def _in_turn_on_cpu(model: Model, backend: CpuBackend, schedules: Sequence[Sched
 
 
 def _gpu_bed(model: Model, gpu: AttachedGpu, precision: Precision, database: ProfileDatabase) -> Bed:
-    device = gpu.key(precision)
-    backend = gpu.backend(model, precision, StoredPlans(database, device))
-    measured = CudaStageCost(backend, database, device, clock=gpu.clock)
+    measured = open_cost(gpu, model, precision, database)
+    backend = measured.backend
     stage_us = partial(measured_stage_us, measured)
     in_turn = partial(_in_turn_on_gpu, model, backend)
     return Bed(backend.graph, gpu.name, "measured", measured, stage_us, GPU_EFFORT, in_turn)

@@ -13,8 +13,8 @@ from iosched.models.model import Model
 from iosched.profiler.candidates import Budget, Runnable, close_all, measure_in_turn
 from iosched.profiler.cpu_cost import StageCost, cpu_name
 from iosched.profiler.cuda_candidates import ready
-from iosched.profiler.cuda_cost import CudaStageCost
-from iosched.profiler.cuda_device import AttachedGpu, StoredPlans, attach
+from iosched.profiler.cuda_cost import open_cost
+from iosched.profiler.cuda_device import AttachedGpu, attach, index_for
 from iosched.profiler.cuda_peers import OPENERS as GPU_OPENERS
 from iosched.profiler.cuda_peers import GpuPlace
 from iosched.profiler.database import ProfileDatabase, default_path
@@ -25,9 +25,9 @@ from iosched.profiler.peers import OPENERS
 from iosched.profiler.run import has_barriers, open_executor
 from iosched.profiler.session_note import session_notes
 from iosched.profiler.statistics import Measurement
-from iosched.profiler.target import attached_index, require_cpu
+from iosched.profiler.target import require_cpu
 from iosched.runtime.cpu.backend import CpuBackend
-from iosched.runtime.cuda.backend import CudaBackend, CudaModel
+from iosched.runtime.cuda.backend import CudaModel
 from iosched.runtime.cuda.sessions import Provider
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import greedy, sequential
@@ -90,12 +90,11 @@ def bench(
         UsageError: a name is unknown, or the model's inputs cannot be made up.
         DeviceError: the device or onnxruntime is not there.
     """
-    index = attached_index(device)
-    on_gpu = index is not None and (device != "auto" or CudaBackend.supports(model))
+    index = index_for(model, device)
     _check_names(names)
-    peers = [name for name in (GPU_OPENERS if on_gpu else OPENERS) if name not in _SLOW_TO_OPEN]
+    peers = [name for name in (OPENERS if index is None else GPU_OPENERS) if name not in _SLOW_TO_OPEN]
     wanted = list(dict.fromkeys(("sequential", *(names or ("iosched", *SCHEDULES, *peers)))))
-    if on_gpu and index is not None:
+    if index is not None:
         return _bench_on_gpu(model, document, wanted, index, rounds, profile_db, observer)
     require_cpu(device)
     with ProfileDatabase(profile_db or default_path()) as database, CpuBackend(model, lanes=threads) as backend:
@@ -136,11 +135,10 @@ def _bench_on_gpu(
 ) -> BenchResult:
     gpu = attach(index)
     precision = "fp32" if document is None else str(document.runtime.get("precision", "fp32"))
-    device = gpu.key(precision)
     inputs = random_inputs(model.graph.inputs)
     with ProfileDatabase(profile_db or default_path()) as database:
-        backend = gpu.backend(model, precision, StoredPlans(database, device))
-        cost = CudaStageCost(backend, database, device)
+        cost = open_cost(gpu, model, precision, database)
+        backend = cost.backend
         provider = Provider.cuda(index, backend.precision)
         place = GpuPlace(model, inputs, backend.precision, gpu.driver, provider)
         plain = backend.compile(sequential(backend.graph))

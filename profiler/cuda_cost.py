@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from iosched.models.errors import DeviceError, ExecutionError
+from iosched.models.model import Model
+from iosched.profiler.cuda_device import AttachedGpu, StoredPlans
 from iosched.profiler.cuda_tuning import copies_of, is_tunable, tune
-from iosched.profiler.database import MeasurementStore
+from iosched.profiler.database import MeasurementStore, ProfileDatabase
 from iosched.profiler.gpu_clock import ReadClock, with_clock
 from iosched.profiler.statistics import UNRUNNABLE, Measurement, MeasureSettings, measure
 from iosched.runtime.cuda.backend import CudaBackend
@@ -166,3 +168,26 @@ class CudaStageCost:
                 raise
             self.dropped["+".join(stage.operators)] = str(error)
             return UNRUNNABLE
+
+
+def open_cost(
+    gpu: AttachedGpu,
+    model: Model,
+    precision: str,
+    database: ProfileDatabase,
+    *,
+    store: MeasurementStore | None = None,
+    times: bool = True,
+) -> CudaStageCost:
+    """The cost model of `model` on `gpu`, with the backend that it measures on.
+
+    Args:
+        store: of latencies; the database itself by default.
+        times: whether what the database does not know of plans and kernels may be found by timing.
+
+    Raises:
+        DeviceError: the GPU cannot place the model, or cuDNN is missing.
+    """
+    device = gpu.key(precision)
+    backend = gpu.backend(model, precision, StoredPlans(database, device, times=times))
+    return CudaStageCost(backend, store or database, device, clock=gpu.clock)

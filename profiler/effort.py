@@ -11,5 +11,4 @@ With 80 stages of a block the gap to its bound has closed to a few percent, see 
 
 GPU_EFFORT = Effort(bound_slack=0.95, tolerance=0.02, max_measurements=60)
 """Latencies are steadier than on a CPU. Little bounds them from below, since nothing tells how much of the GPU an
-operator leaves idle, so that most searches end at the limit: with latencies of the analytic model and noise of 1 %,
-schedules are within 0.5 % of those that 200 measurements find."""
+operator leaves idle, so that most searches end at the limit, which is a guess until searches were run on a GPU."""

@@ -10,16 +10,15 @@ import numpy as np
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
 from iosched.profiler.cpu_cost import StageCost, cpu_name
-from iosched.profiler.cuda_cost import CudaStageCost
-from iosched.profiler.cuda_device import StoredPlans, attach
+from iosched.profiler.cuda_cost import open_cost
+from iosched.profiler.cuda_device import attach, index_for
 from iosched.profiler.database import ProfileDatabase, default_path
 from iosched.profiler.effort import CPU_EFFORT, GPU_EFFORT
 from iosched.profiler.known import KnownStages
 from iosched.profiler.optimization import OptimizeSettings
 from iosched.profiler.plan import analytic_cost
-from iosched.profiler.target import attached_index, planned_gpu
+from iosched.profiler.target import planned_gpu
 from iosched.runtime.cpu.backend import CpuBackend
-from iosched.runtime.cuda.backend import CudaBackend
 from iosched.scheduler import lattice as lattices
 from iosched.scheduler.blocks import partition
 from iosched.scheduler.classes import BlockKey, block_key, stage_classes
@@ -92,8 +91,8 @@ def estimate(model: Model, settings: OptimizeSettings) -> Estimate:
     """
     gpu = planned_gpu(settings.device)
     pruning = Pruning(settings.r, settings.s)
-    index = attached_index(settings.device)
-    if index is not None and (settings.device != "auto" or CudaBackend.supports(model)):
+    index = index_for(model, settings.device)
+    if index is not None:
         return _on_gpu(model, settings, pruning, index)
     if gpu is not None:
         cost = analytic_cost(model, gpu, settings.precision)
@@ -109,11 +108,9 @@ def estimate(model: Model, settings: OptimizeSettings) -> Estimate:
 def _on_gpu(model: Model, settings: OptimizeSettings, pruning: Pruning, index: int) -> Estimate:
     gpu = attach(index)
     with _database(settings) as database:
-        device = gpu.key(settings.precision)
-        backend = gpu.backend(model, settings.precision, StoredPlans(database, device, times=False))
-        measured = CudaStageCost(backend, database, device)
+        measured = open_cost(gpu, model, settings.precision, database, times=False)
         counter = _Counter(KnownStages(measured), settings, GPU_EFFORT, samples_alone=1)
-        blocks = tuple(_blocks(backend.graph, pruning, measured.operator_key, counter.known_and_missing))
+        blocks = tuple(_blocks(measured.backend.graph, pruning, measured.operator_key, counter.known_and_missing))
     return Estimate("cuda", gpu.name, "measured", blocks)
 
 

@@ -11,8 +11,8 @@ from iosched.models.errors import DeviceError, UsageError
 from iosched.models.graph import ComputationGraph, Operator
 from iosched.models.model import Model
 from iosched.profiler.cpu_cost import StageCost, cpu_name
-from iosched.profiler.cuda_cost import CudaStageCost
-from iosched.profiler.cuda_device import StoredPlans, attach
+from iosched.profiler.cuda_cost import open_cost
+from iosched.profiler.cuda_device import attach
 from iosched.profiler.database import ProfileDatabase, default_path
 from iosched.profiler.effort import CPU_EFFORT, GPU_EFFORT
 from iosched.profiler.known import KnownStages
@@ -131,9 +131,7 @@ def _on_gpu(
     if gpu.name != document.device_name:
         raise DeviceError(f"the schedule was measured on {document.device_name}, and here is only {gpu.name}")
     precision = str(document.runtime.get("precision", "fp32"))
-    device = gpu.key(precision)
-    backend = gpu.backend(model, precision, StoredPlans(database, device))
-    cost = CudaStageCost(backend, database, device)
+    cost = open_cost(gpu, model, precision, database)
     known = _MeasuredCost(KnownStages(cost), measurements)
     place = _Place(model.graph, document.schedule, operator.name)
     found = _explained(place, known, known.known_us, document, slack=GPU_EFFORT.bound_slack)

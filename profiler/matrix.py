@@ -15,8 +15,8 @@ from iosched.profiler.analytic import AnalyticCost, Precision
 from iosched.profiler.candidates import expand
 from iosched.profiler.costing import analytic_latency_us, gpu_latency_us, measured_latency_us
 from iosched.profiler.cpu_cost import StageCost, cpu_name
-from iosched.profiler.cuda_cost import CudaStageCost
-from iosched.profiler.cuda_device import AttachedGpu, StoredPlans, attach
+from iosched.profiler.cuda_cost import open_cost
+from iosched.profiler.cuda_device import AttachedGpu, attach
 from iosched.profiler.database import ProfileDatabase, default_path
 from iosched.profiler.effort import CPU_EFFORT, GPU_EFFORT
 from iosched.profiler.gpus import GpuSpec
@@ -238,11 +238,8 @@ class _Machine:
         return _Place(CPU, cpu_name(), batch_size, "measured", model.graph, found, latency_us)
 
     def _attached(self, gpu: AttachedGpu, key: str, batch_size: int, model: Model) -> _Place:
-        precision = self.settings.precision
-        device = gpu.key(precision)
-        backend = gpu.backend(model, precision, StoredPlans(self._database, device))
-        cost = CudaStageCost(backend, self._database, device, clock=gpu.clock)
-        search_here = partial(self._search, backend.graph, cost, GPU_EFFORT)
+        cost = open_cost(gpu, model, self.settings.precision, self._database)
+        search_here = partial(self._search, cost.backend.graph, cost, GPU_EFFORT)
         latency_us = partial(gpu_latency_us, cost)
         return _Place(key, gpu.name, batch_size, "measured", model.graph, search_here, latency_us)
 

@@ -8,8 +8,8 @@ from iosched.models.errors import UsageError
 from iosched.models.model import Model
 from iosched.profiler.cpu_cost import YARDSTICK, StageCost
 from iosched.profiler.cpu_job import CpuJob
-from iosched.profiler.cuda_cost import CudaStageCost
-from iosched.profiler.cuda_device import StoredPlans, attach
+from iosched.profiler.cuda_cost import open_cost
+from iosched.profiler.cuda_device import attach, index_for
 from iosched.profiler.cuda_job import CudaJob
 from iosched.profiler.database import MeasurementStore, ProfileDatabase, default_path
 from iosched.profiler.optimization import (
@@ -22,9 +22,8 @@ from iosched.profiler.optimization import (
 )
 from iosched.profiler.plan import plan
 from iosched.profiler.refresh import Refreshed
-from iosched.profiler.target import attached_index, planned_gpu
+from iosched.profiler.target import planned_gpu
 from iosched.runtime.cpu.backend import CpuBackend
-from iosched.runtime.cuda.backend import CudaBackend
 
 __all__ = ["OptimizeResult", "OptimizeSettings", "optimize"]
 
@@ -53,8 +52,8 @@ def optimize(
         raise UsageError(f"unknown strategy {settings.strategy!r}")
     gpu = planned_gpu(settings.device)
     observer, interrupt = observer or Silence(), interrupt or Uninterrupted()
-    index = attached_index(settings.device)
-    if index is not None and (settings.device != "auto" or CudaBackend.supports(model)):
+    index = index_for(model, settings.device)
+    if index is not None:
         return _optimize_on_gpu(model, settings, index, observer, interrupt)
     if settings.barriers != "auto":
         raise UsageError("--barriers is for attached GPUs")
@@ -74,10 +73,8 @@ def _optimize_on_gpu(
     started = time.monotonic()
     gpu = attach(index)
     with _database(settings) as database:
-        device = gpu.key(settings.precision)
-        backend = gpu.backend(model, settings.precision, StoredPlans(database, device))
-        cost = CudaStageCost(backend, _store(database, settings), device, clock=gpu.clock)
-        return CudaJob(model, settings, gpu, backend, cost, observer, interrupt, started).run()
+        cost = open_cost(gpu, model, settings.precision, database, store=_store(database, settings))
+        return CudaJob(model, settings, gpu, cost.backend, cost, observer, interrupt, started).run()
 
 
 def _database(settings: OptimizeSettings) -> ProfileDatabase:

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import host_cuda
 import numpy as np
-from host_driver import Operation, run_all
+from host_driver import Operation, closure, run_all
 
 OUT_OF_MEMORY = 2
 INVALID_VALUE = 1
@@ -343,7 +343,7 @@ class DeskCuda:
         assert capture
         if capture.origin != handle:
             self._invalidate(CAPTURE_UNMATCHED)
-        joined = _closure(self._stream(handle).last)
+        joined = closure(self._stream(handle).last)
         capture.is_over = True
         for stream in self._streams.values():
             if stream.capture is capture:
@@ -467,17 +467,6 @@ class DeskCuda:
 
 def _nothing() -> None:
     pass
-
-
-def _closure(last: Operation | None) -> set[int]:
-    found: set[int] = set()
-    work = [last] if last else []
-    while work:
-        operation = work.pop()
-        if id(operation) not in found:
-            found.add(id(operation))
-            work += operation.after
-    return found
 
 
 def _run(function: Function, shape: Sequence[int], values: Sequence[Any]) -> None:

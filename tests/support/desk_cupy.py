@@ -7,6 +7,7 @@ replaced by functions that call the desk; it has to happen before CuPy is import
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
 import os
 import re
@@ -15,7 +16,8 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -235,3 +237,15 @@ def _set_pointer(capsule: Any, address: ctypes.c_void_p) -> int:
     set_pointer.argtypes = [ctypes.py_object, ctypes.c_void_p]
     done: int = set_pointer(capsule, address)
     return done
+
+
+@contextmanager
+def one_gpu() -> Iterator[DeskCuda]:
+    """The desk with one GPU, with nothing on it that is left of before."""
+    found = install()
+    found.reset()
+    found.count = 1
+    gc.collect()
+    importlib.import_module("cupy").get_default_memory_pool().free_all_blocks()
+    yield found
+    found.reset()

@@ -131,7 +131,7 @@ class HostDriver:
         operations = stream.capture
         if operations is None:
             raise ExecutionError("the stream is in no capture")
-        joined = _closure(stream.last)
+        joined = closure(stream.last)
         for each in operations:
             each.stream.capture, each.stream.last = None, None
         stream.capture, stream.last = None, None
@@ -158,7 +158,8 @@ def _write(address: int, data: bytes) -> None:
     ctypes.memmove(address, data, len(data))
 
 
-def _closure(last: Operation | None) -> set[int]:
+def closure(last: Operation | None) -> set[int]:
+    """Identities of the operation and of all that it comes after."""
     found: set[int] = set()
     work = [last] if last else []
     while work:

@@ -6,7 +6,6 @@ Streams, events, graphs, the memory pool, NVRTC and the packing of arguments are
 from __future__ import annotations
 
 import gc
-import importlib
 import os
 import re
 import subprocess
@@ -53,13 +52,8 @@ needs_cudnn = pytest.mark.skipif(desk_cudnn.missing() is not None, reason=desk_c
 @pytest.fixture
 def desk() -> Iterator[DeskCuda]:
     """One GPU."""
-    found = desk_cupy.install()
-    found.reset()
-    found.count = 1
-    gc.collect()
-    importlib.import_module("cupy").get_default_memory_pool().free_all_blocks()
-    yield found
-    found.reset()
+    with desk_cupy.one_gpu() as found:
+        yield found
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import importlib
 from collections.abc import Iterator
 from typing import Any
@@ -39,13 +38,8 @@ IN_PLACE = Provider("CPUExecutionProvider", "cpu", takes_stream=False)
 @pytest.fixture
 def desk() -> Iterator[DeskCuda]:
     """One GPU."""
-    found = desk_cupy.install()
-    found.reset()
-    found.count = 1
-    gc.collect()
-    importlib.import_module("cupy").get_default_memory_pool().free_all_blocks()
-    yield found
-    found.reset()
+    with desk_cupy.one_gpu() as found:
+        yield found
 
 
 def compiled(model: Model) -> CudaModel:
