@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
+from typing import Any
 
 from iosched.models.errors import IoschedError
 from iosched.models.load import load_model
@@ -27,7 +28,7 @@ from iosched.models.model import Model
 from iosched.models.zoo import build, names
 from iosched.runtime.cuda.activation import IDENTITY, RELU, Activation
 from iosched.runtime.cuda.cudnn_graph import is_aligned
-from iosched.runtime.cuda.cudnn_plans import Offer, build_plans, load_plan, rebuild
+from iosched.runtime.cuda.cudnn_plans import Offer, Plan, build_plans, load_plan, rebuild
 from iosched.runtime.cuda.device import GpuDevice, load_cudnn
 from iosched.runtime.cuda.kernel import CudnnKernel, Precision
 from iosched.runtime.cuda.kernels.conv import Conv
@@ -71,17 +72,14 @@ def main() -> None:
         if options.variants:
             _print_variants(device, options.precisions.split(","))
             return
-        if options.stored:
-            _print_stored(options, device)
-            return
-        rows = _check_networks(options, device)
+        rows = _stored(options, device) if options.stored else _check_networks(options, device)
     except IoschedError as error:
         sys.exit(f"{error}")
     if options.output:
         about = {"device": device.name, "cudnn": load_cudnn().backend_version_string()}
         lines = ",\n".join(f"  {json.dumps(row)}" for row in rows)
         options.output.write_text(f'{{"about": {json.dumps(about)},\n "graphs": [\n{lines}\n]}}\n', encoding="utf-8")
-    sys.exit(any(not row["built"] for row in rows))
+    sys.exit(not options.stored and any(not row["built"] for row in rows))
 
 
 def _options() -> argparse.Namespace:
@@ -296,16 +294,20 @@ def _print_variants(device: GpuDevice, precisions: list[str]) -> None:
         print(f"| {title} | " + " | ".join(row) + " |")
 
 
-def _print_stored(options: argparse.Namespace, device: GpuDevice) -> None:
+def _stored(options: argparse.Namespace, device: GpuDevice) -> list[dict[str, Any]]:
     """A table in Markdown: what it takes to build all candidates, and one plan again, or to load it instead."""
-    titles = ("network", "precision", "kernels", "plans", "all built, s", "one built again, ms", "one loaded, ms", "KB")
+    titles = ("network", "precision", "kernels", "plans", "nameless", "all built, s", "one built again, ms",
+              "one loaded, ms", "KB")  # fmt: skip
     print(f"| {' | '.join(titles)} |\n{'|---' * len(titles)}|")
+    rows = []
     for name in options.networks.split(",") if options.networks else names():
         model = load_model(_proto(name), name=name, batch_size=1)
         for precision in options.precisions.split(","):
             lowering = lower(Network(model, Precision(precision)), sequential(model.graph))
             cells = _stored_cells(list(dict.fromkeys(_cudnn_graphs(lowering))), device)
             print(f"| {name} | {precision} | {' | '.join(cells)} |", flush=True)
+            rows.append(dict(zip(titles, (name, precision, *cells), strict=True)))
+    return rows
 
 
 def _stored_cells(graphs: list[Graph], device: GpuDevice) -> tuple[str, ...]:
@@ -325,7 +327,14 @@ def _stored_cells(graphs: list[Graph], device: GpuDevice) -> tuple[str, ...]:
     again_ms, loaded_ms = (1e3 * seconds / n_kernels for seconds in (rebuilt - built, end - serialized))
     kilobytes = sum(map(len, stored)) / n_kernels / 1e3
     numbers = (f"{built - started:.1f}", f"{again_ms:.1f}", f"{loaded_ms:.1f}", f"{kilobytes:.1f}")
-    return (str(n_kernels), str(n_plans), *numbers)
+    n_nameless = sum(_has_nameless_knobs(plan) for offer in offers for plan in offer.plans)
+    return (str(n_kernels), str(n_plans), str(n_nameless), *numbers)
+
+
+def _has_nameless_knobs(plan: Plan) -> bool:
+    """Whether the frontend cannot say which plan it is by its engine and knobs."""
+    _, knobs = plan._graph.get_engine_and_knobs_at_index(plan._index)
+    return any(kind.name == "NOT_SET" for kind in knobs)
 
 
 def _parts(graph: Graph) -> tuple[CudnnKernel, tuple[View, ...], tuple[View, ...]]:
