@@ -27,6 +27,5 @@ def test_kernels(gpu: AttachedGpu, path: Path) -> None:
     paths = (str(Path(entry).absolute()) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry)
     environment = {**os.environ, "IOSCHED_KERNELS_ON": "gpu", "PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(path)]
-    # Not from the repository's top, where its folder iosched/ hides the package from `python -m`.
     done = subprocess.run(command, cwd=TESTS, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-4000:]
