@@ -18,7 +18,7 @@ def test_a_gpu_is_known_by_its_short_name() -> None:
 @pytest.mark.parametrize(
     ("text", "key"),
     [("V100", "v100"), ("Tesla V100", "v100"), ("2080ti", "rtx2080ti"), ("RTX 2080 Ti", "rtx2080ti"),
-     ("rtx-4090", "rtx4090"), ("NVIDIA h100", "h100")],
+     ("rtx-4090", "rtx4090"), ("NVIDIA h100", "h100"), ("Titan XP", "titanxp")],
 )  # fmt: skip
 def test_case_blanks_and_the_make_do_not_matter(text: str, key: str) -> None:
     gpu = gpu_named(text)
@@ -36,7 +36,8 @@ def test_what_is_no_gpu_of_the_table_is_none(text: str) -> None:
     ("name", "key"),
     [("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA H200", "h200"), ("NVIDIA A100-SXM4-80GB", "a100"), ("Tesla T4", "t4"),
      ("NVIDIA GeForce RTX 4090", "rtx4090"), ("NVIDIA GeForce RTX 2080 Ti", "rtx2080ti"), ("NVIDIA L40S", "l40s"),
-     ("NVIDIA L40", None), ("NVIDIA GeForce RTX 2080", None), ("NVIDIA H1000", None), ("", None)],
+     ("NVIDIA TITAN Xp", "titanxp"), ("NVIDIA TITAN X (Pascal)", None), ("NVIDIA L40", None),
+     ("NVIDIA GeForce RTX 2080", None), ("NVIDIA H1000", None), ("", None)],
 )  # fmt: skip
 def test_the_drivers_name_tells_the_specification(name: str, key: str | None) -> None:
     spec = spec_of(name)
@@ -55,4 +56,4 @@ def test_a_specification_agrees_with_itself(key: str) -> None:
 
 
 def test_the_table_holds_the_gpus_of_the_published_measurements() -> None:
-    assert {"k80", "v100", "rtx2080ti"} <= set(gpu_names())
+    assert {"k80", "titanxp", "v100", "rtx2080ti"} <= set(gpu_names())
