@@ -69,8 +69,11 @@ def _shortened(text: str) -> str:
 
 
 @contextmanager
-def guarded(ctx: click.Context) -> Iterator[None]:
+def guarded(ctx: click.Context | None = None) -> Iterator[None]:
     """Turns what a command raises into its exit code; click's own errors pass through.
+
+    Args:
+        ctx: knows whether --debug was given; None where that is not parsed yet.
 
     Raises:
         click.exceptions.Exit: with the exit code of what was raised.
@@ -82,17 +85,17 @@ def guarded(ctx: click.Context) -> Iterator[None]:
         raise
     except KeyboardInterrupt:
         click.echo("\nInterrupted; what was measured is kept.", err=True)
-        ctx.exit(INTERRUPTED)
+        raise click.exceptions.Exit(INTERRUPTED) from None
     except BrokenPipeError:
         _forget_stdout()
-        ctx.exit(BROKEN_PIPE)
+        raise click.exceptions.Exit(BROKEN_PIPE) from None
     except Exception as error:  # noqa: BLE001 - the last line of defence: one line for people, never a traceback
         if isinstance(error, OSError):
             _forget_stdout()
-        if ctx.meta.get("iosched.debug"):
+        if ctx is not None and ctx.meta.get("iosched.debug"):
             traceback.print_exc()
         click.echo(f"Error: {message_of(error)}", err=True)
-        ctx.exit(exit_code(error))
+        raise click.exceptions.Exit(exit_code(error)) from None
 
 
 def _forget_stdout() -> None:

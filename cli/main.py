@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Any
 
 import click
 
@@ -50,6 +51,13 @@ class LazyGroup(click.Group):
             close = get_close_matches(args[0], COMMANDS, n=1)
             hint = f" Did you mean '{close[0]}'?" if close else f" There are: {', '.join(COMMANDS)}."
             raise click.UsageError(error.message + hint, ctx) from None
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Parses; `--help` and `--version`, which print meanwhile, meet a closed pipe as every command does."""
+        with guarded():
+            return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> object:
         """Runs the command; whatever it raises becomes an exit code."""

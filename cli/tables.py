@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from iosched.cli.errors import printable
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
 
 
@@ -34,24 +34,29 @@ def print_pairs(title: str, rows: Sequence[tuple[str, str]], *, to_stderr: bool)
     table.add_column(overflow="fold")
     for name, value in rows:
         table.add_row(_plain(f"  {name}"), _plain(value))
-    console = _console(to_stderr)
-    _show(console, title, table)
+    _show(sys.stderr if to_stderr else sys.stdout, title, table)
 
 
 def print_columns(headers: Sequence[str], rows: Sequence[Sequence[str]], *, title: str | None = None) -> None:
     """Prints a table on stdout; the first column is text, the others are numbers."""
-    console = _console(to_stderr=False)
-    _show(console, title, _columns(headers, rows))
+    _show(sys.stdout, title, _columns(headers, rows))
 
 
-def _show(console: Console, title: str | None, table: Table) -> None:
-    """Prints without the blanks that rich fills a row's end with."""
-    with console.capture() as captured:
-        if title is not None:
-            console.print(_plain(title), style="bold", soft_wrap=True)
-        console.print(table)
-    lines = captured.get().splitlines()
-    console.file.write("".join(f"{line.rstrip()}\n" for line in lines))
+def _show(file: TextIO, title: str | None, table: Table) -> None:
+    """Prints without the blanks that rich fills a row's end with.
+
+    Rich draws into memory: where the reader of `file` has gone, it would end the process with an exit code of its own.
+    """
+    from rich.console import Console
+
+    # Without a terminal there is no width to keep to: a row stays one line, so that grep and awk work.
+    width, is_terminal = (None, True) if file.isatty() else (10_000, None)
+    drawn = io.StringIO()
+    console = Console(file=drawn, force_terminal=is_terminal, highlight=False, width=width, emoji=False)
+    if title is not None:
+        console.print(_plain(title), style="bold", soft_wrap=True)
+    console.print(table)
+    file.write("".join(f"{line.rstrip()}\n" for line in drawn.getvalue().splitlines()))
 
 
 def _columns(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
@@ -70,12 +75,3 @@ def _plain(text: str) -> str:
     from rich.markup import escape
 
     return escape(printable(text))
-
-
-def _console(to_stderr: bool) -> Console:
-    from rich.console import Console
-
-    file = sys.stderr if to_stderr else sys.stdout
-    # Without a terminal there is no width to keep to: a row stays one line, so that grep and awk work.
-    width = None if file.isatty() else 10_000
-    return Console(file=file, highlight=False, width=width, emoji=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -139,16 +140,26 @@ def test_names_cannot_send_escape_codes_to_the_terminal(failing) -> None:
     assert "\x07" not in failing(errors.UsageError("\x07")).stderr
 
 
-def test_a_full_disk_behind_stdout_is_an_error() -> None:
+@pytest.mark.parametrize("arguments", [["devices", "--json"], ["devices"], ["--help"]], ids=" ".join)
+def test_a_full_disk_behind_stdout_is_an_error(arguments: list[str]) -> None:
     with open("/dev/full", "w") as full:  # noqa: PTH123
-        done = subprocess.run([sys.executable, "-m", "iosched", "devices", "--json"], stdout=full, stderr=-1, text=True)
+        done = subprocess.run([sys.executable, "-m", "iosched", *arguments], stdout=full, stderr=-1, text=True)
     assert done.returncode == 1
     assert "No space left" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_closed_pipe_is_no_error_to_speak_of() -> None:
-    process = subprocess.Popen([sys.executable, "-m", "iosched", "devices"], stdout=-1, stderr=-1, text=True)
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["all at once", "write by write"])
+@pytest.mark.parametrize("arguments", [["devices", "--json"], ["devices"], ["--help"]], ids=" ".join)
+def test_a_closed_pipe_is_no_error_to_speak_of(arguments: list[str], unbuffered: str) -> None:
+    """Whether stdout fails at the first write or at a later flush, which whoever writes last may be first to see."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "iosched", *arguments],
+        stdout=-1,
+        stderr=-1,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+    )
     assert process.stdout is not None
     process.stdout.close()
     assert process.stderr is not None
