@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable, Mapping
 
 from iosched.models.graph import AttributeValue, ComputationGraph, Operator
 
-_FREE = frozenset({"kernel_shape", "pads"})  # the attributes that may differ
+_FREE = frozenset({"kernel_shape", "out_channels", "pads"})  # the attributes that may differ
 
 
 def merge_key(operator: Operator) -> Hashable | None:

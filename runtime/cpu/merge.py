@@ -138,10 +138,10 @@ def _split_node(kernels: KernelGraph, name: str, outputs: list[str], channels: l
 
 
 def _resized(kernels: KernelGraph, node: onnx.NodeProto, size: np.ndarray) -> onnx.NodeProto:
-    """A copy of `node` for a kernel of `size`: as much padding more on every side as the kernel grew there."""
+    """A copy of `node` for a kernel of `size`: as much padding more on every side as the kernel's reach grew there."""
     kernel = kernels.weights[node.input[1]].shape[2:]
-    grown = [(int(want) - have) // 2 for want, have in zip(size, kernel, strict=True)]
-    pads = next((list(a.ints) for a in node.attribute if a.name == "pads"), [0] * 2 * len(kernel))
+    pads, dilations = _ints(node, "pads", [0] * 2 * len(kernel)), _ints(node, "dilations", [1] * len(kernel))
+    grown = [by * (int(want) - have) // 2 for by, want, have in zip(dilations, size, kernel, strict=True)]
     resized = onnx.NodeProto()
     resized.CopyFrom(node)
     kept = [a for a in node.attribute if a.name not in ("kernel_shape", "pads", "auto_pad")]
@@ -150,3 +150,7 @@ def _resized(kernels: KernelGraph, node: onnx.NodeProto, size: np.ndarray) -> on
     resized.attribute.append(onnx.helper.make_attribute("kernel_shape", [int(extent) for extent in size]))
     resized.attribute.append(onnx.helper.make_attribute("pads", [p + g for p, g in zip(pads, grown * 2, strict=True)]))
     return resized
+
+
+def _ints(node: onnx.NodeProto, name: str, default: list[int]) -> list[int]:
+    return next((list(a.ints) for a in node.attribute if a.name == name), default)

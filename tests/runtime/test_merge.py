@@ -9,18 +9,27 @@ from onnx import helper
 
 from iosched.models.graph import ComputationGraph
 from iosched.runtime.cpu.backend import CpuBackend
+from iosched.scheduler.merge import can_merge
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 
 node = helper.make_node
 
 
-def expand(order: tuple[str, str], kernels: tuple[tuple[int, int], tuple[int, int]], channels: int, results: int):
+def expand(
+    order: tuple[str, str],
+    kernels: tuple[tuple[int, int], tuple[int, int]],
+    channels: int,
+    results: int | tuple[int, int],
+    dilation: int = 1,
+) -> onnx.ModelProto:
     """Two convolutions of one input, as a SqueezeNet fire module has them, and the Concat of both."""
     nodes, weights = [], {}
-    for name, (height, width) in zip(("a", "b"), kernels, strict=True):
-        weights[f"w{name}"], weights[f"b{name}"] = weight(results, channels, height, width), weight(results, seed=9)
-        pads = [height // 2, width // 2] * 2
-        nodes.append(node("Conv", ["h", f"w{name}", f"b{name}"], [f"{name}c"], pads=pads))
+    counts = (results, results) if isinstance(results, int) else results
+    for name, (height, width), count in zip(("a", "b"), kernels, counts, strict=True):
+        weights[f"w{name}"], weights[f"b{name}"] = weight(count, channels, height, width), weight(count, seed=9)
+        pads = [dilation * (height // 2), dilation * (width // 2)] * 2
+        inputs = ["h", f"w{name}", f"b{name}"]
+        nodes.append(node("Conv", inputs, [f"{name}c"], pads=pads, dilations=[dilation, dilation]))
         nodes.append(node("Relu", [f"{name}c"], [name]))
     nodes.append(node("Concat", list(order), ["y"], axis=1))
     weights["ws"] = weight(channels, 3, 1, 1)
@@ -73,6 +82,27 @@ def test_any_numbers_of_channels(batch: int, channels: int, results: int) -> Non
     model = loaded(expand(("a", "b"), ((1, 1), (3, 3)), channels, results), batch)
     with CpuBackend(model, lanes=3) as backend:
         check_schedules(model, backend, iter([("merged", merging(backend.graph, "a", "b"))]))
+
+
+@pytest.mark.parametrize("results", [(16, 32), (32, 16), (64, 16)])
+def test_numbers_of_channels_that_differ(results: tuple[int, int]) -> None:
+    model = loaded(expand(("a", "b"), ((1, 1), (3, 3)), 16, results), 1)
+    with CpuBackend(model, lanes=2) as backend:
+        schedule = merging(backend.graph, "a", "b")
+        assert can_merge(backend.graph, ("a", "b"))
+        assert merged_nodes(backend, schedule)
+        check_schedules(model, backend, iter([("merged", schedule)]))
+
+
+@pytest.mark.parametrize("dilation", [2, 3])
+@pytest.mark.parametrize("kernels", [((1, 1), (3, 3)), ((5, 3), (3, 1))], ids=str)
+def test_dilated_convolutions_merged(dilation: int, kernels: tuple[tuple[int, int], tuple[int, int]]) -> None:
+    """As a kernel grows by two, its reach grows by two dilations."""
+    model = loaded(expand(("a", "b"), kernels, 16, 16, dilation), 1)
+    with CpuBackend(model, lanes=2) as backend:
+        schedule = merging(backend.graph, "a", "b")
+        assert merged_nodes(backend, schedule)
+        check_schedules(model, backend, iter([("merged", schedule)]))
 
 
 def test_parts_that_are_outputs() -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 from by_definition import TableCost, dags, endings_of, graph_of, schedules_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lowering import loaded, proto_of, weight
+from onnx import helper
 
 from iosched.models.errors import ExecutionError
-from iosched.models.graph import ComputationGraph, Operator, TensorSpec
+from iosched.models.graph import ComputationGraph
 from iosched.scheduler import lattice as lattices
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.blocks import partition
@@ -22,23 +26,19 @@ from iosched.scheduler.search import SearchStrategy, search
 PRUNINGS = [Pruning(3, 8), Pruning(1, 2), Pruning(2, 3), NO_PRUNING]
 
 
-def conv(name: str, source: str, kernel: int) -> Operator:
-    attributes = (
-        ("activation", "Relu"), ("dilations", (1, 1)), ("group", 1), ("kernel_shape", (kernel, kernel)),
-        ("pads", (kernel // 2,) * 4), ("strides", (1, 1)),
-    )  # fmt: skip
-    weights = (TensorSpec(f"w{name}", "float32", (8, 8, kernel, kernel)),)
-    return Operator(name, "Conv", (name,), (source,), (name,), attributes, weights)
-
-
+@cache
 def fire(n: int, extra: bool) -> ComputationGraph:
-    """A squeeze convolution, `n` convolutions of its output, and a Concat."""
-    expand = [conv(f"e{index}", "sq" if index or not extra else "x", 1 + 2 * (index % 2)) for index in range(n)]
-    names = tuple(operator.name for operator in expand)
-    join = Operator("out", "Concat", ("out",), names, ("out",))
-    return ComputationGraph(
-        "fire", (TensorSpec("x", "float32", (1, 8, 8, 8)),), ("out",), (conv("sq", "x", 1), *expand, join), ()
-    )
+    """A squeeze convolution, `n` convolutions of its output that may be merged, and a Concat; with `extra`, the first
+    of them reads something else.
+    """
+    nodes, weights = [helper.make_node("Conv", ["x", "ws"], ["sq"])], {"ws": weight(8, 8, 1, 1)}
+    for index in range(n):
+        kernel = 1 + 2 * (index % 2)
+        weights[f"w{index}"] = weight(4 + index, 8, kernel, kernel)
+        inputs = ["x" if extra and index == 0 else "sq", f"w{index}"]
+        nodes.append(helper.make_node("Conv", inputs, [f"e{index}"], pads=[kernel // 2] * 4))
+    nodes.append(helper.make_node("Concat", [f"e{index}" for index in range(n)], ["out"], axis=1))
+    return loaded(proto_of(nodes, {"x": (1, 8, 8, 8)}, ["out"], weights)).graph
 
 
 def brute_force_us(graph: ComputationGraph, cost: TableCost, strategy: SearchStrategy, pruning: Pruning) -> float:
