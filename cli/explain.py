@@ -83,30 +83,34 @@ def as_object(model: str, found: Explained) -> dict[str, Any]:
         "stage": explanation.stage,
         "group": explanation.group,
         "stages": [explanation.first_stage, explanation.last_stage],
-        "present": _stage_object(explanation.present),
+        "peak_tflops": found.throughputs.peak_tflops,
+        "present": _stage_object(found, explanation.present),
         "present_us": explanation.present_us,
         "tolerance": found.tolerance,
         "measurements": found.measurements,
-        "placements": [_placement_object(placement) for placement in explanation.placements],
+        "placements": [_placement_object(found, placement) for placement in explanation.placements],
     }
 
 
-def _placement_object(placement: Placement) -> dict[str, Any]:
+def _placement_object(found: Explained, placement: Placement) -> dict[str, Any]:
     return {
         "kind": placement.kind,
         "stage": placement.stage,
         "possible": placement.possible,
         "at_least_us": placement.at_least_us,
         "at_most_us": placement.at_most_us,
-        "schedule": [_stage_object(stage) for stage in placement.stages],
+        "schedule": [_stage_object(found, stage) for stage in placement.stages],
     }
 
 
-def _stage_object(stage: Stage) -> dict[str, Any]:
+def _stage_object(found: Explained, stage: Stage) -> dict[str, Any]:
+    from iosched.cli import throughput
+
     return {
         "strategy": stage.strategy.value,
         "groups": [list(group) for group in stage.groups],
         "predicted_us": stage.predicted_us,
+        **throughput.as_object(found.throughputs.of([stage])),
     }
 
 
@@ -130,6 +134,8 @@ def _print(model: str, found: Explained) -> None:
 
 
 def _facts(found: Explained) -> list[tuple[str, str]]:
+    from iosched.cli import throughput
+
     explanation = found.explanation
     present = explanation.present
     unit = found.operator.name if found.operator.name in present.operators else found.together[0]
@@ -138,6 +144,7 @@ def _facts(found: Explained) -> list[tuple[str, str]]:
         ("type", found.operator.type),
         ("place", f"block {explanation.block}, stage {explanation.stage + 1}, group {explanation.group + 1}"),
         ("strategy", f"{present.strategy.value}, {f'with {_names(beside)}' if beside else 'alone'}"),
+        ("its stage", throughput.in_words(found.throughputs.of([present]))),
         ("why", _why(found)),
     ]
     if len(found.together) > 1:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from iosched.cli.options import verbosity_options
-from iosched.cli.output import Destination, check_destinations, note, write
+from iosched.cli.options import json_option, verbosity_options
+from iosched.cli.output import STDOUT, Destination, check_destinations, emit_json, note, write
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
+    from iosched.models.model import Model
+    from iosched.profiler.throughput import Throughput, Throughputs
     from iosched.scheduler.document import ScheduleDocument
     from iosched.scheduler.drawing import Look
-    from iosched.scheduler.schedule import Schedule
+    from iosched.scheduler.schedule import Schedule, Stage
 
 FORMATS = ("text", "svg")
 
@@ -31,11 +33,11 @@ FORMATS = ("text", "svg")
     show_default=True,
     help="'text' for a terminal, 'svg' for a browser or a page.",
 )
-@click.option("-o", "--output", metavar="F", default="-", help="Where to write the picture. Default: stdout.")
+@click.option("-o", "--output", metavar="F", help="Where to write the picture. Default: stdout, if not --json.")
 @click.option(
     "--model",
     metavar="MODEL",
-    help="The model of a schedule file, to show what each operator is. Not needed for an optimized model.",
+    help="The model of a schedule file, to show what each operator is and computes. Not needed for an optimized model.",
 )
 @click.option(
     "--block",
@@ -45,32 +47,105 @@ FORMATS = ("text", "svg")
     metavar="N",
     help="Draw this block only. Repeat for several. Default: all.",
 )
+@json_option
 @verbosity_options
-def command(schedule: str, picture: str, output: str, model: str | None, indices: tuple[int, ...]) -> None:
+def command(
+    schedule: str, picture: str, output: str | None, model: str | None, indices: tuple[int, ...], as_json: bool
+) -> None:
     """Draw SCHEDULE: blocks, their stages, and the groups that run side by side in each.
 
-    SCHEDULE is a schedule file, an optimized model, or '-' for standard input.
+    SCHEDULE is a schedule file, an optimized model, or '-' for standard input. Where the model is at hand, the text and
+    JSON say what each stage computes and how fast, and on GPUs the share of the peak; on GPUs that are planned for also
+    the share of the SMs' time that is filled with work, by the analytic model.
     """
     from iosched.cli.source import input_file, read_schedule_and_model
 
-    destination = Destination.parse("-o", output)
-    check_destinations([destination], inputs=[input_file(schedule), input_file(model or "-")])
+    destination = None if as_json and output is None else Destination.parse("-o", output or STDOUT)
+    check_destinations([destination], inputs=[input_file(schedule), input_file(model or STDOUT)], as_json=as_json)
     document, loaded = read_schedule_and_model(schedule, model)
     if document.shipped == "reference":
         note("Not what 'iosched run' uses: plain onnxruntime was faster, and was shipped.")
     if indices:
         document = replace(document, schedule=_only(document.schedule, indices))
-    looks: Mapping[str, Look] = {}
-    if loaded is not None:
-        from iosched.scheduler.drawing import looks_of
+    drawn = _drawn(document, loaded)
+    if as_json:
+        emit_json(as_object(drawn))
+    if destination is not None:
+        _draw(picture, drawn, destination)
 
-        looks = looks_of(loaded.graph)
-    text = _PICTURES[picture](document, looks, destination)
-    if destination.path is not None:
-        write(destination, text.encode())
-        note(f"Wrote {destination.path}.")
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """A schedule and what is known of its model: nothing where that is not at hand."""
+
+    document: ScheduleDocument
+    looks: Mapping[str, Look] = field(default_factory=dict)
+    throughputs: Throughputs | None = None
+
+    def throughput(self, stages: Iterable[Stage]) -> Throughput | None:
+        """Of stages run one after another; None where the model is not at hand."""
+        return None if self.throughputs is None else self.throughputs.of(stages)
+
+
+def _drawn(document: ScheduleDocument, model: Model | None) -> Drawn:
+    if model is None:
+        return Drawn(document)
+    from iosched.profiler.throughput import throughputs
+    from iosched.scheduler.drawing import looks_of
+
+    looks = looks_of(model.graph)
+    if any(name not in looks for stage in document.schedule.stages for name in stage.operators):
+        note(f"{model.name} is not the model of this schedule: it lacks operators that are drawn here.")
+        return Drawn(document, looks)
+    return Drawn(document, looks, throughputs(model, document))
+
+
+def as_object(drawn: Drawn) -> dict[str, Any]:
+    """`show --json`: keys that scripts rely on."""
+    document = drawn.document
+    blocks = [
+        {
+            "index": block.index,
+            "optimal": block.optimal,
+            **_sums(drawn, block.stages),
+            "stages": [
+                {
+                    "strategy": stage.strategy.value,
+                    "groups": [list(group) for group in stage.groups],
+                    **_sums(drawn, [stage]),
+                }
+                for stage in block.stages
+            ],
+        }
+        for block in document.schedule.blocks
+    ]
+    return {
+        "model": document.model,
+        "device": dict(document.device),
+        "cost": document.cost,
+        "shipped": document.shipped,
+        "peak_tflops": None if drawn.throughputs is None else drawn.throughputs.peak_tflops,
+        **_sums(drawn, document.schedule.stages),
+        "blocks": blocks,
+    }
+
+
+def _sums(drawn: Drawn, stages: Iterable[Stage]) -> dict[str, Any]:
+    """Of stages run one after another."""
+    from iosched.cli import throughput
+    from iosched.scheduler.schedule import total_us
+
+    run = list(stages)
+    return {"latency_us": total_us(run), **throughput.as_object(drawn.throughput(run))}
+
+
+def _draw(picture: str, drawn: Drawn, destination: Destination) -> None:
+    text = _PICTURES[picture](drawn, destination)
+    if destination.path is None:
+        click.echo(text, nl=False)
         return
-    click.echo(text, nl=False)
+    write(destination, text.encode())
+    note(f"Wrote {destination.path}.")
 
 
 def _only(schedule: Schedule, indices: tuple[int, ...]) -> Schedule:
@@ -82,12 +157,25 @@ def _only(schedule: Schedule, indices: tuple[int, ...]) -> Schedule:
     return Schedule(tuple(block for block in schedule.blocks if block.index in indices))
 
 
-def _text(document: ScheduleDocument, looks: Mapping[str, Look], destination: Destination) -> str:
+def _text(drawn: Drawn, destination: Destination) -> str:
+    from iosched.cli import throughput
     from iosched.cli.errors import printable
-    from iosched.scheduler.drawing_text import draw_text
+    from iosched.scheduler.drawing_text import Remarks, draw_text
 
     encoding = "utf-8" if destination.path is not None else (sys.stdout.encoding or "ascii")
-    text = draw_text(document.schedule, title=_title(document), looks=looks, unicode=_knows_unicode(encoding))
+    known, remarks = drawn.throughputs, None
+    if known is not None:
+        remarks = Remarks(
+            lambda stages: throughput.in_words(known.of(stages)),
+            lambda stage: throughput.in_columns(known.of([stage])),
+        )
+    text = draw_text(
+        drawn.document.schedule,
+        title=_title(drawn.document),
+        looks=drawn.looks,
+        unicode=_knows_unicode(encoding),
+        remarks=remarks,
+    )
     return printable(text)
 
 
@@ -95,10 +183,10 @@ def _knows_unicode(encoding: str) -> bool:
     return encoding.lower().replace("-", "").startswith("utf")
 
 
-def _svg(document: ScheduleDocument, looks: Mapping[str, Look], destination: Destination) -> str:
+def _svg(drawn: Drawn, destination: Destination) -> str:
     from iosched.scheduler.drawing_svg import draw_svg
 
-    return draw_svg(document.schedule, title=_title(document), looks=looks)
+    return draw_svg(drawn.document.schedule, title=_title(drawn.document), looks=drawn.looks)
 
 
 def _title(document: ScheduleDocument) -> str:
@@ -106,7 +194,4 @@ def _title(document: ScheduleDocument) -> str:
     return f"{document.model} on {document.device['name']}{analytic}"
 
 
-_PICTURES: Mapping[str, Callable[[ScheduleDocument, Mapping[str, Look], Destination], str]] = {
-    "text": _text,
-    "svg": _svg,
-}
+_PICTURES: Mapping[str, Callable[[Drawn, Destination], str]] = {"text": _text, "svg": _svg}

@@ -18,6 +18,7 @@ from iosched.profiler.effort import CPU_EFFORT, GPU_EFFORT
 from iosched.profiler.known import KnownStages
 from iosched.profiler.plan import analytic_cost
 from iosched.profiler.target import attached_index, gpu_called
+from iosched.profiler.throughput import Throughputs, on_paper, throughputs
 from iosched.runtime.cpu.backend import CpuBackend, cpu_count, unit_stages
 from iosched.runtime.cpu.ownership import CoarseGraph
 from iosched.scheduler.cost import CostModel
@@ -40,6 +41,7 @@ class Explained:
         device_name: the device whose latencies these are.
         cost: "measured" or "analytic".
         tolerance: differences below this part of a latency mean nothing.
+        throughputs: says of the stages named here what they compute and how fast.
         measurements: stages that were measured for this.
     """
 
@@ -49,6 +51,7 @@ class Explained:
     device_name: str
     cost: str
     tolerance: float
+    throughputs: Throughputs
     measurements: int = 0
 
 
@@ -109,7 +112,7 @@ def _on_paper(model: Model, document: ScheduleDocument, operator: Operator) -> E
     cost = analytic_cost(model, gpu, str(document.runtime.get("precision", "fp32")))
     place = _Place(model.graph, document.schedule, operator.name)
     found = _explained(place, cost, cost.stage_latency_us, document, slack=1.0)
-    return Explained(operator, (operator.name,), found, gpu.name, "analytic", tolerance=0.0)
+    return Explained(operator, (operator.name,), found, gpu.name, "analytic", 0.0, on_paper(cost))
 
 
 def _on_cpu(cost: StageCost, document: ScheduleDocument, operator: Operator, measurements: int) -> Explained:
@@ -120,7 +123,14 @@ def _on_cpu(cost: StageCost, document: ScheduleDocument, operator: Operator, mea
     place = _Place(coarse.graph, schedule, unit)
     found = _explained(place, known, known.known_us, document, slack=CPU_EFFORT.bound_slack)
     return Explained(
-        operator, coarse.members[unit], found, cpu_name(), "measured", CPU_EFFORT.tolerance, cost.measurements
+        operator,
+        coarse.members[unit],
+        found,
+        cpu_name(),
+        "measured",
+        CPU_EFFORT.tolerance,
+        Throughputs(coarse.graph),
+        cost.measurements,
     )
 
 
@@ -135,8 +145,16 @@ def _on_gpu(
     known = _MeasuredCost(KnownStages(cost), measurements)
     place = _Place(model.graph, document.schedule, operator.name)
     found = _explained(place, known, known.known_us, document, slack=GPU_EFFORT.bound_slack)
-    together, tolerance = (operator.name,), GPU_EFFORT.tolerance
-    return Explained(operator, together, found, gpu.name, "measured", tolerance, cost.measurements)
+    return Explained(
+        operator,
+        (operator.name,),
+        found,
+        gpu.name,
+        "measured",
+        GPU_EFFORT.tolerance,
+        throughputs(model, document),
+        cost.measurements,
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from iosched.models.graph import ComputationGraph, Operator
-from iosched.scheduler.schedule import Block, Schedule, Stage
 
 
 @dataclass(frozen=True)
@@ -36,23 +35,6 @@ def _label(operator: Operator) -> str:
 def look_of(name: str, looks: Mapping[str, Look]) -> Look:
     """The look of an operator; where nothing is known but its name, the name's last part."""
     return looks.get(name) or Look("", name.rsplit("/", 1)[-1])
-
-
-def stage_latency_us(stage: Stage) -> float | None:
-    """Measured where it was, else predicted, else None."""
-    return stage.predicted_us if stage.measured_us is None else stage.measured_us
-
-
-def block_latency_us(block: Block) -> float | None:
-    """Sum over the block's stages, or None where one is not known."""
-    latencies = [stage_latency_us(stage) for stage in block.stages]
-    return None if None in latencies else sum(latency for latency in latencies if latency is not None)
-
-
-def schedule_latency_us(schedule: Schedule) -> float | None:
-    """Sum over all stages, or None where one is not known."""
-    latencies = [block_latency_us(block) for block in schedule.blocks]
-    return None if None in latencies else sum(latency for latency in latencies if latency is not None)
 
 
 def latency_text(latency_us: float | None) -> str:

@@ -13,14 +13,11 @@ from xml.sax.saxutils import escape
 
 from iosched.scheduler.drawing import (
     Look,
-    block_latency_us,
     count_text,
     latency_text,
     look_of,
-    schedule_latency_us,
-    stage_latency_us,
 )
-from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
+from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy, total_us
 
 _WIDTH = 1200
 _MARGIN = 24
@@ -82,7 +79,7 @@ def _subtitle(schedule: Schedule) -> str:
     operators = sum(len(stage.operators) for stage in stages)
     counts = ((operators, "operator"), (len(stages), "stage"), (len(schedule.blocks), "block"))
     text = " · ".join(count_text(count, word) for count, word in counts)
-    return f"{text} · {latency_text(schedule_latency_us(schedule))}"
+    return f"{text} · {latency_text(total_us(schedule.stages))}"
 
 
 def _head(height: float, title: str, subtitle: str) -> Iterator[str]:
@@ -118,14 +115,14 @@ def _rows(schedule: Schedule) -> list[list[_Column]]:
 
 def _scale(schedule: Schedule) -> float:
     """Pixels for a microsecond."""
-    known = [latency for stage in schedule.stages if (latency := stage_latency_us(stage))]
+    known = [latency for stage in schedule.stages if (latency := stage.latency_us)]
     return _STAGE_TYPICAL / median(known) if known else 0.0
 
 
 def _stage_width(stage: Stage, scale: float) -> float:
     boxes = max((len(group) for group in stage.groups), default=1)
     least = boxes * (_BOX_MIN + _GAP) + 2 * _GAP
-    return max(least, min(_STAGE_MAX, (stage_latency_us(stage) or 0.0) * scale))
+    return max(least, min(_STAGE_MAX, (stage.latency_us or 0.0) * scale))
 
 
 def _draw_row(row: Sequence[_Column], y: float, looks: Mapping[str, Look], colours: Mapping[str, str]) -> list[str]:
@@ -144,8 +141,8 @@ def _draw_block_head(columns: Sequence[_Column], y: float) -> Iterator[str]:
     mark = "" if first.block.optimal else " *"
     goes_on = "… " if first.number else ""
     text = f"{goes_on}block {first.block.index}{mark}"
-    full = f"{text} · {latency_text(block_latency_us(first.block))}"
-    shown = full if block_latency_us(first.block) is not None and len(full) * _CHAR < end - first.x else text
+    full = f"{text} · {latency_text(total_us(first.block.stages))}"
+    shown = full if total_us(first.block.stages) is not None and len(full) * _CHAR < end - first.x else text
     yield _text(first.x, y + 12, _clipped(shown, end - first.x + _BLOCK_GAP), size=11.5, fill="#5a6472")
     yield f'<path d="M{first.x:.1f} {y + 18:.1f}H{end:.1f}" stroke="#c9ced6" stroke-width="1.5"/>'
 
@@ -163,7 +160,7 @@ def _draw_stage(column: _Column, y: float, looks: Mapping[str, Look], colours: M
         for place, name in enumerate(group):
             x = column.x + _GAP + place * (width + _GAP)
             yield from _draw_operator(name, x, y + lane * _LANE + 3, width, looks, colours)
-    latency_us = stage_latency_us(stage)
+    latency_us = stage.latency_us
     below = " ".join(filter(None, ["merge" if merge else "", "" if latency_us is None else latency_text(latency_us)]))
     yield _text(column.x + column.width / 2, y + height + 14, below, size=10.5, fill="#5a6472", anchor="middle")
 

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from iosched.scheduler.drawing import (
     Look,
-    block_latency_us,
     count_text,
     latency_text,
     look_of,
-    schedule_latency_us,
-    stage_latency_us,
 )
-from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
+from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy, total_us
 
 _UNICODE = {"only": "── ", "first": "┬─ ", "middle": "├─ ", "last": "└─ ", "then": " → "}
 _ASCII = {"only": "-- ", "first": "+- ", "middle": "|- ", "last": "`- ", "then": " > "}
 
 
-def draw_text(schedule: Schedule, *, title: str, looks: Mapping[str, Look], unicode: bool = True) -> str:
+@dataclass(frozen=True)
+class Remarks:
+    """What more is said: of all stages together in words, and of each in columns of one width."""
+
+    of_all: Callable[[Iterable[Stage]], str]
+    of_stage: Callable[[Stage], str]
+
+
+def draw_text(
+    schedule: Schedule,
+    *,
+    title: str,
+    looks: Mapping[str, Look],
+    unicode: bool = True,
+    remarks: Remarks | None = None,
+) -> str:
     """A picture for a terminal; ends with a newline.
 
     Args:
@@ -27,12 +40,14 @@ def draw_text(schedule: Schedule, *, title: str, looks: Mapping[str, Look], unic
         title: first line.
         looks: how operators are shown; those missing show as their names.
         unicode: line-drawing characters, else plain ASCII.
+        remarks: what stands behind latencies.
     """
-    stages = sum(1 for _ in schedule.stages)
-    total = latency_text(schedule_latency_us(schedule))
-    lines = [title, f"{count_text(len(schedule.blocks), 'block')}, {count_text(stages, 'stage')}, {total}"]
+    stages = list(schedule.stages)
+    counts = (count_text(len(schedule.blocks), "block"), count_text(len(stages), "stage"))
+    more = () if remarks is None else (remarks.of_all(stages),)
+    lines = [title, ", ".join([*counts, latency_text(total_us(schedule.stages)), *more])]
     for block in schedule.blocks:
-        lines += ["", _headline(block), *_stages(block, looks, _UNICODE if unicode else _ASCII)]
+        lines += ["", _headline(block), *_stages(block, looks, _UNICODE if unicode else _ASCII, remarks)]
     text = "\n".join(lines) + "\n"
     return text if unicode else text.replace("µs", "us").replace("×", "x")  # noqa: RUF001
 
@@ -42,12 +57,14 @@ def _headline(block: Block) -> str:
     proven = "" if block.optimal else ", not proven optimal"
     return (
         f"block {block.index}: {count_text(operators, 'operator')} in {count_text(len(block.stages), 'stage')}, "
-        f"{latency_text(block_latency_us(block))}{proven}"
+        f"{latency_text(total_us(block.stages))}{proven}"
     )
 
 
-def _stages(block: Block, looks: Mapping[str, Look], marks: Mapping[str, str]) -> Iterator[str]:
-    heads = [_stage_head(index, stage) for index, stage in enumerate(block.stages)]
+def _stages(
+    block: Block, looks: Mapping[str, Look], marks: Mapping[str, str], remarks: Remarks | None
+) -> Iterator[str]:
+    heads = [_stage_head(index, stage, remarks) for index, stage in enumerate(block.stages)]
     width = max(map(len, heads), default=0)
     for head, stage in zip(heads, block.stages, strict=True):
         last = len(stage.groups) - 1
@@ -56,11 +73,12 @@ def _stages(block: Block, looks: Mapping[str, Look], marks: Mapping[str, str]) -
             yield f"{lead:<{width}} {marks[_place(index, last)]}{_chain(group, looks, marks['then'])}"
 
 
-def _stage_head(index: int, stage: Stage) -> str:
-    latency_us = stage_latency_us(stage)
+def _stage_head(index: int, stage: Stage, remarks: Remarks | None) -> str:
+    latency_us = stage.latency_us
     latency = "" if latency_us is None else latency_text(latency_us)
     merge = " merge" if stage.strategy is Strategy.MERGE else ""
-    return f"  {index + 1:>3} {latency:>10}{merge} "
+    more = "" if remarks is None else remarks.of_stage(stage)
+    return f"  {index + 1:>3} {latency:>10}{more}{merge} "
 
 
 def _place(index: int, last: int) -> str:

@@ -6,7 +6,7 @@ in the schedule file, see `scheduler/document.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -35,6 +35,11 @@ class Stage:
     def operators(self) -> tuple[str, ...]:
         """The stage's operators, group by group."""
         return tuple(name for group in self.groups for name in group)
+
+    @property
+    def latency_us(self) -> float | None:
+        """Measured where it was, else predicted, else None."""
+        return self.predicted_us if self.measured_us is None else self.measured_us
 
 
 @dataclass(frozen=True)
@@ -71,3 +76,9 @@ class Schedule:
                 return None
             total += stage.predicted_us
         return total
+
+
+def total_us(stages: Iterable[Stage]) -> float | None:
+    """Latency of stages run one after another, measured or predicted; None where one is not known."""
+    latencies = [stage.latency_us for stage in stages]
+    return None if None in latencies else sum(latency for latency in latencies if latency is not None)

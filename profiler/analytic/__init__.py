@@ -2,6 +2,6 @@
 
 from iosched.profiler.analytic.calibration import CALIBRATION, Calibration
 from iosched.profiler.analytic.cost import AnalyticCost
-from iosched.profiler.analytic.device import Precision
+from iosched.profiler.analytic.device import Precision, peak_tflops
 
-__all__ = ["CALIBRATION", "AnalyticCost", "Calibration", "Precision"]
+__all__ = ["CALIBRATION", "AnalyticCost", "Calibration", "Precision", "peak_tflops"]

@@ -52,13 +52,14 @@ class AnalyticCost:
 
     def stage_latency_us(self, stage: Stage) -> float:
         """Latency of `stage`; O(operators)."""
-        if stage.strategy is Strategy.MERGE and len(stage.groups) > 1:
-            operators = [self.graph.by_name[name] for name in stage.operators]
-            return self._device.work(merged_kernels(self.graph, operators)).path_us
-        groups = [self._group(group) for group in stage.groups]
+        groups = self._groups_of(stage)
         if len(groups) == 1:
             return groups[0].path_us
         return self._concurrent_us(groups, self._spilling(groups))
+
+    def busy_us(self, stage: Stage) -> float:
+        """For how long the work of `stage` would fill the whole GPU: at most its latency; O(operators)."""
+        return sum(group.busy_us for group in self._groups_of(stage))
 
     def lower_bound_us(self, stage: Stage) -> float:
         """Of a concurrent stage the longest of its groups, or all of its work; of a merged one a launch."""
@@ -74,6 +75,13 @@ class AnalyticCost:
     def schedule_latency_us(self, schedule: Schedule) -> float:
         """Sum over the stages: they run one after another."""
         return sum(self.stage_latency_us(stage) for stage in schedule.stages)
+
+    def _groups_of(self, stage: Stage) -> list[Work]:
+        """What runs side by side; a merge is one."""
+        if stage.strategy is Strategy.MERGE and len(stage.groups) > 1:
+            operators = [self.graph.by_name[name] for name in stage.operators]
+            return [self._device.work(merged_kernels(self.graph, operators))]
+        return [self._group(group) for group in stage.groups]
 
     def _group(self, names: tuple[str, ...]) -> Work:
         """Operators of a group run in order; groups recur in many stages."""

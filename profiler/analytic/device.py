@@ -98,9 +98,10 @@ class Device:
 
     @cached_property
     def _product_flops_per_us(self) -> float:
-        return self._peak_tflops * 1e6 * self.calibration.utilisation
+        return peak_tflops(self.gpu, self.precision) * 1e6 * self.calibration.utilisation
 
-    @cached_property
-    def _peak_tflops(self) -> float:
-        tensor_cores = {"fp32": None, "tf32": self.gpu.tf32_tflops, "fp16": self.gpu.fp16_tensor_tflops}
-        return tensor_cores[self.precision] or self.gpu.fp32_tflops
+
+def peak_tflops(gpu: GpuSpec, precision: Precision) -> float:
+    """Peak of products: that of the tensor cores where they know the type, else of the CUDA cores."""
+    tensor_cores = {"fp32": None, "tf32": gpu.tf32_tflops, "fp16": gpu.fp16_tensor_tflops}
+    return tensor_cores[precision] or gpu.fp32_tflops

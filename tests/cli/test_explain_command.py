@@ -9,6 +9,7 @@ import pytest
 from scripted import script_models, script_stages
 
 LATENCIES = {"iosched": 10.0, "sequential": 20.0, "greedy": 30.0, "reference": 40.0}
+STAGE = {"strategy", "groups", "predicted_us", "flops", "tflops", "share_of_peak", "sm_share"}
 
 
 @pytest.fixture
@@ -21,7 +22,15 @@ def planned(invoke, model: Path) -> Path:
 def test_the_table_weighs_every_place(invoke, planned: Path) -> None:
     result = invoke("explain", planned, "b")
     assert result.exit_code == 0
-    for text in ("b in branches on Tesla V100", "analytic", "type      Conv", "place     block 0", "why ", "as it is"):
+    for text in (
+        "b in branches on Tesla V100",
+        "analytic",
+        "type       Conv",
+        "place      block 0",
+        "of peak",
+        "why ",
+        "as it is",
+    ):
         assert text in result.stdout
     assert "at least" not in result.stdout
     assert result.stderr == ""
@@ -31,10 +40,12 @@ def test_json_has_the_keys_that_scripts_rely_on(invoke, planned: Path) -> None:
     found = json.loads(invoke("explain", planned, "b", "--json").stdout)
     assert (found["operator"], found["type"], found["together"], found["cost"]) == ("b", "Conv", ["b"], "analytic")
     assert found["present_us"] > 0
-    assert set(found["present"]) == {"strategy", "groups", "predicted_us"}
+    assert set(found["present"]) == STAGE
+    assert found["present"]["share_of_peak"] == pytest.approx(found["present"]["tflops"] / found["peak_tflops"])
     assert any("b" in group for group in found["present"]["groups"])
     for placement in found["placements"]:
         assert set(placement) == {"kind", "stage", "possible", "at_least_us", "at_most_us", "schedule"}
+        assert all(set(stage) == STAGE for stage in placement["schedule"])
         assert placement["at_least_us"] >= found["present_us"] * (1 - 1e-9)
 
 
@@ -60,6 +71,8 @@ def test_a_schedule_of_this_machine(invoke, model: Path, monkeypatch: pytest.Mon
     assert result.exit_code == 0
     assert "as it is" in result.stdout
     assert "not known" not in result.stdout
+    assert "FLOP/s" in result.stdout
+    assert "of peak" not in result.stdout
 
 
 def test_what_is_not_used_is_said(invoke, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
@@ -136,6 +138,57 @@ def test_show_draws_a_schedule_file(invoke, schedule_file: Path) -> None:
 
 def test_with_the_model_it_shows_what_operators_are(invoke, schedule_file: Path, model: Path) -> None:
     assert "Conv 3×3 b" in invoke("show", schedule_file, "--model", model).stdout  # noqa: RUF001
+
+
+def test_with_the_model_it_shows_what_stages_compute(invoke, model: Path) -> None:
+    invoke("optimize", model, "--device", "v100", "-q")
+    lines = invoke("show", "branches.iosched.onnx").stdout.splitlines()
+    assert re.search(r"FLOP, .*FLOP/s, \d+% of peak, \d+% of the SMs$", lines[1])
+    assert re.search(r"µs +[\d.]+ .FLOP +[\d.]+ .FLOP/s +\d+% peak +\d+% SMs +(merge +)?[─┬]", lines[4])
+
+
+def test_of_a_measured_schedule_it_shows_no_share(invoke, schedule_file: Path, model: Path) -> None:
+    text = invoke("show", schedule_file, "--model", model).stdout
+    assert "FLOP/s" in text
+    assert "peak" not in text
+    assert "SMs" not in text
+    assert "FLOP" not in invoke("show", schedule_file).stdout
+
+
+def test_json_has_the_keys_that_scripts_rely_on(invoke, model: Path) -> None:
+    invoke("optimize", model, "--device", "v100", "-q")
+    found = json.loads(invoke("show", "branches.iosched.onnx", "--json").stdout)
+    sums = {"latency_us", "flops", "tflops", "share_of_peak", "sm_share"}
+    assert set(found) == {"model", "device", "cost", "shipped", "peak_tflops", "blocks", *sums}
+    stages = [stage for block in found["blocks"] for stage in block["stages"]]
+    for block in found["blocks"]:
+        assert set(block) == {"index", "optimal", "stages", *sums}
+    for stage in stages:
+        assert set(stage) == {"strategy", "groups", *sums}
+        assert stage["tflops"] == pytest.approx(stage["flops"] / stage["latency_us"] / 1e6)
+        assert stage["share_of_peak"] == pytest.approx(stage["tflops"] / found["peak_tflops"])
+        assert 0 < stage["sm_share"] <= 1
+    for key in ("flops", "latency_us"):
+        assert found[key] == pytest.approx(sum(stage[key] for stage in stages))
+
+
+def test_json_without_the_model_has_no_flops(invoke, schedule_file: Path) -> None:
+    found = json.loads(invoke("show", schedule_file, "--json", "--block", 0).stdout)
+    assert found["latency_us"] == sum(stage["latency_us"] for stage in found["blocks"][0]["stages"])
+    assert (found["flops"], found["tflops"], found["peak_tflops"]) == (None, None, None)
+
+
+def test_a_picture_and_json_at_once(invoke, complains, schedule_file: Path, workdir: Path) -> None:
+    result = invoke("show", schedule_file, "--json", "-o", "picture.txt")
+    assert json.loads(result.stdout)["model"] == "branches"
+    assert "block 0" in (workdir / "picture.txt").read_text()
+    complains(invoke("show", schedule_file, "--json", "-o", "-"), 2, "both write to stdout")
+
+
+def test_another_model_is_noticed(invoke, schedule_file: Path) -> None:
+    result = invoke("show", schedule_file, "--model", "zoo:squeezenet")
+    assert "squeezenet is not the model of this schedule" in result.stderr
+    assert "FLOP" not in result.stdout
 
 
 def test_show_writes_an_svg_file(invoke, schedule_file: Path, workdir: Path) -> None:
