@@ -14,6 +14,7 @@ from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
     from iosched.profiler.explanation import Explained
+    from iosched.scheduler.document import ScheduleDocument
     from iosched.scheduler.explain import Explanation, Placement
     from iosched.scheduler.schedule import Stage
 
@@ -64,21 +65,22 @@ def command(
         note("Not what 'iosched run' uses: plain onnxruntime was faster, and was shipped.")
     found = explain_operator(loaded, document, operator, measurements=measurements, profile_db=profile_db)
     if as_json:
-        emit_json(as_object(document.model, found))
+        emit_json(as_object(document, found))
         return
-    _print(document.model, found)
+    _print(document, found)
 
 
-def as_object(model: str, found: Explained) -> dict[str, Any]:
+def as_object(document: ScheduleDocument, found: Explained) -> dict[str, Any]:
     """`explain --json`: keys that scripts rely on."""
     explanation = found.explanation
     return {
-        "model": model,
+        "model": document.model,
         "operator": found.operator.name,
         "type": found.operator.type,
         "together": list(found.together),
         "device": found.device_name,
         "cost": found.cost,
+        "proven": document.proven,
         "block": explanation.block,
         "stage": explanation.stage,
         "group": explanation.group,
@@ -114,13 +116,15 @@ def _stage_object(found: Explained, stage: Stage) -> dict[str, Any]:
     }
 
 
-def _print(model: str, found: Explained) -> None:
+def _print(document: ScheduleDocument, found: Explained) -> None:
     from iosched.cli.errors import printable
     from iosched.cli.tables import print_columns, print_pairs
+    from iosched.scheduler.proof import proof_text
 
     explanation = found.explanation
     analytic = " (analytic: latencies are computed, not measured)" if found.cost == "analytic" else ""
-    print_pairs(f"{found.operator.name} in {model} on {found.device_name}{analytic}", _facts(found), to_stderr=False)
+    title = f"{found.operator.name} in {document.model} on {found.device_name}{analytic}"
+    print_pairs(title, [*_facts(found), ("schedule", proof_text(document.proven))], to_stderr=False)
     if not explanation.placements:
         return
     possible = [placement for placement in explanation.placements if placement.possible]

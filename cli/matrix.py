@@ -206,6 +206,7 @@ def as_object(
             "batch_size": target.batch_size,
             "cost": target.cost,
             "optimal": target.optimal,
+            "proven": target.proven,
             "taken_from": target.taken_from,
             "sequential_us": target.sequential_us,
         }
@@ -259,6 +260,8 @@ def _cell(result: MatrixResult, executed: int, optimized: int) -> str:
 
 
 def _remark(result: MatrixResult) -> None:
+    from iosched.scheduler.proof import proof_text
+
     names = labels(result)
     for name, target in zip(names, result.targets, strict=True):
         if target.taken_from is not None:
@@ -267,4 +270,4 @@ def _remark(result: MatrixResult) -> None:
                 " there: it stands for both."
             )
         elif not target.optimal:
-            note(f"The schedule for {name} is the best found, not proven optimal.")
+            note(f"The schedule for {name} is the best found, {proof_text(target.proven)}.")

@@ -214,6 +214,7 @@ def as_object(model: str, result: OptimizeResult, output: str | None, schedule: 
         "device": {"kind": result.device_kind, "name": result.device_name},
         "cost": result.cost,
         "optimal": result.optimal,
+        "proven": result.proven,
         "latency_us": {
             "predicted": result.predicted_us,
             "measured": result.measured_us,
@@ -232,6 +233,7 @@ def as_object(model: str, result: OptimizeResult, output: str | None, schedule: 
             "measurements": result.measurements,
             "cache_hits": result.cache_hits,
             "gap": result.gap,
+            "gap_of": result.gap_of,
         },
         "kernels": {"before": result.kernels_before, "after": result.kernels_after},
         "notes": list(result.notes),
@@ -309,10 +311,13 @@ def _search_text(result: OptimizeResult) -> str:
 
 
 def _proof_text(result: OptimizeResult, under: str) -> str:
+    from iosched.scheduler.proof import proof_text
+
     if result.gap is None:
         return "a baseline, nothing was searched"
-    if result.optimal and result.gap < 1e-9:  # sums in another order differ in the last bits
-        return f"optimal {under}"
+    if result.gap == 0:
+        return proof_text(result.gap_of, under)
     if result.gap < 1:
-        return f"within {result.gap:.1%} of the best possible under the stages' bounds"
-    return "best found, not proven optimal"
+        possible = "possible" if result.gap_of == "whole" else "possible in these blocks"
+        return f"within {max(result.gap, 0.001):.1%} of the best {possible} under the stages' bounds"
+    return f"best found, {proof_text(None)}"

@@ -66,7 +66,7 @@ def command(
     if document.shipped == "reference":
         note("Not what 'iosched run' uses: plain onnxruntime was faster, and was shipped.")
     if indices:
-        document = replace(document, schedule=_only(document.schedule, indices))
+        document = replace(document, schedule=_only(document.schedule, indices), proven=None)
     drawn = _drawn(document, loaded)
     if as_json:
         emit_json(as_object(drawn))
@@ -123,6 +123,8 @@ def as_object(drawn: Drawn) -> dict[str, Any]:
         "model": document.model,
         "device": dict(document.device),
         "cost": document.cost,
+        "optimal": document.optimal,
+        "proven": document.proven,
         "shipped": document.shipped,
         "peak_tflops": None if drawn.throughputs is None else drawn.throughputs.peak_tflops,
         **_sums(drawn, document.schedule.stages),
@@ -173,6 +175,7 @@ def _text(drawn: Drawn, destination: Destination) -> str:
         drawn.document.schedule,
         title=_title(drawn.document),
         looks=drawn.looks,
+        proven=drawn.document.proven,
         unicode=_knows_unicode(encoding),
         remarks=remarks,
     )
@@ -186,7 +189,8 @@ def _knows_unicode(encoding: str) -> bool:
 def _svg(drawn: Drawn, destination: Destination) -> str:
     from iosched.scheduler.drawing_svg import draw_svg
 
-    return draw_svg(drawn.document.schedule, title=_title(drawn.document), looks=drawn.looks)
+    document = drawn.document
+    return draw_svg(document.schedule, title=_title(document), looks=drawn.looks, proven=document.proven)
 
 
 def _title(document: ScheduleDocument) -> str:

@@ -11,6 +11,7 @@ from iosched.models.model import Model
 from iosched.profiler.optimization import OptimizeResult, OptimizeSettings, Shipped
 from iosched.scheduler.document import ScheduleDocument, SearchRecord, model_dtype
 from iosched.scheduler.document_read import JsonValue
+from iosched.scheduler.proof import Scope
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.search import SearchResult
 
@@ -22,6 +23,7 @@ class Conclusion:
     Attributes:
         found: the search's result.
         schedule: what is shipped, in terms of the model's own operators.
+        proven: what that is proven to be the best schedule of.
         reason: why, in words.
         device: kind and name, as the document gives them.
         cost: "measured" or "analytic".
@@ -35,6 +37,7 @@ class Conclusion:
 
     found: SearchResult
     schedule: Schedule
+    proven: Scope | None
     shipped: Shipped
     reason: str
     device: Mapping[str, str]
@@ -60,6 +63,7 @@ class Conclusion:
             dtype=model_dtype(model.graph),
             device=dict(self.device),
             schedule=self.schedule,
+            proven=self.proven,
             cost=self.cost,
             shipped=self.shipped,
             search=SearchRecord(settings.strategy, settings.r, settings.s, *sizes),
@@ -81,7 +85,6 @@ class Conclusion:
             device_kind=self.device["kind"],
             device_name=self.device["name"],
             cost=self.cost,
-            optimal=found.schedule.optimal,
             predicted_us=document.latency_us["predicted"] or latency_us.get("measured") or 0.0,
             measured_us=latency_us.get("measured"),
             sequential_us=latency_us.get("sequential", 0.0),
@@ -99,5 +102,6 @@ class Conclusion:
             kernels_before=self.kernels[0],
             kernels_after=self.kernels[1],
             gap=found.gap if found.states else None,
+            gap_of=found.scope if found.states else None,
             notes=self.notes,
         )

@@ -84,6 +84,7 @@ class CpuJob:
         concluded = Conclusion(
             found=found,
             schedule=chosen,
+            proven=None if shipped == "sequential" else found.proven,
             shipped=shipped,
             reason=reason,
             device={"kind": "cpu", "name": cpu_name()},

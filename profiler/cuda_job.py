@@ -132,6 +132,7 @@ class CudaJob:
         conclusion = Conclusion(
             found=found,
             schedule=chosen.schedule,
+            proven=None if shipped == "sequential" else found.proven,
             shipped=shipped,
             reason=_reason(median_us[best], median_us["sequential"], shipped),
             device={"kind": "cuda", "name": self.gpu.name},

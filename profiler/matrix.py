@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -25,8 +25,9 @@ from iosched.runtime.cpu.backend import CpuBackend
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.cost import CostModel
 from iosched.scheduler.effort import Effort
+from iosched.scheduler.proof import Scope
 from iosched.scheduler.schedule import Schedule
-from iosched.scheduler.search import Pruning, SearchStrategy, search
+from iosched.scheduler.search import Pruning, SearchResult, SearchStrategy, search
 
 Progress = Callable[[int, int | None, str], None]
 """Told how many steps are done, of how many (None: not known), and what is next."""
@@ -69,7 +70,7 @@ class MatrixTarget:
         batch_size: of the model's inputs.
         cost: "analytic", or "measured" on the CPU and on attached GPUs.
         schedule: the best one for this target, in terms of the model's operators.
-        optimal: whether that is proven under this cost.
+        proven: what that is proven to be the best schedule of under this cost: the whole graph, each block, or nothing.
         sequential_us: latency of one operator after another on this target.
         taken_from: the target whose schedule is faster here than what the search for this one ended with, and is
             therefore its schedule too; None where the search's own is the best, as it always is where it is proven.
@@ -80,9 +81,14 @@ class MatrixTarget:
     batch_size: int
     cost: str
     schedule: Schedule
-    optimal: bool
+    proven: Scope | None
     sequential_us: float
     taken_from: int | None = None
+
+    @property
+    def optimal(self) -> bool:
+        """Whether it is proven that no legal schedule of the whole graph is better."""
+        return self.proven == "whole"
 
 
 @dataclass(frozen=True)
@@ -128,7 +134,7 @@ def matrix(
             progress(index, len(places), f"{place.device}, batch size {place.batch_size}")
             found.append(place.search())
         progress(len(places), len(places), "every schedule on every target")
-        costs = [[place.latency_us(schedule) for schedule in found] for place in places]
+        costs = [[place.latency_us(one.schedule) for one in found] for place in places]
         sequential_us = [place.latency_us(sequential(place.graph)) for place in places]
     sources = [_fastest(row, own) for own, row in enumerate(costs)]
     targets = tuple(
@@ -137,8 +143,8 @@ def matrix(
             place.name,
             place.batch_size,
             place.cost,
-            found[sources[own]],
-            found[own].optimal and sources[own] == own,
+            found[sources[own]].schedule,
+            found[own].proven if sources[own] == own else None,
             sequential_us[own],
             None if sources[own] == own else sources[own],
         )
@@ -154,6 +160,18 @@ def _fastest(row: Sequence[float], own: int) -> int:
 
 
 @dataclass(frozen=True)
+class _Found:
+    """A schedule in terms of operators, and what it is proven to be the best schedule of."""
+
+    schedule: Schedule
+    proven: Scope | None
+
+    @classmethod
+    def of(cls, found: SearchResult) -> _Found:
+        return cls(found.schedule, found.proven)
+
+
+@dataclass(frozen=True)
 class _Place:
     """A device at a batch size, with the search for it and its latency of a schedule, both in terms of operators."""
 
@@ -162,7 +180,7 @@ class _Place:
     batch_size: int
     cost: str
     graph: ComputationGraph
-    search: Callable[[], Schedule]
+    search: Callable[[], _Found]
     latency_us: Callable[[Schedule], float]
 
 
@@ -192,9 +210,9 @@ def _check_same_operators(first: ComputationGraph, graph: ComputationGraph, batc
 def _planned(settings: MatrixSettings, gpu: GpuSpec, batch_size: int, model: Model) -> _Place:
     cost = AnalyticCost(model.graph, gpu, settings.precision)
 
-    def found() -> Schedule:
+    def found() -> _Found:
         pruning = Pruning(settings.r, settings.s)
-        return search(model.graph, cost, strategy=settings.strategy, pruning=pruning).schedule
+        return _Found.of(search(model.graph, cost, strategy=settings.strategy, pruning=pruning))
 
     latency_us = partial(analytic_latency_us, cost)
     return _Place(gpu.key, gpu.name, batch_size, "analytic", model.graph, found, latency_us)
@@ -231,8 +249,9 @@ class _Machine:
             raise UsageError("this model's inputs have no fixed size, so there is no schedule to measure")
         cost = StageCost(backend, self._database)
 
-        def found() -> Schedule:
-            return expand(backend.coarse, self._search(backend.graph, cost, CPU_EFFORT))
+        def found() -> _Found:
+            coarse = self._search(backend.graph, cost, CPU_EFFORT)
+            return replace(coarse, schedule=expand(backend.coarse, coarse.schedule))
 
         latency_us = partial(measured_latency_us, cost)
         return _Place(CPU, cpu_name(), batch_size, "measured", model.graph, found, latency_us)
@@ -247,6 +266,6 @@ class _Machine:
     def _database(self) -> ProfileDatabase:
         return self.open_things.enter_context(ProfileDatabase(self.settings.profile_db or default_path()))
 
-    def _search(self, graph: ComputationGraph, cost: CostModel, effort: Effort) -> Schedule:
+    def _search(self, graph: ComputationGraph, cost: CostModel, effort: Effort) -> _Found:
         pruning = Pruning(self.settings.r, self.settings.s)
-        return search(graph, cost, strategy=self.settings.strategy, pruning=pruning, effort=effort).schedule
+        return _Found.of(search(graph, cost, strategy=self.settings.strategy, pruning=pruning, effort=effort))

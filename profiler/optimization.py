@@ -14,6 +14,7 @@ from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.cost import CostModel
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.effort import Effort
+from iosched.scheduler.proof import Scope
 from iosched.scheduler.schedule import Block, Schedule
 from iosched.scheduler.search import Pruning, SearchResult, SearchStrategy, search
 
@@ -97,7 +98,8 @@ class OptimizeResult:
     """A schedule, what it is worth, and what finding it took. Latencies are medians in microseconds.
 
     `measured_us` and `reference_us` are None where nothing was measured, `greedy_us` also where the budget left no time
-    for it, and `gap` where nothing was searched. `notes` are sentences on what else a user should know.
+    for it, and `gap` where nothing was searched. `gap` is about the schedule found, within `gap_of`; what is proven of
+    the schedule in `document` is said there. `notes` are sentences on what else a user should know.
     """
 
     document: ScheduleDocument
@@ -105,7 +107,6 @@ class OptimizeResult:
     device_kind: str
     device_name: str
     cost: str
-    optimal: bool
     predicted_us: float
     measured_us: float | None
     sequential_us: float
@@ -123,7 +124,18 @@ class OptimizeResult:
     kernels_before: int
     kernels_after: int
     gap: float | None = None
+    gap_of: Scope | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def proven(self) -> Scope | None:
+        """What `schedule` is proven to be the best schedule of."""
+        return self.document.proven
+
+    @property
+    def optimal(self) -> bool:
+        """Whether it is proven that no legal schedule of the whole graph is better."""
+        return self.document.optimal
 
 
 def baseline(graph: ComputationGraph, strategy: str) -> SearchResult:

@@ -74,10 +74,15 @@ class _Plan:
         predicted_us, sequential_us = self._us(schedule), self._us(plain)
         greedy_us = self._us(greedy(self.model.graph))
         shipped: Shipped = "iosched" if predicted_us < sequential_us else "sequential"
-        chosen = schedule if shipped == "iosched" else plain
+        proven = found.proven
+        chosen = schedule
+        if shipped == "sequential":  # as fast as what was found; its only block is the whole graph
+            proven = "whole" if proven == "whole" else None
+            chosen = Schedule(tuple(replace(block, optimal=proven == "whole") for block in plain.blocks))
         concluded = Conclusion(
             found=found,
             schedule=chosen,
+            proven=proven,
             shipped=shipped,
             reason=_reason(shipped, predicted_us, sequential_us),
             device={"kind": "cuda", "name": self.gpu.name},

@@ -27,12 +27,12 @@ _SHALLOWER = 0.75  # of the depth of all blocks: worth cutting across towers for
 class Part:
     """The operators of one block, in topological order.
 
-    `optimal` is False where the block had to be cut out of a wider one, so that the best schedule of the parts need
-    not be the best schedule of the whole.
+    `narrow` is False where the block had to be cut out of a wider one, so that much might run beside each other that is
+    now in different blocks. Whether a narrow cut loses nothing at all is another question (`scheduler/proof.py`).
     """
 
     operators: tuple[str, ...]
-    optimal: bool = True
+    narrow: bool = True
 
 
 def partition(graph: ComputationGraph, max_states: int = MAX_STATES) -> tuple[Part, ...]:
@@ -53,7 +53,7 @@ def partition(graph: ComputationGraph, max_states: int = MAX_STATES) -> tuple[Pa
     for first, last in _join_chains(cuts.segments(), gathers):
         parts.extend(_shallower(order, cuts, first, last, max_states))
     rank = {operator.name: index for index, operator in enumerate(graph.operators)}
-    return tuple(Part(tuple(sorted(part.operators, key=rank.__getitem__)), part.optimal) for part in parts)
+    return tuple(Part(tuple(sorted(part.operators, key=rank.__getitem__)), part.narrow) for part in parts)
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def _shallower(order: _Order, cuts: _Cuts, first: int, last: int, max_states: in
     depth, side_depth = (sum(_depth(order, part) for part in some) for some in (parts, found))
     if side_depth >= _SHALLOWER * depth:
         return parts
-    return [replace(part, optimal=False) for part in found]  # what ends at a level could run beside what follows
+    return [replace(part, narrow=False) for part in found]  # what ends at a level could run beside what follows
 
 
 def _levels(order: _Order, first: int, last: int) -> list[int]:

@@ -50,6 +50,22 @@ class OperatorBounds(Protocol):
 
 
 @runtime_checkable
+class AdditiveGroups(Protocol):
+    """Optional part of a `CostModel`: a stage of one group takes at least as long as its operators one after another.
+
+    The operators then are in stages of their own. Where a cost model declares this, the best schedules of blocks that
+    are cut at single operators make the best schedule of the whole graph (`scheduler/proof.py`). A formula can know it
+    of itself; a device that is measured cannot: what an operator finds in the caches depends on what ran before it, and
+    measurements are noisy.
+    """
+
+    @property
+    def groups_are_additive(self) -> bool:
+        """Whether that holds for every stage of one group, up to rounding; infinite latencies included."""
+        ...
+
+
+@runtime_checkable
 class Remeasurable(Protocol):
     """Optional part of a `CostModel` whose latencies are noisy: what the choice hangs on can be measured again.
 

@@ -14,6 +14,7 @@ from iosched.models.errors import InvalidScheduleError
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler import document_read as read
 from iosched.scheduler.document_read import JsonValue
+from iosched.scheduler.proof import SCOPES, Scope
 from iosched.scheduler.schedule import Block, Schedule, Stage
 
 FORMAT = "iosched.schedule"
@@ -82,6 +83,8 @@ class ScheduleDocument:
         dtype: element type that the model computes in ("float32").
         device: at least "kind" ("cpu", "cuda") and "name"; more for people.
         schedule: what runs together.
+        proven: what it is proven to be the best schedule of, under the cost and pruning it was searched with: the whole
+            graph, each block as it was cut, or nothing.
         cost: "measured", or "analytic" for a device that was not there.
         shipped: what `optimize` found fastest: this schedule ("iosched"), the reference runtime or "sequential".
         search: how it was searched.
@@ -97,6 +100,7 @@ class ScheduleDocument:
     dtype: str
     device: Mapping[str, str]
     schedule: Schedule
+    proven: Scope | None = None
     cost: str = "measured"
     shipped: str = "iosched"
     search: SearchRecord = SearchRecord()
@@ -117,8 +121,8 @@ class ScheduleDocument:
 
     @property
     def optimal(self) -> bool:
-        """Whether every block is proven optimal under the cost it was searched with."""
-        return self.schedule.optimal
+        """Whether it is proven that no legal schedule of the whole graph is better; see `proven`."""
+        return self.proven == "whole"
 
     def to_json(self) -> str:
         """Deterministic text: sorted keys, microseconds rounded to 4 digits, one trailing newline.
@@ -140,6 +144,7 @@ class ScheduleDocument:
             "search": self.search.to_value(),
             "cost": self.cost,
             "optimal": self.optimal,
+            "proven": self.proven,
             "shipped": self.shipped,
             "latency_us": {name: _rounded(value) for name, value in self.latency_us.items()},
             "runtime": dict(self.runtime),
@@ -164,6 +169,7 @@ class ScheduleDocument:
             dtype=read.text(model, "dtype"),
             device=read.device(root),
             schedule=Schedule(read.blocks(root)),
+            proven=_proven(root),
             cost=read.choice(root, "cost", COSTS),
             shipped=read.choice(root, "shipped", SHIPPED),
             search=SearchRecord.read(read.mapping(root, "search")),
@@ -266,6 +272,14 @@ def _root(text: str | bytes) -> read.Entry:
     if version != VERSION:
         raise InvalidScheduleError(f"schedule version {version} is not known here ({VERSION} is); upgrade iosched")
     return root
+
+
+def _proven(root: read.Entry) -> Scope | None:
+    """What is proven; older files do not say, and their "optimal" was about the blocks."""
+    if root.content.get("proven") is None:
+        return None
+    chosen = read.choice(root, "proven", SCOPES)
+    return next(scope for scope in SCOPES if scope == chosen)
 
 
 def _rounded(value: float | None) -> int | float | None:

@@ -17,6 +17,7 @@ from iosched.scheduler.drawing import (
     latency_text,
     look_of,
 )
+from iosched.scheduler.proof import Scope, proof_text
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy, total_us
 
 _WIDTH = 1200
@@ -54,13 +55,14 @@ class _Column:
     width: float
 
 
-def draw_svg(schedule: Schedule, *, title: str, looks: Mapping[str, Look]) -> str:
+def draw_svg(schedule: Schedule, *, title: str, looks: Mapping[str, Look], proven: Scope | None = None) -> str:
     """The picture as text of an SVG file.
 
     Args:
         schedule: what to draw.
         title: headline; what is counted stands below it.
         looks: how operators are shown; those missing show as their names, in one colour.
+        proven: what the schedule is proven to be the best of.
     """
     colours = _colours(schedule, looks)
     rows = _rows(schedule)
@@ -70,7 +72,7 @@ def draw_svg(schedule: Schedule, *, title: str, looks: Mapping[str, Look]) -> st
         parts += _draw_row(row, y, looks, colours)
         y += _ROW_HEAD + max(len(column.stage.groups) for column in row) * _LANE + _ROW_FOOT
     legend, height = _legend(schedule, colours, y + 8)
-    subtitle = _subtitle(schedule)
+    subtitle = " · ".join([_subtitle(schedule), *([] if proven is None else [proof_text(proven)])])
     return "\n".join([*_head(height, title, subtitle), *parts, *legend, "</svg>", ""])
 
 
@@ -191,7 +193,8 @@ def _legend(schedule: Schedule, colours: Mapping[str, str], y: float) -> tuple[l
         parts.append(f'<rect x="{x:.1f}" y="{y - 10:.1f}" width="12" height="12" rx="3" fill="{colour}"/>')
         parts.append(_text(x + 18, y, name, size=12, fill="#3a4350"))
         x += width + 10
-    remarks = [_HOW_TO_READ] + ["* not proven optimal"] * (not schedule.optimal)
+    marked = not all(block.optimal for block in schedule.blocks)
+    remarks = [_HOW_TO_READ] + [f"* {proof_text(None)}"] * marked
     if any(stage.strategy is Strategy.MERGE for stage in schedule.stages):
         remarks.append("dashed: operators merged into one")
     parts.append(_text(_MARGIN, y + 24, " · ".join(remarks), size=12, fill="#5a6472"))

@@ -11,6 +11,7 @@ from iosched.scheduler.drawing import (
     latency_text,
     look_of,
 )
+from iosched.scheduler.proof import Scope, proof_text
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy, total_us
 
 _UNICODE = {"only": "── ", "first": "┬─ ", "middle": "├─ ", "last": "└─ ", "then": " → "}
@@ -30,6 +31,7 @@ def draw_text(
     *,
     title: str,
     looks: Mapping[str, Look],
+    proven: Scope | None = None,
     unicode: bool = True,
     remarks: Remarks | None = None,
 ) -> str:
@@ -39,12 +41,14 @@ def draw_text(
         schedule: what to draw.
         title: first line.
         looks: how operators are shown; those missing show as their names.
+        proven: what the schedule is proven to be the best of.
         unicode: line-drawing characters, else plain ASCII.
         remarks: what stands behind latencies.
     """
     stages = list(schedule.stages)
     counts = (count_text(len(schedule.blocks), "block"), count_text(len(stages), "stage"))
-    more = () if remarks is None else (remarks.of_all(stages),)
+    more = [] if proven is None else [proof_text(proven)]
+    more += [] if remarks is None else [remarks.of_all(stages)]
     lines = [title, ", ".join([*counts, latency_text(total_us(schedule.stages)), *more])]
     for block in schedule.blocks:
         lines += ["", _headline(block), *_stages(block, looks, _UNICODE if unicode else _ASCII, remarks)]
@@ -54,7 +58,7 @@ def draw_text(
 
 def _headline(block: Block) -> str:
     operators = sum(len(stage.operators) for stage in block.stages)
-    proven = "" if block.optimal else ", not proven optimal"
+    proven = "" if block.optimal else f", {proof_text(None)}"
     return (
         f"block {block.index}: {count_text(operators, 'operator')} in {count_text(len(block.stages), 'stage')}, "
         f"{latency_text(total_us(block.stages))}{proven}"

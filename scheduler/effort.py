@@ -11,7 +11,7 @@ class Effort:
 
     Attributes:
         exhaustive: measures every stage instead of searching lazily.
-        bound_slack: factor on all lower bounds; below 1 it keeps noisy measurements from hiding the optimum.
+        bound_slack: factor on all lower bounds, at most 1; less keeps noisy measurements from hiding the optimum.
         tolerance: a block is done when its schedule is within this part of its lower bound: measured latencies
             are not known better than that.
         max_measurements: after so many, beside the single operators, a block is left as it is at the end of the round;
@@ -29,8 +29,8 @@ class Effort:
     remeasure_rounds: int = 8
 
     def __post_init__(self) -> None:
-        if not self.bound_slack > 0:
-            raise ValueError(f"bound_slack must be positive, not {self.bound_slack}")
+        if not 0 < self.bound_slack <= 1:
+            raise ValueError(f"bound_slack must be positive and at most 1, not {self.bound_slack}")
 
     def exhausted(self) -> Effort:
         """The same, but for every stage."""

@@ -35,7 +35,11 @@ class Conclusion:
     stages: tuple[Stage, ...]
     total_us: float
     lower_bound_us: float
-    optimal: bool
+
+    @property
+    def optimal(self) -> bool:
+        """Whether it is proven to be the best."""
+        return self.lower_bound_us >= self.total_us and math.isfinite(self.total_us)
 
 
 @dataclass(eq=False)
@@ -185,19 +189,17 @@ class Exploration:
             weights, self.proven = np.where(self.latencies.is_settled(), weights, np.inf), False
         total = bound_us(self.lattice, weights)
         lower = min(total, bound_us(self.lattice, self.latencies.bounds_us(self.effort.bound_slack)))
-        if self.proven and self.effort.tolerance == 0:
-            lower = total
         if math.isfinite(total):
             path = shortest_path(self.lattice, weights)
             stages = tuple(self.latencies.stage(position) for position in path)
-            return Conclusion(stages, total, lower, self.proven or lower >= total)
+            return Conclusion(stages, total, lower)
         if self.proven:
             return None
         alone = tuple(
             Stage(Strategy.CONCURRENT, ((name,),), predicted_us=self.latencies.operator_us(index))
             for index, name in enumerate(self.latencies.names)
         )
-        return Conclusion(alone, total, lower, optimal=False)
+        return Conclusion(alone, total, lower)
 
 
 def _ready_sets(predecessors: tuple[int, ...]) -> list[int]:

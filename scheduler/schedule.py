@@ -44,11 +44,14 @@ class Stage:
 
 @dataclass(frozen=True)
 class Block:
-    """A part of the graph that was scheduled on its own."""
+    """A part of the graph that was scheduled on its own.
+
+    `optimal` says that no other schedule of these operators alone takes less under the cost it was searched with.
+    """
 
     index: int
     stages: tuple[Stage, ...]
-    optimal: bool = True
+    optimal: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,11 +64,6 @@ class Schedule:
     def stages(self) -> Iterator[Stage]:
         """All stages in the order in which they run."""
         return (stage for block in self.blocks for stage in block.stages)
-
-    @property
-    def optimal(self) -> bool:
-        """Whether every block is proven optimal under the cost it was searched with."""
-        return all(block.optimal for block in self.blocks)
 
     @property
     def predicted_us(self) -> float | None:

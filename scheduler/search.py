@@ -25,6 +25,7 @@ from iosched.scheduler.effort import Effort
 from iosched.scheduler.exploration import Conclusion, Exploration, Round
 from iosched.scheduler.latencies import KnownLatencies
 from iosched.scheduler.lattice import NO_PRUNING, Lattice, Pruning, Relation
+from iosched.scheduler.proof import Scope, scope
 from iosched.scheduler.schedule import Block, Schedule
 from iosched.scheduler.wide import across_cuts
 
@@ -60,9 +61,10 @@ class SearchResult:
         transitions: (state, ending) pairs of all blocks.
         stages: distinct stages of all blocks.
         measured: latencies that were asked of the cost model; blocks that are alike (`OperatorKeys`) share them.
-        lower_bound_us: no schedule of these blocks takes less under this cost; equal to the schedule's
-            predicted latency where every block is optimal.
+        lower_bound_us: no schedule of what `scope` says takes less under this cost; equal to the schedule's predicted
+            latency where that is proven, and 0 where nothing is known.
         remeasured: stages that were measured once more (`Remeasurable`), beside `measured`.
+        scope: what the bound and the proof are about: the whole graph, or each block as it was cut.
     """
 
     schedule: Schedule
@@ -72,10 +74,18 @@ class SearchResult:
     measured: int
     lower_bound_us: float
     remeasured: int = 0
+    scope: Scope = "blocks"
+
+    @property
+    def proven(self) -> Scope | None:
+        """What this is proven to be the best schedule of, under this cost and pruning; None where it is not."""
+        return self.scope if all(block.optimal for block in self.schedule.blocks) else None
 
     @property
     def gap(self) -> float:
-        """Part of the predicted latency that a better schedule of these blocks could save at most; 0 where proven."""
+        """Part of the predicted latency that a better schedule within `scope` could save at most; 0 where proven."""
+        if self.proven is not None:
+            return 0.0  # sums in another order differ in the last bits
         predicted = self.schedule.predicted_us
         if predicted is None:
             return 1.0
@@ -93,7 +103,7 @@ def search(
     effort: Effort = Effort(),  # noqa: B008 - frozen
     max_states: int = MAX_STATES,
 ) -> SearchResult:
-    """Finds the schedule of least total latency, block by block.
+    """Finds the schedule of least total latency, block by block; `SearchResult.proven` says of what it is the best.
 
     Args:
         graph: what to schedule.
@@ -103,9 +113,9 @@ def search(
         pruning: at most r operators in a group and s groups in a stage.
         observer: told about progress.
         deadline: asked before each measurement; once true, the search ends with the best schedule known so far,
-            never worse than the sequential one under the latencies known, and `optimal` is False where unproven.
+            never worse than the sequential one under the latencies known; `proven` says whether it is the best.
             With a deadline the blocks take turns, one round of measurements each, so that none is left out.
-        effort: how hard to search. Where that leaves a gap, `lower_bound_us` tells it and `optimal` is False.
+        effort: how hard to search. Where that leaves a gap, `gap` tells it and nothing is proven.
         max_states: the bound that `blocks.partition` keeps.
 
     Equal costs give equal schedules: among the shortest paths, one with the fewest stages, then the one whose later
@@ -184,7 +194,7 @@ class _BlockSearch:
                 replace(stage, groups=tuple(tuple(name_of[name] for name in group) for group in stage.groups))
                 for stage in found.stages
             )
-            yield Block(index, stages, part.optimal and found.optimal)
+            yield Block(index, stages, found.optimal)
 
 
 def _block_searches(settings: _Settings, effort: Effort, parts: Sequence[Part]) -> list[_BlockSearch]:
@@ -243,24 +253,34 @@ def _finish(guide: _Guide, found: _BlockSearch) -> _Found:
 
 
 def _result(settings: _Settings, guide: _Guide, parts: Sequence[Part], found: Sequence[_Found]) -> SearchResult:
-    blocks = sorted((block for one in found for block in one.blocks), key=lambda block: block.index)
-    measured, remeasured = sum(one.measured for one in found), sum(one.remeasured for one in found)
-    lower = sum(one.lower_bound_us for one in found)
-    if settings.strategy != "merge" and settings.pruning.s != 1:
-        doubted = settings.cost if settings.remeasures and isinstance(settings.cost, Remeasurable) else None
-        improved = across_cuts(settings.graph, settings.cost, parts, blocks, settings.pruning, guide.is_over, doubted)
-        blocks = list(improved.blocks)
-        measured, remeasured = measured + improved.measured, remeasured + improved.remeasured
-        lower = min(lower, improved.total_us)
-    return SearchResult(
-        Schedule(tuple(blocks)),
+    blocks = tuple(sorted((block for one in found for block in one.blocks), key=lambda block: block.index))
+    names = [part.operators for part in parts]
+    kept = SearchResult(
+        Schedule(blocks),
         states=sum(one.states for one in found),
         transitions=sum(one.transitions for one in found),
         stages=sum(one.stages for one in found),
-        measured=measured,
-        lower_bound_us=lower,
-        remeasured=remeasured,
+        measured=sum(one.measured for one in found),
+        lower_bound_us=sum(one.lower_bound_us for one in found),
+        remeasured=sum(one.remeasured for one in found),
+        scope=scope(settings.graph, names, settings.cost, settings.strategy, settings.pruning),
     )
+    if kept.proven == "whole" or settings.strategy == "merge" or settings.pruning.s == 1:
+        return kept
+    return _with_stages_across_cuts(settings, guide, parts, kept)
+
+
+def _with_stages_across_cuts(
+    settings: _Settings, guide: _Guide, parts: Sequence[Part], kept: SearchResult
+) -> SearchResult:
+    doubted = settings.cost if settings.remeasures and isinstance(settings.cost, Remeasurable) else None
+    blocks = kept.schedule.blocks
+    found = across_cuts(settings.graph, settings.cost, parts, blocks, settings.pruning, guide.is_over, doubted)
+    asked = replace(kept, measured=kept.measured + found.measured, remeasured=kept.remeasured + found.remeasured)
+    if len(found.blocks) == len(blocks):
+        return asked
+    # What the blocks could have been says nothing of a schedule that leaves them.
+    return replace(asked, schedule=Schedule(found.blocks), lower_bound_us=0.0, scope="blocks")
 
 
 class _Silence:

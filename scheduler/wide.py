@@ -27,11 +27,6 @@ class Improved:
     measured: int
     remeasured: int
 
-    @property
-    def total_us(self) -> float:
-        """Latency of the blocks together; infinite where one is not known."""
-        return sum(math.inf if total is None else total for total in map(_total_us, ([block] for block in self.blocks)))
-
 
 def across_cuts(
     graph: ComputationGraph,
@@ -51,7 +46,7 @@ def across_cuts(
     """
     found: list[Block] = []
     measured = remeasured = 0
-    for cut, run in groupby(range(len(parts)), key=lambda index: not parts[index].optimal):
+    for cut, run in groupby(range(len(parts)), key=lambda index: not parts[index].narrow):
         indices = list(run)
         kept = [blocks[index] for index in indices]
         total = _total_us(kept)

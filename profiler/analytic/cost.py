@@ -16,7 +16,7 @@ from iosched.scheduler.signature import default_label
 class AnalyticCost:
     """Latencies of stages of `graph` on `gpu` by the analytic model: deterministic, and the same in every process.
 
-    It is a `CostModel` with `OperatorKeys`. Of a stage of several groups it says
+    It is a `CostModel` with `OperatorKeys` and `AdditiveGroups`. Of a stage of several groups it says
 
         forks + max(busy of all groups, issue of all kernels, path of g + interference * (busy of the others + spill))
 
@@ -71,6 +71,11 @@ class AnalyticCost:
     def operator_key(self, name: str) -> str:
         """Type, attributes, shapes and types; no names."""
         return self._labels[name]
+
+    @property
+    def groups_are_additive(self) -> bool:
+        """True: the kernels of a group run in order, and each takes what it takes alone."""
+        return True
 
     def schedule_latency_us(self, schedule: Schedule) -> float:
         """Sum over the stages: they run one after another."""

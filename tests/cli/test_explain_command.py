@@ -30,6 +30,7 @@ def test_the_table_weighs_every_place(invoke, planned: Path) -> None:
         "of peak",
         "why ",
         "as it is",
+        "schedule   optimal",
     ):
         assert text in result.stdout
     assert "at least" not in result.stdout
@@ -39,6 +40,7 @@ def test_the_table_weighs_every_place(invoke, planned: Path) -> None:
 def test_json_has_the_keys_that_scripts_rely_on(invoke, planned: Path) -> None:
     found = json.loads(invoke("explain", planned, "b", "--json").stdout)
     assert (found["operator"], found["type"], found["together"], found["cost"]) == ("b", "Conv", ["b"], "analytic")
+    assert found["proven"] == "whole"
     assert found["present_us"] > 0
     assert set(found["present"]) == STAGE
     assert found["present"]["share_of_peak"] == pytest.approx(found["present"]["tflops"] / found["peak_tflops"])

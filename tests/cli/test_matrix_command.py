@@ -16,7 +16,7 @@ from iosched.cli.tables import percent_more
 from iosched.profiler.matrix import MatrixResult, MatrixTarget
 from iosched.scheduler.schedule import Schedule
 
-TARGET_KEYS = {"device", "name", "batch_size", "cost", "optimal", "taken_from", "sequential_us"}
+TARGET_KEYS = {"device", "name", "batch_size", "cost", "optimal", "proven", "taken_from", "sequential_us"}
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -93,16 +93,20 @@ def test_a_darker_cell_is_a_slower_one_and_the_own_schedule_is_framed() -> None:
 
 def test_what_was_taken_from_another_target_is_said(invoke, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     targets = (
-        MatrixTarget("cpu", "Test CPU", 1, "measured", Schedule(()), False, 9.0, taken_from=1),
-        MatrixTarget("v100", "V100", 1, "analytic", Schedule(()), False, 9.0),
+        MatrixTarget("cpu", "Test CPU", 1, "measured", Schedule(()), None, 9.0, taken_from=1),
+        MatrixTarget("v100", "V100", 1, "analytic", Schedule(()), None, 9.0),
+        MatrixTarget("k80", "K80", 1, "analytic", Schedule(()), "blocks", 9.0),
+        MatrixTarget("h100", "H100", 1, "analytic", Schedule(()), "whole", 9.0),
     )
-    told = MatrixResult(targets, ((5.0, 5.0), (4.0, 4.0)))
+    told = MatrixResult(targets, ((5.0,) * 4, (4.0,) * 4, (4.0,) * 4, (4.0,) * 4))
     monkeypatch.setattr("iosched.profiler.matrix.matrix", lambda *_: told)
     result = invoke("matrix", model, "--devices", "cpu,v100")
     assert "for cpu ended unproven" in result.stderr
-    assert "schedule for v100 is the best found, not proven optimal" in result.stderr
+    assert "schedule for v100 is the best found, not proven optimal." in result.stderr
+    assert "schedule for k80 is the best found, each block optimal, the whole not proven." in result.stderr
+    assert "schedule for h100" not in result.stderr
     assert "on GPUs computed by the analytic model, not measured; on the CPU measured" in result.stdout
-    assert labels(told) == ["cpu", "v100"]
+    assert labels(told) == ["cpu", "v100", "k80", "h100"]
 
 
 def test_measuring_several_batch_sizes_is_announced(invoke, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

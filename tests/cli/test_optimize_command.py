@@ -19,13 +19,17 @@ from iosched.profiler.cpu_cost import cpu_name
 from iosched.profiler.optimize import OptimizeResult, OptimizeSettings
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.proof import Scope
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 
 JSON_KEYS = {
     "model": str, "output": str, "schedule": str, "cost": str, "optimal": bool, "shipped": str,
+    "proven": str,
     "device": {"kind", "name"},
     "latency_us": {"predicted", "measured", "sequential", "greedy", "reference"},
-    "search": {"seconds", "states", "transitions", "stages", "signatures", "measurements", "cache_hits", "gap"},
+    "search": {
+        "seconds", "states", "transitions", "stages", "signatures", "measurements", "cache_hits", "gap", "gap_of",
+    },
     "kernels": {"before", "after"}, "notes": list,
 }  # fmt: skip
 
@@ -40,9 +44,10 @@ def result_for(model: Model) -> OptimizeResult:
         dtype="float32",
         device={"kind": "cpu", "name": cpu_name()},
         schedule=schedule,
+        proven="whole",
     )
     return OptimizeResult(
-        document=document, schedule=schedule, device_kind="cpu", device_name="Test CPU", cost="measured", optimal=True,
+        document=document, schedule=schedule, device_kind="cpu", device_name="Test CPU", cost="measured",
         predicted_us=80.0, measured_us=90.0, sequential_us=150.0, greedy_us=120.0, reference_us=180.0,
         shipped="iosched", reason="it is the fastest", seconds=1.5, states=4, transitions=9, stages=7, signatures=7,
         measurements=5, cache_hits=2, kernels_before=4, kernels_after=3,
@@ -128,21 +133,34 @@ def test_json_has_the_keys_that_scripts_rely_on(invoke, model: Path, asked) -> N
 
 
 @pytest.mark.parametrize(
-    ("gap", "optimal", "text"),
+    ("gap", "scope", "text"),
     [
-        (0.0, True, "optimal under the measured stages"),
-        (0.0213, False, "within 2.1% of the best possible under the stages' bounds"),
-        (0.0213, True, "within 2.1% of the best possible under the stages' bounds"),
-        (1.0, False, "best found, not proven optimal"),
-        (None, True, "a baseline, nothing was searched"),
+        (0.0, "whole", ";optimal under the measured stages;"),
+        (0.0, "blocks", ";each block optimal under the measured stages, the whole not proven;"),
+        (0.0213, "whole", ";within 2.1% of the best possible under the stages' bounds;"),
+        (0.0213, "blocks", ";within 2.1% of the best possible in these blocks under the stages' bounds;"),
+        (1e-5, "whole", ";within 0.1% of the best possible under the stages' bounds;"),
+        (1.0, "blocks", ";best found, not proven optimal;"),
+        (None, None, ";a baseline, nothing was searched;"),
     ],
 )
 def test_the_gap_to_the_best_possible_is_told(
-    invoke, model: Path, monkeypatch, gap: float | None, optimal: bool, text: str
+    invoke, model: Path, monkeypatch, gap: float | None, scope: Scope | None, text: str
 ) -> None:
-    monkeypatch.setattr(profiler_optimize, "optimize", lambda m, *_: replace(result_for(m), gap=gap, optimal=optimal))
-    assert text in invoke("optimize", model).stdout
-    assert json.loads(invoke("optimize", model, "--json").stdout)["search"]["gap"] == gap
+    proven = scope if gap == 0 else None
+
+    def found(model: Model, *_: object) -> OptimizeResult:
+        result = result_for(model)
+        return replace(result, document=replace(result.document, proven=proven), gap=gap, gap_of=scope)
+
+    monkeypatch.setattr(profiler_optimize, "optimize", found)
+    shown = invoke("optimize", model).stdout
+    told = json.loads(invoke("optimize", model, "--json").stdout)
+
+    row = next(line.strip() for line in shown.splitlines() if line.strip().startswith("search"))
+    assert text in f";{row.removeprefix('search').strip()};"
+    assert (told["search"]["gap"], told["search"]["gap_of"]) == (gap, scope)
+    assert (told["optimal"], told["proven"]) == (proven == "whole", proven)
 
 
 def test_what_is_planned_is_called_analytic_wherever_it_is_shown(invoke, model: Path) -> None:

@@ -15,6 +15,7 @@ from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.drawing import Look
 from iosched.scheduler.drawing_svg import draw_svg
 from iosched.scheduler.drawing_text import draw_text
+from iosched.scheduler.proof import Scope
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 
 SCHEDULE = Schedule(
@@ -25,6 +26,7 @@ SCHEDULE = Schedule(
                 Stage(Strategy.CONCURRENT, (("a", "b"), ("c",)), predicted_us=120.0, measured_us=100.0),
                 Stage(Strategy.MERGE, (("d",), ("e",), ("f",)), predicted_us=2300.0),
             ),
+            optimal=True,
         ),
         Block(1, (Stage(Strategy.CONCURRENT, (("g",),), predicted_us=1.0),), optimal=False),
     )
@@ -48,6 +50,15 @@ def test_the_text_shows_groups_side_by_side_and_operators_in_order() -> None:
         "block 1: 1 operator in 1 stage, 1.0 µs, not proven optimal",
         "    1     1.0 µs  ── g",
     ]
+
+
+@pytest.mark.parametrize(
+    ("proven", "words"), [("whole", "optimal"), ("blocks", "each block optimal, the whole not proven")]
+)
+def test_what_is_proven_of_all_is_said_at_the_top(proven: Scope, words: str) -> None:
+    text = draw_text(SCHEDULE, title="net", looks=LOOKS, proven=proven)
+    assert text.splitlines()[1] == f"2 blocks, 3 stages, 2.40 ms, {words}"
+    assert f"2.40 ms · {words}" in draw_svg(SCHEDULE, title="net", looks=LOOKS, proven=proven)
 
 
 def test_the_text_can_be_plain_ascii() -> None:
@@ -159,7 +170,8 @@ def test_json_has_the_keys_that_scripts_rely_on(invoke, model: Path) -> None:
     invoke("optimize", model, "--device", "v100", "-q")
     found = json.loads(invoke("show", "branches.iosched.onnx", "--json").stdout)
     sums = {"latency_us", "flops", "tflops", "share_of_peak", "sm_share"}
-    assert set(found) == {"model", "device", "cost", "shipped", "peak_tflops", "blocks", *sums}
+    assert set(found) == {"model", "device", "cost", "optimal", "proven", "shipped", "peak_tflops", "blocks", *sums}
+    assert (found["optimal"], found["proven"]) == (True, "whole")
     stages = [stage for block in found["blocks"] for stage in block["stages"]]
     for block in found["blocks"]:
         assert set(block) == {"index", "optimal", "stages", *sums}
@@ -175,6 +187,7 @@ def test_json_has_the_keys_that_scripts_rely_on(invoke, model: Path) -> None:
 def test_json_without_the_model_has_no_flops(invoke, schedule_file: Path) -> None:
     found = json.loads(invoke("show", schedule_file, "--json", "--block", 0).stdout)
     assert found["latency_us"] == sum(stage["latency_us"] for stage in found["blocks"][0]["stages"])
+    assert found["proven"] is None, "one block is not the whole graph"
     assert (found["flops"], found["tflops"], found["peak_tflops"]) == (None, None, None)
 
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from scripted import fire
+from onnx import helper
+from scripted import fire, model_with
 
 from iosched.models.errors import UsageError
 from iosched.profiler.estimate import estimate
@@ -55,7 +56,8 @@ def test_predictions_are_those_of_the_analytic_model(settings: OptimizeSettings)
     assert result.greedy_us == pytest.approx(cost.schedule_latency_us(greedy(fire().graph)))
     assert result.predicted_us <= min(result.sequential_us, result.greedy_us)
     assert result.optimal
-    assert result.gap == pytest.approx(0.0, abs=1e-9)
+    assert (result.proven, result.gap, result.gap_of) == ("whole", 0, "whole")
+    assert result.document.proven == "whole"
 
 
 def test_kernels_are_operators_and_a_merged_stage_is_one(settings: OptimizeSettings) -> None:
@@ -71,8 +73,17 @@ def test_the_sequential_schedule_is_shipped_where_nothing_is_faster(settings: Op
     result = optimize(fire(), replace(settings, strategy="sequential"))
     assert result.shipped == result.document.shipped == "sequential"
     assert result.predicted_us == result.sequential_us
-    assert result.gap is None
+    assert (result.gap, result.gap_of, result.proven, result.optimal) == (None, None, None, False)
+    assert not any(block.optimal for block in result.schedule.blocks)
     assert result.schedule.predicted_us == pytest.approx(result.sequential_us)
+
+
+def test_where_the_best_schedule_is_no_faster_the_sequential_one_is_as_optimal(settings: OptimizeSettings) -> None:
+    chain = model_with([helper.make_node("Relu", ["x"], ["h"]), helper.make_node("Exp", ["h"], ["y"])])
+    result = optimize(chain, settings)
+    assert (result.shipped, result.proven, result.gap) == ("sequential", "whole", 0)
+    assert [len(stage.operators) for stage in result.schedule.stages] == [1, 1]
+    assert all(block.optimal for block in result.schedule.blocks)
 
 
 def test_precision_is_taken_and_recorded(settings: OptimizeSettings) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import combinations
 
 from hypothesis import strategies as st
@@ -67,6 +67,20 @@ def schedules_of(
     for ending in endings_of(graph, state, r, s):
         for rest in schedules_of(graph, state - ending, r, s):
             yield (ending, *rest)
+
+
+def best_us(
+    graph: ComputationGraph, latency_us: Callable[[frozenset[str]], float], r: int | None, s: int | None
+) -> float:
+    """The least total latency of any schedule of the whole graph: state by state, from the definition of an ending."""
+    best: dict[frozenset[str], float] = {frozenset(): 0.0}
+
+    def least(state: frozenset[str]) -> float:
+        if state not in best:
+            best[state] = min(latency_us(ending) + least(state - ending) for ending in endings_of(graph, state, r, s))
+        return best[state]
+
+    return least(frozenset(graph.by_name))
 
 
 class TableCost:

@@ -41,7 +41,7 @@ def test_a_block_ends_with_its_cut_vertex_and_single_operators_form_chains() -> 
     graph = graph_of(8, [(0, 1), (1, 2), *diamond, (5, 6), (6, 7)])
 
     assert [part.operators for part in partition(graph)] == [("0", "1", "2"), ("3", "4", "5"), ("6", "7")]
-    assert all(part.optimal for part in partition(graph))
+    assert all(part.narrow for part in partition(graph))
 
 
 def test_a_way_past_an_operator_keeps_it_from_being_a_cut() -> None:
@@ -82,42 +82,42 @@ def test_cells_with_two_inputs_are_cut_between_cells() -> None:
     parts = partition(graph, 300)
 
     assert [part.operators[-1] for part in parts][-4:] == [str(cell) for cell in cells[2:]]
-    assert all(part.optimal for part in parts)
+    assert all(part.narrow for part in parts)
 
 
-def test_what_is_too_wide_is_split_and_said_to_be_unproven() -> None:
+def test_what_is_too_wide_is_split_and_said_to_be() -> None:
     wide = graph_of(31, [(index, 30) for index in range(30)])
     parts = partition(wide, 100)
 
     assert max(sizes(parts)) <= 7
-    assert not any(part.optimal for part in parts[:-1])
+    assert not any(part.narrow for part in parts[:-1])
 
 
-def test_a_cut_between_what_could_run_side_by_side_is_unproven() -> None:
+def test_a_cut_between_what_could_run_side_by_side_is_not_narrow() -> None:
     """Operators that nobody reads, and towers: few results cross a cut, or none, but it takes concurrency away."""
     independent = partition(graph_of(20, []), 100)
     towers = partition(graph_of(60, [(index, index + 3) for index in range(57)]), 100)
 
     assert len(independent) > 1
     assert len(towers) > 1
-    assert not any(part.optimal for part in independent)
-    assert not any(part.optimal for part in towers)
+    assert not any(part.narrow for part in independent)
+    assert not any(part.narrow for part in towers)
 
 
-def test_results_that_nobody_reads_make_a_cut_unproven() -> None:
+def test_results_that_nobody_reads_keep_a_cut_from_being_narrow() -> None:
     outputs = partition(graph_of(40, [(0, index) for index in range(1, 40)]), 100)
 
     assert len(outputs) > 1
-    assert not any(part.optimal for part in outputs if len(part.operators) > 1)
+    assert not any(part.narrow for part in outputs if len(part.operators) > 1)
 
 
-def test_a_tower_beside_the_first_makes_a_cut_in_that_unproven() -> None:
+def test_a_tower_beside_the_first_keeps_a_cut_in_that_from_being_narrow() -> None:
     edges = [(index, index + 1) for tower in (0, 40) for index in range(tower, tower + 39)]
     towers = partition(graph_of(81, [*edges, (39, 80), (79, 80)]), 30)
 
     assert len(towers) > 2
-    assert not towers[0].optimal
-    assert not towers[1].optimal
+    assert not towers[0].narrow
+    assert not towers[1].narrow
 
 
 def test_chains_are_cut_into_pieces_and_no_block_has_more_operators_than_a_mask_has_bits() -> None:
@@ -171,9 +171,9 @@ def test_an_operator_that_all_lead_to_and_all_depend_on_ends_a_block_though_resu
     parts = partition(graph_of(9, [*WAIST, *past]), 12)
     beside = partition(graph_of(9, [*WAIST[:-1], *past]), 12)
 
-    assert [part.operators[-1] for part in parts if part.optimal][:2] == ["0", "4"]
+    assert [part.operators[-1] for part in parts if part.narrow][:2] == ["0", "4"]
     assert parts[1].operators == ("1", "2", "3", "4")
-    assert not any("4" in part.operators and part.optimal for part in beside), "3 could run beside 4"
+    assert not any("4" in part.operators and part.narrow for part in beside), "3 could run beside 4"
 
 
 def test_of_equally_narrow_cuts_the_one_with_fewer_edges_is_taken() -> None:

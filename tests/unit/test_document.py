@@ -48,6 +48,17 @@ def test_what_is_written_is_read_back_and_fits_the_schema(graph: ComputationGrap
     again.validate_for(graph, "ab" * 32, {"x": (1,)})
 
 
+def test_what_is_proven_is_kept_and_what_older_files_call_optimal_is_not_believed() -> None:
+    for proven, optimal in (("whole", True), ("blocks", False), (None, False)):
+        found = replace(document(), proven=proven)
+        assert ScheduleDocument.from_json(found.to_json()).proven == proven
+        assert (found.optimal, json.loads(found.to_json())["optimal"]) == (optimal, optimal)
+    older = {**json.loads(document().to_json()), "optimal": True}
+    del older["proven"]
+    jsonschema.validate(older, SCHEMA)
+    assert not ScheduleDocument.from_json(json.dumps(older)).optimal
+
+
 def test_latencies_are_rounded_so_that_text_is_the_same_everywhere() -> None:
     assert '"predicted": 0.3333' in document().to_json()
 
@@ -68,6 +79,8 @@ def test_latencies_are_rounded_so_that_text_is_the_same_everywhere() -> None:
         (["blocks", 0, "stages", 0, "strategy"], "merge", "merge stage"),
         (["blocks", 0, "stages", 0, "latency_us", "predicted"], -1, "predicted"),
         (["optimal"], "yes", None),
+        (["proven"], "most", "proven"),
+        (["proven"], True, "proven"),
         (["blocks", 0, "optimal"], 1, "optimal"),
     ],
 )

@@ -82,7 +82,7 @@ def test_a_limit_leaves_a_true_bound_and_nothing_worse_than_greedy_or_sequential
     assert total(found.schedule) <= total(sequential(graph))
     if len(found.schedule.blocks) == 1:
         assert total(found.schedule) <= total(greedy(graph))
-    assert not found.schedule.optimal or total(found.schedule) == best
+    assert not found.proven or total(found.schedule) == best
     most_a_round = 2 * len(graph.operators)
     assert len(cost.asked) <= len(graph.operators) + (limit + most_a_round) * len(found.schedule.blocks)
 
@@ -93,8 +93,8 @@ def test_a_limit_ends_what_would_take_long() -> None:
     limited = search(graph, Lanes(graph, 13, 0.3), strategy="concurrent", effort=Effort(max_measurements=10))
 
     assert limited.measured < 14 + 10 + 14 < free.measured
-    assert free.schedule.optimal
-    assert not limited.schedule.optimal
+    assert free.proven
+    assert not limited.proven
     assert limited.lower_bound_us <= (free.schedule.predicted_us or 0) <= (limited.schedule.predicted_us or 0)
     assert (limited.schedule.predicted_us or 0) < 1.1 * (free.schedule.predicted_us or 0)
 
@@ -114,7 +114,7 @@ def test_a_wide_graph_is_scheduled_no_worse_than_greedily(seed: int) -> None:
     check_operators(found.schedule, graph)
     assert cost.total_us(found.schedule) <= cost.total_us(greedy(graph)) * (1 + 1e-12)
     assert cost.total_us(found.schedule) == pytest.approx(found.schedule.predicted_us)
-    assert not found.schedule.optimal
+    assert not found.proven
     assert [block.index for block in found.schedule.blocks] == list(range(len(found.schedule.blocks)))
 
 
@@ -129,7 +129,7 @@ def test_greedy_stages_replace_blocks_that_were_cut_where_they_are_faster() -> N
     found = search(wide, Flat(0, 1.0), strategy="concurrent", max_states=100)
 
     assert [len(stage.groups) for stage in found.schedule.stages] == [30, 1]
-    assert not found.schedule.optimal
+    assert not found.proven
     assert found.lower_bound_us <= 20.0
 
 

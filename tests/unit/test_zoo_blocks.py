@@ -31,7 +31,7 @@ def test_a_network_falls_into_its_blocks(name: str, sizes: list[int]) -> None:
     parts = partition(graph_of_network(name))
 
     assert [len(part.operators) for part in parts] == sizes
-    assert all(part.optimal for part in parts)
+    assert all(part.narrow for part in parts)
 
 
 @pytest.mark.parametrize(("name", "n", "d", "states", "transitions", "schedules", "stages"), [
