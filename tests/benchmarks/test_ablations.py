@@ -16,11 +16,10 @@ from host_cuda import needs_compiler
 from host_gpu import attach_host, time_by_size
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from networks import zoo_model
 from scripted import fire, script_stages
 
-from iosched.models import zoo
 from iosched.models.graph import ComputationGraph
-from iosched.models.load import load_model
 from iosched.profiler.analytic import AnalyticCost
 from iosched.profiler.gpus import gpu_named
 from iosched.profiler.statistics import Measurement, summarize
@@ -53,7 +52,7 @@ def table_of(text: str) -> list[list[str]]:
 
 @pytest.fixture(scope="module")
 def squeezenet() -> ComputationGraph:
-    return load_model(zoo.build("squeezenet").SerializeToString(), name="squeezenet").graph
+    return zoo_model("squeezenet").graph
 
 
 def check_legal(schedule: Schedule, graph: ComputationGraph) -> None:

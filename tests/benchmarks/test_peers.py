@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from networks import zoo_model
 
-from iosched.models import zoo
-from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
@@ -25,7 +24,7 @@ def _scripts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def case(network: str) -> tuple[Model, Mapping[str, np.ndarray], Mapping[str, np.ndarray]]:
     """The network, inputs, and what onnxruntime makes of them."""
-    model = load_model(zoo.build(network).SerializeToString(), name=network, batch_size=2)
+    model = zoo_model(network, 2)
     inputs = random_inputs(model.graph.inputs, seed=5)
     with Reference(model) as reference:
         return model, inputs, reference.run(inputs)

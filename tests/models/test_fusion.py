@@ -193,12 +193,3 @@ def test_an_operator_with_several_outputs_shows_those_that_are_read():
     split = node("Split", ["x"], ["a", "b", "c"], axis=1, num_outputs=3)
     graph = graph_of([split, op("Relu", "c", "y")], ["y"], {"x": [6, 6]}, opset=18)
     assert graph.by_name["a"].outputs == ("a", "c")
-
-
-@pytest.mark.parametrize(
-    ("name", "count"), [("inception_v3", 119), ("randwire", 120), ("nasnet_a", 374), ("squeezenet", 50)]
-)
-@pytest.mark.slow
-def test_benchmark_networks_have_the_operators_of_the_thesis(name: str, count: int):
-    zoo = pytest.importorskip("iosched.models.zoo")
-    assert len(load_model(zoo.build(name).SerializeToString()).graph.operators) == count

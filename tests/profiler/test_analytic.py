@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from itertools import combinations, permutations
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from networks import zoo_model
 
-from iosched.models import zoo
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
-from iosched.models.load import load_model
 from iosched.profiler.analytic import CALIBRATION, AnalyticCost, Calibration, Precision
 from iosched.profiler.analytic.kernels import kernels_of
 from iosched.profiler.gpus import GpuSpec, gpu_named, gpu_names
@@ -83,9 +81,8 @@ def side_by_side(*names: str) -> Stage:
     return Stage(CONCURRENT, tuple((name,) for name in names))
 
 
-@cache
 def network(name: str, batch: int = 1) -> ComputationGraph:
-    return load_model(zoo.build(name).SerializeToString(), name=name, batch_size=batch).graph
+    return zoo_model(name, batch).graph
 
 
 def test_it_is_a_cost_model_with_keys() -> None:

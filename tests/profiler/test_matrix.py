@@ -13,10 +13,10 @@ from host_gpu import attach_host, time_by_size
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from import_helpers import model_of
+from networks import zoo_model
 from onnx import TensorProto, helper
 from scripted import fire, model_with, script_stages
 
-from iosched.models import zoo
 from iosched.models.errors import DeviceError, UsageError
 from iosched.models.load import load_model
 from iosched.models.model import Model
@@ -35,7 +35,7 @@ from iosched.scheduler.search import Pruning, SearchResult, search
 
 @cache
 def squeezenet(batch_size: int) -> Model:
-    return load_model(zoo.build("squeezenet").SerializeToString(), name="squeezenet", batch_size=batch_size)
+    return zoo_model("squeezenet", batch_size)
 
 
 def batches(*sizes: int) -> list[tuple[int, Model]]:

@@ -11,11 +11,11 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from networks import zoo_model
 from onnx import TensorProto, helper, numpy_helper
 
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.models.zoo import build
 from iosched.runtime.compare import compare
 from iosched.runtime.cpu.align import AlignedGraph, align_channels
 from iosched.runtime.cpu.channels import ChannelMap, ChannelView, assign_roles, channel_maps
@@ -278,7 +278,7 @@ def test_randwire_stays_in_the_blocked_layout_and_computes_the_same(batch: int) 
     from iosched.runtime.reference import Reference
     from iosched.scheduler.baselines import sequential
 
-    model = load_model(build("randwire").SerializeToString(), name="randwire", batch_size=batch)
+    model = zoo_model("randwire", batch)
     inputs = random_inputs(model.graph.inputs)
     with Reference(model) as reference:
         expected = reference.run(inputs)

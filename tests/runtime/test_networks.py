@@ -5,16 +5,17 @@ from __future__ import annotations
 import pytest
 from light import light_model
 from lowering import baselines, check_everything, check_schedules, drawn, loaded, proto_of, searched, weight
+from networks import zoo_model
 from onnx import ModelProto, helper
 
-from iosched.models.zoo import build
+from iosched.models.model import Model
 from iosched.runtime.cpu.backend import CpuBackend
 
 pytest.importorskip("onnxruntime", reason='needs pip install "iosched[cpu]"')
 
 
-def network(name: str) -> ModelProto:
-    return light_model(name) if name.startswith("light_") else build(name)
+def network(name: str, batch: int = 1) -> Model:
+    return loaded(light_model(name), batch) if name.startswith("light_") else zoo_model(name, batch)
 
 
 def separable_cell() -> ModelProto:
@@ -48,7 +49,7 @@ def test_separable_cell(batch: int) -> None:
 @pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("name", ["light_squeezenet", "light_shufflenet"])
 def test_small_networks_on_any_number_of_lanes(name: str, batch: int) -> None:
-    model = loaded(network(name), batch)
+    model = network(name, batch)
     for lanes in (1, 2, 3, 4):
         with CpuBackend(model, lanes=lanes) as backend:
             check_schedules(model, backend, drawn(backend.graph, [lanes]))
@@ -57,7 +58,7 @@ def test_small_networks_on_any_number_of_lanes(name: str, batch: int) -> None:
 
 @pytest.mark.parametrize("name", ["squeezenet", "light_inception_v1"])
 def test_networks_with_branches(name: str) -> None:
-    check_everything(loaded(network(name), 1), lanes=(2,), seeds=(0,))
+    check_everything(network(name), lanes=(2,), seeds=(0,))
 
 
 @pytest.mark.slow
@@ -66,20 +67,20 @@ def test_networks_with_branches(name: str) -> None:
 )
 @pytest.mark.parametrize("lanes", [3, 4])
 def test_networks_with_branches_on_more_lanes_than_cores(name: str, batch: int, lanes: int) -> None:
-    check_everything(loaded(network(name), batch), lanes=(lanes,), seeds=(3,))
+    check_everything(network(name, batch), lanes=(lanes,), seeds=(3,))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("name", ["light_inception_v2", "resnet50"])
 def test_middling_networks(name: str, batch: int) -> None:
-    check_everything(loaded(network(name), batch), lanes=(2,), seeds=(4,))
+    check_everything(network(name, batch), lanes=(2,), seeds=(4,))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["inception_v3", "randwire", "densenet121", "light_densenet121", "nasnet_a"])
 def test_large_networks(name: str) -> None:
-    model = loaded(network(name), 1)
+    model = network(name)
     with CpuBackend(model, lanes=2) as backend:
         check_schedules(model, backend, baselines(backend.graph))
         check_schedules(model, backend, drawn(backend.graph, [5]))
@@ -88,14 +89,14 @@ def test_large_networks(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["inception_v3", "randwire"])
 def test_large_networks_at_batch_4_on_3_lanes(name: str) -> None:
-    model = loaded(network(name), 4)
+    model = network(name, 4)
     with CpuBackend(model, lanes=3) as backend:
         check_schedules(model, backend, drawn(backend.graph, [6]), seeds=(0,))
 
 
 @pytest.mark.slow
 def test_searched_schedules_of_inception_v3() -> None:
-    model = loaded(network("inception_v3"), 1)
+    model = network("inception_v3")
     with CpuBackend(model, lanes=2) as backend:
         check_schedules(model, backend, searched(backend.graph), seeds=(0,))
 
@@ -103,6 +104,6 @@ def test_searched_schedules_of_inception_v3() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["light_bvlc_alexnet", "vgg16"])
 def test_networks_of_large_matrices(name: str) -> None:
-    model = loaded(network(name), 1)
+    model = network(name)
     with CpuBackend(model, lanes=2) as backend:
         check_schedules(model, backend, drawn(backend.graph, [7]), seeds=(0,))

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import pytest
+from networks import zoo_model
 
-from iosched.models import zoo
-from iosched.models.graph import ComputationGraph
-from iosched.models.load import load_model
 from iosched.scheduler.blocks import partition
 from iosched.scheduler.counts import count
 from iosched.scheduler.lattice import Pruning
 
 pytestmark = pytest.mark.slow
-
-
-@cache
-def graph_of_network(name: str) -> ComputationGraph:
-    return load_model(zoo.build(name).SerializeToString(), name=name).graph
 
 
 @pytest.mark.parametrize(("name", "sizes"), [
@@ -28,7 +19,7 @@ def graph_of_network(name: str) -> ComputationGraph:
     ("nasnet_a", [1, 18, 21, 18, 16, 16, 16, 16, 16, 19, 18, 16, 16, 16, 16, 16, 19, 18, 16, 16, 16, 16, 16, 2]),
 ])  # fmt: skip
 def test_a_network_falls_into_its_blocks(name: str, sizes: list[int]) -> None:
-    parts = partition(graph_of_network(name))
+    parts = partition(zoo_model(name).graph)
 
     assert [len(part.operators) for part in parts] == sizes
     assert all(part.narrow for part in parts)
@@ -43,7 +34,7 @@ def test_a_network_falls_into_its_blocks(name: str, sizes: list[int]) -> None:
 def test_the_largest_block_has_the_counts_of_table_3_1(
     name: str, n: int, d: int, states: int, transitions: int, schedules: int, stages: int
 ) -> None:
-    graph = graph_of_network(name)
+    graph = zoo_model(name).graph
     sized = [part.operators for part in partition(graph) if len(part.operators) == n]
     found = (count(graph, operators, Pruning(3, 8)) for operators in sized)
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from gpu_plans import expected_outputs, interpreted, random_schedule, relative_error
 from light import NAMES, light_model
+from networks import zoo_model
 from scripted import fire
 
 from iosched.models import zoo
 from iosched.models.load import load_model
-from iosched.models.model import Model
 from iosched.runtime.cuda.interpreter import Interpreter
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.lower import Lowering, LoweringSettings, Network, is_supported, lower, lower_stage
@@ -28,11 +28,6 @@ from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 
 FP32, FP16 = Precision("fp32"), Precision("fp16")
 LARGE = {"nasnet_a", "vgg16"}
-
-
-@lru_cache(maxsize=2)
-def zoo_model(name: str, batch: int = 1) -> Model:
-    return load_model(zoo.build(name).SerializeToString(), name=name, batch_size=batch)
 
 
 @lru_cache(maxsize=2)

@@ -22,12 +22,11 @@ from desk_cuda import DeskCuda
 from gpu_plans import expected_outputs, random_schedule, relative_error
 from host_driver import HostChoice
 from lowering import FLOAT, loaded, proto_of
+from networks import zoo_model
 from onnx import helper
 from scripted import fire
 
-from iosched.models import zoo
 from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError
-from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.cuda_cost import CudaStageCost
 from iosched.profiler.cuda_device import attach
@@ -125,7 +124,7 @@ def test_groups_are_forked_and_joined_in_one_graph(desk: DeskCuda, seed: int) ->
 
 @pytest.mark.slow
 def test_a_whole_network(desk: DeskCuda) -> None:
-    model = load_model(zoo.build("squeezenet").SerializeToString(), name="squeezenet", batch_size=1)
+    model = zoo_model("squeezenet")
     compiled = backend(desk, model).compile(greedy(model.graph))
     compiled.executor.poison()
     inputs = random_inputs(model.graph.inputs)

@@ -10,11 +10,10 @@ import pytest
 from gpu_plans import expected_outputs, interpreted, random_schedule, relative_error
 from host_cuda import needs_compiler
 from host_driver import HostDriver, chooser
+from networks import zoo_model
 from separables import separable_operators, separables
 
-from iosched.models import zoo
 from iosched.models.errors import DeviceLostError, ExecutionError
-from iosched.models.load import load_model
 from iosched.runtime.cuda.activation import RELU
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.builder import Builder
@@ -76,7 +75,7 @@ def test_all_that_is_timed_is_compiled_before() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_randwire(precision: str) -> None:
-    model = load_model(zoo.build("randwire").SerializeToString(), name="randwire")
+    model = zoo_model("randwire")
     network = all_fused(Network(model, Precision(precision)))
     inputs = random_inputs(model.graph.inputs)
     plan = lower(network, random_schedule(model.graph, 5))

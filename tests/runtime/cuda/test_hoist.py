@@ -10,10 +10,9 @@ import onnx
 import pytest
 from gpu_plans import expected_outputs, interpreted, random_schedule, relative_error
 from lowering import loaded, proto_of, weight
+from networks import zoo_model
 from onnx import helper
 
-from iosched.models import zoo
-from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.runtime.cuda import lower as lowering
 from iosched.runtime.cuda.activation import RELU
@@ -218,7 +217,7 @@ def test_random_graphs_compute_the_same() -> None:
 
 
 def test_densenet_has_no_kernel_that_is_a_relu_and_computes_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = load_model(zoo.build("densenet121").SerializeToString(), name="densenet121")
+    model = zoo_model("densenet121")
     inputs = random_inputs(model.graph.inputs)
     network = Network(model, FP32)
     found = interpreted(lower(network, sequential(model.graph)), inputs, seed=0)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from networks import zoo_model
 from separables import separable_operators
 
-from iosched.models import zoo
-from iosched.models.load import load_model
 from iosched.runtime.cuda import lower as lower_module
 from iosched.runtime.cuda.hoist import is_relu
 from iosched.runtime.cuda.kernel import Precision
@@ -19,7 +18,7 @@ PAGE = " ".join((Path(__file__).parents[3] / "docs" / "cuda.md").read_text(encod
 
 
 def network(name: str) -> Network:
-    return Network(load_model(zoo.build(name).SerializeToString(), name=name, batch_size=1), Precision("fp32"))
+    return Network(zoo_model(name), Precision("fp32"))
 
 
 def n_kernels(found: Network) -> int:

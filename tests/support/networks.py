@@ -1,0 +1,57 @@
+"""The bundled networks, built once for all tests and sessions of this version: their weights are mapped, not copied."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from iosched.models import zoo
+from iosched.models.load import load_model
+from iosched.models.model import Model
+
+_ROOM = Path(__file__).parents[2] / ".pytest_cache" / "d" / "zoo"
+
+
+@cache
+def zoo_model(name: str, batch_size: int = 1) -> Model:
+    """Network `name` of the zoo as `load_model` reads it from a file with external data."""
+    return load_model(zoo_file(name), name=name, batch_size=batch_size)
+
+
+def zoo_file(name: str) -> Path:
+    """Network `name` of the zoo as a file, its weights beside it."""
+    folder = _ROOM / _version()
+    path = folder / name / "model.onnx"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of the other workers of this session
+        if not path.exists():
+            _drop_other_versions()
+            with tempfile.TemporaryDirectory(dir=folder) as unfinished:
+                room = Path(unfinished, name)
+                room.mkdir()
+                onnx.save(zoo.build(name), room / path.name, save_as_external_data=True, location="weights.bin")
+                room.rename(path.parent)
+    return path
+
+
+@cache
+def _version() -> str:
+    """Of what decides on the bits of a network."""
+    digest = hashlib.sha256(f"{onnx.__version__} {np.__version__}".encode())
+    for source in sorted(Path(zoo.__file__).parent.glob("*.py")):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _drop_other_versions() -> None:
+    for other in _ROOM.iterdir():
+        if other.name != _version():
+            shutil.rmtree(other, ignore_errors=True)
