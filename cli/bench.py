@@ -20,7 +20,7 @@ from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
     from iosched.models.model import Model
-    from iosched.profiler.bench import BenchResult
+    from iosched.profiler.bench import BenchResult, BenchRow
 
 NAMES = (
     "iosched",
@@ -86,7 +86,8 @@ def command(
 ) -> None:
     """Measure the schedules of MODEL, plain onnxruntime and other runtimes side by side.
 
-    Rows are measured in turn, so that a disturbance of the machine hits all of them. Speed-up is against 'sequential'.
+    Rows are measured in turn, so that a disturbance of the machine hits all of them. Speed-up is against 'sequential':
+    the median of the ratios within rounds, with its 95 % interval. A difference inside the interval is none.
 
     \b
     Examples:
@@ -161,6 +162,8 @@ def as_object(model: Model, result: BenchResult) -> dict[str, Any]:
             "min_us": row.min_us,
             "samples": row.samples,
             "speedup": row.speedup,
+            "speedup_low": row.speedup_low,
+            "speedup_high": row.speedup_high,
         }
         for row in result.rows
     ]
@@ -188,8 +191,14 @@ def _print(model: Model, result: BenchResult) -> None:
     from iosched.cli.tables import milliseconds, print_columns
 
     rows = [
-        [row.name, *map(milliseconds, (row.median_us, row.p10_us, row.p90_us, row.min_us)), f"{row.speedup:.3f}x"]
+        [row.name, *map(milliseconds, (row.median_us, row.p10_us, row.p90_us, row.min_us)), _speedup(row)]
         for row in result.rows
     ]
-    headers = ["", "median", "p10", "p90", "min", "speed-up"]
+    headers = ["", "median", "p10", "p90", "min", "speed-up (95 % interval)"]
     print_columns(headers, rows, title=_title(model, result))
+
+
+def _speedup(row: BenchRow) -> str:
+    if row.speedup is None:
+        return "too few rounds"
+    return f"{row.speedup:.3f}x ({row.speedup_low:.3f} to {row.speedup_high:.3f})"

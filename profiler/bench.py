@@ -24,7 +24,7 @@ from iosched.profiler.optimization import Observer, SearchProgress
 from iosched.profiler.peers import OPENERS
 from iosched.profiler.run import has_barriers, open_executor
 from iosched.profiler.session_note import session_notes
-from iosched.profiler.statistics import Measurement
+from iosched.profiler.statistics import LEAST_SAMPLES, Measurement
 from iosched.profiler.target import require_cpu
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cuda.backend import CudaModel
@@ -43,12 +43,18 @@ SCHEDULES = ("sequential", "greedy", "merge", "concurrent", "both")
 
 NAMES = ("iosched", *SCHEDULES, *OPENERS, *GPU_OPENERS)
 
+_FEW_ROUNDS = f"From fewer than {LEAST_SAMPLES} rounds it cannot be told which is faster: no speed-up is given."
+
 _SLOW_TO_OPEN = ("torch-compile",)
 
 
 @dataclass(frozen=True)
 class BenchRow:
-    """One alternative; latencies in microseconds, `speedup` against `sequential` round by round."""
+    """One alternative; latencies in microseconds.
+
+    `speedup` is against `sequential`, the median of ratios within rounds, and `speedup_low` and `speedup_high` are the
+    ends of its confidence interval; None where there are too few rounds for one.
+    """
 
     name: str
     median_us: float
@@ -56,7 +62,9 @@ class BenchRow:
     p90_us: float
     min_us: float
     samples: int
-    speedup: float
+    speedup: float | None
+    speedup_low: float | None
+    speedup_high: float | None
 
 
 @dataclass(frozen=True)
@@ -121,7 +129,8 @@ def _result(
 ) -> BenchResult:
     rows = tuple(_row(name, measured, found["sequential"]) for name, measured in found.items())
     samples_us = {name: measured.samples_us for name, measured in found.items()}
-    return BenchResult(device, rows, samples_us, tuple(missing), tuple(notes))
+    few = () if len(samples_us["sequential"]) >= LEAST_SAMPLES else (_FEW_ROUNDS,)
+    return BenchResult(device, rows, samples_us, tuple(missing), (*few, *notes))
 
 
 def _bench_on_gpu(
@@ -222,5 +231,6 @@ def schedule_named(
 
 
 def _row(name: str, found: Measurement, baseline: Measurement) -> BenchRow:
-    speedup = compare(baseline, found).speedup
-    return BenchRow(name, found.median_us, found.p10_us, found.p90_us, found.min_us, len(found.samples_us), speedup)
+    compared = compare(baseline, found)
+    speedup = (None,) * 3 if compared is None else (compared.speedup, compared.low, compared.high)
+    return BenchRow(name, found.median_us, found.p10_us, found.p90_us, found.min_us, len(found.samples_us), *speedup)

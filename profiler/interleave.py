@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from iosched.profiler.statistics import Measurement, median_interval, quantile, summarize
+from iosched.profiler.statistics import LEAST_SAMPLES, Measurement, median_interval, quantile, summarize
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ def interleave(
     *,
     warmup: int = 2,
     max_seconds: float | None = None,
+    least_rounds: int = 1,
     rest: Callable[[], None] = lambda: None,
     observer: Callable[[int, int], None] | None = None,
 ) -> Mapping[str, Measurement]:
@@ -50,7 +51,8 @@ def interleave(
         runs: by name, what runs the alternative once and returns its latency in microseconds.
         rounds: samples of each.
         warmup: rounds before the first sample; thrown away.
-        max_seconds: start no further round once the runs add up to this time; one round is kept in any case.
+        max_seconds: start no further round once the runs add up to this time.
+        least_rounds: so many are kept in any case.
         rest: called before each run, so that what ran before is over.
         observer: told (rounds done, rounds in all), warm-up included.
 
@@ -68,23 +70,25 @@ def interleave(
             spent_us += samples[name][-1]
         if observer is not None:
             observer(index + 1, warmup + rounds)
-        if max_seconds is not None and index >= warmup and spent_us >= max_seconds * 1e6:
+        kept = index + 1 - warmup
+        if max_seconds is not None and kept >= least_rounds and spent_us >= max_seconds * 1e6:
             break
     return {name: summarize(taken[warmup:]) for name, taken in samples.items()}
 
 
-def compare(baseline: Measurement, candidate: Measurement) -> Comparison:
-    """Speed-up of `candidate` over `baseline`, both from one `interleave`.
+def compare(baseline: Measurement, candidate: Measurement) -> Comparison | None:
+    """Speed-up of `candidate` over `baseline`, both from one `interleave`; None where it cannot be told.
 
     Ratios are taken within a round, where both met the same weather; the median of ratios has the same
-    distribution-free interval as any median.
+    distribution-free interval as any median. Nothing is told from fewer than `LEAST_SAMPLES` rounds, which have no
+    such interval, or of something that takes no time.
 
     Raises:
-        ValueError: where the two do not have the same number of samples, or a latency is zero.
+        ValueError: where the two do not have the same number of samples.
     """
     pairs = list(zip(baseline.samples_us, candidate.samples_us, strict=True))
-    if any(after <= 0 for _, after in pairs):
-        raise ValueError("a latency of zero cannot be compared")
+    if len(pairs) < LEAST_SAMPLES or any(after <= 0 for _, after in pairs):
+        return None
     ratios = tuple(before / after for before, after in pairs)
     low, high = median_interval(ratios)
     return Comparison(quantile(ratios, 0.5), low, high, ratios)

@@ -6,6 +6,7 @@ say little. Everything here rests on order statistics, which hold for any distri
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -53,7 +54,7 @@ class Measurement:
     @property
     def relative_width(self) -> float:
         """Width of the confidence interval over the median; infinite where there are too few samples for one."""
-        if interval_coverage(len(self.samples_us)) < CONFIDENCE:
+        if len(self.samples_us) < LEAST_SAMPLES:
             return math.inf
         return (self.high_us - self.low_us) / self.median_us if self.median_us > 0 else 0.0
 
@@ -121,6 +122,10 @@ def interval_coverage(count: int, confidence: float = CONFIDENCE) -> float:
     rank = _interval_rank(count, confidence)
     missed = 2 * sum(math.comb(count, k) for k in range(rank + 1)) / (1 << count)
     return max(0.0, 1 - missed)
+
+
+LEAST_SAMPLES = next(count for count in itertools.count(1) if interval_coverage(count) >= CONFIDENCE)
+"""With fewer samples there is no interval of `CONFIDENCE`: six for 95 %."""
 
 
 def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:

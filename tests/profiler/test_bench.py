@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from iosched.profiler.statistics import Measurement, summarize
 
 def test_rows_have_every_number_and_peers_that_are_missing_are_told(tmp_path: Path) -> None:
     names = ["iosched", *SCHEDULES, "onnxruntime", "onnxruntime-parallel", "torch", "onnxruntime-cuda"]
-    found = bench(fire(), document(fire()), names=names, threads=2, rounds=3, profile_db=tmp_path / "p.db")
+    found = bench(fire(), document(fire()), names=names, threads=2, rounds=6, profile_db=tmp_path / "p.db")
     measured = [row.name for row in found.rows]
     assert measured == ["sequential", "iosched", *SCHEDULES[1:], "onnxruntime", "onnxruntime-parallel"]
     assert [name for name, _ in found.missing] == ["torch", "onnxruntime-cuda"]
@@ -27,19 +26,31 @@ def test_rows_have_every_number_and_peers_that_are_missing_are_told(tmp_path: Pa
     assert set(found.samples_us) == set(measured)
     assert found.device
     for row in found.rows:
-        assert row.samples == len(found.samples_us[row.name]) == 3
+        assert row.samples == len(found.samples_us[row.name]) == 6
         assert 0 < row.min_us <= row.p10_us <= row.median_us <= row.p90_us
-        assert math.isfinite(row.speedup)
+        assert row.speedup_low is not None
+        assert row.speedup is not None
+        assert row.speedup_high is not None
+        assert 0 < row.speedup_low <= row.speedup <= row.speedup_high
     assert found.rows[0].speedup == 1.0
+    assert found.notes == ()
+
+
+def test_too_few_rounds_give_no_speedup(tmp_path: Path) -> None:
+    found = bench(fire(), None, names=["greedy"], threads=2, rounds=5, profile_db=tmp_path / "p.db")
+    assert {(row.speedup, row.speedup_low, row.speedup_high) for row in found.rows} == {(None, None, None)}
+    assert "fewer than 6 rounds" in found.notes[0]
 
 
 def test_speedup_is_against_sequential(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def told(runnables: Mapping[str, object], *_: object) -> dict[str, Measurement]:
-        return {name: summarize([10.0 if name == "greedy" else 30.0] * 7) for name in runnables}
+        slow = (1.0, 1.0, 1.0, 1.0, 2.0, 2.0, 4.0)
+        return {name: summarize([(10.0 if name == "greedy" else 30.0) * x for x in slow]) for name in runnables}
 
     monkeypatch.setattr(benches, "measure_in_turn", told)
     found = bench(fire(), None, names=["greedy"], threads=2, profile_db=tmp_path / "p.db")
     assert {row.name: row.speedup for row in found.rows} == {"sequential": 1.0, "greedy": 3.0}
+    assert {(row.speedup_low, row.speedup_high) for row in found.rows} == {(1.0, 1.0), (3.0, 3.0)}
 
 
 def test_searches_use_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
