@@ -129,7 +129,7 @@ def _print(document: ScheduleDocument, found: Explained) -> None:
         return
     possible = [placement for placement in explanation.placements if placement.possible]
     rows = [["as it is", _latency(explanation.present_us), ""]]
-    rows += [[_place(placement, explanation), *_price(placement, explanation)] for placement in possible]
+    rows += [[_place(placement, explanation), *_price(placement, found)] for placement in possible]
     print_columns(["in another place", "the block takes at best", "difference"], rows)
     if barred := [str((placement.stage or 0) + 1) for placement in explanation.placements if not placement.possible]:
         click.echo(f"With operators of stage {_names(barred)}: not possible under -r and -s.")
@@ -202,15 +202,16 @@ def _place(placement: Placement, explanation: Explanation) -> str:
     return f"{when}, with operators of stage {placement.stage + 1}"
 
 
-def _price(placement: Placement, explanation: Explanation) -> tuple[str, str]:
+def _price(placement: Placement, found: Explained) -> tuple[str, str]:
     us, least = placement.at_most_us, ""
     if not placement.is_exact:
         us, least = placement.at_least_us, "at least "
-    now = explanation.present_us
+    now = found.explanation.present_us
     if not now or not math.isfinite(us):
         return f"{least}{_latency(us)}", ""
     sign = "-" if us < now else "+"
-    return f"{least}{_latency(us)}", f"{least}{sign}{_latency(abs(us - now))} ({us / now - 1:+.1%})"
+    part = f" ({us / now - 1:+.1%})" if found.cost == "analytic" else ""  # what is measured has no ratio of its own
+    return f"{least}{_latency(us)}", f"{least}{sign}{_latency(abs(us - now))}{part}"
 
 
 def _latency(latency_us: float | None) -> str:

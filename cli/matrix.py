@@ -112,7 +112,7 @@ def command(
     """Find a schedule of MODEL for each device at each batch size, and cost every schedule on all of them.
 
     A row is where a schedule is executed, a column what it was optimized for. The diagonal, marked *, is what a
-    schedule of one's own takes; behind the others stands how much more time they take there.
+    schedule of one's own takes; behind the others stands how much more time they take there by the analytic model.
     GPUs are those of the analytic model, and nothing is measured on them; 'cpu' is measured.
 
     \b
@@ -137,10 +137,8 @@ def command(
     if destination is not None:
         from iosched.cli.matrix_chart import draw_matrix
 
-        write(
-            destination,
-            draw_matrix(_title(first.name, result), _cost_text(result), labels(result), result.latency_us).encode(),
-        )
+        title, how = _title(first.name, result), _cost_text(result)
+        write(destination, draw_matrix(title, how, labels(result), result.latency_us, _slowdown(result)).encode())
 
 
 def _first(model: str, batch_sizes: tuple[int, ...], shapes: dict[str, tuple[int, ...]]) -> Model:
@@ -212,7 +210,6 @@ def as_object(
         }
         for target in result.targets
     ]
-    places = range(len(targets))
     r, s = pruning
     return {
         "model": model,
@@ -222,8 +219,13 @@ def as_object(
         "pruning": {"r": r, "s": s},
         "targets": targets,
         "latency_us": result.latency_us,
-        "slowdown": [[result.slowdown(executed, optimized) for optimized in places] for executed in places],
+        "slowdown": _slowdown(result),
     }
+
+
+def _slowdown(result: MatrixResult) -> list[list[float | None]]:
+    places = range(len(result.targets))
+    return [[result.slowdown(executed, optimized) for optimized in places] for executed in places]
 
 
 def _title(model: str, result: MatrixResult) -> str:
@@ -254,9 +256,10 @@ def _cell(result: MatrixResult, executed: int, optimized: int) -> str:
     from iosched.cli.tables import milliseconds, percent_more
 
     text = milliseconds(result.latency_us[executed][optimized])
+    slowdown = result.slowdown(executed, optimized)
     if executed == optimized:
         return f"{text} *"
-    return f"{text} {percent_more(result.slowdown(executed, optimized))}"
+    return text if slowdown is None else f"{text} {percent_more(slowdown)}"
 
 
 def _remark(result: MatrixResult) -> None:

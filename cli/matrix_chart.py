@@ -14,8 +14,12 @@ _CHAR = 7.6  # advance of a character of the labels
 _DARKEST = 0.5  # this much slower is as dark as it gets
 _HOW_TO_READ = "rows: executed on; columns: optimized for; framed: its own schedule; darker: slower than that"
 
+Slowdown = Sequence[Sequence[float | None]]
 
-def draw_matrix(title: str, subtitle: str, labels: Sequence[str], latency_us: Sequence[Sequence[float]]) -> str:
+
+def draw_matrix(
+    title: str, subtitle: str, labels: Sequence[str], latency_us: Sequence[Sequence[float]], slowdown: Slowdown
+) -> str:
     """Cells with their latency, and how much slower than the schedule of that row's own target.
 
     Args:
@@ -23,6 +27,7 @@ def draw_matrix(title: str, subtitle: str, labels: Sequence[str], latency_us: Se
         subtitle: where the latencies come from.
         labels: a name for each target.
         latency_us: `latency_us[executed on][optimized for]` in microseconds.
+        slowdown: the same over the latency of the row's own schedule; None where it is not told.
     """
     longest = max(map(len, (*labels, "executed on")))
     left = _MARGIN + longest * _CHAR + 14
@@ -39,27 +44,29 @@ def draw_matrix(title: str, subtitle: str, labels: Sequence[str], latency_us: Se
     for index, label in enumerate(labels):
         parts.append(text(left + width * (index + 0.5), _TOP - 12, label, anchor="middle"))
         parts.append(text(left - 12, _TOP + _HEIGHT * index + 31, label, anchor="end"))
-    for row, latencies in enumerate(latency_us):
-        parts += _row(row, latencies, left, width)
+    for row, (latencies, ratios) in enumerate(zip(latency_us, slowdown, strict=True)):
+        parts += _row(row, latencies, ratios, left, width)
     parts.append(text(_MARGIN, height - 16, _HOW_TO_READ, size=12, fill=GREY))
     return picture(total, height, parts)
 
 
-def _row(row: int, latencies: Sequence[float], left: float, width: float) -> Iterator[str]:
-    own, y = latencies[row], _TOP + _HEIGHT * row
-    for column, latency in enumerate(latencies):
-        slower = latency / own - 1 if own > 0 else 0.0
+def _row(
+    row: int, latencies: Sequence[float], slowdown: Sequence[float | None], left: float, width: float
+) -> Iterator[str]:
+    y = _TOP + _HEIGHT * row
+    for column, (latency, ratio) in enumerate(zip(latencies, slowdown, strict=True)):
+        told = None if row == column else ratio
         x, middle = left + width * column, left + width * (column + 0.5)
-        dark = min(slower / _DARKEST, 1.0)
+        dark = min((ratio - 1) / _DARKEST, 1.0) if ratio is not None else 0.0
         frame = f' stroke="{INK}" stroke-width="2"' if row == column else ""
         ink = "#ffffff" if dark > 0.55 else INK
         yield (
             f'<rect x="{x + 2:.1f}" y="{y + 2}" width="{width - 4:.1f}" height="{_HEIGHT - 4}" rx="4" '
             f'fill="{_colour(dark)}"{frame}/>'
         )
-        yield text(middle, y + (31 if row == column else 23), milliseconds(latency), fill=ink, anchor="middle")
-        if row != column:
-            yield text(middle, y + 40, percent_more(1 + slower), size=12, fill=ink, anchor="middle")
+        yield text(middle, y + (31 if told is None else 23), milliseconds(latency), fill=ink, anchor="middle")
+        if told is not None:
+            yield text(middle, y + 40, percent_more(told), size=12, fill=ink, anchor="middle")
 
 
 def _colour(dark: float) -> str:

@@ -104,8 +104,14 @@ class MatrixResult:
         costs = {target.cost for target in self.targets}
         return costs.pop() if len(costs) == 1 else "mixed"
 
-    def slowdown(self, executed: int, optimized: int) -> float:
-        """Latency on target `executed` over that of its own schedule; 1 on the diagonal."""
+    def slowdown(self, executed: int, optimized: int) -> float | None:
+        """Latency on target `executed` over that of its own schedule; 1 on the diagonal.
+
+        None where it is measured: sums of stages that were measured at different times make no rounds, so that the
+        ratio would have no interval.
+        """
+        if self.targets[executed].cost == "measured":
+            return None
         own = self.latency_us[executed][executed]
         return self.latency_us[executed][optimized] / own if own > 0 else 1.0
 

@@ -82,7 +82,8 @@ def test_a_difference_by_rounding_has_no_sign_of_its_own() -> None:
 
 
 def test_a_darker_cell_is_a_slower_one_and_the_own_schedule_is_framed() -> None:
-    svg = ET.fromstring(draw_matrix("t <&", "c", ["a", "b"], [[100.0, 101.0], [260.0, 200.0]]))
+    slowdown = [[1.0, 1.01], [1.3, 1.0]]
+    svg = ET.fromstring(draw_matrix("t <&", "c", ["a", "b"], [[100.0, 101.0], [260.0, 200.0]], slowdown))
     cells = list(svg.iter(f"{SVG}rect"))[1:]
     assert [cell.get("stroke") is not None for cell in cells] == [True, False, False, True]
     own, little, much, also_own = (int(str(cell.get("fill"))[5:], 16) for cell in cells)  # blue, which grows less
@@ -107,6 +108,22 @@ def test_what_was_taken_from_another_target_is_said(invoke, model: Path, monkeyp
     assert "schedule for h100" not in result.stderr
     assert "on GPUs computed by the analytic model, not measured; on the CPU measured" in result.stdout
     assert labels(told) == ["cpu", "v100", "k80", "h100"]
+
+
+def test_what_is_measured_has_no_ratio_without_an_interval(
+    invoke, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    targets = (
+        MatrixTarget("cpu", "Test CPU", 1, "measured", Schedule(()), None, 9.0),
+        MatrixTarget("v100", "V100", 1, "analytic", Schedule(()), None, 9.0),
+    )
+    monkeypatch.setattr("iosched.profiler.matrix.matrix", lambda *_: MatrixResult(targets, ((5.0, 6.0), (6.0, 4.0))))
+    words = ("matrix", model, "--devices", "cpu,v100")
+    cpu, v100 = invoke(*words).stdout.splitlines()[2:]
+    assert "%" not in cpu
+    assert "+50.0%" in v100
+    assert [text for text in texts(invoke(*words, "--plot", "-").stdout) if text.endswith("%")] == ["+50.0%"]
+    assert json.loads(invoke(*words, "--json").stdout)["slowdown"] == [[None, None], [1.5, 1.0]]
 
 
 def test_measuring_several_batch_sizes_is_announced(invoke, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
