@@ -11,7 +11,7 @@ import numpy as np
 from iosched.models.model import Model
 from iosched.profiler.idle import wait_until_idle
 from iosched.profiler.interleave import interleave
-from iosched.profiler.statistics import Measurement
+from iosched.profiler.statistics import LEAST_SAMPLES, Measurement
 from iosched.runtime.cpu.ownership import CoarseGraph
 from iosched.runtime.reference import Reference, ReferenceSettings
 from iosched.runtime.reference import candidates as reference_candidates
@@ -19,6 +19,8 @@ from iosched.scheduler.schedule import Block, Schedule, Stage
 
 REST_SECONDS = 0.1
 """About what waiting for quiet takes before each run."""
+
+WARMUP_ROUNDS = 2
 
 MANY_SESSIONS_NBYTES = 256 << 20
 """Weights above this are not held by several sessions at once just to find onnxruntime's best setting."""
@@ -44,10 +46,21 @@ class Runnable(Protocol):
 
 @dataclass(frozen=True)
 class Budget:
-    """How long to measure whole models in turn."""
+    """How long to measure whole models in turn.
+
+    Attributes:
+        rounds: that are kept, as far as there is time.
+        max_seconds: of running, after which no further round begins.
+        least_rounds: that are kept in any case; by default as many as it takes to tell what is faster.
+    """
 
     rounds: int = 15
     max_seconds: float = 20.0
+    least_rounds: int = LEAST_SAMPLES
+
+
+QUICK = Budget(rounds=3, max_seconds=6.0, least_rounds=1)
+"""Enough to choose a setting of onnxruntime, not to claim that it is the fastest."""
 
 
 def measure_in_turn(
@@ -58,7 +71,15 @@ def measure_in_turn(
 ) -> Mapping[str, Measurement]:
     """Latency of every candidate, sample k of each taken in round k."""
     runs = {name: _once(runnable, inputs) for name, runnable in runnables.items()}
-    return interleave(runs, budget.rounds, max_seconds=budget.max_seconds, rest=wait_until_idle, observer=observer)
+    return interleave(
+        runs,
+        budget.rounds,
+        warmup=WARMUP_ROUNDS,
+        max_seconds=budget.max_seconds,
+        least_rounds=budget.least_rounds,
+        rest=wait_until_idle,
+        observer=observer,
+    )
 
 
 def _once(runnable: Runnable, inputs: Arrays) -> Callable[[], float]:
@@ -66,7 +87,7 @@ def _once(runnable: Runnable, inputs: Arrays) -> Callable[[], float]:
 
 
 def best_reference(model: Model, inputs: Arrays, threads: int) -> ReferenceSettings:
-    """The setting in which plain onnxruntime is fastest, by three quick rounds.
+    """The setting in which plain onnxruntime is fastest, by a few quick rounds.
 
     Where it is the only one, or every session would copy large weights, it is sequential mode on all threads.
     """
@@ -75,7 +96,7 @@ def best_reference(model: Model, inputs: Arrays, threads: int) -> ReferenceSetti
         return settings[0]
     opened = {str(index): Reference(model, setting) for index, setting in enumerate(settings)}
     try:
-        found = measure_in_turn(opened, inputs, Budget(rounds=3, max_seconds=6.0))
+        found = measure_in_turn(opened, inputs, QUICK)
     finally:
         for reference in opened.values():
             reference.close()

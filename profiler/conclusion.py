@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import iosched
 from iosched.models.model import Model
+from iosched.profiler.decision import Ratio
 from iosched.profiler.optimization import OptimizeResult, OptimizeSettings, Shipped
 from iosched.scheduler.document import ScheduleDocument, SearchRecord, model_dtype
 from iosched.scheduler.document_read import JsonValue
@@ -25,6 +26,7 @@ class Conclusion:
         schedule: what is shipped, in terms of the model's own operators.
         proven: what that is proven to be the best schedule of.
         reason: why, in words.
+        ratio: how that compares, where it was measured and can be told.
         device: kind and name, as the document gives them.
         cost: "measured" or "analytic".
         latency_us: medians by name, of "measured", "sequential", "greedy" and "reference"; those that are not known may
@@ -45,6 +47,7 @@ class Conclusion:
     signatures: int
     kernels: tuple[int, int]
     cost: str = "measured"
+    ratio: Ratio | None = None
     measurements: int = 0
     cache_hits: int = 0
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -103,5 +106,6 @@ class Conclusion:
             kernels_after=self.kernels[1],
             gap=found.gap if found.states else None,
             gap_of=found.scope if found.states else None,
+            ratio=self.ratio,
             notes=self.notes,
         )

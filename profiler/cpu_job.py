@@ -7,10 +7,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import cast
 
 from iosched.models.model import Model
 from iosched.profiler.candidates import (
+    QUICK,
     REST_SECONDS,
+    WARMUP_ROUNDS,
     Arrays,
     Budget,
     Runnable,
@@ -21,6 +24,7 @@ from iosched.profiler.candidates import (
 )
 from iosched.profiler.conclusion import Conclusion
 from iosched.profiler.cpu_cost import StageCost, cpu_name
+from iosched.profiler.decision import Ratio, decide
 from iosched.profiler.effort import CPU_EFFORT
 from iosched.profiler.model_latencies import ModelLatencies, structure
 from iosched.profiler.optimization import (
@@ -32,7 +36,7 @@ from iosched.profiler.optimization import (
     baseline,
     searched,
 )
-from iosched.profiler.statistics import Measurement
+from iosched.profiler.statistics import LEAST_SAMPLES, Measurement
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference, ReferenceSettings
@@ -42,10 +46,14 @@ from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.search import SearchResult
 
-_N_CANDIDATES = 4  # three schedules and plain onnxruntime
-_LEAST_RUNS = 3  # of each, when whole models are compared in a hurry: two to warm up
-_ENOUGH_RUNS = 5
-_HURRIED = Budget(rounds=1, max_seconds=0.1)
+_LEAST_CANDIDATES = 3  # the schedule found, one operator after another, and plain onnxruntime
+_LEAST_RUNS = WARMUP_ROUNDS + LEAST_SAMPLES  # of each candidate, to tell which is the fastest
+_HURRIED = Budget(rounds=LEAST_SAMPLES)
+_WORDS = {
+    "iosched": "the schedule found",
+    "sequential": "one operator after another, each over all cores,",
+    "reference": "plain onnxruntime",
+}
 _AS = {"iosched": "measured"}  # names of latencies in results
 
 
@@ -75,9 +83,7 @@ class CpuJob:
                 self.interrupt.ask()
             schedules = {"iosched": found.schedule, "sequential": sequential(graph), "greedy": greedy(graph)}
             latencies, reference = self._compare(schedules)
-        shipped, reason = _decide(latencies)
-        if not self.backend.is_supported():
-            reason = "its inputs have no fixed size or nothing is computed, so there is nothing to schedule"
+        shipped, reason, ratio = _decide(latencies)
         chosen = expand(self.backend.coarse, schedules.get(shipped, found.schedule))
         before = len(self.backend.kernels.nodes)
         after = before if shipped == "reference" else self._kernel_count(schedules[shipped])
@@ -87,6 +93,7 @@ class CpuJob:
             proven=None if shipped == "sequential" else found.proven,
             shipped=shipped,
             reason=reason,
+            ratio=ratio,
             device={"kind": "cpu", "name": cpu_name()},
             latency_us={_AS.get(name, name): each.median_us for name, each in latencies.items()},
             signatures=self.cost.signatures,
@@ -103,7 +110,7 @@ class CpuJob:
                     "inter_threads": reference.inter_threads,
                 },
             },
-            notes=_notes(latencies),
+            notes=self._notes(latencies),
         )
         return concluded.result(self.model, self.settings, self.started)
 
@@ -118,7 +125,7 @@ class CpuJob:
         if self.settings.budget_s is None:
             return (lambda: self.interrupt.came) if self.interrupt.can_come else None
         budget_s = self.settings.budget_s
-        end = self.started + max(budget_s - self._least_comparison_s(), budget_s / 2)
+        end = self.started + (budget_s - self._least_comparison_s() if self._can_decide else budget_s / 2)
         return lambda: self.interrupt.came or time.monotonic() >= end
 
     def _left_s(self) -> float:
@@ -138,29 +145,46 @@ class CpuJob:
             self._probed.append((time.monotonic() - began - run_s, run_s))
         return self._probed[0]
 
-    def _least_comparison_s(self) -> float:
-        """About what comparing whole models takes in a hurry; that what is compiled opens like plain onnxruntime."""
+    def _least_comparison_s(self, candidates: int = _LEAST_CANDIDATES) -> float:
+        """About what it takes to tell which is the fastest, if what is compiled opens like plain onnxruntime."""
         open_s, run_s = self._probe() if self.backend.is_supported() else (0.0, 0.0)
-        return _N_CANDIDATES * (open_s + _LEAST_RUNS * (run_s + REST_SECONDS))
+        return candidates * (open_s + _LEAST_RUNS * (run_s + REST_SECONDS))
+
+    @property
+    def _can_decide(self) -> bool:
+        """Whether the budget suffices to tell which is the fastest; where not, plain onnxruntime ships in any case."""
+        return self.settings.budget_s is None or self.settings.budget_s >= self._least_comparison_s()
 
     def _compare(self, schedules: dict[str, Schedule]) -> tuple[dict[str, Measurement], ReferenceSettings]:
         """Latency of each schedule and of plain onnxruntime, from the database or measured in turn."""
         if not self.backend.is_supported():
             return {}, ReferenceSettings("sequential", self.backend.lanes)
         ways = {name: structure(schedule) for name, schedule in schedules.items()} | {"reference": "reference"}
-        known, setting = self._latencies.known(ways), self._stored_setting()
-        if known is not None and setting is not None:
-            return known, setting
-        if math.isfinite(self._left_s()) and self._left_s() < self._least_comparison_s():
+        known = self._known(ways)
+        if known is not None:
+            return known
+        if math.isfinite(self._left_s()) and self._left_s() < self._least_comparison_s(len(ways)):
             del schedules["greedy"]
         # Schedules that are the same are measured once, so that a later run finds the latencies that this one had.
         twin = {ways[name]: name for name in reversed(tuple(schedules))}
         setting, measured = self._measure_models({name: schedules[name] for name in reversed(tuple(twin.values()))})
+        found = {**measured, **{name: measured[twin[ways[name]]] for name in schedules}}
         if self._is_thorough(measured):  # else a later run that has the time shall measure again
-            for name, found in measured.items():
-                self._latencies.put(ways[name], found)
-            self._store_setting(setting)
-        return {**measured, **{name: measured[twin[ways[name]]] for name in schedules}}, setting
+            self._keep(ways, found, setting)
+        return found, setting
+
+    def _known(self, ways: Mapping[str, str]) -> tuple[dict[str, Measurement], ReferenceSettings] | None:
+        """An earlier comparison of the same ways, and plain onnxruntime's setting in it."""
+        settings, number = reference_candidates(self.backend.lanes), self._latencies.setting(ways)
+        if number is None or number >= len(settings):
+            return None
+        found = self._latencies.known(_in_setting(ways, settings[number]))
+        return None if found is None else (found, settings[number])
+
+    def _keep(self, ways: Mapping[str, str], found: Mapping[str, Measurement], setting: ReferenceSettings) -> None:
+        kept = {name: text for name, text in ways.items() if name in found}
+        self._latencies.keep(_in_setting(kept, setting), found)
+        self._latencies.keep_setting(kept, reference_candidates(self.backend.lanes).index(setting))
 
     def _is_thorough(self, measured: Mapping[str, Measurement]) -> bool:
         rounds = min(len(found.samples_us) for found in measured.values())
@@ -184,8 +208,9 @@ class CpuJob:
         left_s = self._left_s()
         if math.isinf(left_s):
             return best_reference(self.model, inputs, self.backend.lanes)
-        effort_s = sum(self._probe()) + _LEAST_RUNS * REST_SECONDS
-        enough = left_s > 2 * len(settings) * effort_s + self._least_comparison_s()
+        open_s, run_s = self._probe()
+        effort_s = open_s + (WARMUP_ROUNDS + QUICK.rounds) * (run_s + REST_SECONDS)
+        enough = left_s > len(settings) * effort_s + self._least_comparison_s()
         return best_reference(self.model, inputs, self.backend.lanes) if enough else settings[0]
 
     def _in_turn(self, runnables: Mapping[str, Runnable], inputs: Arrays) -> Mapping[str, Measurement]:
@@ -200,8 +225,10 @@ class CpuJob:
         if math.isinf(left_s):
             return Budget()
         run_s = self._probe()[1] + REST_SECONDS  # rests between runs are time too
-        rounds = int(left_s / (n_runnables * run_s)) - _LEAST_RUNS + 1
-        return Budget(min(max(rounds, 1), Budget().rounds), min(Budget().max_seconds, max(left_s * 0.8, 0.1)))
+        rounds = int(left_s / (n_runnables * run_s)) - WARMUP_ROUNDS
+        least = LEAST_SAMPLES if self._can_decide else 1
+        most = min(max(rounds, least), Budget().rounds)
+        return Budget(most, min(Budget().max_seconds, max(left_s * 0.8, 0.1)), least)
 
     def _compared(self, done: int, total: int) -> None:
         if self.interrupt.came:
@@ -215,35 +242,27 @@ class CpuJob:
     def _latencies(self) -> ModelLatencies:
         return ModelLatencies(self.model, self.cost.database, self.cost.device)
 
-    def _stored_setting(self) -> ReferenceSettings | None:
-        """The reference setting found best before; its index is kept as if it were a latency of one sample."""
-        settings = reference_candidates(self.backend.lanes)
-        found = self._latencies.get("reference setting")
-        return None if found is None or found.median_us >= len(settings) else settings[int(found.median_us)]
-
-    def _store_setting(self, setting: ReferenceSettings) -> None:
-        index = float(reference_candidates(self.backend.lanes).index(setting))
-        self._latencies.put("reference setting", Measurement(index, index, index, (index,)))
-
-
-def _notes(latencies: Mapping[str, Measurement]) -> tuple[str, ...]:
-    """A word where whole models were run too seldom for their ratios to mean much."""
-    runs = min((len(each.samples_us) for each in latencies.values()), default=_ENOUGH_RUNS)
-    if runs >= _ENOUGH_RUNS:
-        return ()
-    times = "once" if runs == 1 else f"{runs} times"
-    return (f"For lack of time whole models were run {times} each: what they take is known roughly.",)
+    def _notes(self, latencies: Mapping[str, Measurement]) -> tuple[str, ...]:
+        """What to do where whole models were run too seldom to tell which is faster."""
+        runs = min((len(each.samples_us) for each in latencies.values()), default=LEAST_SAMPLES)
+        if runs >= LEAST_SAMPLES:
+            return ()
+        times = "once" if runs == 1 else f"{runs} times"
+        needed_s = math.ceil(self._least_comparison_s())
+        return (
+            f"For lack of time whole models were run {times} each, too seldom to tell which is the fastest: this takes"
+            f" about {needed_s} s of --budget beside the search, and what was measured of stages is kept.",
+        )
 
 
-def _decide(latencies: Mapping[str, Measurement]) -> tuple[Shipped, str]:
-    """The fastest candidate, and why in words; our own schedule where it ties."""
+def _in_setting(ways: Mapping[str, str], setting: ReferenceSettings) -> dict[str, str]:
+    return {**ways, "reference": f"reference in {setting.description}"}
+
+
+def _decide(latencies: Mapping[str, Measurement]) -> tuple[Shipped, str, Ratio | None]:
+    """What ships, why in words, and how it compares."""
     if not latencies:
-        return "reference", ""
-    names: tuple[Shipped, ...] = ("iosched", "sequential", "reference")
-    shipped = min(names, key=lambda name: latencies[name].median_us)
-    ours, plain = latencies[shipped].median_us, latencies["reference"].median_us
-    if shipped == "reference":
-        best = min(latencies[name].median_us for name in ("iosched", "sequential"))
-        return shipped, f"plain onnxruntime is the fastest here; the best schedule takes {best / plain:.2f}x its time"
-    what = "the schedule found" if shipped == "iosched" else "one operator after another, each over all cores,"
-    return shipped, f"{what} is {plain / ours:.2f}x as fast as plain onnxruntime"
+        reason = "its inputs have no fixed size or nothing is computed, so there is nothing to schedule"
+        return "reference", reason, None
+    found = decide(latencies, "reference", ("iosched", "sequential"))
+    return cast(Shipped, found.chosen), found.reason(_WORDS), found.ratio()

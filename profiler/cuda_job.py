@@ -11,8 +11,10 @@ from iosched.profiler.conclusion import Conclusion
 from iosched.profiler.cuda_candidates import measure_in_turn
 from iosched.profiler.cuda_cost import CudaStageCost
 from iosched.profiler.cuda_device import AttachedGpu
+from iosched.profiler.decision import decide, speedup_text
 from iosched.profiler.effort import GPU_EFFORT
 from iosched.profiler.gpu_clock import with_clock
+from iosched.profiler.interleave import compare
 from iosched.profiler.model_latencies import ModelLatencies, structure
 from iosched.profiler.optimization import (
     Interrupt,
@@ -34,7 +36,12 @@ from iosched.scheduler.search import SearchResult
 ROUNDS = 30
 
 _NO_BARRIERS = "iosched without barriers"
-_WORTH_SAYING = 0.01
+_LABELS = {_NO_BARRIERS: "iosched"}
+_WORDS = {
+    "iosched": "the schedule found",
+    _NO_BARRIERS: "the schedule found",
+    "sequential": "one operator after another in one CUDA graph",
+}
 
 
 @dataclass(frozen=True)
@@ -106,9 +113,9 @@ class CudaJob:
         finally:
             for model in models.values():
                 model.close()
-        for name, found in measured.items():
-            self._latencies.put(texts[name], with_clock(found, self.gpu.clock))
-        return {name: measured[twins[text]] for name, text in texts.items()}
+        found = {name: measured[twins[text]] for name, text in texts.items()}
+        self._latencies.keep(texts, {name: with_clock(each, self.gpu.clock) for name, each in found.items()})
+        return found
 
     def _told(self, done: int, total: int) -> None:
         self.observer.progress(done, total, "comparing with the sequential schedule in one CUDA graph")
@@ -123,20 +130,21 @@ class CudaJob:
     def _conclusion(
         self, found: SearchResult, ways: Mapping[str, _Way], latencies: Mapping[str, Measurement]
     ) -> Conclusion:
-        """The fastest of ours, unless one operator after another is faster."""
+        """The schedule found, where it is faster than one operator after another; without barriers where that helps."""
         median_us = {name: each.median_us for name, each in latencies.items()}
-        best = min((name for name in ("iosched", _NO_BARRIERS) if name in ways), key=median_us.__getitem__)
-        shipped: Shipped = "iosched" if median_us[best] <= median_us["sequential"] else "sequential"
-        chosen = ways[best if shipped == "iosched" else "sequential"]
+        decided = decide(latencies, "sequential", [name for name in ("iosched", _NO_BARRIERS) if name in ways])
+        shipped: Shipped = "sequential" if decided.chosen == "sequential" else "iosched"
+        chosen = ways[decided.chosen]
         model = self._compiled(chosen)
         conclusion = Conclusion(
             found=found,
             schedule=chosen.schedule,
             proven=None if shipped == "sequential" else found.proven,
             shipped=shipped,
-            reason=_reason(median_us[best], median_us["sequential"], shipped),
+            reason=decided.reason(_WORDS),
+            ratio=decided.ratio(_LABELS),
             device={"kind": "cuda", "name": self.gpu.name},
-            latency_us={"measured": median_us[best], **{name: median_us[name] for name in ("sequential", "greedy")}},
+            latency_us={**median_us, "measured": median_us[decided.weighed]},
             signatures=self.cost.signatures,
             kernels=(_kernel_count(self.backend, ways["sequential"]), model.kernel_count),
             measurements=self.cost.measurements,
@@ -147,7 +155,7 @@ class CudaJob:
                 "barriers": "stage" if chosen.barriers else "none",
                 "cudnn_plans": {**model.cudnn_plans},
             },
-            notes=(*_barrier_notes(median_us), *_notes(self.cost), *self.backend.notes, *session_notes(model)),
+            notes=(*_barrier_notes(latencies), *_notes(self.cost), *self.backend.notes, *session_notes(model)),
         )
         model.close()
         return conclusion
@@ -157,14 +165,15 @@ def _kernel_count(backend: CudaBackend, way: _Way) -> int:
     return sum(map(len, backend.lower(way.schedule, barriers=way.barriers).plan.lanes))
 
 
-def _barrier_notes(median_us: Mapping[str, float]) -> tuple[str, ...]:
+def _barrier_notes(latencies: Mapping[str, Measurement]) -> tuple[str, ...]:
     """What waiting for less than whole stages brings, where both were measured and differ."""
-    if not {"iosched", _NO_BARRIERS} <= median_us.keys():
+    if not {"iosched", _NO_BARRIERS} <= latencies.keys():
         return ()
-    speedup = median_us["iosched"] / median_us[_NO_BARRIERS]
-    if abs(speedup - 1) < _WORTH_SAYING:
+    found = compare(latencies["iosched"], latencies[_NO_BARRIERS])
+    if found is None or not (found.is_faster or found.is_slower):
         return ()
-    return (f"With stages that wait only for what they read, the schedule found is {speedup:.2f}x as fast as else.",)
+    speedup = speedup_text(found)
+    return (f"With stages that wait only for what they read, the schedule found is {speedup} as fast as else.",)
 
 
 def _notes(cost: CudaStageCost) -> tuple[str, ...]:
@@ -173,12 +182,3 @@ def _notes(cost: CudaStageCost) -> tuple[str, ...]:
         f"Of {cost.signatures} stages {count} were measured while the GPU ran slower than it could ({reason})."
         for reason, count in cost.throttled.most_common()
     )
-
-
-def _reason(ours_us: float, plain_us: float, shipped: Shipped) -> str:
-    if shipped == "sequential":
-        return (
-            "one operator after another in one CUDA graph is the fastest; the schedule found takes"
-            f" {ours_us / plain_us:.2f}x"
-        )
-    return f"the schedule found is {plain_us / ours_us:.2f}x as fast as one operator after another in one CUDA graph"

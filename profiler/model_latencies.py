@@ -4,39 +4,62 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from iosched.models.model import Model
 from iosched.profiler.database import MeasurementStore
-from iosched.profiler.statistics import Measurement
+from iosched.profiler.statistics import Measurement, summarize
 from iosched.scheduler.schedule import Schedule
 
 
 @dataclass(frozen=True, eq=False)
 class ModelLatencies:
-    """What whole runs of one model take on one device, by text that says how it is run."""
+    """What whole runs of one model took on one device, a comparison at a time.
+
+    Samples of different comparisons make no rounds. So a comparison is kept as one measurement, which is replaced as a
+    whole, under the texts that say how each candidate is run; its samples stand round by round, in the order of texts.
+    """
 
     model: Model
     store: MeasurementStore
     device: str
 
-    def get(self, how: str) -> Measurement | None:
-        """What was measured before; None where nothing was."""
-        return self.store.get(self._key(how), self.device)
-
-    def put(self, how: str, found: Measurement) -> None:
-        """Keeps a measurement."""
-        self.store.put(self._key(how), self.device, found)
-
     def known(self, ways: Mapping[str, str]) -> dict[str, Measurement] | None:
-        """What was measured of all `ways` (names, and how the model is run), by name; None unless all are known."""
-        found = {name: self.get(how) for name, how in ways.items()}
-        there = {name: each for name, each in found.items() if each is not None}
-        return there if len(there) == len(ways) else None
+        """What was measured in turn of just these `ways` (names, and how the model is run), by name; None if never."""
+        texts = sorted({*ways.values()})
+        kept = self.store.get(self._key(*texts), self.device)
+        if kept is None or not kept.samples_us or len(kept.samples_us) % len(texts):
+            return None
+        found = {
+            text: _with_clock_of(kept, summarize(kept.samples_us[place :: len(texts)]))
+            for place, text in enumerate(texts)
+        }
+        return {name: found[text] for name, text in ways.items()}
 
-    def _key(self, how: str) -> str:
+    def keep(self, ways: Mapping[str, str], measured: Mapping[str, Measurement]) -> None:
+        """Keeps what was measured in turn of `ways`; those that are alike have one measurement."""
+        by_text = {text: measured[name] for name, text in ways.items()}
+        rounds = zip(*(by_text[text].samples_us for text in sorted(by_text)), strict=True)
+        whole = summarize([sample for row in rounds for sample in row])
+        first = next(iter(by_text.values()))
+        self.store.put(self._key(*sorted(by_text)), self.device, _with_clock_of(first, whole))
+
+    def setting(self, ways: Mapping[str, str]) -> int | None:
+        """The number kept for `ways` by `keep_setting`."""
+        found = self.store.get(self._key("setting", *sorted({*ways.values()})), self.device)
+        return None if found is None else int(found.median_us)
+
+    def keep_setting(self, ways: Mapping[str, str], number: int) -> None:
+        """Keeps which of several settings the comparison of `ways` was made with, as if it were a latency."""
+        self.store.put(self._key("setting", *sorted({*ways.values()})), self.device, summarize([number]))
+
+    def _key(self, *texts: str) -> str:
         shapes = sorted(self.model.bindings.items())
-        return f"model:{hashlib.sha256(f'{self.model.digest}:{shapes}:{how}'.encode()).hexdigest()}"
+        return f"model:{hashlib.sha256(f'{self.model.digest}:{shapes}:{texts}'.encode()).hexdigest()}"
+
+
+def _with_clock_of(source: Measurement, found: Measurement) -> Measurement:
+    return replace(found, clock_mhz=source.clock_mhz, throttled_by=source.throttled_by)
 
 
 def structure(schedule: Schedule) -> str:

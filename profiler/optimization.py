@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal, Protocol, cast
 
 from iosched.models.graph import ComputationGraph
+from iosched.profiler.decision import Ratio
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.cost import CostModel
 from iosched.scheduler.document import ScheduleDocument
@@ -99,7 +100,9 @@ class OptimizeResult:
 
     `measured_us` and `reference_us` are None where nothing was measured, `greedy_us` also where the budget left no time
     for it, and `gap` where nothing was searched. `gap` is about the schedule found, within `gap_of`; what is proven of
-    the schedule in `document` is said there. `notes` are sentences on what else a user should know.
+    the schedule in `document` is said there. `ratio` compares the schedule that ships, or the one found, with what
+    there is without it; None where nothing was measured, or too seldom to tell. `notes` are sentences on what else a
+    user should know.
     """
 
     document: ScheduleDocument
@@ -125,6 +128,7 @@ class OptimizeResult:
     kernels_after: int
     gap: float | None = None
     gap_of: Scope | None = None
+    ratio: Ratio | None = None
     notes: tuple[str, ...] = ()
 
     @property

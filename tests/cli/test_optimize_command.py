@@ -16,6 +16,7 @@ from iosched.models.model import Model
 from iosched.profiler import optimize as profiler_optimize
 from iosched.profiler.annotation import annotated, merges_of, notes_of
 from iosched.profiler.cpu_cost import cpu_name
+from iosched.profiler.decision import Ratio
 from iosched.profiler.optimize import OptimizeResult, OptimizeSettings
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.document import ScheduleDocument
@@ -26,7 +27,7 @@ JSON_KEYS = {
     "model": str, "output": str, "schedule": str, "cost": str, "optimal": bool, "shipped": str,
     "proven": str,
     "device": {"kind", "name"},
-    "latency_us": {"predicted", "measured", "sequential", "greedy", "reference"},
+    "latency_us": {"predicted", "measured", "sequential", "greedy", "reference", "ratio"},
     "search": {
         "seconds", "states", "transitions", "stages", "signatures", "measurements", "cache_hits", "gap", "gap_of",
     },
@@ -51,6 +52,7 @@ def result_for(model: Model) -> OptimizeResult:
         predicted_us=80.0, measured_us=90.0, sequential_us=150.0, greedy_us=120.0, reference_us=180.0,
         shipped="iosched", reason="it is the fastest", seconds=1.5, states=4, transitions=9, stages=7, signatures=7,
         measurements=5, cache_hits=2, kernels_before=4, kernels_after=3,
+        ratio=Ratio("reference/iosched", 1.98, 1.9, 2.1),
     )  # fmt: skip
 
 
@@ -96,8 +98,8 @@ def test_default_outputs_are_called_after_the_model(invoke, model: Path, asked, 
 def test_the_table_says_what_a_person_wants_to_know(invoke, model: Path, asked) -> None:
     result = invoke("optimize", model)
     for text in (
-        "Test CPU", "180.0 µs  onnxruntime", "90.0 µs  2.00x", "iosched: it is the fastest", "sequential 150.0 µs",
-        "greedy 120.0 µs", "4 before, 3 after", "5 stages measured, 2 from", "1.5 s",
+        "Test CPU", "180.0 µs  onnxruntime", "90.0 µs  1.980x (1.900 to 2.100)", "iosched: it is the fastest",
+        "sequential 150.0 µs", "greedy 120.0 µs", "4 before, 3 after", "5 stages measured, 2 from", "1.5 s",
         "iosched run branches.iosched.onnx --check",
     ):  # fmt: skip
         assert text in result.stdout
@@ -112,12 +114,35 @@ def test_what_else_should_be_known_is_said_below_the_table(invoke, model: Path, 
 
 
 @pytest.mark.parametrize(
-    ("shipped", "after"),
-    [("reference", "180.0 µs  1.00x"), ("sequential", "150.0 µs  1.20x"), ("iosched", "90.0 µs  2")],
+    ("shipped", "weighed", "after"),
+    [
+        ("reference", "iosched", "180.0 µs\n"),
+        ("sequential", "sequential", "150.0 µs  1.980x (1.900 to 2.100)\n"),
+        ("iosched", "iosched", "90.0 µs  1.980x (1.900 to 2.100)\n"),
+    ],
 )
-def test_after_is_the_latency_of_what_was_shipped(invoke, model: Path, monkeypatch, shipped: str, after: str) -> None:
-    monkeypatch.setattr(profiler_optimize, "optimize", lambda m, *_: replace(result_for(m), shipped=shipped))
-    assert after in invoke("optimize", model).stdout
+def test_after_is_the_latency_of_what_was_shipped(
+    invoke, model: Path, monkeypatch, shipped: str, weighed: str, after: str
+) -> None:
+    ratio = Ratio(f"reference/{weighed}", 1.98, 1.9, 2.1)
+    monkeypatch.setattr(
+        profiler_optimize, "optimize", lambda m, *_: replace(result_for(m), shipped=shipped, ratio=ratio)
+    )
+    assert f"  after           {after}" in invoke("optimize", model).stdout
+
+
+def test_no_ratio_is_printed_where_none_is_known(invoke, model: Path, monkeypatch) -> None:
+    monkeypatch.setattr(profiler_optimize, "optimize", lambda m, *_: replace(result_for(m), ratio=None))
+    assert "x (" not in invoke("optimize", model).stdout
+    assert json.loads(invoke("optimize", model, "--json").stdout)["latency_us"]["ratio"] is None
+
+
+def test_a_ratio_on_paper_says_so(invoke, model: Path) -> None:
+    shown = invoke("optimize", model, "--device", "v100", "--json")
+    assert json.loads(shown.stdout)["latency_us"]["ratio"] is None
+    shown = invoke("optimize", model, "--device", "v100").stdout
+    assert all("by the analytic model" in line for line in shown.splitlines() if "0x" in line)
+    assert "x by the analytic model" in shown
 
 
 def test_json_has_the_keys_that_scripts_rely_on(invoke, model: Path, asked) -> None:
@@ -128,6 +153,7 @@ def test_json_has_the_keys_that_scripts_rely_on(invoke, model: Path, asked) -> N
     assert (found["output"], found["schedule"]) == ("branches.iosched.onnx", "branches.schedule.json")
     assert found["latency_us"] == {
         "predicted": 80.0, "measured": 90.0, "sequential": 150.0, "greedy": 120.0, "reference": 180.0,
+        "ratio": {"of": "reference/iosched", "median": 1.98, "low": 1.9, "high": 2.1},
     }  # fmt: skip
     assert "shipped" in result.stderr
 
