@@ -39,6 +39,13 @@ def test_the_speed_is_the_median_of_before_and_after() -> None:
     assert corrected(machine.runs(500.0), machine.runs(80.0), lambda: 80.0)(2) == pytest.approx([1000.0, 500.0])
 
 
+def test_a_machine_that_speeds_up_is_taken_at_both_speeds() -> None:
+    """Half as fast before the batch as after it: what runs in between is believed to meet the mean of both."""
+    machine = Machine([2.0] * RUNS_BESIDE + [1.5] * 2 + [1.0] * RUNS_BESIDE)
+    run = corrected(machine.runs(500.0), machine.runs(80.0), lambda: 80.0)
+    assert run(2) == pytest.approx([500.0, 500.0])
+
+
 def test_the_yardstick_after_one_batch_is_the_one_before_the_next() -> None:
     asked: list[str] = []
 
