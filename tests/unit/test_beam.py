@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from lane_costs import KeyedLanes
 
 from iosched.models.graph import ComputationGraph
+from iosched.scheduler import wide
 from iosched.scheduler.baselines import greedy
 from iosched.scheduler.beam import MAX_OPERATORS, beam
 from iosched.scheduler.document import check_operators
@@ -83,6 +84,22 @@ class ManyLanes(KeyedLanes):
 
     def operator_latency_us(self, name: str) -> float:
         return self.operator_work_us(name)
+
+
+def test_each_of_three_beams_gains_by_what_was_measured_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = threads(7, n=30, width=10)
+
+    def predicted_us() -> float:
+        cost = ManyLanes(graph, 7, 0.3)
+        found = search(graph, cost, strategy="concurrent", max_states=100, effort=Effort(max_measurements=20))
+        return cost.total_us(found.schedule)
+
+    three = predicted_us()
+    monkeypatch.setattr(wide, "_BEAMS", 2)
+    two = predicted_us()
+    monkeypatch.setattr(wide, "_BEAMS", 1)
+
+    assert three < two < predicted_us()
 
 
 @pytest.mark.parametrize("seed", [0, 1])
