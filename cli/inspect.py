@@ -94,6 +94,7 @@ def _blocks(graph: ComputationGraph, r: int | None, s: int | None, published_end
                 "operators": len(operators),
                 "width": counts.width,
                 "upper_bound": counts.upper_bound,
+                "pruned_growth": counts.pruned_growth,
                 "states": counts.states,
                 "transitions": counts.transitions,
                 "schedules": counts.schedules,

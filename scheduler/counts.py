@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -22,6 +23,8 @@ class Counts:
     Attributes:
         width: the most operators of which no two are connected by a path.
         upper_bound: C(n/d + 2, 2)^d, which no count of transitions exceeds (MLSys 2021, theorem 1).
+        pruned_growth: (n/d + 1)^d (r + 1)^s, as which transitions under pruning grow (thesis, section 3.4). It is no
+            bound, since it has no constant. None without limits on both.
         states: down-sets without the empty one.
         transitions: pairs of a state and an ending of it.
         schedules: different schedules of the block.
@@ -31,6 +34,7 @@ class Counts:
 
     width: int
     upper_bound: float
+    pruned_growth: float | None
     states: int
     transitions: int
     schedules: int
@@ -68,6 +72,7 @@ def count(
     return Counts(
         width=d,
         upper_bound=upper_bound(len(order), d),
+        pruned_growth=pruned_growth(len(order), d, pruning),
         states=len(lattice.states) - 1,
         transitions=len(lattice.sources),
         schedules=count_schedules(lattice),
@@ -79,6 +84,16 @@ def count(
 def upper_bound(n: int, d: int) -> float:
     """C(n/d + 2, 2)^d for n operators of width d; n/d need not be whole."""
     return ((n / d + 2) * (n / d + 1) / 2) ** d
+
+
+def pruned_growth(n: int, d: int, pruning: Pruning) -> float | None:
+    """(n/d + 1)^d (r + 1)^s for n operators of width d; None where r or s is no limit, infinite beyond floats."""
+    if pruning.r is None or pruning.s is None:
+        return None
+    try:
+        return (n / d + 1) ** d * float(pruning.r + 1) ** pruning.s
+    except OverflowError:
+        return math.inf
 
 
 def width(order: Relation) -> int:

@@ -12,7 +12,8 @@ from iosched.profiler.database import ProfileDatabase
 from iosched.profiler.statistics import summarize
 
 BLOCK_KEYS = {
-    "index", "operators", "width", "upper_bound", "states", "transitions", "schedules", "stages", "signatures",
+    "index", "operators", "width", "upper_bound", "pruned_growth", "states", "transitions", "schedules", "stages",
+    "signatures",
 }  # fmt: skip
 
 

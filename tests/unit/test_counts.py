@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import combinations
+from math import comb
 
 import pytest
 from by_definition import dags, graph_of, groups_of, schedules_of
@@ -13,7 +15,7 @@ from table_blocks import BLOCKS
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler import counts
 from iosched.scheduler import lattice as lattices
-from iosched.scheduler.counts import count, count_schedules, upper_bound, width
+from iosched.scheduler.counts import count, count_schedules, pruned_growth, upper_bound, width
 from iosched.scheduler.lattice import NO_PRUNING, Pruning
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.signature import stage_signature
@@ -52,6 +54,32 @@ def test_table_3_1(row: tuple, how: str) -> None:
     assert len(lattice.states) - 1 == states
     assert (len(lattice.sources), count_schedules(lattice), len(lattice.stages)) == expected
     assert len(lattice.sources) <= bound
+
+
+@pytest.mark.parametrize(("d", "c", "pairs"), [(1, 3, 10), (2, 2, 36), (3, 4, 3375), (4, 2, 1296), (2, 8, 2025)])
+def test_the_bound_on_transitions_is_attained_by_chains_of_one_length(d: int, c: int, pairs: int) -> None:
+    """Figure 3.5: d chains of c operators have C(c + 2, 2)^d pairs of a state and an ending, the empty one included."""
+    chains = [(c * chain + step, c * chain + step + 1) for chain in range(d) for step in range(c - 1)]
+    graph = graph_of(d * c, chains)
+    found = count(graph, list(graph.by_name), NO_PRUNING)
+    with_the_empty_state = found.states + 1
+
+    assert found.width == d
+    assert found.transitions + with_the_empty_state == pairs == comb(c + 2, 2) ** d == found.upper_bound
+
+
+def test_figure_3_4_has_twelve_transitions() -> None:
+    """a -> b, and c beside them: six states, the empty one included."""
+    found = count(graph_of(3, [(0, 1)]), ["0", "1", "2"], NO_PRUNING)
+    assert (found.states + 1, found.transitions) == (6, 12)
+
+
+def test_the_growth_under_pruning_is_a_product_of_states_and_stages() -> None:
+    assert pruned_growth(11, 6, Pruning(3, 8)) == pytest.approx((11 / 6 + 1) ** 6 * 4**8)
+    assert pruned_growth(4, 2, Pruning(1, 2)) == 9 * 4
+    assert (pruned_growth(4, 2, NO_PRUNING), pruned_growth(4, 2, Pruning(1, None))) == (None, None)
+    assert pruned_growth(4, 2, Pruning(10**6, 10**6)) == math.inf
+    assert pruned_growth(4, 2, Pruning(10**400, 1)) == math.inf
 
 
 @settings(max_examples=40, deadline=None)
