@@ -29,6 +29,7 @@ NAMES = (
     "merge",
     "concurrent",
     "both",
+    "dos",
     "onnxruntime",
     "onnxruntime-parallel",
     "openvino",
@@ -46,8 +47,8 @@ NAMES = (
     "names",
     type=click.Choice(NAMES),
     multiple=True,
-    help="What to measure, beside 'sequential'. Repeat for several. Default: all schedules, and the other runtimes of "
-    "the device but torch-compile, which takes minutes.",
+    help="What to measure, beside 'sequential'. Repeat for several. Default: all schedules but dos, and the other "
+    "runtimes of the device but torch-compile, which takes minutes.",
 )
 @click.option(
     "--schedule", metavar="F", help="Schedule of the row 'iosched'; '-' is stdin. Default: the one inside MODEL."

@@ -37,7 +37,7 @@ def as_object(model: Model, settings: OptimizeSettings, found: Estimate) -> dict
         "model": model.name,
         "device": {"kind": found.device_kind, "name": found.device_name},
         "cost": found.cost,
-        "pruning": {"r": settings.r, "s": settings.s},
+        "pruning": {"r": settings.pruning.r, "s": settings.pruning.s},
         "measurements": found.measurements,
         "seconds": found.seconds,
         "blocks": [asdict(block) for block in found.blocks],

@@ -15,6 +15,7 @@ from iosched.cli.options import (
     pruning_of,
     pruning_options,
     shapes_of,
+    strategy_option,
     verbosity_options,
 )
 from iosched.cli.output import Destination, check_destinations, emit_json, note, write
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from iosched.profiler.matrix import MatrixResult
 
 PRECISIONS = ("fp32", "tf32", "fp16")
-STRATEGIES = ("both", "concurrent", "merge")
 
 _COST_TEXT = {
     "analytic": "computed by the analytic model, not measured",
@@ -78,14 +78,7 @@ def _sizes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
     show_default=True,
     help="What GPUs compute in.",
 )
-@click.option(
-    "--strategy",
-    type=click.Choice(STRATEGIES),
-    default="both",
-    show_default=True,
-    help="'concurrent': groups side by side; 'merge': convolutions stacked into one; 'both': the better of the two for "
-    "each stage.",
-)
+@strategy_option()
 @pruning_options
 @click.option(
     "--threads",
@@ -127,7 +120,7 @@ def command(
     destination = None if plot is None else Destination.parse("--plot", plot)
     check_destinations([destination], inputs=[input_file(model)], as_json=as_json)
     first = _first(model, batch_sizes, shapes_of(input_shapes))
-    pruning = pruning_of(r, s, no_pruning)
+    pruning = pruning_of(r, s, no_pruning, settings["strategy"])
     result = _matrix(first, batch_sizes, shapes_of(input_shapes), devices, pruning, settings)
     if as_json:
         emit_json(as_object(first.name, result, pruning, settings))

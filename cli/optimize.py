@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from iosched.cli.options import (
-    STRATEGIES,
+    BASELINES,
     binding_options,
     json_option,
     model_argument,
@@ -18,6 +18,7 @@ from iosched.cli.options import (
     pruning_of,
     pruning_options,
     shapes_of,
+    strategy_option,
     verbosity_options,
 )
 from iosched.cli.output import Destination, check_destinations, emit_json, note, quiet, refuse_terminal, write
@@ -56,14 +57,7 @@ class _Outputs:
 )
 @planning_device_options
 @binding_options
-@click.option(
-    "--strategy",
-    type=click.Choice(STRATEGIES),
-    default="both",
-    show_default=True,
-    help="'concurrent': groups side by side; 'merge': convolutions stacked into one; 'both': the better for each "
-    "stage; 'greedy' and 'sequential' are baselines.",
-)
+@strategy_option(*BASELINES)
 @pruning_options
 @click.option(
     "--budget",
@@ -132,7 +126,7 @@ def command(
     """
     from iosched.cli.source import read_model
 
-    asked = _settings(pruning_of(r, s, no_pruning), settings)
+    asked = _settings(pruning_of(r, s, no_pruning, settings["strategy"]), settings)
     if not dry_run:
         _check_early(model, output, schedule_text, as_json)
     loaded = read_model(model, batch_size=batch_size, input_shapes=shapes_of(input_shapes))

@@ -14,7 +14,8 @@ from iosched.models.errors import UsageError
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
-STRATEGIES = ("both", "concurrent", "merge", "greedy", "sequential")
+STRATEGIES = ("both", "concurrent", "merge", "dos")
+BASELINES = ("greedy", "sequential")
 DEFAULT_R = 3
 DEFAULT_S = 8
 
@@ -164,16 +165,35 @@ def pruning_options(function: F) -> F:
     return function
 
 
-def pruning_of(r: int, s: int, no_pruning: bool) -> tuple[int | None, int | None]:
+def strategy_option(*baselines: str) -> Callable[[F], F]:
+    """`--strategy`, with these baselines beside what is searched."""
+    more = f" {' and '.join(map(repr, baselines))} are baselines." if baselines else ""
+    return click.option(
+        "--strategy",
+        type=click.Choice((*STRATEGIES, *baselines)),
+        default="both",
+        show_default=True,
+        help="'concurrent': groups side by side; 'merge': convolutions stacked into one; 'both': the better for each "
+        f"stage; 'dos': 'both' with r=1 and no limit on s, in place of -r and -s.{more}",
+    )
+
+
+def pruning_of(r: int, s: int, no_pruning: bool, strategy: str = "both") -> tuple[int | None, int | None]:
     """The pruning asked for, as (r, s).
 
     Raises:
-        UsageError: `--no-pruning` together with `-r` or `-s`.
+        UsageError: `--no-pruning` together with `-r` or `-s`, or any of them with a strategy that says both.
     """
+    given = [f"-{name}" for name in pruning_given()]
+    if strategy == "dos":
+        if no_pruning or given:
+            option = "--no-pruning" if no_pruning else given[0]
+            raise UsageError(f"--strategy dos is r=1 and no limit on s: leave {option} out, or use --strategy both")
+        return 1, None
     if not no_pruning:
         return r, s
-    if given := pruning_given():
-        raise UsageError(f"--no-pruning and -{given[0]} contradict each other: leave one out")
+    if given:
+        raise UsageError(f"--no-pruning and {given[0]} contradict each other: leave one out")
     return None, None
 
 

@@ -39,13 +39,14 @@ from iosched.scheduler.search import Pruning, SearchStrategy, search
 
 _NO_SCHEDULE = "the model carries no schedule; make one with 'iosched optimize'"
 
-SCHEDULES = ("sequential", "greedy", "merge", "concurrent", "both")
+SCHEDULES = ("sequential", "greedy", "merge", "concurrent", "both", "dos")
 
 NAMES = ("iosched", *SCHEDULES, *OPENERS, *GPU_OPENERS)
 
 _FEW_ROUNDS = f"From fewer than {LEAST_SAMPLES} rounds it cannot be told which is faster: no speed-up is given."
 
-_SLOW_TO_OPEN = ("torch-compile",)
+_ON_REQUEST = ("dos", "torch-compile")
+"""What takes a search of its own, or minutes to be opened."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +92,8 @@ def bench(
 ) -> BenchResult:
     """Measures the alternatives `names` in turn, A B C A B C; `sequential` is always among them.
 
-    Without names these are all that the device has, but for what takes minutes to be opened. On a GPU, schedules are
-    one CUDA graph each, and all is timed there.
+    Without names these are all that the device has, but for "dos" and what takes minutes to be opened. On a GPU,
+    schedules are one CUDA graph each, and all is timed there.
 
     Raises:
         UsageError: a name is unknown, or the model's inputs cannot be made up.
@@ -100,8 +101,9 @@ def bench(
     """
     index = index_for(model, device)
     _check_names(names)
-    peers = [name for name in (OPENERS if index is None else GPU_OPENERS) if name not in _SLOW_TO_OPEN]
-    wanted = list(dict.fromkeys(("sequential", *(names or ("iosched", *SCHEDULES, *peers)))))
+    peers = OPENERS if index is None else GPU_OPENERS
+    usual = [name for name in ("iosched", *SCHEDULES, *peers) if name not in _ON_REQUEST]
+    wanted = list(dict.fromkeys(("sequential", *(names or usual))))
     if index is not None:
         return _bench_on_gpu(model, document, wanted, index, rounds, profile_db, observer)
     require_cpu(device)

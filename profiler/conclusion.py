@@ -69,7 +69,7 @@ class Conclusion:
             proven=self.proven,
             cost=self.cost,
             shipped=self.shipped,
-            search=SearchRecord(settings.strategy, settings.r, settings.s, *sizes),
+            search=SearchRecord(settings.strategy, settings.pruning.r, settings.pruning.s, *sizes),
             latency_us={
                 "predicted": self.latency_us.get("predicted", found.schedule.predicted_us),
                 **{name: self.latency_us.get(name) for name in names},

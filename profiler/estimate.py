@@ -90,7 +90,7 @@ def estimate(model: Model, settings: OptimizeSettings) -> Estimate:
         DeviceError: the device or onnxruntime is not there.
     """
     gpu = planned_gpu(settings.device)
-    pruning = Pruning(settings.r, settings.s)
+    pruning = settings.pruning
     index = index_for(model, settings.device)
     if index is not None:
         return _on_gpu(model, settings, pruning, index)

@@ -27,7 +27,7 @@ from iosched.scheduler.cost import CostModel
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.proof import Scope
 from iosched.scheduler.schedule import Schedule
-from iosched.scheduler.search import Pruning, SearchResult, SearchStrategy, search
+from iosched.scheduler.search import Pruning, SearchResult, SearchStrategy, pruning_of, search
 
 Progress = Callable[[int, int | None, str], None]
 """Told how many steps are done, of how many (None: not known), and what is next."""
@@ -44,8 +44,8 @@ class MatrixSettings:
     Attributes:
         devices: as `--device` takes them; each is a target at every batch size.
         precision: what GPUs compute in.
-        strategy: "concurrent", "merge" or "both".
-        r: most operators in a group, None for any number.
+        strategy: "concurrent", "merge", "both" or "dos".
+        r: most operators in a group, None for any number; "dos" has its own limits.
         s: most groups in a stage, None for any number.
         threads: cores that the CPU uses; all by default.
         profile_db: the database of what is measured; the user's own by default.
@@ -58,6 +58,11 @@ class MatrixSettings:
     s: int | None = 8
     threads: int | None = None
     profile_db: Path | None = None
+
+    @property
+    def pruning(self) -> Pruning:
+        """The limits on stages that the strategy is searched under."""
+        return pruning_of(self.strategy, Pruning(self.r, self.s))
 
 
 @dataclass(frozen=True)
@@ -217,7 +222,7 @@ def _planned(settings: MatrixSettings, gpu: GpuSpec, batch_size: int, model: Mod
     cost = AnalyticCost(model.graph, gpu, settings.precision)
 
     def found() -> _Found:
-        pruning = Pruning(settings.r, settings.s)
+        pruning = settings.pruning
         return _Found.of(search(model.graph, cost, strategy=settings.strategy, pruning=pruning))
 
     latency_us = partial(analytic_latency_us, cost)
@@ -273,5 +278,5 @@ class _Machine:
         return self.open_things.enter_context(ProfileDatabase(self.settings.profile_db or default_path()))
 
     def _search(self, graph: ComputationGraph, cost: CostModel, effort: Effort) -> _Found:
-        pruning = Pruning(self.settings.r, self.settings.s)
+        pruning = self.settings.pruning
         return _Found.of(search(graph, cost, strategy=self.settings.strategy, pruning=pruning, effort=effort))

@@ -17,7 +17,7 @@ from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.proof import Scope
 from iosched.scheduler.schedule import Block, Schedule
-from iosched.scheduler.search import Pruning, SearchResult, SearchStrategy, search
+from iosched.scheduler.search import Pruning, SearchResult, SearchStrategy, pruning_of, search
 
 Shipped = Literal["iosched", "reference", "sequential"]
 Barriers = Literal["auto", "stage", "none"]
@@ -30,8 +30,8 @@ class OptimizeSettings:
     Attributes:
         device: as `--device` takes it.
         threads: cores to use; all that the process may use by default.
-        strategy: "concurrent", "merge", "both", or a baseline: "sequential", "greedy".
-        r: most operators in a group, None for any number.
+        strategy: "concurrent", "merge", "both", "dos", or a baseline: "sequential", "greedy".
+        r: most operators in a group, None for any number; "dos" has its own limits.
         s: most groups in a stage, None for any number.
         budget_s: seconds after which the best schedule known is taken; comparing whole models is part of them.
         profile_db: the database; the user's own by default.
@@ -53,6 +53,11 @@ class OptimizeSettings:
     exhaustive: bool = False
     resume: bool = True
     barriers: Barriers = "auto"
+
+    @property
+    def pruning(self) -> Pruning:
+        """The limits on stages that the strategy is searched under."""
+        return pruning_of(self.strategy, Pruning(self.r, self.s))
 
 
 class Observer(Protocol):
@@ -164,7 +169,7 @@ def searched(
         graph,
         cost,
         strategy=cast(SearchStrategy, settings.strategy),
-        pruning=Pruning(settings.r, settings.s),
+        pruning=settings.pruning,
         observer=SearchProgress(observer),
         deadline=deadline,
         effort=effort.exhausted() if settings.exhaustive else effort,

@@ -27,7 +27,7 @@ from iosched.runtime.cpu.backend import CpuBackend
 
 __all__ = ["OptimizeResult", "OptimizeSettings", "optimize"]
 
-STRATEGIES = ("concurrent", "merge", "both", "sequential", "greedy")
+STRATEGIES = ("concurrent", "merge", "both", "dos", "sequential", "greedy")
 
 
 def optimize(

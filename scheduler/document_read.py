@@ -13,7 +13,7 @@ from iosched.scheduler.schedule import Block, Stage, Strategy
 
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
 
-STRATEGIES = ("sequential", "greedy", "concurrent", "merge", "both")
+STRATEGIES = ("sequential", "greedy", "concurrent", "merge", "both", "dos")
 _HEX = frozenset("0123456789abcdef")
 _MAX_DIGITS = 18  # of an integer; more is no count, shape or limit, and slow to convert
 

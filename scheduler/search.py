@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 from iosched.models.errors import ExecutionError
 from iosched.models.graph import ComputationGraph
@@ -29,10 +29,13 @@ from iosched.scheduler.proof import Scope, scope
 from iosched.scheduler.schedule import Block, Schedule
 from iosched.scheduler.wide import across_cuts
 
-__all__ = ["NO_PRUNING", "Pruning", "SearchObserver", "SearchResult", "SearchStrategy", "search"]
+__all__ = ["DOS", "NO_PRUNING", "Pruning", "SearchObserver", "SearchResult", "SearchStrategy", "pruning_of", "search"]
 
-SearchStrategy = Literal["concurrent", "merge", "both"]
+SearchStrategy = Literal["concurrent", "merge", "both", "dos"]
 Deadline = Callable[[], bool]
+
+DOS = Pruning(r=1, s=None)
+"""The limits of DOS, which came before IOS: the operators of a stage do not depend on each other."""
 
 
 class SearchObserver(Protocol):
@@ -109,7 +112,8 @@ def search(
         graph: what to schedule.
         cost: the device; every stage is asked for once. See `OperatorBounds` for cheap bounds and `OperatorKeys` for
             not asking twice for what is alike.
-        strategy: "concurrent" (IOS-Parallel), "merge" (IOS-Merge: merged stages or single operators) or "both".
+        strategy: "concurrent" (IOS-Parallel), "merge" (IOS-Merge: merged stages or single operators), "both" or "dos",
+            which is "both" under the limits `DOS` instead of `pruning`.
         pruning: at most r operators in a group and s groups in a stage.
         observer: told about progress.
         deadline: asked before each measurement; once true, the search ends with the best schedule known so far,
@@ -128,13 +132,20 @@ def search(
         ValueError: the strategy is unknown, or the cost model answers with NaN or a negative latency.
         ExecutionError: the device can run no schedule at all.
     """
-    if strategy not in ("concurrent", "merge", "both"):
+    if strategy not in get_args(SearchStrategy):
         raise ValueError(f"unknown strategy {strategy!r}")
+    pruning = pruning_of(strategy, pruning)
+    strategy = "both" if strategy == "dos" else strategy
     parts = partition(graph, max_states)
     settings = _Settings(graph, cost, strategy, pruning, effort.remeasure_rounds > 0)
     guide = _Guide(observer or _Silence(), deadline, len(parts))
     searches = _block_searches(settings, effort, parts)
     return _result(settings, guide, parts, list(_explore(guide, searches)))
+
+
+def pruning_of(strategy: str, pruning: Pruning) -> Pruning:
+    """The limits that the strategy searches under: those given, unless it has its own."""
+    return DOS if strategy == "dos" else pruning
 
 
 @dataclass(frozen=True)

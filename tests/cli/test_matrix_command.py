@@ -92,6 +92,11 @@ def test_a_darker_cell_is_a_slower_one_and_the_own_schedule_is_framed() -> None:
     assert {"t <&", "100.0 µs", "+1.0%", "+30.0%"} <= set(words)
 
 
+def test_dos_is_recorded_with_its_limits(invoke, model: Path) -> None:
+    found = json.loads(invoke("matrix", model, "--devices", "v100", "--strategy", "dos", "--json").stdout)
+    assert (found["strategy"], found["pruning"]) == ("dos", {"r": 1, "s": None})
+
+
 def test_what_was_taken_from_another_target_is_said(invoke, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     targets = (
         MatrixTarget("cpu", "Test CPU", 1, "measured", Schedule(()), None, 9.0, taken_from=1),

@@ -54,6 +54,13 @@ def test_no_pruning_contradicts_a_limit(invoke, complains, model: Path, command:
     complains(invoke(command, model, "--no-pruning", limit, 3), 2, "contradict")
 
 
+@pytest.mark.parametrize("words", [("optimize",), ("matrix", "--devices", "v100")], ids=lambda words: words[0])
+@pytest.mark.parametrize("limit", [("-r", "1"), ("-s", "8"), ("--no-pruning",)], ids=lambda limit: limit[0])
+def test_dos_has_its_own_limits(invoke, complains, model: Path, words: tuple[str, ...], limit: tuple[str, ...]) -> None:
+    command, *device = words
+    complains(invoke(command, model, *device, "--strategy", "dos", *limit), 2, "--strategy dos is r=1", limit[0])
+
+
 @pytest.mark.parametrize("words", [("-r", "0"), ("--batch-size", "0"), ("--threads", "0"), ("--budget", "0")])
 def test_numbers_out_of_range_are_refused(invoke, complains, model: Path, words: tuple[str, str]) -> None:
     complains(invoke("optimize", model, *words), 2, words[0])

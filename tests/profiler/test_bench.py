@@ -42,6 +42,20 @@ def test_too_few_rounds_give_no_speedup(tmp_path: Path) -> None:
     assert "fewer than 6 rounds" in found.notes[0]
 
 
+def test_without_names_all_is_measured_but_what_has_to_be_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(runnables: Mapping[str, object], *_: object) -> dict[str, Measurement]:
+        return {name: summarize([10.0] * 7) for name in runnables}
+
+    monkeypatch.setattr(benches, "measure_in_turn", told)
+    script_stages(monkeypatch)
+    found = bench(fire(), None, threads=2, profile_db=tmp_path / "p.db")
+    names = {*(row.name for row in found.rows), *(name for name, _ in found.missing)}
+    assert {"iosched", "sequential", "both", "onnxruntime"} <= names
+    assert not names & {"dos", "torch-compile"}
+
+
 def test_speedup_is_against_sequential(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def told(runnables: Mapping[str, object], *_: object) -> dict[str, Measurement]:
         slow = (1.0, 1.0, 1.0, 1.0, 2.0, 2.0, 4.0)

@@ -86,6 +86,16 @@ def test_where_the_best_schedule_is_no_faster_the_sequential_one_is_as_optimal(s
     assert all(block.optimal for block in result.schedule.blocks)
 
 
+def test_dos_is_both_with_groups_of_one_operator_and_is_recorded_so(settings: OptimizeSettings) -> None:
+    found = optimize(fire(), replace(settings, strategy="dos"))
+    limited = optimize(fire(), replace(settings, r=1, s=None))
+    record = ScheduleDocument.from_json(found.document.to_json()).search
+    assert (record.strategy, record.r, record.s) == ("dos", 1, None)
+    assert [stage.groups for stage in found.schedule.stages] == [stage.groups for stage in limited.schedule.stages]
+    assert {len(group) for stage in found.schedule.stages for group in stage.groups} == {1}
+    assert estimate(fire(), replace(settings, strategy="dos")) == estimate(fire(), replace(settings, r=1, s=None))
+
+
 def test_precision_is_taken_and_recorded(settings: OptimizeSettings) -> None:
     half = optimize(fire(), replace(settings, precision="fp16"))
     assert half.document.runtime == {"precision": "fp16"}
