@@ -10,6 +10,7 @@ import click
 
 from iosched.cli.options import json_option, profile_db_option, verbosity_options
 from iosched.cli.output import emit_json, note
+from iosched.cli.show import NOT_SHIPPED
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def command(
     if loaded is None:
         raise UsageError(f"{schedule} does not hold the model: give it with --model")
     if document.shipped == "reference":
-        note("Not what 'iosched run' uses: plain onnxruntime was faster, and was shipped.")
+        note(NOT_SHIPPED)
     found = explain_operator(loaded, document, operator, measurements=measurements, profile_db=profile_db)
     if as_json:
         emit_json(as_object(document, found))
@@ -91,6 +92,15 @@ def as_object(document: ScheduleDocument, found: Explained) -> dict[str, Any]:
         "tolerance": found.tolerance,
         "measurements": found.measurements,
         "placements": [_placement_object(found, placement) for placement in explanation.placements],
+        "alternatives": [
+            {
+                "name": each.name,
+                "latency_us": each.latency_us,
+                "strategy": each.stage.strategy.value,
+                "groups": [list(group) for group in each.stage.groups],
+            }
+            for each in found.considered
+        ],
     }
 
 
@@ -117,14 +127,23 @@ def _stage_object(found: Explained, stage: Stage) -> dict[str, Any]:
 
 
 def _print(document: ScheduleDocument, found: Explained) -> None:
-    from iosched.cli.errors import printable
     from iosched.cli.tables import print_columns, print_pairs
     from iosched.scheduler.proof import proof_text
 
-    explanation = found.explanation
     analytic = " (analytic: latencies are computed, not measured)" if found.cost == "analytic" else ""
     title = f"{found.operator.name} in {document.model} on {found.device_name}{analytic}"
     print_pairs(title, [*_facts(found), ("schedule", proof_text(document.proven))], to_stderr=False)
+    _print_placements(found)
+    if found.considered:
+        rows = [[each.name, _latency(each.latency_us), _company_there(found, each.stage)] for each in found.considered]
+        print_columns(["in another schedule", "the whole takes", "there it is"], rows)
+
+
+def _print_placements(found: Explained) -> None:
+    from iosched.cli.errors import printable
+    from iosched.cli.tables import print_columns
+
+    explanation = found.explanation
     if not explanation.placements:
         return
     possible = [placement for placement in explanation.placements if placement.possible]
@@ -137,6 +156,14 @@ def _print(document: ScheduleDocument, found: Explained) -> None:
         click.echo(printable(line))
 
 
+def _company(stage: Stage, beside: list[str]) -> str:
+    return f"{stage.strategy.value}, {f'with {_names(beside)}' if beside else 'alone'}"
+
+
+def _company_there(found: Explained, stage: Stage) -> str:
+    return _company(stage, [name for name in stage.operators if name not in (found.operator.name, *found.together)])
+
+
 def _facts(found: Explained) -> list[tuple[str, str]]:
     from iosched.cli import throughput
 
@@ -147,7 +174,7 @@ def _facts(found: Explained) -> list[tuple[str, str]]:
     rows = [
         ("type", found.operator.type),
         ("place", f"block {explanation.block}, stage {explanation.stage + 1}, group {explanation.group + 1}"),
-        ("strategy", f"{present.strategy.value}, {f'with {_names(beside)}' if beside else 'alone'}"),
+        ("strategy", _company(present, beside)),
         ("its stage", throughput.in_words(found.throughputs.of([present]))),
         ("why", _why(found)),
     ]

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 FORMATS = ("text", "svg")
 
+NOT_SHIPPED = "Not what 'iosched run' uses: plain onnxruntime was shipped, since no schedule was known to be faster."
+
 
 @click.command(name="show", short_help="Draw a schedule.")
 @click.argument("schedule", metavar="SCHEDULE")
@@ -47,10 +49,22 @@ FORMATS = ("text", "svg")
     metavar="N",
     help="Draw this block only. Repeat for several. Default: all.",
 )
+@click.option(
+    "--alternative",
+    metavar="NAME",
+    help="Draw another schedule that 'optimize' considered: 'iosched', 'sequential' or 'greedy', as far as it is in "
+    "the file.",
+)
 @json_option
 @verbosity_options
 def command(
-    schedule: str, picture: str, output: str | None, model: str | None, indices: tuple[int, ...], as_json: bool
+    schedule: str,
+    picture: str,
+    output: str | None,
+    model: str | None,
+    indices: tuple[int, ...],
+    alternative: str | None,
+    as_json: bool,
 ) -> None:
     """Draw SCHEDULE: blocks, their stages, and the groups that run side by side in each.
 
@@ -64,9 +78,11 @@ def command(
     check_destinations([destination], inputs=[input_file(schedule), input_file(model or STDOUT)], as_json=as_json)
     document, loaded = read_schedule_and_model(schedule, model)
     if document.shipped == "reference":
-        note("Not what 'iosched run' uses: plain onnxruntime was faster, and was shipped.")
+        note(NOT_SHIPPED)
+    if alternative is not None:
+        document = _instead(document, alternative)
     if indices:
-        document = replace(document, schedule=_only(document.schedule, indices), proven=None)
+        document = replace(document, schedule=_only(document.schedule, indices), proven=None, alternatives=())
     drawn = _drawn(document, loaded)
     if as_json:
         emit_json(as_object(drawn))
@@ -129,6 +145,7 @@ def as_object(drawn: Drawn) -> dict[str, Any]:
         "peak_tflops": None if drawn.throughputs is None else drawn.throughputs.peak_tflops,
         **_sums(drawn, document.schedule.stages),
         "blocks": blocks,
+        "alternatives": [{"name": each.name, "latency_us": each.latency_us} for each in document.alternatives],
     }
 
 
@@ -148,6 +165,14 @@ def _draw(picture: str, drawn: Drawn, destination: Destination) -> None:
         return
     write(destination, text.encode())
     note(f"Wrote {destination.path}.")
+
+
+def _instead(document: ScheduleDocument, name: str) -> ScheduleDocument:
+    known = {each.name: each.schedule for each in document.alternatives}
+    if name not in known:
+        there = f"it has {', '.join(known)}" if known else "it has none"
+        raise UsageError(f"the schedule file has no alternative {name!r}: {there}")
+    return replace(document, schedule=known[name], proven=None, alternatives=())
 
 
 def _only(schedule: Schedule, indices: tuple[int, ...]) -> Schedule:
@@ -179,7 +204,17 @@ def _text(drawn: Drawn, destination: Destination) -> str:
         unicode=_knows_unicode(encoding),
         remarks=remarks,
     )
-    return printable(text)
+    return printable(text + _considered(drawn.document))
+
+
+def _considered(document: ScheduleDocument) -> str:
+    """A line on the other schedules in the file, for `--alternative`."""
+    from iosched.scheduler.drawing import latency_text
+
+    if not document.alternatives:
+        return ""
+    others = ", ".join(f"{each.name} {latency_text(each.latency_us)}" for each in document.alternatives)
+    return f"\nconsidered as well: {others}\n"
 
 
 def _knows_unicode(encoding: str) -> bool:

@@ -10,7 +10,7 @@ import iosched
 from iosched.models.model import Model
 from iosched.profiler.decision import Ratio
 from iosched.profiler.optimization import OptimizeResult, OptimizeSettings, Shipped
-from iosched.scheduler.document import ScheduleDocument, SearchRecord, model_dtype
+from iosched.scheduler.document import Alternative, ScheduleDocument, SearchRecord, model_dtype
 from iosched.scheduler.document_read import JsonValue
 from iosched.scheduler.proof import Scope
 from iosched.scheduler.schedule import Schedule
@@ -27,6 +27,7 @@ class Conclusion:
         proven: what that is proven to be the best schedule of.
         reason: why, in words.
         ratio: how that compares, where it was measured and can be told.
+        alternatives: the other schedules that were considered, in terms of the model's own operators.
         device: kind and name, as the document gives them.
         cost: "measured" or "analytic".
         latency_us: medians by name, of "measured", "sequential", "greedy" and "reference"; those that are not known may
@@ -48,6 +49,7 @@ class Conclusion:
     kernels: tuple[int, int]
     cost: str = "measured"
     ratio: Ratio | None = None
+    alternatives: tuple[Alternative, ...] = ()
     measurements: int = 0
     cache_hits: int = 0
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -76,6 +78,7 @@ class Conclusion:
             },
             versions={"iosched": iosched.__version__, **self.versions},
             runtime=dict(self.runtime),
+            alternatives=self.alternatives,
         )
 
     def result(self, model: Model, settings: OptimizeSettings, started: float) -> OptimizeResult:

@@ -43,6 +43,7 @@ from iosched.runtime.reference import Reference, ReferenceSettings
 from iosched.runtime.reference import candidates as reference_candidates
 from iosched.runtime.session import load_onnxruntime
 from iosched.scheduler.baselines import greedy, sequential
+from iosched.scheduler.document import Alternative
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.search import SearchResult
 
@@ -94,6 +95,7 @@ class CpuJob:
             shipped=shipped,
             reason=reason,
             ratio=ratio,
+            alternatives=self._alternatives(schedules, latencies, shipped),
             device={"kind": "cpu", "name": cpu_name()},
             latency_us={_AS.get(name, name): each.median_us for name, each in latencies.items()},
             signatures=self.cost.signatures,
@@ -113,6 +115,17 @@ class CpuJob:
             notes=self._notes(latencies),
         )
         return concluded.result(self.model, self.settings, self.started)
+
+    def _alternatives(
+        self, schedules: Mapping[str, Schedule], latencies: Mapping[str, Measurement], shipped: str
+    ) -> tuple[Alternative, ...]:
+        """What was compared, but for what stands in the file anyway: with plain onnxruntime the schedule found."""
+        chosen = "sequential" if shipped == "sequential" else "iosched"
+        return tuple(
+            Alternative(name, expand(self.backend.coarse, schedule), latencies[name].median_us)
+            for name, schedule in schedules.items()
+            if name in latencies and name != chosen
+        )
 
     def _search(self) -> SearchResult:
         graph = self.backend.graph

@@ -30,6 +30,7 @@ from iosched.profiler.statistics import Measurement
 from iosched.runtime.cuda.backend import CudaBackend, CudaModel
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import greedy, sequential
+from iosched.scheduler.document import Alternative
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.search import SearchResult
 
@@ -143,6 +144,11 @@ class CudaJob:
             shipped=shipped,
             reason=decided.reason(_WORDS),
             ratio=decided.ratio(_LABELS),
+            alternatives=tuple(
+                Alternative(_LABELS.get(name, name), ways[name].schedule, median_us[name])
+                for name in (decided.weighed, "sequential", "greedy")
+                if name != decided.chosen
+            ),
             device={"kind": "cuda", "name": self.gpu.name},
             latency_us={**median_us, "measured": median_us[decided.weighed]},
             signatures=self.cost.signatures,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -32,6 +32,15 @@ MEASUREMENTS = 50
 
 
 @dataclass(frozen=True)
+class Considered:
+    """Where the operator is in another schedule that was considered, and what the whole of that takes."""
+
+    name: str
+    latency_us: float | None
+    stage: Stage
+
+
+@dataclass(frozen=True)
 class Explained:
     """An explanation and where its latencies come from.
 
@@ -43,6 +52,7 @@ class Explained:
         tolerance: differences below this part of a latency mean nothing.
         throughputs: says of the stages named here what they compute and how fast.
         measurements: stages that were measured for this.
+        considered: the operator in the other schedules that `optimize` compared, in terms of the model's operators.
     """
 
     operator: Operator
@@ -53,6 +63,7 @@ class Explained:
     tolerance: float
     throughputs: Throughputs
     measurements: int = 0
+    considered: tuple[Considered, ...] = ()
 
 
 def explain_operator(
@@ -80,6 +91,20 @@ def explain_operator(
     """
     document.validate_for(model.graph, model.digest, model.bindings)
     operator = find_operator(model.graph, name)
+    found = _weighed(model, document, operator, measurements, profile_db)
+    return replace(found, considered=tuple(_considered(document, operator.name)))
+
+
+def _considered(document: ScheduleDocument, operator: str) -> Iterator[Considered]:
+    for alternative in document.alternatives:
+        for stage in alternative.schedule.stages:
+            if operator in stage.operators:
+                yield Considered(alternative.name, alternative.latency_us, stage)
+
+
+def _weighed(
+    model: Model, document: ScheduleDocument, operator: Operator, measurements: int, profile_db: Path | None
+) -> Explained:
     if document.cost == "analytic":
         return _on_paper(model, document, operator)
     with ProfileDatabase(profile_db or default_path()) as database:

@@ -21,6 +21,7 @@ from iosched.profiler.optimization import (
     searched,
 )
 from iosched.scheduler.baselines import greedy, sequential
+from iosched.scheduler.document import Alternative
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 from iosched.scheduler.search import SearchResult
@@ -70,9 +71,9 @@ class _Plan:
 
     def result(self, found: SearchResult) -> OptimizeResult:
         """Compares the schedule found with the baselines, and ships it where it is faster than the sequential one."""
-        schedule, plain = self._predicted(found.schedule), self._predicted(sequential(self.model.graph))
-        predicted_us, sequential_us = self._us(schedule), self._us(plain)
-        greedy_us = self._us(greedy(self.model.graph))
+        graph = self.model.graph
+        schedule, plain, eager = map(self._predicted, (found.schedule, sequential(graph), greedy(graph)))
+        predicted_us, sequential_us, greedy_us = map(self._us, (schedule, plain, eager))
         shipped: Shipped = "iosched" if predicted_us < sequential_us else "sequential"
         proven = found.proven
         chosen = schedule
@@ -85,6 +86,11 @@ class _Plan:
             proven=proven,
             shipped=shipped,
             reason=_reason(shipped, predicted_us, sequential_us),
+            alternatives=tuple(
+                Alternative(name, each)
+                for name, each in (("iosched", schedule), ("sequential", plain), ("greedy", eager))
+                if name != shipped
+            ),
             device={"kind": "cuda", "name": self.gpu.name},
             latency_us={"predicted": predicted_us, "sequential": sequential_us, "greedy": greedy_us},
             signatures=found.measured,

@@ -15,7 +15,7 @@ from iosched.models.graph import ComputationGraph
 from iosched.scheduler import document_read as read
 from iosched.scheduler.document_read import JsonValue
 from iosched.scheduler.proof import SCOPES, Scope
-from iosched.scheduler.schedule import Block, Schedule, Stage
+from iosched.scheduler.schedule import Block, Schedule, Stage, total_us
 
 FORMAT = "iosched.schedule"
 VERSION = 1
@@ -28,11 +28,16 @@ _DIGITS = 4  # of a microsecond
 
 @dataclass(frozen=True)
 class Alternative:
-    """Another schedule that was considered, and its latency, for comparison."""
+    """Another schedule that was considered, and the latency of the whole of it, measured in turn with the others'."""
 
     name: str
     schedule: Schedule
     measured_us: float | None = None
+
+    @property
+    def latency_us(self) -> float | None:
+        """Measured, or else the sum of its stages' latencies; None where these are not known."""
+        return total_us(self.schedule.stages) if self.measured_us is None else self.measured_us
 
 
 @dataclass(frozen=True)

@@ -77,8 +77,25 @@ def test_a_schedule_of_this_machine(invoke, model: Path, monkeypatch: pytest.Mon
     assert "of peak" not in result.stdout
 
 
+def test_the_other_schedules_that_were_compared_are_told(invoke, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script_stages(monkeypatch)
+    script_models(monkeypatch, {**LATENCIES, "reference": 15.0})
+    assert invoke("optimize", model, "--threads", 2, "-q").exit_code == 0
+    words = ("explain", "branches.iosched.onnx", "b", "--measurements", 0)
+    lines = invoke(*words).stdout.splitlines()
+    table = lines[next(index for index, line in enumerate(lines) if line.startswith("in another schedule")) + 1 :]
+    assert table[0].split() == ["sequential", "20.0", "µs", "concurrent,", "alone"]
+    assert table[1].startswith("greedy")
+    assert " with " in table[1]
+    found = json.loads(invoke(*words, "--json").stdout)["alternatives"]
+    assert [each["name"] for each in found] == ["sequential", "greedy"]
+    assert (found[0]["latency_us"], found[0]["strategy"]) == (20.0, "concurrent")
+    assert found[0]["groups"] == [["b"]]
+    assert ["b"] in found[1]["groups"]
+
+
 def test_what_is_not_used_is_said(invoke, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script_stages(monkeypatch)
     script_models(monkeypatch, {**LATENCIES, "reference": 1.0})
     invoke("optimize", model, "--threads", 2, "-q")
-    assert "plain onnxruntime was faster" in invoke("explain", "branches.iosched.onnx", "b").stderr
+    assert "plain onnxruntime was shipped" in invoke("explain", "branches.iosched.onnx", "b").stderr

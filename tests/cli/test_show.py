@@ -170,7 +170,11 @@ def test_json_has_the_keys_that_scripts_rely_on(invoke, model: Path) -> None:
     invoke("optimize", model, "--device", "v100", "-q")
     found = json.loads(invoke("show", "branches.iosched.onnx", "--json").stdout)
     sums = {"latency_us", "flops", "tflops", "share_of_peak", "sm_share"}
-    assert set(found) == {"model", "device", "cost", "optimal", "proven", "shipped", "peak_tflops", "blocks", *sums}
+    assert set(found) == {
+        "model", "device", "cost", "optimal", "proven", "shipped", "peak_tflops", "blocks", "alternatives", *sums,
+    }  # fmt: skip
+    assert [each["name"] for each in found["alternatives"]] == ["iosched", "greedy"]
+    assert all(each["latency_us"] >= found["latency_us"] for each in found["alternatives"])
     assert (found["optimal"], found["proven"]) == (True, "whole")
     stages = [stage for block in found["blocks"] for stage in block["stages"]]
     for block in found["blocks"]:
@@ -214,13 +218,28 @@ def test_show_says_when_the_schedule_is_not_what_was_shipped(invoke, schedule_fi
     document = ScheduleDocument.from_json(schedule_file.read_text())
     schedule_file.write_text(replace(document, shipped="reference").to_json())
     result = invoke("show", schedule_file)
-    assert "plain onnxruntime was faster" in result.stderr
+    assert "plain onnxruntime was shipped" in result.stderr
     assert "block 0" in result.stdout
 
 
 def test_show_draws_one_block(invoke, complains, schedule_file: Path) -> None:
     assert "block 0" in invoke("show", schedule_file, "--block", 0).stdout
     complains(invoke("show", schedule_file, "--block", 7), 2, "no block 7")
+
+
+def test_show_draws_another_schedule_that_was_considered(invoke, complains, schedule_file: Path, model: Path) -> None:
+    complains(invoke("show", schedule_file, "--alternative", "greedy"), 2, "it has none")
+    invoke("optimize", model, "--device", "v100", "-q")
+    whole = invoke("show", "branches.iosched.onnx").stdout
+    assert "\nconsidered as well: iosched " in whole
+    text = invoke("show", "branches.iosched.onnx", "--alternative", "greedy").stdout
+    assert "┬─ Conv" in text
+    assert "┬─ Conv" not in whole
+    assert "considered" not in text
+    assert "optimal" not in text.splitlines()[1]
+    assert "block 0" in invoke("show", "branches.iosched.onnx", "--alternative", "greedy", "--block", 0).stdout
+    refused = invoke("show", "branches.iosched.onnx", "--alternative", "sequential")
+    complains(refused, 2, "no alternative 'sequential': it has iosched, greedy")
 
 
 def test_show_does_not_overwrite_the_schedule(invoke, complains, schedule_file: Path) -> None:

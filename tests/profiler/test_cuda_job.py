@@ -61,6 +61,9 @@ def test_a_schedule_is_found_written_and_run(
     assert result.measured_us < result.sequential_us
     assert result.kernels_after <= result.kernels_before
     document = ScheduleDocument.from_json(result.document.to_json())
+    assert [(each.name, each.measured_us) for each in document.alternatives] == [
+        ("sequential", result.sequential_us), ("greedy", result.greedy_us),
+    ]  # fmt: skip
     assert document.runtime == {"precision": precision, "barriers": "stage", "cudnn_plans": {"Conv": "eng7_k1=1"}}
 
     executor = run_module.open_executor(model, document, device="cuda:0")

@@ -13,13 +13,14 @@ from scripted import fire, model_with, script_models, script_stages
 from iosched.models.errors import DeviceError, UsageError
 from iosched.profiler.database import ProfileDatabase
 from iosched.profiler.decision import Ratio
+from iosched.profiler.model_latencies import structure
 from iosched.profiler.optimize import OptimizeResult, OptimizeSettings, optimize
 from iosched.profiler.run import open_executor
 from iosched.profiler.statistics import Measurement, summarize
 from iosched.runtime.compare import compare
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
-from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.document import ScheduleDocument, check_operators
 
 FASTEST = {
     "iosched": {"iosched": 10.0, "sequential": 20.0, "greedy": 30.0, "reference": 40.0},
@@ -62,6 +63,22 @@ def test_the_fastest_is_shipped(shipped: str, settings: OptimizeSettings, monkey
     assert result.ratio == Ratio(f"reference/{weighed}", speedup, speedup, speedup)
     assert f"{speedup:.3f}x" in result.reason
     check_runs(result)
+
+
+@pytest.mark.parametrize("shipped", list(FASTEST))
+def test_the_file_has_the_other_schedules_that_were_compared(
+    shipped: str, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script_stages(monkeypatch)
+    script_models(monkeypatch, FASTEST[shipped])
+    document = ScheduleDocument.from_json(optimize(fire(), settings).document.to_json())
+    first = "iosched" if shipped == "sequential" else "sequential"
+    assert [(each.name, each.measured_us) for each in document.alternatives] == [
+        (name, FASTEST[shipped][name]) for name in (first, "greedy")
+    ]
+    for each in document.alternatives:
+        check_operators(each.schedule, fire().graph)
+        assert structure(each.schedule) != structure(document.schedule)
 
 
 def test_a_smaller_median_alone_is_no_reason_to_ship(
