@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from iosched.models.errors import IoschedError as IoschedError
+    from iosched.models.graph import ComputationGraph as ComputationGraph
+    from iosched.models.graph import Operator as Operator
+    from iosched.models.graph import TensorSpec as TensorSpec
     from iosched.models.load import load_model as load_model
     from iosched.models.model import Model as Model
     from iosched.profiler.annotation import annotated as annotated
@@ -16,33 +19,78 @@ if TYPE_CHECKING:
     from iosched.profiler.optimize import OptimizeSettings as OptimizeSettings
     from iosched.profiler.optimize import optimize as optimize
     from iosched.profiler.run import open_executor as open_executor
+    from iosched.scheduler.cost import AdditiveGroups as AdditiveGroups
+    from iosched.scheduler.cost import CostModel as CostModel
+    from iosched.scheduler.cost import OperatorBounds as OperatorBounds
+    from iosched.scheduler.cost import OperatorKeys as OperatorKeys
+    from iosched.scheduler.cost import Remeasurable as Remeasurable
     from iosched.scheduler.document import ScheduleDocument as ScheduleDocument
+    from iosched.scheduler.effort import Effort as Effort
+    from iosched.scheduler.lattice import Pruning as Pruning
+    from iosched.scheduler.schedule import Block as Block
+    from iosched.scheduler.schedule import Schedule as Schedule
+    from iosched.scheduler.schedule import Stage as Stage
+    from iosched.scheduler.schedule import Strategy as Strategy
+    from iosched.scheduler.search import SearchResult as SearchResult
+    from iosched.scheduler.search import search as search
 
     __version__: str
 
 _HOME = {
+    "AdditiveGroups": "iosched.scheduler.cost",
+    "Block": "iosched.scheduler.schedule",
+    "ComputationGraph": "iosched.models.graph",
+    "CostModel": "iosched.scheduler.cost",
+    "Effort": "iosched.scheduler.effort",
     "IoschedError": "iosched.models.errors",
     "Model": "iosched.models.model",
+    "Operator": "iosched.models.graph",
+    "OperatorBounds": "iosched.scheduler.cost",
+    "OperatorKeys": "iosched.scheduler.cost",
     "OptimizeResult": "iosched.profiler.optimize",
     "OptimizeSettings": "iosched.profiler.optimize",
+    "Pruning": "iosched.scheduler.lattice",
+    "Remeasurable": "iosched.scheduler.cost",
+    "Schedule": "iosched.scheduler.schedule",
     "ScheduleDocument": "iosched.scheduler.document",
+    "SearchResult": "iosched.scheduler.search",
+    "Stage": "iosched.scheduler.schedule",
+    "Strategy": "iosched.scheduler.schedule",
+    "TensorSpec": "iosched.models.graph",
     "annotated": "iosched.profiler.annotation",
     "load_model": "iosched.models.load",
     "open_executor": "iosched.profiler.run",
     "optimize": "iosched.profiler.optimize",
+    "search": "iosched.scheduler.search",
 }
 
 __all__ = [
+    "AdditiveGroups",
+    "Block",
+    "ComputationGraph",
+    "CostModel",
+    "Effort",
     "IoschedError",
     "Model",
+    "Operator",
+    "OperatorBounds",
+    "OperatorKeys",
     "OptimizeResult",
     "OptimizeSettings",
+    "Pruning",
+    "Remeasurable",
+    "Schedule",
     "ScheduleDocument",
+    "SearchResult",
+    "Stage",
+    "Strategy",
+    "TensorSpec",
     "__version__",
     "annotated",
     "load_model",
     "open_executor",
     "optimize",
+    "search",
 ]
 
 
