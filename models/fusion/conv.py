@@ -42,8 +42,11 @@ def _residual(view: GraphView, index: int) -> int | None:
     rival = view.producer.get(other)
     if rival is None or not _could_take(view, rival):
         return reader
-    # Of two convolutions that are summed, the deeper one is likely to end last; it does the sum.
-    return reader if (view.depth[index], index) > (view.depth[rival], rival) else None
+    # Of two convolutions that are summed, the deeper one is likely to end last; it does the sum. Of two that are alike
+    # the second operand does: where a node stands in the file says nothing.
+    if view.depth[index] != view.depth[rival]:
+        return reader if view.depth[index] > view.depth[rival] else None
+    return reader if view.nodes[reader].input[1] == mine else None
 
 
 def _could_take(view: GraphView, index: int) -> bool:

@@ -193,3 +193,12 @@ def test_an_operator_with_several_outputs_shows_those_that_are_read():
     split = node("Split", ["x"], ["a", "b", "c"], axis=1, num_outputs=3)
     graph = graph_of([split, op("Relu", "c", "y")], ["y"], {"x": [6, 6]}, opset=18)
     assert graph.by_name["a"].outputs == ("a", "c")
+
+
+def test_where_nodes_stand_in_the_file_does_not_decide_who_does_a_sum():
+    """Of two convolutions of one depth the sum's second operand does it, whichever comes first in the file."""
+    a, b = conv("x", "a"), conv("x", "b")
+    for nodes in ([a, b], [b, a]):
+        graph = graph_of([*nodes, op("Add", "a", "b", "y")], ["y"])
+        assert shown(graph) == [("Conv", "a"), ("Conv", "y")]
+        assert graph.by_name["y"].nodes == ("b", "y")
