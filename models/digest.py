@@ -24,9 +24,9 @@ def model_digest(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], grap
     weights and of tensors inside an operator do not matter, nor do the order of nodes, metadata and comments. Names
     of graph inputs, graph outputs and operators do. Complexity: O(nodes + bytes of weights); weights are streamed.
     """
-    opsets = {item.domain or "ai.onnx": item.version for item in proto.opset_import}
+    opsets = opsets_of(proto)
     hashes = {spec.name: _hash("input", spec.name, spec.dtype, spec.shape) for spec in graph.inputs}
-    hashes.update((name, _weight_hash(array)) for name, array in weights.items())
+    hashes.update((name, array_digest(array)) for name, array in weights.items())
     for node in proto.graph.node:
         identity = _node_hash(node, opsets, hashes)
         hashes.update((name, _hash(identity, node.output[:].index(name))) for name in writes(node))
@@ -40,12 +40,18 @@ def _node_hash(node: onnx.NodeProto, opsets: Mapping[str, int], hashes: Mapping[
     read = [hashes[name] if name else "" for name in node.input]
     captured = [(name, hashes[name]) for name in captures(node)]
     attributes = sorted((key, repr(value)) for key, value in plain_attributes(node).items())
-    return _hash(domain, node.op_type, _since(node, opsets.get(domain, 0)), attributes, read, captured)
+    return _hash(domain, node.op_type, since(node, opsets), attributes, read, captured)
 
 
-def _since(node: onnx.NodeProto, opset: int) -> int:
+def opsets_of(proto: onnx.ModelProto) -> dict[str, int]:
+    """The version of each domain that the model imports; ONNX's own is "ai.onnx"."""
+    return {item.domain or "ai.onnx": item.version for item in proto.opset_import}
+
+
+def since(node: onnx.NodeProto, opsets: Mapping[str, int]) -> int:
     """The opset in which the operator got its present meaning; versions that change nothing do not count."""
     domain = "" if is_standard(node) else node.domain
+    opset = opsets.get(domain or "ai.onnx", 0)
     if not onnx.defs.has(node.op_type, opset, domain):
         return 0
     return onnx.defs.get_schema(node.op_type, opset, domain).since_version
@@ -55,7 +61,8 @@ def _hash(*parts: object) -> str:
     return sha256(json.dumps(parts).encode()).hexdigest()
 
 
-def _weight_hash(array: np.ndarray) -> str:
+def array_digest(array: np.ndarray) -> str:
+    """SHA-256 (hex) over type, shape and elements; streamed, and O(1) memory where one element fills the array."""
     digest = sha256(json.dumps([array.dtype.name, list(array.shape)]).encode())
     if array.dtype == object:
         digest.update(json.dumps([_text(item) for item in array.reshape(-1)]).encode())

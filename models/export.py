@@ -17,7 +17,7 @@ from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.merge_record import MERGED_KEY, Merge, to_json
 from iosched.models.merging import merge_convolutions
 from iosched.models.model import INLINE_NBYTES, SCHEDULE_KEY, Model
-from iosched.models.wiring import reads
+from iosched.models.wiring import dependencies_first, reads
 
 VERSION_KEY = "io.iosched.version"
 """Model metadata: the version of iosched that wrote the model."""
@@ -130,22 +130,9 @@ def _sort(graph: onnx.GraphProto, owner: Mapping[str, str], rank: Mapping[str, i
     producer = {name: index for index, node in enumerate(nodes) for name in node.output if name}
     last = len(rank)
     wanted = sorted(range(len(nodes)), key=lambda i: (rank.get(owner.get(_name(nodes[i]), ""), last), i))
-    placed: dict[int, None] = {}
-    for index in wanted:
-        _place(index, nodes, producer, placed)
+    placed = dependencies_first(wanted, lambda i: (producer[name] for name in reads(nodes[i]) if name in producer))
     del graph.node[:]
     graph.node.extend(nodes[index] for index in placed)
-
-
-def _place(index: int, nodes: Sequence[onnx.NodeProto], producer: Mapping[str, int], placed: dict[int, None]) -> None:
-    stack = [index]
-    while stack:
-        top = stack[-1]
-        waiting = [producer[name] for name in reads(nodes[top]) if name in producer and producer[name] not in placed]
-        if waiting:
-            stack.extend(reversed(waiting))
-            continue
-        placed.setdefault(stack.pop())
 
 
 def _name(node: onnx.NodeProto) -> str:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import onnx
 
+from iosched.models.canonical import structure_of
 from iosched.models.graph import ComputationGraph
+from iosched.models.structure import Structure
 
 WEIGHTS_LOCATION = "weights"
 """External-data location of initializers whose payload lives in `Model.weights`."""
@@ -31,7 +34,8 @@ class Model:
             and initializers above `INLINE_NBYTES` carry no payload (external data at `WEIGHTS_LOCATION`).
         weights: every top-level initializer by name; read-only, and memory-mapped where the file keeps it outside.
         graph: the schedule units and the tensors between them.
-        digest: SHA-256 over graph and weights; the same for a model and for its annotated form.
+        digest: SHA-256 over graph and weights; the same for a model and for its annotated form. `structure` has one of
+            its own, which weights and names leave as it is.
         original: what was given: the path, or the bytes.
         bindings: the bound shape of every tensor input.
         schedule_json: the schedule that the model carries, if any.
@@ -45,3 +49,8 @@ class Model:
     original: Path | bytes
     bindings: Mapping[str, tuple[int, ...]]
     schedule_json: str | None = None
+
+    @cached_property
+    def structure(self) -> Structure:
+        """What a schedule feels of the model; made when it is first asked for."""
+        return structure_of(self.proto, self.weights, self.graph)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
+from typing import TypeVar
 
 import onnx
 from onnx import AttributeProto
@@ -12,6 +13,8 @@ from onnx import AttributeProto
 from iosched.models.errors import InvalidModelError
 
 STANDARD_DOMAINS = ("", "ai.onnx")
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 def is_standard(node: onnx.NodeProto) -> bool:
@@ -97,6 +100,23 @@ def topological_order(nodes: list[onnx.NodeProto]) -> list[int]:
     if len(order) < len(nodes):
         raise InvalidModelError(_cycle_message(nodes, set(range(len(nodes))) - set(order)))
     return order
+
+
+def dependencies_first(roots: Iterable[Key], before: Callable[[Key], Iterable[Key]]) -> list[Key]:
+    """`roots` and all that leads to them, each once and after what is `before` it, which is walked in order.
+
+    Depth-first, without recursion. Complexity: O(keys + edges). The keys must form no cycle.
+    """
+    placed: dict[Key, None] = {}
+    stack = list(roots)[::-1]
+    while stack:
+        top = stack[-1]
+        waiting = [key for key in before(top) if key not in placed] if top not in placed else []
+        if waiting:
+            stack.extend(reversed(waiting))
+        else:
+            placed.setdefault(stack.pop())
+    return list(placed)
 
 
 def replace_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> None:

@@ -9,6 +9,7 @@ import onnx
 import iosched
 from iosched.models.export import NodeNote, annotate
 from iosched.models.model import Model
+from iosched.profiler.fitting import fitted
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 
@@ -19,9 +20,9 @@ def annotated(model: Model, document: ScheduleDocument) -> onnx.ModelProto:
     Where plain onnxruntime is shipped, nothing is merged: the file is then for plain onnxruntime.
 
     Raises:
-        InvalidScheduleError: the schedule was made for another model.
+        InvalidScheduleError: the schedule was made for a model of another structure.
     """
-    document.validate_for(model.graph, model.digest, model.bindings)
+    document = fitted(document, model)
     return annotate(
         model,
         order=[name for stage in document.schedule.stages for name in stage.operators],

@@ -19,6 +19,7 @@ from iosched.profiler.cuda_peers import OPENERS as GPU_OPENERS
 from iosched.profiler.cuda_peers import GpuPlace
 from iosched.profiler.database import ProfileDatabase, default_path
 from iosched.profiler.effort import CPU_EFFORT, GPU_EFFORT
+from iosched.profiler.fitting import fitted
 from iosched.profiler.interleave import compare, interleave
 from iosched.profiler.optimization import Observer, SearchProgress
 from iosched.profiler.peers import OPENERS
@@ -96,11 +97,13 @@ def bench(
     schedules are one CUDA graph each, and all is timed there.
 
     Raises:
+        InvalidScheduleError: the schedule is one of another structure, shape or type.
         UsageError: a name is unknown, or the model's inputs cannot be made up.
         DeviceError: the device or onnxruntime is not there.
     """
     index = index_for(model, device)
     _check_names(names)
+    document = None if document is None else fitted(document, model)
     peers = OPENERS if index is None else GPU_OPENERS
     usual = [name for name in ("iosched", *SCHEDULES, *peers) if name not in _ON_REQUEST]
     wanted = list(dict.fromkeys(("sequential", *(names or usual))))

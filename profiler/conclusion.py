@@ -79,6 +79,7 @@ class Conclusion:
             versions={"iosched": iosched.__version__, **self.versions},
             runtime=dict(self.runtime),
             alternatives=self.alternatives,
+            structure=model.structure,
         )
 
     def result(self, model: Model, settings: OptimizeSettings, started: float) -> OptimizeResult:

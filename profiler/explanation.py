@@ -15,6 +15,7 @@ from iosched.profiler.cuda_cost import open_cost
 from iosched.profiler.cuda_device import attach
 from iosched.profiler.database import ProfileDatabase, default_path
 from iosched.profiler.effort import CPU_EFFORT, GPU_EFFORT
+from iosched.profiler.fitting import fitted
 from iosched.profiler.known import KnownStages
 from iosched.profiler.plan import analytic_cost
 from iosched.profiler.target import attached_index, gpu_called
@@ -78,18 +79,18 @@ def explain_operator(
 
     Args:
         model: the model of the schedule.
-        document: the schedule.
+        document: the schedule, of this model or of another one of the same structure.
         name: an operator, or a node or tensor inside one.
         measurements: how many stages may be measured where the database does not know them.
         profile_db: the database; the user's own by default.
 
     Raises:
         UsageError: no such operator; names what comes close.
-        InvalidScheduleError: the schedule is one of another model.
+        InvalidScheduleError: the schedule is one of another structure.
         DeviceError: the schedule is for a device that latencies are neither measured nor modelled of, or for a GPU that
             is not here.
     """
-    document.validate_for(model.graph, model.digest, model.bindings)
+    document = fitted(document, model)
     operator = find_operator(model.graph, name)
     found = _weighed(model, document, operator, measurements, profile_db)
     return replace(found, considered=tuple(_considered(document, operator.name)))

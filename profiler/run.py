@@ -12,6 +12,7 @@ from iosched.models.errors import UsageError
 from iosched.models.model import Model
 from iosched.profiler.candidates import Runnable
 from iosched.profiler.cuda_device import attach
+from iosched.profiler.fitting import fitted
 from iosched.profiler.session_note import session_notes
 from iosched.profiler.target import attached_index, require_cpu
 from iosched.runtime.cpu.backend import CpuBackend, cpu_count
@@ -72,23 +73,22 @@ def open_executor(
 ) -> Executor:
     """Opens `model` under `document`; without one, or where it says so, on plain onnxruntime.
 
-    On a GPU that was asked for, a model without a schedule runs one operator after another.
+    The schedule may be one of another model of the same structure. On a GPU that was asked for, a model without a
+    schedule runs one operator after another.
 
     Raises:
-        InvalidScheduleError: the schedule is one of another model, shape or type.
+        InvalidScheduleError: the schedule is one of another structure, shape or type.
         InvalidModelError: onnxruntime refuses the model.
         DeviceError: the device or onnxruntime is not there.
     """
+    document = None if document is None else fitted(document, model)
     if runs_on_gpu(device, document):
         return _open_on_gpu(model, document, attached_index(device) or 0)
     require_cpu(device)
     lanes = threads or cpu_count()
     if document is None or document.shipped == "reference":
-        if document is not None:
-            document.validate_for(model.graph, model.digest, model.bindings)
         settings = _reference_settings(document, lanes)
         return Executor(Reference(model, settings), None, f"onnxruntime, {settings.description}")
-    document.validate_for(model.graph, model.digest, model.bindings)
     backend = CpuBackend(model, lanes=lanes)
     if not backend.is_supported():
         backend.close()
@@ -99,8 +99,6 @@ def open_executor(
 
 
 def _open_on_gpu(model: Model, document: ScheduleDocument | None, index: int) -> Executor:
-    if document is not None:
-        document.validate_for(model.graph, model.digest, model.bindings)
     gpu = attach(index)
     precision = "fp32" if document is None else str(document.runtime.get("precision", "fp32"))
     backend = gpu.backend(model, precision, gpu.plans_of(document))

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 
 from iosched.models.errors import InvalidScheduleError
 from iosched.models.graph import ComputationGraph
+from iosched.models.structure import Structure
 from iosched.scheduler import document_read as read
 from iosched.scheduler.document_read import JsonValue
+from iosched.scheduler.document_structure import read_structure, structure_value
 from iosched.scheduler.proof import SCOPES, Scope
 from iosched.scheduler.schedule import Block, Schedule, Stage, total_us
 
@@ -84,6 +86,8 @@ class ScheduleDocument:
     Attributes:
         model: the model's name.
         sha256: digest over the graph and its weights.
+        structure: of the model, by which other models take the schedule (`scheduler/transfer.py`); None in files of
+            versions that did not keep it.
         inputs: bound shape of every graph input.
         dtype: element type that the model computes in ("float32").
         device: at least "kind" ("cpu", "cuda") and "name"; more for people.
@@ -113,6 +117,7 @@ class ScheduleDocument:
     versions: Mapping[str, str] = field(default_factory=dict)
     runtime: Mapping[str, JsonValue] = field(default_factory=dict)
     alternatives: tuple[Alternative, ...] = ()
+    structure: Structure | None = None
 
     @property
     def device_kind(self) -> str:
@@ -135,7 +140,7 @@ class ScheduleDocument:
         Raises:
             ValueError: a latency or setting is NaN or infinite.
         """
-        content = {
+        content: dict[str, JsonValue] = {
             "format": FORMAT,
             "version": VERSION,
             "model": {
@@ -156,6 +161,8 @@ class ScheduleDocument:
             "blocks": [_block_json(block) for block in self.schedule.blocks],
             "alternatives": [_alternative_json(alternative) for alternative in self.alternatives],
         }
+        if self.structure is not None:
+            content["structure"] = structure_value(self.structure)
         return json.dumps(content, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
     @classmethod
@@ -185,6 +192,7 @@ class ScheduleDocument:
                 Alternative(read.text(entry, "name"), Schedule(read.blocks(entry)), read.latency(entry, "measured_us"))
                 for entry in read.mappings(root, "alternatives")
             ),
+            structure=read_structure(root),
         )
 
     def validate_for(self, graph: ComputationGraph, digest: str, bindings: Mapping[str, tuple[int, ...]]) -> None:
@@ -193,13 +201,14 @@ class ScheduleDocument:
         Raises:
             InvalidScheduleError: names the first difference: shape, type, operators, their order, or the digest.
         """
-        _check_shapes(self.inputs, bindings)
-        _check_dtype(self.dtype, graph)
+        check_shapes(self.inputs, bindings)
+        check_dtype(self.dtype, graph)
         check_operators(self.schedule, graph)
         if self.sha256 != digest:
             raise InvalidScheduleError(
                 f"the schedule was made for {self.model!r} with other weights or attributes "
-                f"(sha256 {self.sha256[:12]}…, this model has {digest[:12]}…); optimize this model again"
+                f"(sha256 {self.sha256[:12]}…, this model has {digest[:12]}…), by a version that did not write down "
+                "for which structure; optimize this model again"
             )
 
 
@@ -244,7 +253,12 @@ def _check_place(
             )
 
 
-def _check_shapes(made_for: Mapping[str, tuple[int, ...]], bindings: Mapping[str, tuple[int, ...]]) -> None:
+def check_shapes(made_for: Mapping[str, tuple[int, ...]], bindings: Mapping[str, tuple[int, ...]]) -> None:
+    """Checks that a model's inputs have the names and shapes that a schedule was made for.
+
+    Raises:
+        InvalidScheduleError: names the first input that differs.
+    """
     for name in sorted({*made_for, *bindings}):
         ours, theirs = bindings.get(name), made_for.get(name)
         if ours is None:
@@ -258,7 +272,12 @@ def _check_shapes(made_for: Mapping[str, tuple[int, ...]], bindings: Mapping[str
             )
 
 
-def _check_dtype(made_for: str, graph: ComputationGraph) -> None:
+def check_dtype(made_for: str, graph: ComputationGraph) -> None:
+    """Checks that a model computes in the type that a schedule was made for.
+
+    Raises:
+        InvalidScheduleError: it does not.
+    """
     if graph.inputs and made_for != model_dtype(graph):
         raise InvalidScheduleError(f"the schedule was made for {made_for}, and the model is {model_dtype(graph)}")
 

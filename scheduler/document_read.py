@@ -116,6 +116,24 @@ def _sequence(entry: Entry, key: str) -> list[JsonValue]:
     return value
 
 
+def integers(entry: Entry, key: str) -> list[int]:
+    """The list of integers at `key`, none of them negative."""
+    values = _sequence(entry, key)
+    found = [value for value in values if isinstance(value, int) and not isinstance(value, bool) and value >= 0]
+    if len(found) != len(values):
+        _wrong(entry.at(key), "a list of whole numbers", values)
+    return found
+
+
+def strings(entry: Entry, key: str) -> list[str]:
+    """The list of strings at `key`."""
+    values = _sequence(entry, key)
+    found = [value for value in values if isinstance(value, str)]
+    if len(found) != len(values):
+        _wrong(entry.at(key), "a list of strings", values)
+    return found
+
+
 def text(entry: Entry, key: str) -> str:
     """The string at `key`."""
     value = _member(entry, key)

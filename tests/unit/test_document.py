@@ -13,6 +13,7 @@ from hypothesis import given, settings
 
 from iosched.models.errors import InvalidScheduleError
 from iosched.models.graph import ComputationGraph
+from iosched.models.structure import NodeForm, OperatorForm, PlacedOperator, Structure, first_difference
 from iosched.scheduler.document import Alternative, ScheduleDocument, SearchRecord
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 from iosched.scheduler.search import search
@@ -138,3 +139,62 @@ def test_another_shape_type_or_digest_is_refused_by_name() -> None:
         replace(document(), dtype="float16").validate_for(GRAPH, "ab" * 32, {"x": (1,)})
     with pytest.raises(InvalidScheduleError, match="other weights"):
         document().validate_for(GRAPH, "cd" * 32, {"x": (1,)})
+
+
+FORM = OperatorForm("Relu", (NodeForm("Relu", 14, (("alpha", "0.5"),), ("port 0",)),), ("float32 1",))
+CHAIN = Structure(
+    (("x", "float32 1"),), tuple(PlacedOperator(str(index), FORM, (index,)) for index in range(4)), (4,)
+)  # fmt: skip
+
+
+def test_the_structure_is_written_with_each_form_once_and_read_back() -> None:
+    text = replace(document(), structure=CHAIN).to_json()
+    content = json.loads(text)
+    jsonschema.validate(content, SCHEMA)
+    assert len(content["structure"]["forms"]) == 1
+    assert content["structure"]["sha256"] == CHAIN.digest
+    assert ScheduleDocument.from_json(text).structure == CHAIN
+    assert ScheduleDocument.from_json(text).to_json() == text
+
+
+def test_a_file_without_a_structure_is_read() -> None:
+    """As versions before it wrote them."""
+    content = json.loads(document().to_json())
+    assert "structure" not in content
+    assert ScheduleDocument.from_json(json.dumps(content)).structure is None
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (["sha256"], "ab" * 32, "structure.sha256 is not that of the structure beside it"),
+        (["operators", 2, "form"], 1, r"structure.operators\[2\].form is 1, of 1 forms"),
+        (["operators", 2, "reads"], [3], r"structure.operators\[2\].reads names a later tensor"),
+        (["operators", 2, "reads"], [-1], r"structure.operators\[2\].reads"),
+        (["operators", 2, "reads"], [True], r"structure.operators\[2\].reads"),
+        (["outputs"], [5], "structure.outputs names a tensor that is not there"),
+        (["forms", 0, "outputs"], [1], r"structure.forms\[0\].outputs"),
+        (["inputs"], [], "later tensor"),
+    ],
+)
+def test_a_broken_structure_is_refused_with_the_place(path: list, value: object, message: str) -> None:
+    content = json.loads(replace(document(), structure=CHAIN).to_json())
+    target = content["structure"]
+    for key in path[:-1]:
+        target = target[key]
+    target[path[-1]] = value
+    with pytest.raises(InvalidScheduleError, match=message):
+        ScheduleDocument.from_json(json.dumps(content))
+
+
+def test_a_structure_that_contradicts_itself_is_another_structure() -> None:
+    longer = replace(CHAIN, operators=(replace(CHAIN.operators[0], reads=(0, 0)), *CHAIN.operators[1:]))
+    assert first_difference(longer, CHAIN) == "operator '0' reads 2 tensors there, and 1 here"
+
+
+def test_one_large_form_of_many_operators_is_looked_at_once() -> None:
+    """A file of some megabytes must not take minutes."""
+    large = OperatorForm("Sum", tuple(NodeForm("Add", index, (), ()) for index in range(20_000)), ("float32 1",))
+    many = Structure((), tuple(PlacedOperator(str(index), large, ()) for index in range(20_000)), ())
+    text = replace(document(), structure=many).to_json()
+    assert ScheduleDocument.from_json(text).structure.digest == many.digest

@@ -1,0 +1,150 @@
+"""From a loaded graph to its structure: the order of operators, and what each is, that follow from the wiring alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from iosched.models.attributes import plain_attributes
+from iosched.models.digest import array_digest, opsets_of, since
+from iosched.models.graph import ComputationGraph, Operator
+from iosched.models.structure import NodeForm, OperatorForm, PlacedOperator, Structure
+from iosched.models.wiring import captures, dependencies_first, is_standard, writes
+
+_MAX_SHOWN = 16  # elements of a constant; more are hashed
+_MAX_NCHARS = 200  # of an attribute
+_COUNTING = ("int32", "int64", "uint32", "uint64", "bool")  # of less than 32 bits are quantized weights
+# Inputs that computed values are scaled or limited by, as older opsets write in attributes; and integers that are
+# quantized weights: positions by op type.
+_FLOATS_THAT_COUNT = {
+    "Clip": (1, 2),
+    "NonMaxSuppression": (3, 4),
+    "Pad": (2,),
+    "Resize": (1, 2),
+    "Upsample": (1,),
+}
+_QUANTIZED = {"DequantizeLinear": (0, 2), "QLinearConv": (8,)}
+
+
+def structure_of(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], graph: ComputationGraph) -> Structure:
+    """The structure of a working graph and the operators made of it.
+
+    Operators are walked from the graph's outputs, operand by operand, each after what it reads: an order that only the
+    wiring decides. Values of weights do not count, but for constants that fix shapes or attributes (a Reshape's shape,
+    a Slice's bounds, axes, a Clip's bounds). Names count in graphs inside control-flow nodes alone.
+
+    Complexity: O(nodes + edges), beside the bytes of constants that count.
+    """
+    forms = _Forms(weights, opsets_of(proto), {writes(node)[0]: node for node in proto.graph.node})
+    found = {operator.name: _form_of(operator, graph, forms) for operator in graph.operators}
+    producer = graph.producer
+    returned = [producer[name] for name in graph.outputs if name in producer]
+    order = dependencies_first(returned, lambda name: (producer[each] for each in found[name][1] if each in producer))
+    number = {name: index for index, name in enumerate(_tensors(graph, order, found))}
+    specs = {spec.name: _text(spec.dtype, spec.shape) for spec in graph.inputs}
+    return Structure(
+        inputs=tuple((name, specs[name]) for name in number if name in specs),
+        operators=tuple(
+            PlacedOperator(name, found[name][0], tuple(number[each] for each in found[name][1])) for name in order
+        ),
+        outputs=tuple(number[name] for name in graph.outputs),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Forms:
+    weights: Mapping[str, np.ndarray]
+    opsets: Mapping[str, int]
+    nodes: Mapping[str, onnx.NodeProto]
+
+
+def _tensors(
+    graph: ComputationGraph, order: list[str], found: Mapping[str, tuple[OperatorForm, tuple[str, ...]]]
+) -> Iterator[str]:
+    """Inputs in the order in which they are read, then those that nobody reads; then what operators compute."""
+    inputs = {spec.name: spec for spec in graph.inputs}
+    read = dict.fromkeys(name for operator in order for name in found[operator][1] if name in inputs)
+    read.update(dict.fromkeys(name for name in graph.outputs if name in inputs))
+    yield from read
+    unread = [spec for spec in graph.inputs if spec.name not in read]
+    yield from (spec.name for spec in sorted(unread, key=lambda spec: (spec.dtype, str(spec.shape))))
+    yield from (name for operator in order for name in graph.by_name[operator].outputs)
+
+
+def _form_of(operator: Operator, graph: ComputationGraph, forms: _Forms) -> tuple[OperatorForm, tuple[str, ...]]:
+    """What an operator is, and the tensors that it reads, in the order of its ports."""
+    nodes = [forms.nodes[name] for name in operator.nodes]
+    inner = {name: node for node in nodes for name in writes(node)}
+    last = nodes[-1]
+    order = dependencies_first(
+        [writes(last)[0]], lambda name: (writes(inner[n])[0] for n in _slots(inner[name]) if n in inner)
+    )
+    place = {name: index for index, name in enumerate(order)}
+    ports: dict[str, int] = {}
+
+    def text(node: onnx.NodeProto, position: int, name: str) -> str:
+        if name in inner:
+            return _inner_text(inner[name], name, place)
+        if name in forms.weights:
+            return _weight_text(node, position, forms.weights[name])
+        return f"port {ports.setdefault(name, len(ports))}" if name else ""
+
+    described = []
+    for node in (inner[name] for name in order):
+        reads = tuple(text(node, position, name) for position, name in enumerate(_slots(node)))
+        described.append(NodeForm(_type(node), since(node, forms.opsets), _attributes(node), reads))
+    outputs = tuple(_output_text(last, name, graph) for name in operator.outputs)
+    return OperatorForm(operator.type, tuple(described), outputs), tuple(ports)
+
+
+def _slots(node: onnx.NodeProto) -> tuple[str, ...]:
+    """What a node reads, by position; left-out inputs are "", and what inner graphs capture comes last."""
+    return (*node.input, *captures(node))
+
+
+def _type(node: onnx.NodeProto) -> str:
+    return node.op_type if is_standard(node) else f"{node.domain}::{node.op_type}"
+
+
+def _attributes(node: onnx.NodeProto) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((key, _short(repr(value))) for key, value in plain_attributes(node).items()))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MAX_NCHARS else f"sha256:{array_digest(np.frombuffer(text.encode(), np.uint8))[:16]}"
+
+
+def _inner_text(node: onnx.NodeProto, name: str, place: Mapping[str, int]) -> str:
+    output = list(node.output).index(name)
+    return f"node {place[writes(node)[0]]}" + (f" output {output}" if output else "")
+
+
+def _weight_text(node: onnx.NodeProto, position: int, array: np.ndarray) -> str:
+    dtype = "string" if array.dtype == object else array.dtype.name
+    spec = _text(dtype, array.shape)
+    if not _counts(node, position, dtype):
+        return spec
+    if array.size > _MAX_SHOWN:
+        return f"{spec} = sha256:{array_digest(array)[:16]}"
+    return f"{spec} = {array.item() if array.ndim == 0 else tuple(array.reshape(-1).tolist())}"
+
+
+def _counts(node: onnx.NodeProto, position: int, dtype: str) -> bool:
+    """Whether a constant says what the node does, rather than being what it computes with."""
+    if dtype in _COUNTING:
+        return not (is_standard(node) and position in _QUANTIZED.get(node.op_type, ()))
+    return is_standard(node) and position in _FLOATS_THAT_COUNT.get(node.op_type, ())
+
+
+def _output_text(node: onnx.NodeProto, name: str, graph: ComputationGraph) -> str:
+    output = list(node.output).index(name)
+    spec = graph.tensor[name]
+    return _text(spec.dtype, spec.shape) + (f" (output {output})" if output else "")
+
+
+def _text(dtype: str, shape: tuple[int, ...] | None) -> str:
+    sizes = "of unknown shape" if shape is None else "x".join(map(str, shape)) or "scalar"
+    return f"{dtype or 'unknown'} {sizes}"

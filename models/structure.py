@@ -1,0 +1,189 @@
+"""A model's structure: what a schedule feels of it, whatever its weights, its names and the order of its nodes are.
+
+Operators are numbered in an order that follows from the structure alone. So two models of one structure correspond
+operator by operator: the n-th of one is the n-th of the other.
+
+Developer notes:
+    * Operands have places, and every operator leads to an output. That makes the correspondence of two models unique,
+      and found by one walk from the outputs (`models/canonical.py`), where graphs in general would need a search.
+    * Nothing here may import onnx.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from itertools import zip_longest
+
+
+@dataclass(frozen=True)
+class NodeForm:
+    """One node of an operator.
+
+    Attributes:
+        type: ONNX op type, of another domain with that before it ("com.microsoft::Gelu").
+        since: the opset in which it got its present meaning.
+        attributes: name and value as text, sorted.
+        reads: for each input what stands there: "port N", the N-th tensor that the operator reads; "node N", an earlier
+            node; type and shape of a weight, with its value where that says what the node does; "" for none.
+    """
+
+    type: str
+    since: int
+    attributes: tuple[tuple[str, str], ...]
+    reads: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class OperatorForm:
+    """What an operator is: its type, its nodes, and where in the last node's outputs which tensor is."""
+
+    type: str
+    nodes: tuple[NodeForm, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PlacedOperator:
+    """An operator by its name, what it is, and the numbers of the tensors that it reads, port by port."""
+
+    name: str
+    form: OperatorForm
+    reads: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Structure:
+    """A model's structure, with the names that it has there.
+
+    Tensors are numbered: first the inputs, then each operator's outputs.
+
+    Attributes:
+        inputs: name, and type and shape ("float32 1x3x224x224"), in the order in which operators read them.
+        operators: each after those that it reads from.
+        outputs: numbers of the tensors that the model returns.
+    """
+
+    inputs: tuple[tuple[str, str], ...]
+    operators: tuple[PlacedOperator, ...]
+    outputs: tuple[int, ...]
+
+    @cached_property
+    def forms(self) -> tuple[OperatorForm, ...]:
+        """The operators' forms, each once, in order of first use."""
+        once = {
+            id(operator.form): operator.form for operator in self.operators
+        }  # a form is compared once for each object
+        return tuple(dict.fromkeys(once.values()))
+
+    @cached_property
+    def form_numbers(self) -> tuple[int, ...]:
+        """For every operator, the index of its form in `forms`."""
+        number = {form: index for index, form in enumerate(self.forms)}
+        known: dict[int, int] = {}
+        for operator in self.operators:
+            if id(operator.form) not in known:
+                known[id(operator.form)] = number[operator.form]
+        return tuple(known[id(operator.form)] for operator in self.operators)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 (hex) of all but the names; equal for models of one structure."""
+        parts = (
+            [spec for _, spec in self.inputs],
+            [form_value(form) for form in self.forms],
+            self.form_numbers,
+            [operator.reads for operator in self.operators],
+            self.outputs,
+        )
+        return sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def form_value(form: OperatorForm) -> dict[str, object]:
+    """The form as JSON knows it."""
+    nodes = [
+        {"type": node.type, "since": node.since, "attributes": dict(node.attributes), "reads": list(node.reads)}
+        for node in form.nodes
+    ]
+    return {"type": form.type, "nodes": nodes, "outputs": list(form.outputs)}
+
+
+def first_difference(there: Structure, here: Structure) -> str | None:
+    """How the first operator that differs does so, in words; None for models of one structure."""
+    return next(_differences(there, here), None)
+
+
+def _differences(there: Structure, here: Structure) -> Iterator[str]:
+    if len(there.inputs) == len(here.inputs):
+        for (name, spec), (ours, own) in zip(there.inputs, here.inputs, strict=True):
+            if spec != own:
+                yield f"input {name!r} is {spec} there, and {_called(ours, name)}{own} here"
+    for theirs, mine in zip_longest(there.operators, here.operators):
+        if theirs is None:
+            yield f"there is no operator like {mine.name!r} ({mine.form.type}) there"
+        elif mine is None:
+            yield f"operator {theirs.name!r} ({theirs.form.type}) has nothing like it here"
+        else:
+            yield from _operator_differences(theirs, mine, (there, here))
+    if len(there.inputs) != len(here.inputs):
+        yield f"it has {len(there.inputs)} inputs there, and {len(here.inputs)} here"
+    if there.outputs != here.outputs:
+        yield "its outputs come from other operators"
+
+
+def _operator_differences(
+    theirs: PlacedOperator, mine: PlacedOperator, models: tuple[Structure, Structure]
+) -> Iterator[str]:
+    who = f"operator {theirs.name!r}"
+    here = _called(mine.name, theirs.name)
+    if theirs.form != mine.form:
+        yield f"{who} {_form_difference(theirs.form, mine.form, here)}"
+    elif len(theirs.reads) != len(mine.reads):  # only in files that contradict themselves
+        yield f"{who} reads {len(theirs.reads)} tensors there, and {here}{len(mine.reads)} here"
+    elif theirs.reads != mine.reads:
+        port = next(i for i, (a, b) in enumerate(zip(theirs.reads, mine.reads, strict=True)) if a != b)
+        one, other = (
+            _tensor_names(model)[item.reads[port]] for model, item in zip(models, (theirs, mine), strict=True)
+        )
+        yield f"{who} reads {one!r} there, and here {here}reads {other!r}, which is something else"
+
+
+def _called(name: str, other: str) -> str:
+    """What it is called here, where that is not what it is called there."""
+    return "" if name == other else f"{name!r}, "
+
+
+def _form_difference(theirs: OperatorForm, mine: OperatorForm, here: str) -> str:
+    kinds = [node.type for node in theirs.nodes], [node.type for node in mine.nodes]
+    if theirs.type != mine.type or kinds[0] != kinds[1]:
+        return f"is {_kind(theirs)} there, and {here}{_kind(mine)} here"
+    for one, other in zip(theirs.nodes, mine.nodes, strict=True):
+        whose = "" if len(kinds[0]) == 1 else f" of its {one.type}"
+        if one.since != other.since:
+            return f"is a {one.type} of opset {one.since} there, and {here}of opset {other.since} here"
+        for index, (slot, ours) in enumerate(zip_longest(one.reads, other.reads, fillvalue="")):
+            if slot != ours:
+                return f"has as input {index}{whose} {slot or 'nothing'} there, and {here}{ours or 'nothing'} here"
+        attributes, own = dict(one.attributes), dict(other.attributes)
+        for key in sorted({*attributes, *own}):
+            if attributes.get(key) != own.get(key):
+                return f"has {key}{whose} {_value(attributes, key)} there, and {here}{_value(own, key)} here"
+    return f"computes {', '.join(theirs.outputs)} there, and {here}{', '.join(mine.outputs)} here"
+
+
+def _kind(form: OperatorForm) -> str:
+    kinds = [node.type for node in form.nodes]
+    return f"a {form.type}" if kinds == [form.type] else f"a {form.type} ({', '.join(kinds)})"
+
+
+def _value(attributes: dict[str, str], key: str) -> str:
+    return attributes.get(key, "not given")
+
+
+def _tensor_names(structure: Structure) -> list[str]:
+    """Names by number; of an operator's further outputs, the operator's."""
+    computed = [operator.name for operator in structure.operators for _ in operator.form.outputs]
+    return [*(name for name, _ in structure.inputs), *computed]
