@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import combinations, permutations
 
 import pytest
+from by_definition import best_us, groups_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import zoo_model
@@ -18,6 +19,7 @@ from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.cost import AdditiveGroups, CostModel, OperatorKeys
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.lattice import Pruning
+from iosched.scheduler.merge import can_merge
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.search import search
 
@@ -125,6 +127,26 @@ def test_a_group_takes_as_long_as_its_operators_in_turn(
     assert isinstance(cost, AdditiveGroups)
     assert cost.groups_are_additive
     assert cost.stage_latency_us(Stage(CONCURRENT, (group,))) >= in_turn_us * (1 - 1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(small_graphs(), st.sampled_from([Pruning(3, 8), Pruning(2, 1), Pruning(1, None)]), st.sampled_from([4, 8000]))
+def test_what_is_optimal_under_it_is_the_best_schedule_of_the_whole_graph(
+    graph: ComputationGraph, pruning: Pruning, max_states: int
+) -> None:
+    cost = AnalyticCost(graph, gpu("v100"))
+
+    def stage_us(names: frozenset[str]) -> float:
+        groups = (tuple(sorted(group)) for group in groups_of(graph, names))
+        ways = [Stage(CONCURRENT, tuple(groups))]
+        if can_merge(graph, names):
+            ways.append(Stage(MERGE, tuple((name,) for name in sorted(names))))
+        return min(map(cost.stage_latency_us, ways))
+
+    found = search(graph, cost, pruning=pruning, max_states=max_states)
+    best = best_us(graph, stage_us, pruning.r, pruning.s)
+
+    assert found.proven != "whole" or found.schedule.predicted_us == pytest.approx(best, rel=1e-12)
 
 
 @settings(max_examples=25, deadline=None)
