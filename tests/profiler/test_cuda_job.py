@@ -60,6 +60,7 @@ def test_a_schedule_is_found_written_and_run(
     assert result.measured_us is not None
     assert result.measured_us < result.sequential_us
     assert result.kernels_after <= result.kernels_before
+    assert result.document.proven == ("blocks" if result.gap == 0 else None)
     document = ScheduleDocument.from_json(result.document.to_json())
     assert [(each.name, each.measured_us) for each in document.alternatives] == [
         ("sequential", result.sequential_us), ("greedy", result.greedy_us),

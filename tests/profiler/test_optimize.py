@@ -65,6 +65,23 @@ def test_the_fastest_is_shipped(shipped: str, settings: OptimizeSettings, monkey
     check_runs(result)
 
 
+@pytest.mark.parametrize(("strategy", "shipped", "proven"), [
+    ("both", "iosched", "blocks"), ("both", "reference", "blocks"), ("dos", "iosched", "whole"),
+    ("merge", "iosched", "whole"), ("both", "sequential", None), ("greedy", "iosched", None),
+])  # fmt: skip
+def test_what_is_measured_is_proven_block_by_block_where_groups_may_reach_across_cuts(
+    strategy: str, shipped: str, proven: str | None, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is proven of one operator after another, which ran faster than what was found, nor of a baseline."""
+    script_stages(monkeypatch)
+    script_models(monkeypatch, FASTEST[shipped])
+    result = optimize(fire(), replace(settings, strategy=strategy, exhaustive=True))
+    assert result.shipped == shipped
+    assert (result.proven, result.document.proven, result.optimal) == (proven, proven, proven == "whole")
+    assert {block.optimal for block in result.schedule.blocks} == {proven is not None}
+    assert result.gap == (None if strategy == "greedy" else 0)
+
+
 @pytest.mark.parametrize("shipped", list(FASTEST))
 def test_the_file_has_the_other_schedules_that_were_compared(
     shipped: str, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
