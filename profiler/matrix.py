@@ -78,7 +78,7 @@ class MatrixTarget:
         proven: what that is proven to be the best schedule of under this cost: the whole graph, each block, or nothing.
         sequential_us: latency of one operator after another on this target.
         taken_from: the target whose schedule is faster here than what the search for this one ended with, and is
-            therefore its schedule too; None where the search's own is the best, as it always is where it is proven.
+            therefore its schedule too; None where the search's own is the best, as it always is where it is optimal.
     """
 
     device: str
