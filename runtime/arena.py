@@ -36,7 +36,7 @@ def place(lanes: Sequence[Sequence[Task]], buffers: Sequence[Buffer]) -> tuple[t
     """
     order = happens_before(lanes)
     chosen = [index for index, buffer in enumerate(buffers) if buffer.space is Space.ARENA]
-    lifetimes = _lifetimes(order, [buffers[index].name for index in chosen])
+    lifetimes = _lifetimes(order, len(lanes), [buffers[index].name for index in chosen])
     nbytes = np.array([_round_up(buffers[index].nbytes) for index in chosen], np.int64)
     offsets = _smaller_or_warm(lifetimes, nbytes)
     placed = list(buffers)
@@ -60,17 +60,16 @@ class _Lifetimes:
     last: np.ndarray
 
 
-def _lifetimes(order: Order, names: Sequence[str]) -> _Lifetimes:
+def _lifetimes(order: Order, lanes: int, names: Sequence[str]) -> _Lifetimes:
     number = {name: index for index, name in enumerate(names)}
-    lanes = order.clock.shape[1]
     surely_done = np.full((len(names), lanes), np.iinfo(np.int64).max)  # when the buffer is touched first
     last_steps = np.zeros((len(names), lanes), np.int64)
     first, last = np.full(len(names), len(order.tasks)), np.full(len(names), -1)
-    for task_number in order.sequence:
-        task = order.tasks[task_number]
-        lane, step, position = order.lane[task_number], order.step[task_number], order.position[task_number]
+    clock = np.array(order.clock, np.int64)
+    for position, task_number in enumerate(order.sequence):
+        task, lane, step = order.tasks[task_number], order.lane[task_number], order.step[task_number]
         touched = sorted({number[v.buffer] for v in (*task.reads, *task.writes) if v.buffer in number})
-        surely_done[touched] = np.minimum(surely_done[touched], order.clock[task_number])
+        surely_done[touched] = np.minimum(surely_done[touched], clock[task_number])
         last_steps[touched, lane] = step
         first[touched] = np.minimum(first[touched], position)
         last[touched] = position

@@ -2,67 +2,69 @@
 
 For every interleaving that lanes and waits allow: tasks that touch the same bytes, one of them writing, are ordered;
 every byte that is read was last written to the very buffer it is read from; and every output is written whole.
+
+The tasks are walked once, in one order in which they may run. Of each byte it is enough to know who wrote it last and
+who has read it since: whoever came earlier is done before these, or had been refused then. As a lane runs its tasks in
+order, of the readers on one lane it is enough to know the last (vector clocks, as in FastTrack: Flanagan & Freund, PLDI
+2009).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
-import numpy as np
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from iosched.models.graph import TensorSpec
+from iosched.runtime.intervals import Intervals
 from iosched.runtime.order import HazardError, Order, happens_before
 from iosched.runtime.plan import Buffer, ExecutionPlan, Space, View
 
-__all__ = ["HazardError", "check"]
+__all__ = ["CheckedPlan", "HazardError", "check"]
 
 # A dynamic buffer is one thing whose bytes are not known: it counts as one byte.
-_DYNAMIC_NBYTES = 1
+_DYNAMIC = (0, 1)
+_NOTHING = (0, 0)
+
+_Latest = Mapping[int, int]
+"""By lane, the last of its tasks that did something."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Accesses:
-    """Reads or writes within one address space, as parallel arrays.
+@dataclass(frozen=True)
+class CheckedPlan:
+    """A plan that has passed `check`: what executors take, so that no other can run.
 
-    Attributes:
-        extent: `(accesses, 4)`: what is touched of the buffer, `[start, stop)`, with the bytes of a buffer that has a
-            pitch counted column by column; and where the whole buffer lies, `[start, stop)`.
+    Raises:
+        HazardError: as `check` does, when it is made.
     """
 
-    task: np.ndarray
-    buffer: tuple[Buffer, ...]
-    number: np.ndarray
-    extent: np.ndarray
+    plan: ExecutionPlan
 
-    def touching(self, number: int, extent: np.ndarray) -> np.ndarray:
-        """Indices of accesses that touch what an access of buffer `number` does.
-
-        Of two buffers that lie on the same bytes, all of the one is taken to touch all of the other.
-        """
-        inside = (self.extent[:, 0] < extent[1]) & (self.extent[:, 1] > extent[0])
-        across = (self.extent[:, 2] < extent[3]) & (self.extent[:, 3] > extent[2])
-        return np.flatnonzero(np.where(self.number == number, inside, across))
+    def __post_init__(self) -> None:
+        check(self.plan)
 
 
 def check(plan: ExecutionPlan) -> None:
-    """Checks every task, buffer and wait of a plan; O(accesses^2) in numpy, well under a second for a large network.
+    """Checks every task, buffer and wait of a plan.
+
+    Two views of one buffer touch each other where their columns do; two buffers that lie on the same bytes touch each
+    other whole (ADR 0006). Complexity: O((tasks + waits + views) x lanes + pieces), where pieces are the parts, written
+    one by one, of what is read: the operands of a Concat for each reader of it.
 
     Raises:
         HazardError: naming the tasks that clash, or the buffer that is not what its views say.
     """
     order = happens_before(plan.lanes)
     buffers = _buffers(plan)
-    for task in order.tasks:
-        for view in (*task.reads, *task.writes):
-            _check_view(view, buffers, task.name)
     _check_outputs(plan, buffers)
-    spaces = _by_address_space(order, buffers)
-    for reads, writes in spaces.values():
-        _check_order(order, reads, writes)
-        _check_values(order, reads, writes)
+    walk = _Walk(order, buffers)
+    for number in order.sequence:
+        task = order.tasks[number]
+        for view in task.reads:
+            walk.read(number, view)
+        for view in task.writes:
+            walk.write(number, view)
     for buffer in plan.buffers:
-        _check_written(buffer, spaces)
+        walk.check_written(buffer)
 
 
 def _buffers(plan: ExecutionPlan) -> dict[str, Buffer]:
@@ -76,13 +78,24 @@ def _buffers(plan: ExecutionPlan) -> dict[str, Buffer]:
     return buffers
 
 
-def _check_view(view: View, buffers: Mapping[str, Buffer], name: str) -> None:
+def _check_outputs(plan: ExecutionPlan, buffers: Mapping[str, Buffer]) -> None:
+    for view in plan.outputs:
+        _columns(view, buffers, "(outputs)")
+        if buffers[view.buffer].space not in (Space.OUTPUT, Space.DYNAMIC):
+            raise HazardError(f"output {view.buffer!r} lives in the space {buffers[view.buffer].space.value!r}")
+
+
+def _columns(view: View, buffers: Mapping[str, Buffer], name: str) -> tuple[int, int]:
+    """`[start, stop)` of the columns of the buffer's rows that `view` sees; without a pitch, the buffer is one row."""
     buffer = buffers.get(view.buffer)
     if buffer is None:
         raise HazardError(f"task {name!r} names buffer {view.buffer!r}, which the plan does not have")
     if buffer.space is Space.DYNAMIC:
-        return
-    start, stop = _columns(view, buffer)
+        return _DYNAMIC
+    rows = _rows(buffer)
+    if not rows or view.nbytes % rows:
+        raise HazardError(f"a view of {view.nbytes} bytes is no number of columns of {view.buffer!r}")
+    start, stop = view.offset, view.offset + view.nbytes // rows
     if start < 0 or view.nbytes < 0 or stop > (buffer.pitch or buffer.nbytes):
         end = view.offset + view.nbytes
         raise HazardError(
@@ -91,122 +104,167 @@ def _check_view(view: View, buffers: Mapping[str, Buffer], name: str) -> None:
     spec = TensorSpec(view.buffer, view.dtype, view.shape)
     if spec.is_static and spec.nbytes != view.nbytes:
         raise HazardError(f"task {name!r} sees {view.nbytes} bytes of {view.buffer!r} as {view.dtype} {view.shape}")
+    return (start, stop) if view.nbytes else _NOTHING
 
 
-def _check_outputs(plan: ExecutionPlan, buffers: Mapping[str, Buffer]) -> None:
-    for view in plan.outputs:
-        _check_view(view, buffers, "(outputs)")
-        if buffers[view.buffer].space not in (Space.OUTPUT, Space.DYNAMIC):
-            raise HazardError(f"output {view.buffer!r} lives in the space {buffers[view.buffer].space.value!r}")
+def _rows(buffer: Buffer) -> int:
+    return buffer.nbytes // buffer.pitch if buffer.pitch else 1
 
 
-def _columns(view: View, buffer: Buffer) -> tuple[int, int]:
-    """The columns of the buffer's rows that `view` sees; without a pitch, the buffer is one row."""
-    rows = buffer.nbytes // buffer.pitch if buffer.pitch else 1
-    if not rows or view.nbytes % rows:
-        raise HazardError(f"a view of {view.nbytes} bytes is no number of columns of {view.buffer!r}")
-    return view.offset, view.offset + view.nbytes // rows
+@dataclass(frozen=True)
+class _Piece:
+    """Columns that were written at once: by which task, none where the caller did, and who has read them since."""
+
+    writers: tuple[int, ...] = ()
+    readers: _Latest = field(default_factory=dict)
 
 
-def _by_address_space(order: Order, buffers: Mapping[str, Buffer]) -> dict[str, tuple[_Accesses, _Accesses]]:
-    """Reads and writes of the arena (named "") and of every buffer outside it."""
-    found: dict[str, tuple[list[tuple[int, View]], list[tuple[int, View]]]] = {}
-    for number, task in enumerate(order.tasks):
-        for kind, views in enumerate((task.reads, task.writes)):
-            for view in views:
-                arena = buffers[view.buffer].space is Space.ARENA
-                found.setdefault("" if arena else view.buffer, ([], []))[kind].append((number, view))
-    return {space: (_accesses(reads, buffers), _accesses(writes, buffers)) for space, (reads, writes) in found.items()}
+@dataclass(eq=False)
+class _Tenure:
+    """A time in which a buffer has its bytes to itself, from a write of it to a write of another that lies there.
+
+    Attributes:
+        before: the tenures that lay on the same bytes, of which all has to be done before this one's writes.
+        awaited: the last tasks of these.
+        pieces: of the buffer's columns, as far as they are written.
+        reads: since the last write, columns and task; not yet among the readers of `pieces`.
+        touched: who has read or written the buffer.
+        writes: how often it was written.
+        ended: the task that wrote to another buffer on its bytes, and that buffer.
+    """
+
+    buffer: Buffer
+    before: tuple[_Tenure, ...]
+    awaited: _Latest
+    pieces: Intervals[_Piece] = field(default_factory=Intervals)
+    reads: list[tuple[int, int, int]] = field(default_factory=list)
+    touched: dict[int, int] = field(default_factory=dict)
+    writes: int = 0
+    ended: tuple[int, Buffer] | None = None
 
 
-def _accesses(views: list[tuple[int, View]], buffers: Mapping[str, Buffer]) -> _Accesses:
-    touched = tuple(buffers[view.buffer] for _, view in views)
-    extents = [_extent(view, buffer) for (_, view), buffer in zip(views, touched, strict=True)]
-    place = {name: index for index, name in enumerate(buffers)}
-    return _Accesses(
-        np.array([number for number, _ in views], np.int64),
-        touched,
-        np.array([place[buffer.name] for buffer in touched], np.int64),
-        np.array(extents, np.int64).reshape(-1, 4),
-    )
+class _Walk:
+    """What is known of every buffer after the tasks so far."""
 
+    def __init__(self, order: Order, buffers: Mapping[str, Buffer]) -> None:
+        """No task yet: only what the caller gives is there."""
+        self._order = order
+        self._buffers = buffers
+        self._tenures: dict[str, _Tenure] = {}  # the last of each buffer
+        self._arena: Intervals[_Tenure] = Intervals()
+        for buffer in buffers.values():
+            if buffer.space is Space.INOUT and buffer.nbytes:
+                self._begin(0, buffer).pieces.put(0, buffer.pitch or buffer.nbytes, _Piece())
 
-def _extent(view: View, buffer: Buffer) -> tuple[int, int, int, int]:
-    base = buffer.offset if buffer.space is Space.ARENA else 0
-    if buffer.space is Space.DYNAMIC:
-        return 0, _DYNAMIC_NBYTES, 0, _DYNAMIC_NBYTES
-    if not view.nbytes:
-        return -1, -1, -1, -1
-    rows = buffer.nbytes // buffer.pitch if buffer.pitch else 1
-    start, stop = _columns(view, buffer)
-    return start * rows, stop * rows, base, base + buffer.nbytes
+    def read(self, number: int, view: View) -> None:
+        """Every byte read is there, and its writer done."""
+        start, stop = _columns(view, self._buffers, self._order.tasks[number].name)
+        buffer = self._buffers[view.buffer]
+        if start == stop or buffer.space in (Space.INPUT, Space.WEIGHT):
+            return
+        tenure = self._tenures.get(buffer.name)
+        pieces = tenure.pieces.within(start, stop) if tenure is not None else []
+        if tenure is None or tenure.ended or sum(high - low for low, high, _ in pieces) < stop - start:
+            raise self._misread(number, buffer, (start, stop))
+        for _, _, piece in pieces:
+            for writer in piece.writers:
+                self._check_done(writer, number, buffer)
+        tenure.reads.append((start, stop, number))
+        tenure.touched[self._order.lane[number]] = number
 
-
-def _check_order(order: Order, reads: _Accesses, writes: _Accesses) -> None:
-    """Every write is ordered with all that touches its bytes, and none touches bytes of its own task twice."""
-    for index, number in enumerate(writes.task.tolist()):
-        for accesses in (reads, writes):
-            touching = accesses.touching(int(writes.number[index]), writes.extent[index])
-            if accesses is writes:
-                touching = touching[touching != index]
-            clash = touching[~order.ordered(number, accesses.task[touching])]
-            if clash.size:
-                _refuse(order, number, int(accesses.task[clash[0]]), writes.buffer[index], accesses.buffer[clash[0]])
-
-
-def _refuse(order: Order, writer: int, other: int, written: Buffer, touched: Buffer) -> None:
-    first, second = order.tasks[writer].name, order.tasks[other].name
-    where = repr(written.name) if written is touched else f"{written.name!r} and {touched.name!r}"
-    if writer == other:
-        raise HazardError(f"task {first!r} writes bytes of {where} that it reads or writes a second time")
-    raise HazardError(f"tasks {first!r} and {second!r} are not ordered, but share bytes of {where}")
-
-
-def _check_values(order: Order, reads: _Accesses, writes: _Accesses) -> None:
-    """Every byte read was last written to the buffer that it is read from."""
-    for index, number in enumerate(reads.task.tolist()):
-        buffer = reads.buffer[index]
+    def write(self, number: int, view: View) -> None:
+        """Who has touched the same bytes is done."""
+        start, stop = _columns(view, self._buffers, self._order.tasks[number].name)
+        buffer = self._buffers[view.buffer]
         if buffer.space in (Space.INPUT, Space.WEIGHT):
-            continue
-        touching = writes.touching(int(reads.number[index]), reads.extent[index])
-        # Writes that touch the same bytes are ordered, so the last in any sequence is the last in all of them.
-        touching = touching[order.clock[number][order.lane[writes.task[touching]]] >= order.step[writes.task[touching]]]
-        latest_first = touching[np.argsort(-order.position[writes.task[touching]], kind="stable")]
-        wanted = (int(reads.extent[index, 0]), int(reads.extent[index, 1]))
-        _check_read(order.tasks[number].name, buffer, wanted, latest_first.tolist(), order, writes)
+            raise HazardError(f"the {buffer.space.value} {buffer.name!r} is written")
+        if start == stop:
+            return
+        tenure = self._tenures.get(buffer.name)
+        if tenure is None or tenure.ended:
+            tenure = self._begin(number, buffer)
+        for earlier in tenure.awaited.values():
+            if not self._order.before(earlier, number):
+                raise self._clash(number, earlier, buffer, _toucher(earlier, tenure.before))
+        self._note_readers(tenure)
+        for _, _, piece in tenure.pieces.within(start, stop):
+            for earlier in (*piece.writers, *piece.readers.values()):
+                self._check_done(earlier, number, buffer)
+        tenure.pieces.put(start, stop, _Piece((number,)))
+        tenure.writes += 1
+        tenure.touched[self._order.lane[number]] = number
+
+    def check_written(self, buffer: Buffer) -> None:
+        """Outputs are written whole, dynamic buffers by one task."""
+        tenure = self._tenures.get(buffer.name)
+        if buffer.space is Space.DYNAMIC:
+            writes = 0 if tenure is None else tenure.writes
+            if writes != 1:
+                raise HazardError(f"the dynamic buffer {buffer.name!r} is written {writes} times, not once")
+        if buffer.space is not Space.OUTPUT or not buffer.nbytes:
+            return
+        written = 0
+        for start, stop, _ in () if tenure is None else tenure.pieces:
+            if start == written:
+                written = stop
+        if written * _rows(buffer) < buffer.nbytes:
+            raise HazardError(f"columns from {written} on of the output {buffer.name!r} are never written")
+
+    def _begin(self, number: int, buffer: Buffer) -> _Tenure:
+        """Task `number` writes to a buffer whose bytes are not its own, or are outside the arena."""
+        before: tuple[_Tenure, ...] = ()
+        start, stop = buffer.offset, buffer.offset + buffer.nbytes
+        if buffer.space is Space.ARENA:
+            before = tuple(dict.fromkeys(tenure for _, _, tenure in self._arena.within(start, stop)))
+        awaited: dict[int, int] = {}
+        for earlier in before:
+            earlier.ended = earlier.ended or (number, buffer)
+            for lane, last in earlier.touched.items():
+                awaited[lane] = max(last, awaited.get(lane, last))
+        tenure = self._tenures[buffer.name] = _Tenure(buffer, before, awaited)
+        if buffer.space is Space.ARENA:
+            self._arena.put(start, stop, tenure)
+        return tenure
+
+    def _note_readers(self, tenure: _Tenure) -> None:
+        """Only a write has to know who has read before it, and few buffers are written after they were read."""
+        for start, stop, number in tenure.reads:
+            for low, high, piece in tenure.pieces.within(start, stop):
+                readers = {**piece.readers, self._order.lane[number]: number}
+                tenure.pieces.put(low, high, _Piece(piece.writers, readers))
+        tenure.reads.clear()
+
+    def _check_done(self, earlier: int, number: int, buffer: Buffer) -> None:
+        if not self._order.before(earlier, number):
+            raise self._clash(number, earlier, buffer, buffer)
+
+    def _clash(self, number: int, earlier: int, touched: Buffer, other: Buffer) -> HazardError:
+        first, second = self._order.tasks[earlier].name, self._order.tasks[number].name
+        where = repr(touched.name) if touched is other else f"{touched.name!r} and {other.name!r}"
+        if number == earlier:
+            return HazardError(f"task {first!r} writes bytes of {where} that it reads or writes a second time")
+        return HazardError(f"tasks {first!r} and {second!r} are not ordered, but share bytes of {where}")
+
+    def _misread(self, number: int, buffer: Buffer, columns: tuple[int, int]) -> HazardError:
+        """Why there is nothing to read: what is written too late, or written over, or not at all."""
+        for writer, task in enumerate(self._order.tasks):
+            if self._order.before(writer, number) or self._order.before(number, writer):
+                continue
+            for view in task.writes:
+                start, stop = (0, 0) if view.buffer != buffer.name else _columns(view, self._buffers, task.name)
+                if max(start, columns[0]) < min(stop, columns[1]) and writer != number:
+                    return self._clash(number, writer, buffer, buffer)
+        tenure, name = self._tenures.get(buffer.name), self._order.tasks[number].name
+        if tenure is None or tenure.ended is None:
+            return HazardError(f"task {name!r} reads bytes of {buffer.name!r} that no task before it has written")
+        writer, other = tenure.ended
+        if not self._order.before(writer, number):
+            return self._clash(number, writer, buffer, other)
+        written = self._order.tasks[writer].name
+        return HazardError(
+            f"task {name!r} reads {buffer.name!r} where task {written!r} has last written {other.name!r}"
+        )
 
 
-def _check_read(
-    name: str, buffer: Buffer, read: tuple[int, int], latest_first: list[int], order: Order, writes: _Accesses
-) -> None:
-    missing = [read] if read[0] < read[1] else []
-    for index in latest_first:
-        if missing and writes.buffer[index].name != buffer.name:
-            writer = order.tasks[int(writes.task[index])].name
-            other = writes.buffer[index].name
-            raise HazardError(f"task {name!r} reads {buffer.name!r} where task {writer!r} has last written {other!r}")
-        missing = _without(missing, int(writes.extent[index, 0]), int(writes.extent[index, 1]))
-    if missing:
-        raise HazardError(f"task {name!r} reads bytes of {buffer.name!r} that no task before it has written")
-
-
-def _without(ranges: list[tuple[int, int]], start: int, stop: int) -> list[tuple[int, int]]:
-    """What `[start, stop)` leaves of disjoint ranges."""
-    parts = [part for low, high in ranges for part in ((low, min(high, start)), (max(low, stop), high))]
-    return [(low, high) for low, high in parts if low < high]
-
-
-def _check_written(buffer: Buffer, spaces: Mapping[str, tuple[_Accesses, _Accesses]]) -> None:
-    """Outputs are written whole, inputs and weights never, dynamic buffers by one task."""
-    if buffer.space is Space.ARENA:
-        return
-    writes = spaces[buffer.name][1] if buffer.name in spaces else _accesses([], {})
-    if buffer.space in (Space.INPUT, Space.WEIGHT) and writes.buffer:
-        raise HazardError(f"the {buffer.space.value} {buffer.name!r} is written")
-    if buffer.space is Space.DYNAMIC and len(writes.buffer) != 1:
-        raise HazardError(f"the dynamic buffer {buffer.name!r} is written {len(writes.buffer)} times, not once")
-    missing = [(0, buffer.nbytes)] if buffer.space is Space.OUTPUT and buffer.nbytes else []
-    for start, stop in writes.extent[:, :2].tolist():
-        missing = _without(missing, start, stop)
-    if missing:
-        raise HazardError(f"bytes {missing[0][0]} to {missing[0][1]} of the output {buffer.name!r} are never written")
+def _toucher(task: int, tenures: Iterable[_Tenure]) -> Buffer:
+    return next(tenure.buffer for tenure in tenures if task in tenure.touched.values())

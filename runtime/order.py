@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-
-import numpy as np
+from itertools import accumulate
 
 from iosched.runtime.plan import Task, Wait
 
@@ -21,38 +19,25 @@ class Order:
 
     Attributes:
         tasks: all tasks.
-        lane: `(tasks,)`: the lane of each task.
-        step: `(tasks,)`: its place in that lane, from 1.
-        clock: `(tasks, lanes)`: how many tasks of each lane are surely done when the task starts.
+        lane: the lane of each task.
+        step: its place in that lane, from 1.
+        clock: for each task, how many tasks of each lane are surely done when it starts.
         sequence: the tasks' numbers in one order in which they may run.
     """
 
     tasks: tuple[Task, ...]
-    lane: np.ndarray
-    step: np.ndarray
-    clock: np.ndarray
+    lane: tuple[int, ...]
+    step: tuple[int, ...]
+    clock: tuple[tuple[int, ...], ...]
     sequence: tuple[int, ...]
-
-    @cached_property
-    def position(self) -> np.ndarray:
-        """`(tasks,)`: the place of each task in `sequence`."""
-        position = np.empty(len(self.tasks), np.int64)
-        position[list(self.sequence)] = np.arange(len(self.tasks))
-        return position
 
     def before(self, first: int, second: int) -> bool:
         """Whether task `first` is surely done when task `second` starts."""
-        return bool(self.clock[second, self.lane[first]] >= self.step[first])
-
-    def ordered(self, task: int, others: np.ndarray) -> np.ndarray:
-        """`(others,) bool`: whether `task` and each of `others` (task numbers) are ordered, one way or the other."""
-        after = self.clock[others, self.lane[task]] >= self.step[task]
-        before = self.clock[task][self.lane[others]] >= self.step[others]
-        return np.asarray(after | before)
+        return self.clock[second][self.lane[first]] >= self.step[first]
 
 
 def happens_before(lanes: Sequence[Sequence[Task]]) -> Order:
-    """Computes the order of all tasks in O(tasks x lanes).
+    """Computes the order of all tasks in O((tasks + waits) x lanes).
 
     Raises:
         HazardError: if a wait names a lane or step that is not there, or if lanes wait for each other for ever.
@@ -60,25 +45,24 @@ def happens_before(lanes: Sequence[Sequence[Task]]) -> Order:
     for lane, tasks in enumerate(lanes):
         for task in tasks:
             _check_waits(task, lane, lanes)
-    first = np.cumsum([0, *(len(tasks) for tasks in lanes)])
-    clock = np.zeros((int(first[-1]), len(lanes)), np.int64)
+    first = [0, *accumulate(len(tasks) for tasks in lanes)]
+    clocks: list[list[tuple[int, ...]]] = [[] for _ in lanes]
     done = [0] * len(lanes)
     sequence: list[int] = []
     while len(sequence) < first[-1]:
         before = len(sequence)
         for lane, tasks in enumerate(lanes):
             while done[lane] < len(tasks) and _ready(tasks[done[lane]], done):
-                number = int(first[lane]) + done[lane]
-                _join(clock, number, lane, done[lane], tasks[done[lane]].waits, first)
+                clocks[lane].append(_joined(clocks, lane, tasks[done[lane]].waits))
+                sequence.append(first[lane] + done[lane])
                 done[lane] += 1
-                sequence.append(number)
         if len(sequence) == before:
             _refuse_deadlock(lanes, done)
     return Order(
         tasks=tuple(task for tasks in lanes for task in tasks),
-        lane=np.repeat(np.arange(len(lanes)), np.diff(first)),
-        step=np.arange(int(first[-1])) - np.repeat(first[:-1], np.diff(first)) + 1,
-        clock=clock,
+        lane=tuple(lane for lane, tasks in enumerate(lanes) for _ in tasks),
+        step=tuple(step for tasks in lanes for step in range(1, len(tasks) + 1)),
+        clock=tuple(clock for lane in clocks for clock in lane),
         sequence=tuple(sequence),
     )
 
@@ -96,15 +80,15 @@ def _ready(task: Task, done: Sequence[int]) -> bool:
     return all(done[wait.lane] >= wait.steps for wait in task.waits)
 
 
-def _join(clock: np.ndarray, number: int, lane: int, done: int, waits: tuple[Wait, ...], first: np.ndarray) -> None:
-    """Sets a task's clock to the latest of its predecessor's and those of the tasks it waits for."""
-    if done:
-        clock[number] = clock[number - 1]
-        clock[number, lane] = done
+def _joined(clocks: Sequence[Sequence[tuple[int, ...]]], lane: int, waits: tuple[Wait, ...]) -> tuple[int, ...]:
+    """The clock of a lane's next task: the latest of its predecessor's and those of the tasks it waits for."""
+    clock = list(clocks[lane][-1]) if clocks[lane] else [0] * len(clocks)
+    clock[lane] = len(clocks[lane])
     for wait in waits:
         if wait.steps:
-            np.maximum(clock[number], clock[first[wait.lane] + wait.steps - 1], out=clock[number])
-            clock[number, wait.lane] = max(clock[number, wait.lane], wait.steps)
+            clock = list(map(max, clock, clocks[wait.lane][wait.steps - 1]))
+            clock[wait.lane] = max(clock[wait.lane], wait.steps)
+    return tuple(clock)
 
 
 def _refuse_deadlock(lanes: Sequence[Sequence[Task]], done: Sequence[int]) -> None:

@@ -1,7 +1,7 @@
 """The execution plan: tasks on lanes, waits between lanes, and buffers at offsets of one arena.
 
-A plan is plain data. `hazards.check` proves from it alone that every read follows its write and that no two live
-buffers overlap, for every interleaving that lanes and waits allow; executors only walk it.
+A plan is plain data. `hazards.CheckedPlan` proves from it alone that every read follows its write and that no two live
+buffers overlap, for every interleaving that lanes and waits allow; executors take no other, and only walk it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ class Space(StrEnum):
 
     ARENA = "arena"  # at an offset of the plan's one arena
     INPUT = "input"  # the caller's input array; read only
+    INOUT = "inout"  # the caller's array too, of which tasks write parts: a stage run alone, on what others computed
     WEIGHT = "weight"  # a constant; read only
     OUTPUT = "output"  # an output array, written in place
     DYNAMIC = "dynamic"  # allocated by the kernel in each run: the size is not known before
@@ -52,6 +53,11 @@ class Buffer:
     nbytes: int
     offset: int = 0
     pitch: int = 0
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the caller gives its bytes."""
+        return self.space in (Space.INPUT, Space.INOUT)
 
 
 @dataclass(frozen=True)
@@ -93,8 +99,8 @@ class ExecutionPlan:
         outputs: the graph outputs, each seen whole, in the graph's order; all in the spaces OUTPUT or DYNAMIC. Where it
             is empty they are the OUTPUT buffers, which some task must then see whole, and the DYNAMIC ones that no
             task reads.
-        inputs: the caller's arrays, each seen whole; all in the space INPUT. Where it is empty, their shapes are those
-            of tasks that see them whole.
+        inputs: the caller's arrays, each seen whole; all in the spaces INPUT or INOUT. Where it is empty, their shapes
+            are those of tasks that see them whole.
     """
 
     lanes: tuple[tuple[Task, ...], ...]

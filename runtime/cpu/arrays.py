@@ -74,9 +74,9 @@ def input_views(plan: ExecutionPlan) -> tuple[View, ...]:
     """One view for each input array that the plan names; its shape is None where tasks see only parts of it.
 
     Raises:
-        ValueError: if `inputs` leaves out an INPUT buffer.
+        ValueError: if `inputs` leaves out a buffer that the caller gives.
     """
-    size = {buffer.name: buffer.nbytes for buffer in plan.buffers if buffer.space is Space.INPUT}
+    size = {buffer.name: buffer.nbytes for buffer in plan.buffers if buffer.is_given}
     if plan.inputs:
         if left_out := size.keys() - {view.buffer for view in plan.inputs}:
             raise ValueError(f"the plan's inputs leave out {min(left_out)!r}")

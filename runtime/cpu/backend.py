@@ -18,14 +18,13 @@ from iosched.runtime.cpu.native import NativeExecutor, NativeRuntime, available,
 from iosched.runtime.cpu.ownership import CoarseGraph, coarsen
 from iosched.runtime.cpu.placement import Placement, place_tensors
 from iosched.runtime.cpu.python_executor import PythonExecutor, PythonRuntime
-from iosched.runtime.plan import Space
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 
 Arrays = Mapping[str, np.ndarray]
 
 
 class PlanExecutor(Protocol):
-    """Walks one plan; `inputs` holds an array for every INPUT buffer of it."""
+    """Walks one plan; `inputs` holds an array for every INPUT and INOUT buffer of it."""
 
     def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
         """One run; the OUTPUT buffers by name."""
@@ -90,7 +89,7 @@ class CompiledModel:
         self.executor.close()
 
     def _used(self, inputs: Arrays) -> Arrays:
-        names = {buffer.name for buffer in self.lowering.plan.buffers if buffer.space is Space.INPUT}
+        names = {buffer.name for buffer in self.lowering.plan.buffers if buffer.is_given}
         return {name: np.asarray(array, order="C") for name, array in inputs.items() if name in names}
 
 
@@ -176,7 +175,7 @@ class CpuBackend:
         kernels, placement, nodes = found
         numbered = [[[index for unit in group for index in nodes[unit]] for group in groups]]
         lowering = lower(kernels, placement, numbered, lanes or self.lanes, self._cache, partial=True)
-        buffers = [buffer.name for buffer in lowering.plan.buffers if buffer.space is Space.INPUT]
+        buffers = [buffer.name for buffer in lowering.plan.buffers if buffer.is_given]
         inputs = {name: _sample(kernels.tensors[name]) for name in buffers}
         return CompiledStage(self._executor(lowering), inputs)
 
@@ -193,8 +192,8 @@ class CpuBackend:
 
     def _executor(self, lowering: Lowering) -> PlanExecutor:
         if self._native is None or not supports(lowering.plan):
-            return PythonExecutor(lowering.plan, lowering.kernels, runtime=self._python)
-        return NativeExecutor(lowering.plan, lowering.kernels, runtime=self._native)
+            return PythonExecutor(lowering.checked, lowering.kernels, runtime=self._python)
+        return NativeExecutor(lowering.checked, lowering.kernels, runtime=self._native)
 
     def _merged(
         self, stages: Iterable[Sequence[Sequence[str]]]

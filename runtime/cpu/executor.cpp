@@ -109,7 +109,6 @@ struct Executor final : Job {
   Executor(std::shared_ptr<Runtime> runtime, Words words) : runtime(std::move(runtime)) {
     try {
       read(words);
-      refuse_deadlock();
       bind_arena();
     } catch (...) {
       release();
@@ -213,23 +212,6 @@ struct Executor final : Job {
     if (task.session != nullptr && (task.session->inputs.size() != task.reads.size() ||
                                     task.session->outputs.size() != task.writes.size())) {
       throw std::runtime_error("a task of the plan does not fit its program's inputs and outputs");
-    }
-  }
-
-  // A plan that cannot end is refused here: a thread that waits for ever could not be stopped.
-  void refuse_deadlock() const {
-    std::vector<size_t> done(lanes.size());
-    const auto ready = [&](const Task& task) {
-      return std::all_of(task.waits.begin(), task.waits.end(), [&](Wait w) { return done[w.lane] >= w.steps; });
-    };
-    for (bool moved = true; moved;) {
-      moved = false;
-      for (size_t i = 0; i < lanes.size(); ++i) {
-        for (; done[i] < lanes[i].size() && ready(lanes[i][done[i]]); ++done[i]) moved = true;
-      }
-    }
-    for (size_t i = 0; i < lanes.size(); ++i) {
-      if (done[i] < lanes[i].size()) throw std::runtime_error("the lanes of the plan wait for each other for ever");
     }
   }
 

@@ -6,7 +6,7 @@ that is done early starts on the next stage.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -17,10 +17,12 @@ from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.placement import Placement
 from iosched.runtime.cpu.program import Kernel
 from iosched.runtime.cpu.programs import TaskKernel, build_kernel
+from iosched.runtime.given import given_spaces
+from iosched.runtime.hazards import CheckedPlan
 from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View, Wait
 from iosched.runtime.waits import find_waits
 
-LOWERING = 1
+LOWERING = 2
 """Raised whenever stages come to run in another way than before: latencies measured until then no longer hold."""
 
 Stages = Sequence[Sequence[Sequence[int]]]  # stages of groups of node indices
@@ -28,10 +30,15 @@ Stages = Sequence[Sequence[Sequence[int]]]  # stages of groups of node indices
 
 @dataclass(frozen=True, eq=False)
 class Lowering:
-    """A plan with the kernels that its tasks index."""
+    """A plan that has passed the check, with the kernels that its tasks index."""
 
-    plan: ExecutionPlan
+    checked: CheckedPlan
     kernels: tuple[Kernel, ...]
+
+    @property
+    def plan(self) -> ExecutionPlan:
+        """The plan itself."""
+        return self.checked.plan
 
 
 class KernelCache:
@@ -58,19 +65,24 @@ def lower(
             not compute comes from the caller, and everything they compute for others is kept.
 
     Complexity: linear in calls, times the number of writers of one buffer.
+
+    Raises:
+        HazardError: the plan does not pass the check, which is a fault of the lowering.
     """
     calls = [
         call for number, groups in enumerate(stages) for call in stage_calls(kernels, placement, groups, lanes, number)
     ]
-    waits = find_waits([step_of(call) for call in calls], lanes)
+    steps = [step_of(call) for call in calls]
+    waits = find_waits(steps, lanes)
     runs = _fuse(kernels, calls, waits, lanes)
     tasks, found = _tasks(kernels, placement, calls, runs, waits, lanes, cache)
-    buffers = _buffers(placement, tasks, partial)
+    buffers = _buffers(placement, tasks, given_spaces(steps) if partial else None)
     placed, arena_nbytes = place(tasks, buffers)
     computed = [] if partial else [name for name in kernels.outputs if name in kernels.producer]
     outputs = tuple(placement.views[name] for name in computed)
-    inputs = tuple(placement.views[buffer.name] for buffer in buffers if buffer.space is Space.INPUT)
-    return Lowering(ExecutionPlan(tasks, placed, arena_nbytes, outputs=outputs, inputs=inputs), found)
+    inputs = tuple(placement.views[buffer.name] for buffer in buffers if buffer.is_given)
+    plan = ExecutionPlan(tasks, placed, arena_nbytes, outputs=outputs, inputs=inputs)
+    return Lowering(CheckedPlan(plan), found)
 
 
 def _fuse(
@@ -179,16 +191,16 @@ def _reading_runs(calls: Sequence[Call], run_of: dict[int, int]) -> dict[str, li
     return readers
 
 
-def _buffers(placement: Placement, tasks: Sequence[Sequence[Task]], partial: bool) -> tuple[Buffer, ...]:
-    written = {view.buffer for lane in tasks for task in lane for view in task.writes}
+def _buffers(
+    placement: Placement, tasks: Sequence[Sequence[Task]], given: Mapping[str, Space] | None
+) -> tuple[Buffer, ...]:
+    """All buffers that the tasks name; of a stage alone those that are `given`, and all others in the arena."""
     used = dict.fromkeys(view.buffer for view in _all_views(tasks))
     found = []
     for name in used:
         buffer = placement.buffer(name)
-        if partial and name not in written:
-            buffer = Buffer(name, Space.INPUT, buffer.nbytes)
-        elif partial and buffer.space is Space.OUTPUT:
-            buffer = Buffer(name, Space.ARENA, buffer.nbytes)
+        if given is not None and (name in given or buffer.space is Space.OUTPUT):
+            buffer = Buffer(name, given.get(name, Space.ARENA), buffer.nbytes)
         found.append(buffer)
     return tuple(found)
 

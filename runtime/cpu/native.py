@@ -35,11 +35,12 @@ from iosched.runtime.cpu.arrays import (
     tasks_of,
 )
 from iosched.runtime.cpu.program import Copy, Kernel, Program
+from iosched.runtime.hazards import CheckedPlan
 from iosched.runtime.plan import ExecutionPlan, Space, Task, View
 
 _ABI_VERSION = 1
 _ERROR_NBYTES = 2048
-_SPACE_CODE = {Space.ARENA: 0, Space.INPUT: 1, Space.OUTPUT: 2, Space.DYNAMIC: 3}
+_SPACE_CODE = {Space.ARENA: 0, Space.INPUT: 1, Space.INOUT: 1, Space.OUTPUT: 2, Space.DYNAMIC: 3}
 
 
 class _Weight(ctypes.Structure):
@@ -245,7 +246,7 @@ class NativeExecutor:
 
     def __init__(
         self,
-        plan: ExecutionPlan,
+        checked: CheckedPlan,
         kernels: Sequence[Kernel],
         *,
         runtime: NativeRuntime | None = None,
@@ -253,10 +254,8 @@ class NativeExecutor:
     ) -> None:
         """Prepares the plan: everything but the caller's arrays is bound once, here.
 
-        The plan is trusted to be free of hazards (see `hazards.check`).
-
         Args:
-            plan: what to run.
+            checked: what to run.
             kernels: what the tasks' `kernel` indexes.
             runtime: shared threads, arena and sessions; by default one of its own, closed with the executor.
             cpus: the processor of each lane; by default chosen among those that the process may use.
@@ -266,6 +265,7 @@ class NativeExecutor:
             ExecutionError: with onnxruntime's words, if it refuses a program.
             ValueError: if kernels or processors do not fit the plan.
         """
+        plan = checked.plan
         check_kernels(plan, tuple(kernels))
         self._owned = None if runtime else NativeRuntime()
         self._runtime = runtime or self._owned or NativeRuntime()

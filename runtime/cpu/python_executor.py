@@ -31,8 +31,8 @@ from iosched.runtime.cpu.arrays import (
     tasks_of,
 )
 from iosched.runtime.cpu.program import Copy, Kernel, Program
-from iosched.runtime.order import happens_before
-from iosched.runtime.plan import ExecutionPlan, Space, Task, View
+from iosched.runtime.hazards import CheckedPlan
+from iosched.runtime.plan import Space, Task, View
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, IOBinding, OrtValue, SessionOptions
@@ -141,7 +141,7 @@ class PythonExecutor:
 
     def __init__(
         self,
-        plan: ExecutionPlan,
+        checked: CheckedPlan,
         kernels: Sequence[Kernel],
         *,
         runtime: PythonRuntime | None = None,
@@ -150,7 +150,7 @@ class PythonExecutor:
         """Prepares the plan.
 
         Args:
-            plan: what to run, trusted to be free of hazards.
+            checked: what to run.
             kernels: what the tasks' `kernel` indexes.
             runtime: shared sessions; by default its own.
             cpus: the processor of each lane; by default chosen among those that the process may use.
@@ -158,10 +158,10 @@ class PythonExecutor:
         Raises:
             DeviceError: if onnxruntime is not installed.
             ExecutionError: with onnxruntime's words, if it refuses a program.
-            ValueError: if kernels do not fit the plan, or its lanes wait for each other for ever.
+            ValueError: if kernels do not fit the plan.
         """
+        plan = checked.plan
         check_kernels(plan, tuple(kernels))
-        happens_before(plan.lanes)
         self._runtime = runtime or PythonRuntime()
         self._errors = self._runtime.errors()
         self._plan, self._kernels = plan, tuple(kernels)

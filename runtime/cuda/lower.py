@@ -25,31 +25,38 @@ from iosched.runtime.cuda.moves import Join, Part, Reshape
 from iosched.runtime.cuda.operators import lower_merged, lower_operator
 from iosched.runtime.cuda.placement import Placement, place_calls
 from iosched.runtime.cuda.session_views import Call, SessionViews
+from iosched.runtime.given import given_spaces
+from iosched.runtime.hazards import CheckedPlan
 from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View
 from iosched.runtime.waits import Span, Step, find_waits
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 
 MAX_LANES = 8
 
-CUDA_LOWERING = 4
+CUDA_LOWERING = 5
 """Raised whenever stages come to run in another way than before: latencies measured until then no longer hold."""
 
 
 @dataclass(frozen=True, eq=False)
 class Lowering:
-    """A plan for streams.
+    """A plan for streams that has passed the check.
 
     Attributes:
-        plan: its lanes are streams; buffers of the space WEIGHT hold `weights`.
+        checked: its lanes are streams; buffers of the space WEIGHT hold `weights`.
         kernels: what the tasks' indices mean.
         weights: constants by buffer name, row-major.
         sessions: operators that run in onnxruntime, with their ONNX types.
     """
 
-    plan: ExecutionPlan
+    checked: CheckedPlan
     kernels: tuple[Kernel, ...]
     weights: Mapping[str, np.ndarray]
     sessions: Mapping[str, tuple[str, ...]]
+
+    @property
+    def plan(self) -> ExecutionPlan:
+        """The plan itself."""
+        return self.checked.plan
 
 
 @dataclass(frozen=True)
@@ -192,6 +199,9 @@ def lower(network: Network, schedule: Schedule, settings: LoweringSettings = DEF
     """The plan of the model under `schedule`; needs no device.
 
     Complexity: linear in kernel calls, beside the search for waits and the arena.
+
+    Raises:
+        HazardError: the plan does not pass the check, which is a fault of the lowering.
     """
     stages = tuple(schedule.stages)
     sequence = [pair for number, stage in enumerate(stages) for pair in _stage_calls(network, stage, number)]
@@ -269,19 +279,20 @@ class _Draft:
         """The plan, with everything in its place."""
         placed = self._placed()
         n_lanes = max((each.lane for each in placed), default=0) + 1
-        waits = find_waits(_steps(placed, self.placement, self.settings.barriers), n_lanes)
+        steps = _steps(placed, self.placement, self.settings.barriers)
+        waits = find_waits(steps, n_lanes)
         kernels: dict[Kernel, int] = {}
         lanes: list[list[Task]] = [[] for _ in range(n_lanes)]
         for each, waited in zip(placed, waits, strict=True):
             number = kernels.setdefault(each.kernel, len(kernels))
             lanes[each.lane].append(Task(each.name, number, each.reads, each.writes, waited, each.stage))
         tasks = tuple(map(tuple, lanes))
-        buffers, arena_nbytes = place(tasks, self._buffers(placed))
+        buffers, arena_nbytes = place(tasks, self._buffers(placed, given_spaces(steps)))
         outputs = self._outputs() if self.whole else ()
-        inputs = tuple(_whole(buffer, placed) for buffer in buffers if buffer.space is Space.INPUT)
+        inputs = tuple(_whole(buffer, placed) for buffer in buffers if buffer.is_given)
         used = {buffer.name for buffer in buffers}
         return Lowering(
-            ExecutionPlan(tasks, buffers, arena_nbytes, outputs=outputs, inputs=inputs),
+            CheckedPlan(ExecutionPlan(tasks, buffers, arena_nbytes, outputs=outputs, inputs=inputs)),
             tuple(kernels),
             {name: array for name, array in self.builder.weights.items() if name in used},
             {each.name: each.kernel.operators for each in placed if isinstance(each.kernel, SessionKernel)},
@@ -338,8 +349,7 @@ class _Draft:
             found.update({(stage, group): rank % self.settings.lanes for rank, group in enumerate(ranked)})
         return found
 
-    def _buffers(self, placed: Sequence[_Placed]) -> tuple[Buffer, ...]:
-        written = {view.buffer for each in placed for view in each.writes}
+    def _buffers(self, placed: Sequence[_Placed], given: Mapping[str, Space]) -> tuple[Buffer, ...]:
         names = dict.fromkeys(view.buffer for each in placed for view in (*each.reads, *each.writes))
         spaces = dict.fromkeys(self.builder.weights, Space.WEIGHT)
         spaces |= dict.fromkeys(self.callers_outputs.values(), Space.OUTPUT)
@@ -350,7 +360,7 @@ class _Draft:
         for name in names:
             added = self.sessions.buffers.get(name)
             spec = added or self.graph.tensor.get(callers.get(name, "")) or self.builder.tensors[name]
-            space = spaces.get(name, Space.ARENA if name in written else Space.INPUT)
+            space = spaces.get(name, given.get(name, Space.ARENA))
             found.append(Buffer(name, space, spec.nbytes, pitch=self.placement.pitches.get(name, 0)))
         return tuple(found)
 

@@ -17,6 +17,7 @@ from small_models import branches
 from iosched.models.load import load_model
 from iosched.profiler import run as profiler_run
 from iosched.profiler.cpu_cost import cpu_name
+from iosched.runtime.cpu import lower as cpu_lower
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.document import ScheduleDocument
 
@@ -32,9 +33,13 @@ def x(workdir: Path) -> Path:
 
 @pytest.fixture
 def document(model: Path) -> ScheduleDocument:
+    return one_after_another(model)
+
+
+def one_after_another(model: Path) -> ScheduleDocument:
     loaded = load_model(model)
     return ScheduleDocument(
-        model="branches",
+        model=model.stem,
         sha256=loaded.digest,
         inputs=dict(loaded.bindings),
         dtype="float32",
@@ -240,3 +245,20 @@ def test_every_output_name_fits_into_npz(invoke, model: Path, monkeypatch: pytes
     assert result.exit_code == 0
     assert "Something is amiss." in result.stderr
     assert set(np.load("y.npz").files) == {"../../y", "file"}
+
+
+def test_a_plan_with_a_hazard_is_an_internal_error_and_does_not_run(
+    invoke, workdir: Path, complains, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("x", "a", "b", "y")
+    chain = [onnx.helper.make_node(kind, [names[i]], [names[i + 1]]) for i, kind in enumerate(("Exp", "Sin", "Cos"))]
+    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [4]) for name in "xy")
+    made = onnx.helper.make_graph(chain, "chain", [x], [y])
+    model = Path("chain.onnx")
+    onnx.save(onnx.helper.make_model(made, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), model)
+    schedule = save(one_after_another(model), Path("s.json"))
+    monkeypatch.setattr(cpu_lower, "place", lambda tasks, buffers: (tuple(buffers), 1 << 20))
+    told = complains(
+        invoke("run", model, "--schedule", schedule, "--repeat", 1), 1, "internal error: HazardError: task"
+    )
+    assert "writes bytes of 'b' and 'a'" in told

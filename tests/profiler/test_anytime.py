@@ -327,7 +327,8 @@ optimize(fire(), OptimizeSettings(threads=2, profile_db=Path(sys.argv[1])))
 def test_a_killed_search_loses_at_most_the_stage_being_measured(
     number: int, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(SUPPORT)}
+    paths = [str(SUPPORT), *filter(None, [os.environ.get("PYTHONPATH")])]  # the child runs the same package
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     words = [sys.executable, "-c", _SEARCH, str(settings.profile_db)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as child:
         assert child.stdout is not None

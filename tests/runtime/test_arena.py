@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iosched.runtime import hazards
 from iosched.runtime.arena import ALIGNMENT_NBYTES, place
-from iosched.runtime.hazards import HazardError
+from iosched.runtime.hazards import HazardError, check
 from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View, Wait
 
 
@@ -104,7 +103,7 @@ def graphs(draw: st.DrawFn) -> tuple[tuple[tuple[Task, ...], ...], tuple[Buffer,
 def test_every_placement_is_free_of_hazards(graph: tuple[tuple[tuple[Task, ...], ...], tuple[Buffer, ...]]) -> None:
     lanes, buffers = graph
     placed, nbytes = place(lanes, buffers)
-    hazards.check(ExecutionPlan(lanes, placed, nbytes))
+    check(ExecutionPlan(lanes, placed, nbytes))
     assert all(buffer.offset % ALIGNMENT_NBYTES == 0 for buffer in placed)
     assert nbytes <= sum(-(-buffer.nbytes // 64) * 64 for buffer in buffers)
     assert [buffer.name for buffer in placed] == [buffer.name for buffer in buffers]
@@ -113,5 +112,5 @@ def test_every_placement_is_free_of_hazards(graph: tuple[tuple[tuple[Task, ...],
 def test_a_large_plan_is_placed_quickly_and_small() -> None:
     lanes, buffers = chain([64 * (1 + i % 7) for i in range(2500)])
     placed, nbytes = place(lanes, buffers)
-    hazards.check(ExecutionPlan(lanes, placed, nbytes))
+    check(ExecutionPlan(lanes, placed, nbytes))
     assert nbytes <= 64 * 14

@@ -97,6 +97,23 @@ def test_a_read_of_what_another_buffer_left_there_is_caught() -> None:
         check(ExecutionPlan((lane,), buffers, 64))
 
 
+@pytest.mark.parametrize("offsets", [(0, 64), (64, 0)])
+def test_a_buffer_on_the_bytes_of_two_comes_after_both(offsets: tuple[int, int]) -> None:
+    lane = (
+        task("a", [], [seen("a")]), task("u", [seen("a")], [seen("u")]),
+        task("b", [], [seen("b")]), task("v", [seen("b")], [seen("v")]),
+    )  # fmt: skip
+    buffers = (
+        *(Buffer(name, Space.ARENA, 64, offset) for name, offset in zip("ab", offsets, strict=True)),
+        *(Buffer(name, Space.OUTPUT, 64) for name in "uv"),
+        Buffer("c", Space.ARENA, 128),
+    )
+    for steps in range(4):
+        with pytest.raises(HazardError, match="'c'"):
+            check(ExecutionPlan((lane, (task("c", [], [seen("c", 128)], (0, steps)),)), buffers, 128))
+    check(ExecutionPlan((lane, (task("c", [], [seen("c", 128)], (0, 4)),)), buffers, 128))
+
+
 @pytest.mark.parametrize(
     ("reads", "writes", "words"),
     [

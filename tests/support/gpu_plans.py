@@ -6,11 +6,12 @@ import random
 from collections.abc import Mapping
 
 import numpy as np
+from interpreter import Interpreter
 
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
-from iosched.runtime.cuda.interpreter import Interpreter
 from iosched.runtime.cuda.lower import Lowering
+from iosched.runtime.plan import ExecutionPlan
 from iosched.scheduler.merge import merge_classes
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 
@@ -63,10 +64,12 @@ def merged_schedule(graph: ComputationGraph) -> Schedule:
     return Schedule((Block(0, tuple(stages)),))
 
 
-def interpreted(lowering: Lowering, inputs: Mapping[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
-    """Outputs by the model's names."""
+def interpreted(
+    lowering: Lowering, inputs: Mapping[str, np.ndarray], seed: int, plan: ExecutionPlan | None = None
+) -> dict[str, np.ndarray]:
+    """Outputs by the model's names; of another plan over the same kernels where one is given."""
     given = {view.buffer: inputs[view.buffer.removesuffix("@caller")] for view in lowering.plan.inputs}
-    found = Interpreter(lowering).run(given, seed)
+    found = Interpreter(lowering, plan).run(given, seed)
     return {name.removesuffix("@caller"): array for name, array in found.items()}
 
 

@@ -28,7 +28,6 @@ from iosched.runtime.cuda.kernels.depthwise import Depthwise
 from iosched.runtime.cuda.lower import Lowering, Network, lower
 from iosched.runtime.cuda.moves import Part
 from iosched.runtime.cuda.placement import place_calls
-from iosched.runtime.hazards import check
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.plan import View
 from iosched.scheduler.baselines import greedy, sequential
@@ -187,7 +186,6 @@ def test_networks_compute_what_onnxruntime_does(space: tuple[int, ...], batch: i
     inputs = random_inputs(model.graph.inputs)
     found = lowerings(model, precision)
     for lowering in found:
-        check(lowering.plan)
         assert not lowering.sessions
         wanted = expected_outputs(model, inputs)
         assert relative_error(interpreted(lowering, inputs, 1), wanted) < (1e-5 if precision is FP32 else 1e-2)

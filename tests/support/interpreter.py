@@ -19,10 +19,14 @@ _POISON = 0xFF  # as float16, float32 or float64 not a number
 class Interpreter:
     """Runs one lowering again and again."""
 
-    def __init__(self, lowering: Lowering) -> None:
-        """Nothing is allocated before the first run."""
+    def __init__(self, lowering: Lowering, plan: ExecutionPlan | None = None) -> None:
+        """Nothing is allocated before the first run.
+
+        Args:
+            plan: is run in place of the lowering's own; may be unsound.
+        """
         self._lowering = lowering
-        plan = lowering.plan
+        self._plan = plan = plan or lowering.plan
         self._offset = {buffer.name: buffer.offset for buffer in plan.buffers if buffer.space is Space.ARENA}
         self._nbytes = {buffer.name: buffer.nbytes for buffer in plan.buffers}
 
@@ -35,7 +39,7 @@ class Interpreter:
         Raises:
             RuntimeError: the lanes wait for each other for ever.
         """
-        plan = self._lowering.plan
+        plan = self._plan
         memory = self._allocate(inputs)
         for lane, step in interleaving(plan, seed):
             task = plan.lanes[lane][step]
@@ -48,11 +52,11 @@ class Interpreter:
 
     def _allocate(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The bytes of every buffer outside the arena by name, and of the arena under ""."""
-        plan = self._lowering.plan
+        plan = self._plan
         memory = {"": np.full(plan.arena_nbytes, _POISON, np.uint8)}
         for buffer in plan.buffers:
-            if buffer.space is Space.INPUT:
-                memory[buffer.name] = np.asarray(inputs[buffer.name], order="C").reshape(-1).view(np.uint8)
+            if buffer.is_given:
+                memory[buffer.name] = np.array(inputs[buffer.name], order="C").reshape(-1).view(np.uint8)
             elif buffer.space is Space.WEIGHT:
                 memory[buffer.name] = self._lowering.weights[buffer.name].reshape(-1).view(np.uint8)
             elif buffer.space is Space.OUTPUT:

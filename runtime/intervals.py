@@ -1,0 +1,49 @@
+"""Values on disjoint ranges of whole numbers."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+Value = TypeVar("Value")
+
+
+class Intervals(Generic[Value]):
+    """A map of half-open ranges `[start, stop)` to values, sorted by where they begin.
+
+    A range that is put replaces what lies there, so all that is ever replaced is at most what was put, and two pieces
+    more each time: walks over what a `put` takes away are linear in the number of puts.
+    """
+
+    def __init__(self) -> None:
+        """Nothing has a value."""
+        self._starts: list[int] = []
+        self._stops: list[int] = []
+        self._values: list[Value] = []
+
+    def within(self, start: int, stop: int) -> list[tuple[int, int, Value]]:
+        """The parts of ranges that lie in `[start, stop)`; O(log ranges + parts)."""
+        found = self._touching(start, stop)
+        parts = zip(self._starts[found], self._stops[found], self._values[found], strict=True)
+        return [(max(low, start), min(high, stop), value) for low, high, value in parts]
+
+    def put(self, start: int, stop: int, value: Value) -> None:
+        """Gives `[start, stop)`, which is not empty, one value; O(log ranges), beside moving what lies behind it."""
+        found = self._touching(start, stop)
+        parts = [(start, stop, value)]
+        if found.start < found.stop:
+            first, last = found.start, found.stop - 1
+            if self._starts[first] < start:
+                parts.insert(0, (self._starts[first], start, self._values[first]))
+            if self._stops[last] > stop:
+                parts.append((stop, self._stops[last], self._values[last]))
+        self._starts[found] = [part[0] for part in parts]
+        self._stops[found] = [part[1] for part in parts]
+        self._values[found] = [part[2] for part in parts]
+
+    def __iter__(self) -> Iterator[tuple[int, int, Value]]:
+        return zip(self._starts, self._stops, self._values, strict=True)
+
+    def _touching(self, start: int, stop: int) -> slice:
+        return slice(bisect_right(self._stops, start), bisect_left(self._starts, stop))
