@@ -1,8 +1,7 @@
 """Fits the analytic model of GPUs to published latencies, and says how far it is off where it was not fitted.
 
 Run as `python benchmarks/analytic.py [-o FILE.json] [--plot FILE.svg]`; it takes some minutes and measures nothing.
-Published numbers: Ding et al., "IOS: Inter-Operator Scheduler for CNN Acceleration", MLSys 2021, the thesis behind it
-(table 4.2 for specialisation), and the logs in the authors' repository; cuDNN 7.6, fp32, a V100 at 1530 MHz or a K80.
+Published numbers and their sources are in `published.py`.
 """
 
 from __future__ import annotations
@@ -19,6 +18,8 @@ from itertools import combinations
 from pathlib import Path
 from statistics import fmean
 
+from published import BATCH_CROSS_MS, BATCH_MS, DEVICE_CROSS_MS, STRATEGIES, V100_MS
+
 from iosched.models import zoo
 from iosched.models.graph import ComputationGraph
 from iosched.models.load import load_model
@@ -28,20 +29,6 @@ from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.merge import merge_classes
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.search import search
-
-STRATEGIES = ("sequential", "greedy", "merge", "concurrent", "both")
-V100_MS = {
-    "inception_v3": (6.51, 4.62, 5.39, 4.11, 4.03),
-    "randwire": (8.49, 6.27, 8.54, 6.02, 6.02),
-    "nasnet_a": (22.95, 16.78, 22.94, 16.04, 16.04),
-    "squeezenet": (0.86, 0.98, 0.74, 0.82, 0.73),
-}
-BATCH_MS = {1: (6.20, 3.94), 16: (17.95, 15.17), 32: (30.54, 27.0), 64: (55.67, 51.11), 128: (108.55, 102.74)}
-BATCH_CROSS_MS = {  # (run at, searched at)
-    (1, 1): 4.03, (1, 32): 4.50, (1, 128): 4.63, (32, 1): 29.21, (32, 32): 27.44, (32, 128): 27.93,
-    (128, 1): 105.98, (128, 32): 103.74, (128, 128): 103.29,
-}  # fmt: skip
-DEVICE_CROSS_MS = {("k80", "k80"): 13.87, ("k80", "v100"): 14.65, ("v100", "k80"): 4.49, ("v100", "v100"): 4.03}
 
 FITTED = ("kernel_us", "issue_us", "fork_us", "step_cycles", "window", "interference")
 # Where every fit starts: round guesses, made without the networks.
@@ -73,9 +60,9 @@ def cost_of(network: str, calibration: Calibration, device: str = "v100", batch:
 
 
 @cache
-def schedules(network: str, calibration: Calibration) -> Schedules:
+def schedules(network: str, calibration: Calibration, device: str = "v100") -> Schedules:
     """The baselines, and what the search finds under these constants."""
-    graph, cost = graph_of(network), cost_of(network, calibration)
+    graph, cost = graph_of(network), cost_of(network, calibration, device)
     found = {"sequential": sequential(graph), "greedy": greedy(graph)}
     found["concurrent"] = search(graph, cost, strategy="concurrent").schedule
     merges = bool(merge_classes(graph, [operator.name for operator in graph.operators]))
@@ -84,8 +71,8 @@ def schedules(network: str, calibration: Calibration) -> Schedules:
     return found
 
 
-def predicted_ms(network: str, calibration: Calibration, found: Schedules) -> Cells:
-    cost = cost_of(network, calibration)
+def predicted_ms(network: str, calibration: Calibration, found: Schedules, device: str = "v100") -> Cells:
+    cost = cost_of(network, calibration, device)
     return {name: cost.schedule_latency_us(found[name]) / 1000 for name in STRATEGIES}
 
 
