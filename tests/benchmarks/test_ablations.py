@@ -31,12 +31,6 @@ from iosched.scheduler.schedule import Schedule, Strategy
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 
-@pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.syspath_prepend(str(FOLDER))
-    return import_module
-
-
 def ran(script: ModuleType, folder: Path, *words: str) -> Mapping[str, object]:
     """Runs a script; its raw results."""
     path = folder / "raw.json"

@@ -1,0 +1,100 @@
+"""Writes docs/papers.md: the page's text, with numbers and tables from the results files.
+
+    python benchmarks/papers_page.py      # after any of the results below has changed
+
+The text is `papers.template.md`. A field like `{throughput[inception_v3][both][tflops]:.1f}` is a number of
+`results/papers.json` or of what is derived below; `{table_4_1}` is a table. Nothing is computed but ratios.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from papers_tables import TABLES, results
+from published import V100_MS
+
+FOLDER = Path(__file__).parent
+TEMPLATE = FOLDER / "papers.template.md"
+PAGE = FOLDER.parent / "docs" / "papers.md"
+NETWORKS = tuple(V100_MS)
+MATRICES = ("batch-sizes", "devices", "dos-batch-sizes", "dos-devices")
+WIDTH = 125
+
+
+def main() -> None:
+    PAGE.write_text(page(), encoding="utf-8")
+
+
+def page() -> str:
+    """The text of docs/papers.md."""
+    tables = {table.__name__: table() for table in TABLES}
+    text = TEMPLATE.read_text(encoding="utf-8").format_map({**results("papers"), **derived(), **tables})
+    spaced = re.sub(r"(?<=\d)%", " %", text)
+    return "\n\n".join(map(_wrapped, spaced.rstrip("\n").split("\n\n"))) + "\n"
+
+
+def _wrapped(paragraph: str) -> str:
+    """Sentences and the points of a list, broken into lines anew; tables, code and headlines as they are."""
+    if paragraph.startswith(("|", "#", "```")):
+        return paragraph
+    return "\n".join(
+        textwrap.fill(" ".join(point.split()), WIDTH, subsequent_indent="  " * point.startswith("- "),
+                      break_long_words=False, break_on_hyphens=False)
+        for point in re.split(r"\n(?=- )", paragraph)
+    )  # fmt: skip
+
+
+def derived() -> dict[str, object]:
+    """Numbers that stand in the page's sentences and in no results file as they are."""
+    ours = results("papers")
+    speedups = {row["batch_size"]: row["sequential_us"] / row["both_us"] for row in results("ablation-batch")["rows"]}
+    stages = ours["last_block"]["stages_of_blocks"]
+    return {
+        "sm_ratio": {
+            name: _ratio(found, "both", "sequential", "sm_share") for name, found in ours["throughput"].items()
+        },
+        "four_ratio": _ratio(
+            {name: all_of["all"] for name, all_of in ours["four_convolutions"].items()}, "IOS", "sequential", "sm_share"
+        ),
+        "blocks": span(row["sequential_us"] / row["found_us"] for row in results("ablation-blocks")["rows"]),
+        "cpu_blocks": span(row["sequential_us"] / row["found_us"] for row in results("ablation-blocks-cpu")["rows"]),
+        "speedup_at": {f"b{size}": ratio for size, ratio in speedups.items()},
+        "ti": span(found["sequential"] / found["both"] for found in ours["rtx2080ti_ms"].values()),
+        "lost": {name: span(lost(f"matrix-{name}")) for name in MATRICES},
+        "dos_ios": span(found["dos"]["ms"] / found["both"]["ms"] for found in ours["dos"].values()),
+        "additive": results("ablation-additive")["networks"],
+        "search": span(results("cpu_networks")["networks"][name]["search"]["seconds"] for name in NETWORKS),
+        "stages": {place.replace(" ", "_"): sum(counts) for place, counts in stages.items()},
+        "last": last_block_ratios(),
+    }
+
+
+def _ratio(found: Mapping[str, Mapping[str, float]], one: str, other: str, key: str) -> float:
+    return found[one][key] / found[other][key]
+
+
+def span(values: Iterable[float]) -> dict[str, float]:
+    known = list(values)
+    return {"least": min(known), "most": max(known)}
+
+
+def lost(file: str) -> list[float]:
+    """The part that every foreign schedule of a cross table takes longer."""
+    slowdown = results(file)["slowdown"]
+    return [cell - 1 for run, row in enumerate(slowdown) for made, cell in enumerate(row) if run != made]
+
+
+def last_block_ratios() -> dict[str, float]:
+    """How much longer the last block takes with the other batch size's published schedule."""
+    us = results("papers")["last_block"]["us"]
+    return {
+        "at_1": us["batch 1"]["published, batch 32"] / us["batch 1"]["published, batch 1"],
+        "at_32": us["batch 32"]["published, batch 1"] / us["batch 32"]["published, batch 32"],
+    }
+
+
+if __name__ == "__main__":
+    main()

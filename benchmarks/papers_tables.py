@@ -1,0 +1,317 @@
+"""The tables of docs/papers.md: published numbers beside those of the results files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import published
+
+from iosched.profiler.statistics import median_interval, quantile
+
+RESULTS = Path(__file__).parent / "results"
+TITLES = {
+    "inception_v3": "Inception V3", "randwire": "RandWire", "nasnet_a": "NASNet-A", "squeezenet": "SqueezeNet",
+    "v100": "V100", "k80": "K80", "titanxp": "Titan Xp", "rtx2080ti": "RTX 2080 Ti",
+}  # fmt: skip
+
+Row = Sequence[object]
+
+
+@cache
+def results(name: str) -> dict[str, Any]:
+    """A committed results file."""
+    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def cpu_ratio(network: str, baseline: str, candidate: str) -> str:
+    """How many times as fast the candidate is on the CPU, within rounds, with the interval of the median."""
+    samples = results("cpu_networks")["networks"][network]["samples_us"]
+    ratios = [slow / fast for slow, fast in zip(samples[baseline], samples[candidate], strict=True)]
+    low, high = median_interval(ratios)
+    return f"{quantile(ratios, 0.5):.2f} ({low:.2f} to {high:.2f})"
+
+
+def markdown(headers: Row, rows: Iterable[Row]) -> str:
+    lines = [headers, ["---"] * len(headers), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def percent(ratio: float) -> str:
+    return f"{round(100 * (ratio - 1), 1) + 0.0:+.1f} %"  # no "-0.0"
+
+
+def number(value: int) -> str:
+    return f"{value:,}" if value < 10**12 else f"{value:.2e}"
+
+
+def table_3_1() -> str:
+    rows = []
+    for network, printed in published.TABLE_3_1.items():
+        ours = results("papers")["table_3_1"][network]
+        counted = [" / ".join(map(number, ours[endings].values())) for endings in ("published", "all")]
+        rows.append([
+            TITLES[network], ours["operators"], ours["width"], f"{ours['upper_bound']:,.0f}",
+            " / ".join(map(number, printed)), *counted,
+        ])  # fmt: skip
+    return markdown(["network", "n", "d", "bound", "printed", "ours, endings as printed", "ours, all endings"], rows)
+
+
+def table_4_1() -> str:
+    rows = []
+    for network, (printed, operators, in_code) in published.TABLE_4_1.items():
+        ours = results("papers")["blocks"][network]
+        most = max(ours["types"], key=ours["types"].__getitem__)
+        rows.append(
+            [
+                TITLES[network],
+                operators,
+                ours["operators"],
+                most,
+                printed,
+                in_code,
+                len(ours["blocks"]),
+                ", ".join(map(str, ours["blocks"])),
+            ]
+        )
+    headers = [
+        "network",
+        "operators",
+        "ours",
+        "most are",
+        "blocks printed",
+        "in the authors' code",
+        "ours",
+        "operators of ours",
+    ]
+    return markdown(headers, rows)
+
+
+def figure_1_2() -> str:
+    ours, rows = results("papers")["four_convolutions"], []
+    for name, found in ours.items():
+        printed = published.FIGURE_1_2.get(name, {})
+        ends_us = 0.0
+        for stage in found["stages"]:
+            ends_us += stage["us"]
+            end, gflop, tflops, share = printed.get(stage["stage"], ("", "", "", 0))
+            rows.append([
+                name, stage["stage"], end, gflop, tflops, f"{share:.0%}" if share else "",
+                f"{ends_us / 1e3:.2f}", f"{stage['gflop']:.1f}", f"{stage['tflops']:.1f}",
+                f"{stage['share_of_peak']:.0%}", f"{stage['sm_share']:.0%}",
+            ])  # fmt: skip
+    headers = [
+        "schedule",
+        "stage",
+        "ends at ms",
+        "GFLOP",
+        "TFLOP/s",
+        "of peak",
+        "model: ms",
+        "GFLOP",
+        "TFLOP/s",
+        "of peak",
+        "of the SMs",
+    ]
+    return markdown(headers, rows)
+
+
+def figure_4_1() -> str:
+    rows = []
+    for network, printed in published.V100_MS.items():
+        ours = list(results("papers")["v100_ms"][network].values())
+        pairs = [
+            f"{printed[0] / theirs:.2f} / {ours[0] / mine:.2f}"
+            for theirs, mine in zip(printed[1:], ours[1:], strict=True)
+        ]
+        rows.append(
+            [
+                TITLES[network],
+                *pairs,
+                cpu_ratio(network, "sequential", "greedy"),
+                cpu_ratio(network, "sequential", "both"),
+            ]
+        )
+    return markdown(["network", "greedy", "merge", "concurrent", "both", "CPU: greedy", "CPU: both"], rows)
+
+
+def figure_4_2() -> str:
+    rows = []
+    for network, frameworks in published.FRAMEWORKS_MS.items():
+        ours = published.V100_MS[network][-1]
+        peers = [cpu_ratio(network, name, "both") for name in ("onnxruntime", "openvino")]
+        rows.append([TITLES[network], *(f"{ms / ours:.2f}" for ms in frameworks.values()), *peers])
+    names = next(iter(published.FRAMEWORKS_MS.values()))
+    return markdown(["network", *names, "CPU: onnxruntime", "CPU: OpenVINO"], rows)
+
+
+def figure_4_4() -> str:
+    rows = []
+    for network, ours in results("papers")["rtx2080ti_ms"].items():
+        rows.append(
+            [TITLES[network], *(f"{ms:.2f}" for ms in ours.values()), f"{ours['sequential'] / ours['both']:.2f}"]
+        )
+    return markdown(["network", *published.STRATEGIES, "both over sequential"], rows)
+
+
+def figure_4_6() -> str:
+    by_limit = {(row["network"], row["r"], row["s"]): row for row in results("ablation-pruning")["rows"]}
+    rows: list[Row] = []
+    for place, (r, s) in enumerate(published.LIMITS):
+        cells: list[object] = [r, s]
+        for network, printed in published.FIGURE_4_6_MS.items():
+            best, ours = by_limit[network, 3, 8], by_limit[network, r, s]
+            cells += [percent(printed[place] / printed[0]), percent(ours["latency_us"] / best["latency_us"])]
+            cells += [published.FIGURE_4_6_SECONDS[network][place], f"{ours['asked']}"]
+        rows.append(cells)
+    headers = ["r", "s"]
+    for name in ("Inception V3", "NASNet-A"):
+        headers += [f"{name}: published", "model", "search, s, published", "stages asked for"]
+    return markdown(headers, rows)
+
+
+def cross(file: str, key: str, printed: Mapping[tuple[object, object], float]) -> str:
+    """A cross table of `iosched matrix --json` beside the published one."""
+    found = results(file)
+    names = [target[key] for target in found["targets"]]
+    rows = []
+    for run, executed in enumerate(names):
+        cells: list[object] = [TITLES.get(executed, executed)]
+        for made, optimized in enumerate(names):
+            theirs = printed[executed, optimized]
+            ours = found["latency_us"][run][made] / 1e3
+            extra = f", {percent(theirs / printed[executed, executed])} / {percent(found['slowdown'][run][made])}"
+            cells.append(f"{theirs:.2f} / {ours:.2f}{extra if run != made else ''}")
+        rows.append(cells)
+    return markdown(
+        ["run on" if key == "device" else "run at batch", *(f"for {TITLES.get(name, name)}" for name in names)], rows
+    )
+
+
+def table_4_2_batch() -> str:
+    return cross("matrix-batch-sizes", "batch_size", published.BATCH_CROSS_MS)
+
+
+def table_4_2_device() -> str:
+    return cross("matrix-devices", "device", published.DEVICE_CROSS_MS)
+
+
+def dos_table_1() -> str:
+    names = [name for name, _ in published.DOS_TABLE_1_MS]
+    printed = {(run, made): ms for run, row in published.DOS_TABLE_1_MS for made, ms in zip(names, row, strict=True)}
+    return cross("matrix-dos-devices", "device", printed)
+
+
+def dos_table_2() -> str:
+    sizes = [size for size, _ in published.DOS_TABLE_2_MS]
+    printed = {(run, made): ms for run, row in published.DOS_TABLE_2_MS for made, ms in zip(sizes, row, strict=True)}
+    return cross("matrix-dos-batch-sizes", "batch_size", printed)
+
+
+def figure_4_7_us() -> str:
+    found = results("papers")["last_block"]
+    names = list(found["schedules"])
+    rows = [
+        [
+            name,
+            ", ".join(f"{{{words}}}" for words in found["schedules"][name]),
+            *(f"{found['us'][place][name]:,.0f}" for place in found["us"]),
+        ]
+        for name in names
+    ]
+    return markdown(["schedule", "stages", *(f"{place}, µs" for place in found["us"])], rows)
+
+
+def figure_4_7_stages() -> str:
+    ours = results("papers")["last_block"]["stages_of_blocks"]
+    rows = []
+    for place, printed in published.STAGES_OF_BLOCKS.items():
+        rows.append(
+            [place, sum(printed), " ".join(map(str, printed)), sum(ours[place]), " ".join(map(str, ours[place]))]
+        )
+    return markdown(["", "published", "of each block", "ours", "of each block"], rows)
+
+
+def figure_4_9() -> str:
+    ours = {row["batch_size"]: row for row in results("ablation-batch")["rows"]}
+    rows = []
+    for size, (plain, best) in published.BATCH_MS.items():
+        row = ours[size]
+        images = [1e3 * size / ms for ms in (plain, best)] + [
+            1e6 * size / row[f"{name}_us"] for name in ("sequential", "both")
+        ]
+        rows.append(
+            [
+                size,
+                *(f"{each:,.0f}" for each in images),
+                f"{plain / best:.2f}",
+                f"{row['sequential_us'] / row['both_us']:.2f}",
+            ]
+        )
+    return markdown(
+        ["batch", "sequential, published", "IOS", "sequential, model", "ours", "gain, published", "model"], rows
+    )
+
+
+def figure_4_10() -> str:
+    rows = []
+    for network, ms in published.FIGURE_4_10_MS.items():
+        search = results("cpu_networks")["networks"][network]["search"]
+        rows.append(
+            [TITLES[network], f"{ms:.2f}", f"{published.V100_MS[network][-1]:.2f}", f"{search['seconds']:.0f} s"]
+        )
+    return markdown(["network", "TVM-AutoTune, ms", "IOS, ms", "our search, two CPU cores"], rows)
+
+
+def dos_table_4() -> str:
+    planned = {row["network"]: row for row in results("search-v100")["rows"]}
+    rows = []
+    for network, seconds in published.DOS_TABLE_4_SECONDS.items():
+        search = results("cpu_networks")["networks"][network]["search"]
+        rows.append(
+            [
+                TITLES[network],
+                f"{seconds:,} s",
+                f"{planned[network]['seconds']:.1f} s",
+                f"{search['seconds']:.0f} s, {search['measurements']:,} stages",
+            ]
+        )
+    return markdown(["network", "DOS, V100", "model", "CPU: measured"], rows)
+
+
+def dos_table_5() -> str:
+    rows = []
+    for network, (theirs, dos) in published.DOS_TABLE_5.items():
+        ours = results("papers")["dos"][network]
+        for name, printed, found in (("TensorRT / sequential", theirs, ours["sequential"]), ("DOS", dos, ours["dos"])):
+            ms, read, kernels, giga = printed
+            rows.append([
+                TITLES[network], name, f"{ms} / {found['ms']:.2f}", f"{read} / {found['read_mib']:.0f}",
+                f"{kernels} / {found['kernels']}", f"{giga:.2f} / {found['giga_multiply_adds']:.2f}",
+                f"{giga / ms:.2f} / {found['tera_multiply_adds_per_s']:.2f}",
+            ])  # fmt: skip
+    headers = ["network", "", "ms", "read, MB", "kernels", "10^9 multiply-adds", "10^12 a second"]
+    return markdown(headers, rows)
+
+
+def dos_and_ios() -> str:
+    rows = []
+    for network, (_, (dos_ms, *_)) in published.DOS_TABLE_5.items():
+        ours, ios_ms = results("papers")["dos"][network], published.V100_MS[network][-1]
+        mine = [ours[name]["ms"] for name in ("dos", "both")]
+        rows.append([
+            TITLES[network], f"{dos_ms:.2f}", f"{ios_ms:.2f}", f"{dos_ms / ios_ms:.2f}",
+            f"{mine[0]:.2f}", f"{mine[1]:.2f}", f"{mine[0] / mine[1]:.2f}",
+        ])  # fmt: skip
+    return markdown(["network", "DOS", "IOS", "IOS over DOS", "model: DOS", "IOS", "IOS over DOS"], rows)
+
+
+TABLES = (
+    table_3_1, table_4_1, figure_1_2, figure_4_1, figure_4_2, figure_4_4, figure_4_6, table_4_2_batch,
+    table_4_2_device, figure_4_7_us, figure_4_7_stages, figure_4_9, figure_4_10, dos_table_1, dos_table_2, dos_table_4,
+    dos_table_5, dos_and_ios,
+)  # fmt: skip
