@@ -7,7 +7,7 @@ rule to `_CHANNEL_RULES` or its type to `_BATCH_PARALLEL`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
@@ -145,23 +145,48 @@ def _keeps_images_apart(kernels: KernelGraph, node: onnx.NodeProto) -> bool:
 
 
 def _split_convolution(kernels: KernelGraph, node: onnx.NodeProto, parts: int) -> tuple[Part, ...]:
-    """Splits by output channels; depthwise convolutions by channels of input and output alike."""
+    """Splits by output channels; convolutions in groups by groups, with their channels of input and output alike."""
     weight = kernels.weights.get(node.input[1])
     if weight is None:
         return ()
     groups = _attribute(node, "group", 1)
-    depthwise = groups > 1 and weight.shape[1] == 1 and weight.shape[0] == groups
-    if groups > 1 and not depthwise:
-        return ()
     step = kernels.channel_block if node.domain == _NCHWC else 4
+    if groups > 1:
+        return _split_groups(kernels, node, _ranges(groups, parts, step if groups == len(weight) else 1))
     found = []
     for begin, end in _ranges(weight.shape[0], parts, step):
-        names = [node.output[0], *(node.input[3:4] if len(node.input) > 3 and node.input[3] else ())]
-        names += [node.input[0]] if depthwise else []
         constants = {name: kernels.weights[name][begin:end] for name in node.input[1:3] if name in kernels.weights}
-        slices = {name: _along(_shape(kernels, name), 1, begin, end) for name in names}
-        found.append(Part(_with_attribute(node, "group", end - begin) if depthwise else node, slices, constants))
+        slices = {name: _along(_shape(kernels, name), 1, begin, end) for name in (node.output[0], *_summed(node))}
+        found.append(Part(node, slices, constants))
     return tuple(found) if len(found) > 1 else ()
+
+
+def _split_groups(kernels: KernelGraph, node: onnx.NodeProto, ranges: Sequence[tuple[int, int]]) -> tuple[Part, ...]:
+    """Parts that compute these ranges of its groups; none where a block of channels would be cut."""
+    groups = _attribute(node, "group", 1)
+    results, taken = (_shape(kernels, name)[1] // groups for name in (node.output[0], node.input[0]))
+    block = kernels.channel_block if node.domain == _NCHWC else 1
+    cuts = [begin * each for begin, _ in ranges for each in (results, taken)]
+    if len(ranges) < 2 or any(cut % block for cut in cuts):
+        return ()
+    found = []
+    for begin, end in ranges:
+        constants = {
+            name: kernels.weights[name][begin * results : end * results]
+            for name in node.input[1:3] if name in kernels.weights
+        }  # fmt: skip
+        slices = {
+            name: _along(_shape(kernels, name), 1, begin * results, end * results)
+            for name in (node.output[0], *_summed(node))
+        }
+        slices[node.input[0]] = _along(_shape(kernels, node.input[0]), 1, begin * taken, end * taken)
+        found.append(Part(_with_attribute(node, "group", end - begin), slices, constants))
+    return tuple(found)
+
+
+def _summed(node: onnx.NodeProto) -> tuple[str, ...]:
+    """The tensor that a fused convolution adds to its result, where there is one."""
+    return tuple(name for name in node.input[3:4] if name)
 
 
 def _split_channels(kernels: KernelGraph, node: onnx.NodeProto, parts: int) -> tuple[Part, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -138,10 +139,37 @@ def test_depthwise_convolutions(batch: int, blocks: int, more: int, size: int, p
     assert batch > 1 or blocks < 2 or max(found.values()) > 1
 
 
-def test_convolutions_in_several_groups_run_whole_at_batch_1() -> None:
-    weights = {"w": weight(32, 8, 3, 3)}
-    proto = proto_of([node("Conv", ["x", "w"], ["y"], group=2)], {"x": (1, 16, 6, 6)}, ["y"], weights)
-    assert all(not pieces for (_, kind), pieces in check_model(proto, 2).items() if kind == "Conv")
+@LIMITS
+@given(
+    batch=st.integers(1, 2), groups=st.integers(2, 5), taken=st.sampled_from([1, 3, 16]),
+    results=st.sampled_from([1, 2, 5, 16, 32]), kernel=st.sampled_from([1, 3]), parts=PARTS, relu=st.booleans(),
+)  # fmt: skip
+def test_convolutions_in_groups(
+    batch: int, groups: int, taken: int, results: int, kernel: int, parts: int, relu: bool
+) -> None:
+    """Groups stay whole: in the blocked layout, where blocks of channels allow it, and in the plain one."""
+    weights = {"w": weight(groups * results, taken, kernel, kernel), "b": weight(groups * results)}
+    nodes = [
+        node("Conv", ["x", "w", "b"], ["c"], group=groups, pads=[kernel // 2] * 4),
+        node("Relu" if relu else "Sin", ["c"], ["y"]),
+    ]
+    found = check_model(proto_of(nodes, {"x": (batch, groups * taken, 6, 6)}, ["y"], weights), parts)
+    cuts = max(pieces for (_, kind), pieces in found.items() if kind.endswith("Conv"))
+    if batch > 1:
+        assert cuts == min(parts, batch)
+    elif results > 1 and (results * groups) % 16:  # in the plain layout
+        assert cuts == min(parts, groups)
+
+
+def test_a_group_that_ends_amid_a_block_of_channels_is_not_cut_there() -> None:
+    """Of the blocked layout; onnxruntime makes no such convolution itself."""
+    weights = {"w": weight(32, 16, 1, 1)}
+    proto = proto_of([node("Conv", ["x", "w"], ["y"], group=2)], {"x": (1, 32, 6, 6)}, ["y"], weights)
+    kernels = build_kernel_graph(loaded(proto))
+    index, found = next((i, each) for i, each in enumerate(kernels.nodes) if each.op_type == "Conv")
+    assert found.domain == NCHWC
+    assert len(split(kernels, index, 2)) == 2
+    assert split(replace(kernels, channel_block=64), index, 2) == ()
 
 
 @LIMITS
