@@ -30,8 +30,8 @@ class PlanExecutor(Protocol):
         """One run; the OUTPUT buffers by name."""
         ...
 
-    def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]:
-        """Microseconds of each of `repeats` runs."""
+    def time(self, inputs: Arrays, repeats: int, *, sweep_nbytes: int = 0) -> tuple[float, ...]:
+        """Microseconds of each of `repeats` runs, each after so many other bytes passed through the caches."""
         ...
 
     def close(self) -> None:
@@ -51,9 +51,9 @@ class CompiledStage:
     executor: PlanExecutor
     inputs: Arrays
 
-    def time(self, repeats: int) -> tuple[float, ...]:
-        """Microseconds of each of `repeats` runs."""
-        return self.executor.time(self.inputs, repeats)
+    def time(self, repeats: int, *, sweep_nbytes: int = 0) -> tuple[float, ...]:
+        """Microseconds of each of `repeats` runs, each after so many other bytes passed through the caches."""
+        return self.executor.time(self.inputs, repeats, sweep_nbytes=sweep_nbytes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,24 +139,33 @@ class CpuBackend:
         """The graph to schedule."""
         return self.coarse.graph
 
+    @property
+    def weights_nbytes(self) -> int:
+        """Size of all that is constant; what is used more than once counts once."""
+        return sum(array.nbytes for array in self.kernels.weights.values())
+
     def is_supported(self) -> bool:
         """Whether plans can be made: every input is a tensor of known size, and something is computed."""
         return bool(self.kernels.nodes) and all(self.kernels.tensors[name].is_static for name in self.kernels.inputs)
 
-    def lower(self, schedule: Schedule) -> Lowering:
+    def lower(self, schedule: Schedule, *, barriers: bool = False) -> Lowering:
         """The plan of the model under `schedule`, whose stages name operators or units of the coarse graph."""
-        return self._lower(schedule)[0]
+        return self._lower(schedule, barriers)[0]
 
-    def _lower(self, schedule: Schedule) -> tuple[Lowering, KernelGraph]:
+    def _lower(self, schedule: Schedule, barriers: bool) -> tuple[Lowering, KernelGraph]:
         stages = unit_stages(self.coarse, schedule)
         merging = [stage for strategy, stage in stages if strategy is Strategy.MERGE]
         kernels, placement, nodes = self._merged(merging)
         numbered = [[[index for unit in group for index in nodes[unit]] for group in groups] for _, groups in stages]
-        return lower(kernels, placement, numbered, self.lanes, self._cache), kernels
+        return lower(kernels, placement, numbered, self.lanes, self._cache, barriers=barriers), kernels
 
-    def compile(self, schedule: Schedule) -> CompiledModel:
-        """Compiles the model under `schedule`, whose stages name operators or units of the coarse graph."""
-        lowering, kernels = self._lower(schedule)
+    def compile(self, schedule: Schedule, *, barriers: bool = False) -> CompiledModel:
+        """Compiles the model under `schedule`, whose stages name operators or units of the coarse graph.
+
+        Args:
+            barriers: whether a stage begins when all of the one before is done, or when what it reads is there.
+        """
+        lowering, kernels = self._lower(schedule, barriers)
         outside = [name for name in kernels.outputs if name not in kernels.producer]
         return CompiledModel(
             executor=self._executor(lowering),

@@ -99,10 +99,22 @@ def overlap(one: View, other: View) -> bool:
     return one.offset < other.offset + other.nbytes and other.offset < one.offset + one.nbytes
 
 
-def step_of(call: Call) -> Step:
-    """What the call means for waiting; a view of unknown size is all of its buffer."""
-    reads, writes = (tuple(_span(view) for _, view in views) for views in (call.reads, call.writes))
-    return Step(call.lane, reads, writes)
+def steps_of(calls: Sequence[Call], *, barriers: bool = False) -> list[Step]:
+    """What the calls mean for waiting; a view of unknown size is all of its buffer.
+
+    Args:
+        barriers: a call waits for all calls of the stages before its own, whatever it reads.
+    """
+    steps: list[Step] = []
+    before: tuple[int, ...] = ()  # the last call of each lane in the stages before
+    last: dict[int, int] = {}
+    for position, call in enumerate(calls):
+        if barriers and position > 0 and call.stage != calls[position - 1].stage:
+            before = tuple(last.values())
+        reads, writes = (tuple(_span(view) for _, view in views) for views in (call.reads, call.writes))
+        steps.append(Step(call.lane, reads, writes, before))
+        last[call.lane] = position
+    return steps
 
 
 def _span(view: View) -> Span:

@@ -1,7 +1,7 @@
 """Lowers stages to an execution plan for the CPU.
 
-Stages are laid out one after another over the lanes; between lanes only true dependencies are waited for, so a lane
-that is done early starts on the next stage.
+Stages are laid out one after another over the lanes. Between lanes only true dependencies are waited for, so a lane
+that is done early starts on the next stage; with barriers it waits until all of the stage is done, as in the papers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import onnx
 
 from iosched.runtime.arena import place
-from iosched.runtime.cpu.calls import Call, overlap, stage_calls, step_of
+from iosched.runtime.cpu.calls import Call, overlap, stage_calls, steps_of
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.placement import Placement
 from iosched.runtime.cpu.program import Kernel
@@ -56,13 +56,21 @@ class KernelCache:
 
 
 def lower(
-    kernels: KernelGraph, placement: Placement, stages: Stages, lanes: int, cache: KernelCache, *, partial: bool = False
+    kernels: KernelGraph,
+    placement: Placement,
+    stages: Stages,
+    lanes: int,
+    cache: KernelCache,
+    *,
+    partial: bool = False,
+    barriers: bool = False,
 ) -> Lowering:
     """Lowers `stages` of node indices to a plan for `lanes` lanes.
 
     Args:
         partial: only some of the graph's nodes are in `stages` (one stage that is profiled): what they read and do
             not compute comes from the caller, and everything they compute for others is kept.
+        barriers: a stage begins when all of the one before is done; else a call waits for what it reads alone.
 
     Complexity: linear in calls, times the number of writers of one buffer.
 
@@ -72,7 +80,7 @@ def lower(
     calls = [
         call for number, groups in enumerate(stages) for call in stage_calls(kernels, placement, groups, lanes, number)
     ]
-    steps = [step_of(call) for call in calls]
+    steps = steps_of(calls, barriers=barriers)
     waits = find_waits(steps, lanes)
     runs = _fuse(kernels, calls, waits, lanes)
     tasks, found = _tasks(kernels, placement, calls, runs, waits, lanes, cache)

@@ -38,7 +38,7 @@ from iosched.runtime.cpu.program import Copy, Kernel, Program
 from iosched.runtime.hazards import CheckedPlan
 from iosched.runtime.plan import ExecutionPlan, Space, Task, View
 
-_ABI_VERSION = 1
+_ABI_VERSION = 2
 _ERROR_NBYTES = 2048
 _SPACE_CODE = {Space.ARENA: 0, Space.INPUT: 1, Space.INOUT: 1, Space.OUTPUT: 2, Space.DYNAMIC: 3}
 
@@ -94,7 +94,7 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
         "runtime_create": (pointer, [pointer, text]),
         "session_create": (pointer, [pointer, text, size, pointer, size, pointer, size, pointer, size, text]),
         "executor_create": (pointer, [pointer, pointer, size, text]),
-        "executor_run": (ctypes.c_int, [pointer, pointer, pointer, size, pointer, text]),
+        "executor_run": (ctypes.c_int, [pointer, pointer, pointer, size, size, pointer, text]),
         "executor_dynamic": (ctypes.c_int, [pointer, size, pointer, pointer, text]),
         "executor_release_dynamic": (None, [pointer]),
         "runtime_release": (None, [pointer]),
@@ -302,16 +302,23 @@ class NativeExecutor:
             self._run(arrays, results, 1)
             return self._collect(results)
 
-    def time(self, inputs: Mapping[str, np.ndarray], repeats: int) -> tuple[float, ...]:
+    def time(self, inputs: Mapping[str, np.ndarray], repeats: int, *, sweep_nbytes: int = 0) -> tuple[float, ...]:
         """Runs the plan `repeats` times in a row; latency of each run in microseconds.
+
+        Args:
+            sweep_nbytes: where above 0, before each run its cores read so many other bytes between them, and write the
+                inputs as they are: as in a larger plan, where weights come from afar and inputs from another core.
 
         Raises:
             ExecutionError: as `run` does.
             UsageError: as `run` does.
+            ValueError: the inputs are to be written, and one may not be.
         """
         with self._lock:
             arrays, results = self._arrays(inputs)
-            times_us = self._run(arrays, results, repeats)
+            if sweep_nbytes > 0 and not all(array.flags.writeable for array in arrays):
+                raise ValueError("inputs that may not be written cannot be swept")
+            times_us = self._run(arrays, results, repeats, sweep_nbytes)
             self._runtime.library.iosched_executor_release_dynamic(self._handle.pointer)
             return tuple(times_us)
 
@@ -336,13 +343,15 @@ class NativeExecutor:
         results = {v.buffer: output_array(v) for v in self._outputs if self._space[v.buffer] is Space.OUTPUT}
         return checked_inputs(self._inputs, inputs), results
 
-    def _run(self, arrays: list[np.ndarray], results: dict[str, np.ndarray], repeats: int) -> list[float]:
+    def _run(
+        self, arrays: list[np.ndarray], results: dict[str, np.ndarray], repeats: int, sweep_nbytes: int = 0
+    ) -> list[float]:
         sources = _pointers([array.ctypes.data for array in arrays])
         # By the index of the output: dynamic ones have no array yet.
         targets = _pointers([results[v.buffer].ctypes.data if v.buffer in results else 0 for v in self._outputs])
         times_us = (ctypes.c_double * repeats)()
         library = self._runtime.library
-        _call(library.iosched_executor_run, self._handle.pointer, sources, targets, repeats, times_us)
+        _call(library.iosched_executor_run, self._handle.pointer, sources, targets, repeats, sweep_nbytes, times_us)
         return list(times_us)
 
     def _collect(self, results: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

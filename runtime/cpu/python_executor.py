@@ -187,8 +187,12 @@ class PythonExecutor:
             values = self._run(self._bind(inputs))
             return {view.buffer: values.result(view) for view in self._outputs}
 
-    def time(self, inputs: Mapping[str, Any], repeats: int) -> tuple[float, ...]:
+    def time(self, inputs: Mapping[str, Any], repeats: int, *, sweep_nbytes: int = 0) -> tuple[float, ...]:
         """Runs the plan `repeats` times in a row; latency of each run in microseconds.
+
+        Args:
+            sweep_nbytes: before each run, its cores read so many other bytes between them, as if as much of a larger
+                plan had run before. Where inputs come from counts for little beside the hand-offs here.
 
         Raises:
             ExecutionError: as `run` does.
@@ -196,7 +200,9 @@ class PythonExecutor:
         """
         with self._lock:
             values, times_us = self._bind(inputs), []
+            ballast = np.ones(sweep_nbytes, np.uint8)
             for _ in range(repeats):
+                self._sweep(ballast)
                 started = time.perf_counter_ns()
                 self._run(values)
                 times_us.append((time.perf_counter_ns() - started) / 1000)
@@ -241,6 +247,15 @@ class PythonExecutor:
         if lanes.error is not None:
             raise ExecutionError(str(lanes.error)) from lanes.error
         return values
+
+    def _sweep(self, ballast: np.ndarray) -> None:
+        if ballast.size == 0:
+            return
+        shares = np.array_split(ballast, len(self._cpus))
+        others = [self._pool.submit(_read, *each) for each in zip(shares[1:], self._cpus[1:], strict=True)]
+        _read(shares[0], self._cpus[0])
+        for other in others:
+            other.result()
 
     def _run_lane(self, lane: int, lanes: _Lanes, values: _Values) -> None:
         with _pinned(self._cpus[lane]):
@@ -330,6 +345,12 @@ class _Values:
         if array.dtype.isbuiltin == 1:
             return self.ort_value.ortvalue_from_numpy(array)
         return self.ort_value.ortvalue_from_numpy_with_onnx_type(array, ELEMENT_TYPE[view.dtype])
+
+
+def _read(array: np.ndarray, cpu: int) -> None:
+    """Brings an array into the caches of a core."""
+    with _pinned(cpu):
+        array.sum()
 
 
 def _as_bytes(array: np.ndarray) -> np.ndarray:

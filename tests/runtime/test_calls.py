@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iosched.runtime.cpu.calls import Call, overlap, step_of
+from iosched.runtime.cpu.calls import Call, overlap, steps_of
 from iosched.runtime.plan import View, Wait
 from iosched.runtime.waits import Step, find_waits
 
@@ -21,7 +22,7 @@ def call(lane: int, reads: list[View], writes: list[View]) -> Call:
 
 
 def waits_of(calls: list[Call], lanes: int) -> list[tuple[Wait, ...]]:
-    return find_waits([step_of(each) for each in calls], lanes)
+    return find_waits(steps_of(calls), lanes)
 
 
 def test_a_read_waits_for_its_writer_on_another_lane_alone() -> None:
@@ -59,6 +60,17 @@ def test_of_two_waits_of_one_step_the_implied_one_is_left_out() -> None:
 def test_a_barrier_is_waited_for_whatever_it_touches() -> None:
     steps = [Step(0, (), ()), Step(1, (), ()), Step(2, (), (), after=(0, 1)), Step(0, (), (), after=(0, 1))]
     assert find_waits(steps, 3) == [(), (), (Wait(0, 1), Wait(1, 1)), (Wait(1, 1),)]
+
+
+def test_with_barriers_a_stage_waits_for_all_of_the_one_before_and_for_no_more() -> None:
+    """Lane 1 is idle in the second stage; its call in the third waits for lane 0 all the same."""
+    stages, lanes = [0, 0, 1, 2, 2], [0, 1, 0, 0, 1]
+    calls = [
+        replace(call(lane, [], [seen(str(number))]), stage=stage)
+        for number, (lane, stage) in enumerate(zip(lanes, stages, strict=True))
+    ]
+    assert find_waits(steps_of(calls), 2) == [()] * 5
+    assert find_waits(steps_of(calls, barriers=True), 2) == [(), (), (Wait(1, 1),), (), (Wait(0, 2),)]
 
 
 def test_views_of_unknown_size_are_the_whole_buffer() -> None:

@@ -580,6 +580,35 @@ def test_random_dataflow_on_random_lanes_equals_numpy() -> None:
 
 
 @both
+def test_a_sweep_passes_other_bytes_through_the_caches_and_leaves_all_as_it_is(executor: AnyExecutor) -> None:
+    plan, kernels = diamond()
+    x, most = X.copy(), 1 << 26
+    with executor(plan, kernels) as ready:
+        before = resident_nbytes()
+        assert len(ready.time({"x": x}, 3, sweep_nbytes=most)) == 3
+        if executor is NativeExecutor:  # which keeps what it sweeps for the next time
+            assert resident_nbytes() - before > 0.9 * most
+        np.testing.assert_array_equal(x, X)
+        np.testing.assert_array_equal(ready.run({"x": x})["y"], (X + X) * (X * X))
+
+
+@needs_native
+def test_inputs_that_may_not_be_written_are_not_swept() -> None:
+    plan, kernels = diamond()
+    x = X.copy()
+    x.flags.writeable = False
+    with NativeExecutor(plan, kernels) as ready:
+        assert len(ready.time({"x": x}, 2)) == 2
+        with pytest.raises(ValueError, match="may not be written"):
+            ready.time({"x": x}, 2, sweep_nbytes=1)
+
+
+def resident_nbytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@both
 def test_times_are_of_single_runs(executor: AnyExecutor) -> None:
     plan, kernels = diamond()
     with executor(plan, kernels) as ready:

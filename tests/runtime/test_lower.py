@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import onnx
@@ -19,6 +20,7 @@ from iosched.runtime.cpu.placement import place_tensors
 from iosched.runtime.cpu.python_executor import PythonExecutor
 from iosched.runtime.hazards import HazardError, check
 from iosched.runtime.inputs import random_inputs
+from iosched.runtime.order import happens_before
 from iosched.runtime.plan import ExecutionPlan, Space
 from iosched.runtime.reference import Reference
 from iosched.scheduler.baselines import greedy, sequential
@@ -59,6 +61,29 @@ def test_every_wait_is_needed(kind: str, lanes: int) -> None:
                     check(replace(plan, lanes=(*plan.lanes[:number], tasks, *plan.lanes[number + 1 :])))
                 dropped += 1
     assert dropped >= 2
+
+
+@pytest.mark.parametrize("kind", ["sequential", "greedy", "random"])
+def test_with_barriers_a_stage_begins_when_the_one_before_is_done(kind: str) -> None:
+    model = loaded(branches())
+    inputs = random_inputs(model.graph.inputs)
+    schedule = {"sequential": sequential, "greedy": greedy}.get(kind, lambda graph: random_schedule(graph, 5))
+    with CpuBackend(model, lanes=2) as backend:
+        with Reference(model) as reference:
+            expected = reference.run(inputs)
+        chosen = schedule(backend.graph)
+        assert not apart(backend.lower(chosen).plan)
+        assert apart(backend.lower(chosen, barriers=True).plan)
+        compiled = backend.compile(chosen, barriers=True)
+        check(compiled.lowering.plan)
+        assert compare(compiled.run(inputs), expected).passed
+
+
+def apart(plan: ExecutionPlan) -> bool:
+    """Whether every task comes after all tasks of the stages before its own."""
+    order = happens_before(plan.lanes)
+    pairs = itertools.product(range(len(order.tasks)), repeat=2)
+    return all(order.before(a, b) for a, b in pairs if order.tasks[a].stage < order.tasks[b].stage)
 
 
 def test_moving_a_buffer_onto_a_live_one_is_refused() -> None:
