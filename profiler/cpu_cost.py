@@ -6,7 +6,7 @@ import hashlib
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import iosched
@@ -25,6 +25,9 @@ STAGE_SETTINGS = MeasureSettings(warmup=2, min_samples=6, max_samples=24, relati
 YARDSTICK = "yardstick"
 """Signature of the reference: every latency of the device is relative to it."""
 
+LEAST_SWEPT, MOST_SWEPT = 1 << 16, 32 << 20
+"""Bytes. Reading more before each run changes little and takes long."""
+
 _AGAIN = "again:"
 _FREE = Measurement(0.0, 0.0, 0.0, ())
 
@@ -33,10 +36,13 @@ _FREE = Measurement(0.0, 0.0, 0.0, ())
 class StageCost:
     """The search's cost model of one model on this CPU.
 
-    A stage is measured once per signature; what the database has is not measured again. Latencies are corrected for the
-    speed of the machine at the time (`yardstick`).
+    A stage is measured once per signature; what the database has is not measured again. It is measured as it runs amid
+    the model: its weights were not used since the run before, and its inputs were just written by the cores that share
+    the work. Latencies are corrected for the speed of the machine at the time (`yardstick`).
 
     Attributes:
+        sweep_nbytes: how much passes through the caches before each run; by default as much as in the whole model
+            (`swept_nbytes`), nothing where 0, so that everything is found in them.
         measurements: stages measured so far.
         cache_hits: stages found in the database.
         on_measured: told after every stage that was really measured.
@@ -45,6 +51,7 @@ class StageCost:
     backend: CpuBackend
     database: MeasurementStore
     settings: MeasureSettings = STAGE_SETTINGS
+    sweep_nbytes: int | None = None
     on_measured: Callable[[], None] = lambda: None
     measurements: int = 0
     cache_hits: int = 0
@@ -124,7 +131,7 @@ class StageCost:
         return not any(self.backend.coarse.nodes[name] for name in stage.operators)
 
     def _key(self, stage: Stage, lanes: int) -> str:
-        return f"{lanes}:{self._signatures.of(stage)}"
+        return f"{lanes}:{self._swept_nbytes >> 10}K:{self._signatures.of(stage)}"
 
     def _looked_up(self, key: str, stage: Stage, lanes: int) -> Measurement:
         stored = self.database.get(key, self.device)
@@ -141,7 +148,13 @@ class StageCost:
         return found
 
     def _steadied(self, compiled: CompiledStage) -> Callable[[int], Sequence[float]]:
-        return corrected(compiled.time, lambda count: self._yardstick.time(count), lambda: self._yardstick_us)
+        """Runs of a stage as they are amid the model, at the machine's reference speed."""
+        run = partial(compiled.time, sweep_nbytes=self._swept_nbytes)
+        return corrected(run, lambda count: self._yardstick.time(count), lambda: self._yardstick_us)
+
+    @cached_property
+    def _swept_nbytes(self) -> int:
+        return swept_nbytes(self.backend.weights_nbytes) if self.sweep_nbytes is None else self.sweep_nbytes
 
     @cached_property
     def _yardstick(self) -> CompiledStage:
@@ -175,6 +188,14 @@ class StageCost:
     @cached_property
     def _labels(self) -> _Labels:
         return _Labels(self.backend)
+
+
+def swept_nbytes(weights_nbytes: int) -> int:
+    """How much passes through the caches between two runs of a stage when the whole model runs: about its weights.
+
+    A power of two, so that models of about one size share what is measured of stages that look the same.
+    """
+    return min(max(1 << max(weights_nbytes - 1, 0).bit_length(), LEAST_SWEPT), MOST_SWEPT)
 
 
 class _Labels:

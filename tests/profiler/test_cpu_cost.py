@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from scripted import fire, script_stages
 
-from iosched.profiler.cpu_cost import StageCost
+from iosched.profiler.cpu_cost import LEAST_SWEPT, MOST_SWEPT, StageCost, swept_nbytes
 from iosched.profiler.database import ProfileDatabase
-from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.cpu.backend import CompiledStage, CpuBackend
 from iosched.scheduler.cost import OperatorBounds
 from iosched.scheduler.schedule import Stage, Strategy
 
@@ -111,3 +111,30 @@ def test_measuring_again_answers_something_new_once_and_changes_no_first_answer(
     assert first == still != again
     assert answers[0] == answers[1]
     assert len(measured) == 2
+
+
+def test_a_stage_is_measured_after_as_many_bytes_as_the_model_has_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two fire modules have less than the least that is swept; what is asked for is what passes."""
+    asked: list[int] = []
+    whole = CompiledStage.time
+
+    def told(self: CompiledStage, repeats: int, *, sweep_nbytes: int = 0) -> tuple[float, ...]:
+        asked.append(sweep_nbytes)
+        return whole(self, repeats, sweep_nbytes=sweep_nbytes)
+
+    with ProfileDatabase(":memory:") as database, CpuBackend(fire(), lanes=2) as backend:
+        monkeypatch.setattr(CompiledStage, "time", told)
+        for given, wanted in ((None, LEAST_SWEPT), (0, 0), (1 << 20, 1 << 20)):
+            asked.clear()
+            cost = StageCost(backend, database, sweep_nbytes=given)
+            cost.stage_latency_us(alone("f1"))
+            assert set(asked) == {0, wanted}  # the yardstick is always found in the caches
+            assert cost.measurements == 1  # and another sweep is another measurement
+
+
+@pytest.mark.parametrize(
+    ("weights_nbytes", "wanted"),
+    [(0, LEAST_SWEPT), (1 << 20, 1 << 20), ((1 << 20) + 1, 1 << 21), (1 << 40, MOST_SWEPT)],
+)
+def test_what_is_swept_is_a_power_of_two_not_below_the_weights_up_to_a_limit(weights_nbytes: int, wanted: int) -> None:
+    assert swept_nbytes(weights_nbytes) == wanted

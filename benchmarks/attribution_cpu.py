@@ -1,0 +1,273 @@
+"""Why a schedule takes longer on a CPU than its stages add up to: one experiment for each suspect.
+
+    python benchmarks/attribution_cpu.py [--networks small,squeezenet] [--schedules 1] [--rounds 9] [-o F.json]
+
+A few schedules (one operator after another, greedy, random ones) are measured as a chain in which one thing changes
+from each link to the next, all links within one round, so that what slows the machine between rounds cancels:
+
+    alone        the sum of the stages, each in a row by itself: all that it touches is in the caches of its cores
+    handed over  the same, but before each run the cores write its inputs, as the stage before does
+    swept        the same, and other bytes pass through the caches, as many as the model has weights (at most 32 MiB)
+    barriers     the whole in a row, every stage waiting for all of the one before
+    in a row     the whole in a row, every call waiting for what it reads alone
+    parked       the whole after a millisecond, in which the worker threads go to sleep
+    rested       the whole after waiting for quiet (`wait_until_idle`)
+    evicted      the whole right after 64 MiB were read on every core
+
+The yardstick stands beside every round: how much the machine drifts. Names that begin with `light_` are the small
+models of the onnx package.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+import numpy as np
+import onnx
+from ablation_additive import random_schedule
+from onnx import ModelProto, TensorProto, helper
+from testbed import option_parser, print_table, write_results, zoo_model
+
+from iosched.models.load import load_model
+from iosched.models.model import Model
+from iosched.models.zoo.network import Network, Value
+from iosched.profiler.cpu_cost import cpu_name, swept_nbytes
+from iosched.profiler.idle import wait_until_idle
+from iosched.profiler.statistics import median_interval
+from iosched.profiler.yardstick import compile_yardstick
+from iosched.runtime.cpu.backend import CompiledModel, CompiledStage, CpuBackend
+from iosched.runtime.inputs import random_inputs
+from iosched.scheduler.baselines import greedy, sequential
+from iosched.scheduler.schedule import Schedule, Stage, Strategy
+
+RATIOS = (
+    ("handed over", "alone"),
+    ("swept", "handed over"),
+    ("barriers", "swept"),
+    ("in a row", "barriers"),
+    ("in a row", "alone"),
+    ("in a row", "swept"),
+    ("parked", "in a row"),
+    ("rested", "in a row"),
+    ("evicted", "in a row"),
+)
+HEADERS = ("network", "schedule", "stages", "alone ms", *(f"{after} / {before}" for after, before in RATIOS))
+DRIFT_HEADERS = ("network", "yardstick, slowest / fastest", "same round", "rounds apart", "corrected by the yardstick")
+IN_A_ROW = 5
+PARKED_SECONDS = 0.001
+EVICTING_NBYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One schedule, ready to be measured in every way; `stages` in order, each compiled once for all that are equal."""
+
+    name: str
+    stages: tuple[CompiledStage, ...]
+    with_barriers: CompiledModel
+    model: CompiledModel
+    inputs: Mapping[str, np.ndarray]
+    swept_nbytes: int
+
+    def observe(self, evict: Callable[[], None]) -> dict[str, float]:
+        """Microseconds in every way, once each."""
+        return {
+            "alone": self._sum(0),
+            "handed over": self._sum(1),
+            "swept": self._sum(self.swept_nbytes),
+            "barriers": self._in_a_row(lambda count: self.with_barriers.time(self.inputs, count)),
+            "in a row": self._in_a_row(lambda count: self.model.time(self.inputs, count)),
+            "parked": self._after(lambda: time.sleep(PARKED_SECONDS)),
+            "rested": self._after(wait_until_idle),
+            "evicted": self._after(evict),
+        }
+
+    def _sum(self, sweep_nbytes: int) -> float:
+        """Of all stages; those that are equal are measured once."""
+        distinct = {id(stage): partial(stage.time, sweep_nbytes=sweep_nbytes) for stage in self.stages}
+        found = {key: self._in_a_row(run) for key, run in distinct.items()}
+        return sum(found[id(stage)] for stage in self.stages)
+
+    def _in_a_row(self, run: Callable[[int], Sequence[float]]) -> float:
+        return median(run(2 + IN_A_ROW)[2:])
+
+    def _after(self, pause: Callable[[], None]) -> float:
+        self.model.time(self.inputs, 1)
+        found = []
+        for _ in range(3):
+            pause()
+            found.append(self.model.time(self.inputs, 1)[0])
+        return median(found)
+
+
+def main(words: Sequence[str]) -> None:
+    parser = option_parser(__doc__, networks="small,squeezenet", device="cpu")
+    parser.add_argument("--schedules", type=int, default=1, help="random ones, beside sequential and greedy")
+    parser.add_argument("--rounds", type=int, default=9)
+    options = parser.parse_args(words)
+    content = {}
+    for network in options.networks.split(","):
+        content[network] = observe(network, options)
+    print_table(HEADERS, [row for name, found in content.items() for row in ratio_rows(name, found)])
+    print_table(DRIFT_HEADERS, [drift_row(name, found) for name, found in content.items()])
+    write_results(
+        options, Path(__file__).stem, words, {"device": cpu_name(), "handoffs_us": handoffs_us(), "networks": content}
+    )
+
+
+def observe(network: str, options: Namespace) -> dict[str, Any]:
+    """For every schedule of `network`, the latencies of every round; and those of the yardstick."""
+    model, rounds = _model(network), []
+    with CpuBackend(model) as backend:
+        yardstick, evict = compile_yardstick(backend), _eviction()
+        subjects = _subjects(backend, random_inputs(model.graph.inputs), options.schedules)
+        for number in range(1 + options.rounds):
+            found = {subject.name: subject.observe(evict) for subject in subjects}
+            yardstick_us = median(yardstick.time(7)[2:])
+            if number > 0:
+                rounds.append({"yardstick_us": round(yardstick_us, 1), "latency_us": _rounded(found)})
+            print(f"\r{network}: round {number} of {options.rounds}", end="", file=sys.stderr, flush=True)
+        print(file=sys.stderr)
+        return {
+            "stages": {subject.name: len(subject.stages) for subject in subjects},
+            "tasks": {subject.name: subject.model.kernel_count for subject in subjects},
+            "weights_nbytes": backend.weights_nbytes,
+            "rounds": rounds,
+        }
+
+
+def _rounded(found: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    return {name: {link: round(us, 2) for link, us in links.items()} for name, links in found.items()}
+
+
+def _subjects(backend: CpuBackend, inputs: Mapping[str, np.ndarray], count: int) -> list[Subject]:
+    rng = random.Random(0)
+    graph = backend.graph
+    schedules = {"sequential": sequential(graph), "greedy": greedy(graph)}
+    schedules |= {f"random {index + 1}": random_schedule(graph, rng.random(), rng) for index in range(count)}
+    compiled: dict[Stage, CompiledStage] = {}
+    return [_subject(backend, name, schedule, inputs, compiled) for name, schedule in schedules.items()]
+
+
+def _subject(
+    backend: CpuBackend,
+    name: str,
+    schedule: Schedule,
+    inputs: Mapping[str, np.ndarray],
+    compiled: dict[Stage, CompiledStage],
+) -> Subject:
+    stages = []
+    for stage in schedule.stages:
+        if stage not in compiled:
+            found = backend.compile_stage(stage) or backend.compile_stage(Stage(Strategy.CONCURRENT, stage.groups))
+            assert found is not None
+            compiled[stage] = found
+        stages.append(compiled[stage])
+    plain, kept_apart = backend.compile(schedule), backend.compile(schedule, barriers=True)
+    return Subject(name, tuple(stages), kept_apart, plain, inputs, swept_nbytes(backend.weights_nbytes))
+
+
+def _eviction() -> Callable[[], None]:
+    """Reads more than a cache holds on every core in turn."""
+    ballast, cores = np.ones(EVICTING_NBYTES // 8), os.sched_getaffinity(0)
+
+    def evict() -> None:
+        for core in cores:
+            os.sched_setaffinity(0, {core})
+            ballast.sum()
+        os.sched_setaffinity(0, cores)
+
+    return evict
+
+
+def handoffs_us() -> dict[str, float]:
+    """What a stage takes in which next to nothing is computed: on one core, and on two."""
+    nodes = [helper.make_node(kind, ["x"], [kind]) for kind in ("Neg", "Abs")]
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 16]) for name in ("x", "Neg", "Abs")]
+    graph = helper.make_graph(nodes, "nothing", infos[:1], infos[1:])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with CpuBackend(load_model(proto.SerializeToString(), name="nothing")) as backend:
+        names = [operator.name for operator in backend.graph.operators]
+        stages = {"one group": (tuple(names[:1]),), "two groups": tuple((name,) for name in names)}
+        found = {}
+        for name, groups in stages.items():
+            compiled = backend.compile_stage(Stage(Strategy.CONCURRENT, groups))
+            assert compiled is not None
+            found[name] = round(median(compiled.time(400)[100:]), 2)
+    return found
+
+
+def _model(network: str) -> Model:
+    if network == "small":
+        return load_model(_small().SerializeToString(), name="small")
+    if network.startswith("light_"):
+        return load_model(Path(onnx.__file__).parent / "backend/test/data/light" / f"{network}.onnx")
+    return zoo_model(network)
+
+
+def _small() -> ModelProto:
+    """Six modules of three small branches: each operator takes tens of microseconds."""
+    net = Network("small")
+    x = net.input(64, 14)
+    for index in range(6):
+        x = _branches(net, x, f"module{index + 1}")
+    return net.finish(x)
+
+
+def _branches(net: Network, x: Value, name: str) -> Value:
+    narrow = net.conv(x, 32, 1, f"{name}/narrow")
+    left = net.conv(narrow, 32, 3, f"{name}/left", padding=1)
+    right = net.conv(net.conv(x, 32, 1, f"{name}/right1"), 32, 1, f"{name}/right2")
+    return net.concat([left, right], f"{name}/concat")
+
+
+def ratio_rows(network: str, found: Mapping[str, Any]) -> list[list[str]]:
+    """For each schedule, each link of the chain over another, round by round."""
+    rows = []
+    for name, n_stages in found["stages"].items():
+        each = [turn["latency_us"][name] for turn in found["rounds"]]
+        ratios = [ratio_text([turn[after] / turn[before] for turn in each]) for after, before in RATIOS]
+        alone_ms = median(turn["alone"] for turn in each) / 1e3
+        rows.append([network, name, str(n_stages), f"{alone_ms:.3f}", *ratios])
+    return rows
+
+
+def drift_row(network: str, found: Mapping[str, Any]) -> list[str]:
+    """How far the whole over the sum of its stages varies, by when the two were measured."""
+    rounds = found["rounds"]
+    speeds = [turn["yardstick_us"] for turn in rounds]
+    variations: dict[str, list[float]] = {"same": [], "apart": [], "corrected": []}
+    for name in found["stages"]:
+        wholes, sums = ([turn["latency_us"][name][link] for turn in rounds] for link in ("in a row", "swept"))
+        half = len(rounds) // 2
+        later, later_speeds = [*sums[half:], *sums[:half]], [*speeds[half:], *speeds[:half]]
+        variations["same"].append(variation(wholes, sums))
+        variations["apart"].append(variation(wholes, later))
+        corrected = [us * now / then for us, now, then in zip(later, speeds, later_speeds, strict=True)]
+        variations["corrected"].append(variation(wholes, corrected))
+    return [network, f"{max(speeds) / min(speeds):.2f}", *(f"{mean(each):.3f}" for each in variations.values())]
+
+
+def variation(wholes: Sequence[float], sums: Sequence[float]) -> float:
+    """Standard deviation of the logarithm of their ratio."""
+    return float(np.std(np.log(np.divide(wholes, sums))))
+
+
+def ratio_text(ratios: Sequence[float]) -> str:
+    """The median with its interval."""
+    low, high = median_interval(ratios)
+    return f"{median(ratios):.2f} ({low:.2f} to {high:.2f})"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
