@@ -38,7 +38,7 @@ TABLE_3_1 = {
     "nasnet_a": 18,
     "randwire": 33,
 }  # operators of the block counted there
-CHAINS = ((1, 3), (2, 2), (3, 4))  # so many chains of so many operators
+CHAINS = {"figure 3.4": (2, 1), "1 of 3": (3,), "2 of 2": (2, 2), "3 of 4": (4, 4, 4)}  # lengths of independent chains
 CONVOLUTIONS = {"Conv": 1, "ReluConv": 1, "ReluSepConv": 2}
 
 Record = dict[str, object]
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> None:
     options = option_parser(__doc__, networks=",".join(NETWORKS)).parse_args(arguments)
     networks = options.networks.split(",")
     record: Record = {
-        "chains": [chains(width, length) for width, length in CHAINS],
+        "chains": {name: chains(lengths) for name, lengths in CHAINS.items()},
         "table_3_1": {name: counts(name) for name in networks},
         "blocks": {name: blocks(graph_of(name)) for name in networks},
         "convolutions": {name: mean_convolution(graph_of(name)) for name in ("vgg16", *networks)},
@@ -56,23 +56,24 @@ def main(arguments: Sequence[str]) -> None:
         "throughput": {name: throughput(name) for name in networks},
         "v100_ms": {name: five_schedules(name, "v100") for name in networks},
         "rtx2080ti_ms": {name: five_schedules(name, "rtx2080ti") for name in networks},
+        "resnet50_ms": five_schedules("resnet50", "v100"),
         "dos": {name: dos(name) for name in networks},
         "last_block": last_block() if "inception_v3" in networks else {},
     }
     write_results(options, "papers", arguments, record)
 
 
-def chains(width: int, length: int) -> Record:
-    """Figure 3.5: transitions of independent chains, without the empty endings."""
+def chains(lengths: Sequence[int]) -> Record:
+    """Figures 3.4 and 3.5: states and transitions of independent chains, without the empty ones."""
     spec = TensorSpec("x", "float32", (1,))
-    names = [["x", *(f"{chain}.{place}" for place in range(length))] for chain in range(width)]
-    operators = [
+    names = [["x", *(f"{chain}.{place}" for place in range(length))] for chain, length in enumerate(lengths)]
+    operators = tuple(
         Operator(name, "Relu", (name,), (before,), (name,)) for chain in names for before, name in pairwise(chain)
-    ]
+    )
     tensors = tuple(replace(spec, name=operator.name) for operator in operators)
-    graph = ComputationGraph("chains", (spec,), tuple(chain[-1] for chain in names), tuple(operators), tensors)
-    (found,) = count_blocks(graph, [tuple(operator.name for operator in operators)], Pruning(None, None))
-    return {"width": width, "length": length, "states": found.states, "transitions": found.transitions}
+    graph = ComputationGraph("chains", (spec,), tuple(chain[-1] for chain in names), operators, tensors)
+    (found,) = count_blocks(graph, [tuple(graph.by_name)], Pruning(None, None))
+    return {"states": found.states, "transitions": found.transitions}
 
 
 def counts(network: str) -> Record:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from math import comb
+from math import comb, prod
 from pathlib import Path
 
 import pytest
@@ -82,11 +82,14 @@ def test_the_last_block_is_in_the_results(script, results) -> None:
     assert script("last_block").last_block() == results["last_block"], STALE
 
 
-@pytest.mark.parametrize(("width", "length"), [(1, 3), (2, 2), (3, 4)])
-def test_independent_chains_reach_the_bound(script, width: int, length: int) -> None:
-    found = script("papers").chains(width, length)
-    assert found["states"] == (length + 1) ** width - 1
-    assert found["transitions"] == comb(length + 2, 2) ** width - (length + 1) ** width
+def test_independent_chains_reach_the_bound(script, results) -> None:
+    papers = script("papers")
+    for name, lengths in papers.CHAINS.items():
+        states = prod(length + 1 for length in lengths)
+        found = papers.chains(lengths)
+        assert found == results["chains"][name], STALE
+        assert found["states"] == states - 1
+        assert found["transitions"] == prod(comb(length + 2, 2) for length in lengths) - states
 
 
 def test_the_four_convolutions_have_the_operations_of_the_figure(script) -> None:
