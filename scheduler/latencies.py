@@ -21,8 +21,9 @@ Flags = NDArray[np.bool_]
 class KnownLatencies:
     """Latencies of the stages of one block, by position in `lattice.stages`.
 
-    A stage may run in one or two ways (concurrent, merge); each has an array of bounds and one of measured values,
+    A stage may run in one or two ways (merge, concurrent); each has an array of bounds and one of measured values,
     NaN while unknown. A way that a stage has not is known to be infinite. `settled` are those that were measured again.
+    `ways` are in order of preference: of two that take equally long a stage runs in the first (thesis, algorithm 1).
     """
 
     cost: CostModel
@@ -55,9 +56,8 @@ class KnownLatencies:
         merged = np.zeros(n_stages, dtype=np.bool_)
         for mask in merge_masks:
             merged |= ((lattice.stages & ~np.uint64(mask)) == 0) & ~single
-        runs = {Strategy.CONCURRENT: single if strategy == "merge" else np.ones(n_stages, dtype=np.bool_)}
-        if merged.any():
-            runs[Strategy.MERGE] = merged
+        runs = {Strategy.MERGE: merged} if merged.any() else {}
+        runs[Strategy.CONCURRENT] = single if strategy == "merge" else np.ones(n_stages, dtype=np.bool_)
         value = {way: np.where(can, np.nan, np.inf) for way, can in runs.items()}
         bound = {way: np.where(can, 0.0, np.inf) for way, can in runs.items()}
         settled = {way: np.zeros(n_stages, dtype=np.bool_) for way in runs}
@@ -162,11 +162,10 @@ class KnownLatencies:
     def _open_ways(self, position: int, slack: float = 1.0) -> list[Strategy]:
         """Ways that are not measured and whose bounds leave room for being the best, the most promising first."""
         best = min(float(np.nan_to_num(self.value[way][position], nan=np.inf)) for way in self.ways)
-        ways = [
-            way
-            for way in self.ways
-            if np.isnan(self.value[way][position]) and float(self.bound[way][position]) * slack < best
-        ]
+        least = {
+            way: float(self.bound[way][position]) * slack for way in self.ways if np.isnan(self.value[way][position])
+        }
+        ways = [way for way, us in least.items() if us < best or (us == best and way is not self.ways[-1])]
         return sorted(ways, key=lambda way: float(self.bound[way][position]))
 
     def _measure_way(self, position: int, way: Strategy) -> None:
@@ -223,7 +222,13 @@ class KnownLatencies:
         return Stage(plain.strategy, plain.groups, predicted_us=float(self.value[way][position]))
 
     def _best_way(self, position: int) -> Strategy:
-        return min(self.ways, key=lambda way: float(np.nan_to_num(self.value[way][position], nan=np.inf)))
+        """The measured way of least latency; where none is measured, one that the stage has."""
+
+        def rank(way: Strategy) -> tuple[float, bool]:
+            latency = float(self.value[way][position])
+            return (math.inf if math.isnan(latency) else latency, math.isinf(latency))
+
+        return min(self.ways, key=rank)
 
     def _stage(self, position: int, way: Strategy) -> Stage:
         mask = int(self.lattice.stages[position])

@@ -106,6 +106,25 @@ def test_merging_is_weighed_against_running_side_by_side(
         assert strategy != "merge" or stage.strategy is Strategy.MERGE or len(stage.operators) == 1
 
 
+class _EvenCost:
+    """Expanding convolutions take as long merged as side by side, and the bounds say so."""
+
+    def stage_latency_us(self, stage: Stage) -> float:
+        return 1.0 if len(stage.operators) == 1 or all(name.startswith("e") for name in stage.operators) else 100.0
+
+    lower_bound_us = stage_latency_us
+
+
+@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("exhaustive", [False, True])
+def test_of_two_that_take_equally_long_the_merged_stage_is_taken(n: int, exhaustive: bool) -> None:
+    """Thesis, algorithm 1: side by side only where that takes less."""
+    found = search(fire(n, False), _EvenCost(), strategy="both", effort=Effort(exhaustive=exhaustive))
+
+    merged = [stage for stage in found.schedule.stages if stage.strategy is Strategy.MERGE]
+    assert [len(stage.operators) for stage in merged] == [n]
+
+
 @settings(max_examples=40, deadline=None)
 @given(dags(8), st.integers(0, 10**6), st.sampled_from(PRUNINGS))
 def test_lazy_and_exhaustive_find_the_same_latency(graph: ComputationGraph, seed: int, pruning: Pruning) -> None:
