@@ -173,8 +173,8 @@ def strategy_option(*baselines: str) -> Callable[[F], F]:
         type=click.Choice((*STRATEGIES, *baselines)),
         default="both",
         show_default=True,
-        help="'concurrent': groups side by side; 'merge': convolutions stacked into one; 'both': the better for each "
-        f"stage; 'dos': 'both' with r=1 and no limit on s, in place of -r and -s.{more}",
+        help="'concurrent': groups side by side; 'merge': convolutions or products of one input stacked into one; "
+        f"'both': the better for each stage; 'dos': 'both' with r=1 and no limit on s, in place of -r and -s.{more}",
     )
 
 

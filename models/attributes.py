@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import sha256
 
 import onnx
@@ -22,9 +23,9 @@ def unit_attributes(view: GraphView, unit: Unit) -> tuple[tuple[str, AttributeVa
     if unit.type in _CONVOLUTIONS and is_standard(anchor) and _has_kernel(view, anchor):
         found = _conv_attributes(view, unit)
     else:
-        found = {**plain_attributes(anchor), **_small_constants(view, anchor)}
+        found = {**plain_attributes(anchor), **_small_constants(view, anchor), **_features(view, anchor)}
     if unit.activation is not None:
-        found.update(_activation(view, unit.activation))
+        found.update(_activation(view, unit))
     if unit.residual is not None:
         found["residual"] = 1
     if unit.sums:
@@ -72,6 +73,16 @@ def _conv_attributes(view: GraphView, unit: Unit) -> dict[str, AttributeValue]:
     }
 
 
+def _features(view: GraphView, node: onnx.NodeProto) -> dict[str, AttributeValue]:
+    """Rows and columns of the matrix of weights that a product multiplies by."""
+    factor = view.weights.get(node.input[1]) if node.op_type in ("Gemm", "MatMul") and is_standard(node) else None
+    if factor is None or factor.ndim != 2 or node.input[0] in view.weights:
+        return {}
+    is_transposed = any(item.name == "transB" and item.i for item in node.attribute)
+    rows, columns = reversed(factor.shape) if is_transposed else factor.shape
+    return {"in_features": rows, "out_features": columns}
+
+
 def _has_kernel(view: GraphView, node: onnx.NodeProto) -> bool:
     kernel = view.weights.get(node.input[1]) if len(node.input) > 1 else None
     return kernel is not None and kernel.ndim >= 3
@@ -86,24 +97,33 @@ def _pads(
     view: GraphView, index: int, kernel: tuple[int, ...], strides: tuple[int, ...], dilations: tuple[int, ...]
 ) -> tuple[int, ...]:
     """(begin of each axis, end of each axis), with auto_pad resolved for the bound input shape."""
-    rank = len(kernel)
     auto = view.attribute(index, "auto_pad", b"NOTSET")
-    mode = auto.decode() if isinstance(auto, bytes) else str(auto)
-    if mode == "VALID":
-        return (0,) * (2 * rank)
     spec = view.specs.get(view.nodes[index].input[0])
-    if mode in ("SAME_UPPER", "SAME_LOWER") and spec is not None and spec.shape is not None:
-        totals = [
-            max((-(-size // stride) - 1) * stride + (extent - 1) * dilation + 1 - size, 0)
-            for size, extent, stride, dilation in zip(spec.shape[2:], kernel, strides, dilations, strict=True)
-        ]
-        small, large = tuple(total // 2 for total in totals), tuple(total - total // 2 for total in totals)
-        return (*small, *large) if mode == "SAME_UPPER" else (*large, *small)
-    return _ints(view, index, "pads", 2 * rank, 0)
+    shape = () if spec is None or spec.shape is None else spec.shape
+    found = automatic_pads(auto.decode() if isinstance(auto, bytes) else "", shape[2:], kernel, strides, dilations)
+    return _ints(view, index, "pads", 2 * len(kernel), 0) if found is None else found
 
 
-def _activation(view: GraphView, index: int) -> dict[str, AttributeValue]:
-    node = view.nodes[index]
+def automatic_pads(
+    mode: str, sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> tuple[int, ...] | None:
+    """Padding of an image of `sizes` by `auto_pad`, begins before ends; None where it says nothing that is known."""
+    if mode == "VALID":
+        return (0,) * (2 * len(kernel))
+    if mode not in ("SAME_UPPER", "SAME_LOWER") or not sizes:
+        return None
+    totals = [
+        max((-(-size // stride) - 1) * stride + (extent - 1) * dilation + 1 - size, 0)
+        for size, extent, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True)
+    ]
+    small, large = tuple(total // 2 for total in totals), tuple(total - total // 2 for total in totals)
+    return (*small, *large) if mode == "SAME_UPPER" else (*large, *small)
+
+
+def _activation(view: GraphView, unit: Unit) -> dict[str, AttributeValue]:
+    node = view.nodes[unit.activation if unit.activation is not None else unit.anchor]
+    if node.op_type == "Mul":  # see GraphView.next_gate
+        return {"activation": "Swish"}
     parameters: dict[str, AttributeValue] = {**plain_attributes(node), **_small_constants(view, node, any_type=True)}
     return {"activation": node.op_type, **{f"activation.{key}": value for key, value in parameters.items()}}
 

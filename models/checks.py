@@ -107,3 +107,15 @@ def _scalar(name: str) -> onnx.ValueInfoProto:
 def _shorten(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return " ".join(lines[:1])[:300]
+
+
+def is_well_formed(node: onnx.NodeProto, proto: onnx.ModelProto) -> bool:
+    """Whether a node fits its operator's definition in the opsets of `proto`."""
+    context = onnx.checker.C.CheckerContext()
+    context.ir_version = onnx.IR_VERSION
+    context.opset_imports = {item.domain: item.version for item in proto.opset_import}
+    try:
+        onnx.checker.check_node(node, context)
+    except (onnx.checker.ValidationError, TypeError):
+        return False
+    return True

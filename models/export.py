@@ -15,7 +15,7 @@ from onnx import TensorProto, numpy_helper
 
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.merge_record import MERGED_KEY, Merge, to_json
-from iosched.models.merging import merge_convolutions
+from iosched.models.merging import merge_operators
 from iosched.models.model import INLINE_NBYTES, SCHEDULE_KEY, Model
 from iosched.models.wiring import dependencies_first, reads
 
@@ -58,7 +58,7 @@ def annotate(
     schedule_json: str,
     version: str,
 ) -> onnx.ModelProto:
-    """The model with its schedule inside: nodes in schedule order, merged operators as real merged convolutions.
+    """The model with its schedule inside: nodes in schedule order, merged operators as real merged nodes.
 
     Args:
         model: left as it is.
@@ -69,7 +69,7 @@ def annotate(
 
     Returns:
         The proto. Its large initializers still lie in `model.weights`, which `write_model` takes beside it; those of
-        merged convolutions are inside.
+        merged operators are inside.
 
     Raises:
         ValueError: a merge is not exact, or `order` names an operator that is not there.
@@ -81,7 +81,7 @@ def annotate(
     owner = {node: name for name in order for node in model.graph.by_name[name].nodes}
     found: list[Merge] = []
     for names in merges:
-        merge, nodes = merge_convolutions(proto, weights, [model.graph.by_name[name] for name in names])
+        merge, nodes = merge_operators(proto, weights, [model.graph.by_name[name] for name in names])
         owner.update((node.output[0], names[0]) for node in nodes)
         found.append(merge)
     _sort(proto.graph, owner, {name: index for index, name in enumerate(order)})

@@ -59,7 +59,8 @@ class Operator:
         outputs: tensors that others read, or that the graph returns; `outputs[0] == name`.
         attributes: what changes its result or its latency beside the shapes, sorted by key. Convolutions (types
             "Conv" and "ReluSepConv") carry kernel_shape, strides, pads, dilations, group, activation ("" for none)
-            as normalised tuples; the remaining types carry their ONNX attributes. Sums folded into an operator show
+            as normalised tuples; the remaining types carry their ONNX attributes, and products with a matrix of weights
+            its rows and columns as in_features and out_features. Sums folded into an operator show
             as "terms": for each operand of the consumer, how many values are summed.
         weights: its constant inputs, in order of use.
         flops: multiply and add counted as two.

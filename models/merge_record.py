@@ -1,48 +1,54 @@
-"""What is known of merged convolutions, and its form in a model's metadata."""
+"""What is known of merged operators, and its form in a model's metadata."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import onnx
+from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
+
+from iosched.models.stacking import Origin
 
 MERGED_KEY = "io.iosched.merged"
-"""Model metadata that says how merged convolutions are undone."""
-
-_ATTRIBUTES = {"auto_pad": str, "dilations": list, "group": int, "kernel_shape": list, "pads": list, "strides": list}
+"""Model metadata that says how merged operators are undone."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """One convolution inside a merged one.
+    """One operator inside a merged one.
 
     Attributes:
-        output: the operator's output tensor.
-        conv: the convolution's own output; `output` where there is no activation.
-        weight, bias: its constants by name; bias "" for none.
-        kernel_shape: of the part alone.
-        channels: its output channels.
-        attributes: its attributes as they were written.
+        nodes: its nodes as they were, in order, in protobuf's JSON.
+        width: its output channels, or columns.
+        constants: where those of its constants lie that were cut, by name.
     """
 
-    output: str
-    conv: str
-    weight: str
-    bias: str
-    kernel_shape: tuple[int, ...]
-    channels: int
-    attributes: Mapping[str, str | int | list[int]]
+    nodes: tuple[dict[str, Any], ...]
+    width: int
+    constants: Mapping[str, Origin]
+
+    def protos(self) -> list[onnx.NodeProto] | None:
+        """The nodes; None where they are none."""
+        try:
+            return [ParseDict(node, onnx.NodeProto()) for node in self.nodes]
+        except (ParseError, ValueError, TypeError, AttributeError):
+            return None
 
 
 @dataclass(frozen=True)
 class Merge:
-    """A merged convolution: its output tensor, that of its activation (the same where there is none), its parts."""
+    """A merged operator: `base` names its result before the Split, and begins the names of all that belongs to it."""
 
-    conv: str
-    activated: str
+    base: str
     parts: tuple[Part, ...]
+
+
+def part_of(nodes: Sequence[onnx.NodeProto], width: int, constants: Mapping[str, Origin]) -> Part:
+    """What to remember of a part."""
+    return Part(tuple(MessageToDict(node) for node in nodes), width, constants)
 
 
 def to_json(merges: Sequence[Merge]) -> str:
@@ -62,37 +68,40 @@ def from_metadata(proto: onnx.ModelProto) -> list[Merge]:
 
 
 def _merge_of(entry: object) -> Merge | None:
-    if not isinstance(entry, dict) or not isinstance(entry.get("parts"), list):
+    if (
+        not isinstance(entry, dict)
+        or not isinstance(entry.get("parts"), list)
+        or not isinstance(entry.get("base"), str)
+    ):
         return None
     parts = [_part_of(part) for part in entry["parts"]]
-    conv, activated = entry.get("conv"), entry.get("activated")
-    if not isinstance(conv, str) or not isinstance(activated, str) or not parts:
-        return None
     known = tuple(part for part in parts if part is not None)
-    return Merge(conv, activated, known) if len(known) == len(parts) else None
+    return Merge(entry["base"], known) if 1 < len(known) == len(parts) and entry["base"] else None
 
 
 def _part_of(entry: object) -> Part | None:
     if not isinstance(entry, dict):
         return None
-    texts = [entry.get(key) for key in ("output", "conv", "weight", "bias")]
-    kernel, channels, attributes = (entry.get(key) for key in ("kernel_shape", "channels", "attributes"))
-    if not all(isinstance(text, str) for text in texts) or not all(texts[:3]):
+    found: list[Any] = [entry.get(key) for key in ("nodes", "width", "constants")]
+    nodes, width, constants = found
+    if not isinstance(nodes, list) or not nodes or not all(isinstance(node, dict) for node in nodes):
         return None
-    if not _is_sizes(kernel) or type(channels) is not int or channels < 1 or not isinstance(attributes, dict):
+    if not _is_size(width) or not isinstance(constants, dict):
         return None
-    if not all(_is_attribute(key, value) for key, value in attributes.items()):
+    origins = {name: _origin_of(value) for name, value in constants.items()}
+    known = {name: origin for name, origin in origins.items() if origin is not None}
+    return Part(tuple(nodes), width, known) if len(known) == len(origins) else None
+
+
+def _origin_of(entry: object) -> Origin | None:
+    if not isinstance(entry, dict):
         return None
-    output, conv, weight, bias = (str(text) for text in texts)
-    return Part(output, conv, weight, bias, tuple(kernel or ()), channels, attributes)
+    found: list[Any] = [entry.get(key) for key in ("source", "axis", "shape")]
+    source, axis, shape = found
+    if not isinstance(source, str) or axis not in (None, 0, 1) or not isinstance(shape, list):
+        return None
+    return Origin(source, axis, tuple(shape)) if all(_is_size(size) for size in shape) else None
 
 
-def _is_sizes(value: object) -> bool:
-    return isinstance(value, list) and all(type(item) is int and 0 < item < 2**31 for item in value)
-
-
-def _is_attribute(key: object, value: object) -> bool:
-    kind = _ATTRIBUTES.get(key) if isinstance(key, str) else None
-    if kind is None or type(value) is not kind:
-        return False
-    return not isinstance(value, list) or all(type(item) is int and 0 <= item < 2**31 for item in value)
+def _is_size(value: Any) -> bool:
+    return type(value) is int and 0 < value < 2**31

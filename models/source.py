@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import onnx
-from google.protobuf.descriptor import FieldDescriptor  # type: ignore[import-untyped]
-from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError, Message
 
 from iosched.models.errors import InvalidModelError
 

@@ -1,4 +1,4 @@
-"""Convolution, then BN or a constant scale and shift, then the sum with a residual, then an activation.
+"""Convolution, then BN or a constant scale and shift of each channel, then the sum with a residual, then an activation.
 
 Each but the convolution may be missing.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from iosched.models.affine import is_per_channel
 from iosched.models.fusion.relu_conv import leading_relu
 from iosched.models.fusion.view import GraphView, Unit
 from iosched.models.wiring import writes
@@ -23,6 +24,8 @@ def match(view: GraphView, index: int, units: Mapping[int, Unit]) -> Unit | None
     residual = None if leading_relu(view, index, units) is not None else _residual(view, nodes[-1])
     if residual is not None:
         nodes.append(residual)
+    if (gate := view.next_gate(nodes[-1])) is not None:
+        return Unit("Conv", (*nodes, *gate), index, gate[1], residual)
     # A ReLU that leads a Relu-SepConv was taken by that one.
     if (activation := view.next_activation(nodes[-1])) in units:
         activation = None
@@ -66,5 +69,8 @@ def _next_affine(view: GraphView, index: int) -> int | None:
     reader = view.only_reader(index)
     if reader is None or not view.is_op(reader, ("Mul", "Add")):
         return None
-    constant = sum(name in view.weights for name in view.nodes[reader].input) == 1
-    return reader if constant and view.same_shape((*writes(view.nodes[index]), *writes(view.nodes[reader]))) else None
+    constants = [view.weights[name] for name in view.nodes[reader].input if name in view.weights]
+    result = writes(view.nodes[reader])[0]
+    if len(constants) != 1 or not view.same_shape((*writes(view.nodes[index]), result)):
+        return None
+    return reader if is_per_channel(constants[0].shape, len(view.specs[result].shape or ())) else None

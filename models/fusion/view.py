@@ -104,6 +104,17 @@ class GraphView:
             return None
         return reader if self.nodes[reader].input[0] == self.nodes[index].output[0] else None
 
+    def next_gate(self, index: int) -> tuple[int, int] | None:
+        """The Sigmoid of the node and their product, x * sigmoid(x), which alone read the node: Swish in two nodes."""
+        (value, *more) = writes(self.nodes[index])
+        readers = self._readers.get(value, ())
+        if more or len(readers) != 2 or self.uses[value] != 2:
+            return None
+        sigmoid, product = readers
+        if not self.is_op(sigmoid, ("Sigmoid",)) or not self.is_op(product, ("Mul",)):
+            return None
+        return (sigmoid, product) if self.only_reader(sigmoid) == product else None
+
     def next_batch_norm(self, index: int) -> int | None:
         """The inference-mode BatchNormalization that alone reads the node."""
         reader = self.only_reader(index)

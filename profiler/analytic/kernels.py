@@ -55,20 +55,26 @@ def kernels_of(graph: ComputationGraph, operator: Operator) -> tuple[Kernel, ...
 
 
 def merged_kernels(graph: ComputationGraph, operators: Sequence[Operator]) -> tuple[Kernel, ...]:
-    """One convolution that computes all of `operators`: as many channels as they have together, the largest kernel.
+    """One convolution or product that computes all of `operators`: as many results as they have together, the largest
+    kernel. A ReLU before it runs once.
 
     Each part of its output is a view, so there is nothing after it.
     """
-    kernel = [max(sizes) for sizes in zip(*(_integers(one, "kernel_shape") for one in operators), strict=True)]
     first = operators[0]
     source, result = _shape(graph, first.inputs[0]), _shape(graph, first.name)
-    if len(source) < 3 or len(result) < 3:
+    if not source or not result:
         return tuple(_by_size(graph, one) for one in operators)
-    columns = sum(_integer(one, "out_channels") for one in operators)
-    inner = _integer(first, "in_channels") * prod(kernel)
     item = _item_nbytes(graph.tensor[first.name])
-    rows = result[0] * prod(result[2:])
-    return (Product(rows, columns, inner, 1, item * (prod(source) + rows * columns), item * inner * columns),)
+    relu = (Stream(item * prod(source) * 2),) if first.type == "ReluConv" else ()
+    if first.type in ("Gemm", "MatMul"):
+        columns, rows = sum(_integer(one, "out_features") for one in operators), prod(result[:-1])
+        inner = _integer(first, "in_features")
+    else:
+        kernel = [max(sizes) for sizes in zip(*(_integers(one, "kernel_shape") for one in operators), strict=True)]
+        columns, rows = sum(_integer(one, "out_channels") for one in operators), result[0] * prod(result[2:])
+        inner = _integer(first, "in_channels") * prod(kernel)
+    moved = item * (prod(source) + rows * columns)
+    return (*relu, Product(rows, columns, inner, 1, moved, item * inner * columns))
 
 
 def _convolution(graph: ComputationGraph, operator: Operator) -> Iterator[Kernel]:

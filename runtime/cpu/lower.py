@@ -22,7 +22,7 @@ from iosched.runtime.hazards import CheckedPlan
 from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View, Wait
 from iosched.runtime.waits import find_waits
 
-LOWERING = 2
+LOWERING = 3
 """Raised whenever stages come to run in another way than before: latencies measured until then no longer hold."""
 
 Stages = Sequence[Sequence[Sequence[int]]]  # stages of groups of node indices

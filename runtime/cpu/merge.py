@@ -1,150 +1,270 @@
-"""Merged convolutions on the kernel graph: one convolution in place of several that read the same tensor.
+"""Merged operators on the kernel graph: one convolution or product in place of several that read the same tensor.
 
-Kernels are padded with zeros around their centres and stacked along output channels; this is exact under the rule of
-`scheduler.merge.can_merge`, which the caller has checked. A Split hands the parts on: at batch 1 it costs nothing.
+Kernels are padded with zeros around their centres and stacked along the results; this is exact under the rule of
+`models.merge_rule`, which the caller has checked. A Split hands the parts on: at batch 1 it costs nothing for channels.
+What onnxruntime left behind the convolutions comes once, before the Split, where it is the same for all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 import onnx
 
+from iosched.models.attributes import automatic_pads
+from iosched.models.fusion.view import ACTIVATIONS
 from iosched.models.graph import TensorSpec
 from iosched.runtime.cpu.kernel_graph import KernelGraph
+from iosched.runtime.cpu.stacked_weights import is_centrable, stacked_bias, stacked_weight
 
-_NCHWC = "com.microsoft.nchwc"
+_CONVOLUTIONS, _PRODUCTS = ("Conv", "FusedConv"), ("FusedGemm", "Gemm", "MatMul")
+_SIZED = ("auto_pad", "kernel_shape", "pads")
+_ELEMENTWISE = ACTIVATIONS | {"Mul", "QuickGelu"}
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """The nodes of one operator: those that prepare its input, the convolution or product, and what follows."""
+
+    before: tuple[int, ...]
+    anchor: int
+    after: tuple[int, ...]
 
 
 def merge_nodes(
     kernels: KernelGraph, nodes: Mapping[str, tuple[int, ...]], units: Sequence[str]
 ) -> tuple[KernelGraph, dict[str, tuple[int, ...]]] | None:
-    """Replaces the convolutions of `units` by one merged convolution and a Split.
+    """Replaces the convolutions (or products) of `units` by one and a Split.
 
     Args:
         nodes: for each unit its nodes.
         units: at least two units of one merge stage.
 
     Returns:
-        The changed graph and the changed node lists (all new nodes belong to the first unit), or None where the
-        optimized nodes do not allow it: a unit of several nodes, a fused sum, an unknown weight layout.
+        The changed graph and the changed node lists (all nodes belong to the first unit), or None where the optimized
+        nodes do not allow it: onnxruntime fused one with something else, or a weight has an unknown layout.
     """
-    indices = [nodes[unit][0] for unit in units if len(nodes[unit]) == 1]
-    parts = [kernels.nodes[index] for index in indices]
-    if len(parts) != len(units) or not _alike(kernels, parts):
+    found = [_unit(kernels, nodes[unit]) for unit in units]
+    parts = [unit for unit in found if unit is not None]
+    if len(parts) < len(units) or not _alike(kernels, parts):
         return None
-    size = np.max([kernels.weights[node.input[1]].shape[2:] for node in parts], axis=0)
-    weights = [_padded(kernels, node, size) for node in parts]
-    if any(weight is None for weight in weights):
+    draft = _Draft(kernels, parts)
+    if not draft.stack():
         return None
-    name = "merged:" + "+".join(node.output[0] for node in parts)
-    constants = {
-        f"{name}/weight": np.concatenate([weight for weight in weights if weight is not None]),
-        f"{name}/bias": np.concatenate([_bias(kernels, node) for node in parts]),
-    }
-    changed = _with_merged(kernels, parts, name, size, constants)
+    lifted = draft.lift()
+    draft.split(lifted)
     count = len(kernels.nodes)
-    lists = {**nodes, **dict.fromkeys(units[1:], ()), units[0]: (count, count + 1)}
-    return changed, lists
+    rest = [index for part in parts for index in part.after[lifted:]]
+    own = (*parts[0].before, *range(count, count + len(draft.nodes)), *rest)
+    return draft.graph(), {**nodes, **dict.fromkeys(units[1:], ()), units[0]: own}
 
 
-def _alike(kernels: KernelGraph, parts: Sequence[onnx.NodeProto]) -> bool:
-    """Whether the nodes are plain convolutions of one input that differ in kernel size and padding alone."""
+def _unit(kernels: KernelGraph, nodes: Sequence[int]) -> _Unit | None:
+    """The nodes of an operator by their roles; None where it is not one chain to and one cone from its anchor."""
+    anchors = [index for index in nodes if kernels.nodes[index].op_type in (*_CONVOLUTIONS, *_PRODUCTS)]
+    if len(anchors) != 1:
+        return None
+    place = list(nodes).index(anchors[0])
+    unit = _Unit(tuple(nodes[:place]), anchors[0], tuple(nodes[place + 1 :]))
+    chain = (*unit.before, unit.anchor)
+    for before, index in pairwise(chain):
+        results = [name for name in kernels.nodes[before].output if name]
+        if list(kernels.reads[index]) != results or [kernels.readers[name] for name in results] != [(index,)]:
+            return None
+    made = set(kernels.nodes[unit.anchor].output)
+    for index in unit.after:
+        if not made.issuperset(kernels.reads[index]):
+            return None
+        made.update(kernels.nodes[index].output)
+    return unit if len(kernels.reads[chain[0]]) == 1 else None
+
+
+def _alike(kernels: KernelGraph, parts: Sequence[_Unit]) -> bool:
+    """Whether the nodes differ in their weights, in kernel size and padding alone."""
     first = parts[0]
     return all(
-        node.op_type in ("Conv", "FusedConv")
-        and (node.domain, node.op_type, node.input[0]) == (first.domain, first.op_type, first.input[0])
-        and len(node.input) <= 3
-        and all(name in kernels.weights for name in node.input[1:] if name)
-        and _settings(node) == _settings(first)
-        and kernels.tensors[node.output[0]].is_static
-        and all(a.s in (b"", b"NOTSET") for a in node.attribute if a.name == "auto_pad")
-        for node in parts
+        [_identity(kernels, index) for index in part.before] == [_identity(kernels, index) for index in first.before]
+        and _source(kernels, part) == _source(kernels, first)
+        and _settings(kernels.nodes[part.anchor]) == _settings(kernels.nodes[first.anchor])
+        and _is_plain(kernels, kernels.nodes[part.anchor])
+        for part in parts
     )
 
 
-def _settings(node: onnx.NodeProto) -> dict[str, object]:
-    sized = ("kernel_shape", "pads", "auto_pad")
-    return {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute if a.name not in sized}
+def _source(kernels: KernelGraph, part: _Unit) -> str:
+    return kernels.reads[(*part.before, part.anchor)[0]][0]
 
 
-def _padded(kernels: KernelGraph, node: onnx.NodeProto, size: np.ndarray) -> np.ndarray | None:
-    """The node's weight with its kernel zero-padded to `size`, in the memory layout that it has."""
-    weight = kernels.weights[node.input[1]]
-    out_channels, in_channels, *kernel = weight.shape
-    before = [(int(want) - have) // 2 for want, have in zip(size, kernel, strict=True)]
-    if not any(before):
-        return weight
-    layout = _layout(kernels, node.domain, out_channels, in_channels)
-    if layout is None:
-        return None
-    outer, inner = layout
-    blocked = weight.reshape(*outer, *kernel, *inner)
-    margins = [(0, 0)] * len(outer) + [(pad, pad) for pad in before] + [(0, 0)] * len(inner)
-    return np.pad(blocked, margins).reshape(out_channels, in_channels, *size)
+def _identity(kernels: KernelGraph, index: int) -> object:
+    """What a node of one input is, beside the names of its tensors."""
+    node = kernels.nodes[index]
+    constants = [kernels.weights[name] for name in node.input if name in kernels.weights]
+    return _settings(node, ()), [(array.dtype.name, array.shape, array.tobytes()) for array in constants]
 
 
-def _layout(
-    kernels: KernelGraph, domain: str, out_channels: int, in_channels: int
-) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Axes before and after the kernel's own: OIHW, or MLAS's OIHWBo (plain input) and OIHWBiBo (blocked input)."""
-    if domain != _NCHWC:
-        return (out_channels, in_channels), ()
-    block = kernels.channel_block
-    if in_channels < block:
-        return (out_channels // block, in_channels), (block,)
-    if in_channels % block == 0:
-        return (out_channels // block, in_channels // block), (block, block)
-    return None
+def _settings(node: onnx.NodeProto, free: Sequence[str] = _SIZED) -> object:
+    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute if a.name not in free}
+    return node.domain, node.op_type, attributes
 
 
-def _bias(kernels: KernelGraph, node: onnx.NodeProto) -> np.ndarray:
-    if len(node.input) > 2 and node.input[2]:
-        return kernels.weights[node.input[2]]
-    weight = kernels.weights[node.input[1]]
-    return np.zeros(weight.shape[0], weight.dtype)
-
-
-def _with_merged(
-    kernels: KernelGraph,
-    parts: Sequence[onnx.NodeProto],
-    name: str,
-    size: np.ndarray,
-    constants: Mapping[str, np.ndarray],
-) -> KernelGraph:
-    convolution = _resized(kernels, parts[0], size)
-    convolution.name = name
-    convolution.input[:] = [parts[0].input[0], *constants]
-    convolution.output[:] = [name]
-    specs = [kernels.tensors[node.output[0]] for node in parts]
-    channels = [(spec.shape or ())[1] for spec in specs]
-    split = _split_node(kernels, name, [spec.name for spec in specs], channels)
-    shape = specs[0].shape or ()
-    merged = TensorSpec(name, specs[0].dtype, (shape[0], sum(channels), *shape[2:]))
-    return replace(
-        kernels,
-        nodes=(*kernels.nodes, convolution, split),
-        weights={**kernels.weights, **constants, f"{name}/sizes": np.array(channels, np.int64)},
-        tensors={**kernels.tensors, name: merged},
+def _is_plain(kernels: KernelGraph, node: onnx.NodeProto) -> bool:
+    """Whether the anchor has constant weights and no sum, and its result a known size."""
+    constants = [name for name in node.input[1:] if name]
+    return (
+        len(node.input) <= 3
+        and bool(constants)
+        and all(name in kernels.weights for name in constants)
+        and all(kernels.tensors[name].is_static for name in (node.input[0], node.output[0]))
+        and (node.op_type in _CONVOLUTIONS or kernels.weights[node.input[1]].ndim == 2)
     )
 
 
-def _split_node(kernels: KernelGraph, name: str, outputs: list[str], channels: list[int]) -> onnx.NodeProto:
-    if kernels.opsets.get("", 1) < 13:  # sizes became an input in opset 13
-        return onnx.helper.make_node("Split", [name], outputs, name=f"{name}/split", axis=1, split=channels)
-    return onnx.helper.make_node("Split", [name, f"{name}/sizes"], outputs, name=f"{name}/split", axis=1)
+@dataclass(eq=False)
+class _Draft:
+    """Nodes that stand for those of several units, in order, and their constants and results."""
+
+    kernels: KernelGraph
+    parts: Sequence[_Unit]
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    constants: dict[str, np.ndarray] = field(default_factory=dict)
+    results: dict[str, TensorSpec] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.anchors = [self.kernels.nodes[part.anchor] for part in self.parts]
+        self.base = "merged:" + "+".join(node.output[0] for node in self.anchors)
+        self.axis = 1 if self.anchors[0].op_type in _CONVOLUTIONS else -1
+        # For each part, its tensors by the name of what holds them for all parts.
+        self.own = [{node.output[0]: self.base} for node in self.anchors]
+
+    def stack(self) -> bool:
+        """Adds the convolution or product; False where a layout does not allow it."""
+        kernels, first = self.kernels, self.anchors[0]
+        weights = [kernels.weights[node.input[1]] for node in self.anchors]
+        convolves = first.op_type in _CONVOLUTIONS
+        if convolves and not all(is_centrable(kernels, node, weights) for node in self.anchors):
+            return False
+        self.constants[f"{self.base}/weight"] = stacked_weight(kernels, self.anchors)
+        if convolves or any(len(node.input) > 2 and node.input[2] for node in self.anchors):
+            self.constants[f"{self.base}/bias"] = stacked_bias(kernels, self.anchors)
+        node = (
+            _resized(kernels, first, np.max([weight.shape[2:] for weight in weights], axis=0)) if convolves else first
+        )
+        self._add(node, [first.input[0], *self.constants], self.base, [each.output[0] for each in self.anchors])
+        return True
+
+    def lift(self) -> int:
+        """Adds, once for all parts, what is the same behind them; returns how many nodes of each part that stands for.
+
+        What goes on must be one tensor: a node is lifted with all others that read what it reads.
+        """
+        done = 0
+        steps: list[tuple[onnx.NodeProto, list[str], list[str]]] = []
+        own = [dict(names) for names in self.own]
+        for number in range(min(len(part.after) for part in self.parts)):
+            nodes = [self.kernels.nodes[part.after[number]] for part in self.parts]
+            step = self._lifted(nodes, own)
+            if step is None:
+                break
+            output = f"{self.base}/{number}"
+            for names, node in zip(own, nodes, strict=True):
+                names[node.output[0]] = output
+            steps.append((*step, [node.output[0] for node in nodes]))
+            if self._ends(number, own):
+                done = number + 1
+        for number, (node, inputs, outputs) in enumerate(steps[:done]):
+            self._add(node, inputs, f"{self.base}/{number}", outputs)
+        return done
+
+    def split(self, lifted: int) -> None:
+        """Adds the Split, whose outputs are the parts' own tensors."""
+        kernels = self.kernels
+        if lifted:
+            outputs = [kernels.nodes[part.after[lifted - 1]].output[0] for part in self.parts]
+        else:
+            outputs = [node.output[0] for node in self.anchors]
+        sizes = [(kernels.tensors[name].shape or ())[self.axis] for name in outputs]
+        source, name = self.nodes[-1].output[0], f"{self.base}/split"
+        if kernels.opsets.get("", 1) < 13:  # sizes became an input in opset 13
+            self.nodes.append(onnx.helper.make_node("Split", [source], outputs, name=name, axis=self.axis, split=sizes))
+            return
+        self.constants[f"{self.base}/sizes"] = np.array(sizes, np.int64)
+        inputs = [source, f"{self.base}/sizes"]
+        self.nodes.append(onnx.helper.make_node("Split", inputs, outputs, name=name, axis=self.axis))
+
+    def graph(self) -> KernelGraph:
+        """The kernel graph with all of it."""
+        kernels = self.kernels
+        return replace(
+            kernels,
+            nodes=(*kernels.nodes, *self.nodes),
+            weights={**kernels.weights, **self.constants},
+            tensors={**kernels.tensors, **self.results},
+        )
+
+    def _add(self, like: onnx.NodeProto, inputs: Sequence[str], output: str, parts: Sequence[str]) -> None:
+        """A node as `like`, whose result holds the tensors `parts`."""
+        node = onnx.NodeProto()
+        node.CopyFrom(like)
+        node.name = output
+        node.input[:], node.output[:] = inputs, [output]
+        shapes = [self.kernels.tensors[name].shape or () for name in parts]
+        if node.op_type == "ReorderOutput":
+            next(a for a in node.attribute if a.name == "channels").i = sum(shape[1] for shape in shapes)
+        shape = list(shapes[0])
+        shape[self.axis] = sum(each[self.axis] for each in shapes)
+        self.results[output] = TensorSpec(output, self.kernels.tensors[parts[0]].dtype, tuple(shape))
+        self.nodes.append(node)
+
+    def _lifted(
+        self, nodes: Sequence[onnx.NodeProto], own: Sequence[Mapping[str, str]]
+    ) -> tuple[onnx.NodeProto, list[str]] | None:
+        """The node and the inputs that stand for `nodes`, one of each part; None where they are not the same."""
+        first, weights = nodes[0], self.kernels.weights
+        free = ("channels",) if first.op_type == "ReorderOutput" else ()
+        if any(_settings(node, free) != _settings(first, free) or not self._is_for_each(node) for node in nodes):
+            return None
+        inputs = [[names.get(name, name) for name in node.input] for names, node in zip(own, nodes, strict=True)]
+        for names in zip(*inputs, strict=False):
+            numbers = {weights[name].tobytes() for name in names if name in weights and weights[name].size == 1}
+            if len(set(names)) > 1 and not (all(name in weights for name in names) and len(numbers) == 1):
+                return None
+        constants = [name for name in inputs[0] if name in weights]
+        same = len({len(names) for names in inputs}) == 1 and all(weights[name].size == 1 for name in constants)
+        return (first, inputs[0]) if same else None
+
+    def _is_for_each(self, node: onnx.NodeProto) -> bool:
+        """Whether the node does the same to every element, or takes channels in blocks that are all filled."""
+        if node.op_type == "ReorderOutput":
+            shapes = [self.kernels.tensors[name].shape or () for name in (node.input[0], node.output[0])]
+            return bool(self.axis == 1) and shapes[0][1] == shapes[1][1]
+        return node.op_type in _ELEMENTWISE and len(node.output) == 1
+
+    def _ends(self, number: int, own: Sequence[Mapping[str, str]]) -> bool:
+        """Whether, of what is lifted up to here, others read only the last."""
+        kernels = self.kernels
+        for part, names in zip(self.parts, own, strict=True):
+            last, inside = kernels.nodes[part.after[number]].output[0], set(part.after[: number + 1])
+            for name in names:
+                if name != last and (name in kernels.outputs or not inside.issuperset(kernels.readers[name])):
+                    return False
+        return True
 
 
 def _resized(kernels: KernelGraph, node: onnx.NodeProto, size: np.ndarray) -> onnx.NodeProto:
     """A copy of `node` for a kernel of `size`: as much padding more on every side as the kernel's reach grew there."""
     kernel = kernels.weights[node.input[1]].shape[2:]
-    pads, dilations = _ints(node, "pads", [0] * 2 * len(kernel)), _ints(node, "dilations", [1] * len(kernel))
+    dilations, strides = (_ints(node, name, [1] * len(kernel)) for name in ("dilations", "strides"))
+    mode = next((a.s.decode() for a in node.attribute if a.name == "auto_pad"), "")
+    sizes = (kernels.tensors[node.input[0]].shape or ())[2:]
+    found = automatic_pads(mode, sizes, kernel, strides, dilations)
+    pads = _ints(node, "pads", [0] * 2 * len(kernel)) if found is None else found
     grown = [by * (int(want) - have) // 2 for by, want, have in zip(dilations, size, kernel, strict=True)]
     resized = onnx.NodeProto()
     resized.CopyFrom(node)
-    kept = [a for a in node.attribute if a.name not in ("kernel_shape", "pads", "auto_pad")]
+    kept = [a for a in node.attribute if a.name not in _SIZED]
     del resized.attribute[:]
     resized.attribute.extend(kept)
     resized.attribute.append(onnx.helper.make_attribute("kernel_shape", [int(extent) for extent in size]))

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx
 
+from iosched.models.affine import Affine, affine_of
 from iosched.models.graph import Operator
 from iosched.runtime.cuda.activation import IDENTITY, Activation
 from iosched.runtime.cuda.builder import Builder
-from iosched.runtime.cuda.nodes import activation_of, number
+from iosched.runtime.cuda.nodes import activation_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +69,7 @@ def fused_convolution(builder: Builder, nodes: Sequence[onnx.NodeProto], operato
     """The convolution that the nodes of an operator of type Conv or ReluConv make; None where it takes more than one.
 
     The nodes are: a ReLU?, the convolution, batch normalizations and constant scales and shifts, the sum with a
-    residual?, an activation?
+    residual?, an activation (or the two nodes of x * sigmoid(x))?
     """
     position = next((index for index, node in enumerate(nodes) if node.op_type == "Conv"), None)
     if position is None or position > 1:
@@ -79,7 +80,11 @@ def fused_convolution(builder: Builder, nodes: Sequence[onnx.NodeProto], operato
     if position == 1:
         found = replace(found, x=nodes[0].input[0], leading_relu=True)
     current = nodes[position].output[0]
-    for node in nodes[position + 1 :]:
+    rest = list(nodes[position + 1 :])
+    while rest:
+        if found.activation.is_identity and _is_gate(rest, current):
+            return replace(found, activation=Activation("Swish", 1.0))
+        node = rest.pop(0)
         folded = _with(builder, found, node, current)
         if folded is None:
             return None
@@ -91,47 +96,33 @@ def _with(builder: Builder, known: Convolution, node: onnx.NodeProto, current: s
     """`known` followed by `node`, which reads its result as `current`."""
     if not known.activation.is_identity:
         return None
-    if known.residual is None and node.op_type == "BatchNormalization":
-        return _normalized(builder, known, node)
+    affine = affine_of(node, current, builder.model.weights, known.weight.shape[0], known.weight.ndim)
+    if affine is not None:
+        return None if known.residual else _scaled(known, affine)
     others = [name for name in node.input if name != current]
-    if node.op_type in ("Add", "Mul", "Sum") and len(others) == 1 and len(node.input) == 2:
-        if builder.constant(others[0]) is not None:
-            return None if known.residual else _scaled(builder, known, node.op_type, others[0])
-        is_sum = node.op_type != "Mul" and known.residual is None
+    if node.op_type in ("Add", "Sum") and len(others) == 1 and len(node.input) == 2:
+        is_sum = known.residual is None and builder.constant(others[0]) is None
         return replace(known, residual=others[0]) if is_sum else None
     activation = activation_of(builder, node)
     return None if activation is None else replace(known, activation=activation)
 
 
-def _normalized(builder: Builder, known: Convolution, node: onnx.NodeProto) -> Convolution | None:
-    constants = [builder.constant(name) for name in node.input[1:5]]
-    if any(array is None for array in constants):
-        return None
-    gamma, beta, mean, variance = (np.asarray(array, np.float64) for array in constants)
-    scale = gamma / np.sqrt(variance + number(node, "epsilon", 1e-5))
-    return _affine(known, scale, beta - mean * scale)
+def _is_gate(nodes: Sequence[onnx.NodeProto], current: str) -> bool:
+    """Whether `nodes` are x * sigmoid(x), of x = `current`."""
+    if [node.op_type for node in nodes] != ["Sigmoid", "Mul"] or list(nodes[0].input) != [current]:
+        return False
+    return sorted(nodes[1].input) == sorted([current, nodes[0].output[0]])
 
 
-def _scaled(builder: Builder, known: Convolution, op_type: str, name: str) -> Convolution | None:
-    """Folds a constant factor or summand that is the same for all pixels of a channel."""
-    constant = np.asarray(builder.constant(name), np.float64)
-    out, rank = known.weight.shape[0], known.weight.ndim
-    spread = constant.reshape((1,) * (rank - constant.ndim) + constant.shape) if constant.ndim <= rank else None
-    if spread is None or spread.shape[0] != 1 or any(extent != 1 for extent in spread.shape[2:]):
-        return None
-    values = np.broadcast_to(spread.reshape(-1), (out,))
-    return _affine(known, values, np.zeros(out)) if op_type == "Mul" else _affine(known, np.ones(out), values)
-
-
-def _affine(known: Convolution, scale: np.ndarray, shift: np.ndarray) -> Convolution:
-    factors = scale.reshape((-1,) + (1,) * (known.weight.ndim - 1))
-    return replace(known, weight=known.weight * factors, bias=known.bias * scale + shift)
+def _scaled(known: Convolution, affine: Affine) -> Convolution:
+    factors = affine.scale.reshape((-1,) + (1,) * (known.weight.ndim - 1))
+    return replace(known, weight=known.weight * factors, bias=known.bias * affine.scale + affine.shift)
 
 
 def merged_convolution(parts: Sequence[Convolution]) -> Convolution:
     """One convolution for several of one input: kernels zero-padded around their centres, stacked along the outputs.
 
-    Exact under the rule of `scheduler.merge.can_merge`, which the caller has checked.
+    Exact under the rule of `models.merge_rule`, which the caller has checked.
     """
     size = np.max([part.kernel_shape for part in parts], axis=0)
     padded = []

@@ -33,7 +33,7 @@ from iosched.scheduler.schedule import Schedule, Stage, Strategy
 
 MAX_LANES = 8
 
-CUDA_LOWERING = 5
+CUDA_LOWERING = 6
 """Raised whenever stages come to run in another way than before: latencies measured until then no longer hold."""
 
 
@@ -188,7 +188,7 @@ class Network:
         return view.dtype, view.shape, view.strides
 
     def merged_calls(self, names: tuple[str, ...]) -> list[KernelCall] | None:
-        """The calls of convolutions merged into one; None where they cannot be merged."""
+        """The calls of operators merged into one; None where they cannot be merged."""
         if names not in self._merged:
             operators = [self.model.graph.by_name[name] for name in names]
             self._merged[names] = lower_merged(self.builder, operators, self._nodes, self._rectified)

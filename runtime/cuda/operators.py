@@ -26,7 +26,7 @@ from iosched.runtime.cuda.kernels import NODES
 from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.kernels.conv import lower_conv
 from iosched.runtime.cuda.kernels.depthwise import Depthwise, depthwise_weight
-from iosched.runtime.cuda.kernels.matmul import lower_product
+from iosched.runtime.cuda.kernels.matmul import lower_product, lower_stacked
 from iosched.runtime.cuda.kernels.separable import lower_separable
 from iosched.runtime.cuda.moves import Join, Part, Reshape
 from iosched.runtime.cuda.nodes import activation_of, attribute
@@ -34,6 +34,7 @@ from iosched.runtime.cuda.session import session_kernel
 
 _RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
 _SUMS = ("Add", "Sum")
+_PRODUCTS = ("Gemm", "MatMul")
 
 
 def lower_operator(
@@ -62,17 +63,40 @@ def lower_merged(
     nodes: Mapping[str, onnx.NodeProto],
     rectified: Collection[str] = frozenset(),
 ) -> list[KernelCall] | None:
-    """The calls of convolutions that run as one; None where the runtime cannot merge them.
+    """The calls of operators that run as one; None where the runtime cannot merge them.
 
     Args:
         rectified: tensors that hold what a ReLU makes of them; see `hoist`.
     """
+    builder.calls.clear()
+    lowered = (
+        _merged_products(builder, operators, nodes)
+        if operators[0].type in _PRODUCTS
+        else _merged_convolutions(builder, operators, nodes, rectified)
+    )
+    calls = list(builder.calls) if lowered else None
+    builder.calls.clear()
+    return calls
+
+
+def _merged_products(builder: Builder, operators: Sequence[Operator], nodes: Mapping[str, onnx.NodeProto]) -> bool:
+    own = [[nodes[name] for name in each.nodes] for each in operators]
+    found = lower_stacked(builder, own, "merged:" + "+".join(each.name for each in operators))
+    if found is not None:
+        target, *parts = found
+        builder.emit(Part(len(builder.shape(target)) - 1), (target,), parts)
+    return found is not None
+
+
+def _merged_convolutions(
+    builder: Builder, operators: Sequence[Operator], nodes: Mapping[str, onnx.NodeProto], rectified: Collection[str]
+) -> bool:
     parts = [fused_convolution(builder, [nodes[name] for name in each.nodes], each) for each in operators]
     found = [_without_relu(part, rectified) for part in parts if part is not None]
     if len(found) < len(parts) or len({(part.x, part.activation, part.leading_relu) for part in found}) > 1:
-        return None
+        return False
     if any(part.residual is not None or part.groups != 1 for part in found):
-        return None
+        return False
     merged = merged_convolution(found)
     names = [each.name for each in operators]
     late = [name for name in names if name in rectified and merged.activation.is_identity]
@@ -80,18 +104,14 @@ def lower_merged(
         merged, late = replace(merged, activation=RELU), []
     name = "merged:" + "+".join(names)
     shape = output_shape(builder.shape(merged.x), merged)
-    builder.calls.clear()
     target = builder.temporary(name, shape)
-    if not _emit(builder, merged, target, name):
-        builder.calls.clear()
-        return None
+    if not all(map(builder.is_float, names)) or not _emit(builder, merged, target, name):
+        return False
     written = {each: builder.temporary(f"{each}/linear", builder.shape(each)) for each in late}
     builder.emit(Part(1), (target,), [written.get(each, each) for each in names])
     for each, linear in written.items():
         builder.emit(AddN(RELU), (linear,), (each,))
-    calls = list(builder.calls)
-    builder.calls.clear()
-    return calls
+    return True
 
 
 def _without_relu(part: Convolution, rectified: Collection[str]) -> Convolution:
@@ -109,7 +129,7 @@ def _fused(builder: Builder, operator: Operator, nodes: Sequence[onnx.NodeProto]
         return _separable(builder, operator, nodes, variant)
     if operator.type in _SUMS:
         return _sum(builder, operator, nodes)
-    return operator.type in ("MatMul", "Gemm") and lower_product(builder, nodes)
+    return operator.type in _PRODUCTS and lower_product(builder, nodes)
 
 
 def _emit(builder: Builder, found: Convolution, y: str, name: str) -> bool:

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from iosched.models.export import annotate, write_model
 from iosched.models.load import load_model
 from iosched.models.merge_record import MERGED_KEY, to_json
-from iosched.models.merging import merge_convolutions, unmerge
+from iosched.models.merging import merge_operators, unmerge
 from iosched.models.model import Model
 
 _SIZE = 9
@@ -139,7 +139,7 @@ def test_unsound_merges_are_refused_with_the_reason(convs: list[dict[str, object
 
 def test_one_convolution_is_no_merge() -> None:
     model = load_model(_network([_PLAIN, _PLAIN]).SerializeToString())
-    with pytest.raises(ValueError, match="two convolutions"):
+    with pytest.raises(ValueError, match="two different operators"):
         _merged(model, ("o0", "o0"))
 
 
@@ -147,7 +147,7 @@ def test_a_refused_merge_changes_nothing() -> None:
     model = load_model(_network([_PLAIN, {"kernel": [3, 3]}]).SerializeToString())
     proto, weights = onnx.ModelProto.FromString(model.proto.SerializeToString()), dict(model.weights)
     with pytest.raises(ValueError, match="centred"):
-        merge_convolutions(proto, weights, list(model.graph.operators))
+        merge_operators(proto, weights, list(model.graph.operators))
     assert proto == model.proto
     assert weights.keys() == model.weights.keys()
 
@@ -162,25 +162,49 @@ def _with_metadata(text: str) -> tuple[onnx.ModelProto, bytes]:
     return proto, proto.SerializeToString()
 
 
-def _edited(change: dict[str, object], part: dict[str, object]) -> str:
+def _edited(change: dict[str, object], part: dict[str, object], node: dict[str, object] | None = None) -> str:
+    """Metadata with another first part, or another first node of it."""
     proto, _ = _with_metadata("")
     merge = json.loads(next(item.value for item in proto.metadata_props if item.key == MERGED_KEY))[0]
+    merge["parts"][0]["nodes"][0].update(node or {})
     merge["parts"][0].update(part)
     merge.update(change)
     return json.dumps([merge])
+
+
+def _attribute(name: str, *values: int) -> dict[str, object]:
+    return {"attribute": [{"name": name, "ints": [str(value) for value in values], "type": "INTS"}]}
+
+
+def _origin(**change: object) -> dict[str, object]:
+    """Where the first part's kernels are said to lie."""
+    bias = {"source": "o0/merged/bias", "axis": 0, "shape": [2]}
+    kernels = {"source": "o0/merged/weight", "axis": 0, "shape": [2, 3, 1, 1], **change}
+    return {"constants": {"w0": kernels, "b0": bias}}
 
 
 @pytest.mark.parametrize(
     "text",
     [
         "no json", "[" * 100_000, "7", "null", "[7]", "[{}]", '[{"parts": []}]',
-        _edited({"conv": "nowhere"}, {}), _edited({"conv": 3}, {}), _edited({"parts": [1]}, {}),
-        _edited({}, {"channels": 3}), _edited({}, {"channels": -1}), _edited({}, {"channels": True}),
-        _edited({}, {"kernel_shape": [3, 3]}), _edited({}, {"kernel_shape": [5, 5]}),
-        _edited({}, {"kernel_shape": [1]}),
-        _edited({}, {"conv": "o1"}), _edited({}, {"conv": "x"}), _edited({}, {"weight": "x"}),
-        _edited({}, {"attributes": {"pads": [9, 9, 9, 9]}}), _edited({}, {"attributes": {"strides": [2, 2]}}),
-        _edited({}, {"attributes": {"evil": [2, 2]}}), _edited({}, {"attributes": 5}), _edited({}, {"output": "other"}),
+        _edited({"base": "nowhere"}, {}), _edited({"base": 3}, {}), _edited({"parts": [1]}, {}),
+        _edited({"base": "o1"}, {}), _edited({"base": "x"}, {}),
+        _edited({}, {"width": 3}), _edited({}, {"width": -1}), _edited({}, {"width": True}),
+        _edited({}, {"constants": {}}), _edited({}, {"constants": 3}), _edited({}, {"constants": {"w0": 3}}),
+        _edited({}, _origin(shape=[2, 3, 3, 3])), _edited({}, _origin(shape=[2, 3, 5, 5])),
+        _edited({}, _origin(shape=[6])), _edited({}, _origin(shape=[])), _edited({}, _origin(shape=[2, 3, 1, -1])),
+        _edited({}, _origin(axis=1)), _edited({}, _origin(axis=None)), _edited({}, _origin(axis=7)),
+        _edited({}, _origin(source="x")), _edited({}, _origin(source="o0/merged/bias")), _edited({}, _origin(source=3)),
+        _edited({}, {"nodes": 5}), _edited({}, {"nodes": []}), _edited({}, {"nodes": [{"no": "node"}]}),
+        _edited({}, {"nodes": [{"opType": "Relu", "input": ["x"], "output": ["o0"]}]}),
+        _edited({}, {}, {"input": ["x", "x"]}), _edited({}, {}, {"input": ["x"]}), _edited({}, {}, {"input": 3}),
+        _edited({}, {}, {"input": ["x", "w1", "b1"]}), _edited({}, {}, {"input": ["o1", "w0", "b0"]}),
+        _edited({}, {}, {"output": ["x"]}), _edited({}, {}, {"output": ["c1"]}), _edited({}, {}, {"output": ["w1"]}),
+        _edited({}, {}, {"opType": "ConvTranspose"}), _edited({}, {}, {"domain": "elsewhere"}),
+        _edited({}, {}, _attribute("pads", 9, 9, 9, 9)), _edited({}, {}, _attribute("strides", 2, 2)),
+        _edited({}, {}, _attribute("dilations", 2)), _edited({}, {}, _attribute("evil", 2, 2)),
+        _edited({}, {}, {"attribute": [{"name": "strides", "f": 1.0, "type": "FLOAT"}]}),
+        _edited({}, {}, {"attribute": [{"name": "group"}]}),
     ],
 )  # fmt: skip
 def test_metadata_that_does_not_fit_leaves_the_graph_as_it_is(text: str) -> None:
@@ -198,8 +222,24 @@ def test_a_weight_edited_by_another_tool_keeps_the_merged_form() -> None:
     assert proto == onnx.ModelProto.FromString(payload)
 
 
+@pytest.mark.parametrize("inner", ["o0/merged", "o0/merged/linear"])
+@pytest.mark.parametrize("how", ["node", "output"])
+def test_a_merge_whose_inner_tensors_are_read_elsewhere_is_left_as_it_is(inner: str, how: str) -> None:
+    """Another tool may have joined a Concat of all parts with the merged result: without it, its reader hangs."""
+    proto, _ = _with_metadata("")
+    name = inner
+    if how == "node":
+        proto.graph.node.append(helper.make_node("Neg", [inner], ["extra"]))
+        name = "extra"
+    proto.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 5, _SIZE, _SIZE]))
+    before = onnx.ModelProto.FromString(proto.SerializeToString())
+    after, _ = _restored(proto.SerializeToString())
+    assert after == before
+    onnx.checker.check_model(after, full_check=True)
+
+
 def test_metadata_is_plain_json() -> None:
     proto, _ = _with_metadata("")
     text = next(item.value for item in proto.metadata_props if item.key == MERGED_KEY)
-    assert [part["output"] for part in json.loads(text)[0]["parts"]] == ["o0", "o1"]
+    assert [part["nodes"][-1]["output"] for part in json.loads(text)[0]["parts"]] == [["o0"], ["o1"]]
     assert to_json([]) == "[]"

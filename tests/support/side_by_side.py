@@ -1,8 +1,8 @@
-"""Models of convolutions side by side, each with what follows it, from which `load_model` makes the operators."""
+"""Models of convolutions or products side by side, with what follows each, of which `load_model` makes operators."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,8 @@ class Conv:
 
     Attributes:
         channels: of the result; by default another number for each convolution.
-        behind: operator types; BatchNormalization, Mul and Add work with constants for each channel.
+        behind: operator types; BatchNormalization, Mul and Add work with constants for each channel. "Gate" is
+            x * sigmoid(x) in two nodes.
     """
 
     kernel: tuple[int, ...] = (3, 3)
@@ -32,6 +33,7 @@ class Conv:
     behind: tuple[str, ...] = ()
     source: str = "x"
     auto_pad: str = "NOTSET"
+    relu: bool = False  # before it, one of its own
 
 
 def side_by_side(convs: Sequence[Conv], *, opset: int = 17, dtype: str = "float32") -> onnx.ModelProto:
@@ -39,21 +41,32 @@ def side_by_side(convs: Sequence[Conv], *, opset: int = 17, dtype: str = "float3
     builder = _Builder(np.random.default_rng(0), dtype)
     for index, conv in enumerate(convs):
         builder.add(index, conv)
-    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    sources = dict.fromkeys(conv.source for conv in convs)
-    graph = helper.make_graph(
-        builder.nodes,
-        "side_by_side",
-        [helper.make_tensor_value_info(name, kind, _input_shape(convs[0])) for name in sources],
-        [helper.make_tensor_value_info(f"o{index}", kind, None) for index in range(len(convs))],
-        builder.weights,
-    )
-    model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", opset)])
-    return onnx.shape_inference.infer_shapes(model)
+    shape = (1, CHANNELS, *(SIZE,) * len(convs[0].kernel))
+    return builder.model(dict.fromkeys((conv.source for conv in convs), shape), len(convs), opset)
 
 
-def _input_shape(conv: Conv) -> tuple[int, ...]:
-    return (1, CHANNELS, *(SIZE,) * len(conv.kernel))
+@dataclass(frozen=True)
+class Product:
+    """A product of x with a matrix of weights.
+
+    Attributes:
+        bias: "" for none, "Add" for a node behind it, "C" for an operand of the Gemm.
+        behind: types of activations.
+    """
+
+    type: str = "MatMul"
+    columns: int = 8
+    bias: str = ""
+    behind: tuple[str, ...] = ()
+    attributes: tuple[tuple[str, float], ...] = ()
+
+
+def products_side_by_side(products: Sequence[Product], shape: Sequence[int], *, opset: int = 17) -> onnx.ModelProto:
+    """Product `i` reads x of `shape` and computes the graph output `o{i}`."""
+    builder = _Builder(np.random.default_rng(0), "float32")
+    for index, product in enumerate(products):
+        builder.multiply(index, product, shape[-1])
+    return builder.model({"x": tuple(shape)}, len(products), opset)
 
 
 class _Builder:
@@ -62,6 +75,31 @@ class _Builder:
         self.nodes: list[onnx.NodeProto] = []
         self.weights: list[TensorProto] = []
 
+    def model(self, inputs: Mapping[str, Sequence[int]], n_outputs: int, opset: int) -> onnx.ModelProto:
+        kind = helper.np_dtype_to_tensor_dtype(np.dtype(self.dtype))
+        graph = helper.make_graph(
+            self.nodes,
+            "side_by_side",
+            [helper.make_tensor_value_info(name, kind, shape) for name, shape in inputs.items()],
+            [helper.make_tensor_value_info(f"o{index}", kind, None) for index in range(n_outputs)],
+            self.weights,
+        )
+        model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", opset)])
+        return onnx.shape_inference.infer_shapes(model)
+
+    def multiply(self, index: int, product: Product, rows: int) -> None:
+        attributes = dict(product.attributes)
+        shape = (product.columns, rows) if attributes.get("transB") else (rows, product.columns)
+        inputs = ["x", self.constant(f"w{index}", shape)]
+        inputs += [self.constant(f"b{index}", (product.columns,))] if product.bias == "C" else []
+        kinds = [product.type, *(["Add"] if product.bias == "Add" else []), *product.behind]
+        for place, kind in enumerate(kinds):
+            output = f"o{index}" if place == len(kinds) - 1 else f"{kind}{index}.{place}"
+            self.nodes.append(helper.make_node(kind, inputs, [output], **(attributes if place == 0 else {})))
+            inputs = [output]
+            if place == 0 and product.bias == "Add":
+                inputs.append(self.constant(f"b{index}", (product.columns,)))
+
     def add(self, index: int, conv: Conv) -> None:
         channels = conv.channels or CHANNELS * (index + 1)
         constants = [self.constant(f"w{index}", (channels, CHANNELS // conv.group, *conv.kernel))]
@@ -69,7 +107,11 @@ class _Builder:
         attributes = {"strides": conv.strides, "dilations": conv.dilations, "group": conv.group}
         attributes |= {"auto_pad": conv.auto_pad} if conv.auto_pad != "NOTSET" else {"pads": conv.pads}
         last = f"c{index}" if conv.behind else f"o{index}"
-        self.nodes.append(helper.make_node("Conv", [conv.source, *constants], [last], **attributes))
+        source = conv.source
+        if conv.relu:
+            source = f"r{index}"
+            self.nodes.append(helper.make_node("Relu", [conv.source], [source]))
+        self.nodes.append(helper.make_node("Conv", [source, *constants], [last], **attributes))
         for place, kind in enumerate(conv.behind):
             output = f"o{index}" if place == len(conv.behind) - 1 else f"{kind}{index}.{place}"
             self.follow(kind, last, output, channels, len(conv.kernel))
@@ -77,6 +119,10 @@ class _Builder:
 
     def follow(self, kind: str, source: str, output: str, channels: int, rank: int) -> None:
         names: list[str] = []
+        if kind == "Gate":
+            self.nodes.append(helper.make_node("Sigmoid", [source], [f"{output}/sigmoid"]))
+            self.nodes.append(helper.make_node("Mul", [source, f"{output}/sigmoid"], [output]))
+            return
         if kind == "BatchNormalization":
             names = [self.constant(f"{output}/{role}", (channels,), role) for role in ("scale", "b", "mean", "var")]
         elif kind in ("Mul", "Add"):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from onnx import TensorProto, helper
-from side_by_side import Conv, side_by_side
+from onnx import TensorProto, helper, numpy_helper
+from side_by_side import Conv, Product, products_side_by_side, side_by_side
 
 from iosched.models import zoo
 from iosched.models.graph import ComputationGraph
@@ -69,6 +70,86 @@ def test_pools_do_not_merge() -> None:
     proto = side_by_side([BASE, BASE])
     del proto.graph.node[:]
     proto.graph.node.extend(helper.make_node("MaxPool", ["x"], [name], kernel_shape=[2, 2]) for name in ("o0", "o1"))
+    assert not can_merge(load_model(proto.SerializeToString()).graph, ("o0", "o1"))
+
+
+@pytest.mark.parametrize(("kind", "merges"), [("Add", False), ("Mul", True)])
+def test_a_sum_with_another_tensor_is_not_merged_a_constant_factor_is(kind: str, merges: bool) -> None:
+    proto = side_by_side([BASE, BASE])
+    for index, conv in enumerate(list(proto.graph.node)):
+        conv.output[0] = f"c{index}"
+        other = "x" if kind == "Add" else f"b{index}"
+        proto.graph.node.append(helper.make_node(kind, [f"c{index}", other], [f"o{index}"]))
+    for bias in proto.graph.initializer:
+        if bias.name.startswith("b"):
+            bias.dims[:] = [4, 1, 1]
+    for conv in proto.graph.node[:2]:
+        del conv.input[2:]
+    graph = load_model(proto.SerializeToString()).graph
+    assert set(graph.by_name) == {"o0", "o1"}
+    assert can_merge(graph, ("o0", "o1")) == merges
+
+
+def test_a_factor_for_each_pixel_is_an_operator_of_its_own() -> None:
+    """It is not part of the convolution, which can be merged without it."""
+    proto = side_by_side([BASE, replace(BASE, behind=("Mul",))])
+    factor = next(tensor for tensor in proto.graph.initializer if "Mul" in tensor.name)
+    factor.CopyFrom(numpy_helper.from_array(np.ones((9, 9), np.float32), factor.name))
+    graph = load_model(proto.SerializeToString()).graph
+    assert [operator.type for operator in graph.operators] == ["Conv", "Conv", "Mul"]
+    assert can_merge(graph, ("o0", "c1"))
+
+
+@pytest.mark.parametrize("behind", [("BatchNormalization",), ("BatchNormalization", "Mul", "Add", "Relu"), ("Mul",)])
+def test_what_scales_and_shifts_channels_merges_with_anything(behind: tuple[str, ...]) -> None:
+    like = [kind for kind in behind if kind == "Relu"]
+    assert can_merge(graph_of(replace(BASE, behind=behind), replace(BASE, behind=tuple(like))), ("o0", "o1"))
+
+
+def test_swish_in_two_nodes_is_an_activation() -> None:
+    swish = replace(BASE, behind=("Gate",))
+    graph = graph_of(swish, replace(swish, channels=8))
+    assert [operator.attribute("activation") for operator in graph.operators] == ["Swish", "Swish"]
+    assert can_merge(graph, ("o0", "o1"))
+    assert not can_merge(graph_of(swish, replace(BASE, behind=("Sigmoid",))), ("o0", "o1"))
+
+
+def test_convolutions_behind_a_relu_of_their_own_merge_with_their_like_alone() -> None:
+    inner = Conv((1, 1), (0,) * 4, relu=True)
+    assert can_merge(graph_of(inner, replace(inner, channels=16)), ("o0", "o1"))
+    assert not can_merge(graph_of(inner, replace(inner, relu=False)), ("o0", "o1"))
+
+
+def products(*found: Product, shape: tuple[int, ...] = (2, 3, 6)) -> ComputationGraph:
+    return load_model(products_side_by_side(found, shape).SerializeToString()).graph
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "merges"),
+    [
+        (Product(columns=4), Product(columns=8), True),
+        (Product(bias="Add"), Product(bias="Add", columns=5), True),
+        (Product(bias="Add", behind=("Relu",)), Product(bias="Add", behind=("Relu",)), True),
+        (Product(), Product(bias="Add"), False),
+        (Product(), Product(behind=("Relu",)), False),
+    ],
+)
+def test_products_of_one_input_merge(one: Product, other: Product, merges: bool) -> None:
+    assert can_merge(products(one, other), ("o0", "o1")) == merges
+
+
+def test_a_bias_for_each_row_is_not_merged() -> None:
+    proto = products_side_by_side([Product(bias="Add"), Product(bias="Add")], (3, 6))
+    for tensor in proto.graph.initializer:
+        if tensor.name.startswith("b"):
+            tensor.CopyFrom(numpy_helper.from_array(np.ones((3, 8), np.float32), tensor.name))
+    assert not can_merge(load_model(proto.SerializeToString()).graph, ("o0", "o1"))
+
+
+def test_a_product_with_a_matrix_of_weights_on_the_left_is_not_merged() -> None:
+    proto = products_side_by_side([Product(columns=6), Product(columns=6)], (6, 6))
+    for node in proto.graph.node:
+        node.input[:] = reversed(node.input)
     assert not can_merge(load_model(proto.SerializeToString()).graph, ("o0", "o1"))
 
 

@@ -97,14 +97,39 @@ def lower_product(builder: Builder, nodes: Sequence[onnx.NodeProto]) -> bool:
         False, with nothing emitted, where no kernel can do all of it: batches with a bias, scaled computed factors,
         biases that differ from row to row, operands that are not floats on the device.
     """
-    found = _product(builder, nodes[0])
-    for node in nodes[1:]:
-        found = None if found is None else _followed(builder, found, node)
+    found = _followed_by(builder, nodes)
     if found is None or not builder.is_float(found.y):
         return False
     if found.weight is None and len(builder.shape(found.b)) != 2:
         return _emit_batches(builder, found)
     return _emit_dense(builder, found)
+
+
+def lower_stacked(builder: Builder, operators: Sequence[Sequence[onnx.NodeProto]], y: str) -> list[str] | None:
+    """Emits the calls of several products of one factor with matrices of weights as one, whose columns are all theirs.
+
+    Args:
+        operators: the nodes of each.
+        y: what to call the result.
+
+    Returns:
+        The tensor that holds it, a temporary, and the results of the parts; None where no kernel can do it, with
+        nothing emitted.
+    """
+    parts = [_followed_by(builder, nodes) for nodes in operators]
+    found = [part for part in parts if part is not None and part.weight is not None and part.added is None]
+    if len(found) < len(parts) or not all(builder.is_float(part.y) for part in found):
+        return None
+    weight = np.concatenate([part.weight for part in found if part.weight is not None])
+    bias = None
+    if any(part.bias is not None for part in found):
+        widths = [builder.shape(part.y)[-1] for part in found]
+        rows = [part.bias for part in found]
+        bias = np.concatenate([np.zeros(n) if row is None else row for n, row in zip(widths, rows, strict=True)])
+    target = builder.temporary(y, (*builder.shape(found[0].y)[:-1], len(weight)))
+    if not _emit_dense(builder, replace(found[0], y=target, weight=weight, bias=bias)):
+        return None
+    return [target, *(part.y for part in found)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +151,13 @@ class _Product:
     bias: np.ndarray | None = None
     added: str | None = None
     activation: Activation = IDENTITY
+
+
+def _followed_by(builder: Builder, nodes: Sequence[onnx.NodeProto]) -> _Product | None:
+    found = _product(builder, nodes[0])
+    for node in nodes[1:]:
+        found = None if found is None else _followed(builder, found, node)
+    return found
 
 
 def _product(builder: Builder, node: onnx.NodeProto) -> _Product | None:

@@ -1,0 +1,145 @@
+"""The nodes of an operator that can be merged, by what they do: a ReLU?, the convolution or product, then the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import onnx
+
+from iosched.models.affine import affine_of
+from iosched.models.fusion.view import ACTIVATIONS
+from iosched.models.wiring import is_standard
+
+_KNOWN_ATTRIBUTES = {
+    "Conv": {"auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"},
+    "Gemm": {"alpha", "beta", "transA", "transB"},
+    "MatMul": set(),
+}
+CONVOLUTION, PRODUCTS = "Conv", ("Gemm", "MatMul")
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """A convolution or a product by a matrix of weights, with what belongs to it.
+
+    Attributes:
+        weights: all constants that the nodes read.
+        relu: what the anchor reads is its result.
+        anchor: Conv, Gemm or MatMul.
+        linear: behind a convolution, nodes that scale and shift every channel; behind a product, the sum with a bias?
+        activation: none, one, or the two of x * sigmoid(x).
+    """
+
+    weights: Mapping[str, np.ndarray]
+    relu: onnx.NodeProto | None
+    anchor: onnx.NodeProto
+    linear: tuple[onnx.NodeProto, ...]
+    activation: tuple[onnx.NodeProto, ...]
+
+    @property
+    def source(self) -> str:
+        """The tensor that the chain reads."""
+        return str((self.relu or self.anchor).input[0])
+
+    @property
+    def output(self) -> str:
+        """The tensor that the chain computes."""
+        return str(self.nodes[-1].output[0])
+
+    @property
+    def nodes(self) -> tuple[onnx.NodeProto, ...]:
+        """All nodes, in order."""
+        return (*([self.relu] if self.relu is not None else []), self.anchor, *self.linear, *self.activation)
+
+    @property
+    def is_convolution(self) -> bool:
+        """Whether the anchor is a convolution, not a product."""
+        return bool(self.anchor.op_type == CONVOLUTION)
+
+    @property
+    def weight(self) -> np.ndarray:
+        """Of a convolution `(out, in, *kernel)`, of a product `(in, out)`, or `(out, in)` where it is transposed."""
+        return self.weights[self.anchor.input[1]]
+
+    @property
+    def axis(self) -> int:
+        """The axis of `weight` along which results lie."""
+        return 0 if self.is_convolution or self.attributes.get("transB") else 1
+
+    @property
+    def width(self) -> int:
+        """How many channels or columns the chain computes."""
+        return int(self.weight.shape[self.axis])
+
+    @property
+    def bias(self) -> str:
+        """The name of the bias that the anchor reads; "" for none."""
+        return str(self.anchor.input[2]) if len(self.anchor.input) > 2 else ""
+
+    @cached_property
+    def attributes(self) -> dict[str, object]:
+        """Those of the anchor."""
+        return {item.name: onnx.helper.get_attribute_value(item) for item in self.anchor.attribute}
+
+
+def chain_of(nodes: Sequence[onnx.NodeProto], weights: Mapping[str, np.ndarray]) -> Chain | None:
+    """The chain that `nodes`, in order, are, each reading what is before it and constants; None if they are none."""
+    if any(not is_standard(node) or [bool(name) for name in node.output] != [True] for node in nodes):
+        return None
+    relu = nodes[0] if len(nodes) > 1 and nodes[0].op_type == "Relu" else None
+    if not nodes:
+        return None
+    anchor, *rest = nodes[1:] if relu is not None else nodes
+    if not _is_anchor(anchor, weights) or (relu is not None and anchor.input[0] != relu.output[0]):
+        return None
+    bare = Chain(weights, relu, anchor, (), ())
+    if not bare.source or bare.source in weights:
+        return None
+    linear, source = 0, anchor.output[0]
+    while linear < len(rest) and _is_linear(bare, rest[linear], source):
+        source = rest[linear].output[0]
+        linear += 1
+    activation = tuple(rest[linear:])
+    if activation and not _is_activation(activation, source, weights):
+        return None
+    return Chain(weights, relu, anchor, tuple(rest[:linear]), activation)
+
+
+def _is_anchor(node: onnx.NodeProto, weights: Mapping[str, np.ndarray]) -> bool:
+    known = _KNOWN_ATTRIBUTES.get(node.op_type)
+    if known is None or any(item.name not in known for item in node.attribute) or len(node.input) not in (2, 3):
+        return False
+    constants = [name for name in node.input[1:] if name]
+    if not constants or constants[0] != node.input[1] or any(name not in weights for name in constants):
+        return False
+    bare = Chain(weights, None, node, (), ())
+    if bare.weight.ndim < 3 if bare.is_convolution else bare.weight.ndim != 2:
+        return False
+    shape = weights[bare.bias].shape if bare.bias else (bare.width,)
+    return shape == (bare.width,) if bare.is_convolution else _is_row(shape, bare.width)
+
+
+def _is_linear(chain: Chain, node: onnx.NodeProto, source: str) -> bool:
+    if chain.is_convolution:
+        trains = any(item.name == "training_mode" and item.i for item in node.attribute)
+        return not trains and affine_of(node, source, chain.weights, chain.width, chain.weight.ndim) is not None
+    others = [name for name in node.input if name != source]
+    if node.op_type != "Add" or source != chain.anchor.output[0] or len(node.input) != 2 or len(others) != 1:
+        return False
+    return others[0] in chain.weights and _is_row(chain.weights[others[0]].shape, chain.width)
+
+
+def _is_row(shape: Sequence[int], width: int) -> bool:
+    return set(shape[:-1]) <= {1} and set(shape[-1:]) <= {1, width}
+
+
+def _is_activation(nodes: Sequence[onnx.NodeProto], source: str, weights: Mapping[str, np.ndarray]) -> bool:
+    first = nodes[0]
+    if len(nodes) == 2:
+        gates = first.op_type == "Sigmoid" and nodes[1].op_type == "Mul" and list(first.input) == [source]
+        return gates and sorted(nodes[1].input) == sorted([source, first.output[0]])
+    constants = all(not name or name in weights for name in first.input[1:])
+    return len(nodes) == 1 and first.op_type in ACTIVATIONS and first.input[0] == source and constants

@@ -1,0 +1,124 @@
+"""Which operators may be merged into one: the only definition, for the search, the written model and all executors.
+
+Convolutions of one input are stacked along their output channels (thesis, section 3.2.2); smaller kernels are padded
+with zeros to the size of the largest. Products of one input with matrices of weights are stacked along the columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from iosched.models.graph import AttributeValue, Operator
+
+_CONVOLUTIONS = ("Conv", "ReluConv")
+_PRODUCTS = ("Gemm", "MatMul")
+_FLOATS = ("bfloat", "float")
+_FREE = frozenset({"kernel_shape", "out_channels", "out_features", "pads"})  # the attributes that may differ
+
+
+@dataclass(frozen=True)
+class MergeKey:
+    """What operators must have in common to be merged.
+
+    Attributes:
+        centre: of a convolution, twice the padding of every side less the kernel's reach, and the kernel's parity on
+            every axis. They are equal where, padded with zeros, kernels stay centred: where for every operator and on
+            every side `pad_merged - pad_op == dilation * (kernel_merged - kernel_op) / 2`. Equal output sizes follow.
+        settings: attributes but for the kernel, its padding and the number of results.
+        form: of a product, how many constants and nodes it has: onnxruntime makes nodes of other types of one with a
+            bias, and of one that adds it behind.
+
+    Equal input, stride and output size are not enough: 3x3 with padding 1 and stride 2, beside 2x2 with padding 0 and
+    stride 2, agree on a 4x4 input (both give 2x2), but no zero padding puts the 2x2 taps in place, and the numbers
+    come out wrong.
+    """
+
+    type: str
+    input: str
+    weight_type: str
+    settings: tuple[tuple[str, AttributeValue], ...]
+    centre: tuple[tuple[int, ...], tuple[int, ...]]
+    form: tuple[int, ...]
+
+
+def merge_key(operator: Operator) -> MergeKey | None:
+    """What the operator must share with those that it is merged with; None for one that never merges."""
+    if len(operator.inputs) != 1 or len(operator.outputs) != 1 or not operator.weights:
+        return None
+    if operator.type in _CONVOLUTIONS and operator.attribute("residual") is None:
+        centre = _centre(operator)
+    elif operator.type in _PRODUCTS and _biases_are_rows(operator):
+        centre = ((), ())
+    else:
+        return None
+    if centre is None:
+        return None
+    settings = tuple((key, value) for key, value in operator.attributes if key not in _FREE)
+    form = (len(operator.weights), len(operator.nodes)) if operator.type in _PRODUCTS else ()
+    types = {spec.dtype for spec in operator.weights if spec.dtype.startswith(_FLOATS)}
+    if len(types) != 1:
+        return None
+    return MergeKey(operator.type, operator.inputs[0], types.pop(), settings, centre, form)
+
+
+def refusal(operators: Sequence[Operator]) -> str | None:
+    """Why these may not be merged; None where they may."""
+    if len({operator.name for operator in operators}) < max(len(operators), 2):
+        return "merging takes two different operators or more"
+    first = merge_key(operators[0])
+    for operator in operators:
+        key = merge_key(operator)
+        if key is None or first is None:
+            return f"{(operator if key is None else operators[0]).name!r} cannot be merged with anything"
+        if key != first:
+            return f"{operators[0].name!r} and {operator.name!r} cannot be merged exactly: {_difference(first, key)}"
+    return None
+
+
+def merged_size(operators: Sequence[Operator]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Kernel and padding of the convolution that `operators`, which may be merged, become."""
+    kernels = [integers(operator, "kernel_shape") for operator in operators]
+    kernel = tuple(max(sizes) for sizes in zip(*kernels, strict=True))
+    first = operators[0]
+    dilations = integers(first, "dilations")
+    grown = tuple(by * (to - own) // 2 for by, to, own in zip(dilations, kernel, kernels[0], strict=True))
+    return kernel, tuple(pad + more for pad, more in zip(integers(first, "pads"), grown * 2, strict=True))
+
+
+def integers(operator: Operator, key: str) -> tuple[int, ...]:
+    """The attribute `key`, a tuple of integers; () where there is none."""
+    value = operator.attribute(key, ())
+    return tuple(item for item in value if isinstance(item, int)) if isinstance(value, tuple) else ()
+
+
+def _centre(operator: Operator) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    kernel, pads, strides, dilations = (
+        integers(operator, key) for key in ("kernel_shape", "pads", "strides", "dilations")
+    )
+    if not kernel or len(pads) != 2 * len(kernel) or not len(strides) == len(dilations) == len(kernel):
+        return None
+    if operator.attribute("group") != 1:
+        return None
+    reach = [dilation * (size - 1) for dilation, size in zip(dilations, kernel, strict=True)]
+    offsets = tuple(2 * pad - extent for pad, extent in zip(pads, [*reach, *reach], strict=True))
+    return offsets, tuple(size % 2 for size in kernel)
+
+
+def _biases_are_rows(operator: Operator) -> bool:
+    """Whether the operator multiplies by a matrix of weights, and adds nothing but a number for each column."""
+    columns = operator.attribute("out_features")
+    biases = [spec.shape or () for spec in operator.weights[1:]]
+    return isinstance(columns, int) and all(
+        set(shape[:-1]) <= {1} and set(shape[-1:]) <= {1, columns} for shape in biases
+    )
+
+
+def _difference(one: MergeKey, other: MergeKey) -> str:
+    name = next(item.name for item in fields(MergeKey) if getattr(one, item.name) != getattr(other, item.name))
+    if name == "centre":
+        return "their kernels, padded with zeros to one size, would not stay centred"
+    if name == "settings":
+        names = sorted({key for key, _ in set(one.settings) ^ set(other.settings)})
+        return f"they differ in {', '.join(names)}"
+    return f"they differ in {name.replace('_', ' ')}"
