@@ -21,6 +21,12 @@ _ITEM_NBYTES = {
 }  # fmt: skip
 
 
+def nbytes_of(dtype: str, shape: tuple[int, ...], unknown: int = 0) -> int:
+    """Size in bytes of a tensor; `unknown` where that of an element is."""
+    item = _ITEM_NBYTES.get(dtype)
+    return unknown if item is None else prod(shape) * item
+
+
 @dataclass(frozen=True)
 class TensorSpec:
     """Type and shape of one tensor.
@@ -36,9 +42,7 @@ class TensorSpec:
     @property
     def nbytes(self) -> int:
         """Size in bytes; 0 where type or shape is not known before the run."""
-        if self.shape is None:
-            return 0
-        return prod(self.shape) * _ITEM_NBYTES.get(self.dtype, 0)
+        return 0 if self.shape is None else nbytes_of(self.dtype, self.shape)
 
     @property
     def is_static(self) -> bool:

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 
-from iosched.models.graph import TensorSpec
+from iosched.models.graph import nbytes_of
 from iosched.runtime.intervals import Intervals
 from iosched.runtime.order import HazardError, Order, happens_before
 from iosched.runtime.plan import Buffer, ExecutionPlan, Space, View
@@ -22,8 +24,9 @@ from iosched.runtime.plan import Buffer, ExecutionPlan, Space, View
 __all__ = ["CheckedPlan", "HazardError", "check"]
 
 # A dynamic buffer is one thing whose bytes are not known: it counts as one byte.
-_DYNAMIC = (0, 1)
-_NOTHING = (0, 0)
+_DYNAMIC_NBYTES = 1
+# Names of their own: to look a member of an enumeration up takes as long as all else that is done with it here.
+_ARENA, _DYNAMIC, _READ_ONLY = Space.ARENA, Space.DYNAMIC, (Space.INPUT, Space.WEIGHT)
 
 _Latest = Mapping[int, int]
 """By lane, the last of its tasks that did something."""
@@ -64,7 +67,8 @@ def check(plan: ExecutionPlan) -> None:
         for view in task.writes:
             walk.write(number, view)
     for buffer in plan.buffers:
-        walk.check_written(buffer)
+        if buffer.space in (Space.OUTPUT, Space.DYNAMIC):
+            walk.check_written(buffer)
 
 
 def _buffers(plan: ExecutionPlan) -> dict[str, Buffer]:
@@ -73,7 +77,7 @@ def _buffers(plan: ExecutionPlan) -> dict[str, Buffer]:
         raise HazardError("two buffers of the plan have one name")
     for buffer in plan.buffers:
         inside = buffer.offset >= 0 and buffer.offset + buffer.nbytes <= plan.arena_nbytes
-        if buffer.nbytes < 0 or (buffer.space is Space.ARENA and not inside):
+        if buffer.nbytes < 0 or (buffer.space is _ARENA and not inside):
             raise HazardError(f"buffer {buffer.name!r} lies outside the arena of {plan.arena_nbytes} bytes")
     return buffers
 
@@ -90,8 +94,8 @@ def _columns(view: View, buffers: Mapping[str, Buffer], name: str) -> tuple[int,
     buffer = buffers.get(view.buffer)
     if buffer is None:
         raise HazardError(f"task {name!r} names buffer {view.buffer!r}, which the plan does not have")
-    if buffer.space is Space.DYNAMIC:
-        return _DYNAMIC
+    if buffer.space is _DYNAMIC:
+        return 0, _DYNAMIC_NBYTES
     rows = _rows(buffer)
     if not rows or view.nbytes % rows:
         raise HazardError(f"a view of {view.nbytes} bytes is no number of columns of {view.buffer!r}")
@@ -101,22 +105,20 @@ def _columns(view: View, buffers: Mapping[str, Buffer], name: str) -> tuple[int,
         raise HazardError(
             f"task {name!r} sees bytes {view.offset} to {end} of {view.buffer!r}, which has {buffer.nbytes}"
         )
-    spec = TensorSpec(view.buffer, view.dtype, view.shape)
-    if spec.is_static and spec.nbytes != view.nbytes:
+    if view.shape is not None and view.nbytes != nbytes_of(view.dtype, view.shape, view.nbytes):
         raise HazardError(f"task {name!r} sees {view.nbytes} bytes of {view.buffer!r} as {view.dtype} {view.shape}")
-    return (start, stop) if view.nbytes else _NOTHING
+    return (start, stop)
 
 
 def _rows(buffer: Buffer) -> int:
     return buffer.nbytes // buffer.pitch if buffer.pitch else 1
 
 
-@dataclass(frozen=True)
-class _Piece:
+class _Piece(NamedTuple):
     """Columns that were written at once: by which task, none where the caller did, and who has read them since."""
 
     writers: tuple[int, ...] = ()
-    readers: _Latest = field(default_factory=dict)
+    readers: _Latest = MappingProxyType({})
 
 
 @dataclass(eq=False)
@@ -127,7 +129,7 @@ class _Tenure:
         before: the tenures that lay on the same bytes, of which all has to be done before this one's writes.
         awaited: the last tasks of these.
         pieces: of the buffer's columns, as far as they are written.
-        reads: since the last write, columns and task; not yet among the readers of `pieces`.
+        reads: columns and task of those that are not yet among the readers of `pieces`.
         touched: who has read or written the buffer.
         writes: how often it was written.
         ended: the task that wrote to another buffer on its bytes, and that buffer.
@@ -160,7 +162,7 @@ class _Walk:
         """Every byte read is there, and its writer done."""
         start, stop = _columns(view, self._buffers, self._order.tasks[number].name)
         buffer = self._buffers[view.buffer]
-        if start == stop or buffer.space in (Space.INPUT, Space.WEIGHT):
+        if start == stop or buffer.space in _READ_ONLY:
             return
         tenure = self._tenures.get(buffer.name)
         pieces = tenure.pieces.within(start, stop) if tenure is not None else []
@@ -176,7 +178,7 @@ class _Walk:
         """Who has touched the same bytes is done."""
         start, stop = _columns(view, self._buffers, self._order.tasks[number].name)
         buffer = self._buffers[view.buffer]
-        if buffer.space in (Space.INPUT, Space.WEIGHT):
+        if buffer.space in _READ_ONLY:
             raise HazardError(f"the {buffer.space.value} {buffer.name!r} is written")
         if start == stop:
             return
@@ -186,10 +188,8 @@ class _Walk:
         for earlier in tenure.awaited.values():
             if not self._order.before(earlier, number):
                 raise self._clash(number, earlier, buffer, _toucher(earlier, tenure.before))
-        self._note_readers(tenure)
-        for _, _, piece in tenure.pieces.within(start, stop):
-            for earlier in (*piece.writers, *piece.readers.values()):
-                self._check_done(earlier, number, buffer)
+        if tenure.pieces.within(start, stop):
+            self._check_overwriting(number, tenure, start, stop)
         tenure.pieces.put(start, stop, _Piece((number,)))
         tenure.writes += 1
         tenure.touched[self._order.lane[number]] = number
@@ -197,11 +197,10 @@ class _Walk:
     def check_written(self, buffer: Buffer) -> None:
         """Outputs are written whole, dynamic buffers by one task."""
         tenure = self._tenures.get(buffer.name)
-        if buffer.space is Space.DYNAMIC:
+        if buffer.space is _DYNAMIC:
             writes = 0 if tenure is None else tenure.writes
             if writes != 1:
                 raise HazardError(f"the dynamic buffer {buffer.name!r} is written {writes} times, not once")
-        if buffer.space is not Space.OUTPUT or not buffer.nbytes:
             return
         written = 0
         for start, stop, _ in () if tenure is None else tenure.pieces:
@@ -214,7 +213,7 @@ class _Walk:
         """Task `number` writes to a buffer whose bytes are not its own, or are outside the arena."""
         before: tuple[_Tenure, ...] = ()
         start, stop = buffer.offset, buffer.offset + buffer.nbytes
-        if buffer.space is Space.ARENA:
+        if buffer.space is _ARENA:
             before = tuple(dict.fromkeys(tenure for _, _, tenure in self._arena.within(start, stop)))
         awaited: dict[int, int] = {}
         for earlier in before:
@@ -222,17 +221,20 @@ class _Walk:
             for lane, last in earlier.touched.items():
                 awaited[lane] = max(last, awaited.get(lane, last))
         tenure = self._tenures[buffer.name] = _Tenure(buffer, before, awaited)
-        if buffer.space is Space.ARENA:
+        if buffer.space is _ARENA:
             self._arena.put(start, stop, tenure)
         return tenure
 
-    def _note_readers(self, tenure: _Tenure) -> None:
-        """Only a write has to know who has read before it, and few buffers are written after they were read."""
-        for start, stop, number in tenure.reads:
-            for low, high, piece in tenure.pieces.within(start, stop):
-                readers = {**piece.readers, self._order.lane[number]: number}
-                tenure.pieces.put(low, high, _Piece(piece.writers, readers))
+    def _check_overwriting(self, number: int, tenure: _Tenure, start: int, stop: int) -> None:
+        """Who wrote or read what task `number` writes over is done. Readers are noted only here: it is a rare thing."""
+        for low, high, reader in tenure.reads:
+            for first, last, piece in tenure.pieces.within(low, high):
+                readers = {**piece.readers, self._order.lane[reader]: reader}
+                tenure.pieces.put(first, last, _Piece(piece.writers, readers))
         tenure.reads.clear()
+        for _, _, piece in tenure.pieces.within(start, stop):
+            for earlier in (*piece.writers, *piece.readers.values()):
+                self._check_done(earlier, number, tenure.buffer)
 
     def _check_done(self, earlier: int, number: int, buffer: Buffer) -> None:
         if not self._order.before(earlier, number):

@@ -25,19 +25,28 @@ class Intervals(Generic[Value]):
     def within(self, start: int, stop: int) -> list[tuple[int, int, Value]]:
         """The parts of ranges that lie in `[start, stop)`; O(log ranges + parts)."""
         found = self._touching(start, stop)
+        first = found.start
+        if first == found.stop:
+            return []
+        if self._starts[first] <= start and stop <= self._stops[first]:
+            return [(start, stop, self._values[first])]
         parts = zip(self._starts[found], self._stops[found], self._values[found], strict=True)
         return [(max(low, start), min(high, stop), value) for low, high, value in parts]
 
     def put(self, start: int, stop: int, value: Value) -> None:
         """Gives `[start, stop)`, which is not empty, one value; O(log ranges), beside moving what lies behind it."""
         found = self._touching(start, stop)
+        first, last = found.start, found.stop - 1
+        if first > last:
+            self._starts.insert(first, start)
+            self._stops.insert(first, stop)
+            self._values.insert(first, value)
+            return
         parts = [(start, stop, value)]
-        if found.start < found.stop:
-            first, last = found.start, found.stop - 1
-            if self._starts[first] < start:
-                parts.insert(0, (self._starts[first], start, self._values[first]))
-            if self._stops[last] > stop:
-                parts.append((stop, self._stops[last], self._values[last]))
+        if self._starts[first] < start:
+            parts.insert(0, (self._starts[first], start, self._values[first]))
+        if self._stops[last] > stop:
+            parts.append((stop, self._stops[last], self._values[last]))
         self._starts[found] = [part[0] for part in parts]
         self._stops[found] = [part[1] for part in parts]
         self._values[found] = [part[2] for part in parts]
