@@ -18,6 +18,8 @@ import time
 from importlib import metadata
 from pathlib import Path
 
+from testbed import compared, speedup_text
+
 from iosched.models.load import load_model
 from iosched.models.zoo import build
 from iosched.profiler.bench import BenchResult, bench
@@ -102,10 +104,9 @@ def _version(package: str) -> str | None:
 
 
 def _line(name: str, measured: BenchResult, result: OptimizeResult, seconds: float) -> str:
-    """One row of the table: medians, and every alternative's speed-up over plain onnxruntime."""
-    medians = {row.name: row.median_us for row in measured.rows}
-    plain = medians["onnxruntime"]
-    cells = [f"{label} {medians[label] / 1e3:8.2f} ms {plain / medians[label]:5.2f}x" for label in medians]
+    """One row: medians, and every alternative's speed-up over plain onnxruntime."""
+    against = compared(measured.samples_us, "onnxruntime")
+    cells = [f"{row.name} {row.median_us / 1e3:.2f} ms{speedup_text(against.get(row.name))}" for row in measured.rows]
     return f"{name:14s} shipped {result.shipped:10s} {seconds:6.0f} s | " + " | ".join(cells)
 
 

@@ -16,11 +16,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from testbed import RESULTS, print_table
+from testbed import RESULTS, compared, print_table, speedup_text
 
 from iosched.profiler.decision import decide
-from iosched.profiler.interleave import compare
-from iosched.profiler.statistics import Measurement, summarize
+from iosched.profiler.statistics import summarize
 
 PLAIN, FOUND = "onnxruntime", "both"
 COLUMNS = {
@@ -54,20 +53,16 @@ def table(networks: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list[li
 
 def _row(name: str, entry: Mapping[str, Any]) -> list[str]:
     measured = {each: summarize(samples) for each, samples in entry["samples_us"].items()}
-    cells = [_cell(measured, each) for each in COLUMNS]
+    against = compared(entry["samples_us"], PLAIN)
+    cells = [
+        f"{measured[each].median_us / 1e3:.1f}{speedup_text(against.get(each))}" if each in measured else ""
+        for each in COLUMNS
+    ]
     decided = decide(measured, PLAIN, (FOUND, "sequential"))
     no_difference = decided.chosen == PLAIN and decided.comparison is not None and not decided.comparison.is_slower
     ships = _SHIPS[decided.chosen] + (": no difference found" if no_difference else "")
     plain = f"{measured[PLAIN].median_us / 1e3:.1f}"
     return [NAMES.get(name, name), plain, *cells, ships, f"{entry['search']['seconds']:.0f} s"]
-
-
-def _cell(measured: Mapping[str, Measurement], name: str) -> str:
-    if name not in measured:
-        return ""
-    found = compare(measured[PLAIN], measured[name])
-    ratio = "" if found is None else f", {found.speedup:.2f} ({found.low:.2f} to {found.high:.2f})"
-    return f"{measured[name].median_us / 1e3:.1f}{ratio}"
 
 
 if __name__ == "__main__":

@@ -21,9 +21,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from peer import Peer
+from testbed import compared, speedup_text
 
 from iosched.models import zoo
 from iosched.models.errors import DeviceError, IoschedError
@@ -229,8 +231,8 @@ def _row(case: Case, found: Mapping[str, object]) -> str:
         return f"{title} failed: {found['error']}"
     medians = found["median_us"]
     assert isinstance(medians, dict)
-    base = medians["sequential"]
-    cells = [f"{name} {value:.0f} ({base / value:.2f}x)" for name, value in medians.items()]
+    against = compared(cast(Mapping[str, Sequence[float]], found["samples_us"]), "sequential")
+    cells = [f"{name} {value:.0f}{speedup_text(against.get(name))}" for name, value in medians.items()]
     errors = found["relative_error"]
     assert isinstance(errors, dict)
     return f"{title} {'ok' if found['correct'] else 'WRONG'} {max(errors.values()):.0e} | " + " | ".join(cells)

@@ -2,8 +2,8 @@
 
     python benchmarks/gpu_report.py benchmarks/results/gpu.json [--plot gpu.svg] [--batch 1] [--precision fp32]
 
-Latencies are medians of one run, in microseconds; in brackets how many times as fast as one operator after another in
-one CUDA graph, measured in turn with it. Prints Markdown.
+Latencies are medians of one run, in microseconds, and how many times as fast as one operator after another in one CUDA
+graph, measured in turn with it: the median of the ratios within rounds, with its 95 % interval. Prints Markdown.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from testbed import print_table
+from testbed import compared, print_table, speedup_text
 
 BASE = "sequential"
 _COLOURS = (
@@ -62,15 +62,13 @@ def latency_table(cases: Sequence[Case]) -> tuple[list[str], list[list[str]]]:
         roofline = case["roofline_us"]
         bound = f"{max(roofline.values()):.0f}" if roofline else ""
         ours = max(case["relative_error"][name] for name in case["kernels"])
-        cells = [_cell(case["median_us"], name) for name in names]
+        against = compared(case["samples_us"], BASE)
+        cells = [
+            f"{case['median_us'][name]:.0f}{speedup_text(against.get(name))}" if name in case["median_us"] else ""
+            for name in names
+        ]
         rows.append([case["network"], str(case["batch"]), case["precision"], *cells, bound, f"{ours:.0e}"])
     return ["network", "batch", "precision", *names, "roofline", "error"], rows
-
-
-def _cell(medians: Mapping[str, float], name: str) -> str:
-    if name not in medians:
-        return ""
-    return f"{medians[name]:.0f}" + ("" if name == BASE else f" ({medians[BASE] / medians[name]:.2f}x)")
 
 
 def search_table(cases: Sequence[Case]) -> tuple[list[str], list[list[str]]]:
@@ -100,17 +98,23 @@ def search_table(cases: Sequence[Case]) -> tuple[list[str], list[list[str]]]:
 
 
 def plot(path: Path, cases: Sequence[Case], title: str) -> None:
-    """Bars of the speed over the sequential CUDA graph, a group for each network."""
+    """Bars of the speed over the sequential CUDA graph with its interval, a group for each network."""
     from matplotlib import pyplot
 
-    names = list(dict.fromkeys(name for case in cases for name in case["median_us"]))
+    against = [compared(case["samples_us"], BASE) for case in cases]
+    names = list(dict.fromkeys(name for each in against for name in each))
     figure, axis = pyplot.subplots(figsize=(2 + 2.2 * len(cases), 3.8))
     width = 0.8 / max(len(names), 1)
     for place, name in enumerate(names):
-        there = [index for index, case in enumerate(cases) if name in case["median_us"]]
-        speeds = [cases[index]["median_us"][BASE] / cases[index]["median_us"][name] for index in there]
+        drawn = {index: each[name] for index, each in enumerate(against) if name in each}
+        speeds = [each.speedup for each in drawn.values()]
+        ends = [
+            [each.speedup - each.low for each in drawn.values()],
+            [each.high - each.speedup for each in drawn.values()],
+        ]
         colour = _COLOURS[place % len(_COLOURS)]
-        bars = axis.bar([index + place * width - 0.4 for index in there], speeds, width, label=name, color=colour)
+        at = [index + place * width - 0.4 for index in drawn]
+        bars = axis.bar(at, speeds, width, yerr=ends, error_kw={"lw": 0.6}, label=name, color=colour)
         axis.bar_label(bars, fmt="%.2f", fontsize=6, rotation=90, padding=2)
     axis.axhline(1, c="#8a8f98", lw=0.8)
     axis.set_xticks([index - width / 2 for index in range(len(cases))], [case["network"] for case in cases])

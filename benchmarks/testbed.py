@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +27,8 @@ from iosched.profiler.cuda_cost import open_cost
 from iosched.profiler.cuda_device import AttachedGpu, attach
 from iosched.profiler.database import ProfileDatabase, default_path
 from iosched.profiler.effort import CPU_EFFORT, GPU_EFFORT
-from iosched.profiler.statistics import Measurement
+from iosched.profiler.interleave import Comparison, compare
+from iosched.profiler.statistics import Measurement, summarize
 from iosched.profiler.target import attached_index, planned_gpu
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cuda.backend import CudaBackend
@@ -163,6 +164,18 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     print(f"|{'---|' * len(headers)}")
     for row in rows:
         print(f"| {' | '.join(row)} |", flush=True)
+
+
+def compared(samples_us: Mapping[str, Sequence[float]], base: str) -> dict[str, Comparison]:
+    """How each alternative that was measured in turn with `base` compares with it, where that can be told."""
+    measured = {name: summarize(samples) for name, samples in samples_us.items()}
+    found = {name: compare(measured[base], each) for name, each in measured.items() if name != base}
+    return {name: each for name, each in found.items() if each is not None}
+
+
+def speedup_text(found: Comparison | None) -> str:
+    """A comparison in a table, behind a latency; nothing where there is none."""
+    return "" if found is None else f", {found.speedup:.2f} ({found.low:.2f} to {found.high:.2f})"
 
 
 def cost_text(bed: Bed) -> str:

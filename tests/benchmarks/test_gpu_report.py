@@ -25,6 +25,7 @@ def case(network: str, **medians: float) -> dict[str, Any]:
     return {
         "network": network, "batch": 1, "precision": "fp32", "median_us": medians, "correct": True,
         "relative_error": {**ours, "torch": 0.5}, "kernels": {"sequential": 9, "both": 8},
+        "samples_us": {name: [median * x for x in (1.0, 0.9, 1.1, 1.0, 2.0, 1.0)] for name, median in medians.items()},
         "roofline_us": {"arithmetic": 12.0, "memory": 30.0},
         "search": {
             "opening_seconds": 1.0,
@@ -54,8 +55,9 @@ def test_alternatives_stand_beside_the_sequential_graph(
     latencies, searches = capsys.readouterr().out.split("\n\n")
     lines = latencies.splitlines()
     assert lines[0] == "| network | batch | precision | sequential | both | torch | roofline | error |"
-    assert lines[2] == "| squeezenet | 1 | fp32 | 100 | 50 (2.00x) | 200 (0.50x) | 30 | 1e-06 |"
-    assert lines[3] == "| x | 1 | fp32 | 9 | 9 (1.00x) |  | 30 | 1e-06 |"
+    both, torch = "50, 2.00 (2.00 to 2.00)", "200, 0.50 (0.50 to 0.50)"
+    assert lines[2] == f"| squeezenet | 1 | fp32 | 100 | {both} | {torch} | 30 | 1e-06 |"
+    assert lines[3] == "| x | 1 | fp32 | 9 | 9, 1.00 (1.00 to 1.00) |  | 30 | 1e-06 |"
     assert len(lines) == 4
     assert searches.splitlines()[2] == "| squeezenet | 1 | fp32 | 4.2 | 70 | 80 | 1.0% | 1.25 | 9 | 8 |"
 
