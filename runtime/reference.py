@@ -36,14 +36,11 @@ class ReferenceSettings:
         mode: one operator after another, or independent ones at the same time.
         intra_threads: threads that share one operator.
         inter_threads: operators that may run at the same time; counts in parallel mode only.
-        spin_between_runs: whether threads keep their cores busy for tens of milliseconds after a run, waiting for the
-            next, as onnxruntime does by itself. False where something else is measured right after.
     """
 
     mode: Literal["sequential", "parallel"] = "sequential"
     intra_threads: int = 1
     inter_threads: int = 1
-    spin_between_runs: bool = True
 
     def __post_init__(self) -> None:
         if self.intra_threads < 1 or self.inter_threads < 1:
@@ -168,8 +165,6 @@ def _options(settings: ReferenceSettings) -> Any:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.intra_op_num_threads = settings.intra_threads
     options.log_severity_level = 4
-    if not settings.spin_between_runs:
-        options.add_session_config_entry("session.force_spinning_stop", "1")
     if settings.mode == "parallel":
         options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
         options.inter_op_num_threads = settings.inter_threads

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import isinf
 from typing import Any
 
 from iosched.runtime.cuda.activation import Activation
@@ -119,15 +118,6 @@ class Epilogue:
             if self.activation.is_identity
             else _ACTIVATIONS[self.activation.type](graph, result, self.activation)
         )
-
-
-def has_activation(activation: Activation) -> bool:
-    """Whether cuDNN can compute `activation`; that says nothing about how well."""
-    if activation.type == "Clip":
-        return activation.alpha == 0 and not isinf(activation.beta)
-    if activation.type in ("Elu", "Swish"):
-        return activation.alpha == 1
-    return activation.is_identity or activation.type in _ACTIVATIONS
 
 
 _ACTIVATIONS: dict[str, Callable[[Any, Any, Activation], Any]] = {

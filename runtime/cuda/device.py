@@ -39,19 +39,6 @@ class GpuDevice:
             raise DeviceError(f"the description of the GPU lacks {', '.join(missing)}")
         return cls(json.dumps(known))
 
-    @classmethod
-    def attached(cls, index: int = 0) -> GpuDevice:
-        """The GPU of that CUDA index.
-
-        Raises:
-            DeviceError: there is none, or cuDNN or the driver is missing.
-        """
-        cudnn = load_cudnn()
-        try:
-            return cls.from_json(cudnn.create_device_properties(index).serialize())
-        except RuntimeError as error:
-            raise DeviceError(f"no CUDA GPU {index}: {_first_line(error)}") from error
-
     @property
     def name(self) -> str:
         """For people: "NVIDIA H100 80GB HBM3"."""

@@ -296,7 +296,7 @@ class CupyDriver:
     def launch(self, function: Any, call: CudaCall, arguments: Sequence[Number], stream: Any) -> None:
         """See `Driver`."""
         with stream:
-            function(call.grid, call.block, tuple(arguments), shared_mem=call.shared_nbytes)
+            function(call.grid, call.block, tuple(arguments))
 
     @_told
     def begin_capture(self, stream: Any) -> None:

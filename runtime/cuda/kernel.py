@@ -46,7 +46,6 @@ class CudaCall:
         grid: blocks along x, y, z.
         block: threads along x, y, z.
         arguments: in the function's order.
-        shared_nbytes: dynamic shared memory.
     """
 
     source: str
@@ -54,7 +53,6 @@ class CudaCall:
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     arguments: tuple[Argument, ...]
-    shared_nbytes: int = 0
 
 
 @runtime_checkable

@@ -208,7 +208,7 @@ def lower(network: Network, schedule: Schedule, settings: LoweringSettings = DEF
     return _Draft(network, settings, sequence, len(stages), _placed_anew(network, sequence), whole=True).lower()
 
 
-def lower_stage(network: Network, stage: Stage, settings: LoweringSettings = DEFAULT_SETTINGS) -> Lowering | None:
+def lower_stage(network: Network, stage: Stage) -> Lowering | None:
     """The plan of one stage alone, or None where it is to be merged and cannot be.
 
     Tensors lie where they do in the whole model; what the stage reads of earlier ones are inputs of the plan.
@@ -228,7 +228,7 @@ def lower_stage(network: Network, stage: Stage, settings: LoweringSettings = DEF
         else:
             sequence += [pair for pair in own if pair[1].operator == operator.name]
     placement = _placed_anew(network, sequence) if merging else network.placement
-    return _Draft(network, settings, sequence, 1, placement, whole=False).lower()
+    return _Draft(network, DEFAULT_SETTINGS, sequence, 1, placement, whole=False).lower()
 
 
 def _placed_anew(network: Network, sequence: Sequence[tuple[KernelCall, _Where | None]]) -> Placement:

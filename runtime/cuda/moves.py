@@ -42,6 +42,3 @@ class Reshape:
     def interpret(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
         """numpy's reshape."""
         writes[0][...] = reads[0].reshape(writes[0].shape)
-
-
-Move = Join | Part | Reshape

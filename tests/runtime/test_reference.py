@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -192,18 +191,6 @@ def test_without_onnxruntime_one_line_names_the_command(monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(DeviceError, match=r'^.*pip install "iosched\[cpu\]"$'):
         Reference(matmul((3, 4)).SerializeToString())
-
-
-def test_threads_can_be_told_to_rest_between_runs() -> None:
-    def processor_seconds_at_rest(settings: ReferenceSettings) -> float:
-        with Reference(matmul((4096, 4)).SerializeToString(), settings) as reference:
-            time.sleep(0.2)  # threads of earlier tests come to rest
-            reference.time({"x": x_of(4096, 4)}, 3)
-            before = time.process_time()
-            time.sleep(0.05)
-            return time.process_time() - before
-
-    assert processor_seconds_at_rest(ReferenceSettings(intra_threads=4, spin_between_runs=False)) < 0.02
 
 
 def test_a_setting_without_threads_is_wrong_usage() -> None:

@@ -163,14 +163,12 @@ def test_lanes_are_at_most_what_is_asked_for() -> None:
         assert len(plan.lanes) == lanes
 
 
-@pytest.mark.parametrize("barriers", [True, False])
-def test_a_stage_alone_computes_what_it_computes_in_the_network(barriers: bool) -> None:
+def test_a_stage_alone_computes_what_it_computes_in_the_network() -> None:
     """Every stage in turn on what the ones before left, in the layout of the whole network."""
     model = zoo_model("squeezenet")
     network, schedule = zoo_network("squeezenet"), random_schedule(zoo_model("squeezenet").graph, 11)
-    settings = LoweringSettings(barriers=barriers)
     for stage in schedule.stages:
-        lowering = lower_stage(network, stage, settings)
+        lowering = lower_stage(network, stage)
         assert lowering is not None
         operators = {task.name for lane in lowering.plan.lanes for task in lane}
         computing = {name for name in stage.operators if model.graph.by_name[name].type != "Concat"}
