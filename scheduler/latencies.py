@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -161,7 +162,8 @@ class KnownLatencies:
 
     def _open_ways(self, position: int, slack: float = 1.0) -> list[Strategy]:
         """Ways that are not measured and whose bounds leave room for being the best, the most promising first."""
-        best = min(float(np.nan_to_num(self.value[way][position], nan=np.inf)) for way in self.ways)
+        measured = [float(self.value[way][position]) for way in self.ways]  # numpy is slow on single numbers
+        best = min(math.inf if math.isnan(us) else min(us, sys.float_info.max) for us in measured)
         least = {
             way: float(self.bound[way][position]) * slack for way in self.ways if np.isnan(self.value[way][position])
         }
