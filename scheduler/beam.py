@@ -27,9 +27,15 @@ Estimate = Callable[[Stage], float]
 
 @dataclass(frozen=True)
 class _Partial:
-    """Stages that lead to a state, the newest first, as a linked list."""
+    """Stages that lead to a state, the newest first, as a linked list.
+
+    Attributes:
+        total_us: what the stages take.
+        alone_us: what their operators take one by one.
+    """
 
     total_us: float
+    alone_us: float
     stage: Stage | None = None
     before: _Partial | None = None
 
@@ -53,12 +59,14 @@ def beam(
         return None
     part = _Part(graph, tuple(names), pruning, estimate_us)
     levels: list[dict[int, _Partial]] = [{} for _ in range(len(names) + 1)]
-    levels[0][0] = _Partial(0.0)
+    levels[0][0] = _Partial(0.0, 0.0)
     for level in levels[:-1]:
-        ranked = sorted(level.items(), key=lambda entry: (entry[1].total_us - part.worth_us(entry[0]), entry[0]))
+        # States of one size are compared by what they took, less half of what their operators take alone.
+        ranked = sorted(level.items(), key=lambda entry: (entry[1].total_us - entry[1].alone_us / 2, entry[0]))
         for state, partial in ranked[:_KEPT]:
             for mask, stage in part.next_stages(state).items():
-                found = _Partial(partial.total_us + estimate_us(stage), stage, partial)
+                alone_us = partial.alone_us + sum(part.alone_us[index] for index in bits(mask))
+                found = _Partial(partial.total_us + estimate_us(stage), alone_us, stage, partial)
                 known = levels[(state | mask).bit_count()].get(state | mask)
                 if known is None or found.total_us < known.total_us:
                     levels[(state | mask).bit_count()][state | mask] = found
@@ -103,10 +111,6 @@ class _Part:
                 (found[other] for other in bits(self.successors[index])), default=0.0
             )
         return tuple(found)
-
-    def worth_us(self, state: int) -> float:
-        """What the operators of a state take alone, by which states of one size are compared."""
-        return sum(self.alone_us[index] for index in bits(state)) / 2
 
     def next_stages(self, state: int) -> dict[int, Stage]:
         """Stages to go on with: the first operators that are ready, each alone or with those that only wait for it."""

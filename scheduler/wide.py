@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import groupby
 
 from iosched.models.graph import ComputationGraph
@@ -162,8 +163,13 @@ class _Trial:
             self.n_remeasured += 1
         return self.known_us[stage.groups]
 
+    @cached_property
+    def _operators(self) -> OperatorBounds | None:
+        return self.cost if isinstance(self.cost, OperatorBounds) else None
+
     def _bound_us(self, stage: Stage) -> float:
-        if not isinstance(self.cost, OperatorBounds):
+        known = self._operators
+        if known is None:
             return self.cost.lower_bound_us(stage)
-        work = sum(self.cost.operator_work_us(name) for name in stage.operators) / self.cost.lanes
-        return max(work, *(sum(map(self.cost.operator_latency_us, group)) for group in stage.groups))
+        work = sum(known.operator_work_us(name) for name in stage.operators) / known.lanes
+        return max(work, *(sum(map(known.operator_latency_us, group)) for group in stage.groups))
