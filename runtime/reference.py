@@ -209,13 +209,29 @@ def _free_dimensions(graph: onnx.GraphProto, bindings: Mapping[str, tuple[int, .
 
 
 def _value(array: np.ndarray) -> Any:
-    kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-    return load_onnxruntime().OrtValue.ortvalue_from_numpy_with_onnx_type(np.asarray(array, order="C"), kind)
+    kind, values = onnx.helper.np_dtype_to_tensor_dtype(array.dtype), load_onnxruntime().OrtValue
+    per_byte = _elements_per_byte(array.dtype)
+    if per_byte == 1:
+        return values.ortvalue_from_numpy_with_onnx_type(np.asarray(array, order="C"), kind)
+    packed = onnx.numpy_helper.from_array(np.asarray(array, order="C")).raw_data
+    value = values.ortvalue_from_shape_and_type(array.shape, kind)
+    if packed:
+        ctypes.memmove(value.data_ptr(), packed, len(packed))
+    return value
 
 
 def _array(value: Any) -> np.ndarray:
     """A copy of a tensor of any type; onnxruntime itself converts none that numpy cannot name (bfloat16)."""
-    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(value.element_type()))
-    shape = tuple(value.shape())
-    content = ctypes.string_at(value.data_ptr(), prod(shape) * dtype.itemsize)
-    return np.frombuffer(content, dtype).reshape(shape)
+    kind, shape = value.element_type(), tuple(value.shape())
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind))
+    per_byte = _elements_per_byte(dtype)
+    nbytes = -(-prod(shape) // per_byte) if per_byte > 1 else prod(shape) * dtype.itemsize
+    content = ctypes.string_at(value.data_ptr(), nbytes) if nbytes else b""
+    if per_byte == 1:
+        return np.frombuffer(content, dtype).reshape(shape)
+    return onnx.numpy_helper.to_array(onnx.TensorProto(data_type=kind, dims=shape, raw_data=content))
+
+
+def _elements_per_byte(dtype: np.dtype) -> int:
+    """Of onnxruntime, which packs integers and floats of 2 and 4 bits where numpy gives each a byte."""
+    return {"int4": 2, "uint4": 2, "float4_e2m1fn": 2, "int2": 4, "uint2": 4}.get(dtype.name, 1)

@@ -143,6 +143,24 @@ def test_sequences_text_and_types_that_numpy_cannot_name() -> None:
     assert outputs["y"].tolist() == outputs["r"].tolist() == [[0.0, 0.5, 3.0]]
 
 
+@pytest.mark.parametrize(
+    ("kind", "dtype", "values"),
+    [
+        (TensorProto.INT4, ml_dtypes.int4, [-8, 7, 3, -1, 5]),
+        (TensorProto.UINT4, ml_dtypes.uint4, [0, 15, 9]),
+        (TensorProto.INT4, ml_dtypes.int4, []),
+    ],
+)
+def test_types_that_onnxruntime_packs(kind: int, dtype: type, values: list[int]) -> None:
+    casts = [helper.make_node("Cast", ["x"], ["f"], to=1), helper.make_node("Cast", ["f"], ["y"], to=kind)]
+    model = proto(casts, {"x": (kind, (len(values),))}, {"f": TensorProto.FLOAT, "y": kind}, opset=21)
+    with Reference(model.SerializeToString()) as reference:
+        outputs = reference.run({"x": np.array(values, dtype)})
+    assert outputs["f"].tolist() == values
+    assert outputs["y"].dtype == dtype
+    assert outputs["y"].astype(int).tolist() == values
+
+
 def test_inputs_that_are_no_contiguous_array_are_timed_too() -> None:
     with Reference(matmul((3, 4)).SerializeToString()) as reference:
         assert len(reference.time({"x": x_of(6, 4)[::2]}, 2)) == 2
