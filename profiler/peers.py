@@ -57,12 +57,15 @@ def open_openvino(model: Model, threads: int) -> Runnable:
         import openvino
     except ImportError as error:
         raise DeviceError('not installed; install it with: pip install "iosched[bench]"') from error
-    core = openvino.Core()
-    given = str(model.original) if isinstance(model.original, Path) else model.original
-    network = core.read_model(given)
-    network.reshape({name: list(shape) for name, shape in model.bindings.items()})
     settings = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
-    compiled = core.compile_model(network, "CPU", settings)
+    given = str(model.original) if isinstance(model.original, Path) else model.original
+    core = openvino.Core()
+    try:
+        network = core.read_model(given)
+        network.reshape({name: list(shape) for name, shape in model.bindings.items()})
+        compiled = core.compile_model(network, "CPU", settings)
+    except RuntimeError as error:
+        raise DeviceError("it cannot run this model") from error
     return _OpenVino(compiled.create_infer_request(), model.graph.outputs)
 
 
