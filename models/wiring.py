@@ -36,6 +36,14 @@ def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
             yield from attribute.graphs
 
 
+def nodes_within(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """All nodes of `graph` and of the graphs inside them."""
+    for node in graph.node:
+        yield node
+        for inner in subgraphs(node):
+            yield from nodes_within(inner)
+
+
 def captures(node: onnx.NodeProto) -> tuple[str, ...]:
     """Tensors of the outer graph that the graphs inside `node` read, each once, in order of first use."""
     return tuple(dict.fromkeys(name for graph in subgraphs(node) for name in _free_names(graph)))

@@ -145,8 +145,9 @@ class CpuBackend:
         return sum(array.nbytes for array in self.kernels.weights.values())
 
     def is_supported(self) -> bool:
-        """Whether plans can be made: every input is a tensor of known size, and something is computed."""
-        return bool(self.kernels.nodes) and all(self.kernels.tensors[name].is_static for name in self.kernels.inputs)
+        """Whether plans can be made: types are known, every input is a tensor of known size, something is computed."""
+        known = self.kernels.is_typed and all(self.kernels.tensors[name].is_static for name in self.kernels.inputs)
+        return known and bool(self.kernels.nodes)
 
     def lower(self, schedule: Schedule, *, barriers: bool = False) -> Lowering:
         """The plan of the model under `schedule`, whose stages name operators or units of the coarse graph."""

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from iosched.models.errors import InvalidModelError
 from iosched.models.graph import TensorSpec
 from iosched.models.model import Model
 from iosched.runtime.cpu.align import align_channels
@@ -35,7 +36,8 @@ class KernelGraph:
     Attributes:
         nodes: the optimized nodes.
         weights: constants by name, backed by one read-only mapping that all sub-sessions share.
-        tensors: type and shape of every graph input and computed tensor; shape None where only the run knows it.
+        tensors: type and shape of every graph input and computed tensor; shape None where only the run knows it. The
+            type is "" for all of them where onnxruntime does not read back what it wrote, as with some loops.
         inputs: names of the graph inputs.
         outputs: names of the graph outputs.
         opsets: operator set versions by domain.
@@ -51,6 +53,11 @@ class KernelGraph:
     opsets: Mapping[str, int]
     ir_version: int
     channel_block: int
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether the types of all tensors are known."""
+        return all(spec.dtype for spec in self.tensors.values())
 
     @cached_property
     def producer(self) -> Mapping[str, int]:
@@ -207,7 +214,11 @@ def _infer_tensors(proto: onnx.ModelProto, path: Path, known: Mapping[str, Tenso
         value.CopyFrom(_hint(value.name, known.get(value.name)))
     onnx.save(exposed, str(path.with_name("exposed.onnx")))
     options = _quiet_options(load_onnxruntime().GraphOptimizationLevel.ORT_DISABLE_ALL)
-    session = open_session(path.with_name("exposed.onnx"), options)
+    try:
+        session = open_session(path.with_name("exposed.onnx"), options)
+    except InvalidModelError:  # it took the model itself before
+        inputs = [value.name for value in proto.graph.input]
+        return {name: TensorSpec(name, "", None) for name in (*inputs, *computed)}
     return {value.name: _spec(value, known) for value in (*session.get_inputs(), *session.get_outputs())}
 
 
