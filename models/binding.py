@@ -35,8 +35,8 @@ def bind_inputs(
     fixed number on all inputs of rank 2 and more, it is replaced.
 
     Raises:
-        UsageError: a binding names no input, is not positive, or contradicts another one or a fixed dimension.
-        InvalidModelError: a dimension stays unbound, or is zero.
+        UsageError: a binding names no input, is negative, or contradicts another one or a fixed dimension.
+        InvalidModelError: a dimension stays unbound.
     """
     given = dict(input_shapes or {})
     tensors = {value.name: value for value in graph.input if value.type.WhichOneof("value") == "tensor_type"}
@@ -133,8 +133,8 @@ def _check_given(given: Mapping[str, tuple[int, ...]], batch_size: int | None, i
         if name not in inputs:
             close = get_close_matches(name, inputs, n=3, cutoff=0.4) or inputs[:8]
             raise UsageError(f"the model has no input {name!r}; did you mean {', '.join(map(repr, close))}?")
-        if any(dim < 1 for dim in shape):
-            raise UsageError(f"shape {_text(shape)} of input {name!r} has a dimension that is not positive.")
+        if any(dim < 0 for dim in shape):
+            raise UsageError(f"shape {_text(shape)} of input {name!r} has a negative dimension.")
 
 
 def _dims(value: onnx.ValueInfoProto) -> Dims | None:
@@ -200,9 +200,6 @@ def _require_static(shapes: Mapping[str, Dims | None]) -> dict[str, tuple[int, .
             f"the model has dynamic dimensions: {listed}{', ...' if len(unbound) > 4 else ''}.\n"
             f"Bind them with --input-shape {name}={shape} (your sizes), or the first one with --batch-size N."
         )
-    for name, dims in shapes.items():
-        if dims and 0 in dims:
-            raise InvalidModelError(f"input {name!r} has a dimension of size zero ({_text(dims)}): nothing to compute.")
     return {name: tuple(int(dim) for dim in dims or ()) for name, dims in shapes.items()}
 
 

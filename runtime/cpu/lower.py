@@ -186,7 +186,8 @@ def _kept(
                 run != run_of[position] and overlap(view, read) for read, run in readers.get(view.buffer, ())
             )
             shared = view.buffer != name or name in placement.hosts or name in kernels.outputs
-            if outside or elsewhere or shared or not kernels.readers[name]:
+            empty = view.shape is not None and not view.nbytes  # no bytes show who reads it, and to keep it is free
+            if outside or elsewhere or shared or empty or not kernels.readers[name]:
                 kept.add((name, run_of[position]))
     return kept
 

@@ -161,7 +161,6 @@ def test_dynamic_dimensions_must_be_bound():
     refused(relu(["N", 3, None]), "x=Nx3x?", "--input-shape x=1x3x1", "--batch-size")
     refused(relu(["N", 3, "H"]), "x=2x3xH", batch_size=2)
     refused(data(model_of(RELU, {"x": None}, ["y"])), "x=?", "--input-shape x=1x3x224x224")
-    refused(relu([2, 0]), "size zero", "'x'")
 
 
 def test_bindings_must_fit():
@@ -172,7 +171,7 @@ def test_bindings_must_fit():
     wrong(["N", 3], "2 dimensions", input_shapes={"x": (1, 3, 3)})
     wrong(["N", 3], "dimension 3 is fixed", input_shapes={"x": (1, 4)})
     wrong(["N", "N"], "'N' is bound to 1", input_shapes={"x": (1, 4)})
-    wrong(["N", 3], "not positive", input_shapes={"x": (-1, 3)})
+    wrong(["N", 3], "negative", input_shapes={"x": (-1, 3)})
     wrong(["N", 3], "not positive", batch_size=0)
     wrong(["N", 3], "not positive", batch_size=-2)
     two = data(model_of([node("MatMul", ["a", "b"], ["y"])], {"a": [2, 3], "b": [3, 4]}, ["y"]))

@@ -210,6 +210,17 @@ def test_strings_sequences_and_missing_optional_inputs():
     assert (loaded.graph.inputs[0].dtype, loaded.graph.operators[0].weights[0].dtype) == ("string", "string")
 
 
+@pytest.mark.parametrize("dims", [[2, 0], ["N", 0], ["N", "M"]], ids=str)
+def test_tensors_of_no_elements_are_as_good_as_others(dims: list[int | str]):
+    nodes = [node("Relu", ["x"], ["r"]), node("Concat", ["r", "x"], ["c"], axis=0), node("ReduceSum", ["c"], ["y"])]
+    model = assert_computes_the_same(model_of(nodes, {"x": dims}, ["y", "c"]), input_shapes={"x": (2, 0)})
+    assert model.graph.tensor["c"].shape == (4, 0)
+
+
+def test_what_onnx_finds_wrong_in_its_own_definition_of_an_operator_is_not_the_models_fault():
+    assert_computes_the_same(model_of([node("MeanVarianceNormalization", ["x"], ["y"])], {"x": [2, 3, 4, 4]}, ["y"]))
+
+
 def test_nested_concats_on_one_axis_become_one():
     nodes = [
         node("Tanh", ["x"], ["t"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -10,7 +11,9 @@ import pytest
 from lowering import FLOAT, check_everything, loaded, proto_of, weight
 from onnx import TensorProto, helper
 
+from iosched.models.errors import InvalidModelError
 from iosched.runtime.compare import compare
+from iosched.runtime.cpu import kernel_graph
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
@@ -251,6 +254,18 @@ def nothing_but_outputs_of_no_size() -> onnx.ModelProto:
     return proto_of(nodes, {"x": (2, 3)}, ["y", "r"], weights)
 
 
+def sums_of_nothing() -> onnx.ModelProto:
+    """Each in a task of its own, which reads what no bytes show that another one writes."""
+    nodes = [
+        node("Relu", ["x"], ["r"]),
+        node("ReduceSum", ["r", "k"], ["s"], keepdims=0),
+        node("Abs", ["x"], ["a"]),
+        node("ReduceSum", ["a", "k"], ["t"], keepdims=0),
+        node("Concat", ["s", "t"], ["y"], axis=0),
+    ]
+    return proto_of(nodes, {"x": (2, 0, 3), "k": (INT64, (1,))}, ["y"])
+
+
 def scalars() -> onnx.ModelProto:
     nodes = [
         node("ReduceSum", ["x"], ["s"], keepdims=0),
@@ -264,7 +279,8 @@ def scalars() -> onnx.ModelProto:
 ODD: tuple[Callable[[], onnx.ModelProto], ...] = (
     branch_with_captures, loop, size_known_late, many_types, quantized, several_inputs_and_outputs,
     outputs_from_outside, sequence_inside, single_node, lstm, gelu, folded_nodes, two_results, optional_results,
-    same_bytes_twice, nothing_but_outputs_of_no_size, scalars,
+    same_bytes_twice, nothing_but_outputs_of_no_size, sums_of_nothing,
+    scalars,
 )  # fmt: skip
 
 
@@ -326,6 +342,20 @@ def only_weights() -> onnx.ModelProto:
 @pytest.mark.parametrize("make", [text_input, sequence_input, only_weights], ids=lambda make: make.__name__)
 def test_a_model_without_a_plan_is_declined(make: Callable[[], onnx.ModelProto]) -> None:
     with CpuBackend(loaded(make()), lanes=2) as backend:
+        assert not backend.is_supported()
+
+
+def test_a_model_that_onnxruntime_writes_and_does_not_read_back_is_declined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As some loops over sequences are."""
+    open_session = kernel_graph.open_session
+
+    def opened(source: bytes | Path, options: object) -> object:
+        if isinstance(source, Path):
+            raise InvalidModelError("in single static assignment form")
+        return open_session(source, options)
+
+    monkeypatch.setattr(kernel_graph, "open_session", opened)
+    with CpuBackend(loaded(several_inputs_and_outputs()), lanes=2) as backend:
         assert not backend.is_supported()
 
 
