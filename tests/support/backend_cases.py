@@ -1,0 +1,153 @@
+"""ONNX's own backend cases, operator by operator, as far as onnxruntime runs them.
+
+Making all of them takes seconds, and so does trying them; what came of it is kept in pytest's cache for the versions at
+hand.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import shutil
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from iosched.models.errors import IoschedError
+from iosched.models.source import MAX_IR_VERSION
+from iosched.runtime.reference import Reference
+
+_ROOM = Path(__file__).parents[2] / ".pytest_cache" / "d" / "onnx-backend"
+_BY_CHANCE = ("bernoulli", "dropout", "random", "multinomial", "training")
+_READERS = {
+    "tensor_type": (onnx.TensorProto, numpy_helper.to_array, numpy_helper.from_array),
+    "sequence_type": (onnx.SequenceProto, numpy_helper.to_list, numpy_helper.from_list),
+    "optional_type": (onnx.OptionalProto, numpy_helper.to_optional, numpy_helper.from_optional),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model as its maker wrote it, with inputs by name: arrays, lists of arrays, or None."""
+
+    name: str
+    model: bytes
+    inputs: Mapping[str, Any]
+
+    def expected(self) -> dict[str, Any]:
+        """What plain onnxruntime makes of it; outputs by name."""
+        with Reference(self.model) as reference:
+            return reference.run(self.inputs)
+
+    @property
+    def input_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of those inputs that are arrays."""
+        return {name: value.shape for name, value in self.inputs.items() if isinstance(value, np.ndarray)}
+
+
+def case_names() -> list[str]:
+    """Cases that onnxruntime runs, and whose result is not drawn by chance."""
+    return [name for name, reason in _tried().items() if not reason]
+
+
+def refusals() -> str:
+    """Of how many others onnxruntime refuses, in one line with its most frequent reason."""
+    reasons = Counter(reason for reason in _tried().values() if reason)
+    (most, count), *_ = reasons.most_common(1)
+    total = sum(reasons.values())
+    return f"{total} cases left out that onnxruntime {version('onnxruntime')} refuses, {count} of them: {most}"
+
+
+def case(name: str) -> Case:
+    """One of `case_names`."""
+    return _read(_folder() / "cases" / name)
+
+
+@cache
+def _folder() -> Path:
+    """For all that decides on what is in it."""
+    versions = [f"{package} {version(package)}" for package in ("onnx", "onnxruntime", "numpy")]
+    key = hashlib.sha256(" ".join(versions).encode() + Path(__file__).read_bytes()).hexdigest()[:16]
+    return _ROOM / key
+
+
+@cache
+def _tried() -> dict[str, str]:
+    folder = _folder()
+    found = folder / "tried.json"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of the other workers of this session
+        if not found.exists():
+            for other in _ROOM.iterdir():
+                if other != folder:
+                    shutil.rmtree(other, ignore_errors=True)
+            shutil.rmtree(folder / "cases", ignore_errors=True)
+            with tempfile.TemporaryDirectory(dir=folder) as room:
+                tried = {path.name: _refusal(path) for path in _written(Path(room, "cases"))}
+                Path(room, "cases").rename(folder / "cases")
+            found.write_text(json.dumps(tried))
+    reasons: dict[str, str] = json.loads(found.read_text())
+    return reasons
+
+
+def _refusal(folder: Path) -> str:
+    """Why onnxruntime does not run a case; empty where it does."""
+    try:
+        _read(folder).expected()
+    except IoschedError as error:
+        return str(error).splitlines()[0]
+    return ""
+
+
+def _written(folder: Path) -> list[Path]:
+    """One folder for each case, in the layout in which ONNX hands them out."""
+    from onnx.backend.test.case.node import collect_testcases
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # some cases overflow or divide by zero on purpose
+        cases = sorted(collect_testcases(None), key=lambda case: case.name)
+    paths = []
+    for found in cases:
+        if any(word in found.name for word in _BY_CHANCE):
+            continue
+        paths.append(folder / found.name)
+        paths[-1].mkdir(parents=True)
+        model = onnx.ModelProto()
+        model.CopyFrom(found.model)
+        model.ir_version = min(model.ir_version, MAX_IR_VERSION)
+        (paths[-1] / "model.onnx").write_bytes(model.SerializeToString())
+        for number, (declared, value) in enumerate(zip(model.graph.input, found.data_sets[0][0], strict=False)):
+            (paths[-1] / f"input_{number}.pb").write_bytes(_bytes_of(declared.type.WhichOneof("value"), value))
+    return paths
+
+
+def _bytes_of(kind: str, value: Any) -> bytes:
+    message, _, write = _READERS[kind]
+    if isinstance(value, message):
+        return value.SerializeToString()
+    written = write(np.asarray(value), "") if kind == "tensor_type" else write(value)
+    data: bytes = written.SerializeToString()
+    return data
+
+
+def _read(folder: Path) -> Case:
+    data = (folder / "model.onnx").read_bytes()
+    inputs = {}
+    for number, declared in enumerate(onnx.ModelProto.FromString(data).graph.input):
+        path = folder / f"input_{number}.pb"
+        if path.exists():
+            message, read, _ = _READERS[declared.type.WhichOneof("value")]
+            inputs[declared.name] = read(message.FromString(path.read_bytes()))
+    return Case(folder.name, data, inputs)
