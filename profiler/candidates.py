@@ -12,10 +12,8 @@ from iosched.models.model import Model
 from iosched.profiler.idle import wait_until_idle
 from iosched.profiler.interleave import interleave
 from iosched.profiler.statistics import LEAST_SAMPLES, Measurement
-from iosched.runtime.cpu.ownership import CoarseGraph
 from iosched.runtime.reference import Reference, ReferenceSettings
 from iosched.runtime.reference import candidates as reference_candidates
-from iosched.scheduler.schedule import Block, Schedule, Stage
 
 REST_SECONDS = 0.1
 """About what waiting for quiet takes before each run."""
@@ -101,21 +99,6 @@ def best_reference(model: Model, inputs: Arrays, threads: int) -> ReferenceSetti
         for reference in opened.values():
             reference.close()
     return settings[int(min(found, key=lambda name: found[name].min_us))]
-
-
-def expand(coarse: CoarseGraph, schedule: Schedule) -> Schedule:
-    """The same schedule in terms of the model's own operators instead of the CPU's units."""
-    return Schedule(
-        tuple(
-            Block(block.index, tuple(_expanded(coarse, stage) for stage in block.stages), block.optimal)
-            for block in schedule.blocks
-        )
-    )
-
-
-def _expanded(coarse: CoarseGraph, stage: Stage) -> Stage:
-    groups = tuple(tuple(name for unit in group for name in coarse.members[unit]) for group in stage.groups)
-    return Stage(stage.strategy, groups, stage.predicted_us, stage.measured_us)
 
 
 def close_all(runnables: Sequence[Runnable]) -> None:

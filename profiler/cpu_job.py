@@ -19,7 +19,6 @@ from iosched.profiler.candidates import (
     Runnable,
     best_reference,
     close_all,
-    expand,
     measure_in_turn,
 )
 from iosched.profiler.conclusion import Conclusion
@@ -37,6 +36,7 @@ from iosched.profiler.optimization import (
     searched,
 )
 from iosched.profiler.statistics import LEAST_SAMPLES, Measurement
+from iosched.profiler.units import expand
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference, ReferenceSettings

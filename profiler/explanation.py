@@ -20,13 +20,13 @@ from iosched.profiler.known import KnownStages
 from iosched.profiler.plan import analytic_cost
 from iosched.profiler.target import attached_index, gpu_called
 from iosched.profiler.throughput import Throughputs, on_paper, throughputs
-from iosched.runtime.cpu.backend import CpuBackend, cpu_count, unit_stages
-from iosched.runtime.cpu.ownership import CoarseGraph
+from iosched.profiler.units import unit_schedule
+from iosched.runtime.cpu.backend import CpuBackend, cpu_count
 from iosched.scheduler.cost import CostModel
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.explain import Explanation, Known, explain
 from iosched.scheduler.lattice import Pruning
-from iosched.scheduler.schedule import Block, Schedule, Stage
+from iosched.scheduler.schedule import Schedule, Stage
 
 MEASUREMENTS = 50
 """What is not in the database is measured up to so many times, some seconds in all."""
@@ -206,27 +206,6 @@ def _explained(
         pruning=Pruning(document.search.r, document.search.s),
         bound_slack=slack,
     )
-
-
-def unit_schedule(coarse: CoarseGraph, schedule: Schedule) -> Schedule:
-    """The schedule in terms of the CPU's units; one block where it was made elsewhere and takes units apart."""
-    unit_of = coarse.unit_of()
-    blocks = tuple(
-        Block(block.index, tuple(_in_units(unit_of, stage) for stage in block.stages), block.optimal)
-        for block in schedule.blocks
-    )
-    named = [name for block in blocks for stage in block.stages for name in stage.operators]
-    if len(named) == len(set(named)):
-        return Schedule(blocks)
-    stages = (Stage(strategy, tuple(map(tuple, groups))) for strategy, groups in unit_stages(coarse, schedule))
-    return Schedule((Block(0, tuple(stages), optimal=False),))
-
-
-def _in_units(unit_of: dict[str, str], stage: Stage) -> Stage:
-    groups: Iterator[tuple[str, ...]] = (
-        tuple(dict.fromkeys(unit_of[name] for name in group)) for group in stage.groups
-    )
-    return Stage(stage.strategy, tuple(groups), stage.predicted_us, stage.measured_us)
 
 
 def _lanes(document: ScheduleDocument) -> int:

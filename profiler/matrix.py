@@ -12,7 +12,6 @@ from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
 from iosched.profiler.analytic import AnalyticCost, Precision
-from iosched.profiler.candidates import expand
 from iosched.profiler.costing import analytic_latency_us, gpu_latency_us, measured_latency_us
 from iosched.profiler.cpu_cost import StageCost, cpu_name
 from iosched.profiler.cuda_cost import open_cost
@@ -21,6 +20,7 @@ from iosched.profiler.database import ProfileDatabase, default_path
 from iosched.profiler.effort import CPU_EFFORT, GPU_EFFORT
 from iosched.profiler.gpus import GpuSpec
 from iosched.profiler.target import attached_index, planned_gpu
+from iosched.profiler.units import expand
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.cost import CostModel

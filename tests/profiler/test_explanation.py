@@ -19,9 +19,10 @@ from iosched.models.errors import DeviceError, InvalidScheduleError, UsageError
 from iosched.profiler import cpu_cost
 from iosched.profiler import explanation as explanation_module
 from iosched.profiler import optimize as optimize_module
-from iosched.profiler.explanation import explain_operator, find_operator, unit_schedule
+from iosched.profiler.explanation import explain_operator, find_operator
 from iosched.profiler.optimize import OptimizeResult, OptimizeSettings, optimize
 from iosched.profiler.statistics import Measurement, summarize
+from iosched.profiler.units import unit_schedule
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 
