@@ -58,10 +58,12 @@ def command(
     """
     from iosched.cli.source import read_schedule_and_model
     from iosched.profiler.explanation import explain_operator
+    from iosched.profiler.fitting import fitted
 
     document, loaded = read_schedule_and_model(schedule, model)
     if loaded is None:
         raise UsageError(f"{schedule} does not hold the model: give it with --model")
+    document = fitted(document, loaded)
     if document.shipped == "reference":
         note(NOT_SHIPPED)
     found = explain_operator(loaded, document, operator, measurements=measurements, profile_db=profile_db)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from iosched.cli.options import (
     verbosity_options,
 )
 from iosched.cli.output import Destination, check_destinations, emit_json, note, quiet, refuse_terminal, write
+from iosched.cli.schedule_from import refuse_searching, schedule_from, schedule_from_option
 
 if TYPE_CHECKING:
     from iosched.models.model import Model
@@ -55,6 +56,7 @@ class _Outputs:
     help="Where to write the schedule; '-' is stdout. Default: STEM.schedule.json in the working folder, "
     "or nowhere if the model goes to stdout (it carries the schedule inside).",
 )
+@schedule_from_option
 @planning_device_options
 @binding_options
 @strategy_option(*BASELINES)
@@ -95,6 +97,7 @@ def command(
     model: str,
     output: str | None,
     schedule_text: str | None,
+    source: str | None,
     batch_size: int | None,
     input_shapes: tuple[tuple[str, tuple[int, ...]], ...],
     r: int,
@@ -122,20 +125,24 @@ def command(
       iosched optimize model.onnx --budget 60
       iosched optimize model.onnx --device v100 --batch-size 1
       iosched optimize model.onnx --batch-size 8 -o fast.onnx
+      iosched optimize retrained.onnx --schedule-from model.schedule.json
       iosched zoo export squeezenet -o - | iosched optimize - -o - | iosched run - --check
     """
-    from iosched.cli.source import read_model
+    from iosched.cli.source import input_file, read_model, stem
 
+    refuse_searching()
+    inputs = [input_file(text) for text in (model, source) if text is not None]
     asked = _settings(pruning_of(r, s, no_pruning, settings["strategy"]), settings)
     if not dry_run:
-        _check_early(model, output, schedule_text, as_json)
+        _check_early(inputs, output, schedule_text, as_json)
+    asked = replace(asked, schedule_from=schedule_from(source, model))
     loaded = read_model(model, batch_size=batch_size, input_shapes=shapes_of(input_shapes))
     if dry_run:
         from iosched.cli.dry_run import print_estimate
 
         print_estimate(loaded, asked, as_json=as_json)
         return
-    outputs = _outputs(model, loaded, output, schedule_text, as_json)
+    outputs = _outputs(stem(model, loaded), inputs, output, schedule_text, as_json)
     result = _search(loaded, asked)
     _write(loaded, result, outputs)
     if as_json:
@@ -143,26 +150,24 @@ def command(
     _report(loaded, result, outputs, to_stderr=as_json or None in _paths(outputs))
 
 
-def _check_early(model: str, output: str | None, schedule_text: str | None, as_json: bool) -> None:
+def _check_early(inputs: list[Path | None], output: str | None, schedule_text: str | None, as_json: bool) -> None:
     """What can be refused before the model is read (default names are known only after it)."""
-    from iosched.cli.source import input_file
-
     given = [Destination.parse("-o", output)] if output is not None else []
     given += [Destination.parse("--schedule", schedule_text)] if schedule_text is not None else []
-    check_destinations(given, inputs=[input_file(model)], as_json=as_json)
+    check_destinations(given, inputs=inputs, as_json=as_json)
     if output is not None:
         refuse_terminal(given[0])
 
 
-def _outputs(model: str, loaded: Model, output: str | None, schedule_text: str | None, as_json: bool) -> _Outputs:
-    from iosched.cli.source import input_file, stem
-
-    name = stem(model, loaded)
+def _outputs(
+    name: str, inputs: list[Path | None], output: str | None, schedule_text: str | None, as_json: bool
+) -> _Outputs:
+    """Where to write to; default names are made of `name`."""
     to_model = Destination.parse("-o", f"{name}.iosched.onnx" if output is None else output)
     to_schedule = None
     if schedule_text is not None or to_model.path is not None:
         to_schedule = Destination.parse("--schedule", schedule_text or f"{name}.schedule.json")
-    check_destinations([to_model, to_schedule], inputs=[input_file(model)], as_json=as_json)
+    check_destinations([to_model, to_schedule], inputs=inputs, as_json=as_json)
     return _Outputs(to_model, to_schedule)
 
 
@@ -319,7 +324,7 @@ def _proof_text(result: OptimizeResult, under: str) -> str:
     from iosched.scheduler.proof import proof_text
 
     if result.gap is None:
-        return "a baseline, nothing was searched"
+        return "nothing was searched"
     if result.gap == 0:
         return proof_text(result.gap_of, under)
     if result.gap < 1:

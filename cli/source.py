@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -189,6 +190,8 @@ def _schedule_of_model(source: Path | bytes, place: str) -> tuple[ScheduleDocume
     except InvalidModelError as error:
         raise InvalidScheduleError(f"{place}: neither a schedule nor a model with one inside: {error}") from None
     document = embedded_schedule(model)
+    if document is not None and document.structure is None and document.sha256 == model.digest:
+        document = replace(document, structure=model.structure)  # a file of a version that did not write it down
     if document is None:
         raise InvalidScheduleError(
             f"{place}: this model carries no schedule: make one with 'iosched optimize', or give the schedule file"

@@ -120,7 +120,7 @@ def _differences(there: Structure, here: Structure) -> Iterator[str]:
     if len(there.inputs) == len(here.inputs):
         for (name, spec), (ours, own) in zip(there.inputs, here.inputs, strict=True):
             if spec != own:
-                yield f"input {name!r} is {spec} there, and {_called(ours, name)}{own} here"
+                yield f"input {name!r} is {spec} there, and {own} here{_as(ours, name)}"
     for theirs, mine in zip_longest(there.operators, here.operators):
         if theirs is None:
             yield f"there is no operator like {mine.name!r} ({mine.form.type}) there"
@@ -138,40 +138,40 @@ def _operator_differences(
     theirs: PlacedOperator, mine: PlacedOperator, models: tuple[Structure, Structure]
 ) -> Iterator[str]:
     who = f"operator {theirs.name!r}"
-    here = _called(mine.name, theirs.name)
+    here = f"here{_as(mine.name, theirs.name)}"
     if theirs.form != mine.form:
         yield f"{who} {_form_difference(theirs.form, mine.form, here)}"
     elif len(theirs.reads) != len(mine.reads):  # only in files that contradict themselves
-        yield f"{who} reads {len(theirs.reads)} tensors there, and {here}{len(mine.reads)} here"
+        yield f"{who} reads {len(theirs.reads)} tensors there, and {len(mine.reads)} {here}"
     elif theirs.reads != mine.reads:
         port = next(i for i, (a, b) in enumerate(zip(theirs.reads, mine.reads, strict=True)) if a != b)
         one, other = (
             _tensor_names(model)[item.reads[port]] for model, item in zip(models, (theirs, mine), strict=True)
         )
-        yield f"{who} reads {one!r} there, and here {here}reads {other!r}, which is something else"
+        yield f"{who} reads {one!r} there, and {other!r}, which is something else, {here}"
 
 
-def _called(name: str, other: str) -> str:
+def _as(name: str, other: str) -> str:
     """What it is called here, where that is not what it is called there."""
-    return "" if name == other else f"{name!r}, "
+    return "" if name == other else f", as {name!r}"
 
 
 def _form_difference(theirs: OperatorForm, mine: OperatorForm, here: str) -> str:
     kinds = [node.type for node in theirs.nodes], [node.type for node in mine.nodes]
     if theirs.type != mine.type or kinds[0] != kinds[1]:
-        return f"is {_kind(theirs)} there, and {here}{_kind(mine)} here"
+        return f"is {_kind(theirs)} there, and {_kind(mine)} {here}"
     for one, other in zip(theirs.nodes, mine.nodes, strict=True):
         whose = "" if len(kinds[0]) == 1 else f" of its {one.type}"
         if one.since != other.since:
-            return f"is a {one.type} of opset {one.since} there, and {here}of opset {other.since} here"
+            return f"is a {one.type} of opset {one.since} there, and of opset {other.since} {here}"
         for index, (slot, ours) in enumerate(zip_longest(one.reads, other.reads, fillvalue="")):
             if slot != ours:
-                return f"has as input {index}{whose} {slot or 'nothing'} there, and {here}{ours or 'nothing'} here"
+                return f"has as input {index}{whose} {slot or 'nothing'} there, and {ours or 'nothing'} {here}"
         attributes, own = dict(one.attributes), dict(other.attributes)
         for key in sorted({*attributes, *own}):
             if attributes.get(key) != own.get(key):
-                return f"has {key}{whose} {_value(attributes, key)} there, and {here}{_value(own, key)} here"
-    return f"computes {', '.join(theirs.outputs)} there, and {here}{', '.join(mine.outputs)} here"
+                return f"has {key}{whose} {_value(attributes, key)} there, and {_value(own, key)} {here}"
+    return f"computes {', '.join(theirs.outputs)} there, and {', '.join(mine.outputs)} {here}"
 
 
 def _kind(form: OperatorForm) -> str:

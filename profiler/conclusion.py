@@ -60,6 +60,7 @@ class Conclusion:
         """The schedule file."""
         names = ("measured", "sequential", "greedy", "reference")
         found = self.found
+        given = settings.schedule_from
         sizes = (found.states, found.transitions, found.stages, self.signatures)
         return ScheduleDocument(
             model=model.name,
@@ -71,7 +72,9 @@ class Conclusion:
             proven=self.proven,
             cost=self.cost,
             shipped=self.shipped,
-            search=SearchRecord(settings.strategy, settings.pruning.r, settings.pruning.s, *sizes),
+            search=SearchRecord(settings.strategy, settings.pruning.r, settings.pruning.s, *sizes)
+            if given is None
+            else given.search,
             latency_us={
                 "predicted": self.latency_us.get("predicted", found.schedule.predicted_us),
                 **{name: self.latency_us.get(name) for name in names},

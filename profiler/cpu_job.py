@@ -25,6 +25,7 @@ from iosched.profiler.conclusion import Conclusion
 from iosched.profiler.cpu_cost import StageCost, cpu_name
 from iosched.profiler.decision import Ratio, decide
 from iosched.profiler.effort import CPU_EFFORT
+from iosched.profiler.known import KnownStages
 from iosched.profiler.model_latencies import ModelLatencies, structure
 from iosched.profiler.optimization import (
     Interrupt,
@@ -34,9 +35,10 @@ from iosched.profiler.optimization import (
     Shipped,
     baseline,
     searched,
+    taken,
 )
 from iosched.profiler.statistics import LEAST_SAMPLES, Measurement
-from iosched.profiler.units import expand
+from iosched.profiler.units import expand, unit_schedule
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference, ReferenceSettings
@@ -131,6 +133,8 @@ class CpuJob:
         graph = self.backend.graph
         if not self.backend.is_supported():
             return baseline(graph, "sequential")
+        if (given := self.settings.schedule_from) is not None:
+            return taken(unit_schedule(self.backend.coarse, given.schedule), KnownStages(self.cost).latency_us)
         return searched(graph, self.cost, self.settings, CPU_EFFORT, self.observer, self._deadline())
 
     def _deadline(self) -> Callable[[], bool] | None:

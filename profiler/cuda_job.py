@@ -15,6 +15,7 @@ from iosched.profiler.decision import decide, speedup_text
 from iosched.profiler.effort import GPU_EFFORT
 from iosched.profiler.gpu_clock import with_clock
 from iosched.profiler.interleave import compare
+from iosched.profiler.known import KnownStages
 from iosched.profiler.model_latencies import ModelLatencies, structure
 from iosched.profiler.optimization import (
     Interrupt,
@@ -24,6 +25,7 @@ from iosched.profiler.optimization import (
     Shipped,
     deadline,
     searched,
+    taken,
 )
 from iosched.profiler.session_note import session_notes
 from iosched.profiler.statistics import Measurement
@@ -80,13 +82,18 @@ class CudaJob:
             KeyboardInterrupt: `interrupt` was asked, and the best schedule known is not wanted.
         """
         with self.interrupt.holding():
-            until = deadline(self.settings.budget_s, self.started, self.interrupt)
-            found = searched(self.backend.graph, self.cost, self.settings, GPU_EFFORT, self.observer, until)
+            found = self._search()
             self._ask()
             ways = self._ways(found.schedule)
             latencies = self._compared(ways)
             self._ask()
         return self._conclusion(found, ways, latencies).result(self.model, self.settings, self.started)
+
+    def _search(self) -> SearchResult:
+        if (given := self.settings.schedule_from) is not None:
+            return taken(given.schedule, KnownStages(self.cost).latency_us)
+        until = deadline(self.settings.budget_s, self.started, self.interrupt)
+        return searched(self.backend.graph, self.cost, self.settings, GPU_EFFORT, self.observer, until)
 
     def _ask(self) -> None:
         if self.interrupt.came:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Protocol, cast
 
@@ -16,7 +16,7 @@ from iosched.scheduler.cost import CostModel
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.proof import Scope
-from iosched.scheduler.schedule import Block, Schedule
+from iosched.scheduler.schedule import Block, Schedule, Stage
 from iosched.scheduler.search import Pruning, SearchResult, SearchStrategy, pruning_of, search
 
 Shipped = Literal["iosched", "reference", "sequential"]
@@ -40,6 +40,7 @@ class OptimizeSettings:
         resume: take what the database knows; False measures anew and replaces it.
         barriers: on an attached GPU, whether a stage waits for all of the one before ("stage"), for what it reads alone
             ("none"), or as is faster ("auto").
+        schedule_from: the schedule to take, of a model of the same structure, in place of one that is searched.
     """
 
     device: str = "auto"
@@ -53,6 +54,7 @@ class OptimizeSettings:
     exhaustive: bool = False
     resume: bool = True
     barriers: Barriers = "auto"
+    schedule_from: ScheduleDocument | None = None
 
     @property
     def pruning(self) -> Pruning:
@@ -152,6 +154,20 @@ def baseline(graph: ComputationGraph, strategy: str) -> SearchResult:
     schedule = greedy(graph) if strategy == "greedy" else sequential(graph)
     n_stages = len(tuple(schedule.stages))
     return SearchResult(schedule, states=0, transitions=0, stages=n_stages, measured=0, lower_bound_us=0.0)
+
+
+def taken(schedule: Schedule, latency_us: Callable[[Stage], float | None]) -> SearchResult:
+    """A schedule that was given: nothing is searched or proven, and its stages take what `latency_us` says here."""
+    blocks = tuple(
+        Block(
+            block.index,
+            tuple(replace(stage, predicted_us=latency_us(stage), measured_us=None) for stage in block.stages),
+            optimal=False,
+        )
+        for block in schedule.blocks
+    )
+    n_stages = sum(len(block.stages) for block in blocks)
+    return SearchResult(Schedule(blocks), states=0, transitions=0, stages=n_stages, measured=0, lower_bound_us=0.0)
 
 
 def searched(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
@@ -12,6 +13,7 @@ from iosched.profiler.cuda_cost import open_cost
 from iosched.profiler.cuda_device import attach, index_for
 from iosched.profiler.cuda_job import CudaJob
 from iosched.profiler.database import MeasurementStore, ProfileDatabase, default_path
+from iosched.profiler.fitting import fitted
 from iosched.profiler.optimization import (
     Interrupt,
     Observer,
@@ -42,8 +44,11 @@ def optimize(
     onnxruntime in its best setting; the fastest is shipped, so the result is never slower than plain onnxruntime beyond
     noise. On a GPU it is measured in turn with the sequential schedule in one CUDA graph.
 
+    With `settings.schedule_from`, nothing is searched: that schedule is what is compared and shipped.
+
     Raises:
         UsageError: a setting is wrong.
+        InvalidScheduleError: the schedule to take is one of another structure, shape or type.
         InvalidModelError: onnxruntime refuses the model.
         DeviceError: the device or onnxruntime is not there.
         KeyboardInterrupt: `interrupt` was asked, and the best schedule known is not wanted.
@@ -52,6 +57,8 @@ def optimize(
         raise UsageError(f"unknown strategy {settings.strategy!r}")
     gpu = planned_gpu(settings.device)
     observer, interrupt = observer or Silence(), interrupt or Uninterrupted()
+    if settings.schedule_from is not None:
+        settings = replace(settings, schedule_from=fitted(settings.schedule_from, model))
     index = index_for(model, settings.device)
     if index is not None:
         return _optimize_on_gpu(model, settings, index, observer, interrupt)

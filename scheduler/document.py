@@ -16,8 +16,9 @@ from iosched.models.structure import Structure
 from iosched.scheduler import document_read as read
 from iosched.scheduler.document_read import JsonValue
 from iosched.scheduler.document_structure import read_structure, structure_value
+from iosched.scheduler.merge import can_merge
 from iosched.scheduler.proof import SCOPES, Scope
-from iosched.scheduler.schedule import Block, Schedule, Stage, total_us
+from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy, total_us
 
 FORMAT = "iosched.schedule"
 VERSION = 1
@@ -220,13 +221,14 @@ def model_dtype(graph: ComputationGraph) -> str:
 
 
 def check_operators(schedule: Schedule, graph: ComputationGraph) -> None:
-    """Checks that the schedule runs every operator of the graph once, after the operators that it reads from.
+    """Checks that the schedule runs every operator once, after what it reads from, and merges what may be merged.
 
     Raises:
         InvalidScheduleError: names the operator.
     """
     place: dict[str, tuple[int, int]] = {}
     for position, stage in enumerate(schedule.stages):
+        _check_merge(stage, graph)
         for group_index, group in enumerate(stage.groups):
             for name in group:
                 if name not in graph.by_name:
@@ -237,6 +239,12 @@ def check_operators(schedule: Schedule, graph: ComputationGraph) -> None:
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise InvalidScheduleError(f"the schedule leaves out operator {missing[0]!r}{more} of the model")
+
+
+def _check_merge(stage: Stage, graph: ComputationGraph) -> None:
+    known = [name for name in stage.operators if name in graph.by_name]
+    if stage.strategy is Strategy.MERGE and len(known) > 1 and not can_merge(graph, known):
+        raise InvalidScheduleError(f"the schedule merges {known[0]!r} and {known[1]!r}, which cannot be merged exactly")
 
 
 def _check_place(

@@ -134,7 +134,7 @@ def test_what_fixes_shapes_or_attributes_counts_and_is_named(changed: dict[str, 
 def test_another_name_is_told_beside_the_difference() -> None:
     difference = first_difference(structure(head()), structure(renamed(head(starts=[4], ends=[8]))))
     assert difference is not None
-    assert "operator 's' has as input 1 int64 1 = (0,) there, and 't" in difference
+    assert "operator 's' has as input 1 int64 1 = (0,) there, and int64 1 = (4,) here, as 't" in difference
 
 
 def test_the_shape_of_an_input_counts_and_is_named() -> None:

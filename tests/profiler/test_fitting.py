@@ -25,7 +25,8 @@ from iosched.profiler.run import open_executor
 from iosched.runtime.compare import compare
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
-from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.baselines import greedy
+from iosched.scheduler.document import Alternative, ScheduleDocument, check_operators
 from iosched.scheduler.merge import can_merge
 from iosched.scheduler.schedule import Strategy
 from iosched.scheduler.search import search
@@ -34,7 +35,10 @@ from iosched.scheduler.search import search
 def searched(model: Model, seed: int) -> ScheduleDocument:
     """A file with some schedule of the model, merged stages among them, as it is read back."""
     schedule = search(model.graph, TableCost(seed)).schedule
-    return ScheduleDocument.from_json(replace(document(model), schedule=schedule, structure=model.structure).to_json())
+    found = replace(document(model), schedule=schedule, structure=model.structure)
+    return ScheduleDocument.from_json(
+        replace(found, alternatives=(Alternative("greedy", greedy(model.graph)),)).to_json()
+    )
 
 
 def old_and_new(proto: onnx.ModelProto, seed: int) -> tuple[Model, onnx.ModelProto]:
@@ -46,7 +50,10 @@ def old_and_new(proto: onnx.ModelProto, seed: int) -> tuple[Model, onnx.ModelPro
 def test_a_schedule_runs_with_other_weights_names_and_order(proto: onnx.ModelProto, seed: int) -> None:
     model, variant = old_and_new(proto, seed)
     other = load_model(data(variant))
-    schedule = fitted(searched(model, seed), other).schedule
+    taken = fitted(searched(model, seed), other)
+    schedule = taken.schedule
+    for each in taken.alternatives:
+        check_operators(each.schedule, other.graph)
 
     assert all(can_merge(other.graph, stage.operators) for stage in schedule.stages if stage.strategy is Strategy.MERGE)
     inputs = random_inputs(other.graph.inputs)
