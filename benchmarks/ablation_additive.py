@@ -4,9 +4,10 @@
                                            [-o F.json] [--plot F.svg]
 
 Random legal schedules of a network, from nearly sequential ones to nearly greedy ones: the sum of their stages'
-latencies, each measured alone, beside the latency of the whole, all schedules in turn (A B C A B C). The order accuracy
-is the part of the pairs of schedules that the sum puts in the order in which they were measured. On the CPU, or on an
-attached GPU (`--device cuda`); there the analytic model's latencies of the same stages and schedules stand beside.
+latencies beside the latency of the whole, all schedules in turn (A B C A B C). The order accuracy is the part of the
+pairs of schedules that the sum puts in the order in which they were measured. On the CPU, or on an attached GPU
+(`--device cuda`); there the analytic model's latencies of the same stages and schedules stand beside. On the CPU so do
+stages that find all that they touch in the caches, and wholes after a rest: the wrong things to add up and to compare.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pathlib import Path
 from statistics import mean, median
 
 import numpy as np
-from testbed import open_bed, option_parser, print_table, write_results
+from testbed import Bed, open_bed, option_parser, print_table, write_results
 
 from iosched.models.graph import ComputationGraph
 from iosched.profiler.analytic import AnalyticCost
@@ -33,20 +34,29 @@ from iosched.scheduler.blocks import partition
 from iosched.scheduler.merge import can_merge
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 
-HEADERS = ("network", "schedules", "order accuracy", "Spearman", "measured / predicted", "latencies ms")
+HEADERS = (
+    "network", "schedules", "stages", "wholes", "order accuracy", "Spearman", "measured / predicted",
+    "at the profile's speed", "latencies ms",
+)  # fmt: skip
 ANALYTIC_HEADERS = ("network", "order accuracy", "Spearman", "mean error of a stage", "measured / analytic")
 R, S = 3, 8
 
 
 @dataclass(frozen=True)
 class Pair:
-    """One schedule: the sum of its stages' latencies, and its own; and what the analytic model says, if it is asked."""
+    """One schedule: the sum of its stages' latencies, and its own; and what the analytic model says, if it is asked.
+
+    On a CPU, `warm_us` is the sum of stages that find all that they touch in the caches, `rested_us` the latency of the
+    whole after a rest.
+    """
 
     stages: int
     predicted_us: float
     measured_us: float
     samples_us: tuple[float, ...]
     analytic_us: float | None = None
+    warm_us: float | None = None
+    rested_us: float | None = None
 
 
 def main(words: Sequence[str]) -> None:
@@ -57,14 +67,17 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(words)
     found = {network: measured_pairs(network, options) for network in options.networks.split(",")}
-    print_table(HEADERS, [_cells(network, one.pairs) for network, one in found.items()])
+    print_table(HEADERS, [cells for network, one in found.items() for cells in _rows(network, one)])
     analytic = {network: _analytic(one) for network, one in found.items() if one.stage_us}
     if analytic:
         print()
         print_table(ANALYTIC_HEADERS, [[name, *(f"{x:.3f}" for x in one.values())] for name, one in analytic.items()])
     content = {
         name: {
-            **_summary(one.pairs),
+            **_summary(one.pairs, one.slowness),
+            "slowness": round(one.slowness, 4),
+            "fastest_over_predicted": round(fastest_over_predicted(one.pairs), 4),
+            "warm_and_rested": {way: _summary(pairs, one.slowness) for way, pairs in other_ways(one.pairs).items()},
             "schedules": list(map(asdict, one.pairs)),
             "stage_us": one.stage_us,
             "analytic": analytic.get(name),
@@ -129,11 +142,13 @@ class Found:
     Attributes:
         device: its own name.
         stage_us: measured and analytic latency of each distinct stage, where the analytic model is asked.
+        slowness: how much slower the device was while wholes were measured than when its profile was begun.
     """
 
     device: str
     pairs: list[Pair]
     stage_us: list[tuple[float, float]]
+    slowness: float
 
 
 def measured_pairs(network: str, options: Namespace) -> Found:
@@ -143,25 +158,51 @@ def measured_pairs(network: str, options: Namespace) -> Found:
         if bed.in_turn is None:
             raise SystemExit("whole schedules can be measured on the CPU or an attached GPU only")
         schedules = [random_schedule(bed.graph, rng.random(), rng) for _ in range(options.schedules)]
-        predicted = []
+        predicted: list[tuple[float, float | None]] = []
         for schedule in schedules:
-            predicted.append(bed.latency_us(schedule))
+            predicted.append(_sums(bed, schedule))
             print(f"\r{network}: stages of {len(predicted)} of {len(schedules)}", end="", file=sys.stderr, flush=True)
         print(file=sys.stderr)
         spec = spec_of(bed.device)
         model = None if spec is None else AnalyticCost(bed.graph, spec, options.precision)
         distinct = {stage: bed.stage_us(stage) for schedule in schedules for stage in schedule.stages}
-        measured = bed.in_turn(schedules, options.rounds)
-        pairs = [_pair(*each, model) for each in zip(schedules, predicted, measured, strict=True)]
+        turns = bed.in_turn(schedules, options.rounds)
+        pairs = [_pair(*each, model) for each in zip(schedules, predicted, turns.measured, strict=True)]
         stages = [] if model is None else [(us, analytic_stage_us(model, stage)) for stage, us in distinct.items()]
-        return Found(bed.device, pairs, [(round(ours, 3), round(theirs, 3)) for ours, theirs in stages])
+        rounded = [(round(ours, 3), round(theirs, 3)) for ours, theirs in stages]
+        return Found(bed.device, pairs, rounded, turns.slowness)
 
 
-def _pair(schedule: Schedule, predicted_us: float, measured: Measurement, model: AnalyticCost | None) -> Pair:
+def _sums(bed: Bed, schedule: Schedule) -> tuple[float, float | None]:
+    """Of the stages, and of the same stages in the caches; in turn, stage by stage."""
+    sum_us = warm_us = 0.0
+    for stage in schedule.stages:
+        sum_us += bed.stage_us(stage)
+        warm_us += bed.warm_stage_us(stage) if bed.warm_stage_us else 0.0
+    return sum_us, warm_us if bed.warm_stage_us else None
+
+
+def _pair(
+    schedule: Schedule, sums_us: tuple[float, float | None], measured: Measurement, model: AnalyticCost | None
+) -> Pair:
+    predicted_us, warm_us = (None if us is None else round(us, 1) for us in sums_us)
+    rested_us = None if measured.rested is None else round(measured.rested.median_us, 1)
     samples = tuple(round(sample, 1) for sample in measured.samples_us)
     analytic_us = None if model is None else round(analytic_latency_us(model, schedule), 1)
     n_stages = len(tuple(schedule.stages))
-    return Pair(n_stages, round(predicted_us, 1), round(measured.median_us, 1), samples, analytic_us)
+    return Pair(n_stages, predicted_us or 0.0, round(measured.median_us, 1), samples, analytic_us, warm_us, rested_us)
+
+
+def other_ways(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
+    """The same schedules by the other sum and the other latency, as far as they were measured."""
+    if any(pair.warm_us is None or pair.rested_us is None for pair in pairs):
+        return {}
+    warm = [replace(pair, predicted_us=pair.warm_us or 0.0) for pair in pairs]
+    return {
+        "in the caches, in a row": warm,
+        "in the caches, after a rest": [replace(pair, measured_us=pair.rested_us or 0.0) for pair in warm],
+        "amid the model, after a rest": [replace(pair, measured_us=pair.rested_us or 0.0) for pair in pairs],
+    }
 
 
 def order_accuracy(pairs: Sequence[Pair]) -> float:
@@ -180,11 +221,18 @@ def spearman(pairs: Sequence[Pair]) -> float:
     return float(np.corrcoef(predicted, measured).item(1)) if len(pairs) > 1 else 1.0
 
 
-def _summary(pairs: Sequence[Pair]) -> dict[str, float]:
+def fastest_over_predicted(pairs: Sequence[Pair]) -> float:
+    """Of the fastest run of each schedule, which nothing disturbed."""
+    return median(min(pair.samples_us) / pair.predicted_us for pair in pairs)
+
+
+def _summary(pairs: Sequence[Pair], slowness: float) -> dict[str, float]:
+    ratio = median(pair.measured_us / pair.predicted_us for pair in pairs)
     return {
         "order_accuracy": round(order_accuracy(pairs), 4),
         "spearman": round(spearman(pairs), 4),
-        "measured_over_predicted": round(median(pair.measured_us / pair.predicted_us for pair in pairs), 4),
+        "measured_over_predicted": round(ratio, 4),
+        "at_the_profiles_speed": round(ratio / slowness, 4),
     }
 
 
@@ -200,10 +248,15 @@ def _analytic(found: Found) -> dict[str, float]:
     }
 
 
-def _cells(network: str, pairs: Sequence[Pair]) -> list[str]:
+def _rows(network: str, found: Found) -> list[list[str]]:
+    ways = {"amid the model, in a row": found.pairs, **other_ways(found.pairs)}
+    return [_cells(network, way, pairs, found.slowness) for way, pairs in ways.items()]
+
+
+def _cells(network: str, way: str, pairs: Sequence[Pair], slowness: float) -> list[str]:
     measured = [pair.measured_us / 1e3 for pair in pairs]
-    numbers = [f"{value:.3f}" for value in _summary(pairs).values()]
-    return [network, str(len(pairs)), *numbers, f"{min(measured):.1f} to {max(measured):.1f}"]
+    numbers = [f"{value:.3f}" for value in _summary(pairs, slowness).values()]
+    return [network, str(len(pairs)), *way.split(", "), *numbers, f"{min(measured):.1f} to {max(measured):.1f}"]
 
 
 def _plot(path: Path, found: dict[str, list[Pair]]) -> None:

@@ -14,15 +14,17 @@ from functools import partial
 from importlib import metadata
 from pathlib import Path
 
+import numpy as np
+
 from iosched.models import zoo
 from iosched.models.graph import ComputationGraph
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler import cuda_candidates
 from iosched.profiler.analytic import AnalyticCost, Precision
-from iosched.profiler.candidates import Budget, Runnable, close_all, measure_in_turn
+from iosched.profiler.candidates import Arrays, Budget, Runnable, close_all, measure_in_turn
 from iosched.profiler.costing import measured_stage_us
-from iosched.profiler.cpu_cost import StageCost, cpu_name
+from iosched.profiler.cpu_cost import YARDSTICK, StageCost, cpu_name
 from iosched.profiler.cuda_cost import open_cost
 from iosched.profiler.cuda_device import AttachedGpu, attach
 from iosched.profiler.database import ProfileDatabase, default_path
@@ -30,7 +32,8 @@ from iosched.profiler.effort import CPU_EFFORT, GPU_EFFORT
 from iosched.profiler.interleave import Comparison, compare
 from iosched.profiler.statistics import Measurement, summarize
 from iosched.profiler.target import attached_index, planned_gpu
-from iosched.runtime.cpu.backend import CpuBackend
+from iosched.profiler.yardstick import compile_yardstick
+from iosched.runtime.cpu.backend import CompiledStage, CpuBackend
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.cost import CostModel
@@ -41,7 +44,16 @@ from iosched.scheduler.search import Pruning, SearchResult, search
 RESULTS = Path(__file__).parent / "results"
 MAX_SECONDS = 300.0  # that whole schedules are measured in turn on the CPU
 
-InTurn = Callable[[Sequence[Schedule], int], list[Measurement]]
+
+@dataclass(frozen=True)
+class Turns:
+    """What whole schedules took in turn, and how much slower the device was than when its profile was begun."""
+
+    measured: list[Measurement]
+    slowness: float = 1.0
+
+
+InTurn = Callable[[Sequence[Schedule], int], Turns]
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +63,7 @@ class Bed:
     Attributes:
         effort: how hard `optimize` searches there.
         in_turn: latencies of whole schedules, so many samples of each, A B C A B C; None where nothing is measured.
+        warm_stage_us: latency of a stage that finds all that it touches in the caches; None but on the CPU.
     """
 
     graph: ComputationGraph
@@ -60,6 +73,7 @@ class Bed:
     stage_us: Callable[[Stage], float]
     effort: Effort = Effort()
     in_turn: InTurn | None = None
+    warm_stage_us: Callable[[Stage], float] | None = None
 
     def search(self, pruning: Pruning = Pruning()) -> SearchResult:  # noqa: B008 - frozen
         """The best schedule, with the effort that `optimize` makes."""
@@ -90,18 +104,39 @@ def open_bed(
         with CpuBackend(model) as backend:
             measured = StageCost(backend, database)
             stage_us = partial(measured_stage_us, measured)
-            in_turn = partial(_in_turn_on_cpu, model, backend)
-            yield Bed(backend.graph, cpu_name(), "measured", measured, stage_us, CPU_EFFORT, in_turn)
+            warm_us = partial(measured_stage_us, StageCost(backend, database, sweep_nbytes=0))
+            in_turn = partial(_in_turn_on_cpu, model, measured)
+            yield Bed(backend.graph, cpu_name(), "measured", measured, stage_us, CPU_EFFORT, in_turn, warm_us)
 
 
-def _in_turn_on_cpu(model: Model, backend: CpuBackend, schedules: Sequence[Schedule], rounds: int) -> list[Measurement]:
+@dataclass(frozen=True)
+class _Yardstick:
+    """The yardstick as if it were a model, to be timed in turn with models."""
+
+    stage: CompiledStage
+
+    def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
+        raise NotImplementedError("the yardstick is only timed")
+
+    def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]:
+        del inputs
+        return self.stage.time(repeats)
+
+    def close(self) -> None:
+        self.stage.executor.close()
+
+
+def _in_turn_on_cpu(model: Model, cost: StageCost, schedules: Sequence[Schedule], rounds: int) -> Turns:
     opened: dict[str, Runnable] = {}
     try:
-        opened |= {str(index): backend.compile(schedule) for index, schedule in enumerate(schedules)}
-        found = measure_in_turn(opened, random_inputs(model.graph.inputs), Budget(rounds, MAX_SECONDS))
+        opened |= {str(index): cost.backend.compile(schedule) for index, schedule in enumerate(schedules)}
+        timed = {**opened, YARDSTICK: _Yardstick(compile_yardstick(cost.backend))}
+        found = measure_in_turn(timed, random_inputs(model.graph.inputs), Budget(rounds, MAX_SECONDS))
     finally:
         close_all(list(opened.values()))
-    return [found[name] for name in opened]
+    begun = cost.database.get(YARDSTICK, cost.device)
+    slowness = 1.0 if begun is None else found[YARDSTICK].median_us / begun.median_us
+    return Turns([found[name] for name in opened], slowness)
 
 
 def _gpu_bed(model: Model, gpu: AttachedGpu, precision: Precision, database: ProfileDatabase) -> Bed:
@@ -112,16 +147,14 @@ def _gpu_bed(model: Model, gpu: AttachedGpu, precision: Precision, database: Pro
     return Bed(backend.graph, gpu.name, "measured", measured, stage_us, GPU_EFFORT, in_turn)
 
 
-def _in_turn_on_gpu(
-    model: Model, backend: CudaBackend, schedules: Sequence[Schedule], rounds: int
-) -> list[Measurement]:
+def _in_turn_on_gpu(model: Model, backend: CudaBackend, schedules: Sequence[Schedule], rounds: int) -> Turns:
     opened = {str(index): backend.compile(schedule) for index, schedule in enumerate(schedules)}
     try:
         found = cuda_candidates.measure_in_turn(opened, random_inputs(model.graph.inputs), rounds)
     finally:
         for each in opened.values():
             each.close()
-    return [found[name] for name in opened]
+    return Turns([found[name] for name in opened])
 
 
 def zoo_model(network: str, batch_size: int = 1) -> Model:

@@ -87,7 +87,8 @@ def command(
 ) -> None:
     """Measure the schedules of MODEL, plain onnxruntime and other runtimes side by side.
 
-    Rows are measured in turn, so that a disturbance of the machine hits all of them. Speed-up is against 'sequential':
+    Rows are measured in turn, so that a disturbance of the machine hits all of them; on a CPU each in a row, after one
+    run that came after a rest and stands in a column of its own. Speed-up is against 'sequential':
     the median of the ratios within rounds, with its 95 % interval. A difference inside the interval is none.
 
     \b
@@ -165,6 +166,7 @@ def as_object(model: Model, result: BenchResult) -> dict[str, Any]:
             "speedup": row.speedup,
             "speedup_low": row.speedup_low,
             "speedup_high": row.speedup_high,
+            "rested_us": row.rested_us,
         }
         for row in result.rows
     ]
@@ -192,10 +194,16 @@ def _print(model: Model, result: BenchResult) -> None:
     from iosched.cli.tables import milliseconds, print_columns
 
     rows = [
-        [row.name, *map(milliseconds, (row.median_us, row.p10_us, row.p90_us, row.min_us)), _speedup(row)]
+        [
+            row.name,
+            *map(milliseconds, (row.median_us, row.p10_us, row.p90_us, row.min_us)),
+            *([] if row.rested_us is None else [milliseconds(row.rested_us)]),
+            _speedup(row),
+        ]
         for row in result.rows
     ]
-    headers = ["", "median", "p10", "p90", "min", "speed-up (95 % interval)"]
+    rested = [] if result.rows[0].rested_us is None else ["after a rest"]
+    headers = ["", "median", "p10", "p90", "min", *rested, "speed-up (95 % interval)"]
     print_columns(headers, rows, title=_title(model, result))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -52,10 +52,11 @@ _ON_REQUEST = ("dos", "torch-compile")
 
 @dataclass(frozen=True)
 class BenchRow:
-    """One alternative; latencies in microseconds.
+    """One alternative; latencies in microseconds, of runs in a row.
 
     `speedup` is against `sequential`, the median of ratios within rounds, and `speedup_low` and `speedup_high` are the
-    ends of its confidence interval; None where there are too few rounds for one.
+    ends of its confidence interval; None where there are too few rounds for one. `rested_us` is the median after a
+    rest; None on a GPU.
     """
 
     name: str
@@ -67,6 +68,7 @@ class BenchRow:
     speedup: float | None
     speedup_low: float | None
     speedup_high: float | None
+    rested_us: float | None = None
 
 
 @dataclass(frozen=True)
@@ -238,4 +240,6 @@ def schedule_named(
 def _row(name: str, found: Measurement, baseline: Measurement) -> BenchRow:
     compared = compare(baseline, found)
     speedup = (None,) * 3 if compared is None else (compared.speedup, compared.low, compared.high)
-    return BenchRow(name, found.median_us, found.p10_us, found.p90_us, found.min_us, len(found.samples_us), *speedup)
+    rested_us = None if found.rested is None else found.rested.median_us
+    row = BenchRow(name, found.median_us, found.p10_us, found.p90_us, found.min_us, len(found.samples_us), *speedup)
+    return replace(row, rested_us=rested_us)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from iosched.models.model import Model
 from iosched.profiler.idle import wait_until_idle
 from iosched.profiler.interleave import interleave
-from iosched.profiler.statistics import LEAST_SAMPLES, Measurement
+from iosched.profiler.statistics import LEAST_SAMPLES, Measurement, quantile
 from iosched.runtime.reference import Reference, ReferenceSettings
 from iosched.runtime.reference import candidates as reference_candidates
 
@@ -19,6 +19,9 @@ REST_SECONDS = 0.1
 """About what waiting for quiet takes before each run."""
 
 WARMUP_ROUNDS = 2
+
+IN_A_ROW_SECONDS, MOST_IN_A_ROW = 0.01, 10
+"""How long a turn of runs in a row lasts, and how many runs that is at most; one at least."""
 
 MANY_SESSIONS_NBYTES = 256 << 20
 """Weights above this are not held by several sessions at once just to find onnxruntime's best setting."""
@@ -67,21 +70,51 @@ def measure_in_turn(
     budget: Budget,
     observer: Callable[[int, int], None] | None = None,
 ) -> Mapping[str, Measurement]:
-    """Latency of every candidate, sample k of each taken in round k."""
-    runs = {name: _once(runnable, inputs) for name, runnable in runnables.items()}
-    return interleave(
-        runs,
+    """Latency of every candidate in a row, and after a rest; sample k of each taken in round k.
+
+    In its turn a candidate rests, is run once, and then in a row: a sample is the median of the runs in a row.
+    """
+    turns = {name: _Turns(runnable, inputs) for name, runnable in runnables.items()}
+    found = interleave(
+        {name: each.take for name, each in turns.items()},
         budget.rounds,
         warmup=WARMUP_ROUNDS,
-        max_seconds=budget.max_seconds,
+        max_seconds=budget.max_seconds / 2,  # every sample has a run before it that is none
         least_rounds=budget.least_rounds,
         rest=wait_until_idle,
         observer=observer,
     )
+    return {name: replace(each, rested_us=_last(turns[name].rested_us, each)) for name, each in found.items()}
 
 
-def _once(runnable: Runnable, inputs: Arrays) -> Callable[[], float]:
-    return lambda: runnable.time(inputs, 1)[0]
+def _last(rested_us: Sequence[float], found: Measurement) -> tuple[float, ...]:
+    """Those of the rounds that were kept."""
+    return tuple(rested_us[-len(found.samples_us) :])
+
+
+@dataclass(frozen=True)
+class _Turns:
+    """One candidate's turns, and what the first run of each took."""
+
+    runnable: Runnable
+    inputs: Arrays
+    rested_us: list[float] = field(default_factory=list)
+
+    def take(self) -> float:
+        """Microseconds of a run in a row."""
+        rested_us, *in_a_row_us = self.runnable.time(self.inputs, 1 + self._count())
+        self.rested_us.append(rested_us)
+        return quantile(in_a_row_us, 0.5)
+
+    def _count(self) -> int:
+        if not self.rested_us or self.rested_us[-1] <= 0:
+            return 1
+        return min(max(int(IN_A_ROW_SECONDS * 1e6 / self.rested_us[-1]), 1), MOST_IN_A_ROW)
+
+
+def turn_seconds(run_s: float) -> float:
+    """About what a turn of a candidate takes whose runs take `run_s`."""
+    return REST_SECONDS + run_s + max(run_s, IN_A_ROW_SECONDS)
 
 
 def best_reference(model: Model, inputs: Arrays, threads: int) -> ReferenceSettings:

@@ -36,6 +36,7 @@ class Conclusion:
         kernels: launches of one run before and after.
         versions: of what changes latencies, beside iosched's own.
         runtime: how the runtime is to be set for this schedule.
+        rested_us: the same latencies after a rest, where they were measured.
     """
 
     found: SearchResult
@@ -54,6 +55,7 @@ class Conclusion:
     cache_hits: int = 0
     versions: Mapping[str, str] = field(default_factory=dict)
     runtime: Mapping[str, JsonValue] = field(default_factory=dict)
+    rested_us: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def document(self, model: Model, settings: OptimizeSettings) -> ScheduleDocument:
@@ -114,5 +116,6 @@ class Conclusion:
             gap=found.gap if found.states else None,
             gap_of=found.scope if found.states else None,
             ratio=self.ratio,
+            rested_us=dict(self.rested_us),
             notes=self.notes,
         )

@@ -12,7 +12,6 @@ from typing import cast
 from iosched.models.model import Model
 from iosched.profiler.candidates import (
     QUICK,
-    REST_SECONDS,
     WARMUP_ROUNDS,
     Arrays,
     Budget,
@@ -20,11 +19,13 @@ from iosched.profiler.candidates import (
     best_reference,
     close_all,
     measure_in_turn,
+    turn_seconds,
 )
 from iosched.profiler.conclusion import Conclusion
 from iosched.profiler.cpu_cost import StageCost, cpu_name
-from iosched.profiler.decision import Ratio, decide
+from iosched.profiler.decision import Ratio, decide, speedup_text
 from iosched.profiler.effort import CPU_EFFORT
+from iosched.profiler.interleave import compare
 from iosched.profiler.known import KnownStages
 from iosched.profiler.model_latencies import ModelLatencies, structure
 from iosched.profiler.optimization import (
@@ -50,7 +51,7 @@ from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.search import SearchResult
 
 _LEAST_CANDIDATES = 3  # the schedule found, one operator after another, and plain onnxruntime
-_LEAST_RUNS = WARMUP_ROUNDS + LEAST_SAMPLES  # of each candidate, to tell which is the fastest
+_LEAST_TURNS = WARMUP_ROUNDS + LEAST_SAMPLES  # of each candidate, to tell which is the fastest
 _HURRIED = Budget(rounds=LEAST_SAMPLES)
 _WORDS = {
     "iosched": "the schedule found",
@@ -114,7 +115,8 @@ class CpuJob:
                     "inter_threads": reference.inter_threads,
                 },
             },
-            notes=self._notes(latencies),
+            rested_us={_AS.get(name, name): each.rested.median_us for name, each in latencies.items() if each.rested},
+            notes=(*self._notes(latencies), *_rest_notes(latencies, shipped)),
         )
         return concluded.result(self.model, self.settings, self.started)
 
@@ -165,7 +167,7 @@ class CpuJob:
     def _least_comparison_s(self, candidates: int = _LEAST_CANDIDATES) -> float:
         """About what it takes to tell which is the fastest, if what is compiled opens like plain onnxruntime."""
         open_s, run_s = self._probe() if self.backend.is_supported() else (0.0, 0.0)
-        return candidates * (open_s + _LEAST_RUNS * (run_s + REST_SECONDS))
+        return candidates * (open_s + _LEAST_TURNS * turn_seconds(run_s))
 
     @property
     def _can_decide(self) -> bool:
@@ -226,7 +228,7 @@ class CpuJob:
         if math.isinf(left_s):
             return best_reference(self.model, inputs, self.backend.lanes)
         open_s, run_s = self._probe()
-        effort_s = open_s + (WARMUP_ROUNDS + QUICK.rounds) * (run_s + REST_SECONDS)
+        effort_s = open_s + (WARMUP_ROUNDS + QUICK.rounds) * turn_seconds(run_s)
         enough = left_s > len(settings) * effort_s + self._least_comparison_s()
         return best_reference(self.model, inputs, self.backend.lanes) if enough else settings[0]
 
@@ -241,8 +243,7 @@ class CpuJob:
         left_s = self._left_s()
         if math.isinf(left_s):
             return Budget()
-        run_s = self._probe()[1] + REST_SECONDS  # rests between runs are time too
-        rounds = int(left_s / (n_runnables * run_s)) - WARMUP_ROUNDS
+        rounds = int(left_s / (n_runnables * turn_seconds(self._probe()[1]))) - WARMUP_ROUNDS
         least = LEAST_SAMPLES if self._can_decide else 1
         most = min(max(rounds, least), Budget().rounds)
         return Budget(most, min(Budget().max_seconds, max(left_s * 0.8, 0.1)), least)
@@ -270,6 +271,18 @@ class CpuJob:
             f"For lack of time whole models were run {times} each, too seldom to tell which is the fastest: this takes"
             f" about {needed_s} s of --budget beside the search, and what was measured of stages is kept.",
         )
+
+
+def _rest_notes(latencies: Mapping[str, Measurement], shipped: Shipped) -> tuple[str, ...]:
+    """A word where what ships, being faster in a row, is slower after a rest."""
+    ours, plain = (latencies[name].rested if name in latencies else None for name in (shipped, "reference"))
+    found = None if ours is None or plain is None else compare(plain, ours)
+    if found is None or not found.is_slower:
+        return ()
+    return (
+        f"After a rest {_WORDS[shipped]} is {speedup_text(found)} as fast as plain onnxruntime: what runs seldom is"
+        " served better by the model as it was given.",
+    )
 
 
 def _in_setting(ways: Mapping[str, str], setting: ReferenceSettings) -> dict[str, str]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from iosched.models.model import Model
 from iosched.profiler.database import MeasurementStore
 from iosched.profiler.statistics import Measurement, summarize
 from iosched.scheduler.schedule import Schedule
+
+_RESTED = "after a rest"
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,8 +32,13 @@ class ModelLatencies:
         kept = self.store.get(self._key(*texts), self.device)
         if kept is None or not kept.samples_us or len(kept.samples_us) % len(texts):
             return None
+        rested = self.store.get(self._key(_RESTED, *texts), self.device)
+        rested_us = () if rested is None or len(rested.samples_us) != len(kept.samples_us) else rested.samples_us
         found = {
-            text: _with_clock_of(kept, summarize(kept.samples_us[place :: len(texts)]))
+            text: replace(
+                _with_clock_of(kept, summarize(kept.samples_us[place :: len(texts)])),
+                rested_us=rested_us[place :: len(texts)],
+            )
             for place, text in enumerate(texts)
         }
         return {name: found[text] for name, text in ways.items()}
@@ -39,10 +46,13 @@ class ModelLatencies:
     def keep(self, ways: Mapping[str, str], measured: Mapping[str, Measurement]) -> None:
         """Keeps what was measured in turn of `ways`; those that are alike have one measurement."""
         by_text = {text: measured[name] for name, text in ways.items()}
-        rounds = zip(*(by_text[text].samples_us for text in sorted(by_text)), strict=True)
-        whole = summarize([sample for row in rounds for sample in row])
+        texts = sorted(by_text)
+        whole = summarize(_by_rounds([by_text[text].samples_us for text in texts]))
         first = next(iter(by_text.values()))
-        self.store.put(self._key(*sorted(by_text)), self.device, _with_clock_of(first, whole))
+        self.store.put(self._key(*texts), self.device, _with_clock_of(first, whole))
+        if first.rested_us:
+            rested = summarize(_by_rounds([by_text[text].rested_us for text in texts]))
+            self.store.put(self._key(_RESTED, *texts), self.device, rested)
 
     def setting(self, ways: Mapping[str, str]) -> int | None:
         """The number kept for `ways` by `keep_setting`."""
@@ -56,6 +66,10 @@ class ModelLatencies:
     def _key(self, *texts: str) -> str:
         shapes = sorted(self.model.bindings.items())
         return f"model:{hashlib.sha256(f'{self.model.digest}:{shapes}:{texts}'.encode()).hexdigest()}"
+
+
+def _by_rounds(samples_us: Sequence[Sequence[float]]) -> list[float]:
+    return [sample for row in zip(*samples_us, strict=True) for sample in row]
 
 
 def _with_clock_of(source: Measurement, found: Measurement) -> Measurement:

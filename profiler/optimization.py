@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Protocol, cast
 
@@ -108,8 +108,9 @@ class OptimizeResult:
     `measured_us` and `reference_us` are None where nothing was measured, `greedy_us` also where the budget left no time
     for it, and `gap` where nothing was searched. `gap` is about the schedule found, within `gap_of`; what is proven of
     the schedule in `document` is said there. `ratio` compares the schedule that ships, or the one found, with what
-    there is without it; None where nothing was measured, or too seldom to tell. `notes` are sentences on what else a
-    user should know.
+    there is without it; None where nothing was measured, or too seldom to tell. Latencies are of runs in a row;
+    `rested_us` has those after a rest by the names "measured", "sequential", "greedy" and "reference". `notes` are
+    sentences on what else a user should know.
     """
 
     document: ScheduleDocument
@@ -136,6 +137,7 @@ class OptimizeResult:
     gap: float | None = None
     gap_of: Scope | None = None
     ratio: Ratio | None = None
+    rested_us: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @property

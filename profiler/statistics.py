@@ -25,6 +25,8 @@ class Measurement:
         low_us: lower end of the median's confidence interval.
         high_us: upper end of it.
         samples_us: every sample in the order in which it was taken.
+        rested_us: of whole models on the CPU, what the first run after a rest took, round by round; the samples are of
+            runs in a row.
         clock_mhz: of the device, read right after the last sample; None where nobody looked.
         throttled_by: what held that clock down.
     """
@@ -35,6 +37,7 @@ class Measurement:
     samples_us: tuple[float, ...]
     clock_mhz: int | None = None
     throttled_by: tuple[str, ...] = ()
+    rested_us: tuple[float, ...] = ()
 
     @property
     def min_us(self) -> float:
@@ -45,6 +48,11 @@ class Measurement:
     def p10_us(self) -> float:
         """The latency that one run in ten undercuts."""
         return quantile(self.samples_us, 0.1) if self.samples_us else self.median_us
+
+    @property
+    def rested(self) -> Measurement | None:
+        """The latency after a rest; None where it was not measured."""
+        return summarize(self.rested_us) if self.rested_us else None
 
     @property
     def p90_us(self) -> float:

@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -22,7 +23,7 @@ from scripted import fire, script_stages
 from iosched.models.graph import ComputationGraph
 from iosched.profiler.analytic import AnalyticCost
 from iosched.profiler.gpus import gpu_named
-from iosched.profiler.statistics import Measurement, summarize
+from iosched.profiler.statistics import summarize
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.document import check_operators
 from iosched.scheduler.merge import can_merge
@@ -91,15 +92,30 @@ def test_order_accuracy_counts_pairs(script, measured, accuracy: float, correlat
     assert additive.spearman(pairs) == pytest.approx(correlation)
 
 
-def bed_on(script: ModuleType, device: str, graph: ComputationGraph) -> Callable[..., AbstractContextManager[object]]:
+def bed_on(
+    script: ModuleType,
+    device: str,
+    graph: ComputationGraph,
+    warm_stage_us: Callable[[object], float] | None = None,
+    rested_us: tuple[float, ...] = (),
+) -> Callable[..., AbstractContextManager[object]]:
     """SqueezeNet on a device where a stage takes 10 us, and the k-th schedule 50 + k."""
 
-    def in_turn(schedules: Sequence[Schedule], rounds: int) -> list[Measurement]:
-        return [summarize([50.0 + place] * rounds) for place in range(len(schedules))]
+    def in_turn(schedules: Sequence[Schedule], rounds: int) -> object:
+        measured = [summarize([50.0 + place] * rounds) for place in range(len(schedules))]
+        return script.Turns([replace(each, rested_us=rested_us * rounds) for each in measured], slowness=1.25)
 
     spec = gpu_named("v100")
     assert spec is not None
-    bed = script.Bed(graph, device, "measured", AnalyticCost(graph, spec), lambda stage: 10.0, in_turn=in_turn)
+    bed = script.Bed(
+        graph,
+        device,
+        "measured",
+        AnalyticCost(graph, spec),
+        lambda stage: 10.0,
+        in_turn=in_turn,
+        warm_stage_us=warm_stage_us,
+    )
     return lambda *_: nullcontext(bed)
 
 
@@ -118,7 +134,26 @@ def test_additive_sets_sums_of_stages_beside_whole_schedules(
     assert [one["predicted_us"] for one in schedules] == [10.0 * one["stages"] for one in schedules]
     assert [one["samples_us"] for one in schedules] == [[50.0, 50.0], [51.0, 51.0], [52.0, 52.0]]
     assert found["squeezenet"]["analytic"] is None
-    assert table_of(capsys.readouterr().out)[2][:2] == ["squeezenet", "3"]
+    assert found["squeezenet"]["warm_and_rested"] == {}
+    ratio, at_one_speed = (found["squeezenet"][key] for key in ("measured_over_predicted", "at_the_profiles_speed"))
+    assert at_one_speed == pytest.approx(ratio / 1.25, rel=1e-3)
+    assert table_of(capsys.readouterr().out)[2][:4] == ["squeezenet", "3", "amid the model", "in a row"]
+
+
+def test_additive_tells_what_stages_in_the_caches_and_rests_make_of_it(
+    script, squeezenet: ComputationGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    additive = script("ablation_additive")
+    bed = bed_on(script("testbed"), "Some CPU", squeezenet, lambda stage: 5.0, (200.0,))
+    monkeypatch.setattr(additive, "open_bed", bed)
+    words = ("--networks", "squeezenet", "--schedules", "3", "--rounds", "2")
+    found = ran(additive, tmp_path, *words)["networks"]["squeezenet"]  # type: ignore[index]
+    assert [one["warm_us"] for one in found["schedules"]] == [5.0 * one["stages"] for one in found["schedules"]]
+    assert [one["rested_us"] for one in found["schedules"]] == [200.0] * 3
+    ways = found["warm_and_rested"]
+    doubled = ways["in the caches, in a row"]["measured_over_predicted"]
+    assert doubled == pytest.approx(2 * found["measured_over_predicted"], rel=1e-3)
+    assert set(ways) == {"in the caches, in a row", "in the caches, after a rest", "amid the model, after a rest"}
 
 
 def test_on_a_gpu_the_analytic_model_stands_beside(
@@ -150,7 +185,7 @@ def test_a_gpu_is_measured_stage_by_stage_and_whole(script, tmp_path: Path, monk
         found = bed.search().schedule
         assert (bed.device, bed.cost_kind) == ("Host 1000", "measured")
         assert bed.latency_us(found) < bed.latency_us(sequential(bed.graph))
-        plain, best = bed.in_turn([sequential(bed.graph), found], 3)
+        plain, best = bed.in_turn([sequential(bed.graph), found], 3).measured
         assert best.median_us < plain.median_us
         assert len(plain.samples_us) == 3
 

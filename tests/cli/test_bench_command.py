@@ -15,7 +15,9 @@ from iosched.cli.bench_chart import draw_chart
 from iosched.profiler import bench as profiler_bench
 from iosched.profiler.bench import BenchResult, BenchRow
 
-ROW_KEYS = {"name", "median_us", "p10_us", "p90_us", "min_us", "samples", "speedup", "speedup_low", "speedup_high"}
+ROW_KEYS = {
+    "name", "median_us", "p10_us", "p90_us", "min_us", "samples", "speedup", "speedup_low", "speedup_high", "rested_us",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -26,9 +28,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     def fake(model: object, document: object, *, names: tuple[str, ...], **_: object) -> BenchResult:
         found.append(tuple(names))
         rows = (
-            BenchRow("sequential", 10.0, 9.0, 12.0, 8.0, 3, 1.0, 1.0, 1.0),
-            BenchRow("both", 5.0, 4.0, 6.0, 4.0, 3, 2.0, 1.9, 2.1),
-            BenchRow("greedy", 5.0, 4.0, 6.0, 4.0, 3, None, None, None),
+            BenchRow("sequential", 10.0, 9.0, 12.0, 8.0, 3, 1.0, 1.0, 1.0, 14.0),
+            BenchRow("both", 5.0, 4.0, 6.0, 4.0, 3, 2.0, 1.9, 2.1, 13.0),
+            BenchRow("greedy", 5.0, 4.0, 6.0, 4.0, 3, None, None, None, 12.0),
         )
         samples = {"sequential": (8.0, 10.0, 12.0), "both": (4.0, 5.0, 6.0)}
         return BenchResult("Test CPU", rows, samples, (("openvino", "not installed"),))
@@ -50,7 +52,8 @@ def test_json_has_the_keys_that_scripts_rely_on(invoke, model: Path, asked) -> N
 def test_the_table_has_a_line_for_each_row(invoke, model: Path, asked) -> None:
     lines = invoke("bench", model).stdout.splitlines()
     assert lines[0] == "branches, batch 1, Test CPU"
-    assert lines[3].split()[:9] == ["both", "5.0", "µs", "4.0", "µs", "6.0", "µs", "4.0", "µs"]
+    assert lines[3].split()[:11] == ["both", "5.0", "µs", "4.0", "µs", "6.0", "µs", "4.0", "µs", "13.0", "µs"]
+    assert "after a rest" in lines[1]
     assert lines[3].endswith("  2.000x (1.900 to 2.100)")
     assert lines[4].endswith("  too few rounds")
 

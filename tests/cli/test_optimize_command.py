@@ -27,7 +27,7 @@ JSON_KEYS = {
     "model": str, "output": str, "schedule": str, "cost": str, "optimal": bool, "shipped": str,
     "proven": str,
     "device": {"kind", "name"},
-    "latency_us": {"predicted", "measured", "sequential", "greedy", "reference", "ratio"},
+    "latency_us": {"predicted", "measured", "sequential", "greedy", "reference", "ratio", "after_rest"},
     "search": {
         "seconds", "states", "transitions", "stages", "signatures", "measurements", "cache_hits", "gap", "gap_of",
     },
@@ -52,7 +52,7 @@ def result_for(model: Model) -> OptimizeResult:
         predicted_us=80.0, measured_us=90.0, sequential_us=150.0, greedy_us=120.0, reference_us=180.0,
         shipped="iosched", reason="it is the fastest", seconds=1.5, states=4, transitions=9, stages=7, signatures=7,
         measurements=5, cache_hits=2, kernels_before=4, kernels_after=3,
-        ratio=Ratio("reference/iosched", 1.98, 1.9, 2.1),
+        ratio=Ratio("reference/iosched", 1.98, 1.9, 2.1), rested_us={"measured": 95.0, "reference": 170.0},
     )  # fmt: skip
 
 
@@ -154,8 +154,10 @@ def test_json_has_the_keys_that_scripts_rely_on(invoke, model: Path, asked) -> N
     assert found["latency_us"] == {
         "predicted": 80.0, "measured": 90.0, "sequential": 150.0, "greedy": 120.0, "reference": 180.0,
         "ratio": {"of": "reference/iosched", "median": 1.98, "low": 1.9, "high": 2.1},
+        "after_rest": {"measured": 95.0, "reference": 170.0},
     }  # fmt: skip
     assert "shipped" in result.stderr
+    assert "onnxruntime 170.0 µs, shipped 95.0 µs" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,19 @@ def test_rounds_come_back_as_they_were(tmp_path: Path) -> None:
         assert opened(database).known(WAYS) == measured
 
 
+def test_latencies_after_a_rest_come_back_beside_those_in_a_row(tmp_path: Path) -> None:
+    measured = {
+        name: replace(each, rested_us=(9.0, 8.0, 7.0 + place))
+        for place, (name, each) in enumerate(rounds(5.0, 1.0, 3.0).items())
+    }
+    with ProfileDatabase(tmp_path / "p.db") as database:
+        opened(database).keep(WAYS, measured)
+        assert opened(database).known(WAYS) == measured
+        later = rounds(4.0, 2.0)
+        opened(database).keep(WAYS, later)
+        assert opened(database).known(WAYS) == later  # those of the earlier comparison are not of these rounds
+
+
 def test_another_comparison_leaves_an_earlier_one_whole() -> None:
     """Both have the sequential schedule and plain onnxruntime in them, measured on a machine that became slower."""
     first, second = rounds(5.0, 1.0, 3.0, 2.0), rounds(7.0, 8.0, 9.0, scale=2.0)

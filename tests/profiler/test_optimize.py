@@ -248,3 +248,28 @@ def test_every_count_is_told(settings: OptimizeSettings, monkeypatch: pytest.Mon
             assert getattr(result, field.name) > 0
     assert result.cost == "measured"
     assert result.device_kind == "cpu"
+
+
+@pytest.mark.parametrize(("rested", "is_said"), [(35.0, False), (60.0, True)])
+def test_what_is_slower_after_a_rest_ships_with_a_word_on_it(
+    rested: float, is_said: bool, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs in a row decide; a second run that measures nothing says the same."""
+    rested_us = {"iosched": rested, "sequential": 50.0, "greedy": 50.0, "reference": 50.0}
+
+    def told(runnables: Mapping[str, object], *_: object) -> dict[str, Measurement]:
+        return {
+            name: replace(
+                summarize([FASTEST["iosched"].get(name, 99.0)] * 7), rested_us=(rested_us.get(name, 99.0),) * 7
+            )
+            for name in runnables
+        }
+
+    script_stages(monkeypatch)
+    monkeypatch.setattr("iosched.profiler.cpu_job.measure_in_turn", told)
+    monkeypatch.setattr("iosched.profiler.candidates.measure_in_turn", told)
+    for _ in range(2):
+        result = optimize(fire(), settings)
+        assert (result.shipped, result.measured_us) == ("iosched", 10.0)
+        assert result.rested_us == {"measured": rested, "sequential": 50.0, "greedy": 50.0, "reference": 50.0}
+        assert any("After a rest the schedule found is 0.833x" in note for note in result.notes) == is_said
