@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from iosched.profiler.run import open_executor as open_executor
     from iosched.scheduler.cost import AdditiveGroups as AdditiveGroups
     from iosched.scheduler.cost import CostModel as CostModel
+    from iosched.scheduler.cost import Curtailable as Curtailable
     from iosched.scheduler.cost import OperatorBounds as OperatorBounds
     from iosched.scheduler.cost import OperatorKeys as OperatorKeys
     from iosched.scheduler.cost import Remeasurable as Remeasurable
@@ -41,6 +42,7 @@ _HOME = {
     "Block": "iosched.scheduler.schedule",
     "ComputationGraph": "iosched.models.graph",
     "CostModel": "iosched.scheduler.cost",
+    "Curtailable": "iosched.scheduler.cost",
     "Effort": "iosched.scheduler.effort",
     "IoschedError": "iosched.models.errors",
     "Model": "iosched.models.model",
@@ -69,6 +71,7 @@ __all__ = [
     "Block",
     "ComputationGraph",
     "CostModel",
+    "Curtailable",
     "Effort",
     "IoschedError",
     "Model",

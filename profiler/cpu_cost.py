@@ -12,7 +12,7 @@ from pathlib import Path
 import iosched
 from iosched.models.graph import Operator
 from iosched.profiler.database import MeasurementStore, device_key
-from iosched.profiler.statistics import UNRUNNABLE, Measurement, MeasureSettings, measure
+from iosched.profiler.statistics import UNRUNNABLE, Measurement, MeasureSettings, is_thorough, measure
 from iosched.profiler.yardstick import compile_yardstick, corrected, measure_reference
 from iosched.runtime.cpu.backend import CompiledStage, CpuBackend
 from iosched.runtime.cpu.lower import LOWERING
@@ -29,6 +29,7 @@ LEAST_SWEPT, MOST_SWEPT = 1 << 16, 32 << 20
 """Bytes. Reading more before each run changes little and takes long."""
 
 _AGAIN = "again:"
+_ROUGH = "rough:"  # measured until it was clear that it was too slow to matter
 _FREE = Measurement(0.0, 0.0, 0.0, ())
 
 
@@ -56,6 +57,7 @@ class StageCost:
     measurements: int = 0
     cache_hits: int = 0
     _known: dict[str, Measurement] = field(default_factory=dict)
+    _rough: dict[str, Measurement] = field(default_factory=dict)
 
     @property
     def lanes(self) -> int:
@@ -65,11 +67,31 @@ class StageCost:
     @property
     def signatures(self) -> int:
         """Distinct stages met so far."""
-        return len(self._known)
+        return len(self._known.keys() | self._rough.keys())
 
     def stage_latency_us(self, stage: Stage) -> float:
         """Median latency of the stage with all lanes; infinite where it cannot be run this way."""
         return self._measured(stage, self.backend.lanes).median_us
+
+    def latency_unless_worse_us(self, stage: Stage, worse_than_us: float) -> float:
+        """As `stage_latency_us`, but measured only until it is clear that it is above `worse_than_us`.
+
+        Its whole interval then lies above that. Such a rough measurement is kept apart: it answers the same question
+        again, and none that a better one is needed for, which is then taken in full.
+        """
+        if self._is_free(stage):
+            return 0.0
+        key = self._key(stage, self.lanes)
+        rough = self._known_roughly(key)
+        if rough is not None:
+            return rough.median_us if rough.low_us > worse_than_us else self.stage_latency_us(stage)
+        if key not in self._known and self.database.get(key, self.device) is None:
+            found = self._timed(stage, self.lanes, worse_than_us)
+            if found.low_us > worse_than_us and not is_thorough(found, self.settings) and found.samples_us:
+                self._rough[key] = self._kept(_ROUGH + key, found)
+                return found.median_us
+            self._known[key] = self._kept(key, found)
+        return self.stage_latency_us(stage)
 
     def remeasure(self, stage: Stage) -> float:
         """Median latency of the stage, measured anew, or as it was when the database says that it was done before.
@@ -138,10 +160,26 @@ class StageCost:
         if stored is not None:
             self.cache_hits += 1
             return stored
+        return self._kept(key, self._timed(stage, lanes))
+
+    def _known_roughly(self, key: str) -> Measurement | None:
+        if key not in self._rough:
+            stored = self.database.get(_ROUGH + key, self.device)
+            if stored is None:
+                return None
+            self.cache_hits += 1
+            self._rough[key] = stored
+        return self._rough[key]
+
+    def _timed(self, stage: Stage, lanes: int, worse_than_us: float | None = None) -> Measurement:
         compiled = self.backend.compile_stage(stage, lanes=lanes)
-        found = UNRUNNABLE if compiled is None else measure(self._steadied(compiled), self.settings)
-        if compiled is not None:
-            compiled.executor.close()
+        if compiled is None:
+            return UNRUNNABLE
+        found = measure(self._steadied(compiled), self.settings, worse_than_us=worse_than_us)
+        compiled.executor.close()
+        return found
+
+    def _kept(self, key: str, found: Measurement) -> Measurement:
         self.database.put(key, self.device, found)
         self.measurements += 1
         self.on_measured()

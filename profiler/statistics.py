@@ -220,12 +220,16 @@ def _checked_batch(run_batch: Callable[[int], Sequence[float]], count: int) -> S
     return batch
 
 
-def _is_enough(found: Measurement, spent_us: float, settings: MeasureSettings, worse_than_us: float | None) -> bool:
+def is_thorough(found: Measurement, settings: MeasureSettings) -> bool:
+    """Whether the samples suffice by themselves: they are many, or agree."""
     count = len(found.samples_us)
-    if count >= settings.max_samples or spent_us >= settings.max_seconds * 1e6:
+    agree = count >= settings.min_samples and found.relative_width <= settings.relative_width
+    return agree or count >= settings.max_samples
+
+
+def _is_enough(found: Measurement, spent_us: float, settings: MeasureSettings, worse_than_us: float | None) -> bool:
+    if is_thorough(found, settings) or spent_us >= settings.max_seconds * 1e6:
         return True
-    if count < settings.min_samples:
+    if len(found.samples_us) < settings.min_samples:
         return False
-    if worse_than_us is not None and found.low_us > worse_than_us:
-        return True
-    return found.relative_width <= settings.relative_width
+    return worse_than_us is not None and found.low_us > worse_than_us

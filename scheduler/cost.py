@@ -84,6 +84,20 @@ class Remeasurable(Protocol):
 
 
 @runtime_checkable
+class Curtailable(Protocol):
+    """Optional part of a `CostModel` that need not learn exactly what is too slow to matter.
+
+    The search knows above what latency a stage is on no schedule better than the best one known. With noise, what
+    looked too slow may matter again, once the best schedule was measured again and is slower than it looked: where such
+    a stage is then on the best schedule, it is measured again in full (`Remeasurable`).
+    """
+
+    def latency_unless_worse_us(self, stage: Stage, worse_than_us: float) -> float:
+        """What `stage_latency_us` tells; or, where that is clearly above `worse_than_us`, a rough value above it."""
+        ...
+
+
+@runtime_checkable
 class OperatorKeys(Protocol):
     """Optional part of a `CostModel`: which operators are alike.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
 import numpy as np
 
-from iosched.scheduler.cost import Remeasurable
+from iosched.scheduler.cost import Curtailable, Remeasurable
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.latencies import KnownLatencies
 from iosched.scheduler.lattice import Lattice
@@ -22,10 +22,14 @@ _NEAR_TIES = 8  # stages of the next best schedules that are measured again in o
 
 @dataclass(frozen=True)
 class Round:
-    """Positions of stages to measure next: for the first time, or once `more`."""
+    """Positions of stages to measure next: for the first time, or once `more`.
+
+    `worse_than_us` has latencies above which it does not matter what a stage takes, by position.
+    """
 
     positions: list[int]
     more: bool = False
+    worse_than_us: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -63,12 +67,13 @@ class Exploration:
         """Whether `next_round` has been called."""
         return self._rounds is not None
 
-    def measure(self, position: int, *, more: bool = False) -> int:
-        """Measures a stage where it still matters; returns how many measurements that took."""
-        if more:
+    def measure(self, position: int, wanted: Round) -> int:
+        """Measures a stage of a round where it still matters; returns how many measurements that took."""
+        if wanted.more:
             self.latencies.remeasure(position)
             return 1
-        return self.latencies.measure(position, self.effort.bound_slack)
+        worse_than_us = wanted.worse_than_us.get(position, math.inf)
+        return self.latencies.measure(position, self.effort.bound_slack, worse_than_us)
 
     def next_round(self, is_over: Callable[[], bool]) -> Round | None:
         """The stages to measure next, or None at the end.
@@ -83,19 +88,19 @@ class Exploration:
         yield Round(self.latencies.missing(self.latencies.single_operators()))
         self._n_alone = self.latencies.n_measured
         if self.latencies.fill_bounds(is_over):
-            yield from map(Round, self._beyond_operators())
+            yield from self._beyond_operators()
             yield from self._measured_again()
 
-    def _beyond_operators(self) -> Iterator[list[int]]:
+    def _beyond_operators(self) -> Iterator[Round]:
         limit = self.effort.max_measurements
         if self.effort.exhaustive or not self.latencies.informative:
             everything = self.latencies.missing(range(len(self.lattice.stages)))
-            yield everything[:limit]
+            yield Round(everything[:limit])
             self.proven = limit is None or len(everything) <= limit
         else:
             yield from self._along_shortest_paths()
         if not self.proven:
-            yield self._greedy_if_promising()
+            yield Round(self._greedy_if_promising())
 
     def _measured_again(self) -> Iterator[Round]:
         """Until the best schedule is made of stages that were measured twice, and so are those that come close.
@@ -114,7 +119,7 @@ class Exploration:
             self.latencies.refresh_bounds()
             if self.latencies.informative and not self.effort.exhaustive:
                 self.proven = False
-                yield from map(Round, self._follow(self.effort.bound_slack, prove=True))
+                yield from self._follow(self.effort.bound_slack, prove=True)
         self._only_settled = bool(self._doubtful())
 
     def _best_us(self) -> float:
@@ -141,7 +146,7 @@ class Exploration:
             found.setdefault(int(self.latencies.classes[position]), position)
         return list(found.values())
 
-    def _along_shortest_paths(self) -> Iterator[list[int]]:
+    def _along_shortest_paths(self) -> Iterator[Round]:
         """LazySP, twice: bounds are good guesses, so first they find a good schedule; then, slackened, they prove it.
 
         Slackened bounds alone would lead away from what is measured to whatever is not, and a limited search would
@@ -151,7 +156,7 @@ class Exploration:
             yield from self._follow(1.0)
         yield from self._follow(self.effort.bound_slack, prove=True)
 
-    def _follow(self, slack: float, *, prove: bool = False) -> Iterator[list[int]]:
+    def _follow(self, slack: float, *, prove: bool = False) -> Iterator[Round]:
         lattice, latencies = self.lattice, self.latencies
         for rounds in count():
             bounds = latencies.bounds_us(slack)
@@ -163,9 +168,24 @@ class Exploration:
                 return
             if self._is_spent():
                 return
-            yield latencies.groups_first(missing) if prove else missing
+            wanted = latencies.groups_first(missing) if prove else missing
+            yield Round(wanted, worse_than_us=self._worse_than_us(missing, wanted, best))
             if rounds % _ROUNDS_BETWEEN_TRIMS == 0:
                 lattice = within(lattice, bounds, reached, best)
+
+    def _worse_than_us(self, missing: Sequence[int], wanted: Sequence[int], best_us: float) -> dict[int, float]:
+        """Above what latency each wanted stage is on no schedule that takes less than `best_us`, wherever it stands.
+
+        No schedule takes less than its bounds, so one stage can exceed its own by as much as the best schedule known
+        exceeds all bounds. A group that is wanted for the bounds of missing stages matters as long as one of them does.
+        """
+        if not isinstance(self.latencies.cost, Curtailable) or not math.isfinite(best_us):
+            return {}
+        bounds = self.latencies.bounds_us(self.effort.bound_slack)
+        # A little room, since sums in another order differ in the last bits.
+        spare_us = best_us * (1 + 1e-9) - bound_us(self.lattice, bounds)
+        largest = max(float(bounds[position]) for position in missing)
+        return {each: spare_us + (float(bounds[each]) if each in missing else largest) for each in wanted}
 
     def _is_spent(self) -> bool:
         limit = self.effort.max_measurements

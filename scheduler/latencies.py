@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iosched.scheduler.bounds import Latencies, concurrent_bounds
-from iosched.scheduler.cost import CostModel, OperatorBounds, Remeasurable
+from iosched.scheduler.cost import CostModel, Curtailable, OperatorBounds, Remeasurable
 from iosched.scheduler.lattice import Indices, Lattice, bits, components, popcount
 from iosched.scheduler.schedule import Stage, Strategy
 
@@ -148,31 +148,43 @@ class KnownLatencies:
         """The stages of one operator, in topological order."""
         return [int(position) for position in np.flatnonzero(popcount(self.lattice.stages) == 1)]
 
-    def measure(self, position: int, slack: float = 1.0) -> int:
+    def measure(self, position: int, slack: float = 1.0, worse_than_us: float = math.inf) -> int:
         """Asks the cost model for the stage, in the way (or ways) that may be the best one; returns how often.
+
+        Args:
+            position: of the stage.
+            slack: factor on bounds.
+            worse_than_us: above this, it does not matter what the stage takes.
 
         Raises:
             ValueError: the answer is NaN or negative.
         """
         asked = 0
         while ways := self._open_ways(position, slack):
-            self._measure_way(position, ways[0])
+            self._measure_way(position, ways[0], min(worse_than_us, self._best_way_us(position)))
             asked += 1
         return asked
 
     def _open_ways(self, position: int, slack: float = 1.0) -> list[Strategy]:
         """Ways that are not measured and whose bounds leave room for being the best, the most promising first."""
-        measured = [float(self.value[way][position]) for way in self.ways]  # numpy is slow on single numbers
-        best = min(math.inf if math.isnan(us) else min(us, sys.float_info.max) for us in measured)
+        best = self._best_way_us(position)
         least = {
             way: float(self.bound[way][position]) * slack for way in self.ways if np.isnan(self.value[way][position])
         }
         ways = [way for way, us in least.items() if us < best or (us == best and way is not self.ways[-1])]
         return sorted(ways, key=lambda way: float(self.bound[way][position]))
 
-    def _measure_way(self, position: int, way: Strategy) -> None:
+    def _best_way_us(self, position: int) -> float:
+        """Latency of the stage in its best measured way; infinite where none is measured, and only there."""
+        measured = [float(self.value[way][position]) for way in self.ways]  # numpy is slow on single numbers
+        return min(math.inf if math.isnan(us) else min(us, sys.float_info.max) for us in measured)
+
+    def _measure_way(self, position: int, way: Strategy, worse_than_us: float) -> None:
         stage = self._stage(position, way)
-        latency = _checked(self.cost.stage_latency_us(stage), stage)
+        if isinstance(self.cost, Curtailable) and worse_than_us < math.inf:
+            latency = _checked(self.cost.latency_unless_worse_us(stage, worse_than_us), stage)
+        else:
+            latency = _checked(self.cost.stage_latency_us(stage), stage)
         alike = (self.classes == self.classes[position]) & np.isnan(self.value[way])
         self.value[way][alike] = latency
         self.n_measured += 1

@@ -311,7 +311,7 @@ def _run(guide: _Guide, found: _BlockSearch, wanted: Round) -> None:
     for done, position in enumerate(wanted.positions, 1):
         if guide.is_over():
             return
-        if exploration.measure(position, more=wanted.more):
+        if exploration.measure(position, wanted):
             left = len(wanted.positions) - done
             guide.observer.stage_measured(found.index, exploration.latencies.n_measured, left)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from importlib import import_module
+from itertools import count, islice
 from pathlib import Path
 from types import ModuleType
 
@@ -22,12 +23,13 @@ from scripted import fire, script_stages
 
 from iosched.models.graph import ComputationGraph
 from iosched.profiler.analytic import AnalyticCost
+from iosched.profiler.cpu_cost import StageCost
 from iosched.profiler.gpus import gpu_named
-from iosched.profiler.statistics import summarize
+from iosched.profiler.statistics import Measurement, measure, summarize
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.document import check_operators
 from iosched.scheduler.merge import can_merge
-from iosched.scheduler.schedule import Schedule, Strategy
+from iosched.scheduler.schedule import Schedule, Stage, Strategy
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 
@@ -256,3 +258,30 @@ def test_charts_say_that_nothing_was_measured(script, name: str, tmp_path: Path)
     script(f"ablation_{name}").main(words + ["--batch-sizes", "1,2"] * (name == "batch"))
     drawn = (tmp_path / "f.svg").read_text()
     assert "analytic model, not measured" in drawn
+
+
+def test_curtailing_sets_two_searches_side_by_side(
+    script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Stages scatter by a quarter around 100 us, those of two operators around 400, of three around 900."""
+    curtailing = script("ablation_curtailing")
+
+    def timed(cost: StageCost, stage: Stage, lanes: int, worse_than_us: float | None = None) -> Measurement:
+        level_us = 100.0 * len(stage.operators) ** 2
+        samples = (level_us * (0.75 + 0.125 * (index % 5)) for index in count())
+        return measure(lambda runs: list(islice(samples, runs)), cost.settings, worse_than_us=worse_than_us)
+
+    def told(runnables: Mapping[str, object], *_: object) -> dict[str, Measurement]:
+        return {way: summarize([10.0 if way == "curtailed" else 12.0] * 9) for way in runnables}
+
+    monkeypatch.setattr(curtailing, "zoo_model", lambda _: fire())
+    monkeypatch.setattr(StageCost, "_timed", timed)
+    monkeypatch.setattr(curtailing, "measure_in_turn", told)
+    found = ran(curtailing, tmp_path, "--networks", "fire")["networks"]["fire"][0]
+    full, curtailed = found["searches"]
+    assert (full["way"], full["rough"]) == ("in full", 0)
+    assert curtailed["rough"] > 0
+    assert curtailed["samples"] < full["samples"]
+    rows = table_of(capsys.readouterr().out)
+    assert [row[:2] for row in rows[2:]] == [["fire", "in full"], ["fire", "curtailed"]]
+    assert rows[3][-1] == "1.200 (1.200 to 1.200)"

@@ -25,7 +25,7 @@ from iosched.profiler.statistics import summarize
 done = 0
 came, wake = os.pipe()
 os.set_blocking(wake, False)
-def told(run_batch, settings):
+def told(run_batch, settings, **_):
     global done
     done += 1
     if done == 4:

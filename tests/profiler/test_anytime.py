@@ -247,7 +247,7 @@ def test_more_budget_is_never_spent_on_less(settings: OptimizeSettings, monkeypa
 
 def test_measuring_anew_replaces_what_was_known(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     def stands_still(level_us: float) -> None:
-        def told(run_batch: object, given: object) -> Measurement:
+        def told(run_batch: object, given: object, **_: object) -> Measurement:
             return summarize([level_us] * 7)
 
         monkeypatch.setattr(cpu_cost, "measure", told)
@@ -312,7 +312,7 @@ from iosched.profiler import cpu_cost
 from iosched.profiler.optimize import OptimizeSettings, optimize
 from iosched.profiler.statistics import summarize
 done = 0
-def told(run_batch, settings):
+def told(run_batch, settings, **_):
     global done
     print(done, flush=True)  # so many were measured before this one
     done += 1

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from scripted import fire, script_stages
 
-from iosched.profiler.cpu_cost import LEAST_SWEPT, MOST_SWEPT, StageCost, swept_nbytes
+from iosched.profiler import cpu_cost
+from iosched.profiler.cpu_cost import LEAST_SWEPT, MOST_SWEPT, STAGE_SETTINGS, StageCost, swept_nbytes
 from iosched.profiler.database import ProfileDatabase
+from iosched.profiler.statistics import Measurement, measure
 from iosched.runtime.cpu.backend import CompiledStage, CpuBackend
-from iosched.scheduler.cost import OperatorBounds
+from iosched.scheduler.cost import Curtailable, OperatorBounds
 from iosched.scheduler.schedule import Stage, Strategy
 
 
@@ -138,3 +143,69 @@ def test_a_stage_is_measured_after_as_many_bytes_as_the_model_has_weights(monkey
 )
 def test_what_is_swept_is_a_power_of_two_not_below_the_weights_up_to_a_limit(weights_nbytes: int, wanted: int) -> None:
     assert swept_nbytes(weights_nbytes) == wanted
+
+
+class Slow:
+    """Stages that take 120 us, each sample off by up to a quarter; counts the samples."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.samples: list[int] = []
+        self._turn = itertools.count()
+        monkeypatch.setattr(cpu_cost, "measure", self._measure)
+        monkeypatch.setattr(StageCost, "_steadied", lambda *_: self._run)
+
+    def _run(self, count: int) -> list[float]:
+        return [90.0 + 20.0 * (next(self._turn) % 4) for _ in range(count)]
+
+    def _measure(self, run_batch: Callable[[int], Sequence[float]], *words: Any, **options: Any) -> Measurement:
+        self._turn = itertools.count()
+        found = measure(run_batch, *words, **options)
+        self.samples.append(len(found.samples_us))
+        return found
+
+
+def test_a_stage_that_is_clearly_too_slow_is_measured_roughly(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Slow(monkeypatch)
+    with ProfileDatabase(":memory:") as database, CpuBackend(fire(), lanes=2) as backend:
+        cost = StageCost(backend, database)
+        assert isinstance(cost, Curtailable)
+        assert cost.latency_unless_worse_us(alone("f1"), 50.0) == 130.0  # the median of the first six
+        assert cost.latency_unless_worse_us(alone("f3"), 110.0) == cost.stage_latency_us(alone("f3")) == 120.0
+        assert slow.samples == [STAGE_SETTINGS.min_samples, STAGE_SETTINGS.max_samples]
+        assert (cost.measurements, cost.signatures) == (2, 2)
+
+
+def test_a_rough_measurement_is_none_where_a_better_one_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Slow(monkeypatch)
+    answers = []
+    for _ in range(3):  # the first measures, the others ask the same
+        with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
+            cost = StageCost(backend, database)
+            assert answers or cost.known(alone("f1")) is None
+            rough = cost.latency_unless_worse_us(alone("f1"), 50.0)
+            assert answers or cost.known(alone("f1")) is None
+            enough = cost.latency_unless_worse_us(alone("f1"), 100.0)
+            answers.append((rough, enough, cost.stage_latency_us(alone("f1")), cost.remeasure(alone("f1"))))
+    assert slow.samples == [STAGE_SETTINGS.min_samples] + [STAGE_SETTINGS.max_samples] * 2
+    assert set(answers) == {(130.0, 120.0, 120.0, 120.0)}
+    assert cost.measurements == 0
+
+
+def test_what_is_known_in_full_is_not_measured_roughly(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Slow(monkeypatch)
+    with ProfileDatabase(":memory:") as database, CpuBackend(fire(), lanes=2) as backend:
+        cost = StageCost(backend, database)
+        assert cost.stage_latency_us(alone("f1")) == cost.latency_unless_worse_us(alone("f1"), 50.0) == 120.0
+        again = StageCost(backend, database)
+        assert again.latency_unless_worse_us(alone("f1"), 50.0) == 120.0
+        assert len(slow.samples) == 1
+
+
+def test_what_cannot_merge_is_infinite_whatever_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("iosched.runtime.cpu.backend.merge_nodes", lambda *_: None)
+    with ProfileDatabase(":memory:") as database, CpuBackend(fire(), lanes=2) as backend:
+        cost = StageCost(backend, database)
+        assert cost.latency_unless_worse_us(merged("f1", "f3"), 50.0) == math.inf
+        assert cost.stage_latency_us(merged("f1", "f3")) == math.inf

@@ -34,7 +34,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Stages cost something made up; one entry for each that is measured."""
     found: list[int] = []
 
-    def told(run_batch: object, settings: object) -> Measurement:
+    def told(run_batch: object, settings: object, **_: object) -> Measurement:
         found.append(len(found))
         digest = hashlib.sha256(str(len(found)).encode()).digest()
         return summarize([50 + int.from_bytes(digest[:2]) / 1000] * 7)

@@ -66,7 +66,7 @@ def script_stages(monkeypatch: pytest.MonkeyPatch, on_stage: Callable[[int], Non
     """Stages take a latency made up from how often one was measured; returns one entry for each measured."""
     measured: list[int] = []
 
-    def told(run_batch: object, settings: object) -> Measurement:
+    def told(run_batch: object, settings: object, **_: object) -> Measurement:
         on_stage(len(measured))
         measured.append(len(measured))
         value = 50 + int.from_bytes(hashlib.sha256(str(len(measured)).encode()).digest()[:2]) / 1000

@@ -1,0 +1,114 @@
+"""What it saves to measure a stage only until it is clearly too slow to matter (docs/measurement.md), on the CPU.
+
+    python benchmarks/ablation_curtailing.py [--networks squeezenet,googlenet] [--rounds 15] [-o F.json]
+
+Each network (name it again for another pair) is searched twice with nothing known: with every stage measured in full,
+and curtailed. In the end the two schedules found are run in turn, A B A B: the ratio is of their latencies within
+rounds, with its 95 % interval, above 1 where the curtailed search found the faster one. `rough` are the stages that
+were measured no further than it took to see that they do not matter.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from testbed import option_parser, print_table, write_results, zoo_model
+
+from iosched.models.model import Model
+from iosched.profiler.candidates import Budget, Runnable, close_all, measure_in_turn
+from iosched.profiler.cpu_cost import StageCost
+from iosched.profiler.database import ProfileDatabase
+from iosched.profiler.effort import CPU_EFFORT
+from iosched.profiler.interleave import compare
+from iosched.profiler.statistics import Measurement
+from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.inputs import random_inputs
+from iosched.scheduler.schedule import Schedule, Stage
+from iosched.scheduler.search import search
+
+HEADERS = ("network", "measured", "seconds", "stages", "rough", "samples", "predicted ms", "curtailed is")
+
+
+class PatientCost(StageCost):
+    """Measures every stage in full."""
+
+    def latency_unless_worse_us(self, stage: Stage, worse_than_us: float) -> float:
+        del worse_than_us
+        return self.stage_latency_us(stage)
+
+
+WAYS: dict[str, type[StageCost]] = {"in full": PatientCost, "curtailed": StageCost}
+
+
+@dataclass(frozen=True)
+class Search:
+    """What one search took; stages that were measured twice count twice."""
+
+    way: str
+    seconds: float
+    stages: int
+    rough: int
+    samples: int
+    predicted_us: float | None
+
+
+def main(words: Sequence[str]) -> None:
+    parser = option_parser(__doc__, networks="squeezenet,googlenet", device="cpu")
+    parser.add_argument("--rounds", type=int, default=15, help="samples of each schedule in the end")
+    options = parser.parse_args(words)
+    content: dict[str, list[object]] = {}
+    rows: list[list[str]] = []
+    for network in options.networks.split(","):
+        model = zoo_model(network)
+        with CpuBackend(model) as backend:
+            found = {way: searched(backend, way) for way in WAYS}
+            samples = in_turn(model, backend, {way: schedule for way, (_, schedule) in found.items()}, options.rounds)
+        compared = compare(samples["in full"], samples["curtailed"])
+        speedup = "" if compared is None else f"{compared.speedup:.3f} ({compared.low:.3f} to {compared.high:.3f})"
+        rows += [[network, *_cells(one), speedup if one.way == "curtailed" else ""] for one, _ in found.values()]
+        kept = {
+            "searches": [asdict(one) for one, _ in found.values()],
+            "samples_us": {way: each.samples_us for way, each in samples.items()},
+        }
+        content.setdefault(network, []).append(kept)
+        print(f"{network}: done", file=sys.stderr, flush=True)
+    print_table(HEADERS, rows)
+    write_results(options, "ablation_curtailing", words, {"networks": content})
+
+
+def searched(backend: CpuBackend, way: str) -> tuple[Search, Schedule]:
+    """One search with nothing known."""
+    with ProfileDatabase(None) as database:
+        cost = WAYS[way](backend, database)
+        started = time.monotonic()
+        schedule = search(backend.graph, cost, effort=CPU_EFFORT).schedule
+        seconds = time.monotonic() - started
+        lines = [json.loads(line) for line in database.export_lines()]
+    rough = sum(line["signature"].startswith("rough:") for line in lines)
+    samples = sum(len(line["samples"]) for line in lines)
+    return Search(way, round(seconds, 2), cost.measurements, rough, samples, schedule.predicted_us), schedule
+
+
+def in_turn(
+    model: Model, backend: CpuBackend, schedules: Mapping[str, Schedule], rounds: int
+) -> Mapping[str, Measurement]:
+    """Latencies of whole schedules."""
+    opened: dict[str, Runnable] = {}
+    try:
+        opened |= {way: backend.compile(schedule) for way, schedule in schedules.items()}
+        return measure_in_turn(opened, random_inputs(model.graph.inputs), Budget(rounds))
+    finally:
+        close_all(list(opened.values()))
+
+
+def _cells(one: Search) -> list[str]:
+    predicted = "" if one.predicted_us is None else f"{one.predicted_us / 1e3:.2f}"
+    return [one.way, f"{one.seconds:.1f}", str(one.stages), str(one.rough), str(one.samples), predicted]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
