@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from gpu_plans import merged_schedule
 from light import light_model
 from lowering import baselines, check_everything, check_schedules, drawn, loaded, proto_of, searched, weight
 from networks import zoo_model
@@ -10,6 +11,7 @@ from onnx import ModelProto, helper
 
 from iosched.models.model import Model
 from iosched.runtime.cpu.backend import CpuBackend
+from iosched.scheduler.schedule import Strategy
 
 pytest.importorskip("onnxruntime", reason='needs pip install "iosched[cpu]"')
 
@@ -107,3 +109,18 @@ def test_networks_of_large_matrices(name: str) -> None:
     model = network(name)
     with CpuBackend(model, lanes=2) as backend:
         check_schedules(model, backend, drawn(backend.graph, [7]), seeds=(0,))
+
+
+@pytest.mark.parametrize("name", ["light_inception_v2", pytest.param("inception_v3", marks=pytest.mark.slow)])
+def test_a_network_with_all_merged_that_may_be(name: str) -> None:
+    """Batch normalizations are folded by onnxruntime; layout changes that it puts behind convolutions stay in place."""
+    model = network(name)
+    with CpuBackend(model, lanes=2) as backend:
+        schedule = merged_schedule(backend.graph)
+        merged = [stage for stage in schedule.stages if stage.strategy is Strategy.MERGE]
+        assert len(merged) >= 10
+        for stage in merged:
+            compiled = backend.compile_stage(stage)
+            assert compiled is not None, stage.operators
+            compiled.executor.close()
+        check_schedules(model, backend, iter([("merged", schedule)]), seeds=(0,))
