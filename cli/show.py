@@ -79,11 +79,12 @@ def command(
     document, loaded = read_schedule_and_model(schedule, model)
     if document.shipped == "reference":
         note(NOT_SHIPPED)
+    document, fits = (document, False) if loaded is None else _fitted(document, loaded)
     if alternative is not None:
         document = _instead(document, alternative)
     if indices:
         document = replace(document, schedule=_only(document.schedule, indices), proven=None, alternatives=())
-    drawn = _drawn(document, loaded)
+    drawn = Drawn(document) if loaded is None else _drawn(document, loaded, fits)
     if as_json:
         emit_json(as_object(drawn))
     if destination is not None:
@@ -103,17 +104,23 @@ class Drawn:
         return None if self.throughputs is None else self.throughputs.of(stages)
 
 
-def _drawn(document: ScheduleDocument, model: Model | None) -> Drawn:
-    if model is None:
-        return Drawn(document)
+def _fitted(document: ScheduleDocument, model: Model) -> tuple[ScheduleDocument, bool]:
+    """The schedule in the model's names, and whether it is one of that model; it is drawn in either case."""
+    from iosched.models.errors import InvalidScheduleError
+    from iosched.profiler.fitting import fitted
+
+    try:
+        return fitted(document, model), True
+    except InvalidScheduleError as error:
+        note(f"What stages compute is left out: {error}")
+        return document, False
+
+
+def _drawn(document: ScheduleDocument, model: Model, fits: bool) -> Drawn:
     from iosched.profiler.throughput import throughputs
     from iosched.scheduler.drawing import looks_of
 
-    looks = looks_of(model.graph)
-    if any(name not in looks for stage in document.schedule.stages for name in stage.operators):
-        note(f"{model.name} is not the model of this schedule: it lacks operators that are drawn here.")
-        return Drawn(document, looks)
-    return Drawn(document, looks, throughputs(model, document))
+    return Drawn(document, looks_of(model.graph), throughputs(model, document) if fits else None)
 
 
 def as_object(drawn: Drawn) -> dict[str, Any]:

@@ -79,18 +79,19 @@ class Throughputs:
 
 
 def throughputs(model: Model, document: ScheduleDocument) -> Throughputs:
-    """For stages of `document`, a schedule of `model`.
-
-    Raises:
-        UsageError: the document names a precision that is none.
-    """
-    precision = str(document.runtime.get("precision", "fp32"))
-    if document.cost == "analytic":
+    """For stages of `document`, a schedule of `model`; of a device or precision that is not known, only the speed."""
+    named = document.runtime.get("precision", "fp32")
+    precision = next((known for known in get_args(Precision) if known == named), None)
+    analytic = document.cost == "analytic"
+    if analytic:
         gpu = gpu_called(document.device_name)
-        return Throughputs(model.graph) if gpu is None else on_paper(analytic_cost(model, gpu, precision))
-    spec = spec_of(document.device_name) if document.device_kind == "cuda" else None
-    known = next((name for name in get_args(Precision) if name == precision), None)
-    return Throughputs(model.graph, None if spec is None or known is None else peak_tflops(spec, known))
+    else:
+        gpu = spec_of(document.device_name) if document.device_kind == "cuda" else None
+    if gpu is None or precision is None:
+        return Throughputs(model.graph)
+    if analytic:
+        return on_paper(analytic_cost(model, gpu, precision))
+    return Throughputs(model.graph, peak_tflops(gpu, precision))
 
 
 def on_paper(cost: AnalyticCost) -> Throughputs:

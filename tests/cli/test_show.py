@@ -8,7 +8,9 @@ import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
 
+import onnx
 import pytest
+from small_models import branches
 
 from iosched.models.load import load_model
 from iosched.scheduler.document import ScheduleDocument
@@ -204,7 +206,16 @@ def test_a_picture_and_json_at_once(invoke, complains, schedule_file: Path, work
 
 def test_another_model_is_noticed(invoke, schedule_file: Path) -> None:
     result = invoke("show", schedule_file, "--model", "zoo:squeezenet")
-    assert "squeezenet is not the model of this schedule" in result.stderr
+    assert result.exit_code == 0
+    assert "What stages compute is left out: " in result.stderr
+    assert "FLOP" not in result.stdout
+
+
+def test_a_model_at_another_batch_size_is_noticed(invoke, schedule_file: Path, workdir: Path) -> None:
+    onnx.save(branches(batch=4), workdir / "larger.onnx")
+    result = invoke("show", schedule_file, "--model", "larger.onnx")
+    assert result.exit_code == 0
+    assert "What stages compute is left out: " in result.stderr
     assert "FLOP" not in result.stdout
 
 

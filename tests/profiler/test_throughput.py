@@ -101,6 +101,11 @@ def test_the_peak_is_that_of_the_precision(model: Model) -> None:
     assert throughputs(model, planned(model, precision="tf32")).peak_tflops == 15.7  # a V100 does not know it
 
 
+def test_of_a_precision_that_is_none_only_the_speed_is_known(model: Model) -> None:
+    assert throughputs(model, planned(model, precision="fp3")).peak_tflops is None
+    assert throughputs(model, measured_on(model, "cuda", "Tesla T4", precision="fp3")).peak_tflops is None
+
+
 def test_of_a_gpu_of_another_table_only_the_speed_is_known(model: Model) -> None:
     known = throughputs(model, planned(model, "A GPU of 2040"))
     assert (known.peak_tflops, known.analytic) == (None, None)
