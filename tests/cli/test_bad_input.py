@@ -65,7 +65,6 @@ BAD = {
     "external data outside": _bytes(_external_data_outside),
     "unbound dimension": _bytes(_unbound),
     "no nodes": _bytes(_no_nodes),
-    "empty dimension": _bytes(_empty_dimension),
 }
 
 
