@@ -50,10 +50,6 @@ def _no_nodes(proto: onnx.ModelProto) -> None:
     del proto.graph.node[:]
 
 
-def _empty_dimension(proto: onnx.ModelProto) -> None:
-    proto.graph.input[0].type.tensor_type.shape.dim[2].dim_value = 0
-
-
 BAD = {
     "empty": b"",
     "text": b"This is a letter, not a model.\n" * 10,
