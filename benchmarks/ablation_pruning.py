@@ -70,6 +70,7 @@ def _cells(row: Row, best_us: float) -> list[str]:
 
 def _plot(path: Path, title: str, rows: Sequence[Row]) -> None:
     from matplotlib import pyplot
+    from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
     networks = list(dict.fromkeys(row.network for row in rows))
     figure, axes = pyplot.subplots(1, len(networks), figsize=(4.6 * len(networks), 3.8), squeeze=False)
@@ -82,6 +83,10 @@ def _plot(path: Path, title: str, rows: Sequence[Row]) -> None:
             for row in here:
                 axis.annotate(f" r={row.r}", (row.stages, row.latency_us / 1e3), fontsize=8)
         axis.set(xscale="log", xlabel="stages in the search", ylabel="latency, ms", title=network)
+        axis.xaxis.set(
+            major_locator=LogLocator(subs=(1, 2, 5)), minor_locator=NullLocator(),
+            major_formatter=StrMethodFormatter("{x:,.0f}"),
+        )  # fmt: skip
         axis.margins(0.12)
         axis.legend()
     figure.suptitle(title, fontsize=10)
