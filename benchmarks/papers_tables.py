@@ -273,7 +273,7 @@ def dos_table_4() -> str:
     for network, printed in published.DOS_TABLE_4.items():
         search = results("cpu_networks")["networks"][network]["search"]
         measured = f"{search['seconds']:.0f} s, {search['measurements']:,} stages"
-        rows.append([TITLES[network], *printed, f"{planned[network]['seconds']:.1f} s", measured])
+        rows.append([TITLES[network], *printed, f"{planned[network]['seconds']:.2f} s", measured])
     return markdown(["network", "DOS", "MetaFlow, alpha = 1.01", "without limit", "ours: model", "CPU: measured"], rows)
 
 
