@@ -32,10 +32,11 @@ def take_weights(graph: onnx.GraphProto, source: Path | None) -> dict[str, np.nd
     """
     _densify(graph)
     weights: dict[str, np.ndarray] = {}
+    maps: dict[Path, np.memmap] = {}
     for tensor in graph.initializer:
         if tensor.name in weights:
             raise InvalidModelError(f"initializer {tensor.name!r} is defined twice.")
-        weights[tensor.name] = _read(tensor, source)
+        weights[tensor.name] = _read(tensor, source, maps)
     store_weights(graph, weights)
     return weights
 
@@ -74,13 +75,14 @@ def read_tensor(tensor: TensorProto) -> np.ndarray:
     return array
 
 
-def _read(tensor: TensorProto, source: Path | None) -> np.ndarray:
+def _read(tensor: TensorProto, source: Path | None, maps: dict[Path, np.memmap]) -> np.ndarray:
     if tensor.data_location == TensorProto.EXTERNAL:
-        return _read_external(tensor, source)
+        return _read_external(tensor, source, maps)
     return read_tensor(tensor)
 
 
-def _read_external(tensor: TensorProto, source: Path | None) -> np.ndarray:
+def _read_external(tensor: TensorProto, source: Path | None, maps: dict[Path, np.memmap]) -> np.ndarray:
+    """A view of the file's one map: each map keeps a file open, and a process may have about a thousand."""
     fields = {entry.key: entry.value for entry in tensor.external_data}
     path = _external_path(tensor.name, fields.get("location", ""), source)
     dtype, nbytes = _layout(tensor)
@@ -98,7 +100,9 @@ def _read_external(tensor: TensorProto, source: Path | None) -> np.ndarray:
             return np.zeros(tuple(tensor.dims), dtype)
         if tensor.data_type in _PACKED:
             return _unpack(tensor, path, offset, nbytes)
-        return np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=tuple(tensor.dims))
+        if path not in maps:
+            maps[path] = np.memmap(path, dtype=np.uint8, mode="r")
+        return maps[path][offset : offset + nbytes].view(dtype).reshape(tuple(tensor.dims))
     except OSError as error:
         raise InvalidModelError(f"weights file {path} cannot be read: {error.strerror or error}.") from error
 

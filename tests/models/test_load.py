@@ -10,6 +10,7 @@ import pytest
 from import_helpers import FLOAT, LIGHT, data, feeds_for, model_of, run, units, weight, with_weights
 from onnx import TensorProto, helper, numpy_helper
 
+from iosched.models import zoo
 from iosched.models.load import load_model
 from iosched.models.model import INLINE_NBYTES, Model
 
@@ -232,6 +233,15 @@ def test_nested_concats_on_one_axis_become_one():
     model = assert_computes_the_same(model_of(nodes, {"x": [2, 3]}, ["y"]))
     concats = [(item.name, len(item.input)) for item in model.proto.graph.node[1:]]
     assert concats == [("middle", 3), ("twice", 2), ("y", 2)]
+
+
+def test_a_file_of_many_weights_is_opened_once(tmp_path: Path):
+    path = tmp_path / "squeezenet.onnx"
+    onnx.save(zoo.build("squeezenet"), path, save_as_external_data=True, location="weights.bin")
+    model = load_model(path)
+    assert sum(isinstance(array, np.memmap) for array in model.weights.values()) > 20
+    opened = [entry.resolve() for entry in Path("/proc/self/fd").iterdir()]
+    assert opened.count(tmp_path / "weights.bin") == 1
 
 
 def test_external_weights_are_mapped_and_not_copied(tmp_path: Path):
