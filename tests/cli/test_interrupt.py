@@ -49,7 +49,8 @@ class Session:
     def __init__(self, signals: int = 1) -> None:
         self._terminal, theirs = pty.openpty()
         self.shown = b""
-        environment = {**os.environ, "TERM": "xterm", "PYTHONPATH": str(SUPPORT), "SIGNALS": str(signals)}
+        paths = [str(SUPPORT), *filter(None, [os.environ.get("PYTHONPATH")])]  # the child runs the same package
+        environment = {**os.environ, "TERM": "xterm", "PYTHONPATH": os.pathsep.join(paths), "SIGNALS": str(signals)}
         self._process = subprocess.Popen(
             [sys.executable, "-c", _OPTIMIZE],
             stdin=theirs,
