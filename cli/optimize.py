@@ -306,7 +306,8 @@ def _gain_text(result: OptimizeResult) -> str:
 def _found_text(result: OptimizeResult) -> str:
     if result.cost == "analytic":
         return f"predicted {_latency(result.predicted_us)}"
-    return f"{_latency(result.measured_us)} (predicted {_latency(result.predicted_us)})"
+    at = " at the speed that the machine had when its profile was begun" if result.device_kind == "cpu" else ""
+    return f"{_latency(result.measured_us)} (predicted {_latency(result.predicted_us)}{at})"
 
 
 def _latency(latency_us: float | None) -> str:
