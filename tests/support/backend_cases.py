@@ -88,7 +88,7 @@ def _tried() -> dict[str, str]:
     found = folder / "tried.json"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # of the other workers of this session
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of the other workers of this test run
         if not found.exists():
             for other in _ROOM.iterdir():
                 if other != folder:

@@ -1,4 +1,4 @@
-"""The bundled networks, built once for all tests and sessions of this version: their weights are mapped, not copied."""
+"""The bundled networks, built once for all tests and runs of this version: their weights are mapped, not copied."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def zoo_file(name: str) -> Path:
     path = folder / name / "model.onnx"
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # of the other workers of this session
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of the other workers of this test run
         if not path.exists():
             _drop_other_versions()
             with tempfile.TemporaryDirectory(dir=folder) as unfinished:
