@@ -6,10 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from light import light_model
 from onnx import helper
 from scripted import fire, model_with
 
 from iosched.models.errors import UsageError
+from iosched.models.load import load_model
 from iosched.profiler.estimate import estimate
 from iosched.profiler.gpus import gpu_named
 from iosched.profiler.optimize import OptimizeResult, OptimizeSettings, optimize
@@ -84,6 +86,11 @@ def test_where_the_best_schedule_is_no_faster_the_sequential_one_is_as_optimal(s
     assert (result.shipped, result.proven, result.gap) == ("sequential", "whole", 0)
     assert [len(stage.operators) for stage in result.schedule.stages] == [1, 1]
     assert all(block.optimal for block in result.schedule.blocks)
+
+
+def test_the_last_bits_of_a_sum_are_no_gain(settings: OptimizeSettings) -> None:
+    result = optimize(load_model(light_model("densenet121").SerializeToString(), name="densenet121"), settings)
+    assert (result.shipped, result.proven) == ("sequential", "whole")
 
 
 def test_dos_is_both_with_groups_of_one_operator_and_is_recorded_so(settings: OptimizeSettings) -> None:
