@@ -8,17 +8,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from iosched.jobs.annotate import annotated as annotated
+    from iosched.jobs.optimize import OptimizeResult as OptimizeResult
+    from iosched.jobs.optimize import OptimizeSettings as OptimizeSettings
+    from iosched.jobs.optimize import optimize as optimize
+    from iosched.jobs.run import open_executor as open_executor
     from iosched.models.errors import IoschedError as IoschedError
     from iosched.models.graph import ComputationGraph as ComputationGraph
     from iosched.models.graph import Operator as Operator
     from iosched.models.graph import TensorSpec as TensorSpec
     from iosched.models.load import load_model as load_model
     from iosched.models.model import Model as Model
-    from iosched.profiler.annotation import annotated as annotated
-    from iosched.profiler.optimize import OptimizeResult as OptimizeResult
-    from iosched.profiler.optimize import OptimizeSettings as OptimizeSettings
-    from iosched.profiler.optimize import optimize as optimize
-    from iosched.profiler.run import open_executor as open_executor
     from iosched.scheduler.cost import AdditiveGroups as AdditiveGroups
     from iosched.scheduler.cost import CostModel as CostModel
     from iosched.scheduler.cost import Curtailable as Curtailable
@@ -49,8 +49,8 @@ _HOME = {
     "Operator": "iosched.models.graph",
     "OperatorBounds": "iosched.scheduler.cost",
     "OperatorKeys": "iosched.scheduler.cost",
-    "OptimizeResult": "iosched.profiler.optimize",
-    "OptimizeSettings": "iosched.profiler.optimize",
+    "OptimizeResult": "iosched.jobs.optimize",
+    "OptimizeSettings": "iosched.jobs.optimize",
     "Pruning": "iosched.scheduler.lattice",
     "Remeasurable": "iosched.scheduler.cost",
     "Schedule": "iosched.scheduler.schedule",
@@ -59,10 +59,10 @@ _HOME = {
     "Stage": "iosched.scheduler.schedule",
     "Strategy": "iosched.scheduler.schedule",
     "TensorSpec": "iosched.models.graph",
-    "annotated": "iosched.profiler.annotation",
+    "annotated": "iosched.jobs.annotate",
     "load_model": "iosched.models.load",
-    "open_executor": "iosched.profiler.run",
-    "optimize": "iosched.profiler.optimize",
+    "open_executor": "iosched.jobs.run",
+    "optimize": "iosched.jobs.optimize",
     "search": "iosched.scheduler.search",
 }
 
@@ -100,9 +100,9 @@ __all__ = [
 def __getattr__(name: str) -> object:
     """Imports a public name when it is first asked for."""
     if name == "__version__":
-        from importlib.metadata import version
+        from iosched.models.version import iosched_version
 
-        return version("iosched")
+        return iosched_version()
     if name not in _HOME:
         raise AttributeError(f"module 'iosched' has no attribute {name!r}")
     from importlib import import_module

@@ -25,11 +25,11 @@ from statistics import mean, median
 import numpy as np
 from testbed import Bed, open_bed, option_parser, print_table, write_results
 
+from iosched.jobs.costing import analytic_latency_us, analytic_stage_us
 from iosched.models.graph import ComputationGraph
-from iosched.profiler.analytic import AnalyticCost
-from iosched.profiler.costing import analytic_latency_us, analytic_stage_us
-from iosched.profiler.gpus import spec_of
-from iosched.profiler.statistics import Measurement
+from iosched.profiler.devices.analytic import AnalyticCost
+from iosched.profiler.devices.gpus import spec_of
+from iosched.profiler.measuring.statistics import Measurement
 from iosched.scheduler.blocks import partition
 from iosched.scheduler.merge import can_merge
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy

@@ -18,13 +18,13 @@ from dataclasses import asdict, dataclass
 
 from testbed import option_parser, print_table, write_results, zoo_model
 
+from iosched.jobs.effort import CPU_EFFORT
 from iosched.models.model import Model
-from iosched.profiler.candidates import Budget, Runnable, close_all, measure_in_turn
-from iosched.profiler.cpu_cost import StageCost
-from iosched.profiler.database import ProfileDatabase
-from iosched.profiler.effort import CPU_EFFORT
-from iosched.profiler.interleave import compare
-from iosched.profiler.statistics import Measurement
+from iosched.profiler.devices.cpu.candidates import Budget, Runnable, close_all, measure_in_turn
+from iosched.profiler.devices.cpu.cost import StageCost
+from iosched.profiler.measuring.interleave import compare
+from iosched.profiler.measuring.statistics import Measurement
+from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.schedule import Schedule, Stage

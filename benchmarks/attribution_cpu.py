@@ -41,10 +41,10 @@ from testbed import option_parser, print_table, write_results, zoo_model
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.zoo.network import Network, Value
-from iosched.profiler.cpu_cost import cpu_name, swept_nbytes
-from iosched.profiler.idle import wait_until_idle
-from iosched.profiler.statistics import median_interval
-from iosched.profiler.yardstick import compile_yardstick
+from iosched.profiler.devices.cpu.cost import cpu_name, swept_nbytes
+from iosched.profiler.devices.cpu.yardstick import compile_yardstick
+from iosched.profiler.measuring.idle import wait_until_idle
+from iosched.profiler.measuring.statistics import median_interval
 from iosched.runtime.cpu.backend import CompiledModel, CompiledStage, CpuBackend
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import greedy, sequential

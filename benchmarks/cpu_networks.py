@@ -20,11 +20,11 @@ from pathlib import Path
 
 from testbed import compared, speedup_text
 
+from iosched.jobs.bench import BenchResult, bench
+from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
 from iosched.models.load import load_model
 from iosched.models.zoo import build
-from iosched.profiler.bench import BenchResult, bench
-from iosched.profiler.cpu_cost import cpu_name
-from iosched.profiler.optimize import OptimizeResult, OptimizeSettings, optimize
+from iosched.profiler.devices.cpu.cost import cpu_name
 
 NETWORKS = ("squeezenet", "inception_v3", "googlenet", "randwire", "nasnet_a", "resnet50", "densenet121")
 ALTERNATIVES = ("iosched", "sequential", "greedy", "both", "onnxruntime", "openvino")

@@ -3,7 +3,7 @@
     python benchmarks/cpu_table.py [results/cpu_networks.json]
 
 Medians in milliseconds, and how many times as fast as plain onnxruntime: the median of the ratios within rounds, with
-its 95 % confidence interval. `ships` is what `optimize` decides from these samples (`iosched.profiler.decision`).
+its 95 % confidence interval. `ships` is what `optimize` decides from these samples (`iosched.jobs.decision`).
 Prints Markdown.
 """
 
@@ -18,8 +18,8 @@ from typing import Any
 
 from testbed import RESULTS, compared, print_table, speedup_text
 
-from iosched.profiler.decision import decide
-from iosched.profiler.statistics import summarize
+from iosched.jobs.decision import decide
+from iosched.profiler.measuring.statistics import summarize
 
 PLAIN, FOUND = "onnxruntime", "both"
 COLUMNS = {

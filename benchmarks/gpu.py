@@ -27,17 +27,17 @@ import numpy as np
 from peer import Peer
 from testbed import compared, speedup_text
 
+from iosched.jobs.effort import GPU_EFFORT
 from iosched.models import zoo
 from iosched.models.errors import DeviceError, IoschedError
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.profiler.cuda_candidates import ready
-from iosched.profiler.cuda_cost import CudaStageCost, open_cost
-from iosched.profiler.cuda_device import AttachedGpu, attach
-from iosched.profiler.database import ProfileDatabase
-from iosched.profiler.effort import GPU_EFFORT
-from iosched.profiler.gpus import spec_of
-from iosched.profiler.interleave import interleave
+from iosched.profiler.devices.cuda.attached import AttachedGpu, attach
+from iosched.profiler.devices.cuda.candidates import ready
+from iosched.profiler.devices.cuda.cost import CudaStageCost, open_cost
+from iosched.profiler.devices.gpus import spec_of
+from iosched.profiler.measuring.interleave import interleave
+from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cuda.backend import CudaModel
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from iosched.models.graph import ComputationGraph, Operator
-from iosched.profiler.analytic.kernels import Kernel, Product, kernels_of, merged_kernels
+from iosched.profiler.devices.analytic.kernels import Kernel, Product, kernels_of, merged_kernels
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 
 

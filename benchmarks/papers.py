@@ -20,10 +20,10 @@ from kernel_traffic import is_merged, traffic
 from last_block import last_block
 from testbed import option_parser, write_results
 
+from iosched.jobs.throughput import Throughput, on_paper
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
 from iosched.models.load import load_model
-from iosched.profiler.analytic import AnalyticCost
-from iosched.profiler.throughput import Throughput, on_paper
+from iosched.profiler.devices.analytic import AnalyticCost
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.blocks import partition
 from iosched.scheduler.counts import count_blocks

@@ -10,7 +10,7 @@ from typing import Any
 
 import published
 
-from iosched.profiler.statistics import median_interval, quantile
+from iosched.profiler.measuring.statistics import median_interval, quantile
 
 RESULTS = Path(__file__).parent / "results"
 TITLES = {

@@ -26,10 +26,10 @@ from typing import TypeVar
 from iosched.models import zoo
 from iosched.models.graph import ComputationGraph
 from iosched.models.load import load_model
-from iosched.profiler.analytic.cost import AnalyticCost
-from iosched.profiler.cpu_cost import StageCost, cpu_name
-from iosched.profiler.database import ProfileDatabase
-from iosched.profiler.gpus import gpu_named
+from iosched.profiler.devices.analytic.cost import AnalyticCost
+from iosched.profiler.devices.cpu.cost import StageCost, cpu_name
+from iosched.profiler.devices.gpus import gpu_named
+from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.lanes import assign_lanes
 from iosched.scheduler.baselines import greedy, sequential

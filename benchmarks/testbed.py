@@ -16,23 +16,23 @@ from pathlib import Path
 
 import numpy as np
 
+from iosched.jobs.costing import measured_stage_us
+from iosched.jobs.effort import CPU_EFFORT, GPU_EFFORT
 from iosched.models import zoo
 from iosched.models.graph import ComputationGraph
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.profiler import cuda_candidates
-from iosched.profiler.analytic import AnalyticCost, Precision
-from iosched.profiler.candidates import Arrays, Budget, Runnable, close_all, measure_in_turn
-from iosched.profiler.costing import measured_stage_us
-from iosched.profiler.cpu_cost import YARDSTICK, StageCost, cpu_name
-from iosched.profiler.cuda_cost import open_cost
-from iosched.profiler.cuda_device import AttachedGpu, attach
-from iosched.profiler.database import ProfileDatabase, default_path
-from iosched.profiler.effort import CPU_EFFORT, GPU_EFFORT
-from iosched.profiler.interleave import Comparison, compare
-from iosched.profiler.statistics import Measurement, summarize
-from iosched.profiler.target import attached_index, planned_gpu
-from iosched.profiler.yardstick import compile_yardstick
+from iosched.profiler.devices.analytic import AnalyticCost, Precision
+from iosched.profiler.devices.cpu.candidates import Arrays, Budget, Runnable, close_all, measure_in_turn
+from iosched.profiler.devices.cpu.cost import YARDSTICK, StageCost, cpu_name
+from iosched.profiler.devices.cpu.yardstick import compile_yardstick
+from iosched.profiler.devices.cuda import candidates as cuda_candidates
+from iosched.profiler.devices.cuda.attached import AttachedGpu, attach
+from iosched.profiler.devices.cuda.cost import open_cost
+from iosched.profiler.devices.resolve import attached_index, planned_gpu
+from iosched.profiler.measuring.interleave import Comparison, compare
+from iosched.profiler.measuring.statistics import Measurement, summarize
+from iosched.profiler.store.database import ProfileDatabase, default_path
 from iosched.runtime.cpu.backend import CompiledStage, CpuBackend
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.inputs import random_inputs

@@ -19,8 +19,8 @@ from iosched.cli.output import Destination, check_destinations, emit_json, note,
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
+    from iosched.jobs.bench import BenchResult, BenchRow
     from iosched.models.model import Model
-    from iosched.profiler.bench import BenchResult, BenchRow
 
 NAMES = (
     "iosched",
@@ -128,7 +128,7 @@ def _bench(
 ) -> BenchResult:
     from iosched.cli.progress import progress_bar
     from iosched.cli.source import schedule_for
-    from iosched.profiler.bench import bench
+    from iosched.jobs.bench import bench
 
     document = schedule_for(model, text, schedule, settings["device"])
     if document is None and "iosched" in names:

@@ -11,7 +11,7 @@ from iosched.cli.options import json_option, verbosity_options
 from iosched.cli.output import emit_json
 
 if TYPE_CHECKING:
-    from iosched.profiler.gpu_probe import GpuProbe
+    from iosched.profiler.devices.cuda.probe import GpuProbe
 
 CPU_RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
 CUDA_PACKAGES = ("cupy-cuda13x", "nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "onnxruntime-gpu")
@@ -36,7 +36,7 @@ def command(as_json: bool) -> None:
 
 def plannable() -> list[dict[str, str]]:
     """The GPUs that `optimize --device` can plan for by the analytic model."""
-    from iosched.profiler.gpus import gpu_named, gpu_names
+    from iosched.profiler.devices.gpus import gpu_named, gpu_names
 
     specs = [gpu_named(name) for name in gpu_names()]
     return [{"device": spec.key, "name": spec.name} for spec in specs if spec is not None]
@@ -46,7 +46,7 @@ def cpu_facts() -> dict[str, Any]:
     """The processor, the runtime, and whether the compiled executor was built."""
     import os
 
-    from iosched.profiler.cpu_cost import cpu_name
+    from iosched.profiler.devices.cpu.cost import cpu_name
     from iosched.runtime.cpu import native
 
     runtime = _first_installed(CPU_RUNTIMES)
@@ -78,7 +78,7 @@ def cuda_facts() -> dict[str, Any]:
 
 
 def _probed() -> GpuProbe:
-    from iosched.profiler.gpu_probe import probe
+    from iosched.profiler.devices.cuda.probe import probe
 
     return probe()
 

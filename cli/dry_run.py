@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 from iosched.cli.output import emit_json
 
 if TYPE_CHECKING:
+    from iosched.jobs.estimate import Estimate
+    from iosched.jobs.optimization import OptimizeSettings
     from iosched.models.model import Model
-    from iosched.profiler.estimate import Estimate
-    from iosched.profiler.optimization import OptimizeSettings
 
 _COUNTS = ("operators", "width", "states", "stages", "signatures", "known", "measurements")
 
 
 def print_estimate(model: Model, settings: OptimizeSettings, *, as_json: bool) -> None:
     """Prints what `optimize` with these settings would go through."""
-    from iosched.profiler.estimate import estimate
+    from iosched.jobs.estimate import estimate
 
     found = estimate(model, settings)
     if as_json:

@@ -14,7 +14,7 @@ from iosched.cli.show import NOT_SHIPPED
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
-    from iosched.profiler.explanation import Explained
+    from iosched.jobs.explain import Explained
     from iosched.scheduler.document import ScheduleDocument
     from iosched.scheduler.explain import Explanation, Placement
     from iosched.scheduler.schedule import Stage
@@ -57,8 +57,8 @@ def command(
       iosched explain model.schedule.json conv1 --model model.onnx --measurements 0
     """
     from iosched.cli.source import read_schedule_and_model
-    from iosched.profiler.explanation import explain_operator
-    from iosched.profiler.fitting import fitted
+    from iosched.jobs.explain import explain_operator
+    from iosched.jobs.fitting import fitted
 
     document, loaded = read_schedule_and_model(schedule, model)
     if loaded is None:

@@ -22,8 +22,8 @@ from iosched.cli.output import Destination, check_destinations, emit_json, note,
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
+    from iosched.jobs.matrix import MatrixResult
     from iosched.models.model import Model
-    from iosched.profiler.matrix import MatrixResult
 
 PRECISIONS = ("fp32", "tf32", "fp16")
 
@@ -162,8 +162,8 @@ def _matrix(
     settings: dict[str, Any],
 ) -> MatrixResult:
     from iosched.cli.progress import progress_bar
-    from iosched.profiler.matrix import MatrixSettings, matrix
-    from iosched.profiler.target import attached_index, planned_gpu
+    from iosched.jobs.matrix import MatrixSettings, matrix
+    from iosched.profiler.devices.resolve import attached_index, planned_gpu
 
     on_cpu = [device for device in devices if attached_index(device) is None and planned_gpu(device) is None]
     if len(batch_sizes) > 1 and on_cpu:

@@ -25,8 +25,8 @@ from iosched.cli.output import Destination, check_destinations, emit_json, note,
 from iosched.cli.schedule_from import refuse_searching, schedule_from, schedule_from_option
 
 if TYPE_CHECKING:
+    from iosched.jobs.optimization import OptimizeResult, OptimizeSettings
     from iosched.models.model import Model
-    from iosched.profiler.optimization import OptimizeResult, OptimizeSettings
 
 
 @dataclass(frozen=True)
@@ -178,15 +178,15 @@ def _paths(outputs: _Outputs) -> list[Path | None]:
 def _search(model: Model, settings: OptimizeSettings) -> OptimizeResult:
     from iosched.cli.interrupt import AskOnce
     from iosched.cli.progress import progress_bar
-    from iosched.profiler.optimize import optimize
+    from iosched.jobs.optimize import optimize
 
     with progress_bar() as observer:
         return optimize(model, settings, observer, AskOnce(observer))
 
 
 def _settings(pruning: tuple[int | None, int | None], settings: dict[str, Any]) -> OptimizeSettings:
-    from iosched.profiler.optimization import OptimizeSettings
-    from iosched.profiler.target import planned_gpu
+    from iosched.jobs.optimization import OptimizeSettings
+    from iosched.profiler.devices.resolve import planned_gpu
 
     r, s = pruning
     budget_s = settings.pop("budget")
@@ -195,8 +195,8 @@ def _settings(pruning: tuple[int | None, int | None], settings: dict[str, Any]) 
 
 
 def _write(model: Model, result: OptimizeResult, outputs: _Outputs) -> None:
+    from iosched.jobs.annotate import annotated
     from iosched.models.export import write_model
-    from iosched.profiler.annotation import annotated
 
     data = write_model(annotated(model, result.document), model.weights, outputs.model.path)
     if data is not None:

@@ -15,7 +15,7 @@ from iosched.cli.output import Destination, check_destinations, emit_json, note,
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
-    from iosched.profiler.database import ProfileDatabase
+    from iosched.profiler.store.database import ProfileDatabase
 
 
 @click.group(name="profile", short_help="The database of measured stages: stats, clear, export, import.")
@@ -28,7 +28,7 @@ def command() -> None:
 
 
 def _open(profile_db: Path | None) -> ProfileDatabase:
-    from iosched.profiler.database import ProfileDatabase, default_path
+    from iosched.profiler.store.database import ProfileDatabase, default_path
 
     return ProfileDatabase(default_path() if profile_db is None else profile_db)
 

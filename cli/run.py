@@ -114,7 +114,7 @@ def command(
 
 def _document(model: Model, text: str, schedule: str | None, device: str) -> ScheduleDocument | None:
     from iosched.cli.source import schedule_for
-    from iosched.profiler.run import runs_on_gpu
+    from iosched.jobs.run import runs_on_gpu
 
     document = schedule_for(model, text, schedule, device)
     if document is None:
@@ -153,7 +153,7 @@ def _run(
     device: str,
     threads: int | None,
 ) -> _Run:
-    from iosched.profiler.run import open_executor
+    from iosched.jobs.run import open_executor
 
     executor = open_executor(model, document, device=device, threads=threads)
     try:

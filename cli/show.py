@@ -14,8 +14,8 @@ from iosched.cli.output import STDOUT, Destination, check_destinations, emit_jso
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
+    from iosched.jobs.throughput import Throughput, Throughputs
     from iosched.models.model import Model
-    from iosched.profiler.throughput import Throughput, Throughputs
     from iosched.scheduler.document import ScheduleDocument
     from iosched.scheduler.drawing import Look
     from iosched.scheduler.schedule import Schedule, Stage
@@ -106,8 +106,8 @@ class Drawn:
 
 def _fitted(document: ScheduleDocument, model: Model) -> tuple[ScheduleDocument, bool]:
     """The schedule in the model's names, and whether it is one of that model; it is drawn in either case."""
+    from iosched.jobs.fitting import fitted
     from iosched.models.errors import InvalidScheduleError
-    from iosched.profiler.fitting import fitted
 
     try:
         return fitted(document, model), True
@@ -117,7 +117,7 @@ def _fitted(document: ScheduleDocument, model: Model) -> tuple[ScheduleDocument,
 
 
 def _drawn(document: ScheduleDocument, model: Model, fits: bool) -> Drawn:
-    from iosched.profiler.throughput import throughputs
+    from iosched.jobs.throughput import throughputs
     from iosched.scheduler.drawing import looks_of
 
     return Drawn(document, looks_of(model.graph), throughputs(model, document) if fits else None)

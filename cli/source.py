@@ -123,9 +123,9 @@ def schedule_for(model: Model, text: str, schedule: str | None, device: str) -> 
 
 def _device_name(device: str, document: ScheduleDocument) -> str:
     """What `--device` runs on; "" for a GPU that cannot be used."""
-    from iosched.profiler import target
-    from iosched.profiler.cpu_cost import cpu_name
-    from iosched.profiler.run import runs_on_gpu
+    from iosched.jobs.run import runs_on_gpu
+    from iosched.profiler.devices import resolve as target
+    from iosched.profiler.devices.cpu.cost import cpu_name
 
     if not runs_on_gpu(device, document):
         return cpu_name()

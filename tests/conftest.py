@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from iosched.profiler import target
+from iosched.profiler.devices import resolve as target
 
 
 @pytest.fixture(autouse=True)

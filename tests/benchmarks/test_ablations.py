@@ -22,10 +22,10 @@ from networks import zoo_model
 from scripted import fire, script_stages
 
 from iosched.models.graph import ComputationGraph
-from iosched.profiler.analytic import AnalyticCost
-from iosched.profiler.cpu_cost import StageCost
-from iosched.profiler.gpus import gpu_named
-from iosched.profiler.statistics import Measurement, measure, summarize
+from iosched.profiler.devices.analytic import AnalyticCost
+from iosched.profiler.devices.cpu.cost import StageCost
+from iosched.profiler.devices.gpus import gpu_named
+from iosched.profiler.measuring.statistics import Measurement, measure, summarize
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.document import check_operators
 from iosched.scheduler.merge import can_merge

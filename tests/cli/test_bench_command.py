@@ -12,8 +12,8 @@ from small_models import branches
 
 from iosched.cli.bench import NAMES
 from iosched.cli.bench_chart import draw_chart
-from iosched.profiler import bench as profiler_bench
-from iosched.profiler.bench import BenchResult, BenchRow
+from iosched.jobs import bench as profiler_bench
+from iosched.jobs.bench import BenchResult, BenchRow
 
 ROW_KEYS = {
     "name", "median_us", "p10_us", "p90_us", "min_us", "samples", "speedup", "speedup_low", "speedup_high", "rested_us",

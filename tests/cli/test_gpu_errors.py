@@ -14,13 +14,13 @@ from host_cuda import needs_compiler
 from host_driver import HostDriver, HostMemory, chooser
 
 from iosched.cli import devices
+from iosched.jobs import optimize as optimize_module
+from iosched.jobs import run as run_module
 from iosched.models.errors import DeviceError, DeviceLostError
 from iosched.models.model import Model
-from iosched.profiler import optimize as optimize_module
-from iosched.profiler import run as run_module
-from iosched.profiler.cuda_device import AttachedGpu
-from iosched.profiler.gpu_probe import probe, usable_names
-from iosched.profiler.target import attached_index
+from iosched.profiler.devices.cuda.attached import AttachedGpu
+from iosched.profiler.devices.cuda.probe import probe, usable_names
+from iosched.profiler.devices.resolve import attached_index
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.kernel import Precision
 
@@ -193,7 +193,7 @@ def test_a_schedule_is_at_home_on_the_gpu_that_it_was_made_on(
 ) -> None:
     use(HostDriver())
     for name, elsewhere in (("Host", False), ("Other", True), ("", False)):
-        monkeypatch.setattr("iosched.profiler.target.attached_names", lambda name=name: (name,))
+        monkeypatch.setattr("iosched.profiler.devices.resolve.attached_names", lambda name=name: (name,))
         assert invoke("optimize", model, "--device", "cuda", "-o", "o.onnx", "--strategy", "greedy").exit_code == 0
         done = invoke("run", "o.onnx", "--device", "cuda", "--check")
         assert done.exit_code == 0, done.stderr

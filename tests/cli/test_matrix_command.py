@@ -13,7 +13,7 @@ from small_models import branches
 from iosched.cli.matrix import labels
 from iosched.cli.matrix_chart import draw_matrix
 from iosched.cli.tables import percent_more
-from iosched.profiler.matrix import MatrixResult, MatrixTarget
+from iosched.jobs.matrix import MatrixResult, MatrixTarget
 from iosched.scheduler.schedule import Schedule
 
 TARGET_KEYS = {"device", "name", "batch_size", "cost", "optimal", "proven", "taken_from", "sequential_us"}
@@ -105,7 +105,7 @@ def test_what_was_taken_from_another_target_is_said(invoke, model: Path, monkeyp
         MatrixTarget("h100", "H100", 1, "analytic", Schedule(()), "whole", 9.0),
     )
     told = MatrixResult(targets, ((5.0,) * 4, (4.0,) * 4, (4.0,) * 4, (4.0,) * 4))
-    monkeypatch.setattr("iosched.profiler.matrix.matrix", lambda *_: told)
+    monkeypatch.setattr("iosched.jobs.matrix.matrix", lambda *_: told)
     result = invoke("matrix", model, "--devices", "cpu,v100")
     assert "for cpu ended unproven" in result.stderr
     assert "schedule for v100 is the best found, not proven optimal." in result.stderr
@@ -122,7 +122,7 @@ def test_what_is_measured_has_no_ratio_without_an_interval(
         MatrixTarget("cpu", "Test CPU", 1, "measured", Schedule(()), None, 9.0),
         MatrixTarget("v100", "V100", 1, "analytic", Schedule(()), None, 9.0),
     )
-    monkeypatch.setattr("iosched.profiler.matrix.matrix", lambda *_: MatrixResult(targets, ((5.0, 6.0), (6.0, 4.0))))
+    monkeypatch.setattr("iosched.jobs.matrix.matrix", lambda *_: MatrixResult(targets, ((5.0, 6.0), (6.0, 4.0))))
     words = ("matrix", model, "--devices", "cpu,v100")
     cpu, v100 = invoke(*words).stdout.splitlines()[2:]
     assert "%" not in cpu
@@ -133,7 +133,7 @@ def test_what_is_measured_has_no_ratio_without_an_interval(
 
 def test_measuring_several_batch_sizes_is_announced(invoke, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     onnx.save(branches(batch="n"), workdir / "dynamic.onnx")
-    monkeypatch.setattr("iosched.profiler.matrix.matrix", lambda *_: MatrixResult((), ()))
+    monkeypatch.setattr("iosched.jobs.matrix.matrix", lambda *_: MatrixResult((), ()))
     words = ("matrix", "dynamic.onnx", "--devices", "v100,auto", "--batch-sizes")
     assert "takes minutes" in invoke(*words, "1,2").stderr
     assert invoke("matrix", "dynamic.onnx", "--devices", "v100", "--batch-sizes", "1,2").stderr == ""

@@ -11,13 +11,13 @@ import onnx
 import pytest
 from small_models import branches
 
+from iosched.jobs import optimize as profiler_optimize
+from iosched.jobs.annotate import annotated, merges_of, notes_of
+from iosched.jobs.decision import Ratio
+from iosched.jobs.optimize import OptimizeResult, OptimizeSettings
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.profiler import optimize as profiler_optimize
-from iosched.profiler.annotation import annotated, merges_of, notes_of
-from iosched.profiler.cpu_cost import cpu_name
-from iosched.profiler.decision import Ratio
-from iosched.profiler.optimize import OptimizeResult, OptimizeSettings
+from iosched.profiler.devices.cpu.cost import cpu_name
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.proof import Scope

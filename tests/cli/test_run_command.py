@@ -14,9 +14,9 @@ import onnx
 import pytest
 from small_models import branches
 
+from iosched.jobs import run as profiler_run
 from iosched.models.load import load_model
-from iosched.profiler import run as profiler_run
-from iosched.profiler.cpu_cost import cpu_name
+from iosched.profiler.devices.cpu.cost import cpu_name
 from iosched.runtime.cpu import lower as cpu_lower
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.document import ScheduleDocument

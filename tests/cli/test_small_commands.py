@@ -8,8 +8,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from iosched.profiler.database import ProfileDatabase
-from iosched.profiler.statistics import summarize
+from iosched.profiler.measuring.statistics import summarize
+from iosched.profiler.store.database import ProfileDatabase
 
 BLOCK_KEYS = {
     "index", "operators", "width", "upper_bound", "pruned_growth", "states", "transitions", "schedules", "stages",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from attached import gpu_or_skip
 
-from iosched.profiler.cuda_device import AttachedGpu
+from iosched.profiler.devices.cuda.attached import AttachedGpu
 
 
 @pytest.fixture(scope="session")

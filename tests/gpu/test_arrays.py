@@ -14,8 +14,8 @@ from onnx import helper
 from session_models import counted, sliced
 
 from iosched.models.model import Model
-from iosched.profiler.cuda_device import AttachedGpu, KnownPlans
-from iosched.profiler.session_note import session_notes
+from iosched.profiler.devices.cuda.attached import AttachedGpu, KnownPlans
+from iosched.profiler.devices.cuda.session_note import session_notes
 from iosched.runtime.cuda.backend import CudaModel
 from iosched.runtime.cuda.sessions import Home
 from iosched.runtime.inputs import random_inputs

@@ -9,7 +9,7 @@ from separables import separable_operators, separables
 
 from iosched.models import zoo
 from iosched.models.load import load_model
-from iosched.profiler.cuda_device import AttachedGpu, KnownPlans
+from iosched.profiler.devices.cuda.attached import AttachedGpu, KnownPlans
 from iosched.runtime.cuda.fusion import fusion_key
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.lower import Network

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from iosched.profiler.cuda_device import AttachedGpu
+from iosched.profiler.devices.cuda.attached import AttachedGpu
 
 TESTS = Path(__file__).parents[1] / "runtime" / "cuda"
 FILES = sorted(path for path in TESTS.glob("test_*.py") if "needs_compiler" in path.read_text(encoding="utf-8"))

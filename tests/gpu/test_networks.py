@@ -18,15 +18,15 @@ from gpu_plans import merged_schedule, random_schedule, relative_error
 from light import NAMES, light_model
 from scripted import fire
 
+from iosched.jobs.optimization import OptimizeSettings
+from iosched.jobs.optimize import optimize
+from iosched.jobs.run import open_executor
 from iosched.models import zoo
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.profiler.analytic import AnalyticCost
-from iosched.profiler.cuda_device import AttachedGpu, KnownPlans
-from iosched.profiler.gpus import gpu_named
-from iosched.profiler.optimization import OptimizeSettings
-from iosched.profiler.optimize import optimize
-from iosched.profiler.run import open_executor
+from iosched.profiler.devices.analytic import AnalyticCost
+from iosched.profiler.devices.cuda.attached import AttachedGpu, KnownPlans
+from iosched.profiler.devices.gpus import gpu_named
 from iosched.runtime.cuda.backend import CudaModel
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference

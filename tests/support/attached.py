@@ -11,7 +11,7 @@ from functools import cache
 import pytest
 
 from iosched.models.errors import DeviceError
-from iosched.profiler.cuda_device import AttachedGpu, attach
+from iosched.profiler.devices.cuda.attached import AttachedGpu, attach
 
 IS_DESK = os.environ.get("IOSCHED_DESK") == "1"
 

@@ -11,7 +11,7 @@ from host_driver import HostDriver, chooser
 from host_exchange import HostExchange
 
 from iosched.models.model import Model
-from iosched.profiler.cuda_device import AttachedGpu
+from iosched.profiler.devices.cuda.attached import AttachedGpu
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.cudnn_runner import PlanMemory
 from iosched.runtime.cuda.executor import CudaExecutor

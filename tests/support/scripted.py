@@ -10,10 +10,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from iosched.jobs import cpu_job
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.profiler import candidates, cpu_cost, cpu_job
-from iosched.profiler.statistics import Measurement, summarize
+from iosched.profiler.devices.cpu import candidates
+from iosched.profiler.devices.cpu import cost as cpu_cost
+from iosched.profiler.measuring.statistics import Measurement, summarize
 
 
 def fire(batch: int = 1) -> Model:

@@ -26,13 +26,13 @@ from networks import zoo_model
 from onnx import helper
 from scripted import fire
 
+from iosched.jobs.optimization import OptimizeSettings
+from iosched.jobs.optimize import optimize
 from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError
 from iosched.models.model import Model
-from iosched.profiler.cuda_cost import CudaStageCost
-from iosched.profiler.cuda_device import attach
-from iosched.profiler.database import ProfileDatabase
-from iosched.profiler.optimization import OptimizeSettings
-from iosched.profiler.optimize import optimize
+from iosched.profiler.devices.cuda.attached import attach
+from iosched.profiler.devices.cuda.cost import CudaStageCost
+from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.driver import CupyDriver
 from iosched.runtime.cuda.kernel import CudaCall, Pointer, Precision

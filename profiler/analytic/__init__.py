@@ -1,7 +1,0 @@
-"""Latencies of stages on GPUs that are not at hand, by a model; see docs/analytic-model.md."""
-
-from iosched.profiler.analytic.calibration import CALIBRATION, Calibration
-from iosched.profiler.analytic.cost import AnalyticCost
-from iosched.profiler.analytic.device import Precision, peak_tflops
-
-__all__ = ["CALIBRATION", "AnalyticCost", "Calibration", "Precision", "peak_tflops"]

@@ -1,0 +1,1 @@
+"""What schedules are found for: one folder a kind of device."""

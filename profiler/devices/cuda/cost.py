@@ -1,0 +1,193 @@
+"""Latencies of stages on an attached GPU, measured as they will run, and kept."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from iosched.models.errors import DeviceError, ExecutionError
+from iosched.models.model import Model
+from iosched.profiler.devices.cuda.attached import AttachedGpu, StoredPlans
+from iosched.profiler.devices.cuda.clock import ReadClock, with_clock
+from iosched.profiler.devices.cuda.tuning import copies_of, is_tunable, tune
+from iosched.profiler.measuring.statistics import UNRUNNABLE, Measurement, MeasureSettings, measure
+from iosched.profiler.store.database import MeasurementStore, ProfileDatabase
+from iosched.runtime.cuda.backend import CudaBackend
+from iosched.runtime.cuda.choices import NO_NAMES, Names
+from iosched.runtime.cuda.executor import CudaExecutor
+from iosched.scheduler.schedule import Stage, Strategy
+
+SETTINGS = MeasureSettings(warmup=2, min_samples=7, max_samples=25, relative_width=0.02, max_seconds=0.2)
+
+_AGAIN = "again:"
+
+
+@dataclass
+class CudaStageCost:
+    """The search's cost model of one model on one GPU: a `CostModel`, `Remeasurable`, with `OperatorBounds` and
+    `OperatorKeys`.
+
+    Attributes:
+        device: the GPU in the database, `AttachedGpu.key`.
+        dropped: stages that failed to run, with the reason; they count as infinitely slow.
+        on_measured: told after every stage that was really measured.
+        clock: looks at the GPU after every measurement.
+    """
+
+    backend: CudaBackend
+    database: MeasurementStore
+    device: str
+    settings: MeasureSettings = SETTINGS
+    on_measured: Callable[[], None] = lambda: None
+    clock: ReadClock = lambda: None
+    measurements: int = 0
+    cache_hits: int = 0
+    dropped: dict[str, str] = field(default_factory=dict)
+    _known: dict[str, Measurement] = field(default_factory=dict)
+    _again: dict[str, Measurement] = field(default_factory=dict)
+
+    @property
+    def lanes(self) -> int:
+        """One: the work bound below says nothing of how much of the GPU an operator leaves idle."""
+        return 1
+
+    @property
+    def signatures(self) -> int:
+        """Distinct stages met so far."""
+        return len(self._known)
+
+    @property
+    def throttled(self) -> Counter[str]:
+        """How many of the stages met so far were measured while something held the clock down, by what did."""
+        return Counter(reason for each in self._known.values() for reason in each.throttled_by)
+
+    def stage_latency_us(self, stage: Stage) -> float:
+        """Median latency of the stage; infinite where it cannot be run this way."""
+        key = self.backend.signature(stage)
+        if key not in self._known:
+            self._known[key] = self._looked_up(key, lambda: self._measured(stage))
+        return self._known[key].median_us
+
+    def remeasure(self, stage: Stage) -> float:
+        """Median latency of the stage measured anew, with the plans of cuDNN that are fastest inside it.
+
+        The first answer is with the plans that are fastest alone, and stays: candidates are compared by it. What the
+        choice hangs on is worth a search for better plans.
+        """
+        key = self.backend.signature(stage)
+        if key not in self._again:
+            tell = self._measured_now if self.backend.plans_in(stage) is None else self._looked_up
+            self._again[key] = tell(_AGAIN + key, lambda: self._tuned(stage))
+        return self._again[key].median_us
+
+    def known(self, stage: Stage) -> Measurement | None:
+        """What was measured of the stage before, the later where it was twice; None where nothing was."""
+        key = self.backend.signature(stage)
+        return self.database.get(_AGAIN + key, self.device) or self.database.get(key, self.device)
+
+    def lower_bound_us(self, stage: Stage) -> float:
+        """No bound of merged stages."""
+        del stage
+        return 0.0
+
+    def operator_latency_us(self, name: str) -> float:
+        """Latency of one operator with the GPU to itself."""
+        return self.stage_latency_us(Stage(Strategy.CONCURRENT, ((name,),)))
+
+    def operator_work_us(self, name: str) -> float:
+        """Nothing is known of it."""
+        del name
+        return 0.0
+
+    def known_work_us(self, name: str) -> float | None:
+        """What `operator_work_us` answers, which measures nothing."""
+        return self.operator_work_us(name)
+
+    def operator_key(self, name: str) -> str:
+        """What the operator's kernels are and how their tensors lie."""
+        return self.backend.operator_key(name)
+
+    def _looked_up(self, key: str, measured: Callable[[], Measurement]) -> Measurement:
+        stored = self.database.get(key, self.device)
+        if stored is not None:
+            self.cache_hits += 1
+            return stored
+        return self._measured_now(key, measured)
+
+    def _measured_now(self, key: str, measured: Callable[[], Measurement]) -> Measurement:
+        found = with_clock(measured(), self.clock)
+        self.database.put(key, self.device, found)
+        self.measurements += 1
+        self.on_measured()
+        return found
+
+    def _measured(self, stage: Stage) -> Measurement:
+        """With the plans that are fastest alone."""
+        return self._tried(stage, lambda: self._with_executor(stage, NO_NAMES, self._time))
+
+    def _tuned(self, stage: Stage) -> Measurement:
+        """With the plans that are fastest in the stage: those that are chosen already, or the best that is found."""
+        names = self.backend.plans_in(stage)
+        if names is None:
+            return self._tried(stage, lambda: self._with_executor(stage, NO_NAMES, partial(self._tune, stage)))
+        return self._tried(stage, lambda: self._with_executor(stage, names, self._time))
+
+    def _tune(self, stage: Stage, executor: CudaExecutor) -> Measurement:
+        tuned = tune(executor) if is_tunable(executor) else None
+        names = NO_NAMES if tuned is None else tuned.names
+        holds = self.backend.keep_plans(stage, names)
+        if holds != names:  # another process chose others meanwhile
+            executor.take([holds])
+            return self._time(executor)
+        return self._time(executor) if tuned is None else measure(tuned.time, self.settings)
+
+    def _time(self, executor: CudaExecutor) -> Measurement:
+        if executor.is_empty:
+            return Measurement(0.0, 0.0, 0.0, ())
+        if not executor.is_captured:
+            return measure(executor.time_launches, self.settings)
+        copies = copies_of(executor)
+        return measure(lambda count: executor.time_many(count, copies), self.settings)
+
+    def _with_executor(self, stage: Stage, names: Names, run: Callable[[CudaExecutor], Measurement]) -> Measurement:
+        executor = self.backend.compile_stage(stage, names)
+        if executor is None:
+            return UNRUNNABLE
+        found = run(executor)
+        executor.close()
+        return found
+
+    def _tried(self, stage: Stage, measured: Callable[[], Measurement]) -> Measurement:
+        """One stage that does not fit or fails must not end the search: it is no candidate."""
+        try:
+            return measured()
+        except (DeviceError, ExecutionError) as error:
+            if len(stage.operators) == 1:
+                raise
+            self.dropped["+".join(stage.operators)] = str(error)
+            return UNRUNNABLE
+
+
+def open_cost(
+    gpu: AttachedGpu,
+    model: Model,
+    precision: str,
+    database: ProfileDatabase,
+    *,
+    store: MeasurementStore | None = None,
+    times: bool = True,
+) -> CudaStageCost:
+    """The cost model of `model` on `gpu`, with the backend that it measures on.
+
+    Args:
+        store: of latencies; the database itself by default.
+        times: whether what the database does not know of plans and kernels may be found by timing.
+
+    Raises:
+        DeviceError: the GPU cannot place the model, or cuDNN is missing.
+    """
+    device = gpu.key(precision)
+    backend = gpu.backend(model, precision, StoredPlans(database, device, times=times))
+    return CudaStageCost(backend, store or database, device, clock=gpu.clock)

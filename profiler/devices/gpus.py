@@ -1,0 +1,106 @@
+"""Specifications of GPUs, for devices that are not at hand; the numbers and their sources are in `gpus.json`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from types import MappingProxyType
+
+_MAKE = re.compile(r"^(?:nvidia|geforce|tesla|rtx)+")
+
+
+@dataclass(frozen=True)
+class GpuSpec:
+    """What a GPU can do at best, by its specification.
+
+    Attributes:
+        key: the short name by which `--device` asks for it ("v100").
+        name: the product's name.
+        compute_capability: CUDA's, as "7.0".
+        sms: streaming multiprocessors.
+        cores_per_sm: FP32 lanes of each.
+        boost_mhz: clock at which the peaks below hold.
+        fp32_tflops: peak of the CUDA cores.
+        tf32_tflops: dense peak of the tensor cores; None where they do not know the type.
+        fp16_tensor_tflops: dense peak of the tensor cores, FP32 accumulate; None where there are none.
+        dram_gb_per_s: bandwidth of the device memory, 10^9 bytes a second.
+        l2_nbytes: size of the cache that all SMs share.
+        confidence: "A" where every number was read in a source, "B" where one was recalled.
+    """
+
+    key: str
+    name: str
+    compute_capability: str
+    sms: int
+    cores_per_sm: int
+    boost_mhz: float
+    fp32_tflops: float
+    tf32_tflops: float | None
+    fp16_tensor_tflops: float | None
+    dram_gb_per_s: float
+    l2_nbytes: int
+    confidence: str
+
+
+def gpu_names() -> tuple[str, ...]:
+    """Keys of the known GPUs, from the oldest to the newest."""
+    return tuple(_known())
+
+
+def gpu_named(text: str) -> GpuSpec | None:
+    """The GPU of that key, in upper or lower case; blanks, dashes and the make ("Tesla", "RTX") may be there or not."""
+    return _by_plain_name().get(_plain(text))
+
+
+def spec_of(device_name: str) -> GpuSpec | None:
+    """The specification of a GPU by the name that its driver gives ("NVIDIA H100 80GB HBM3"); None where not known."""
+    words = re.split(r"[\s_/-]+", device_name.lower())
+    runs = ("".join(words[start:end]) for start in range(len(words)) for end in range(start + 1, start + 4))
+    return next((_known()[run] for run in runs if run in _known()), None)
+
+
+@cache
+def _known() -> Mapping[str, GpuSpec]:
+    table = json.loads(resources.files("iosched.profiler.devices").joinpath("gpus.json").read_text(encoding="utf-8"))
+    return MappingProxyType({key: _spec(key, entry) for key, entry in table["gpus"].items()})
+
+
+@cache
+def _by_plain_name() -> Mapping[str, GpuSpec]:
+    return MappingProxyType({_plain(key): spec for key, spec in _known().items()})
+
+
+def _plain(text: str) -> str:
+    return _MAKE.sub("", re.sub(r"[\s_-]", "", text.lower()))
+
+
+def _spec(key: str, entry: Mapping[str, object]) -> GpuSpec:
+    numbers = {name: _number(entry[name]) for name in ("boost_mhz", "fp32_tflops", "dram_gb_per_s", "l2_mb")}
+    return GpuSpec(
+        key=key,
+        name=str(entry["name"]),
+        compute_capability=str(entry["compute_capability"]),
+        sms=round(_number(entry["sms"])),
+        cores_per_sm=round(_number(entry["cores_per_sm"])),
+        boost_mhz=numbers["boost_mhz"],
+        fp32_tflops=numbers["fp32_tflops"],
+        tf32_tflops=_optional(entry["tf32_tflops"]),
+        fp16_tensor_tflops=_optional(entry["fp16_tensor_tflops"]),
+        dram_gb_per_s=numbers["dram_gb_per_s"],
+        l2_nbytes=round(numbers["l2_mb"] * 2**20),
+        confidence=str(entry["confidence"]),
+    )
+
+
+def _number(value: object) -> float:
+    if not isinstance(value, int | float):
+        raise TypeError(f"{value!r} is no number")
+    return float(value)
+
+
+def _optional(value: object) -> float | None:
+    return None if value is None else _number(value)

@@ -1,0 +1,1 @@
+"""Timing: samples and what they say, alternatives in turn, a quiet machine."""

@@ -1,0 +1,1 @@
+"""Other runtimes, measured beside ours."""

@@ -1,0 +1,346 @@
+"""A search can be stopped, killed, resumed and repeated."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from scripted import fire, script_models, script_stages
+
+from iosched.jobs.annotate import annotated
+from iosched.jobs.optimize import OptimizeSettings, optimize
+from iosched.profiler.devices.cpu import cost as cpu_cost
+from iosched.profiler.devices.cpu.candidates import Budget, turn_seconds
+from iosched.profiler.devices.cpu.cost import YARDSTICK
+from iosched.profiler.measuring.interleave import interleave
+from iosched.profiler.measuring.statistics import Measurement, summarize
+from iosched.profiler.store.database import ProfileDatabase
+from iosched.profiler.store.refresh import Refreshed
+
+LATENCIES = {"iosched": 10.0, "sequential": 20.0, "greedy": 30.0, "reference": 40.0}
+SUPPORT = Path(__file__).parent.parent / "support"
+
+
+class Asked:
+    """Interrupts where it is told to, and answers what it is told to."""
+
+    can_come = True
+
+    def __init__(self, answer: bool) -> None:
+        self.came = self.accepted = False
+        self.times_asked = 0
+        self._answer = answer
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        yield
+
+    def ask(self) -> None:
+        self.times_asked += 1
+        self.came, self.accepted = False, self._answer
+        if not self._answer:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> OptimizeSettings:
+    return OptimizeSettings(threads=2, profile_db=tmp_path / "p.db")
+
+
+def rows(path: Path | None) -> dict[str, float]:
+    """Stages of the database by signature."""
+    assert path is not None
+    with ProfileDatabase(path) as database:
+        lines = [json.loads(line) for line in database.export_lines()]
+    return {line["signature"]: line["median"] for line in lines if ":" in line["signature"]}
+
+
+@pytest.mark.parametrize("budget_s", [None, 600.0])
+@pytest.mark.parametrize("after", [1, 4, 9])
+def test_an_interrupted_search_ends_after_the_stage_being_measured(
+    after: int, budget_s: float | None, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt = Asked(answer=True)
+
+    def come(count: int) -> None:
+        interrupt.came = interrupt.came or count + 1 == after
+
+    measured = script_stages(monkeypatch, come)
+    compared = script_models(monkeypatch, LATENCIES)
+    result = optimize(fire(), replace(settings, budget_s=budget_s), interrupt=interrupt)
+    assert len(measured) == after
+    assert interrupt.times_asked == 1
+    assert len(compared) == 1  # whole models are compared once more, plain onnxruntime in one setting only
+    assert result.shipped == "iosched" or result.measured_us == result.sequential_us
+    result.document.validate_for(fire().graph, fire().digest, fire().bindings)
+
+
+def test_a_no_stops_and_keeps_what_was_measured(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt = Asked(answer=False)
+
+    def come(count: int) -> None:
+        interrupt.came = count == 3
+
+    script_stages(monkeypatch, come)
+    with pytest.raises(KeyboardInterrupt):
+        optimize(fire(), settings, interrupt=interrupt)
+    assert len(rows(settings.profile_db)) == 4
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_an_interruption_while_whole_models_are_compared(
+    answer: bool, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt = Asked(answer)
+    rounds: list[int] = []
+
+    def slow(
+        runnables: dict[str, object], inputs: object, budget: Budget, observer: Callable[[int, int], None]
+    ) -> object:
+        def run(name: str) -> float:
+            rounds.append(1)
+            interrupt.came = interrupt.came or len(rounds) == 2
+            return LATENCIES[name]
+
+        runs = {name: (lambda name=name: run(name)) for name in runnables}
+        return interleave(runs, budget.rounds, observer=observer)
+
+    script_stages(monkeypatch)
+    script_models(monkeypatch, LATENCIES)
+    monkeypatch.setattr("iosched.jobs.cpu_job.measure_in_turn", slow)
+    if not answer:
+        with pytest.raises(KeyboardInterrupt):
+            optimize(fire(), settings, interrupt=interrupt)
+        return
+    result = optimize(fire(), settings, interrupt=interrupt)
+    assert (result.shipped, interrupt.times_asked) == ("iosched", 1)
+
+
+@pytest.mark.parametrize(
+    ("runs", "notes"), [(1, ["run once each"]), (5, ["run 5 times each"]), (6, []), (15, [])]
+)  # fmt: skip
+def test_few_runs_are_said_to_tell_nothing(
+    runs: int, notes: list[str], settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(runnables: Mapping[str, object], *_: object) -> dict[str, Measurement]:
+        return {name: summarize([LATENCIES[name]] * runs) for name in runnables}
+
+    script_stages(monkeypatch)
+    script_models(monkeypatch, LATENCIES)
+    monkeypatch.setattr("iosched.jobs.cpu_job.measure_in_turn", told)
+    result = optimize(fire(), settings)
+    assert len(result.notes) == len(notes)
+    assert all(words in note for words, note in zip(notes, result.notes, strict=True))
+    assert (result.shipped, result.ratio is None) == (("reference", True) if notes else ("iosched", False))
+    assert result.reason.startswith("too few runs to tell") == bool(notes)
+
+
+def test_hurried_comparisons_are_not_kept(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    script_stages(monkeypatch)
+    script_models(monkeypatch, LATENCIES)
+    optimize(fire(), replace(settings, budget_s=1e-9))
+    assert not [key for key in rows(settings.profile_db) if key.startswith("model:")]
+    optimize(fire(), settings)
+    assert len([key for key in rows(settings.profile_db) if key.startswith("model:")]) == 2
+
+
+@pytest.mark.parametrize("budget_s", [0.0, 0.3, 1.0, 2.0, 5.0])
+def test_a_budget_holds_for_everything(
+    budget_s: float, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that goes on only where something is measured: a stage takes 0.1 s, a whole model 20 ms."""
+    now = [1000.0]
+
+    def stage(count: int) -> None:
+        now[0] += 0.1
+
+    def compared(runnables: Mapping[str, object], inputs: object, budget: Budget, *_: object) -> object:
+        def run() -> float:
+            now[0] += 0.02
+            return 20_000.0
+
+        return interleave(dict.fromkeys(runnables, run), budget.rounds, max_seconds=budget.max_seconds)
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    script_stages(monkeypatch, stage)
+    monkeypatch.setattr("iosched.jobs.cpu_job.measure_in_turn", compared)
+    monkeypatch.setattr("iosched.profiler.devices.cpu.candidates.measure_in_turn", compared)
+    result = optimize(fire(), replace(settings, budget_s=budget_s))
+    shortest_comparison_s = 4 * 3 * 0.02
+    assert now[0] - 1000.0 < budget_s + 0.1 + shortest_comparison_s + 1e-6
+    assert result.measured_us is not None
+    assert result.gap is not None
+
+
+@pytest.fixture
+def long_search(monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
+    """By a clock that goes on only where something is measured: a stage takes 0.5 s, a turn of a whole model 0.11 s.
+
+    Returns what tells how long it took.
+    """
+    now = [1000.0]
+
+    def compared(runnables: Mapping[str, object], inputs: object, budget: Budget, *_: object) -> object:
+        def run(name: str) -> float:
+            now[0] += turn_seconds(0.0)
+            return LATENCIES[name]
+
+        runs = {name: (lambda name=name: run(name)) for name in runnables}
+        return interleave(runs, budget.rounds, max_seconds=budget.max_seconds, least_rounds=budget.least_rounds)
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    script_stages(monkeypatch, lambda _: now.__setitem__(0, now[0] + 0.5))
+    monkeypatch.setattr("iosched.jobs.cpu_job.measure_in_turn", compared)
+    return lambda: now[0] - 1000.0
+
+
+@pytest.mark.parametrize("budget_s", [2.8, 3.2, 6.0])
+def test_a_search_leaves_the_time_that_it_takes_to_tell_what_is_faster(
+    budget_s: float, settings: OptimizeSettings, long_search: Callable[[], float]
+) -> None:
+    """Three candidates, eight turns of each: 2.64 s."""
+    result = optimize(fire(), replace(settings, budget_s=budget_s))
+    assert result.measurements >= (budget_s - 2.64) // 0.5
+    assert result.gap != 0
+    assert result.ratio is not None
+    assert result.shipped == "iosched"
+    assert result.notes == ()
+    assert long_search() < budget_s + 0.5 + 0.11
+
+
+def test_a_budget_too_short_to_tell_ships_plain_onnxruntime_and_says_what_it_takes(
+    settings: OptimizeSettings, long_search: Callable[[], float]
+) -> None:
+    result = optimize(fire(), replace(settings, budget_s=2.0))
+    assert long_search() < 2.0 + 0.5 + 3 * 0.1
+    assert (result.shipped, result.ratio) == ("reference", None)
+    assert result.reason.startswith("too few runs to tell")
+    (note,) = result.notes
+    assert "about 3 s of --budget" in note
+
+
+def test_more_budget_is_never_spent_on_less(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search that was cut resumes: the next one asks only for what is missing."""
+    script_stages(monkeypatch)
+    script_models(monkeypatch, LATENCIES)
+    interrupt = Asked(answer=True)
+    first = script_stages(monkeypatch, lambda count: setattr(interrupt, "came", count == 5))
+    optimize(fire(), settings, interrupt=interrupt)
+    second = script_stages(monkeypatch)
+    resumed = optimize(fire(), settings)
+    whole = script_stages(monkeypatch)
+    optimize(fire(), replace(settings, profile_db=None if settings.profile_db is None else Path(":memory:")))
+    assert len(first) == 6
+    assert resumed.cache_hits >= 6
+    assert len(second) <= len(whole)
+
+
+def test_measuring_anew_replaces_what_was_known(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stands_still(level_us: float) -> None:
+        def told(run_batch: object, given: object, **_: object) -> Measurement:
+            return summarize([level_us] * 7)
+
+        monkeypatch.setattr(cpu_cost, "measure", told)
+
+    script_models(monkeypatch, LATENCIES)
+    stands_still(50.0)
+    optimize(fire(), settings)
+    before = rows(settings.profile_db)
+    stands_still(70.0)
+    kept = optimize(fire(), settings)
+    assert kept.measurements == 0
+    assert rows(settings.profile_db) == before
+    anew = optimize(fire(), replace(settings, resume=False))
+    assert anew.measurements > 0
+    assert anew.cache_hits == 0
+    stages = {key: value for key, value in rows(settings.profile_db).items() if not key.startswith("model:")}
+    assert set(stages.values()) == {70.0}
+    assert set(stages) == {key for key in before if not key.startswith("model:")}
+
+
+def test_the_yardstick_is_not_measured_anew(settings: OptimizeSettings) -> None:
+    """What is stored of other models is relative to it."""
+    stage = "2:stage"
+    with ProfileDatabase(settings.profile_db) as database:
+        for key in ("yardstick", stage):
+            database.put(key, "device", summarize([1.0]))
+        refreshed = Refreshed(database, kept=frozenset({YARDSTICK}))
+        assert refreshed.get(stage, "device") is None
+        assert refreshed.get("yardstick", "device") == summarize([1.0])
+        refreshed.put(stage, "device", summarize([2.0]))
+        assert refreshed.get(stage, "device") == summarize([2.0])
+    with ProfileDatabase(settings.profile_db) as database:
+        assert database.get(stage, "device") == summarize([2.0])
+
+
+def test_a_replay_gives_the_same_bytes(
+    settings: OptimizeSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script_stages(monkeypatch)
+    script_models(monkeypatch, LATENCIES)
+    first = optimize(fire(), settings)
+    assert first.measurements > 0
+    assert settings.profile_db is not None
+    written = [_bytes(first.document.to_json(), annotated(fire(), first.document).SerializeToString())]
+    for name in ("a.db", "b.db"):
+        shutil.copy(settings.profile_db, tmp_path / name)
+        again = optimize(fire(), replace(settings, profile_db=tmp_path / name))
+        assert again.measurements == 0
+        written.append(_bytes(again.document.to_json(), annotated(fire(), again.document).SerializeToString()))
+    assert written[0] == written[1] == written[2]
+
+
+def _bytes(schedule: str, model: bytes) -> tuple[bytes, bytes]:
+    return schedule.encode(), model
+
+
+_SEARCH = """
+import sys, time
+from pathlib import Path
+from scripted import fire
+from iosched.profiler.devices.cpu import cost as cpu_cost
+from iosched.jobs.optimize import OptimizeSettings, optimize
+from iosched.profiler.measuring.statistics import summarize
+done = 0
+def told(run_batch, settings, **_):
+    global done
+    print(done, flush=True)  # so many were measured before this one
+    done += 1
+    time.sleep(0.02)
+    return summarize([50.0 + done] * 7)
+cpu_cost.measure = told
+optimize(fire(), OptimizeSettings(threads=2, profile_db=Path(sys.argv[1])))
+"""
+
+
+@pytest.mark.parametrize("number", [5])
+def test_a_killed_search_loses_at_most_the_stage_being_measured(
+    number: int, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [str(SUPPORT), *filter(None, [os.environ.get("PYTHONPATH")])]  # the child runs the same package
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    words = [sys.executable, "-c", _SEARCH, str(settings.profile_db)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as child:
+        assert child.stdout is not None
+        before = next(int(line) for line in child.stdout if int(line) >= number)
+        child.send_signal(signal.SIGKILL)
+    assert child.returncode == -signal.SIGKILL
+    known = rows(settings.profile_db)
+    assert len(known) in (before, before + 1)
+    measured = script_stages(monkeypatch)
+    script_models(monkeypatch, LATENCIES)
+    resumed = optimize(fire(), settings)
+    assert resumed.cache_hits >= len(known)
+    assert resumed.measurements == len(measured)
+    again = rows(settings.profile_db)
+    assert all(again[key] == value for key, value in known.items())

@@ -1,0 +1,232 @@
+"""`optimize` and `run` on a GPU made of host memory: the whole way, but for the GPU."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gpu_plans import expected_outputs, relative_error
+from host_cuda import needs_compiler
+from host_driver import HostDriver, chooser
+from host_gpu import HostGpu, attach_host, time_by_size
+from scripted import fire
+
+from iosched.jobs import bench as bench_module
+from iosched.jobs import optimize as optimize_module
+from iosched.jobs import run as run_module
+from iosched.jobs.bench import bench
+from iosched.jobs.optimization import Barriers, OptimizeSettings
+from iosched.jobs.optimize import optimize
+from iosched.models.errors import DeviceError, ExecutionError, UsageError
+from iosched.models.model import Model
+from iosched.profiler.devices.cuda.attached import KnownPlans, StoredPlans
+from iosched.profiler.devices.cuda.clock import GpuClock
+from iosched.profiler.devices.cuda.cost import CudaStageCost
+from iosched.profiler.store.database import ProfileDatabase
+from iosched.runtime.cuda.backend import CudaBackend, CudaModel
+from iosched.runtime.cuda.executor import CudaExecutor
+from iosched.runtime.cuda.kernel import Precision
+from iosched.runtime.inputs import random_inputs
+from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.schedule import Schedule, Stage, Strategy
+
+pytestmark = needs_compiler
+
+
+@pytest.fixture
+def attached(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What backends were given to choose plans by."""
+    return attach_host(monkeypatch, optimize_module, run_module, bench_module)
+
+
+@pytest.fixture
+def by_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    time_by_size(monkeypatch)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_schedule_is_found_written_and_run(
+    tmp_path: Path, attached: list[object], by_size: None, precision: str
+) -> None:
+    model = fire(batch=2)
+    settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db", precision=precision)
+    result = optimize(model, settings)
+    assert (result.device_kind, result.device_name, result.cost, result.shipped) == (
+        "cuda", "Host 1000", "measured", "iosched",
+    )  # fmt: skip
+    assert result.measured_us is not None
+    assert result.measured_us < result.sequential_us
+    assert result.kernels_after <= result.kernels_before
+    assert result.document.proven == ("blocks" if result.gap == 0 else None)
+    document = ScheduleDocument.from_json(result.document.to_json())
+    assert [(each.name, each.measured_us) for each in document.alternatives] == [
+        ("sequential", result.sequential_us), ("greedy", result.greedy_us),
+    ]  # fmt: skip
+    assert document.runtime == {"precision": precision, "barriers": "stage", "cudnn_plans": {"Conv": "eng7_k1=1"}}
+
+    executor = run_module.open_executor(model, document, device="cuda:0")
+    inputs = random_inputs(model.graph.inputs)
+    limit = 1e-4 if precision == "fp32" else 2e-2
+    assert relative_error(executor.run(inputs), expected_outputs(model, inputs)) < limit
+    assert "Host 1000" in executor.description
+    stored, known = attached
+    assert isinstance(stored, StoredPlans)
+    assert known == KnownPlans({"Conv": "eng7_k1=1"})
+
+
+@pytest.mark.parametrize("asked", ["auto", "none"])
+def test_stages_wait_for_what_they_read_alone_where_that_is_faster(
+    tmp_path: Path, attached: list[object], by_size: None, monkeypatch: pytest.MonkeyPatch, asked: Barriers
+) -> None:
+    compiled: list[bool] = []
+    whole = CudaBackend.compile
+
+    def compile_(self: CudaBackend, schedule: Schedule, *, barriers: bool = True) -> CudaModel:
+        compiled.append(barriers)
+        model = whole(self, schedule, barriers=barriers)
+        if not barriers:
+            monkeypatch.setattr(model.executor, "time_launches", lambda repeats: (4.0,) * repeats)
+        return model
+
+    monkeypatch.setattr(CudaBackend, "compile", compile_)
+    settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db", barriers=asked)
+    result = optimize(fire(), settings)
+    assert (result.shipped, result.measured_us, result.document.runtime["barriers"]) == ("iosched", 4.0, "none")
+    assert len([note for note in result.notes if "wait only for what they read" in note]) == (asked == "auto")
+    compiled.clear()
+    executor = run_module.open_executor(fire(), result.document, device="cuda")
+    assert compiled == [False]
+    inputs = random_inputs(fire().graph.inputs)
+    assert relative_error(executor.run(inputs), expected_outputs(fire(), inputs)) < 1e-4
+
+
+def test_a_second_run_says_what_the_first_one_said(tmp_path: Path, attached: list[object]) -> None:
+    """Nothing is timed by a script here: whole models are slower or faster each time they are measured."""
+    settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db")
+    first, second = optimize(fire(), settings), optimize(fire(), settings)
+    assert first.document.to_json() == second.document.to_json()
+
+
+@pytest.mark.parametrize("device", ["cpu", "v100"])
+def test_barriers_are_for_attached_gpus(device: str) -> None:
+    with pytest.raises(UsageError, match="--barriers is for attached GPUs"):
+        optimize(fire(), OptimizeSettings(device=device, barriers="none", profile_db=Path(":memory:")))
+
+
+def test_a_hot_gpu_is_told(tmp_path: Path, by_size: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    hot = GpuClock(sm_mhz=900, memory_mhz=2619, temperature_c=88, power_w=700.0, throttled_by=("thermal slowdown",))
+    gpu = HostGpu(0, "Host 1000", {}, HostDriver(), clock=lambda: hot)
+    monkeypatch.setattr(optimize_module, "attach", lambda index: gpu)
+    settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db")
+    first, second = optimize(fire(), settings), optimize(fire(), settings)
+    (note,) = first.notes
+    assert "were measured while the GPU ran slower than it could (thermal slowdown)" in note
+    assert second.notes == first.notes
+    with ProfileDatabase(tmp_path / "p.db") as database:
+        lines = [json.loads(line) for line in database.export_lines()]
+    assert {line["clock_mhz"] for line in lines if line.get("samples")} == {900}
+
+
+def test_a_model_without_a_schedule_runs_one_operator_after_another(attached: list[object]) -> None:
+    model = fire()
+    assert run_module.runs_on_gpu("cuda", None)
+    executor = run_module.open_executor(model, None, device="cuda")
+    inputs = random_inputs(model.graph.inputs)
+    assert relative_error(executor.run(inputs), expected_outputs(model, inputs)) < 1e-4
+    assert "Host 1000, fp32" in executor.description
+
+
+def test_auto_runs_a_model_without_a_schedule_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("iosched.profiler.devices.resolve.attached_names", lambda: ("Host 1000",))
+    assert not run_module.runs_on_gpu("auto", None)
+    assert run_module.open_executor(fire(), None, device="auto").description.startswith("onnxruntime")
+
+
+def test_the_second_time_nothing_is_measured(tmp_path: Path, attached: list[object], by_size: None) -> None:
+    settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db")
+    first, second = optimize(fire(), settings), optimize(fire(), settings)
+    assert first.measurements > 0
+    assert (second.measurements, second.cache_hits) == (0, first.measurements)
+    assert first.schedule == second.schedule
+
+
+def test_another_precision_is_another_device(tmp_path: Path, attached: list[object], by_size: None) -> None:
+    for precision in ("fp32", "fp16"):
+        settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db", precision=precision)
+        assert optimize(fire(), settings).measurements > 0
+
+
+def cost_of(model: Model, database: ProfileDatabase) -> CudaStageCost:
+    driver = HostDriver()
+    return CudaStageCost(CudaBackend(model, driver, chooser(driver), Precision("fp32")), database, "Host")
+
+
+def test_a_stage_that_does_not_fit_is_no_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise DeviceError("the GPU has no memory left")
+
+    with ProfileDatabase(":memory:") as database:
+        cost = cost_of(fire(), database)
+        monkeypatch.setattr(CudaBackend, "compile_stage", full)
+        assert cost.stage_latency_us(Stage(Strategy.CONCURRENT, (("f1",), ("f3",)))) == np.inf
+        assert cost.dropped == {"f1+f3": "the GPU has no memory left"}
+        with pytest.raises(DeviceError, match="no memory"):
+            cost.stage_latency_us(Stage(Strategy.CONCURRENT, (("f1",),)))
+
+
+def test_an_engine_that_fails_ends_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object) -> None:
+        raise ExecutionError("the GPU failed")
+
+    with ProfileDatabase(":memory:") as database:
+        cost = cost_of(fire(), database)
+        monkeypatch.setattr(CudaExecutor, "time_many", failing)
+        assert cost.stage_latency_us(Stage(Strategy.CONCURRENT, (("f1",), ("f3",)))) == np.inf
+
+
+def test_stages_that_only_move_bytes_cost_nothing_and_stages_that_cannot_merge_are_infinite(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("iosched.runtime.cuda.lower.lower_merged", lambda *_: None)
+    with ProfileDatabase(":memory:") as database:
+        cost = cost_of(fire(), database)
+        assert cost.stage_latency_us(Stage(Strategy.CONCURRENT, (("fc",),))) == 0
+        assert cost.stage_latency_us(Stage(Strategy.MERGE, (("f1",), ("f3",)))) == np.inf
+
+
+def test_operators_alike_have_one_key() -> None:
+    """f1 and g1 differ by name alone; f3 has another kernel."""
+    with ProfileDatabase(":memory:") as database:
+        cost = cost_of(fire(), database)
+        assert cost.operator_key("f1") == cost.operator_key("g1")
+        assert cost.operator_key("f1") != cost.operator_key("f3")
+
+
+def test_schedules_are_compared_on_the_gpu(tmp_path: Path, attached: list[object], by_size: None) -> None:
+    names = ("iosched", "greedy", "both", "onnxruntime")
+    result = bench(fire(), None, names=names, device="cuda", rounds=6, profile_db=tmp_path / "p.db")
+    assert [row.name for row in result.rows] == ["sequential", "greedy", "both"]
+    assert [name for name, _ in result.missing] == ["iosched", "onnxruntime"]
+    sequential, greedy, both = result.rows
+    assert (sequential.speedup, sequential.samples, result.device) == (1.0, 6, "Host 1000")
+    assert both.median_us <= greedy.median_us < sequential.median_us
+
+    document = optimize(fire(), OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db")).document
+    shipped = bench(fire(), document, names=["iosched"], device="cuda", rounds=3, profile_db=tmp_path / "p.db")
+    assert [row.name for row in shipped.rows] == ["sequential", "iosched"]
+    assert shipped.rows[1].median_us == both.median_us
+
+
+def test_a_schedule_pins_plans_for_its_own_gpu_with_any_cudnn(tmp_path: Path, attached: list[object]) -> None:
+    gpu = HostGpu(0, "Host 1000", {"cudnn": "91"}, HostDriver())
+    document = optimize(
+        fire(), OptimizeSettings(device="cuda", strategy="greedy", profile_db=tmp_path / "p.db")
+    ).document
+    assert gpu.plans_of(document) == KnownPlans({"Conv": "eng7_k1=1"})
+    assert gpu.plans_of(None) == KnownPlans({})
+    assert gpu.plans_of(replace(document, device={"kind": "cuda", "name": "Host 2000"})) == KnownPlans({})
+    assert gpu.plans_of(replace(document, runtime={"cudnn_plans": ["eng7"]})) == KnownPlans({})
+    assert gpu.plans_of(replace(document, runtime={})) == KnownPlans({})

@@ -1,0 +1,99 @@
+"""What `--dry-run` promises is what the search then does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from host_cuda import needs_compiler
+from host_gpu import attach_host, time_by_size
+from scripted import fire, script_models, script_stages
+
+from iosched.jobs import estimate as estimate_module
+from iosched.jobs import optimize as optimize_module
+from iosched.jobs.estimate import COMPARISON_SECONDS, SECONDS_PER_MEASUREMENT, estimate
+from iosched.jobs.optimize import OptimizeSettings, optimize
+from iosched.profiler.devices.cpu.cost import StageCost
+from iosched.profiler.devices.cuda.attached import StoredPlans
+from iosched.profiler.devices.known import KnownStages
+from iosched.profiler.store.database import ProfileDatabase
+from iosched.runtime.cpu.backend import CpuBackend
+from iosched.scheduler.schedule import Stage, Strategy
+
+LATENCIES = {"iosched": 10.0, "sequential": 20.0, "greedy": 30.0, "reference": 40.0}
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OptimizeSettings:
+    script_stages(monkeypatch)
+    script_models(monkeypatch, LATENCIES)
+    return OptimizeSettings(threads=2, profile_db=tmp_path / "p.db", strategy="concurrent")
+
+
+def test_counting_makes_no_database(settings: OptimizeSettings) -> None:
+    found = estimate(fire(), settings)
+    assert settings.profile_db is not None
+    assert not settings.profile_db.exists()
+    assert found.measurements > 0
+    assert found.seconds == pytest.approx(
+        found.measurements * SECONDS_PER_MEASUREMENT["cpu"] + COMPARISON_SECONDS["cpu"]
+    )
+
+
+def test_no_more_is_measured_than_was_said(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = estimate(fire(), settings)
+    done = optimize(fire(), settings)
+    stages = sum(len(block.stages) for block in done.document.schedule.blocks)
+    assert done.measurements <= said.measurements + 2 * stages  # those of the best schedules once more
+    assert done.stages == sum(block.stages for block in said.blocks)
+    assert done.states == sum(block.states for block in said.blocks)
+
+
+@needs_compiler
+def test_on_a_gpu_no_more_is_measured_than_was_said_and_it_is_known_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = attach_host(monkeypatch, estimate_module, optimize_module)
+    time_by_size(monkeypatch)
+    settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db", strategy="concurrent", exhaustive=True)
+    said = estimate(fire(), settings)
+    assert (said.device_kind, said.device_name, said.cost) == ("cuda", "Host 1000", "measured")
+    done = optimize(fire(), settings)
+    stages = sum(len(block.stages) for block in done.document.schedule.blocks)
+    assert 0 < done.measurements <= said.measurements + 2 * stages
+    after = estimate(fire(), settings)
+    assert sum(block.known for block in after.blocks) == sum(block.signatures for block in said.blocks)
+    assert [isinstance(memory, StoredPlans) and memory.times for memory in given] == [False, True, False]
+    assert after.measurements == 0
+
+
+def test_what_was_measured_is_known_afterwards(settings: OptimizeSettings) -> None:
+    before = estimate(fire(), settings)
+    optimize(fire(), replace(settings, exhaustive=True))
+    after = estimate(fire(), settings)
+    assert sum(block.known for block in before.blocks) == 0
+    assert sum(block.known for block in after.blocks) == sum(block.signatures for block in after.blocks)
+    assert after.measurements == 0
+    assert estimate(fire(), replace(settings, resume=False)).measurements == before.measurements
+
+
+def test_every_stage_of_a_found_schedule_is_known(settings: OptimizeSettings) -> None:
+    """The keys under which stages are looked up are those under which they were stored."""
+    result = optimize(fire(), settings)
+    with ProfileDatabase(settings.profile_db) as database, CpuBackend(fire(), lanes=2) as backend:
+        known = KnownStages(StageCost(backend, database))
+        for stage in result.schedule.stages:
+            units = tuple(tuple(dict.fromkeys(backend.coarse.unit_of()[n] for n in group)) for group in stage.groups)
+            assert known.latency_us(Stage(stage.strategy, units)) == pytest.approx(stage.predicted_us)
+        for unit in backend.graph.operators:
+            assert known.operator_work_us(unit.name) == known.cost.operator_work_us(unit.name)
+        assert known.cost.measurements == 0
+
+
+def test_nothing_is_known_of_an_empty_database(settings: OptimizeSettings) -> None:
+    with ProfileDatabase(None) as database, CpuBackend(fire(), lanes=2) as backend:
+        known = KnownStages(StageCost(backend, database))
+        name = backend.graph.operators[0].name
+        assert known.latency_us(Stage(Strategy.CONCURRENT, ((name,),))) is None
+        assert known.operator_work_us(name) is None

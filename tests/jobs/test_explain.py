@@ -1,0 +1,156 @@
+"""Explanations from the database, from a few measurements, and from the analytic model."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from host_cuda import needs_compiler
+from host_gpu import attach_host, time_by_size
+from scripted import fire, script_models
+from shipped import document
+
+from iosched.jobs import explain as explanation_module
+from iosched.jobs import optimize as optimize_module
+from iosched.jobs.explain import explain_operator, find_operator
+from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
+from iosched.models.errors import DeviceError, InvalidScheduleError, UsageError
+from iosched.profiler.devices.cpu import cost as cpu_cost
+from iosched.profiler.devices.cpu.units import unit_schedule
+from iosched.profiler.measuring.statistics import Measurement, summarize
+from iosched.runtime.cpu.backend import CpuBackend
+from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
+
+LATENCIES = {"iosched": 10.0, "sequential": 20.0, "greedy": 30.0, "reference": 40.0}
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Stages cost something made up; one entry for each that is measured."""
+    found: list[int] = []
+
+    def told(run_batch: object, settings: object, **_: object) -> Measurement:
+        found.append(len(found))
+        digest = hashlib.sha256(str(len(found)).encode()).digest()
+        return summarize([50 + int.from_bytes(digest[:2]) / 1000] * 7)
+
+    monkeypatch.setattr(cpu_cost, "measure", told)
+    script_models(monkeypatch, LATENCIES)
+    return found
+
+
+@pytest.fixture
+def optimized(measured: list[int], tmp_path: Path) -> Callable[..., OptimizeResult]:
+    def call(**settings: object) -> OptimizeResult:
+        given = OptimizeSettings(threads=2, profile_db=tmp_path / "p.db")
+        return optimize(fire(), replace(given, **settings))  # type: ignore[arg-type]
+
+    return call
+
+
+def test_after_an_exhaustive_search_nothing_is_faster_and_nothing_is_measured(
+    optimized: Callable[..., OptimizeResult], measured: list[int], tmp_path: Path
+) -> None:
+    result = optimized(exhaustive=True, strategy="concurrent")
+    before = len(measured)
+    for operator in fire().graph.operators:
+        found = explain_operator(fire(), result.document, operator.name, profile_db=tmp_path / "p.db")
+        explanation = found.explanation
+        assert (found.measurements, found.cost) == (0, "measured")
+        assert operator.name in found.together
+        assert explanation.present_us is not None
+        for placement in explanation.placements:
+            assert placement.at_most_us >= explanation.present_us * (1 - 1e-6)
+    assert len(measured) == before
+
+
+def test_no_more_is_measured_than_allowed(
+    optimized: Callable[..., OptimizeResult], measured: list[int], tmp_path: Path
+) -> None:
+    result = optimized(strategy="sequential")
+    before = len(measured)
+    name = fire().graph.operators[1].name
+    unknown = explain_operator(fire(), result.document, name, measurements=0, profile_db=tmp_path / "p.db")
+    assert len(measured) == before
+    assert unknown.explanation.present_us is None
+    assert all(math.isinf(placement.at_most_us) for placement in unknown.explanation.placements)
+    some = explain_operator(fire(), result.document, name, measurements=3, profile_db=tmp_path / "p.db")
+    assert (len(measured) - before, some.measurements) == (3, 3)
+    known = explain_operator(fire(), result.document, name, measurements=1000, profile_db=tmp_path / "p.db")
+    assert known.explanation.present_us is not None
+    assert any(placement.is_exact for placement in known.explanation.placements)
+
+
+def test_an_analytic_schedule_is_explained_by_the_analytic_model(
+    optimized: Callable[..., OptimizeResult], measured: list[int]
+) -> None:
+    result = optimized(device="v100", precision="fp16")
+    for operator in fire().graph.operators:
+        found = explain_operator(fire(), result.document, operator.name)
+        explanation = found.explanation
+        assert (found.cost, found.device_name, found.tolerance) == ("analytic", "Tesla V100-SXM2-16GB", 0.0)
+        assert explanation.present_us == pytest.approx(sum(stage.predicted_us or 0.0 for stage in explanation.stages))
+        for placement in explanation.placements:
+            assert placement.is_exact or not placement.possible
+            assert placement.at_most_us >= explanation.present_us * (1 - 1e-9)
+    assert not measured
+
+
+@needs_compiler
+def test_a_schedule_of_an_attached_gpu_is_explained_by_what_was_measured_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attach_host(monkeypatch, explanation_module, optimize_module)
+    time_by_size(monkeypatch)
+    settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db", exhaustive=True, strategy="concurrent")
+    result = optimize(fire(), settings)
+    for operator in fire().graph.operators:
+        found = explain_operator(fire(), result.document, operator.name, profile_db=tmp_path / "p.db")
+        assert (found.device_name, found.cost, found.measurements) == ("Host 1000", "measured", 0)
+        present_us = found.explanation.present_us
+        assert present_us is not None
+        assert all(placement.at_most_us >= present_us * (1 - 1e-6) for placement in found.explanation.placements)
+    elsewhere = replace(result.document, device={"kind": "cuda", "name": "Other 2000"})
+    with pytest.raises(DeviceError, match="measured on Other 2000, and here is only Host 1000"):
+        explain_operator(fire(), elsewhere, operator.name, profile_db=tmp_path / "p.db")
+
+
+def test_what_cannot_be_explained_is_refused(
+    optimized: Callable[..., OptimizeResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    planned = optimized(device="v100").document
+    name = fire().graph.operators[0].name
+    with pytest.raises(UsageError, match="did you mean"):
+        explain_operator(fire(), planned, f"{name}x")
+    with pytest.raises(DeviceError, match="no specification of"):
+        explain_operator(fire(), replace(planned, device={"kind": "cuda", "name": "A GPU of 2040"}), name)
+    with pytest.raises(DeviceError, match="CuPy is not installed"):
+        explain_operator(fire(), replace(planned, cost="measured"), name, profile_db=tmp_path / "p.db")
+    with pytest.raises(InvalidScheduleError, match="shape"):
+        explain_operator(fire(batch=2), planned, name)
+
+
+def test_an_operator_is_found_by_what_is_inside_it() -> None:
+    graph = fire().graph
+    for operator in graph.operators:
+        assert find_operator(graph, operator.name) == operator
+        assert all(find_operator(graph, part) == operator for part in (*operator.nodes, *operator.outputs))
+    with pytest.raises(UsageError, match="iosched show"):
+        find_operator(graph, "zzzzzzzz")
+
+
+def test_a_schedule_from_elsewhere_is_taken_as_the_cpu_can_run_it() -> None:
+    model = fire()
+    with CpuBackend(model, lanes=2) as backend:
+        whole = unit_schedule(backend.coarse, document(model, "greedy").schedule)
+        units = sorted(name for stage in whole.stages for name in stage.operators)
+        assert units == sorted(operator.name for operator in backend.graph.operators)
+        apart = tuple(Stage(Strategy.CONCURRENT, ((operator.name,),)) for operator in model.graph.operators)
+        taken = unit_schedule(backend.coarse, Schedule((Block(0, apart),)))
+        assert sorted(name for stage in taken.stages for name in stage.operators) == units

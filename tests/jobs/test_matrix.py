@@ -1,0 +1,209 @@
+"""Every schedule on every target: each target's own is the best there, and latencies are those of the cost model."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from host_cuda import needs_compiler
+from host_gpu import attach_host, time_by_size
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from import_helpers import model_of
+from networks import zoo_model
+from onnx import TensorProto, helper
+from scripted import fire, model_with, script_stages
+
+from iosched.jobs import matrix as profiler_matrix
+from iosched.jobs.costing import analytic_latency_us, measured_latency_us
+from iosched.jobs.matrix import MatrixResult, MatrixSettings, matrix
+from iosched.models.errors import DeviceError, UsageError
+from iosched.models.load import load_model
+from iosched.models.model import Model
+from iosched.profiler.devices.analytic import AnalyticCost
+from iosched.profiler.devices.cpu.cost import StageCost
+from iosched.profiler.devices.gpus import gpu_named, gpu_names
+from iosched.profiler.store.database import ProfileDatabase
+from iosched.runtime.cpu.backend import CpuBackend
+from iosched.scheduler.baselines import greedy, sequential
+from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
+from iosched.scheduler.search import Pruning, SearchResult, search
+
+
+@cache
+def squeezenet(batch_size: int) -> Model:
+    return zoo_model("squeezenet", batch_size)
+
+
+def batches(*sizes: int) -> list[tuple[int, Model]]:
+    return [(size, squeezenet(size)) for size in sizes]
+
+
+def cost_of(result: MatrixResult, index: int, model: Model) -> AnalyticCost:
+    gpu = gpu_named(result.targets[index].device)
+    assert gpu is not None
+    return AnalyticCost(model.graph, gpu)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    devices=st.sets(st.sampled_from(gpu_names()), min_size=2, max_size=4).map(sorted),
+    sizes=st.sets(st.sampled_from((1, 3, 32)), min_size=1, max_size=2).map(sorted),
+    pruning=st.sampled_from(((1, 2), (3, 8), (None, None))),
+    strategy=st.sampled_from(("both", "concurrent", "merge")),
+)
+def test_no_schedule_loses_to_another_on_its_own_target(devices, sizes, pruning, strategy) -> None:
+    models = [(size, fire(size)) for size in sizes]
+    result = matrix(models, MatrixSettings(tuple(devices), strategy=strategy, r=pruning[0], s=pruning[1]))
+    assert len(result.targets) == len(devices) * len(sizes)
+    for own, row in enumerate(result.latency_us):
+        assert all(row[own] <= latency_us * (1 + 1e-9) for latency_us in row)
+        assert result.targets[own].taken_from is None
+
+
+def test_the_diagonal_is_the_best_for_all_gpus_on_a_network_where_they_disagree() -> None:
+    result = matrix(batches(1), MatrixSettings(gpu_names()))
+    for own, row in enumerate(result.latency_us):
+        assert row[own] == pytest.approx(min(row), rel=1e-9)
+    assert max(max(row) / min(row) for row in result.latency_us) > 1.01
+    assert {target.proven for target in result.targets} == {"whole"}
+
+
+def test_targets_stand_by_device_and_then_by_batch_size() -> None:
+    result = matrix(batches(1, 8), MatrixSettings(("V100", "k80", "v100")))
+    assert [(t.device, t.batch_size) for t in result.targets] == [("v100", 1), ("v100", 8), ("k80", 1), ("k80", 8)]
+    assert {target.cost for target in result.targets} == {result.cost} == {"analytic"}
+
+
+def test_a_row_is_where_and_a_column_is_what_for() -> None:
+    result = matrix(batches(1, 8), MatrixSettings(("v100",)))
+    for executed, model in enumerate((squeezenet(1), squeezenet(8))):
+        cost = cost_of(result, executed, model)
+        for optimized, target in enumerate(result.targets):
+            assert result.latency_us[executed][optimized] == cost.schedule_latency_us(target.schedule)
+        assert result.targets[executed].sequential_us == cost.schedule_latency_us(sequential(model.graph))
+    assert result.slowdown(0, 1) == result.latency_us[0][1] / result.latency_us[0][0]
+
+
+def test_the_schedule_of_a_target_is_the_one_that_the_search_finds() -> None:
+    result = matrix(batches(8), MatrixSettings(("k80", "v100"), r=1, s=3))
+    cost = cost_of(result, 1, squeezenet(8))
+    assert result.targets[1].schedule == search(squeezenet(8).graph, cost, pruning=Pruning(1, 3)).schedule
+
+
+def test_precision_is_that_of_the_gpus() -> None:
+    plain, half = (matrix(batches(32), MatrixSettings(("h100",), precision=p)) for p in ("fp32", "fp16"))
+    assert half.latency_us[0][0] < plain.latency_us[0][0]
+
+
+def test_a_search_that_ends_with_less_takes_the_better_schedule_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    def poor_on_v100(graph, cost, **options) -> SearchResult:
+        if cost.gpu.key != "v100":
+            return search(graph, cost, **options)
+        worse = max((sequential(graph), greedy(graph)), key=cost.schedule_latency_us)
+        return SearchResult(worse, 0, 0, 0, 0, 0.0)
+
+    monkeypatch.setattr(profiler_matrix, "search", poor_on_v100)
+    result = matrix(batches(1), MatrixSettings(("v100", "h100")))
+    v100, h100 = result.targets
+    assert (v100.taken_from, h100.taken_from) == (1, None)
+    assert v100.schedule == h100.schedule
+    assert not v100.optimal
+    assert result.latency_us[0][0] == result.latency_us[0][1]
+    assert result.latency_us[1][0] == result.latency_us[1][1]
+
+
+def test_the_cpu_is_measured_and_its_schedules_are_costed_on_gpus_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = script_stages(monkeypatch)
+    wanted = MatrixSettings(("cpu", "v100"), threads=2, profile_db=tmp_path / "p.db")
+    models = [(1, fire(1)), (2, fire(2))]
+    result = matrix(models, wanted)
+    assert result.cost == "mixed"
+    assert [target.cost for target in result.targets] == ["measured", "measured", "analytic", "analytic"]
+    names = sorted(operator.name for operator in models[0][1].graph.operators)
+    for own, target in enumerate(result.targets):
+        assert sorted(name for stage in target.schedule.stages for name in stage.operators) == names
+        assert result.latency_us[own][own] == min(result.latency_us[own])
+    count = len(measured)
+    assert count > 0
+    assert matrix(models, wanted) == result
+    assert len(measured) == count
+
+
+def test_schedules_of_the_cpu_name_operators_also_where_it_runs_several_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script_stages(monkeypatch)
+    nodes = [
+        helper.make_node("Mul", ["x", "k"], ["s"]),
+        helper.make_node("Sigmoid", ["s"], ["g"]),
+        helper.make_node("Mul", ["x", "g"], ["y"]),
+    ]
+    quick_gelu = model_of(nodes, {"x": [4, 4]}, ["y"], {"k": np.float32([1.702])})
+    model = load_model(quick_gelu.SerializeToString(), name="quick_gelu")
+    result = matrix([(1, model)], MatrixSettings(("cpu", "v100"), threads=2, profile_db=tmp_path / "p.db"))
+    with CpuBackend(model, lanes=2) as backend:
+        assert len(backend.graph.operators) < len(model.graph.operators)
+    for target in result.targets:
+        assert [name for stage in target.schedule.stages for name in stage.operators] == ["s", "g", "y"]
+
+
+@needs_compiler
+def test_an_attached_gpu_is_measured_beside_what_is_planned_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attach_host(monkeypatch, profiler_matrix)
+    time_by_size(monkeypatch)
+    models = [(size, fire(size)) for size in (1, 2)]
+    result = matrix(models, MatrixSettings(("cuda", "v100"), profile_db=tmp_path / "p.db"))
+    names = [(target.device, target.name, target.batch_size, target.cost) for target in result.targets]
+    assert names[:2] == [("cuda:0", "Host 1000", 1, "measured"), ("cuda:0", "Host 1000", 2, "measured")]
+    assert [target.cost for target in result.targets[2:]] == ["analytic", "analytic"]
+    here = result.targets[0]
+    assert 0 < result.latency_us[0][0] == result.latency_us[0][1] < here.sequential_us
+    assert all(min(row) == row[own] for own, row in enumerate(result.latency_us))
+
+
+def test_what_cannot_be_done_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="v100"):
+        matrix(batches(1), MatrixSettings(("v10",)))
+    with pytest.raises(DeviceError, match="iosched"):
+        matrix(batches(1), MatrixSettings(("cuda:7",)))
+    with pytest.raises(UsageError, match="other operators"):
+        matrix([(1, squeezenet(1)), (2, fire(2))], MatrixSettings(("v100",)))
+    text = model_with([helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT)], TensorProto.STRING)
+    with pytest.raises(UsageError, match="no fixed size"):
+        matrix([(1, text)], MatrixSettings(("cpu",), profile_db=tmp_path / "p.db"))
+
+
+def test_what_the_cpu_alone_can_merge_runs_side_by_side_on_a_gpu() -> None:
+    graph = squeezenet(1).graph
+    gpu = gpu_named("v100")
+    assert gpu is not None
+    cost = AnalyticCost(graph, gpu)
+    groups = tuple((operator.name,) for operator in graph.operators[:2])
+    merge, concurrent = Stage(Strategy.MERGE, groups), Stage(Strategy.CONCURRENT, groups)
+    assert analytic_latency_us(cost, _one(merge)) == cost.stage_latency_us(concurrent)
+
+
+def test_a_merge_that_this_cpu_cannot_do_is_costed_side_by_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        StageCost, "remeasure", lambda self, stage: math.inf if stage.strategy is Strategy.MERGE else 7.0
+    )
+    with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
+        names = [operator.name for operator in backend.graph.operators]
+        stages = (Stage(Strategy.CONCURRENT, ((names[0],),)), Stage(Strategy.MERGE, tuple((n,) for n in names[1:3])))
+        rest = tuple(Stage(Strategy.CONCURRENT, ((name,),)) for name in names[3:])
+        cost = StageCost(backend, database)
+        assert measured_latency_us(cost, _one(*stages, *rest)) == 7.0 * (2 + len(rest))
+
+
+def _one(*stages: Stage) -> Schedule:
+    return Schedule((Block(0, stages),))

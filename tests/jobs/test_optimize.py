@@ -1,0 +1,275 @@
+"""What `optimize` ships is faster than plain onnxruntime, or plain onnxruntime, whatever happens on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+from onnx import TensorProto, helper
+from scripted import fire, model_with, script_models, script_stages
+
+from iosched.jobs.decision import Ratio
+from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
+from iosched.jobs.run import open_executor
+from iosched.models.errors import DeviceError, UsageError
+from iosched.profiler.measuring.statistics import Measurement, summarize
+from iosched.profiler.store.database import ProfileDatabase
+from iosched.profiler.store.latencies import structure
+from iosched.runtime.compare import compare
+from iosched.runtime.inputs import random_inputs
+from iosched.runtime.reference import Reference
+from iosched.scheduler.document import ScheduleDocument, check_operators
+
+FASTEST = {
+    "iosched": {"iosched": 10.0, "sequential": 20.0, "greedy": 30.0, "reference": 40.0},
+    "sequential": {"iosched": 20.0, "sequential": 10.0, "greedy": 5.0, "reference": 40.0},
+    "reference": {"iosched": 20.0, "sequential": 20.0, "greedy": 30.0, "reference": 10.0},
+}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> OptimizeSettings:
+    return OptimizeSettings(threads=2, profile_db=tmp_path / "p.db")
+
+
+def check_runs(result: OptimizeResult) -> None:
+    """The document can be read again, is one of this model, and computes what plain onnxruntime computes."""
+    model = fire()
+    again = ScheduleDocument.from_json(result.document.to_json())
+    again.validate_for(model.graph, model.digest, model.bindings)
+    covered = [name for stage in again.schedule.stages for name in stage.operators]
+    assert sorted(covered) == sorted(operator.name for operator in model.graph.operators)
+    inputs = random_inputs(model.graph.inputs)
+    executor = open_executor(model, again, threads=2)
+    with Reference(model) as reference:
+        assert compare(executor.run(inputs), reference.run(inputs)).passed
+    executor.close()
+
+
+@pytest.mark.parametrize("shipped", list(FASTEST))
+def test_the_fastest_is_shipped(shipped: str, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    script_stages(monkeypatch)
+    script_models(monkeypatch, FASTEST[shipped])
+    result = optimize(fire(), settings)
+    assert result.shipped == result.document.shipped == shipped
+    assert result.measured_us == FASTEST[shipped]["iosched"]
+    assert result.sequential_us == FASTEST[shipped]["sequential"]
+    assert result.greedy_us == FASTEST[shipped]["greedy"]
+    assert result.reference_us == FASTEST[shipped]["reference"]
+    weighed = "iosched" if shipped == "reference" else shipped
+    speedup = FASTEST[shipped]["reference"] / FASTEST[shipped][weighed]
+    assert result.ratio == Ratio(f"reference/{weighed}", speedup, speedup, speedup)
+    assert f"{speedup:.3f}x" in result.reason
+    check_runs(result)
+
+
+@pytest.mark.parametrize(("strategy", "shipped", "proven"), [
+    ("both", "iosched", "blocks"), ("both", "reference", "blocks"), ("dos", "iosched", "whole"),
+    ("merge", "iosched", "whole"), ("both", "sequential", None), ("greedy", "iosched", None),
+])  # fmt: skip
+def test_what_is_measured_is_proven_block_by_block_where_groups_may_reach_across_cuts(
+    strategy: str, shipped: str, proven: str | None, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is proven of one operator after another, which ran faster than what was found, nor of a baseline."""
+    script_stages(monkeypatch)
+    script_models(monkeypatch, FASTEST[shipped])
+    result = optimize(fire(), replace(settings, strategy=strategy, exhaustive=True))
+    assert result.shipped == shipped
+    assert (result.proven, result.document.proven, result.optimal) == (proven, proven, proven == "whole")
+    assert {block.optimal for block in result.schedule.blocks} == {proven is not None}
+    assert result.gap == (None if strategy == "greedy" else 0)
+
+
+@pytest.mark.parametrize("shipped", list(FASTEST))
+def test_the_file_has_the_other_schedules_that_were_compared(
+    shipped: str, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script_stages(monkeypatch)
+    script_models(monkeypatch, FASTEST[shipped])
+    document = ScheduleDocument.from_json(optimize(fire(), settings).document.to_json())
+    first = "iosched" if shipped == "sequential" else "sequential"
+    assert [(each.name, each.measured_us) for each in document.alternatives] == [
+        (name, FASTEST[shipped][name]) for name in (first, "greedy")
+    ]
+    for each in document.alternatives:
+        check_operators(each.schedule, fire().graph)
+        assert structure(each.schedule) != structure(document.schedule)
+
+
+def test_a_smaller_median_alone_is_no_reason_to_ship(
+    settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In every second round the schedule found is slower."""
+    samples = {"iosched": [9.0, 11.0] * 4 + [9.0], "reference": [10.0] * 9}
+
+    def told(runnables: Mapping[str, object], *_: object) -> dict[str, Measurement]:
+        return {name: summarize(samples.get(name, [30.0] * 9)) for name in runnables}
+
+    script_stages(monkeypatch)
+    script_models(monkeypatch, FASTEST["iosched"])
+    monkeypatch.setattr("iosched.jobs.cpu_job.measure_in_turn", told)
+    result = optimize(fire(), settings)
+    assert result.measured_us is not None
+    assert result.reference_us is not None
+    assert result.measured_us < result.reference_us
+    assert (result.shipped, result.reason.partition(":")[0]) == ("reference", "no difference found")
+    assert result.ratio is not None
+    assert result.ratio.low < 1 < result.ratio.high
+    again = optimize(fire(), settings)
+    assert (again.ratio, again.document.to_json()) == (result.ratio, result.document.to_json())
+
+
+def test_a_search_for_something_else_does_not_change_what_was_said(settings: OptimizeSettings) -> None:
+    """Its comparison has the same sequential schedule and onnxruntime in it, measured at another time."""
+    first = optimize(fire(), settings)
+    optimize(fire(), replace(settings, strategy="greedy"))
+    again = optimize(fire(), settings)
+    assert (again.ratio, again.document.to_json()) == (first.ratio, first.document.to_json())
+
+
+def test_a_tie_goes_to_plain_onnxruntime(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    script_stages(monkeypatch)
+    script_models(monkeypatch, dict.fromkeys(FASTEST["iosched"], 10.0))
+    result = optimize(fire(), settings)
+    assert result.shipped == "reference"
+    assert result.reason.startswith("no difference found: the schedule found is 1.000x (1.000 to 1.000) as fast")
+
+
+def test_the_second_time_nothing_is_measured_and_every_byte_is_the_same(settings: OptimizeSettings) -> None:
+    first = optimize(fire(), settings)
+    assert first.measurements > 0
+    second = optimize(fire(), settings)
+    assert second.measurements == 0
+    assert second.cache_hits > 0
+    assert second.document.to_json() == first.document.to_json()
+    check_runs(first)
+
+
+@pytest.mark.parametrize("strategy", ["concurrent", "merge", "both", "sequential", "greedy"])
+def test_every_strategy_gives_a_schedule_that_runs(
+    strategy: str, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script_stages(monkeypatch)
+    script_models(monkeypatch, FASTEST["iosched"])
+    result = optimize(fire(), replace(settings, strategy=strategy))
+    assert result.shipped == "iosched"
+    check_runs(result)
+    strategies = {str(stage.strategy) for stage in result.schedule.stages}
+    assert strategy in ("merge", "both") or strategies == {"concurrent"}
+
+
+@pytest.mark.parametrize("after", [0, 1, 3, 7])
+def test_ctrl_c_keeps_what_was_measured(
+    after: int, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(count: int) -> None:
+        if count == after:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        script_stages(patch, interrupt)
+        script_models(patch, FASTEST["iosched"])
+        with pytest.raises(KeyboardInterrupt):
+            optimize(fire(), settings)
+    with ProfileDatabase(settings.profile_db) as database:
+        assert database.stats().measurements == after
+    script_stages(monkeypatch)
+    script_models(monkeypatch, FASTEST["iosched"])
+    result = optimize(fire(), settings)
+    assert result.cache_hits >= after
+    check_runs(result)
+
+
+@pytest.mark.parametrize("budget_s", [0.0, 0.05, 0.6])
+def test_a_budget_ends_with_something_that_runs(budget_s: float, settings: OptimizeSettings) -> None:
+    result = optimize(fire(), replace(settings, budget_s=budget_s))
+    assert result.shipped in FASTEST
+    check_runs(result)
+
+
+def test_a_budget_that_is_spent_measures_no_further_stage(
+    settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unlimited = script_stages(monkeypatch)
+    script_models(monkeypatch, FASTEST["iosched"])
+    optimize(fire(), settings)
+    spent = script_stages(monkeypatch)
+    result = optimize(fire(), replace(settings, budget_s=0.0, profile_db=settings.profile_db.with_name("q.db")))
+    assert len(spent) < len(unlimited)
+    check_runs(result)
+
+
+@pytest.mark.parametrize(("kind", "cast"), [(TensorProto.STRING, TensorProto.FLOAT)], ids=["text"])
+def test_a_model_that_cannot_be_planned_goes_to_plain_onnxruntime(
+    kind: int, cast: int, settings: OptimizeSettings
+) -> None:
+    model = model_with([helper.make_node("Cast", ["x"], ["y"], to=cast)], kind)
+    result = optimize(model, settings)
+    assert result.shipped == "reference"
+    assert result.measured_us is None
+    assert "nothing to schedule" in result.reason
+    executor = open_executor(model, ScheduleDocument.from_json(result.document.to_json()), threads=2)
+    executor.close()
+
+
+def test_progress_never_goes_back_to_nothing(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    script_stages(monkeypatch)
+    script_models(monkeypatch, FASTEST["iosched"])
+    said: list[tuple[int, int | None, str]] = []
+
+    class Ears:
+        def progress(self, done: int, total: int | None, text: str) -> None:
+            said.append((done, total, text))
+
+    optimize(fire(), settings, Ears())
+    assert said
+    assert all(done >= 0 and (total is None or done <= total) and text for done, total, text in said)
+
+
+def test_wrong_settings_are_refused(settings: OptimizeSettings) -> None:
+    with pytest.raises(UsageError, match="strategy"):
+        optimize(fire(), replace(settings, strategy="fastest"))
+    with pytest.raises(UsageError, match="did you mean v100"):
+        optimize(fire(), replace(settings, device="v101"))
+    with pytest.raises(DeviceError, match=r"CuPy is not installed|no GPU"):
+        optimize(fire(), replace(settings, device="cuda:99"))
+    with pytest.raises(UsageError, match="--precision"):
+        optimize(fire(), replace(settings, precision="fp16"))
+
+
+def test_every_count_is_told(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    script_stages(monkeypatch)
+    script_models(monkeypatch, FASTEST["iosched"])
+    result = optimize(fire(), settings)
+    for field in fields(result):
+        if field.name in ("states", "transitions", "stages", "signatures", "kernels_before", "kernels_after"):
+            assert getattr(result, field.name) > 0
+    assert result.cost == "measured"
+    assert result.device_kind == "cpu"
+
+
+@pytest.mark.parametrize(("rested", "is_said"), [(35.0, False), (60.0, True)])
+def test_what_is_slower_after_a_rest_ships_with_a_word_on_it(
+    rested: float, is_said: bool, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs in a row decide; a second run that measures nothing says the same."""
+    rested_us = {"iosched": rested, "sequential": 50.0, "greedy": 50.0, "reference": 50.0}
+
+    def told(runnables: Mapping[str, object], *_: object) -> dict[str, Measurement]:
+        return {
+            name: replace(
+                summarize([FASTEST["iosched"].get(name, 99.0)] * 7), rested_us=(rested_us.get(name, 99.0),) * 7
+            )
+            for name in runnables
+        }
+
+    script_stages(monkeypatch)
+    monkeypatch.setattr("iosched.jobs.cpu_job.measure_in_turn", told)
+    monkeypatch.setattr("iosched.profiler.devices.cpu.candidates.measure_in_turn", told)
+    for _ in range(2):
+        result = optimize(fire(), settings)
+        assert (result.shipped, result.measured_us) == ("iosched", 10.0)
+        assert result.rested_us == {"measured": rested, "sequential": 50.0, "greedy": 50.0, "reference": 50.0}
+        assert any("After a rest the schedule found is 0.833x" in note for note in result.notes) == is_said

@@ -1,0 +1,145 @@
+"""Schedules for GPUs that are not here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from light import light_model
+from onnx import helper
+from scripted import fire, model_with
+
+from iosched.jobs.estimate import estimate
+from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
+from iosched.jobs.plan import analytic_cost
+from iosched.jobs.run import open_executor
+from iosched.models.errors import UsageError
+from iosched.models.load import load_model
+from iosched.profiler.devices.gpus import gpu_named
+from iosched.runtime.compare import compare
+from iosched.runtime.inputs import random_inputs
+from iosched.runtime.reference import Reference
+from iosched.scheduler.baselines import greedy, sequential
+from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.schedule import Strategy
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> OptimizeSettings:
+    return OptimizeSettings(device="v100", threads=2, profile_db=tmp_path / "p.db")
+
+
+def cost_us(result: OptimizeResult, precision: str = "fp32") -> float:
+    gpu = gpu_named("v100")
+    assert gpu is not None
+    return analytic_cost(fire(), gpu, precision).schedule_latency_us(result.schedule)
+
+
+def test_everything_says_that_it_is_computed(settings: OptimizeSettings) -> None:
+    result = optimize(fire(), settings)
+    document = ScheduleDocument.from_json(result.document.to_json())
+    assert (result.cost, document.cost) == ("analytic", "analytic")
+    assert (result.measured_us, result.reference_us) == (None, None)
+    assert (result.measurements, result.cache_hits) == (0, 0)
+    assert document.device == {"kind": "cuda", "name": "Tesla V100-SXM2-16GB"}
+    assert document.runtime == {"precision": "fp32"}
+    assert settings.profile_db is not None
+    assert not settings.profile_db.exists()
+
+
+def test_predictions_are_those_of_the_analytic_model(settings: OptimizeSettings) -> None:
+    result = optimize(fire(), settings)
+    gpu = gpu_named("v100")
+    assert gpu is not None
+    cost = analytic_cost(fire(), gpu, "fp32")
+    assert result.predicted_us == pytest.approx(cost.schedule_latency_us(result.schedule))
+    assert result.sequential_us == pytest.approx(cost.schedule_latency_us(sequential(fire().graph)))
+    assert result.greedy_us == pytest.approx(cost.schedule_latency_us(greedy(fire().graph)))
+    assert result.predicted_us <= min(result.sequential_us, result.greedy_us)
+    assert result.optimal
+    assert (result.proven, result.gap, result.gap_of) == ("whole", 0, "whole")
+    assert result.document.proven == "whole"
+
+
+def test_kernels_are_operators_and_a_merged_stage_is_one(settings: OptimizeSettings) -> None:
+    result = optimize(fire(), settings)
+    merged = [stage for stage in result.schedule.stages if stage.strategy is Strategy.MERGE]
+    saved = sum(len(stage.operators) - 1 for stage in merged)
+    assert merged
+    assert result.kernels_before == len(fire().graph.operators)
+    assert result.kernels_after == result.kernels_before - saved
+
+
+def test_the_sequential_schedule_is_shipped_where_nothing_is_faster(settings: OptimizeSettings) -> None:
+    result = optimize(fire(), replace(settings, strategy="sequential"))
+    assert result.shipped == result.document.shipped == "sequential"
+    assert result.predicted_us == result.sequential_us
+    assert (result.gap, result.gap_of, result.proven, result.optimal) == (None, None, None, False)
+    assert not any(block.optimal for block in result.schedule.blocks)
+    assert result.schedule.predicted_us == pytest.approx(result.sequential_us)
+
+
+def test_where_the_best_schedule_is_no_faster_the_sequential_one_is_as_optimal(settings: OptimizeSettings) -> None:
+    chain = model_with([helper.make_node("Relu", ["x"], ["h"]), helper.make_node("Exp", ["h"], ["y"])])
+    result = optimize(chain, settings)
+    assert (result.shipped, result.proven, result.gap) == ("sequential", "whole", 0)
+    assert [len(stage.operators) for stage in result.schedule.stages] == [1, 1]
+    assert all(block.optimal for block in result.schedule.blocks)
+
+
+def test_the_last_bits_of_a_sum_are_no_gain(settings: OptimizeSettings) -> None:
+    result = optimize(load_model(light_model("densenet121").SerializeToString(), name="densenet121"), settings)
+    assert (result.shipped, result.proven) == ("sequential", "whole")
+
+
+def test_dos_is_both_with_groups_of_one_operator_and_is_recorded_so(settings: OptimizeSettings) -> None:
+    found = optimize(fire(), replace(settings, strategy="dos"))
+    limited = optimize(fire(), replace(settings, r=1, s=None))
+    record = ScheduleDocument.from_json(found.document.to_json()).search
+    assert (record.strategy, record.r, record.s) == ("dos", 1, None)
+    assert [stage.groups for stage in found.schedule.stages] == [stage.groups for stage in limited.schedule.stages]
+    assert {len(group) for stage in found.schedule.stages for group in stage.groups} == {1}
+    assert estimate(fire(), replace(settings, strategy="dos")) == estimate(fire(), replace(settings, r=1, s=None))
+
+
+def test_precision_is_taken_and_recorded(settings: OptimizeSettings) -> None:
+    half = optimize(fire(), replace(settings, precision="fp16"))
+    assert half.document.runtime == {"precision": "fp16"}
+    assert half.predicted_us == pytest.approx(cost_us(half, "fp16"))
+    with pytest.raises(UsageError, match="fp32, tf32, fp16"):
+        optimize(fire(), replace(settings, precision="int4"))
+
+
+def test_the_same_input_gives_the_same_bytes(settings: OptimizeSettings) -> None:
+    assert optimize(fire(), settings).document.to_json() == optimize(fire(), settings).document.to_json()
+
+
+def test_a_spent_budget_still_gives_a_schedule_no_worse_than_sequential(settings: OptimizeSettings) -> None:
+    result = optimize(fire(), replace(settings, budget_s=1e-9))
+    assert not result.optimal
+    assert cost_us(result) <= result.sequential_us
+    result.document.validate_for(fire().graph, fire().digest, fire().bindings)
+
+
+def test_exhaustive_finds_the_same_latency(settings: OptimizeSettings) -> None:
+    lazy, every = optimize(fire(), settings), optimize(fire(), replace(settings, exhaustive=True))
+    assert every.predicted_us == pytest.approx(lazy.predicted_us)
+    assert every.signatures > lazy.signatures
+
+
+def test_the_schedule_runs_on_the_cpu_and_computes_the_same(settings: OptimizeSettings) -> None:
+    model = fire()
+    document = optimize(model, settings).document
+    inputs = random_inputs(model.graph.inputs)
+    executor = open_executor(model, document, threads=2)
+    with Reference(model) as reference:
+        assert compare(executor.run(inputs), reference.run(inputs)).passed
+    executor.close()
+
+
+def test_the_estimate_says_that_nothing_is_measured(settings: OptimizeSettings) -> None:
+    found = estimate(fire(), settings)
+    assert (found.cost, found.measurements, found.seconds) == ("analytic", 0, 0.0)
+    assert sum(block.operators for block in found.blocks) == len(fire().graph.operators)
+    assert all(block.known == 0 for block in found.blocks)

@@ -1,0 +1,97 @@
+"""Opening a schedule: refused for another model or shape, run on other lanes, declined where nothing is planned."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from onnx import TensorProto, helper
+from scripted import fire, model_with
+from shipped import WAYS, document
+
+from iosched.jobs.run import Executor, open_executor
+from iosched.models.errors import DeviceError, InvalidScheduleError
+from iosched.models.model import Model
+from iosched.profiler.devices.resolve import require_cpu
+from iosched.runtime.compare import compare
+from iosched.runtime.inputs import random_inputs
+from iosched.runtime.reference import Reference
+
+
+def check_numbers(model: Model, executor: Executor) -> None:
+    inputs = random_inputs(model.graph.inputs)
+    with Reference(model) as reference:
+        assert compare(executor.run(inputs), reference.run(inputs)).passed
+    assert len(executor.time(inputs, 3)) == 3
+    executor.close()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("way", list(WAYS))
+def test_a_schedule_made_with_other_lanes_runs(way: str, threads: int) -> None:
+    model = fire()
+    executor = open_executor(model, document(model, way, lanes=64), threads=threads)
+    assert executor.description.startswith(f"iosched, {threads} threads")
+    check_numbers(model, executor)
+
+
+def test_another_model_is_refused() -> None:
+    with pytest.raises(InvalidScheduleError):
+        open_executor(fire(), replace(document(fire()), sha256="0" * 64), threads=2)
+    other = model_with([helper.make_node("Relu", ["x"], ["y"])])
+    for shipped in ("iosched", "reference"):
+        with pytest.raises(InvalidScheduleError):
+            open_executor(fire(), document(other, shipped=shipped), threads=2)
+
+
+@pytest.mark.parametrize("shipped", ["iosched", "sequential", "reference"])
+def test_another_shape_is_refused(shipped: str) -> None:
+    with pytest.raises(InvalidScheduleError, match="2x16x6x6"):
+        open_executor(fire(4), document(fire(2), shipped=shipped), threads=2)
+
+
+def test_plain_onnxruntime_runs_where_it_was_shipped() -> None:
+    model = fire()
+    setting = {"mode": "parallel", "intra_threads": 1, "inter_threads": 2}
+    executor = open_executor(model, document(model, shipped="reference", reference=setting), threads=2)
+    assert "parallel mode, 2 x 1" in executor.description
+    check_numbers(model, executor)
+
+
+@pytest.mark.parametrize(
+    "setting", [None, "fast", {"mode": "warp"}, {"mode": "parallel", "intra_threads": "2"}, {"mode": "sequential"}]
+)
+def test_a_setting_that_makes_no_sense_falls_back(setting: object) -> None:
+    model = fire()
+    executor = open_executor(model, document(model, shipped="reference", reference=setting), threads=2)
+    assert executor.description == "onnxruntime, sequential mode, 2 threads"
+    executor.close()
+
+
+def test_more_threads_than_asked_for_are_never_used() -> None:
+    model = fire()
+    setting = {"mode": "parallel", "intra_threads": 64, "inter_threads": 32}
+    executor = open_executor(model, document(model, shipped="reference", reference=setting), threads=2)
+    assert "2 x 2" in executor.description
+    executor.close()
+
+
+def test_a_model_without_a_plan_runs_on_plain_onnxruntime() -> None:
+    model = model_with([helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT)], TensorProto.STRING)
+    executor = open_executor(model, replace(document(model), dtype="string"), threads=2)
+    assert executor.backend is None
+    assert executor.description.startswith("onnxruntime")
+    executor.close()
+
+
+def test_no_schedule_means_plain_onnxruntime(tmp_path: Path) -> None:
+    check_numbers(fire(), open_executor(fire(), None, threads=2))
+
+
+def test_devices() -> None:
+    for name in ("auto", "cpu", " CPU "):
+        require_cpu(name)
+    for name in ("cuda", "h100"):
+        with pytest.raises(DeviceError, match=name):
+            require_cpu(name)

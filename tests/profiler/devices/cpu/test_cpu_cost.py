@@ -1,0 +1,211 @@
+"""Stages are measured once for each signature, kept in the database, and compared by what they are, not by names."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted import fire, script_stages
+
+from iosched.profiler.devices.cpu import cost as cpu_cost
+from iosched.profiler.devices.cpu.cost import LEAST_SWEPT, MOST_SWEPT, STAGE_SETTINGS, StageCost, swept_nbytes
+from iosched.profiler.measuring.statistics import Measurement, measure
+from iosched.profiler.store.database import ProfileDatabase
+from iosched.runtime.cpu.backend import CompiledStage, CpuBackend
+from iosched.scheduler.cost import Curtailable, OperatorBounds
+from iosched.scheduler.schedule import Stage, Strategy
+
+
+def alone(*names: str) -> Stage:
+    return Stage(Strategy.CONCURRENT, tuple((name,) for name in names))
+
+
+def merged(*names: str) -> Stage:
+    return Stage(Strategy.MERGE, tuple((name,) for name in names))
+
+
+def test_a_stage_is_measured_once_for_each_signature(monkeypatch: pytest.MonkeyPatch) -> None:
+    """f1 and g1 differ by name alone; f3 has another kernel."""
+    measured = script_stages(monkeypatch)
+    with ProfileDatabase(":memory:") as database, CpuBackend(fire(), lanes=2) as backend:
+        cost = StageCost(backend, database)
+        assert cost.stage_latency_us(alone("f1")) == cost.stage_latency_us(alone("f1"))
+        assert cost.stage_latency_us(alone("f1")) == cost.stage_latency_us(alone("g1"))
+        assert (len(measured), cost.measurements, cost.signatures, cost.cache_hits) == (1, 1, 1, 0)
+        assert cost.stage_latency_us(alone("f3")) != cost.stage_latency_us(alone("f1"))
+        assert len(measured) == 2
+        together = cost.stage_latency_us(alone("f1", "f3"))
+        assert together != cost.stage_latency_us(merged("f1", "f3"))
+        assert together == cost.stage_latency_us(alone("g3", "g1"))
+        assert len(measured) == 4
+
+
+def test_what_the_database_has_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = script_stages(monkeypatch)
+    told = []
+    for _ in range(2):
+        with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
+            cost = StageCost(backend, database, on_measured=lambda: told.append(1))
+            latency = cost.stage_latency_us(alone("f1", "f3"))
+    assert latency == cost.stage_latency_us(alone("f1", "f3"))
+    assert (len(measured), len(told), cost.measurements, cost.cache_hits) == (1, 1, 0, 1)
+
+
+def test_other_lanes_are_another_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = script_stages(monkeypatch)
+    for lanes in (1, 2):
+        with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=lanes) as backend:
+            StageCost(backend, database).stage_latency_us(alone("f1"))
+    assert len(measured) == 2
+
+
+def test_other_shapes_are_another_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = script_stages(monkeypatch)
+    for batch in (1, 2):
+        with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(batch), lanes=2) as backend:
+            StageCost(backend, database).stage_latency_us(alone("f1"))
+    assert len(measured) == 2
+
+
+def test_a_stage_that_cannot_merge_is_infinite_and_stays_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = script_stages(monkeypatch)
+    monkeypatch.setattr("iosched.runtime.cpu.backend.merge_nodes", lambda *_: None)
+    for _ in range(2):
+        with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
+            cost = StageCost(backend, database)
+            assert cost.stage_latency_us(merged("f1", "f3")) == math.inf
+    assert measured == []
+    assert cost.cache_hits == 1
+
+
+def test_the_bounds_of_a_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work is what one lane takes, or all lanes together where that is less."""
+    script_stages(monkeypatch)
+    with ProfileDatabase(":memory:") as database, CpuBackend(fire(), lanes=2) as backend:
+        cost = StageCost(backend, database)
+        assert isinstance(cost, OperatorBounds)
+        work, latency = cost.operator_work_us("f3"), cost.operator_latency_us("f3")
+        assert 0 < work <= 2 * latency
+        assert cost.lower_bound_us(merged("f1", "f3")) == 0.0
+        assert cost.lanes == 2
+
+
+def test_real_measurements_of_a_stage_keep_their_samples(tmp_path: Path) -> None:
+    with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
+        cost = StageCost(backend, database)
+        for stage in (alone("f1"), alone("f1", "f3"), merged("f1", "f3"), alone("fs")):
+            assert 0 < cost.stage_latency_us(stage) < 1e6
+        assert database.stats().measurements == 5  # with the yardstick
+
+
+def test_measuring_again_answers_something_new_once_and_changes_no_first_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = script_stages(monkeypatch)
+    answers = []
+    for _ in range(2):
+        with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
+            cost = StageCost(backend, database)
+            stage = alone("f1", "f3")
+            answers.append((cost.stage_latency_us(stage), cost.remeasure(stage), cost.stage_latency_us(stage)))
+    first, again, still = answers[0]
+    assert first == still != again
+    assert answers[0] == answers[1]
+    assert len(measured) == 2
+
+
+def test_a_stage_is_measured_after_as_many_bytes_as_the_model_has_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two fire modules have less than the least that is swept; what is asked for is what passes."""
+    asked: list[int] = []
+    whole = CompiledStage.time
+
+    def told(self: CompiledStage, repeats: int, *, sweep_nbytes: int = 0) -> tuple[float, ...]:
+        asked.append(sweep_nbytes)
+        return whole(self, repeats, sweep_nbytes=sweep_nbytes)
+
+    with ProfileDatabase(":memory:") as database, CpuBackend(fire(), lanes=2) as backend:
+        monkeypatch.setattr(CompiledStage, "time", told)
+        for given, wanted in ((None, LEAST_SWEPT), (0, 0), (1 << 20, 1 << 20)):
+            asked.clear()
+            cost = StageCost(backend, database, sweep_nbytes=given)
+            cost.stage_latency_us(alone("f1"))
+            assert set(asked) == {0, wanted}  # the yardstick is always found in the caches
+            assert cost.measurements == 1  # and another sweep is another measurement
+
+
+@pytest.mark.parametrize(
+    ("weights_nbytes", "wanted"),
+    [(0, LEAST_SWEPT), (1 << 20, 1 << 20), ((1 << 20) + 1, 1 << 21), (1 << 40, MOST_SWEPT)],
+)
+def test_what_is_swept_is_a_power_of_two_not_below_the_weights_up_to_a_limit(weights_nbytes: int, wanted: int) -> None:
+    assert swept_nbytes(weights_nbytes) == wanted
+
+
+class Slow:
+    """Stages that take 120 us, each sample off by up to a quarter; counts the samples."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.samples: list[int] = []
+        self._turn = itertools.count()
+        monkeypatch.setattr(cpu_cost, "measure", self._measure)
+        monkeypatch.setattr(StageCost, "_steadied", lambda *_: self._run)
+
+    def _run(self, count: int) -> list[float]:
+        return [90.0 + 20.0 * (next(self._turn) % 4) for _ in range(count)]
+
+    def _measure(self, run_batch: Callable[[int], Sequence[float]], *words: Any, **options: Any) -> Measurement:
+        self._turn = itertools.count()
+        found = measure(run_batch, *words, **options)
+        self.samples.append(len(found.samples_us))
+        return found
+
+
+def test_a_stage_that_is_clearly_too_slow_is_measured_roughly(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Slow(monkeypatch)
+    with ProfileDatabase(":memory:") as database, CpuBackend(fire(), lanes=2) as backend:
+        cost = StageCost(backend, database)
+        assert isinstance(cost, Curtailable)
+        assert cost.latency_unless_worse_us(alone("f1"), 50.0) == 130.0  # the median of the first six
+        assert cost.latency_unless_worse_us(alone("f3"), 110.0) == cost.stage_latency_us(alone("f3")) == 120.0
+        assert slow.samples == [STAGE_SETTINGS.min_samples, STAGE_SETTINGS.max_samples]
+        assert (cost.measurements, cost.signatures) == (2, 2)
+
+
+def test_a_rough_measurement_is_none_where_a_better_one_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Slow(monkeypatch)
+    answers = []
+    for _ in range(3):  # the first measures, the others ask the same
+        with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
+            cost = StageCost(backend, database)
+            assert answers or cost.known(alone("f1")) is None
+            rough = cost.latency_unless_worse_us(alone("f1"), 50.0)
+            assert answers or cost.known(alone("f1")) is None
+            enough = cost.latency_unless_worse_us(alone("f1"), 100.0)
+            answers.append((rough, enough, cost.stage_latency_us(alone("f1")), cost.remeasure(alone("f1"))))
+    assert slow.samples == [STAGE_SETTINGS.min_samples] + [STAGE_SETTINGS.max_samples] * 2
+    assert set(answers) == {(130.0, 120.0, 120.0, 120.0)}
+    assert cost.measurements == 0
+
+
+def test_what_is_known_in_full_is_not_measured_roughly(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Slow(monkeypatch)
+    with ProfileDatabase(":memory:") as database, CpuBackend(fire(), lanes=2) as backend:
+        cost = StageCost(backend, database)
+        assert cost.stage_latency_us(alone("f1")) == cost.latency_unless_worse_us(alone("f1"), 50.0) == 120.0
+        again = StageCost(backend, database)
+        assert again.latency_unless_worse_us(alone("f1"), 50.0) == 120.0
+        assert len(slow.samples) == 1
+
+
+def test_what_cannot_merge_is_infinite_whatever_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("iosched.runtime.cpu.backend.merge_nodes", lambda *_: None)
+    with ProfileDatabase(":memory:") as database, CpuBackend(fire(), lanes=2) as backend:
+        cost = StageCost(backend, database)
+        assert cost.latency_unless_worse_us(merged("f1", "f3"), 50.0) == math.inf
+        assert cost.stage_latency_us(merged("f1", "f3")) == math.inf

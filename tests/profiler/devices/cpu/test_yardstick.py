@@ -1,0 +1,102 @@
+"""Latencies taken while the machine is slow count as if it were not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from scripted import fire
+
+from iosched.profiler.devices.cpu.cost import StageCost
+from iosched.profiler.devices.cpu.yardstick import RUNS_BESIDE, compile_yardstick, corrected, measure_reference
+from iosched.profiler.store.database import ProfileDatabase
+from iosched.runtime.cpu.backend import CpuBackend
+from iosched.scheduler.schedule import Stage, Strategy
+
+
+class Machine:
+    """Runs things at a speed that changes from run to run."""
+
+    def __init__(self, slowness: Sequence[float]) -> None:
+        self.slowness = iter(slowness)
+
+    def runs(self, latency_us: float) -> Callable[[int], Sequence[float]]:
+        return lambda count: [latency_us * next(self.slowness) for _ in range(count)]
+
+
+def test_the_speed_of_the_machine_cancels_out() -> None:
+    for slowness in (1.0, 1.3, 0.8):
+        machine = Machine([slowness] * 100)
+        run = corrected(machine.runs(500.0), machine.runs(80.0), lambda: 100.0)
+        assert run(4) == pytest.approx([625.0] * 4)
+        assert run(2) == pytest.approx([625.0] * 2)
+
+
+def test_the_speed_is_the_median_of_before_and_after() -> None:
+    """One disturbed run of the yardstick changes nothing."""
+    machine = Machine([1.0, 9.0, 1.0, 2.0, 1.0, 1.0, 1.0, 1.0])
+    assert corrected(machine.runs(500.0), machine.runs(80.0), lambda: 80.0)(2) == pytest.approx([1000.0, 500.0])
+
+
+def test_a_machine_that_speeds_up_is_taken_at_both_speeds() -> None:
+    """Half as fast before the batch as after it: what runs in between is believed to meet the mean of both."""
+    machine = Machine([2.0] * RUNS_BESIDE + [1.5] * 2 + [1.0] * RUNS_BESIDE)
+    run = corrected(machine.runs(500.0), machine.runs(80.0), lambda: 80.0)
+    assert run(2) == pytest.approx([500.0, 500.0])
+
+
+def test_the_yardstick_after_one_batch_is_the_one_before_the_next() -> None:
+    asked: list[str] = []
+
+    def told(name: str) -> Callable[[int], Sequence[float]]:
+        def run(count: int) -> list[float]:
+            asked.append(f"{name}{count}")
+            return [1.0] * count
+
+        return run
+
+    run = corrected(told("stage"), told("yardstick"), lambda: 1.0)
+    assert asked == []
+    run(5)
+    run(2)
+    beside = f"yardstick{RUNS_BESIDE}"
+    assert asked == [beside, "stage5", beside, "stage2", beside]
+
+
+def test_the_yardstick_runs_on_the_threads_of_the_backend() -> None:
+    with CpuBackend(fire(), lanes=2) as backend:
+        found = measure_reference(compile_yardstick(backend).time)
+    assert found.median_us > 0
+    assert len(found.samples_us) >= 6
+
+
+def test_what_passes_by_while_the_reference_is_measured_does_not_count() -> None:
+    machine = Machine([1.0] * 3 + [4.0] * 27 + [1.0] * 18)
+    found = measure_reference(machine.runs(80.0), rest=lambda: None)
+    assert (found.low_us, found.median_us, found.high_us) == pytest.approx((80.0, 80.0, 320.0))
+
+
+def test_the_reference_is_measured_once_for_a_device(tmp_path: Path) -> None:
+    stages = [Stage(Strategy.CONCURRENT, ((name,),)) for name in ("f1", "f3")]
+    stored = []
+    for stage in stages:
+        with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
+            cost = StageCost(backend, database)
+            cost.stage_latency_us(stage)
+            stored.append(database.get("yardstick", cost.device))
+    assert stored[0] == stored[1]
+    assert stored[0] is not None
+
+
+def test_latencies_are_relative_to_the_reference_of_the_device(tmp_path: Path) -> None:
+    """A device whose yardstick is said to take a second is a slow one."""
+    with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
+        cost = StageCost(backend, database)
+        plain = cost.stage_latency_us(Stage(Strategy.CONCURRENT, (("f1",),)))
+        known = database.get("yardstick", cost.device)
+        assert known is not None
+        assert known.median_us < 1e5
+        again = StageCost(backend, database)
+        database.put("yardstick", cost.device, type(known)(1e6, 1e6, 1e6, (1e6,) * 7))
+        assert again.stage_latency_us(Stage(Strategy.CONCURRENT, (("f3",),))) > 5 * plain

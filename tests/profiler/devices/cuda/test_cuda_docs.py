@@ -1,0 +1,46 @@
+"""The example in docs/cuda.md works."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from gpu_plans import expected_outputs
+from host_cuda import needs_compiler
+from host_exchange import OnDevice, on_host
+from host_gpu import attach_host, time_by_size
+from lowering import loaded, proto_of
+from onnx import helper
+
+from iosched.jobs import optimize as optimize_module
+from iosched.jobs import run as run_module
+from iosched.jobs.annotate import annotated
+from iosched.jobs.optimization import OptimizeSettings
+from iosched.jobs.optimize import optimize
+from iosched.models.export import write_model
+
+PAGE = Path(__file__).parents[4] / "docs" / "cuda.md"
+
+
+@needs_compiler
+def test_the_example_reads_and_gives_arrays_of_another_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    attach_host(monkeypatch, optimize_module, run_module)
+    time_by_size(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    nodes = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("GlobalAveragePool", ["a"], ["y"])]
+    model = loaded(proto_of(nodes, {"x": (1, 3, 224, 224)}, ["y"]))
+    result = optimize(model, OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db"))
+    write_model(annotated(model, result.document), model.weights, Path("model.iosched.onnx"))
+
+    array = np.random.default_rng(0).random((1, 3, 224, 224), np.float32)
+    torch = SimpleNamespace(rand=lambda *_, device: OnDevice(array), from_dlpack=on_host)
+    monkeypatch.setitem(sys.modules, "torch", torch)  # type: ignore[arg-type]
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    found: dict[str, Any] = {}
+    exec(example, found)
+    np.testing.assert_allclose(found["y"], expected_outputs(model, {"x": array})["y"], rtol=1e-5)

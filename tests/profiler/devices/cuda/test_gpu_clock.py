@@ -1,0 +1,79 @@
+"""What NVML tells of a GPU's clock; NVML itself is made up."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from iosched.profiler.devices.cuda.clock import GpuClock, nvml_clock
+
+
+class NVMLError(Exception):
+    """What the library raises."""
+
+
+def nvml(reasons: int) -> SimpleNamespace:
+    """An NVML of one GPU at 0000:01:00.0 with these reasons for its clock."""
+
+    def handle(bus_id: str) -> str:
+        if bus_id != "0000:01:00.0":
+            raise NVMLError("Not Found")
+        return "gpu"
+
+    clocks = {("gpu", "sm"): 1410, ("gpu", "memory"): 2619}
+    return SimpleNamespace(
+        NVMLError=NVMLError,
+        NVML_CLOCK_SM="sm",
+        NVML_CLOCK_MEM="memory",
+        NVML_TEMPERATURE_GPU="chip",
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByPciBusId=handle,
+        nvmlDeviceGetCurrentClocksEventReasons=lambda gpu: reasons,
+        nvmlDeviceGetClockInfo=lambda gpu, kind: clocks[gpu, kind],
+        nvmlDeviceGetTemperature=lambda gpu, sensor: {("gpu", "chip"): 61}[gpu, sensor],
+        nvmlDeviceGetPowerUsage=lambda gpu: 350_500,
+    )
+
+
+@pytest.mark.parametrize(
+    ("reasons", "throttled_by"),
+    [
+        (0x0, ()),
+        (0x1, ()),  # idle
+        (0x2, ()),  # a clock that somebody set
+        (0x4, ("power cap",)),
+        (0x20 | 0x40, ("thermal slowdown", "hardware thermal slowdown")),
+    ],
+)
+def test_a_look_tells_clocks_and_what_holds_them_down(
+    monkeypatch: pytest.MonkeyPatch, reasons: int, throttled_by: tuple[str, ...]
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", nvml(reasons))  # type: ignore[arg-type]
+    assert nvml_clock("0000:01:00.0")() == GpuClock(1410, 2619, 61, 350.5, throttled_by)
+
+
+def test_who_cannot_look_knows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # type: ignore[arg-type]
+    assert nvml_clock("0000:01:00.0")() is None
+
+    without_power = nvml(0)
+    monkeypatch.setitem(sys.modules, "pynvml", without_power)  # type: ignore[arg-type]
+    assert nvml_clock("0000:02:00.0")() is None
+
+    def refused(gpu: str) -> int:
+        raise NVMLError("No Permission")
+
+    without_power.nvmlDeviceGetPowerUsage = refused
+    assert nvml_clock("0000:01:00.0")() is None
+
+
+def test_a_driver_that_is_not_there_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise NVMLError("Shared library not found")
+
+    library = nvml(0)
+    library.nvmlInit = missing
+    monkeypatch.setitem(sys.modules, "pynvml", library)  # type: ignore[arg-type]
+    assert nvml_clock("0000:01:00.0")() is None

@@ -1,0 +1,66 @@
+"""Operators that no CUDA kernel does are named with what they cost by `optimize`, `run` and `bench`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gpu_plans import expected_outputs
+from host_cuda import needs_compiler
+from host_exchange import OnDevice, on_host
+from host_gpu import attach_host
+from scripted import fire
+from session_models import sliced
+
+from iosched.jobs import bench as bench_module
+from iosched.jobs import optimize as optimize_module
+from iosched.jobs import run as run_module
+from iosched.jobs.bench import bench
+from iosched.jobs.optimization import OptimizeSettings
+from iosched.jobs.optimize import optimize
+from iosched.models.errors import UsageError
+from iosched.runtime.cuda.executor import CudaExecutor
+from iosched.runtime.inputs import random_inputs
+
+pytestmark = needs_compiler
+
+SENTENCE = (
+    "Outside of the CUDA graph run LpNormalization 'n', TopK 'top' in onnxruntime on the CPU: 30 of 200 µs (15%)."
+)
+
+
+@pytest.fixture(autouse=True)
+def attached(monkeypatch: pytest.MonkeyPatch) -> None:
+    attach_host(monkeypatch, optimize_module, run_module, bench_module)
+    samples = iter([(30.0, 200.0), (31.0, 210.0), (29.0, 190.0), (900.0, 1000.0), (1.0, 100.0)] * 9)
+    monkeypatch.setattr(CudaExecutor, "time_sessions", lambda self: next(samples))
+
+
+def test_optimize_says_so(tmp_path: Path) -> None:
+    settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db", strategy="greedy", barriers="stage")
+    assert SENTENCE in optimize(sliced(), settings).notes
+    assert not any("Outside" in note for note in optimize(fire(), settings).notes)
+
+
+def test_run_says_so_and_reads_arrays_where_they_lie() -> None:
+    model = sliced()
+    executor = run_module.open_executor(model, None, device="cuda")
+    inputs = random_inputs(model.graph.inputs)
+    executor.run(inputs)
+    assert executor.notes == (SENTENCE,)
+    found = executor.run_on_device({name: OnDevice(array) for name, array in inputs.items()})
+    np.testing.assert_allclose(on_host(found["t"]), expected_outputs(model, inputs)["t"], rtol=1e-5)
+
+
+def test_bench_says_so(tmp_path: Path) -> None:
+    found = bench(sliced(), None, names=["sequential"], device="cuda", rounds=2, profile_db=tmp_path / "p.db")
+    assert SENTENCE in found.notes
+
+
+def test_on_the_cpu_there_is_nothing_to_say_and_no_array_of_a_gpu_to_read() -> None:
+    executor = run_module.open_executor(fire(), None, device="cpu")
+    assert executor.notes == ()
+    with pytest.raises(UsageError, match="device='cuda'"):
+        executor.run_on_device({})
+    executor.close()

@@ -1,0 +1,67 @@
+"""`--device`: this machine, or a GPU to plan for."""
+
+from __future__ import annotations
+
+import pytest
+
+from iosched.models.errors import DeviceError, UsageError
+from iosched.profiler.devices.gpus import gpu_named, gpu_names
+from iosched.profiler.devices.resolve import attached_index, gpu_called, planned_gpu, require_cpu
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu", " CPU "])
+def test_this_machine_is_no_planned_gpu(device: str) -> None:
+    assert planned_gpu(device) is None
+    require_cpu(device)
+
+
+@pytest.mark.parametrize("key", gpu_names())
+def test_a_gpu_is_known_by_its_key_and_by_the_name_that_schedules_give_it(key: str) -> None:
+    spec = gpu_named(key)
+    assert spec is not None
+    assert planned_gpu(key.upper()) == planned_gpu(spec.name) == gpu_called(spec.name) == spec
+
+
+def test_what_is_planned_for_cannot_be_run_on() -> None:
+    with pytest.raises(DeviceError, match=r"V100.* is not here.*optimize --device v100"):
+        require_cpu("v100")
+
+
+@pytest.mark.parametrize(
+    ("device", "index"),
+    [("cuda", 0), ("cuda:1", 1), ("CUDA:7", 7), ("cpu", None), ("auto", 0), ("h100", 1), ("H100", 1), ("v100", None)],
+)
+def test_an_attached_gpu_is_meant_by_its_number_or_its_name(device: str, index: int | None) -> None:
+    def names() -> tuple[str, ...]:
+        return ("NVIDIA A10G", "NVIDIA H100 80GB HBM3")
+
+    assert attached_index(device, names) == index
+
+
+def test_without_a_gpu_auto_means_the_cpu() -> None:
+    assert attached_index("auto", lambda: ()) is None
+    assert attached_index("h100", lambda: ()) is None
+    assert attached_index("cuda", lambda: ()) == 0
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
+def test_what_is_done_on_the_cpu_alone_refuses_an_attached_gpu(device: str) -> None:
+    assert planned_gpu(device) is None
+    with pytest.raises(DeviceError, match="on the CPU alone"):
+        require_cpu(device)
+
+
+@pytest.mark.parametrize(
+    ("device", "hint"),
+    [("v101", "did you mean v100"), ("cpuu", "did you mean cpu"), ("tpu", "there is no device 'tpu'")],
+)
+def test_an_unknown_device_is_told_from_the_list(device: str, hint: str) -> None:
+    for check in (planned_gpu, require_cpu):
+        with pytest.raises(UsageError, match=hint) as error:
+            check(device)
+        assert all(key in str(error.value) for key in gpu_names())
+
+
+def test_an_empty_device_is_refused() -> None:
+    with pytest.raises(UsageError, match="empty"):
+        planned_gpu(" ")
