@@ -26,15 +26,15 @@ from iosched.models.errors import IoschedError
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.zoo import build, names
-from iosched.runtime.cuda.activation import IDENTITY, RELU, Activation
-from iosched.runtime.cuda.cudnn_graph import is_aligned
-from iosched.runtime.cuda.cudnn_plans import Offer, Plan, build_plans, load_plan, rebuild
-from iosched.runtime.cuda.device import GpuDevice, load_cudnn
+from iosched.runtime.cuda.cudnn.device import GpuDevice, load_cudnn
+from iosched.runtime.cuda.cudnn.graph import is_aligned
+from iosched.runtime.cuda.cudnn.plans import Offer, Plan, build_plans, load_plan, rebuild
 from iosched.runtime.cuda.kernel import CudnnKernel, Precision
 from iosched.runtime.cuda.kernels.conv import Conv
 from iosched.runtime.cuda.kernels.matmul import Dense, MatMul
 from iosched.runtime.cuda.layout import strides_of
-from iosched.runtime.cuda.lower import Lowering, Network, lower, lower_stage
+from iosched.runtime.cuda.lower.plan import Lowering, Network, lower, lower_stage
+from iosched.runtime.cuda.source.activation import IDENTITY, RELU, Activation
 from iosched.runtime.plan import View
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.merge import merge_classes

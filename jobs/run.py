@@ -17,7 +17,7 @@ from iosched.profiler.devices.cuda.session_note import session_notes
 from iosched.profiler.devices.resolve import attached_index, require_cpu
 from iosched.runtime.cpu.backend import CpuBackend, cpu_count
 from iosched.runtime.cuda.backend import CudaModel
-from iosched.runtime.cuda.exchange import DeviceArray
+from iosched.runtime.cuda.gpu.exchange import DeviceArray
 from iosched.runtime.reference import Reference, ReferenceSettings
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.document import ScheduleDocument

@@ -13,9 +13,9 @@ import onnx
 from iosched.models.errors import DeviceError
 from iosched.models.export import write_model
 from iosched.models.model import Model
-from iosched.runtime.cuda.driver import Driver
+from iosched.runtime.cuda.gpu.driver import Driver
 from iosched.runtime.cuda.kernel import Precision
-from iosched.runtime.cuda.sessions import Provider
+from iosched.runtime.cuda.onnxruntime.sessions import Provider
 from iosched.runtime.reference import bound_source
 from iosched.runtime.session import load_onnxruntime, open_session, running
 

@@ -15,17 +15,17 @@ import numpy as np
 from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError, UsageError
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
 from iosched.models.model import Model
-from iosched.runtime.cuda.choices import NO_NAMES, Names, PlanChooser, names_to_text, stage_key
-from iosched.runtime.cuda.dlpack import CALLERS, DeviceRuns, check_names, checked
-from iosched.runtime.cuda.driver import Driver
-from iosched.runtime.cuda.exchange import DeviceArray, Exchange
-from iosched.runtime.cuda.executor import CudaExecutor
-from iosched.runtime.cuda.fusion import Choices, fused_by_choice
+from iosched.runtime.cuda.cudnn.choices import NO_NAMES, Names, PlanChooser, names_to_text, stage_key
+from iosched.runtime.cuda.execute.dlpack import CALLERS, DeviceRuns, check_names, checked
+from iosched.runtime.cuda.execute.executor import CudaExecutor
+from iosched.runtime.cuda.execute.launches import source_calls
+from iosched.runtime.cuda.gpu.driver import Driver
+from iosched.runtime.cuda.gpu.exchange import DeviceArray, Exchange
+from iosched.runtime.cuda.gpu.lanes import Lanes
 from iosched.runtime.cuda.kernel import Precision
-from iosched.runtime.cuda.lanes import Lanes
-from iosched.runtime.cuda.launches import source_calls
-from iosched.runtime.cuda.lower import Lowering, LoweringSettings, Network, is_supported, lower, lower_stage
-from iosched.runtime.cuda.sessions import HostSessions, Sessions
+from iosched.runtime.cuda.lower.fusion import Choices, fused_by_choice
+from iosched.runtime.cuda.lower.plan import Lowering, LoweringSettings, Network, is_supported, lower, lower_stage
+from iosched.runtime.cuda.onnxruntime.sessions import HostSessions, Sessions
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.signature import Signatures

@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx
 from onnx.helper import get_attribute_value
 
-from iosched.runtime.cuda.activation import Activation, is_supported
 from iosched.runtime.cuda.builder import Builder
+from iosched.runtime.cuda.source.activation import Activation, is_supported
 
 _ALPHA = {"LeakyRelu": 0.01, "Elu": 1.0, "Celu": 1.0, "Selu": 1.6732632, "HardSigmoid": 0.2, "Swish": 1.0,
           "ThresholdedRelu": 1.0}  # fmt: skip

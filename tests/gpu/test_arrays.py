@@ -17,7 +17,7 @@ from iosched.models.model import Model
 from iosched.profiler.devices.cuda.attached import AttachedGpu, KnownPlans
 from iosched.profiler.devices.cuda.session_note import session_notes
 from iosched.runtime.cuda.backend import CudaModel
-from iosched.runtime.cuda.sessions import Home
+from iosched.runtime.cuda.onnxruntime.sessions import Home
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import greedy
 

@@ -15,7 +15,7 @@ import pytest
 from iosched.profiler.devices.cuda.attached import AttachedGpu
 
 TESTS = Path(__file__).parents[1] / "runtime" / "cuda"
-FILES = sorted(path for path in TESTS.glob("test_*.py") if "needs_compiler" in path.read_text(encoding="utf-8"))
+FILES = sorted(path for path in TESTS.rglob("test_*.py") if "needs_compiler" in path.read_text(encoding="utf-8"))
 
 
 def test_there_are_kernels() -> None:

@@ -27,7 +27,7 @@ from iosched.profiler.devices.cuda.clock import GpuClock
 from iosched.profiler.devices.cuda.cost import CudaStageCost
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cuda.backend import CudaBackend, CudaModel
-from iosched.runtime.cuda.executor import CudaExecutor
+from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.document import ScheduleDocument
@@ -190,7 +190,7 @@ def test_an_engine_that_fails_ends_no_search(monkeypatch: pytest.MonkeyPatch) ->
 def test_stages_that_only_move_bytes_cost_nothing_and_stages_that_cannot_merge_are_infinite(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("iosched.runtime.cuda.lower.lower_merged", lambda *_: None)
+    monkeypatch.setattr("iosched.runtime.cuda.lower.plan.lower_merged", lambda *_: None)
     with ProfileDatabase(":memory:") as database:
         cost = cost_of(fire(), database)
         assert cost.stage_latency_us(Stage(Strategy.CONCURRENT, (("fc",),))) == 0

@@ -17,10 +17,10 @@ from iosched.runtime.cpu import native
 from iosched.runtime.cpu.backend import CompiledModel, CompiledStage, CpuBackend
 from iosched.runtime.cpu.native import NativeExecutor
 from iosched.runtime.cpu.python_executor import PythonExecutor
-from iosched.runtime.cuda import lower as cuda_lower
 from iosched.runtime.cuda.backend import CudaBackend, CudaModel
-from iosched.runtime.cuda.executor import CudaExecutor
+from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.kernel import Precision
+from iosched.runtime.cuda.lower import plan as cuda_lower
 from iosched.runtime.hazards import HazardError
 from iosched.runtime.plan import Space
 from iosched.scheduler.baselines import greedy

@@ -16,7 +16,7 @@ import pytest
 from desk_cuda import CudaStatusError, DeskCuda
 from onnx import TensorProto, helper
 
-from iosched.runtime.cuda.device import GpuDevice
+from iosched.runtime.cuda.cudnn.device import GpuDevice
 
 H100 = Path(__file__).parents[2] / "benchmarks" / "devices" / "h100.json"
 

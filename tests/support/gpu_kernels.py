@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from attached import gpu_or_skip
 
-from iosched.runtime.cuda.driver import Driver
+from iosched.runtime.cuda.gpu.driver import Driver
 from iosched.runtime.cuda.kernel import CudaCall, Pointer
 
 if TYPE_CHECKING:

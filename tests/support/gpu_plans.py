@@ -10,7 +10,7 @@ from interpreter import Interpreter
 
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
-from iosched.runtime.cuda.lower import Lowering
+from iosched.runtime.cuda.lower.plan import Lowering
 from iosched.runtime.plan import ExecutionPlan
 from iosched.scheduler.merge import merge_classes
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy

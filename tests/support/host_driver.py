@@ -12,8 +12,8 @@ import host_cuda
 import numpy as np
 
 from iosched.models.errors import ExecutionError
-from iosched.runtime.cuda.choices import NO_NAMES, Candidate, Names, names_from_text, names_to_text, stage_key
-from iosched.runtime.cuda.cudnn_runner import PlanMemory
+from iosched.runtime.cuda.cudnn.choices import NO_NAMES, Candidate, Names, names_from_text, names_to_text, stage_key
+from iosched.runtime.cuda.cudnn.runner import PlanMemory
 from iosched.runtime.cuda.kernel import CudaCall, CudnnKernel, Pointer
 from iosched.runtime.plan import View
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from host_driver import HostDriver, Stream
 
-from iosched.runtime.cuda.exchange import DeviceArray, SupportsDLPack, Taken
+from iosched.runtime.cuda.gpu.exchange import DeviceArray, SupportsDLPack, Taken
 from iosched.runtime.plan import View
 
 HERE = (2, 0)

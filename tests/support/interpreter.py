@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from iosched.runtime.cuda.lower import Lowering
+from iosched.runtime.cuda.lower.plan import Lowering
 from iosched.runtime.plan import ExecutionPlan, Space, View
 
 _POISON = 0xFF  # as float16, float32 or float64 not a number

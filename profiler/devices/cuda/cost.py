@@ -15,8 +15,8 @@ from iosched.profiler.devices.cuda.tuning import copies_of, is_tunable, tune
 from iosched.profiler.measuring.statistics import UNRUNNABLE, Measurement, MeasureSettings, measure
 from iosched.profiler.store.database import MeasurementStore, ProfileDatabase
 from iosched.runtime.cuda.backend import CudaBackend
-from iosched.runtime.cuda.choices import NO_NAMES, Names
-from iosched.runtime.cuda.executor import CudaExecutor
+from iosched.runtime.cuda.cudnn.choices import NO_NAMES, Names
+from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.scheduler.schedule import Stage, Strategy
 
 SETTINGS = MeasureSettings(warmup=2, min_samples=7, max_samples=25, relative_width=0.02, max_seconds=0.2)

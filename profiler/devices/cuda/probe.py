@@ -33,8 +33,8 @@ class GpuProbe:
 def probe() -> GpuProbe:
     """Looks at the driver, CuPy, the GPUs and cuDNN, in this order: the first thing that fails hides the rest."""
     from iosched.profiler.devices.cuda.attached import check_capability
-    from iosched.runtime.cuda.device import load_cudnn
-    from iosched.runtime.cuda.driver import CupyDriver
+    from iosched.runtime.cuda.cudnn.device import load_cudnn
+    from iosched.runtime.cuda.gpu.driver import CupyDriver
 
     names: list[str] = []
     problems: list[str] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 from iosched.runtime.cuda.backend import CudaModel
-from iosched.runtime.cuda.sessions import described
+from iosched.runtime.cuda.onnxruntime.sessions import described
 
 RUNS = 5
 

@@ -9,8 +9,8 @@ from itertools import zip_longest
 from statistics import median
 
 from iosched.models.errors import DeviceError, ExecutionError
-from iosched.runtime.cuda.choices import Names
-from iosched.runtime.cuda.executor import CudaExecutor
+from iosched.runtime.cuda.cudnn.choices import Names
+from iosched.runtime.cuda.execute.executor import CudaExecutor
 
 LEAST_COPIES, MOST_COPIES = 4, 24
 GRAPH_US = 2000.0

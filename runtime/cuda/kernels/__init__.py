@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 
 import onnx
 
-from iosched.runtime.cuda.activation import ACTIVATIONS
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.kernels import (
     add,
@@ -27,6 +26,7 @@ from iosched.runtime.cuda.kernels import (
     slicing,
     softmax,
 )
+from iosched.runtime.cuda.source.activation import ACTIVATIONS
 
 Lower = Callable[[Builder, onnx.NodeProto], bool]
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from iosched.runtime.cuda.activation import IDENTITY, Activation
 from iosched.runtime.cuda.builder import Builder
-from iosched.runtime.cuda.elements import FLOATS, widened
 from iosched.runtime.cuda.kernel import CudaCall
-from iosched.runtime.cuda.loops import Operand, operand, shape_of
 from iosched.runtime.cuda.nodes import attribute, number
-from iosched.runtime.cuda.pointwise import pointwise_call
+from iosched.runtime.cuda.source.activation import IDENTITY, Activation
+from iosched.runtime.cuda.source.elements import FLOATS, widened
+from iosched.runtime.cuda.source.loops import Operand, operand, shape_of
+from iosched.runtime.cuda.source.pointwise import pointwise_call
 from iosched.runtime.plan import View
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from iosched.runtime.cuda.activation import IDENTITY, Activation
-from iosched.runtime.cuda.elements import C_TYPES, LOAD, preamble, widened
 from iosched.runtime.cuda.kernel import Argument, CudaCall, Pointer
-from iosched.runtime.cuda.loops import Loop, Operand, collapse, element_strides, pack_width, shape_of
+from iosched.runtime.cuda.source.activation import IDENTITY, Activation
+from iosched.runtime.cuda.source.elements import C_TYPES, LOAD, preamble, widened
+from iosched.runtime.cuda.source.loops import Loop, Operand, collapse, element_strides, pack_width, shape_of
 from iosched.runtime.plan import View
 
 _THREADS = 256

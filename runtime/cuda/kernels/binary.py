@@ -10,10 +10,10 @@ import onnx
 
 from iosched.models.wiring import standard_opset
 from iosched.runtime.cuda.builder import Builder
-from iosched.runtime.cuda.elements import C_TYPES, FLOATS, compute_type, widened
 from iosched.runtime.cuda.kernel import CudaCall
-from iosched.runtime.cuda.loops import operand, shape_of
-from iosched.runtime.cuda.pointwise import pointwise_call
+from iosched.runtime.cuda.source.elements import C_TYPES, FLOATS, compute_type, widened
+from iosched.runtime.cuda.source.loops import operand, shape_of
+from iosched.runtime.cuda.source.pointwise import pointwise_call
 from iosched.runtime.plan import View
 
 _INTEGERS = ("int32", "int64")

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import onnx
 
-from iosched.runtime.cuda.activation import IDENTITY, RELU, Activation
 from iosched.runtime.cuda.builder import Builder
-from iosched.runtime.cuda.cudnn_graph import (
+from iosched.runtime.cuda.cudnn.graph import (
     Epilogue,
     add_tensor,
     convolve,
@@ -26,7 +25,8 @@ from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.kernels.depthwise import Depthwise, depthwise_weight
 from iosched.runtime.cuda.layout import CHANNELS_LAST_RANK
 from iosched.runtime.cuda.nodes import attribute
-from iosched.runtime.cuda.window import Window, window_of
+from iosched.runtime.cuda.source.activation import IDENTITY, RELU, Activation
+from iosched.runtime.cuda.source.window import Window, window_of
 from iosched.runtime.plan import View
 from iosched.runtime.session import load_onnxruntime, open_session
 

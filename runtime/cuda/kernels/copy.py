@@ -10,11 +10,11 @@ import numpy as np
 import onnx
 
 from iosched.runtime.cuda.builder import Builder
-from iosched.runtime.cuda.elements import C_TYPES, loaded, preamble, stored
 from iosched.runtime.cuda.kernel import Argument, CudaCall, Pointer
-from iosched.runtime.cuda.loops import Operand, collapse, operand, shape_of, transposed
 from iosched.runtime.cuda.nodes import attribute
-from iosched.runtime.cuda.pointwise import launch, pointwise_call
+from iosched.runtime.cuda.source.elements import C_TYPES, loaded, preamble, stored
+from iosched.runtime.cuda.source.loops import Operand, collapse, operand, shape_of, transposed
+from iosched.runtime.cuda.source.pointwise import launch, pointwise_call
 from iosched.runtime.plan import View
 
 _TILE = 32

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from iosched.runtime.cuda.activation import IDENTITY, Activation
-from iosched.runtime.cuda.elements import C_TYPES, loaded, preamble, stored, widened
 from iosched.runtime.cuda.kernel import CudaCall, Pointer
-from iosched.runtime.cuda.pointwise import launch
-from iosched.runtime.cuda.window import Image, Window, as_images, channel_width, constants, tap
+from iosched.runtime.cuda.source.activation import IDENTITY, Activation
+from iosched.runtime.cuda.source.elements import C_TYPES, loaded, preamble, stored, widened
+from iosched.runtime.cuda.source.pointwise import launch
+from iosched.runtime.cuda.source.window import Image, Window, as_images, channel_width, constants, tap
 from iosched.runtime.plan import View
 
 _TILES = (4, 2, 1)

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from iosched.runtime.cuda.activation import Activation
 from iosched.runtime.cuda.builder import Builder
-from iosched.runtime.cuda.elements import C_TYPES, FLOATS, widened
 from iosched.runtime.cuda.kernel import CudaCall
 from iosched.runtime.cuda.kernels.copy import Copy
-from iosched.runtime.cuda.loops import operand, shape_of
 from iosched.runtime.cuda.nodes import activation_of
-from iosched.runtime.cuda.pointwise import pointwise_call
+from iosched.runtime.cuda.source.activation import Activation
+from iosched.runtime.cuda.source.elements import C_TYPES, FLOATS, widened
+from iosched.runtime.cuda.source.loops import operand, shape_of
+from iosched.runtime.cuda.source.pointwise import pointwise_call
 from iosched.runtime.plan import View
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import onnx
 
 from iosched.runtime.cuda.builder import Builder
-from iosched.runtime.cuda.elements import C_TYPES, FLOATS, loaded, preamble, stored, widened
 from iosched.runtime.cuda.kernel import CudaCall, Pointer
 from iosched.runtime.cuda.nodes import attribute, number
-from iosched.runtime.cuda.pointwise import launch
-from iosched.runtime.cuda.window import Image
+from iosched.runtime.cuda.source.elements import C_TYPES, FLOATS, loaded, preamble, stored, widened
+from iosched.runtime.cuda.source.pointwise import launch
+from iosched.runtime.cuda.source.window import Image
 from iosched.runtime.plan import View
 
 

@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 import onnx
 
-from iosched.runtime.cuda.activation import IDENTITY, RELU, Activation
 from iosched.runtime.cuda.builder import Builder
-from iosched.runtime.cuda.cudnn_graph import Epilogue, Shape, add_tensor, convolve, vector_shape, write_tensor
-from iosched.runtime.cuda.elements import widened
+from iosched.runtime.cuda.cudnn.graph import Epilogue, Shape, add_tensor, convolve, vector_shape, write_tensor
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.kernels.batched_matmul import BatchedMatMul
 from iosched.runtime.cuda.kernels.copy import Copy
 from iosched.runtime.cuda.layout import is_channels_last
-from iosched.runtime.cuda.loops import element_strides, shape_of
 from iosched.runtime.cuda.nodes import activation_of, attribute, number
+from iosched.runtime.cuda.source.activation import IDENTITY, RELU, Activation
+from iosched.runtime.cuda.source.elements import widened
+from iosched.runtime.cuda.source.loops import element_strides, shape_of
 from iosched.runtime.plan import View
 
 _MOST_AXES = 3

@@ -9,11 +9,11 @@ import numpy as np
 import onnx
 
 from iosched.runtime.cuda.builder import Builder
-from iosched.runtime.cuda.elements import C_TYPES, FLOATS, loaded, preamble, stored, widened
 from iosched.runtime.cuda.kernel import CudaCall, Pointer
-from iosched.runtime.cuda.loops import operand, shape_of
 from iosched.runtime.cuda.nodes import attribute, number
-from iosched.runtime.cuda.rows import Rows
+from iosched.runtime.cuda.source.elements import C_TYPES, FLOATS, loaded, preamble, stored, widened
+from iosched.runtime.cuda.source.loops import operand, shape_of
+from iosched.runtime.cuda.source.rows import Rows
 from iosched.runtime.plan import View
 
 

@@ -10,11 +10,11 @@ import onnx
 
 from iosched.models.wiring import standard_opset
 from iosched.runtime.cuda.builder import Builder
-from iosched.runtime.cuda.elements import C_TYPES, FLOATS, loaded, preamble, stored, widened
 from iosched.runtime.cuda.kernel import CudaCall, Pointer
 from iosched.runtime.cuda.nodes import attribute, number
-from iosched.runtime.cuda.pointwise import launch
-from iosched.runtime.cuda.window import Image, channel_width
+from iosched.runtime.cuda.source.elements import C_TYPES, FLOATS, loaded, preamble, stored, widened
+from iosched.runtime.cuda.source.pointwise import launch
+from iosched.runtime.cuda.source.window import Image, channel_width
 from iosched.runtime.plan import View
 
 _MODES_SINCE = 11  # before, coordinates are asymmetric and nearest means floor

@@ -8,21 +8,21 @@ from math import prod
 
 import numpy as np
 
-from iosched.runtime.cuda.activation import IDENTITY, Activation
 from iosched.runtime.cuda.builder import Builder
-from iosched.runtime.cuda.convolution import Convolution
-from iosched.runtime.cuda.elements import C_TYPES, LOAD, MOST_BYTES, item_nbytes, preamble
 from iosched.runtime.cuda.kernel import CudaCall, Pointer, Precision
+from iosched.runtime.cuda.kernels.convolution import Convolution
 from iosched.runtime.cuda.kernels.depthwise import Depthwise, depthwise_weight
-from iosched.runtime.cuda.kernels.separable_source import (
+from iosched.runtime.cuda.source.activation import IDENTITY, Activation
+from iosched.runtime.cuda.source.elements import C_TYPES, LOAD, MOST_BYTES, item_nbytes, preamble
+from iosched.runtime.cuda.source.loops import shape_of
+from iosched.runtime.cuda.source.separable import (
     BODY,
     MMA_OF_HALVES,
     MMA_OF_TF32,
     MULTIPLY_BY_FMA,
     MULTIPLY_BY_TENSOR_CORES,
 )
-from iosched.runtime.cuda.loops import shape_of
-from iosched.runtime.cuda.window import Image, Window, channel_width, constants
+from iosched.runtime.cuda.source.window import Image, Window, channel_width, constants
 from iosched.runtime.plan import View
 
 MOST_TAPS = 49

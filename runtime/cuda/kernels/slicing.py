@@ -10,11 +10,11 @@ import onnx
 
 from iosched.models.wiring import standard_opset
 from iosched.runtime.cuda.builder import Builder
-from iosched.runtime.cuda.elements import C_TYPES, FLOATS, loaded, preamble, stored
 from iosched.runtime.cuda.kernel import Argument, CudaCall, Pointer
-from iosched.runtime.cuda.loops import element_strides, operand, shape_of
 from iosched.runtime.cuda.nodes import attribute, number
-from iosched.runtime.cuda.pointwise import launch, pointwise_call
+from iosched.runtime.cuda.source.elements import C_TYPES, FLOATS, loaded, preamble, stored
+from iosched.runtime.cuda.source.loops import element_strides, operand, shape_of
+from iosched.runtime.cuda.source.pointwise import launch, pointwise_call
 from iosched.runtime.plan import View
 
 _INPUTS_SINCE = 10  # Slice

@@ -21,9 +21,9 @@ from iosched.profiler.devices.cuda.cost import CudaStageCost
 from iosched.profiler.devices.cuda.tuning import copies_of, is_tunable, tune
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cuda.backend import CudaBackend
-from iosched.runtime.cuda.choices import names_from_text, stage_key
-from iosched.runtime.cuda.cudnn_runner import PlanMemory, plan_key
-from iosched.runtime.cuda.executor import CudaExecutor
+from iosched.runtime.cuda.cudnn.choices import names_from_text, stage_key
+from iosched.runtime.cuda.cudnn.runner import PlanMemory, plan_key
+from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.kernel import CudnnKernel, Precision
 from iosched.runtime.plan import View
 from iosched.scheduler.baselines import sequential

@@ -20,7 +20,7 @@ from iosched.jobs.bench import bench
 from iosched.jobs.optimization import OptimizeSettings
 from iosched.jobs.optimize import optimize
 from iosched.models.errors import UsageError
-from iosched.runtime.cuda.executor import CudaExecutor
+from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.inputs import random_inputs
 
 pytestmark = needs_compiler

@@ -1,0 +1,159 @@
+"""Pieces of cuDNN graphs: a new graph for a device, tensors from views, convolutions with what follows them.
+
+Developer notes:
+    * The order of what follows a convolution decides which engines cuDNN has. Precompiled ones know
+      conv -> + residual -> + bias -> ReLU, with the bias in the type of the tensors. Any other order or activation, and
+      a ReLU without a bias, is compiled at run time: seconds for each engine, and no tuned one in strict float32. See
+      docs/cudnn-coverage.md.
+    * The frontend promises cuDNN that every address is a multiple of 16 bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from iosched.runtime.cuda.cudnn.device import GpuDevice, Target, load_cudnn
+from iosched.runtime.cuda.kernel import Precision
+from iosched.runtime.cuda.source.activation import Activation
+from iosched.runtime.cuda.source.loops import element_strides, shape_of
+from iosched.runtime.plan import View
+
+ALIGNMENT_NBYTES = 16
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Extents of a cuDNN tensor and the elements from one index to the next, axis by axis."""
+
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+def new_graph(precision: Precision, target: Target) -> Any:
+    """An empty `cudnn.pygraph` that computes in float32.
+
+    Raises:
+        DeviceError: cuDNN is not installed.
+    """
+    cudnn = load_cudnn()
+    types = cudnn.data_type
+    io_type = types.HALF if precision.dtype == "float16" else types.FLOAT
+    common = {"io_data_type": io_type, "intermediate_data_type": types.FLOAT, "compute_data_type": types.FLOAT}
+    if not isinstance(target, GpuDevice):
+        return cudnn.pygraph(**common, handle=target)
+    properties = cudnn.create_device_properties(target.properties)
+    return cudnn.pygraph(**common, device_property=properties, sm_count=target.sm_count, sm_version=target.sm_version)
+
+
+def is_aligned(view: View) -> bool:
+    """Whether cuDNN may be given the address of `view`; buffers begin at multiples of 16 bytes at least."""
+    return view.offset % ALIGNMENT_NBYTES == 0
+
+
+def add_tensor(graph: Any, view: View, uid: int, shape: Shape) -> Any:
+    """A tensor of the graph that lies where `view` does, seen as `shape`.
+
+    Raises:
+        ValueError: cuDNN cannot be given its address.
+    """
+    _check_alignment(view)
+    return graph.tensor(
+        name=f"t{uid}", uid=uid, dim=list(shape.extents), stride=list(shape.strides), data_type=_data_type(view)
+    )
+
+
+def write_tensor(result: Any, view: View, uid: int, shape: Shape) -> None:
+    """Makes `result` of the graph's last operation what is written to `view`, seen as `shape`.
+
+    Raises:
+        ValueError: cuDNN cannot be given its address.
+    """
+    _check_alignment(view)
+    result.set_output(True).set_data_type(_data_type(view)).set_uid(uid)
+    result.set_dim(list(shape.extents))
+    result.set_stride(list(shape.strides))
+
+
+def image_shape(view: View) -> Shape:
+    """(N, C, H, W) or (N, C, D, H, W) as it lies in memory; (N, C, L) as an image of one row."""
+    extents, strides = shape_of(view), element_strides(view)
+    if len(extents) != 3:
+        return Shape(extents, strides)
+    return Shape((*extents[:2], 1, extents[2]), (*strides[:2], strides[1], strides[2]))
+
+
+def filter_shape(view: View) -> Shape:
+    """(O, I, KH, KW) of a weight that is stored as (O, KH, KW, I); others are stored as they are seen."""
+    extents, strides = shape_of(view), element_strides(view)
+    if len(extents) != 4:
+        return image_shape(view)
+    order = (0, 3, 1, 2)
+    return Shape(tuple(extents[axis] for axis in order), tuple(strides[axis] for axis in order))
+
+
+def vector_shape(view: View, rank: int = 4) -> Shape:
+    """(1, C, 1, 1) of a vector (C,), with as many axes of one as make up `rank`."""
+    (channels,) = shape_of(view)
+    return Shape((1, channels, *(1,) * (rank - 2)), (channels, 1, *(channels,) * (rank - 2)))
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What is done to the result of a convolution in the same graph, in the order of the fields."""
+
+    residual: Any | None = None
+    bias: Any | None = None
+    activation: Activation = Activation()
+
+    def add(self, graph: Any, result: Any) -> Any:
+        """Appends it to `graph`; returns the last result."""
+        if self.residual is not None:
+            result = graph.add(a=result, b=self.residual)
+        if self.bias is not None:
+            result = graph.bias(input=result, bias=self.bias)
+        return (
+            result
+            if self.activation.is_identity
+            else _ACTIVATIONS[self.activation.type](graph, result, self.activation)
+        )
+
+
+_ACTIVATIONS: dict[str, Callable[[Any, Any, Activation], Any]] = {
+    "Relu": lambda graph, x, a: graph.relu(input=x),
+    "LeakyRelu": lambda graph, x, a: graph.relu(input=x, negative_slope=a.alpha),
+    "Clip": lambda graph, x, a: graph.relu(input=x, lower_clip=0.0, upper_clip=a.beta),
+    "Sigmoid": lambda graph, x, a: graph.sigmoid(input=x),
+    "Tanh": lambda graph, x, a: graph.tanh(input=x),
+    "Elu": lambda graph, x, a: graph.elu(input=x),
+    "Softplus": lambda graph, x, a: graph.softplus(input=x),
+    "Gelu": lambda graph, x, a: graph.gelu_approx_tanh(input=x) if a.beta else graph.gelu(input=x),
+    "Swish": lambda graph, x, a: graph.swish(input=x),
+}
+
+
+def convolve(
+    graph: Any, image: Any, weight: Any, pads: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> Any:
+    """A convolution of two or three dimensions; `pads` are the begins of all, then the ends."""
+    return graph.conv_fprop(
+        image=image,
+        weight=weight,
+        pre_padding=list(pads[: len(strides)]),
+        post_padding=list(pads[len(strides) :]),
+        stride=list(strides),
+        dilation=list(dilations),
+    )
+
+
+def _check_alignment(view: View) -> None:
+    if not is_aligned(view):
+        raise ValueError(
+            f"{view.buffer!r} + {view.offset} bytes is no multiple of {ALIGNMENT_NBYTES}, as cuDNN needs it"
+        )
+
+
+def _data_type(view: View) -> Any:
+    types = load_cudnn().data_type
+    return types.HALF if view.dtype == "float16" else types.FLOAT

@@ -1,0 +1,115 @@
+"""Latencies of cuDNN's plans for one kernel, each alone on the GPU, taken in turn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import Any
+
+from iosched.models.errors import DeviceError, ExecutionError
+from iosched.runtime.cuda.cudnn.choices import CudnnPlan
+from iosched.runtime.cuda.gpu.driver import Driver, Memory
+from iosched.runtime.cuda.gpu.lanes import Lanes
+
+HOPELESS = 1.3
+HOPELESS_US = 50.0
+"""A plan is not looked at again when its first run takes this factor and so much more than another's."""
+
+_ROUNDS = 5
+_COPIES = 10
+_GRAPH_US = 200.0
+"""What one graph of a plan's runs should take at least: its launch takes some microseconds."""
+
+
+@dataclass(frozen=True, eq=False)
+class PlanTimer:
+    """Where plans are timed: on the first of the lanes, on tensors at `addresses`, all plans on the same."""
+
+    driver: Driver
+    lanes: Lanes
+    addresses: Sequence[int]
+
+    def latencies_us(self, plans: Sequence[CudnnPlan]) -> list[float]:
+        """Latency of each plan: the median over launches of a graph of several runs, in turn with the others'.
+
+        An idle GPU takes a while to run at its full clock; in turn, that hits all plans alike. Infinite where a plan
+        fails to run or to be captured, where its workspace does not fit, and where it is hopeless.
+
+        Raises:
+            DeviceLostError: nothing runs any more.
+        """
+        workspace, nbytes = self._workspace(plans)
+        best_us, ready = math.inf, {}
+        for index, plan in enumerate(plans):
+            if plan.workspace_nbytes <= nbytes:
+                run = _Run(plan, self.addresses, workspace)
+                once_us = self._tried(partial(self._once_us, run))
+                best_us = min(best_us, once_us)
+                ready[index] = (run, once_us)
+        hopeless_us = HOPELESS * best_us + HOPELESS_US
+        timers = {index: self._repeated(*each) for index, each in ready.items() if each[1] < hopeless_us}
+        rounds = [{index: self._tried(timer) for index, timer in timers.items()} for _ in range(_ROUNDS)]
+        found = {index: median(each[index] for each in rounds[1:]) for index in timers}
+        return [found.get(index, math.inf) for index in range(len(plans))]
+
+    def _workspace(self, plans: Sequence[CudnnPlan]) -> tuple[Memory, int]:
+        """The largest workspace of a plan that the GPU has memory for."""
+        for nbytes in sorted({plan.workspace_nbytes for plan in plans} - {0}, reverse=True):
+            try:
+                return self.driver.allocate(nbytes), nbytes
+            except DeviceError:
+                continue
+        return self.driver.allocate(1), 0
+
+    def _once_us(self, run: _Run) -> float:
+        """One run, after another that brings what comes lazily."""
+        run(self.lanes.origin)
+        self.driver.synchronize(self.lanes.origin)
+        return self._elapsed_us(run)
+
+    def _repeated(self, run: _Run, once_us: float) -> Callable[[], float]:
+        """Measures the run in a graph of several."""
+        copies = max(1, min(_COPIES, math.ceil(_GRAPH_US / max(once_us, 1.0))))
+        origin = self.lanes.origin
+
+        def launch() -> None:
+            for _ in range(copies):
+                run(origin)
+
+        try:
+            run(origin)  # a stream that was made meanwhile gets its handle before the capture
+            self.driver.synchronize(origin)
+            graph = self.lanes.capture(origin, launch)
+        except (ExecutionError, DeviceError):
+            return lambda: math.inf
+        return lambda: self._elapsed_us(lambda stream: self.driver.launch_graph(graph, stream)) / copies
+
+    def _tried(self, measured: Callable[[], float]) -> float:
+        """Infinite where it fails: that is no candidate."""
+        try:
+            return measured()
+        except (ExecutionError, DeviceError):
+            return math.inf
+
+    def _elapsed_us(self, run: Callable[[Any], None]) -> float:
+        start, end = self.driver.new_event(timing=True), self.driver.new_event(timing=True)
+        origin = self.lanes.origin
+        self.driver.record(start, origin)
+        run(origin)
+        self.driver.record(end, origin)
+        return self.driver.elapsed_us(start, end)
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """Gives a stream one run of a plan."""
+
+    plan: CudnnPlan
+    addresses: Sequence[int]
+    workspace: Memory
+
+    def __call__(self, stream: Any) -> None:
+        self.plan.execute(self.addresses, self.workspace.ptr, stream)

@@ -1,0 +1,200 @@
+"""Builds and names cuDNN's execution plans: one engine with its knobs for one kernel on tensors as they lie.
+
+The same code runs at a desk, with the description of a GPU, and on the GPU, with a handle.
+
+Developer notes:
+    * A plan is known by cuDNN's own name for it ("eng44_k2=12_k18=0": engine 44, knob 2 is 12). The frontend's
+      `get_engine_and_knobs_at_index` calls every knob that it does not know NOT_SET, which `create_execution_plan` does
+      not take: one plan in eight cannot be built again that way. Names tell all and cost no build, and the list that
+      they stand in takes milliseconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from iosched.models.errors import DeviceError
+from iosched.runtime.cuda.cudnn.device import GpuDevice, Target, load_cudnn
+from iosched.runtime.cuda.cudnn.graph import new_graph
+from iosched.runtime.cuda.kernel import CudnnKernel, Precision
+from iosched.runtime.plan import View
+
+_FORBIDDEN_EVERYWHERE = ("REDUCED_PRECISION_REDUCTION", "NONDETERMINISTIC", "WINOGRAD_TILE_13x13")
+_FORBIDDEN = {"fp32": ("TENSOR_CORE", "DOWN_CONVERT_INPUTS")}
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A plan that is ready to run.
+
+    Attributes:
+        name: cuDNN's own name for it: the engine and its knobs.
+        workspace_nbytes: memory that a run needs beside the tensors.
+        build_ms: how long building took; 0 for one that was loaded.
+    """
+
+    name: str
+    workspace_nbytes: int
+    build_ms: float
+    _graph: Any
+    _index: int
+
+    def execute(self, addresses: Sequence[int], workspace: int, handle: Any) -> None:
+        """Enqueues the kernel on the handle's stream.
+
+        Args:
+            addresses: of (*reads, *writes), in order.
+            workspace: address of `workspace_nbytes` bytes.
+        """
+        tensors = dict(enumerate(addresses, start=1))
+        self._graph.execute_plan_at_index(tensors, workspace, self._index, handle=handle)
+
+    def serialize(self) -> bytes:
+        """The built plan, some 5 KB, for `load_plan` with the same cuDNN and GPU."""
+        if self._graph.get_execution_plan_count() > 1:
+            self._graph.build_plan_at_index(self._index)  # a graph serializes the plan that was built last
+        return bytes(self._graph.serialize())
+
+
+@dataclass(frozen=True, eq=False)
+class Offer:
+    """What cuDNN has for one kernel.
+
+    Attributes:
+        plans: those that were built, cuDNN's best guess first.
+        offered: how many engine configurations the precision allows, built or not.
+        refusal: why there are none; "" where there are.
+    """
+
+    plans: tuple[Plan, ...]
+    offered: int
+    refusal: str = ""
+
+
+def build_plans(
+    kernel: CudnnKernel,
+    reads: Sequence[View],
+    writes: Sequence[View],
+    target: Target,
+    *,
+    at_most: int | None = None,
+    deadline_s: float | None = None,
+    precompiled: bool = False,
+) -> Offer:
+    """Builds the plans that cuDNN offers under the kernel's precision.
+
+    A build cannot be interrupted: after `deadline_s` no other one is begun, unless nothing is built yet.
+
+    Args:
+        target: a `GpuDevice`, or the handle of an attached GPU.
+        at_most: number of plans.
+        precompiled: leaves out engines that cuDNN compiles now, a second or more each, where there are others.
+
+    Raises:
+        DeviceError: cuDNN is not installed.
+        ValueError: cuDNN cannot be given the address of a view.
+    """
+    started = time.perf_counter()
+    graph, refusal = _planned(kernel, reads, writes, target)
+    if graph is None:
+        return Offer((), 0, refusal)
+    plans: list[Plan] = []
+    reasons: list[str] = []
+    count = graph.get_execution_plan_count()
+    barred = 0
+    order = sorted(range(count), key=lambda index: precompiled and _compiles(graph, index))
+    for index in order:
+        if plans and precompiled and _compiles(graph, index):
+            break
+        late = deadline_s is not None and time.perf_counter() - started > deadline_s
+        if plans and (late or len(plans) == at_most):
+            break
+        try:
+            plans.append(_built(graph, index))
+        except failures() as error:
+            barred += "Deselecting" in str(error)
+            reasons.append(_first_line(error))
+    return Offer(tuple(plans), count - barred, "" if plans else (reasons or [refusal])[-1])
+
+
+def rebuild(kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], target: Target, name: str) -> Plan:
+    """Builds the one plan of that name.
+
+    Raises:
+        DeviceError: this cuDNN has no such plan for the kernel on this GPU, or is not installed.
+        ValueError: cuDNN cannot be given the address of a view.
+    """
+    graph, reason = _planned(kernel, reads, writes, target)
+    names = [] if graph is None else [graph.get_plan_name_at_index(i) for i in range(graph.get_execution_plan_count())]
+    if name in names:
+        try:
+            return _built(graph, names.index(name))
+        except failures() as error:
+            reason = _first_line(error)
+    raise DeviceError(f"cuDNN cannot build its plan {name!r} here ({reason or 'it offers others'})")
+
+
+def load_plan(name: str, serialized: bytes, precision: Precision, target: Target) -> Plan:
+    """The plan of `Plan.serialize`, whose name has to be kept beside it: asked for it, a loaded graph crashes.
+
+    Raises:
+        DeviceError: it was made by another cuDNN or for another GPU, or cuDNN is not installed.
+    """
+    graph = new_graph(precision, target)
+    try:
+        if isinstance(target, GpuDevice):
+            graph.deserialize(list(serialized))
+        else:
+            graph.deserialize(target, list(serialized))
+        return Plan(name, graph.get_workspace_size(), 0.0, graph, 0)
+    except failures() as error:
+        raise DeviceError(f"a stored cuDNN plan cannot be loaded here ({_first_line(error)})") from error
+
+
+def _described(kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], target: Target) -> Any:
+    graph = new_graph(kernel.precision, target)
+    kernel.build(graph, reads, writes)
+    return graph
+
+
+def _planned(
+    kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], target: Target
+) -> tuple[Any | None, str]:
+    """The graph with all of its engine configurations, or None and the reason why there are none."""
+    cudnn = load_cudnn()
+    graph = _described(kernel, reads, writes, target)
+    names = (*_FORBIDDEN_EVERYWHERE, *_FORBIDDEN.get(kernel.precision.name, ()))
+    try:
+        graph.validate()
+        graph.build_operation_graph()
+        graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+        graph.deselect_numeric_notes([cudnn.numerical_note.__members__[name] for name in names])
+        graph.check_support()
+    except failures() as error:
+        return None, _first_line(error)
+    return graph, ""
+
+
+def _built(graph: Any, index: int) -> Plan:
+    started = time.perf_counter()
+    graph.build_plan_at_index(index)
+    build_ms = (time.perf_counter() - started) * 1e3
+    workspace_nbytes = int(graph.get_workspace_size_plan_at_index(index))
+    return Plan(str(graph.get_plan_name_at_index(index)), workspace_nbytes, build_ms, graph, index)
+
+
+def _compiles(graph: Any, index: int) -> bool:
+    """Whether building the plan compiles its kernel."""
+    return load_cudnn().behavior_note.RUNTIME_COMPILATION in graph.get_behavior_notes_for_plan_at_index(index)
+
+
+def failures() -> tuple[type[Exception], ...]:
+    """What cuDNN raises where it cannot: one engine that fails must not end the search for another."""
+    return (load_cudnn().cudnnGraphNotSupportedError, RuntimeError)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

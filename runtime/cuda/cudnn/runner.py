@@ -1,0 +1,279 @@
+"""cuDNN's plans on the streams of an attached GPU: which ones run a kernel best is found once, by timing them."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from iosched.models.errors import DeviceError
+from iosched.runtime.cuda.cudnn.choices import (
+    NO_NAMES,
+    Candidate,
+    Names,
+    candidates_from_text,
+    candidates_to_text,
+    names_from_text,
+    names_to_text,
+    stage_key,
+)
+from iosched.runtime.cuda.cudnn.device import load_cudnn
+from iosched.runtime.cuda.cudnn.plan_timing import PlanTimer
+from iosched.runtime.cuda.cudnn.plans import Offer, Plan, build_plans, failures, load_plan, rebuild
+from iosched.runtime.cuda.gpu.driver import Driver, Memory
+from iosched.runtime.cuda.gpu.failures import keep_if_lost, meaning
+from iosched.runtime.cuda.gpu.lanes import Lanes
+from iosched.runtime.cuda.kernel import CudnnKernel
+from iosched.runtime.plan import View
+
+MOST_BUILT = 12
+BUILD_SECONDS = 5.0
+MOST_KEPT = 4
+KEPT_WITHIN = 1.3
+"""A plan that takes longer alone, by this factor, is not tried in stages."""
+
+_ORDINARY = 0x3C  # repeated, a float32 of 0.01 and a float16 of 1.06: zeros and NaN may run faster than real data
+
+
+def plan_key(kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View]) -> str:
+    """What a choice of plan holds for: the kernel and how its tensors lie, whatever they are called."""
+    views = [(view.dtype, view.shape, view.strides, view.offset % 16) for view in (*reads, *writes)]
+    return hashlib.sha256(f"{kernel!r}{views}".encode()).hexdigest()[:24]
+
+
+class Handles:
+    """One cuDNN handle for each stream; a handle holds memory of the GPU, so streams should be few."""
+
+    def __init__(self) -> None:
+        """None yet.
+
+        Raises:
+            DeviceError: cuDNN is not installed.
+        """
+        self._cudnn = load_cudnn()
+        self._of: dict[int, tuple[Any, Any]] = {}
+
+    def of(self, stream: Any) -> Any:
+        """The handle whose work goes to `stream`.
+
+        Raises:
+            DeviceError: cuDNN has none, for want of memory perhaps.
+        """
+        known = self._of.get(id(stream))
+        if known is None:
+            try:
+                handle = self._cudnn.create_handle()
+                self._cudnn.set_stream(handle=handle, stream=stream.ptr)
+            except RuntimeError as error:
+                raise DeviceError(f"cuDNN cannot be opened on this GPU ({error})") from error
+            known = self._of[id(stream)] = (handle, stream)  # the stream is kept, so that its id is not used again
+        return known[0]
+
+
+class PlanMemory(Protocol):
+    """Where choices and plans are kept beyond the process."""
+
+    @property
+    def times(self) -> bool:
+        """Whether what it does not know is to be found by timing; if not, cuDNN's first guess will do."""
+        ...
+
+    def choice(self, key: str) -> str | None:
+        """What was chosen before."""
+        ...
+
+    def choose(self, key: str, value: str) -> str:
+        """Keeps a choice; answers the one that holds, which another process may have made."""
+        ...
+
+    def plan(self, key: str, name: str) -> bytes | None:
+        """The serialized plan of that name for that key."""
+        ...
+
+    def keep_plan(self, key: str, name: str, content: bytes) -> None:
+        """Keeps a serialized plan."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class RunningPlan:
+    """A plan with the handles of the streams that may run it. See `CudnnPlan`."""
+
+    key: str
+    plan: Plan
+    candidates: tuple[Candidate, ...]
+    handles: Handles
+
+    @property
+    def name(self) -> str:
+        """Which one it is."""
+        return self.plan.name
+
+    @property
+    def workspace_nbytes(self) -> int:
+        """Memory that it needs while it runs."""
+        return self.plan.workspace_nbytes
+
+    def execute(self, addresses: Sequence[int], workspace: int, stream: Any) -> None:
+        """Gives the stream the work.
+
+        Raises:
+            ExecutionError: cuDNN refuses.
+        """
+        try:
+            self.plan.execute(addresses, workspace, self.handles.of(stream))
+        except failures() as error:
+            raise keep_if_lost(meaning(error)) from error
+
+
+@dataclass(frozen=True, eq=False)
+class _Case:
+    """A kernel on tensors as they lie."""
+
+    key: str
+    kernel: CudnnKernel
+    reads: tuple[View, ...]
+    writes: tuple[View, ...]
+
+
+class PlanChoice:
+    """Chooses plans for one GPU, the same for the same kernel and layout. See `PlanChooser`."""
+
+    def __init__(
+        self, driver: Driver, memory: PlanMemory, lanes: Lanes | None = None, handles: Handles | None = None
+    ) -> None:
+        """Nothing is chosen yet, but for what `memory` knows.
+
+        Args:
+            lanes: the GPU's streams; plans are timed on the first.
+            handles: of these streams.
+
+        Raises:
+            DeviceError: cuDNN is not installed.
+        """
+        self._replaced: list[str] = []
+        self._memory = memory
+        self._driver = driver
+        self._lanes = lanes or Lanes(driver)
+        self._handles = handles or Handles()
+        self._candidates: dict[str, tuple[Candidate, ...]] = {}
+        self._plans: dict[tuple[str, str], Plan] = {}
+        self._stages: dict[str, Names] = {}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """See `PlanChooser`."""
+        if not self._replaced:
+            return ()
+        return (
+            f"{len(self._replaced)} plans of cuDNN that were chosen before cannot be built here; others run instead."
+            f" Optimize the model again. The first: {self._replaced[0]}.",
+        )
+
+    def __call__(
+        self, kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], names: Names = NO_NAMES
+    ) -> RunningPlan:
+        """See `PlanChooser`.
+
+        A plan that is known and cannot be built gives way to the fastest alone, or to cuDNN's first guess; see `notes`.
+
+        Raises:
+            DeviceError: cuDNN offers none, or none that runs.
+        """
+        case = _Case(plan_key(kernel, reads, writes), kernel, tuple(reads), tuple(writes))
+        if case.key not in self._candidates:
+            self._candidates[case.key] = self._ranked(case)
+        candidates = self._candidates[case.key]
+        plan = self._plan(case, names.get(case.key, candidates[0].name))
+        return RunningPlan(case.key, plan, candidates, self._handles)
+
+    def of_stage(self, signature: str) -> Names | None:
+        """See `PlanChooser`."""
+        if signature not in self._stages:
+            known = self._memory.choice(stage_key(signature))
+            if known is None:
+                return None
+            self._stages[signature] = names_from_text(known)
+        return self._stages[signature]
+
+    def keep(self, signature: str, names: Names) -> Names:
+        """See `PlanChooser`."""
+        holds = self._memory.choose(stage_key(signature), names_to_text(names))
+        self._stages[signature] = names_from_text(holds)
+        return self._stages[signature]
+
+    def _ranked(self, case: _Case) -> tuple[Candidate, ...]:
+        known = candidates_from_text(self._memory.choice(case.key) or "")
+        if known:
+            return known
+        if not self._memory.times:
+            return (Candidate(self._first_guess(case).name),)
+        offer = self._offer(case, MOST_BUILT)
+        timed = sorted(self._timed(case, offer.plans), key=lambda pair: pair[0])
+        if math.isinf(timed[0][0]):
+            raise DeviceError(f"cuDNN has no engine that runs {case.kernel} on this GPU")
+        best = [pair for pair in timed if pair[0] <= timed[0][0] * KEPT_WITHIN][:MOST_KEPT]
+        self._plans |= {(case.key, plan.name): plan for _, plan in best}
+        self._memory.keep_plan(case.key, best[0][1].name, best[0][1].serialize())
+        found = [Candidate(plan.name, latency) for latency, plan in best]
+        return candidates_from_text(self._memory.choose(case.key, candidates_to_text(found)))
+
+    def _offer(self, case: _Case, at_most: int) -> Offer:
+        offer = build_plans(
+            case.kernel, case.reads, case.writes, self._handle, at_most=at_most, deadline_s=BUILD_SECONDS,
+            precompiled=True,
+        )  # fmt: skip
+        if not offer.plans:
+            raise DeviceError(f"cuDNN has no engine for {case.kernel}: {offer.refusal}")
+        return offer
+
+    @property
+    def _handle(self) -> Any:
+        return self._handles.of(self._lanes.origin)
+
+    def _plan(self, case: _Case, name: str) -> Plan:
+        if (case.key, name) not in self._plans:
+            try:
+                plan = self._stored(case, name)
+            except DeviceError as error:
+                self._replaced.append(str(error))
+                alone = self._candidates[case.key][0].name
+                plan = self._first_guess(case) if name == alone else self._plan(case, alone)
+            self._plans[case.key, name] = plan
+        return self._plans[case.key, name]
+
+    def _stored(self, case: _Case, name: str) -> Plan:
+        """The plan of that name: loaded, or built again and kept."""
+        content = self._memory.plan(case.key, name)
+        if content is not None:
+            try:
+                return load_plan(name, content, case.kernel.precision, self._handle)
+            except DeviceError:  # of another cuDNN, or damaged: it is built again
+                pass
+        plan = rebuild(case.kernel, case.reads, case.writes, self._handle, name)
+        self._memory.keep_plan(case.key, name, plan.serialize())
+        return plan
+
+    def _first_guess(self, case: _Case) -> Plan:
+        plan = self._offer(case, 1).plans[0]
+        return self._plans.setdefault((case.key, plan.name), plan)
+
+    def _timed(self, case: _Case, plans: Sequence[Plan]) -> list[tuple[float, Plan]]:
+        """Each plan with its latency alone; infinite where it fails."""
+        views = (*case.reads, *case.writes)
+        memory = [self._scratch(view) for view in views]
+        addresses = [each.ptr + view.offset % 16 for each, view in zip(memory, views, strict=True)]
+        timer = PlanTimer(self._driver, self._lanes, addresses)
+        running = [RunningPlan(case.key, plan, (), self._handles) for plan in plans]
+        return list(zip(timer.latencies_us(running), plans, strict=True))
+
+    def _scratch(self, view: View) -> Memory:
+        extent = view.nbytes
+        if view.strides is not None and view.shape is not None:
+            reach = sum((n - 1) * stride for n, stride in zip(view.shape, view.strides, strict=True))
+            extent = max(extent, reach + view.nbytes)
+        memory = self._driver.allocate(extent + 16)
+        self._driver.fill(memory.ptr, _ORDINARY, extent + 16, self._lanes.origin)
+        return memory

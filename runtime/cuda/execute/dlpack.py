@@ -1,0 +1,142 @@
+"""Runs a model on arrays that lie on its GPU, at their own addresses, and gives its outputs where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from iosched.models.errors import UsageError
+from iosched.models.graph import TensorSpec
+from iosched.runtime.cuda.execute.executor import CudaExecutor
+from iosched.runtime.cuda.gpu.exchange import DeviceArray, Exchange, Taken, host_array
+from iosched.runtime.cuda.source.elements import MOST_BYTES
+
+CALLERS = "@caller"
+"""What follows the name of an input or output in the name of the caller's buffer, where that is not the tensor's."""
+
+
+class DeviceRuns:
+    """Runs of one model on arrays of other libraries.
+
+    An array is read where it lies. The model is captured for its address when it comes first, and stays captured for
+    the last few sets of addresses: a caller that fills the same arrays anew pays nothing for that.
+    """
+
+    def __init__(self, executor: CudaExecutor, exchange: Exchange, inputs: Mapping[str, TensorSpec]) -> None:
+        """Captures nothing yet.
+
+        Args:
+            inputs: of the model, by name.
+        """
+        self._executor, self._driver = executor, executor.driver
+        self._exchange, self._inputs = exchange, inputs
+        self._held: list[Taken] = []
+
+    def run(self, inputs: Mapping[str, Any], stream: int | None) -> dict[str, DeviceArray]:
+        """One run; see `CudaModel.run_on_device`."""
+        check_names(self._inputs, inputs)
+        origin = self._executor.origin
+        theirs = None if stream is None else self._exchange.stream_of(stream)
+        if theirs is not None:
+            self._wait(origin, theirs)
+        held: list[Taken] = []
+        addresses: dict[str, int] = {}
+        for view in self._executor.inputs:
+            taken = self._placed(view.buffer, inputs[view.buffer.removesuffix(CALLERS)])
+            held += [taken] if taken is not None else []
+            if taken is not None and not taken.address % MOST_BYTES:
+                addresses[view.buffer] = taken.address
+        self._executor.launch_at(addresses)
+        if theirs is None:
+            self._driver.synchronize(origin)
+        else:
+            self._wait(theirs, origin)
+        self._held = [] if theirs is None else held
+        return self._outputs()
+
+    def _placed(self, buffer: str, given: Any) -> Taken | None:
+        """An array on the device, copied to the input's buffer if kernels cannot read it there; None for the host's."""
+        name, origin = buffer.removesuffix(CALLERS), self._executor.origin
+        spec = self._inputs[name]
+        array = _on_host(name, given)
+        if array is not None:
+            self._driver.upload(self._executor.address_of(buffer), checked(spec, array), origin)
+            return None
+        taken = self._taken(spec, given)
+        if taken.address % MOST_BYTES:
+            self._exchange.copy(self._executor.address_of(buffer), taken.address, spec.nbytes, origin)
+        return taken
+
+    def _taken(self, spec: TensorSpec, given: Any) -> Taken:
+        index = given.__dlpack_device__()[1]
+        if index != self._exchange.index:
+            raise UsageError(f"input {spec.name!r} is on GPU {index}, the model on GPU {self._exchange.index}")
+        try:
+            taken = self._exchange.take(given, self._executor.origin)
+        except BufferError as error:
+            raise UsageError(f"input {spec.name!r} cannot be taken where it lies: {error}") from error
+        check_form(spec, taken.dtype, taken.shape)
+        if not taken.is_contiguous:
+            raise UsageError(f"input {spec.name!r} is not contiguous: make it so first, in row-major order")
+        return taken
+
+    def _wait(self, later: Any, earlier: Any) -> None:
+        event = self._driver.new_event()
+        self._driver.record(event, earlier)
+        self._driver.wait(later, event)
+
+    def _outputs(self) -> dict[str, DeviceArray]:
+        executor, give = self._executor, self._exchange.give
+        return {
+            view.buffer.removesuffix(CALLERS): give(
+                executor.address_of(view.buffer), view, executor.memory_of(view.buffer), executor.origin
+            )
+            for view in executor.outputs
+        }
+
+
+def _on_host(name: str, given: Any) -> np.ndarray | None:
+    try:
+        return host_array(given)
+    except UsageError as error:
+        raise UsageError(f"input {name!r}: {error}") from error
+
+
+def check_names(wanted: Mapping[str, TensorSpec], given: Mapping[str, Any]) -> None:
+    """All inputs are given, and nothing else.
+
+    Raises:
+        UsageError: names one that is missing or too much.
+    """
+    if missing := [name for name in wanted if name not in given]:
+        raise UsageError(f"input {missing[0]!r} is missing")
+    if unknown := [name for name in given if name not in wanted]:
+        raise UsageError(f"the model has no input {unknown[0]!r}; it has {', '.join(wanted)}")
+
+
+def checked(spec: TensorSpec, array: np.ndarray) -> np.ndarray:
+    """`array` in row-major order.
+
+    Raises:
+        UsageError: its type or shape is not the input's.
+    """
+    check_form(spec, str(array.dtype), array.shape)
+    return np.asarray(array, order="C")
+
+
+def check_form(spec: TensorSpec, dtype: str, shape: tuple[int, ...]) -> None:
+    """Type and shape are the input's.
+
+    Raises:
+        UsageError: says what was given and expected.
+    """
+    if (dtype, shape) != (spec.dtype, spec.shape):
+        raise UsageError(
+            f"input {spec.name!r} is {_form(dtype, shape)}; expected {_form(spec.dtype, spec.shape or ())}"
+        )
+
+
+def _form(dtype: str, shape: tuple[int, ...]) -> str:
+    return f"{dtype} of shape {'x'.join(map(str, shape)) or '()'}"

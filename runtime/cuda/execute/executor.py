@@ -1,0 +1,388 @@
+"""Runs a plan for streams on a GPU: launches on one stream for each lane, events for waits, all of it in CUDA graphs.
+
+The whole network is one captured graph, unless operators run in onnxruntime: these divide it into several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from iosched.runtime.cuda.cudnn.choices import NO_NAMES, CudnnPlan, Names, PlanChooser
+from iosched.runtime.cuda.execute.launches import Launch, Prepared, cudnn_launch, session_launch, source_launch
+from iosched.runtime.cuda.execute.segments import Segment, segments
+from iosched.runtime.cuda.gpu.driver import Driver, Memory
+from iosched.runtime.cuda.gpu.lanes import Lanes
+from iosched.runtime.cuda.kernel import CudnnKernel, SessionKernel, SourceKernel
+from iosched.runtime.cuda.lower.plan import Lowering
+from iosched.runtime.cuda.onnxruntime.sessions import Home, HostSessions, SessionRun, Sessions
+from iosched.runtime.plan import Space, Task, View
+
+ADDRESSES_KEPT = 4
+"""Sets of addresses of inputs for which a model stays captured."""
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """Launches with their addresses, and the graphs captured of them: one for each segment, None for onnxruntime's."""
+
+    launches: Mapping[tuple[int, int], Launch]
+    graphs: tuple[Any, ...]
+
+
+class CudaExecutor:
+    """One lowering in the memory of one GPU, captured and ready to run.
+
+    Attributes:
+        plans: cuDNN's plans that it runs, each with the number of its stage.
+    """
+
+    plans: tuple[tuple[int, CudnnPlan], ...]
+    _prepared: dict[tuple[int, int], Prepared]
+
+    def __init__(
+        self,
+        lowering: Lowering,
+        driver: Driver,
+        choose: PlanChooser,
+        lanes: Lanes | None = None,
+        sessions: Sessions | None = None,
+        names: Sequence[Names] = (),
+    ) -> None:
+        """Allocates, uploads weights, loads kernels, runs once eagerly, and captures.
+
+        Args:
+            lanes: streams to run on, which may be others' too; its own by default.
+            sessions: runs what no kernel does; on the CPU by default.
+            names: cuDNN's plans to take in each stage of the lowering; by default the fastest alone.
+
+        Raises:
+            DeviceError: the device has not enough memory, or onnxruntime is wanted and not installed.
+            ExecutionError: a kernel does not compile or fails.
+        """
+        self._plan, self._kernels, self._driver = lowering.plan, lowering.kernels, driver
+        self._memory: list[Memory] = []
+        self._many: dict[int, Callable[[int], tuple[float, ...]]] = {}
+        self._lanes = lanes or Lanes(driver)
+        self._streams = self._lanes.streams(len(self._plan.lanes))
+        self._origin = self._lanes.origin
+        self._base = self._allocate(lowering)
+        self._choose, self._sessions = choose, sessions or HostSessions(driver)
+        self._segments = segments(lowering)
+        self._elsewhere = lru_cache(ADDRESSES_KEPT)(self._ready_at)
+        self.take(names)
+
+    @property
+    def inputs(self) -> tuple[View, ...]:
+        """What the caller gives, one view for each input buffer."""
+        return self._plan.inputs
+
+    @property
+    def outputs(self) -> tuple[View, ...]:
+        """What the caller gets, one view for each output."""
+        return self._plan.outputs
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to run."""
+        return not self._segments
+
+    @property
+    def kernel_count(self) -> int:
+        """Kernel launches of one run."""
+        return sum(map(len, self._plan.lanes))
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether all of it is one CUDA graph."""
+        return len(self._segments) == 1 and not self._segments[0].is_session
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """One run; outputs by the names of the plan's output buffers."""
+        self.upload(inputs)
+        self.launch()
+        return self.download()
+
+    def time(self, inputs: Mapping[str, np.ndarray], repeats: int) -> tuple[float, ...]:
+        """Microseconds of each of `repeats` runs on the GPU, inputs uploaded before."""
+        self.upload(inputs)
+        return self.time_launches(repeats)
+
+    def time_launches(self, repeats: int) -> tuple[float, ...]:
+        """Microseconds of each of `repeats` runs on what lies on the device."""
+        return tuple(self._timed(self.launch) for _ in range(repeats))
+
+    def time_many(self, repeats: int, copies: int) -> tuple[float, ...]:
+        """Microseconds of one run, from `repeats` launches of a graph that holds `copies` runs one after another.
+
+        A stage takes about as long as the launch of a graph; a graph of many shows the stage alone.
+
+        Raises:
+            ValueError: the plan `is_empty` or is not `is_captured`.
+        """
+        if copies not in self._many:
+            self._many[copies] = self.repeated(copies)
+        return self._many[copies](repeats)
+
+    def repeated(self, copies: int) -> Callable[[int], tuple[float, ...]]:
+        """`time_many` of that many copies, with the plans of now, whatever is taken later.
+
+        Raises:
+            ValueError: the plan `is_empty` or is not `is_captured`.
+        """
+        if self.is_empty or not self.is_captured:
+            raise ValueError("there is nothing, or what runs in onnxruntime, which cannot be captured")
+        graph = self._captured(self._segments[0].tasks, self._own.launches, copies)
+
+        def launch() -> None:
+            self._driver.launch_graph(graph, self._origin)
+
+        return lambda repeats: tuple(each / copies for each in self._timed_in_a_row(launch, repeats))
+
+    def upload(self, inputs: Mapping[str, np.ndarray]) -> None:
+        """Copies inputs to the device."""
+        for view in self._plan.inputs:
+            array = np.asarray(inputs[view.buffer], order="C")
+            self._driver.upload(self._base[view.buffer], array, self._origin)
+        self._driver.synchronize(self._origin)
+
+    def download(self) -> dict[str, np.ndarray]:
+        """Copies outputs from the device; outputs lie row-major."""
+        found = {}
+        for view in self._plan.outputs:
+            array = np.empty(view.shape or (), view.dtype)
+            self._driver.download(self._base[view.buffer], array, self._origin)
+            found[view.buffer] = array
+        return found
+
+    def launch(self) -> None:
+        """One run on what lies on the device; may return before it is done."""
+        self._launch(self._own)
+
+    def launch_at(self, addresses: Mapping[str, int]) -> None:
+        """One run on inputs that lie elsewhere on the device: multiples of 16 bytes, by the names of their buffers.
+
+        It is captured anew unless it ran on the same addresses lately.
+        """
+        self._launch(self._elsewhere(tuple(sorted(addresses.items()))) if addresses else self._own)
+
+    @property
+    def driver(self) -> Driver:
+        """Of its GPU."""
+        return self._driver
+
+    @property
+    def origin(self) -> Any:
+        """The stream in whose order runs come."""
+        return self._origin
+
+    def address_of(self, buffer: str) -> int:
+        """Where an input or output buffer lies."""
+        return self._base[buffer]
+
+    def memory_of(self, buffer: str) -> Memory:
+        """What keeps an input or output buffer."""
+        return next(each for each in self._memory if each.ptr == self._base[buffer])
+
+    @property
+    def homes(self) -> Mapping[str, Home]:
+        """Where onnxruntime runs the operators that no kernel does, by name."""
+        pairs = [segment.tasks[0] for segment in self._segments if segment.is_session]
+        runs = [(self._task(*pair).name, self._own.launches[pair]) for pair in pairs]
+        return {name: run.home for name, run in runs if isinstance(run, SessionRun)}
+
+    def time_sessions(self) -> tuple[float, float]:
+        """Microseconds of one run on what lies on the device: in onnxruntime, and in all."""
+        spent: list[tuple[Any, Any]] = []
+
+        def launch() -> None:
+            for segment, graph in zip(self._segments, self._own.graphs, strict=True):
+                events = self._between(partial(self._launch_segment, self._own, segment, graph))
+                if segment.is_session:
+                    spent.append(events)
+
+        total_us = self._driver.elapsed_us(*self._between(launch))
+        return sum(self._driver.elapsed_us(*events) for events in spent), total_us
+
+    def _launch(self, ready: _Ready) -> None:
+        for segment, graph in zip(self._segments, ready.graphs, strict=True):
+            self._launch_segment(ready, segment, graph)
+
+    def _launch_segment(self, ready: _Ready, segment: Segment, graph: Any) -> None:
+        if segment.is_session:
+            ready.launches[segment.tasks[0]](self._origin)
+        else:
+            self._driver.launch_graph(graph, self._origin)
+
+    def close(self) -> None:
+        """Gives the memory and the graphs back, once nothing runs any more; what was given is not to be used again."""
+        self._driver.synchronize(self._origin)
+        self._own, self._segments, self._prepared, self.plans = _Ready({}, ()), [], {}, ()
+        self._many, self._base = {}, {}
+        self._elsewhere.cache_clear()
+        self._memory.clear()
+
+    def poison(self) -> None:
+        """Fills arena and outputs with bytes that are no number, so that what a run does not write is seen."""
+        if self._plan.arena_nbytes:
+            self._driver.fill(self._base[""], 0xFF, self._plan.arena_nbytes, self._origin)
+        for buffer in self._plan.buffers:
+            if buffer.space is Space.OUTPUT:
+                self._driver.fill(self._base[buffer.name], 0xFF, buffer.nbytes, self._origin)
+        self._driver.synchronize(self._origin)
+
+    def _timed_in_a_row(self, launch: Callable[[], None], repeats: int) -> list[float]:
+        """Microseconds of each of `repeats` launches; but for the first, the host is ahead and the GPU never waits."""
+        driver = self._driver
+        events = [driver.new_event(timing=True) for _ in range(repeats + 1)]
+        driver.record(events[0], self._origin)
+        for event in events[1:]:
+            launch()
+            driver.record(event, self._origin)
+        return [driver.elapsed_us(*pair) for pair in pairwise(events)]
+
+    def _timed(self, launch: Callable[[], None]) -> float:
+        return self._driver.elapsed_us(*self._between(launch))
+
+    def _between(self, launch: Callable[[], None]) -> tuple[Any, Any]:
+        """Events before and after."""
+        start, end = self._driver.new_event(timing=True), self._driver.new_event(timing=True)
+        self._driver.record(start, self._origin)
+        launch()
+        self._driver.record(end, self._origin)
+        return start, end
+
+    def _allocate(self, lowering: Lowering) -> dict[str, int]:
+        """Addresses of all buffers by name, and of the arena under ""."""
+        arena = self._reserve(self._plan.arena_nbytes)
+        found = {"": arena}
+        for buffer in self._plan.buffers:
+            if buffer.space is Space.ARENA:
+                found[buffer.name] = arena + buffer.offset
+                continue
+            found[buffer.name] = self._reserve(buffer.nbytes)
+            if buffer.space is Space.WEIGHT:
+                self._driver.upload(found[buffer.name], lowering.weights[buffer.name], self._origin)
+            else:
+                self._driver.fill(found[buffer.name], 0, buffer.nbytes, self._origin)
+        self._driver.synchronize(self._origin)
+        return found
+
+    def _reserve(self, nbytes: int) -> int:
+        self._memory.append(self._driver.allocate(nbytes))
+        return self._memory[-1].ptr
+
+    def _workspace(self, lane: int, nbytes: int) -> int:
+        self._memory.append(self._lanes.workspace(lane, nbytes))
+        return self._memory[-1].ptr
+
+    def take(self, names: Sequence[Names]) -> None:
+        """Runs with these of cuDNN's plans from now on, by stage, and otherwise with the fastest alone.
+
+        Raises:
+            DeviceError: the device has not enough memory.
+            ExecutionError: a kernel does not compile or fails.
+        """
+        self._streams = self._lanes.streams(len(self._plan.lanes))
+        self._origin = self._lanes.origin
+        plans = self._chosen(names)
+        self._prepared = self._prepare(plans)
+        launches = self._launches_at(self._base)
+        self._warm_up(launches)
+        self._own = self._ready(launches)
+        self._many.clear()
+        self._elsewhere.cache_clear()
+        self.plans = tuple((self._task(*pair).stage, plan) for pair, plan in plans.items())
+
+    def _chosen(self, names: Sequence[Names]) -> dict[tuple[int, int], CudnnPlan]:
+        found = {}
+        for lane, tasks in enumerate(self._plan.lanes):
+            for step, task in enumerate(tasks):
+                kernel = self._kernels[task.kernel]
+                if isinstance(kernel, CudnnKernel):
+                    own = names[task.stage] if names else NO_NAMES
+                    found[lane, step] = self._choose(kernel, task.reads, task.writes, own)
+        return found
+
+    def _prepare(self, plans: Mapping[tuple[int, int], CudnnPlan]) -> dict[tuple[int, int], Prepared]:
+        """What each task gives its lane's stream. Plans of one lane run one after another and share a workspace."""
+        workspaces = [0] * len(self._plan.lanes)
+        for (lane, _), plan in plans.items():
+            workspaces[lane] = max(workspaces[lane], plan.workspace_nbytes)
+        addresses = [self._workspace(lane, nbytes) if nbytes else 0 for lane, nbytes in enumerate(workspaces)]
+        found: dict[tuple[int, int], Prepared] = {}
+        for lane, tasks in enumerate(self._plan.lanes):
+            for step, task in enumerate(tasks):
+                kernel = self._kernels[task.kernel]
+                if (lane, step) in plans:
+                    found[lane, step] = cudnn_launch(plans[lane, step], task, addresses[lane])
+                elif isinstance(kernel, SourceKernel):
+                    found[lane, step] = source_launch(kernel, task, self._driver)
+                elif isinstance(kernel, SessionKernel):
+                    found[lane, step] = session_launch(kernel, task, self._sessions, self._origin)
+        return found
+
+    def _launches_at(self, base: Mapping[str, int]) -> dict[tuple[int, int], Launch]:
+        return {pair: prepared(base) for pair, prepared in self._prepared.items()}
+
+    def _ready(self, launches: Mapping[tuple[int, int], Launch]) -> _Ready:
+        graphs = (None if each.is_session else self._captured(each.tasks, launches, 1) for each in self._segments)
+        return _Ready(launches, tuple(graphs))
+
+    def _ready_at(self, addresses: tuple[tuple[str, int], ...]) -> _Ready:
+        self._driver.synchronize(self._origin)
+        return self._ready(self._launches_at({**self._base, **dict(addresses)}))
+
+    def _warm_up(self, launches: Mapping[tuple[int, int], Launch]) -> None:
+        """Every launch once on its own stream, one after another: what comes lazily cannot come in a capture.
+
+        That is code of kernels, and cuDNN's handle of the stream.
+        """
+        for segment in self._segments:
+            for lane, step in segment.tasks:
+                stream = self._origin if segment.is_session else self._streams[lane]
+                launches[lane, step](stream)
+                self._driver.synchronize(stream)
+
+    def _captured(
+        self, tasks: Sequence[tuple[int, int]], launches: Mapping[tuple[int, int], Launch], copies: int
+    ) -> Any:
+        """A graph of `copies` runs of `tasks`, one after another."""
+
+        def launch() -> None:
+            for _ in range(copies):
+                self._fork_and_join(tasks, launches)
+
+        return self._lanes.capture(self._origin, launch)
+
+    def _fork_and_join(self, tasks: Sequence[tuple[int, int]], launches: Mapping[tuple[int, int], Launch]) -> None:
+        driver = self._driver
+        inside = set(tasks)
+        waits = {pair: [(w.lane, w.steps - 1) for w in self._task(*pair).waits] for pair in tasks}
+        awaited = {pair for found in waits.values() for pair in found if pair in inside}
+        events = {pair: driver.new_event() for pair in awaited}
+        sides = sorted({lane for lane, _ in tasks if self._streams[lane] is not self._origin})
+        fork = driver.new_event()
+        driver.record(fork, self._origin)
+        for lane in sides:
+            driver.wait(self._streams[lane], fork)
+        for pair in tasks:
+            stream = self._streams[pair[0]]
+            for before in waits[pair]:
+                if before in inside:
+                    driver.wait(stream, events[before])
+            launches[pair](stream)
+            if pair in awaited:
+                driver.record(events[pair], stream)
+        for lane in sides:
+            join = driver.new_event()
+            driver.record(join, self._streams[lane])
+            driver.wait(self._origin, join)
+
+    def _task(self, lane: int, step: int) -> Task:
+        return self._plan.lanes[lane][step]

@@ -1,0 +1,66 @@
+"""What a task gives its stream: all but the addresses is prepared once, since inputs may come to lie elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from iosched.runtime.cuda.cudnn.choices import CudnnPlan
+from iosched.runtime.cuda.gpu.driver import Driver
+from iosched.runtime.cuda.kernel import CudaCall, Pointer, SessionKernel, SourceKernel
+from iosched.runtime.cuda.lower.plan import Lowering
+from iosched.runtime.cuda.onnxruntime.sessions import Sessions, Tensor
+from iosched.runtime.plan import Task, View
+
+Launch = Callable[[Any], None]
+"""Gives a stream its work."""
+
+Prepared = Callable[[Mapping[str, int]], Launch]
+"""The launch of a task, given the addresses of buffers by name."""
+
+
+def source_calls(lowering: Lowering) -> Iterator[CudaCall]:
+    """The calls of our own kernels in a plan, whose sources will be compiled."""
+    for task in (task for lane in lowering.plan.lanes for task in lane):
+        kernel = lowering.kernels[task.kernel]
+        if isinstance(kernel, SourceKernel):
+            yield kernel.call(task.reads, task.writes)
+
+
+def cudnn_launch(plan: CudnnPlan, task: Task, workspace: int) -> Prepared:
+    """A plan of cuDNN, with a workspace of the lane."""
+
+    def prepared(base: Mapping[str, int]) -> Launch:
+        addresses = [_address(base, view) for view in (*task.reads, *task.writes)]
+        return lambda stream: plan.execute(addresses, workspace, stream)
+
+    return prepared
+
+
+def source_launch(kernel: SourceKernel, task: Task, driver: Driver) -> Prepared:
+    """A kernel of our own, compiled and loaded."""
+    call = kernel.call(task.reads, task.writes)
+    function = driver.load(call)
+    views = (*task.reads, *task.writes)
+
+    def prepared(base: Mapping[str, int]) -> Launch:
+        arguments = [
+            _address(base, views[each.index]) if isinstance(each, Pointer) else each for each in call.arguments
+        ]
+        return lambda stream: driver.launch(function, call, arguments, stream)
+
+    return prepared
+
+
+def session_launch(kernel: SessionKernel, task: Task, sessions: Sessions, stream: Any) -> Prepared:
+    """A task of onnxruntime, in the order of `stream`."""
+
+    def prepared(base: Mapping[str, int]) -> Launch:
+        reads, writes = ([Tensor(_address(base, view), view) for view in views] for views in (task.reads, task.writes))
+        return sessions.open(kernel, reads, writes, stream)
+
+    return prepared
+
+
+def _address(base: Mapping[str, int], view: View) -> int:
+    return base[view.buffer] + view.offset

@@ -1,0 +1,87 @@
+"""What CUDA, CuPy and cuDNN raise, told to people."""
+
+from __future__ import annotations
+
+import ctypes
+
+from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError, IoschedError
+from iosched.runtime.cuda.cudnn.device import INSTALL
+
+_NO_MEMORY = 2
+_NO_DRIVER, _NO_GPU = 35, 100
+_FATAL = frozenset({4, 46, 100, 101, 201, 214, 219, 220, 700, 702, 709, 710, *range(714, 720), 721, 999})
+"""Statuses after which every further call fails: a kernel broke memory, hung or was illegal, or the GPU is gone.
+
+CUDA's runtime and its driver number these alike.
+"""
+_OLDEST_DRIVER = {13: 580, 12: 525}
+"""Version of NVIDIA's driver for Linux that comes with each CUDA."""
+
+
+def meaning(error: Exception) -> IoschedError:
+    """The error to raise for one of CuPy's or cuDNN's."""
+    status = getattr(error, "status", None)
+    kind = type(error).__name__
+    if status == _NO_MEMORY or kind == "OutOfMemoryError":
+        return DeviceError("the GPU has not enough memory left: try a smaller batch, or end what else runs on it")
+    if status in _FATAL:
+        return DeviceLostError(
+            f"the GPU stopped working: {first_line(error)}\n"
+            "What was measured before is kept; see `nvidia-smi` and the kernel's log for its state, then run again."
+        )
+    if kind == "CompileException" and "cannot open source file" in str(error):
+        return DeviceError(f"CUDA's headers are not installed ({_first_complaint(str(error))}); {INSTALL}")
+    if kind == "CompileException":
+        return ExecutionError(f"a kernel does not compile: {_first_complaint(str(error))}")
+    if status is None and ("dlopen" in str(error) or "load" in str(error) or isinstance(error, ImportError)):
+        return DeviceError(f"a library of CUDA cannot be loaded ({first_line(error)}); {INSTALL}")
+    return ExecutionError(f"the GPU failed: {first_line(error)}")
+
+
+def no_gpu(error: Exception, driver: int, runtime: int) -> DeviceError:
+    """Why no GPU could be counted.
+
+    Args:
+        driver: newest CUDA that the driver supports, as CUDA numbers versions (12040 is 12.4); 0 without a driver.
+        runtime: CUDA that CuPy was built for.
+    """
+    status = getattr(error, "status", None)
+    if not driver:
+        return DeviceError(
+            "no NVIDIA driver was found on this machine: install it, or use --device cpu or the name of a GPU"
+        )
+    if status == _NO_DRIVER or driver // 1000 < runtime // 1000:
+        needed = _OLDEST_DRIVER.get(runtime // 1000)
+        newer = f"update NVIDIA's driver{f' to {needed} or newer' if needed else ''}"
+        return DeviceError(f"the driver is for CUDA {_version(driver)}, and CuPy for CUDA {_version(runtime)}: {newer}")
+    if status == _NO_GPU:
+        return DeviceError(
+            "the driver finds no GPU: there is none, or CUDA_VISIBLE_DEVICES hides it; see `iosched devices`"
+        )
+    return DeviceError(f"no GPU can be used: {first_line(error)}; see `nvidia-smi`")
+
+
+def keep_if_lost(error: IoschedError) -> IoschedError:
+    """`error`; one that tells of a lost GPU is kept, and so all that was on that GPU when it happened.
+
+    CuPy's objects complain on stderr, each with a traceback, when they are given back to a GPU that is lost, graphs
+    even at the end of the process. So the error, whose traceback holds them, is never freed.
+    """
+    if isinstance(error, DeviceLostError):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(error))
+    return error
+
+
+def first_line(error: BaseException) -> str:
+    """What an exception says first, or its name."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _version(number: int) -> str:
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def _first_complaint(log: str) -> str:
+    """The first error in the log of a compiler."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    return next((line for line in lines if "error" in line), lines[0] if lines else "no reason given")

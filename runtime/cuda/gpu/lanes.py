@@ -1,0 +1,67 @@
+"""The streams of one GPU, and the scratch memory of each: all that runs on the GPU shares them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from iosched.models.errors import DeviceError, ExecutionError
+from iosched.runtime.cuda.gpu.driver import Driver, Memory
+
+
+class Lanes:
+    """A stream for each lane, made when it is first wanted, and a workspace beside it that grows with what is asked.
+
+    A stream costs a cuDNN handle, and a handle memory of the GPU. A search runs hundreds of stages, so they run on the
+    same streams, one stage after another.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        """No stream yet."""
+        self._driver = driver
+        self._streams: list[Any] = []
+        self._workspaces: dict[int, tuple[int, Memory]] = {}
+
+    @property
+    def origin(self) -> Any:
+        """The stream of lane 0, which others are forked from and joined to."""
+        return self.streams(1)[0]
+
+    def streams(self, count: int) -> Sequence[Any]:
+        """Streams of the first `count` lanes."""
+        while len(self._streams) < count:
+            self._streams.append(self._driver.new_stream())
+        return self._streams[:count]
+
+    def workspace(self, lane: int, nbytes: int) -> Memory:
+        """At least `nbytes` that belong to whatever runs on the lane; keep it as long as its address is used.
+
+        Raises:
+            DeviceError: the device has not enough memory.
+        """
+        known_nbytes, known = self._workspaces.get(lane, (-1, None))
+        if known is None or known_nbytes < nbytes:
+            known = self._driver.allocate(nbytes)
+            self._workspaces[lane] = (nbytes, known)
+        return known
+
+    def capture(self, origin: Any, launch: Callable[[], object]) -> Any:
+        """The graph of what `launch` gives `origin`, and the streams that it forks from there and joins.
+
+        Where it fails, there are new streams from then on: nobody knows what these are in.
+        """
+        self._driver.begin_capture(origin)
+        try:
+            launch()
+            return self._driver.end_capture(origin)
+        except BaseException:
+            with suppress(DeviceError, ExecutionError):
+                self._driver.end_capture(origin)
+            self.discard()
+            raise
+
+    def discard(self) -> None:
+        """Makes new streams from now on."""
+        self._streams = []
+        self._workspaces = {}

@@ -1,0 +1,1 @@
+"""From a model and a schedule to the checked execution plan; needs no GPU."""

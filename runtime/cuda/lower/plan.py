@@ -1,0 +1,418 @@
+"""Lowers a schedule to an execution plan for streams.
+
+Groups of a stage go to lanes of their own. By default stages are kept apart as the papers do: what a stage runs waits
+for all of the stage before. With exact dependencies (`barriers=False`) only what is read is waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+
+import numpy as np
+
+from iosched.models.graph import TensorSpec
+from iosched.models.model import Model
+from iosched.runtime.arena import place
+from iosched.runtime.cuda.builder import Builder, KernelCall
+from iosched.runtime.cuda.kernel import Kernel, Precision, SessionKernel
+from iosched.runtime.cuda.kernels.copy import Copy
+from iosched.runtime.cuda.layout import is_row_major, row_major_strides, strides_of
+from iosched.runtime.cuda.lower.hoist import hoisted, rectifiable
+from iosched.runtime.cuda.lower.moves import Join, Part, Reshape
+from iosched.runtime.cuda.lower.operators import lower_merged, lower_operator
+from iosched.runtime.cuda.lower.placement import Placement, place_calls
+from iosched.runtime.cuda.onnxruntime.views import Call, SessionViews
+from iosched.runtime.given import given_spaces
+from iosched.runtime.hazards import CheckedPlan
+from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View
+from iosched.runtime.waits import Span, Step, find_waits
+from iosched.scheduler.schedule import Schedule, Stage, Strategy
+
+MAX_LANES = 8
+
+CUDA_LOWERING = 6
+"""Raised whenever stages come to run in another way than before: latencies measured until then no longer hold."""
+
+
+@dataclass(frozen=True, eq=False)
+class Lowering:
+    """A plan for streams that has passed the check.
+
+    Attributes:
+        checked: its lanes are streams; buffers of the space WEIGHT hold `weights`.
+        kernels: what the tasks' indices mean.
+        weights: constants by buffer name, row-major.
+        sessions: operators that run in onnxruntime, with their ONNX types.
+    """
+
+    checked: CheckedPlan
+    kernels: tuple[Kernel, ...]
+    weights: Mapping[str, np.ndarray]
+    sessions: Mapping[str, tuple[str, ...]]
+
+    @property
+    def plan(self) -> ExecutionPlan:
+        """The plan itself."""
+        return self.checked.plan
+
+
+@dataclass(frozen=True)
+class LoweringSettings:
+    """How to lower.
+
+    Attributes:
+        lanes: streams at most.
+        barriers: whether a stage begins when all of the one before is done.
+    """
+
+    lanes: int = MAX_LANES
+    barriers: bool = True
+
+
+DEFAULT_SETTINGS = LoweringSettings()
+
+Fused = Mapping[str, int]
+NONE: Fused = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class _Where:
+    """Which operator a call belongs to, and the stage and group that the operator is in."""
+
+    operator: str
+    stage: int
+    group: int
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """A call on a lane."""
+
+    name: str
+    kernel: Kernel
+    reads: tuple[View, ...]
+    writes: tuple[View, ...]
+    lane: int
+    stage: int
+
+
+class Network:
+    """A model whose operators are lowered to kernel calls, once for all schedules.
+
+    Attributes:
+        model: the model.
+        precision: of floats.
+        fused: operators with one kernel for a depthwise and a pointwise convolution, with its variant.
+    """
+
+    def __init__(self, model: Model, precision: Precision, base: Network | None = None, fused: Fused = NONE) -> None:
+        """Lowers every operator alone; needs no device.
+
+        Args:
+            base: a network of the same model and precision, of which all is taken that is alike.
+            fused: see `with_fused`.
+
+        Raises:
+            ValueError: the model is not one that `is_supported`.
+        """
+        if not is_supported(model):
+            raise ValueError(f"{model.name!r} has tensors of unknown or no size")
+        self.model, self.precision, self.fused = model, precision, fused
+        self.builder: Builder = Builder.of(model, precision) if base is None else base.builder.copy()
+        self._nodes = {next(name for name in node.output if name): node for node in model.proto.graph.node}
+        self._merged: dict[tuple[str, ...], list[KernelCall] | None] = {}
+        self._lowered: dict[str, list[KernelCall]] = {
+            operator.name: base._lowered[operator.name]
+            if base is not None and base.fused.get(operator.name) == fused.get(operator.name)
+            else lower_operator(self.builder, operator, self._nodes, fused.get(operator.name))
+            for operator in model.graph.operators
+        }
+        self._rectified = rectifiable(model.graph, self._lowered)
+        self.calls = hoisted(self.builder, self._lowered, self._rectified)
+
+    def with_fused(self, fused: Fused) -> Network:
+        """The same network, where a depthwise and a pointwise convolution are one kernel in the operators of `fused`.
+
+        Args:
+            fused: variants of the kernel by operator; where it cannot do what the operator does, nothing changes.
+        """
+        return Network(self.model, self.precision, self, MappingProxyType(dict(fused)))
+
+    @cached_property
+    def callers_inputs(self) -> Mapping[str, str]:
+        """Graph inputs whose form for the caller is not the device's, with the names of the caller's."""
+        return {spec.name: f"{spec.name}@caller" for spec in self.model.graph.inputs if self._differs(spec)}
+
+    @cached_property
+    def callers_outputs(self) -> Mapping[str, str]:
+        """Graph outputs whose form for the caller is not the device's, with the names of the caller's."""
+        graph = self.model.graph
+        return {
+            name: f"{name}@caller"
+            for name in graph.outputs
+            if self._differs(graph.tensor[name]) or name not in graph.producer
+        }
+
+    @cached_property
+    def fixed(self) -> frozenset[str]:
+        """Tensors that must have a buffer of their own: what the caller sees as it is."""
+        graph = self.model.graph
+        outputs = (name for name in graph.outputs if name not in self.callers_outputs)
+        return frozenset((*(spec.name for spec in graph.inputs), *outputs))
+
+    @cached_property
+    def placement(self) -> Placement:
+        """Where tensors lie while nothing is merged and calls come in the order of the graph."""
+        calls = [call for operator in self.model.graph.operators for call in self.calls[operator.name]]
+        return place_calls(calls, self.builder.tensors, self.fixed, self.builder.weights)
+
+    def _differs(self, spec: TensorSpec) -> bool:
+        """Whether the caller's row-major array of the model's type is not what lies on the device."""
+        stored = self.builder.tensors[spec.name]
+        shape = stored.shape or ()
+        item = np.dtype(stored.dtype).itemsize
+        return stored.dtype != spec.dtype or not is_row_major(shape, strides_of(shape, item), item)
+
+    def layout_of(self, name: str) -> tuple[object, ...]:
+        """The kernels of an operator, with types, shapes and strides of their tensors where nothing is merged."""
+        return tuple(
+            (call.kernel, tuple(self._form(tensor) for tensor in (*call.reads, *call.writes)))
+            for call in self.calls[name]
+        )
+
+    def _form(self, tensor: str) -> tuple[object, ...]:
+        view = self.placement.views[tensor]
+        return view.dtype, view.shape, view.strides
+
+    def merged_calls(self, names: tuple[str, ...]) -> list[KernelCall] | None:
+        """The calls of operators merged into one; None where they cannot be merged."""
+        if names not in self._merged:
+            operators = [self.model.graph.by_name[name] for name in names]
+            self._merged[names] = lower_merged(self.builder, operators, self._nodes, self._rectified)
+        return self._merged[names]
+
+
+def lower(network: Network, schedule: Schedule, settings: LoweringSettings = DEFAULT_SETTINGS) -> Lowering:
+    """The plan of the model under `schedule`; needs no device.
+
+    Complexity: linear in kernel calls, beside the search for waits and the arena.
+
+    Raises:
+        HazardError: the plan does not pass the check, which is a fault of the lowering.
+    """
+    stages = tuple(schedule.stages)
+    sequence = [pair for number, stage in enumerate(stages) for pair in _stage_calls(network, stage, number)]
+    return _Draft(network, settings, sequence, len(stages), _placed_anew(network, sequence), whole=True).lower()
+
+
+def lower_stage(network: Network, stage: Stage) -> Lowering | None:
+    """The plan of one stage alone, or None where it is to be merged and cannot be.
+
+    Tensors lie where they do in the whole model; what the stage reads of earlier ones are inputs of the plan.
+    """
+    names = stage.operators
+    merging = stage.strategy is Strategy.MERGE and len(names) > 1
+    if merging and network.merged_calls(names) is None:
+        return None
+    own = list(_stage_calls(network, stage, 0))
+    inside = set(names)
+    sequence: list[tuple[KernelCall, _Where | None]] = []
+    for operator in network.model.graph.operators:
+        if operator.name not in inside:
+            sequence += [(call, None) for call in network.calls[operator.name]]
+        elif merging:
+            sequence += own if operator.name == names[0] else []
+        else:
+            sequence += [pair for pair in own if pair[1].operator == operator.name]
+    placement = _placed_anew(network, sequence) if merging else network.placement
+    return _Draft(network, DEFAULT_SETTINGS, sequence, 1, placement, whole=False).lower()
+
+
+def _placed_anew(network: Network, sequence: Sequence[tuple[KernelCall, _Where | None]]) -> Placement:
+    calls = [call for call, _ in sequence]
+    return place_calls(calls, network.builder.tensors, network.fixed, network.builder.weights)
+
+
+def _stage_calls(network: Network, stage: Stage, number: int) -> Iterable[tuple[KernelCall, _Where]]:
+    if stage.strategy is Strategy.MERGE and len(stage.operators) > 1:
+        merged = network.merged_calls(stage.operators)
+        if merged is not None:
+            yield from ((call, _Where(stage.operators[0], number, 0)) for call in merged)
+            return
+    for group, names in enumerate(stage.groups):
+        for name in names:
+            yield from ((call, _Where(name, number, group)) for call in network.calls[name])
+
+
+def is_supported(model: Model) -> bool:
+    """Whether every tensor has a known size that is not zero, so that all of the model can be placed beforehand."""
+    graph = model.graph
+    specs = (graph.tensor[name] for name in (*(spec.name for spec in graph.inputs), *_computed(model)))
+    return bool(graph.operators) and all(spec.is_static and spec.nbytes > 0 for spec in specs)
+
+
+def _computed(model: Model) -> Iterable[str]:
+    return (name for operator in model.graph.operators for name in operator.outputs)
+
+
+@dataclass(eq=False)
+class _Draft:
+    """One lowering under way."""
+
+    network: Network
+    settings: LoweringSettings
+    sequence: Sequence[tuple[KernelCall, _Where | None]]  # all calls of the model; those of this plan with their place
+    n_stages: int
+    placement: Placement  # of `sequence`
+    whole: bool
+
+    def __post_init__(self) -> None:
+        self.graph = self.network.model.graph
+        self.builder = self.network.builder
+        self.callers_inputs, self.callers_outputs = self.network.callers_inputs, self.network.callers_outputs
+        self.sessions = SessionViews(self.graph.tensor)
+
+    def lower(self) -> Lowering:
+        """The plan, with everything in its place."""
+        placed = self._placed()
+        n_lanes = max((each.lane for each in placed), default=0) + 1
+        steps = _steps(placed, self.placement, self.settings.barriers)
+        waits = find_waits(steps, n_lanes)
+        kernels: dict[Kernel, int] = {}
+        lanes: list[list[Task]] = [[] for _ in range(n_lanes)]
+        for each, waited in zip(placed, waits, strict=True):
+            number = kernels.setdefault(each.kernel, len(kernels))
+            lanes[each.lane].append(Task(each.name, number, each.reads, each.writes, waited, each.stage))
+        tasks = tuple(map(tuple, lanes))
+        buffers, arena_nbytes = place(tasks, self._buffers(placed, given_spaces(steps)))
+        outputs = self._outputs() if self.whole else ()
+        inputs = tuple(_whole(buffer, placed) for buffer in buffers if buffer.is_given)
+        used = {buffer.name for buffer in buffers}
+        return Lowering(
+            CheckedPlan(ExecutionPlan(tasks, buffers, arena_nbytes, outputs=outputs, inputs=inputs)),
+            tuple(kernels),
+            {name: array for name, array in self.builder.weights.items() if name in used},
+            {each.name: each.kernel.operators for each in placed if isinstance(each.kernel, SessionKernel)},
+        )
+
+    def _placed(self) -> list[_Placed]:
+        lanes, placement = self._lanes(), self.placement
+        found: list[_Placed] = []
+        if self.whole:
+            found += [self._conversion(name, 0, inward=True) for name in self.callers_inputs]
+        for index, (call, where) in enumerate(self.sequence):
+            if where is None:
+                continue
+            place_of = (lanes[where.stage, where.group], where.stage)
+            if index in placement.elided:
+                for operand, target in placement.copies.get(index, ()):
+                    found.append(_Placed(where.operator, Copy(), (placement.views[operand],), (target,), *place_of))
+                continue
+            for kernel, reads, writes in self._calls(call, where.operator):
+                found.append(_Placed(where.operator, kernel, reads, writes, *place_of))
+        if self.whole:
+            found += [self._conversion(name, self.n_stages - 1, inward=False) for name in self.callers_outputs]
+        return found
+
+    def _calls(self, call: KernelCall, operator: str) -> Iterable[Call]:
+        """What a call becomes that no placement made superfluous."""
+        reads, writes = ({name: self.placement.views[name] for name in names} for names in (call.reads, call.writes))
+        if isinstance(call.kernel, SessionKernel):
+            return self.sessions.calls(operator, call.kernel, reads, writes)
+        return _kernels(
+            call.kernel, tuple(reads[name] for name in call.reads), tuple(writes[name] for name in call.writes)
+        )
+
+    def _conversion(self, name: str, stage: int, *, inward: bool) -> _Placed:
+        callers = (self.callers_inputs if inward else self.callers_outputs)[name]
+        spec = self.graph.tensor[name]
+        shape = spec.shape or ()
+        row_major = row_major_strides(shape, np.dtype(spec.dtype).itemsize)
+        outside = View(callers, spec.dtype, shape, 0, spec.nbytes, row_major)
+        inside = self.placement.views[name]
+        reads, writes = ((outside,), (inside,)) if inward else ((inside,), (outside,))
+        return _Placed(f"{name} in" if inward else f"{name} out", Copy(), reads, writes, 0, stage)
+
+    def _lanes(self) -> dict[tuple[int, int], int]:
+        """The lane of each group of each stage: lane 0 has the group with the most work."""
+        work: dict[int, dict[int, int]] = {}
+        for where in dict.fromkeys(where for _, where in self.sequence if where is not None):
+            operator = self.graph.by_name[where.operator]
+            groups = work.setdefault(where.stage, {})
+            groups[where.group] = groups.get(where.group, 0) + operator.flops + operator.nbytes
+        found = {}
+        for stage, groups in work.items():
+            ranked = sorted(groups, key=lambda group: (-groups[group], group))
+            found.update({(stage, group): rank % self.settings.lanes for rank, group in enumerate(ranked)})
+        return found
+
+    def _buffers(self, placed: Sequence[_Placed], given: Mapping[str, Space]) -> tuple[Buffer, ...]:
+        names = dict.fromkeys(view.buffer for each in placed for view in (*each.reads, *each.writes))
+        spaces = dict.fromkeys(self.builder.weights, Space.WEIGHT)
+        spaces |= dict.fromkeys(self.callers_outputs.values(), Space.OUTPUT)
+        if self.whole:
+            spaces |= {name: Space.OUTPUT for name in self.graph.outputs if name not in self.callers_outputs}
+        callers = {alias: name for name, alias in (*self.callers_inputs.items(), *self.callers_outputs.items())}
+        found = []
+        for name in names:
+            added = self.sessions.buffers.get(name)
+            spec = added or self.graph.tensor.get(callers.get(name, "")) or self.builder.tensors[name]
+            space = spaces.get(name, given.get(name, Space.ARENA))
+            found.append(Buffer(name, space, spec.nbytes, pitch=self.placement.pitches.get(name, 0)))
+        return tuple(found)
+
+    def _outputs(self) -> tuple[View, ...]:
+        found = []
+        for name in self.graph.outputs:
+            spec = self.graph.tensor[name]
+            strides = row_major_strides(spec.shape or (), np.dtype(spec.dtype).itemsize)
+            found.append(View(self.callers_outputs.get(name, name), spec.dtype, spec.shape, 0, spec.nbytes, strides))
+        return tuple(found)
+
+
+def _kernels(kernel: Kernel, reads: tuple[View, ...], writes: tuple[View, ...]) -> Iterable[Call]:
+    """Moves as copies; all else as it is."""
+    if isinstance(kernel, Reshape):
+        yield Copy(reshapes=True), reads, writes
+    elif isinstance(kernel, Part):
+        start = 0
+        for view in writes:
+            yield Copy(axis=kernel.axis, start=start), reads, (view,)
+            start += (view.shape or ())[kernel.axis]
+    elif isinstance(kernel, Join):
+        raise ValueError("a Join is always placed")
+    else:
+        yield kernel, reads, writes
+
+
+def _steps(placed: Sequence[_Placed], placement: Placement, barriers: bool) -> list[Step]:
+    """What each call means for waiting; calls in onnxruntime have the device to themselves."""
+    steps: list[Step] = []
+    before: list[int] = []  # the last call of each lane in the stages before
+    last: dict[int, int] = {}
+    for index, each in enumerate(placed):
+        alone = isinstance(each.kernel, SessionKernel)
+        fresh = index > 0 and each.stage != placed[index - 1].stage
+        after_session = index > 0 and isinstance(placed[index - 1].kernel, SessionKernel)
+        if (barriers and fresh) or alone or after_session:
+            before = list(last.values())
+        reads, writes = (tuple(_span(view, placement) for view in views) for views in (each.reads, each.writes))
+        steps.append(Step(each.lane, reads, writes, after=tuple(before)))
+        last[each.lane] = index
+    return steps
+
+
+def _span(view: View, placement: Placement) -> Span:
+    """Columns of a table, or bytes."""
+    width = view.nbytes // placement.rows.get(view.buffer, 1)
+    return Span(view.buffer, view.offset, view.offset + width)
+
+
+def _whole(buffer: Buffer, placed: Sequence[_Placed]) -> View:
+    """The view of all of an input buffer that some call has."""
+    views = (view for each in placed for view in each.reads if view.buffer == buffer.name)
+    found = next((view for view in views if view.nbytes == buffer.nbytes), None)
+    return found or View(buffer.name, "uint8", (buffer.nbytes,), 0, buffer.nbytes)

@@ -1,0 +1,126 @@
+"""Reductions: a team of threads for each row of what is reduced together, several rows for each block.
+
+Threads that are neighbours read neighbours in memory: of one row where the reduced elements lie side by side, of as
+many rows where those do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from iosched.runtime.cuda.kernel import Argument, CudaCall
+from iosched.runtime.cuda.source.loops import Loop, Operand, collapse
+
+_BLOCK = 256
+_NEIGHBOURS = 32
+
+
+@dataclass(frozen=True)
+class Rows:
+    """How the elements of some operands are shared out; axes of one index are gone, and neighbours that are one joined.
+
+    Attributes:
+        kept: the loop over rows; the operands' starts are the tensors'.
+        reduced: the loop inside of a row; the operands' starts are 0.
+        lanes: threads that share a row, a power of two.
+        rows: rows of one block; `lanes * rows` is its number of threads.
+        across: whether neighbouring threads have neighbouring rows.
+    """
+
+    kept: Loop
+    reduced: Loop
+    lanes: int
+    rows: int
+    across: bool
+
+    @classmethod
+    def of(cls, extents: Sequence[int], operands: Sequence[Operand], axes: Sequence[int]) -> Rows:
+        """Reduction over `axes` of a loop over `extents`; the first operand decides what is dense."""
+        inner = [axis for axis in range(len(extents)) if axis in axes]
+        outer = [axis for axis in range(len(extents)) if axis not in axes]
+        kept, reduced = (_part(extents, operands, chosen) for chosen in (outer, inner))
+        reduced = Loop(reduced.extents, tuple(replace(each, start=0) for each in reduced.operands))
+        across = kept.count > 1 and abs(kept.operands[0].strides[-1]) < abs(reduced.operands[0].strides[-1])
+        most = _BLOCK // _NEIGHBOURS if across else _BLOCK
+        lanes = 1
+        while lanes < most and lanes < reduced.count:
+            lanes *= 2
+        return cls(kept, reduced, lanes, max(_BLOCK // lanes, 1), across)
+
+    @property
+    def arguments(self) -> list[Argument]:
+        """Number of rows, elements of a row, then for both loops their extents but the outermost and all strides."""
+        found: list[Argument] = [np.int32(self.kept.count), np.int32(self.reduced.count)]
+        for loop in (self.kept, self.reduced):
+            found.extend(np.int32(extent) for extent in loop.extents[1:])
+            for each in loop.operands:
+                found.extend(np.int64(stride) for stride in each.strides)
+        return found
+
+    @property
+    def parameters(self) -> str:
+        """The C parameters of `arguments`."""
+        names = ["int n_rows", "int n_reduced"]
+        for prefix, loop in (("k", self.kept), ("r", self.reduced)):
+            rank = range(len(loop.extents))
+            names += [f"int {prefix}e{axis}" for axis in rank[1:]]
+            names += [f"long long {prefix}s{which}_{axis}" for which in range(len(loop.operands)) for axis in rank]
+        return ", ".join(names)
+
+    @property
+    def constants(self) -> str:
+        """C++ constants LANES and ROWS."""
+        return f"constexpr int LANES = {self.lanes}, ROWS = {self.rows};\n"
+
+    @property
+    def place(self) -> str:
+        """Statements that define `lane`, `slot` (the row in the block) and `row`."""
+        lane, slot = ("threadIdx.y", "threadIdx.x") if self.across else ("threadIdx.x", "threadIdx.y")
+        return f"const int lane = {lane}, slot = {slot};\n  const int row = blockIdx.x * ROWS + slot;"
+
+    def offsets(self, prefix: str, index: str) -> str:
+        """Statements that define `{prefix}at0`, ...: where each operand has the element `index` of a loop (k or r)."""
+        loop = self.kept if prefix == "k" else self.reduced
+        rank, count = len(loop.extents), len(loop.operands)
+        lines = [f"unsigned int {prefix}rest = {index};"]
+        lines += [f"long long {prefix}at{which} = 0;" for which in range(count)]
+        for axis in reversed(range(rank)):
+            at = f"{prefix}rest" if axis == 0 else f"({prefix}rest % (unsigned int){prefix}e{axis})"
+            lines += [f"{prefix}at{which} += (long long){at} * {prefix}s{which}_{axis};" for which in range(count)]
+            lines += [] if axis == 0 else [f"{prefix}rest /= (unsigned int){prefix}e{axis};"]
+        return " ".join(lines)
+
+    def combined(self, value: str, combination: str) -> str:
+        """Statements that make `value` of all lanes one, by an expression of `a` and `b`; all threads take part."""
+        return _COMBINED.format(value=value, combination=combination)
+
+    def call(self, source: str, entry: str, pointers: Sequence[Argument]) -> CudaCall:
+        """The launch of a source that begins with the pointers and goes on with `parameters`."""
+        block = (self.rows, self.lanes, 1) if self.across else (self.lanes, self.rows, 1)
+        return CudaCall(source, entry, (-(-self.kept.count // self.rows), 1, 1), block, (*pointers, *self.arguments))
+
+
+def _part(extents: Sequence[int], operands: Sequence[Operand], axes: Sequence[int]) -> Loop:
+    """The loop over some axes; ordered by the first operand."""
+    chosen = [replace(each, strides=tuple(each.strides[axis] for axis in axes)) for each in operands]
+    loop = collapse([extents[axis] for axis in axes], chosen[::-1])
+    return Loop(loop.extents, loop.operands[::-1])
+
+
+_COMBINED = """  {{
+    const int at = lane * ROWS + slot;
+    shared[at] = {value};
+    for (int half = LANES / 2; half > 0; half /= 2) {{
+      __syncthreads();
+      if (lane < half) {{
+        const float a = shared[at], b = shared[at + half * ROWS];
+        shared[at] = {combination};
+      }}
+    }}
+    __syncthreads();
+    {value} = shared[slot];
+    __syncthreads();
+  }}"""

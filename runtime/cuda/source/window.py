@@ -1,0 +1,120 @@
+"""Windows that slide over images: pooling and depthwise convolutions of one or two dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx
+
+from iosched.runtime.cuda.kernel import Argument
+from iosched.runtime.cuda.nodes import attribute
+from iosched.runtime.cuda.source.loops import Loop, Operand, element_strides, pack_width, shape_of
+from iosched.runtime.plan import View
+
+
+@dataclass(frozen=True)
+class Window:
+    """A window over the axes behind batch and channels; all of its tuples have one entry for each of those.
+
+    Attributes:
+        pads: begins of all axes, then ends.
+    """
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    pads: tuple[int, ...]
+    dilations: tuple[int, ...]
+
+    @property
+    def lifted(self) -> Window:
+        """The same window over images: a line becomes an image of one row."""
+        if len(self.kernel) == 2:
+            return self
+        pads = (0, self.pads[0], 0, self.pads[1])
+        return Window((1, *self.kernel), (1, *self.strides), pads, (1, *self.dilations))
+
+
+@dataclass(frozen=True)
+class Image:
+    """A tensor (N, C, H, W), or (N, C, W) with one row; strides in elements."""
+
+    shape: tuple[int, int, int, int]
+    operand: Operand
+
+    @classmethod
+    def of(cls, view: View) -> Image:
+        """`view` as images.
+
+        Raises:
+            ValueError: it has neither three nor four axes.
+        """
+        shape, strides = shape_of(view), element_strides(view)
+        if len(shape) == 3:
+            shape, strides = (*shape[:2], 1, shape[2]), (*strides[:2], 0, strides[2])
+        batch, channels, height, width = shape
+        return cls((batch, channels, height, width), Operand(view.dtype, strides, 0, view.offset))
+
+    def steps(self, width: int) -> list[Argument]:
+        """Strides of N, C, H and W, that of C from one pack of `width` channels to the next."""
+        n, c, h, w = self.operand.strides
+        return [np.int64(n), np.int64(c * width), np.int64(h), np.int64(w)]
+
+
+def channel_width(channels: int, *images: Image) -> int:
+    """How many channels of one pixel a thread can read and write at once; see `loops.pack_width`."""
+    seen = []
+    for image in images:
+        n, c, h, w = image.operand.strides
+        seen.append(replace(image.operand, strides=(n, h, w, c)))
+    return pack_width(Loop((1, 1, 1, channels), tuple(seen)))
+
+
+def window_of(node: onnx.NodeProto, shape: Sequence[int], kernel: Sequence[int], most_axes: int = 2) -> Window | None:
+    """The window of a node that reads a tensor of `shape`; None where it has no axes, or more than `most_axes`."""
+    rank = len(shape) - 2
+    if not 1 <= rank <= most_axes or len(kernel) != rank:
+        return None
+    strides, dilations = _integers(node, "strides", (1,) * rank), _integers(node, "dilations", (1,) * rank)
+    window = Window(tuple(kernel), strides, (0,) * (2 * rank), dilations)
+    return replace(window, pads=_pads(node, shape[2:], window))
+
+
+def _integers(node: onnx.NodeProto, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
+    found = attribute(node, name)
+    return tuple(int(item) for item in found) if isinstance(found, list) and found else default
+
+
+def _pads(node: onnx.NodeProto, extents: Sequence[int], window: Window) -> tuple[int, ...]:
+    mode = attribute(node, "auto_pad", b"NOTSET")
+    if mode not in (b"SAME_UPPER", b"SAME_LOWER"):
+        return window.pads if mode == b"VALID" else _integers(node, "pads", window.pads)
+    totals = [
+        max((-(-extent // stride) - 1) * stride + (kernel - 1) * dilation + 1 - extent, 0)
+        for extent, stride, kernel, dilation in zip(
+            extents, window.strides, window.kernel, window.dilations, strict=True
+        )
+    ]
+    small, large = tuple(total // 2 for total in totals), tuple(total - total // 2 for total in totals)
+    return (*small, *large) if mode == b"SAME_UPPER" else (*large, *small)
+
+
+def as_images(array: np.ndarray) -> np.ndarray:
+    """(N, C, W) as (N, C, 1, W); a view."""
+    return array if array.ndim == 4 else array[:, :, None, :]
+
+
+def tap(padded: np.ndarray, window: Window, at: Sequence[int], shape: Sequence[int]) -> np.ndarray:
+    """What the tap in row `at[0]` and column `at[1]` of the window sees for each output of `shape`."""
+    top, left = at[0] * window.dilations[0], at[1] * window.dilations[1]
+    rows = slice(top, top + (shape[2] - 1) * window.strides[0] + 1, window.strides[0])
+    columns = slice(left, left + (shape[3] - 1) * window.strides[1] + 1, window.strides[1])
+    return padded[:, :, rows, columns]
+
+
+def constants(window: Window) -> str:
+    """C++ constants KH, KW, SH, SW, PT, PL, PB, PR, DH, DW of a window of two dimensions."""
+    names = ("KH", "KW", "SH", "SW", "PT", "PL", "PB", "PR", "DH", "DW")
+    values = (*window.kernel, *window.strides, *window.pads, *window.dilations)
+    return "constexpr int " + ", ".join(f"{name} = {value}" for name, value in zip(names, values, strict=True)) + ";"

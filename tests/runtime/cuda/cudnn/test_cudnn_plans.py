@@ -1,0 +1,327 @@
+"""cuDNN graphs and their plans: what is asked for, and what cuDNN says for a GPU that is described but not there.
+
+The tests of the second kind are skipped where cuDNN or a libcuda.so.1 is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import fake_cudnn
+import pytest
+from fake_cudnn import Tensor
+
+from iosched.models.errors import DeviceError
+from iosched.runtime.cuda.cudnn.device import GpuDevice, load_cudnn
+from iosched.runtime.cuda.cudnn.graph import is_aligned
+from iosched.runtime.cuda.cudnn.plans import Offer, build_plans, load_plan, rebuild
+from iosched.runtime.cuda.kernel import CudnnKernel, Precision
+from iosched.runtime.cuda.kernels.conv import Conv
+from iosched.runtime.cuda.kernels.matmul import Dense, MatMul
+from iosched.runtime.cuda.source.activation import IDENTITY, RELU, Activation
+from iosched.runtime.plan import View
+
+DESCRIPTION = Path(__file__).parents[4] / "benchmarks/devices/h100.json"
+H100 = GpuDevice.from_json(DESCRIPTION.read_text(encoding="utf-8"))
+FP32, TF32, FP16 = Precision("fp32"), Precision("tf32"), Precision("fp16")
+PRECISIONS = [FP32, TF32, FP16]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel with what it reads and writes."""
+
+    kernel: CudnnKernel
+    reads: tuple[View, ...]
+    writes: tuple[View, ...]
+
+    def offer(self, target: Any = H100, **limits: Any) -> Offer:
+        return build_plans(self.kernel, self.reads, self.writes, target, **limits)
+
+
+def image(precision: Precision, channels: int, *, size: int = 28, columns: int | None = None, first: int = 0) -> View:
+    """(2, channels, size, size) in a tensor of so many `columns` channels, from the `first` on."""
+    item = 2 if precision.dtype == "float16" else 4
+    pixel = (columns or channels) * item
+    strides = (size * size * pixel, item, size * pixel, pixel)
+    return View("t", precision.dtype, (2, channels, size, size), first * item, 0, strides)
+
+
+def plain(precision: Precision, *shape: int) -> View:
+    return View("w", precision.dtype, shape)
+
+
+def conv(precision: Precision, *, out: View | None = None, **changes: Any) -> Case:
+    """3x3, from 64 channels to 64, with bias and ReLU."""
+    kernel = replace(Conv((1, 1), (1, 1, 1, 1), activation=RELU, precision=precision), **changes)
+    reads = [image(precision, 64), plain(precision, 64, 3, 3, 64 // kernel.groups)]
+    reads += [plain(precision, 64)] if kernel.bias else []
+    reads += [image(precision, 64)] if kernel.residual else []
+    return Case(kernel, tuple(reads), (out or image(precision, 64, size=28 // kernel.strides[0]),))
+
+
+def dense(precision: Precision, *lead: int) -> Case:
+    kernel = Dense(True, RELU, precision)
+    reads = (plain(precision, *lead, 512), plain(precision, 1000, 512), plain(precision, 1000))
+    return Case(kernel, reads, (plain(precision, *lead, 1000),))
+
+
+# What is asked for.
+
+
+def result_of(case: Case, monkeypatch: pytest.MonkeyPatch) -> tuple[Tensor, list[Tensor]]:
+    """What the graph writes, and its tensors in order of their uids."""
+    graph = fake_cudnn.install(monkeypatch)
+    case.offer()
+    tensors = [tensor for tensor in graph[0].tensors if "uid" in tensor.attributes]
+    tensors.sort(key=lambda tensor: int(tensor.attributes["uid"]))
+    return tensors[-1], tensors
+
+
+def test_views_have_the_uids_of_their_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = conv(FP16, residual=True, out=image(FP16, 64, columns=256, first=8))
+    _, tensors = result_of(case, monkeypatch)
+    assert [tensor.attributes["uid"] for tensor in tensors] == [1, 2, 3, 4, 5]
+    assert [tensor.attributes["dim"] for tensor in tensors] == [
+        [2, 64, 28, 28], [64, 64, 3, 3], [1, 64, 1, 1], [2, 64, 28, 28], [2, 64, 28, 28],
+    ]  # fmt: skip
+    assert tensors[1].attributes["stride"] == [576, 1, 192, 64]
+    assert tensors[4].attributes["stride"] == [784 * 256, 1, 28 * 256, 256]
+    assert {tensor.attributes["data_type"] for tensor in tensors} == {"half"}
+    assert tensors[-1].attributes["output"]
+
+
+def test_the_residual_comes_before_the_bias_because_cudnn_is_tuned_for_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    relu, tensors = result_of(conv(FP32, residual=True), monkeypatch)
+    x, weight, bias_vector, residual = tensors[:4]
+    bias = relu.operands[0]
+    total = bias.operands[0]
+    product = total.operands[0]
+    assert [step.operation for step in (relu, bias, total, product)] == ["relu", "bias", "add", "conv_fprop"]
+    assert (bias.operands[1], total.operands[1], product.operands) == (bias_vector, residual, (x, weight))
+
+
+def test_convolutions_say_their_pads_strides_and_dilations(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = conv(FP32, pads=(1, 2, 3, 4), strides=(1, 2), dilations=(2, 1), bias=False, activation=IDENTITY)
+    product, _ = result_of(case, monkeypatch)
+    assert product.operation == "conv_fprop"
+    assert product.arguments == {
+        "pre_padding": [1, 2], "post_padding": [3, 4], "stride": [1, 2], "dilation": [2, 1],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("lead", "extents", "strides"),
+    [((), [1, 512, 1, 1], [512, 1, 512, 512]), ((3,), [3, 512, 1, 1], [512, 1, 512, 512]),
+     ((2, 5), [2, 512, 5, 1], [2560, 1, 512, 512])],
+)  # fmt: skip
+def test_dense_layers_are_convolutions_of_pixels(
+    lead: tuple[int, ...], extents: list[int], strides: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result, (x, weight, bias, y) = result_of(dense(FP32, *lead), monkeypatch)
+    assert result.operation == "relu"
+    assert (x.attributes["dim"], x.attributes["stride"]) == (extents, strides)
+    assert weight.attributes["dim"] == [1000, 512, 1, 1]
+    assert bias.attributes["dim"] == [1, 1000, 1, 1]
+    assert y.attributes["dim"] == [extents[0], 1000, *extents[2:]]
+
+
+def test_addresses_that_are_no_multiples_of_16_bytes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_cudnn.install(monkeypatch)
+    out = image(FP32, 64, columns=256, first=3)
+    assert not is_aligned(out)
+    with pytest.raises(ValueError, match="multiple of 16"):
+        conv(FP32, out=out).offer()
+
+
+def test_described_gpus_and_handles_get_the_same_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs = fake_cudnn.install(monkeypatch)
+    conv(FP16).offer()
+    conv(FP16).offer("a handle")
+    described, attached = (graph.arguments for graph in graphs)
+    assert (described["sm_version"], described["sm_count"]) == (90, 132)
+    assert "handle" not in described
+    assert attached == {
+        "io_data_type": "half", "intermediate_data_type": "float", "compute_data_type": "float", "handle": "a handle",
+    }  # fmt: skip
+
+
+def test_strict_float32_forbids_tensor_cores_and_nothing_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs = fake_cudnn.install(monkeypatch)
+    for precision in PRECISIONS:
+        conv(precision).offer()
+    fp32, tf32, fp16 = (set(graph.forbidden) for graph in graphs)
+    assert fp32 - tf32 == {"TENSOR_CORE", "DOWN_CONVERT_INPUTS"}
+    assert tf32 == fp16 == {"REDUCED_PRECISION_REDUCTION", "NONDETERMINISTIC", "WINOGRAD_TILE_13x13"}
+
+
+CONFIGURATIONS = [
+    ("eng7_k2=5_k22=3", ""),
+    ("eng26", "Deselecting execution plan at position 1"),
+    ("eng9", "ptxas failed\nlong story"),
+    ("eng0", ""),
+]
+
+
+def test_plans_that_build_come_in_cudnns_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_cudnn.install(monkeypatch, CONFIGURATIONS)
+    offer = conv(FP32).offer()
+    assert [plan.name for plan in offer.plans] == ["eng7_k2=5_k22=3", "eng0"]
+    assert [plan.workspace_nbytes for plan in offer.plans] == [0, 300]
+    assert offer.offered == 3
+    assert offer.refusal == ""
+
+
+def test_as_many_plans_are_built_as_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs = fake_cudnn.install(monkeypatch, CONFIGURATIONS)
+    assert len(conv(FP32).offer(at_most=1).plans) == 1
+    assert graphs[0].built == [0]
+
+
+def test_one_plan_is_built_however_late_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_cudnn.install(monkeypatch, CONFIGURATIONS)
+    assert len(conv(FP32).offer(deadline_s=0).plans) == 1
+
+
+def test_a_refusal_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_cudnn.install(monkeypatch, CONFIGURATIONS, "No execution plans\nsomewhere")
+    offer = conv(FP32).offer()
+    assert (offer.plans, offer.offered, offer.refusal) == ((), 0, "No execution plans")
+    fake_cudnn.install(monkeypatch, CONFIGURATIONS[1:3])
+    assert conv(FP32).offer().refusal == "ptxas failed"
+
+
+def test_what_is_compiled_now_is_built_where_there_is_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [("rtc52", ""), ("eng1", ""), ("rtc53", ""), ("eng2", "")]
+    fake_cudnn.install(monkeypatch, names)
+    assert [plan.name for plan in conv(FP32).offer().plans] == ["rtc52", "eng1", "rtc53", "eng2"]
+    assert [plan.name for plan in conv(FP32).offer(precompiled=True).plans] == ["eng1", "eng2"]
+    fake_cudnn.install(monkeypatch, [("eng1", "does not fit"), ("rtc52", ""), ("rtc53", "")])
+    assert [plan.name for plan in conv(FP32).offer(precompiled=True).plans] == ["rtc52"]
+
+
+def test_a_plan_is_built_again_from_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs = fake_cudnn.install(monkeypatch, CONFIGURATIONS)
+    case = conv(FP32)
+    for plan in case.offer().plans:
+        again = rebuild(case.kernel, case.reads, case.writes, H100, plan.name)
+        assert (again.name, again.workspace_nbytes) == (plan.name, plan.workspace_nbytes)
+        assert len(graphs[-1].built) == 1
+
+
+@pytest.mark.parametrize("name", ["eng8", "eng7_k2=5", "eng9", "eng26", ""])
+def test_a_plan_that_this_cudnn_does_not_build_is_an_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_cudnn.install(monkeypatch, CONFIGURATIONS)
+    case = conv(FP32)
+    with pytest.raises(DeviceError, match="cannot build its plan"):
+        rebuild(case.kernel, case.reads, case.writes, H100, name)
+
+
+def test_a_missing_frontend_is_an_error_that_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cudnn", None)
+    with pytest.raises(DeviceError, match=r"pip install 'iosched\[cuda\]'"):
+        conv(FP32).offer()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", json.dumps({"deviceName": "x", "deviceVer": 900})])
+def test_a_description_without_what_is_needed_is_refused(text: str) -> None:
+    with pytest.raises(DeviceError, match="description of the GPU"):
+        GpuDevice.from_json(text)
+
+
+def test_a_description_says_what_cudnn_wants_to_know() -> None:
+    assert (H100.name, H100.sm_count, H100.sm_version) == ("NVIDIA H100 80GB HBM3", 132, 90)
+
+
+# What cuDNN says.
+
+
+@cache
+def why_not() -> str:
+    """Why plans cannot be built here; "" where they can."""
+    try:
+        load_cudnn()
+        return conv(FP32).offer(at_most=1).refusal
+    except (DeviceError, RuntimeError) as error:
+        return str(error).splitlines()[0]
+
+
+needs_cudnn = pytest.mark.skipif(bool(why_not()), reason=f"no cuDNN plans here: {why_not()}")
+
+
+@needs_cudnn
+@pytest.mark.parametrize("precision", PRECISIONS, ids=lambda precision: precision.name)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {}, {"bias": False, "activation": IDENTITY}, {"residual": True}, {"groups": 8}, {"strides": (2, 2)},
+        {"pads": (0, 1, 2, 1)}, {"pads": (2, 2, 2, 2), "dilations": (2, 2)},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_cudnn_has_several_precompiled_plans_for_what_is_lowered(precision: Precision, changes: dict[str, Any]) -> None:
+    offer = conv(precision, **changes).offer(at_most=3)
+    assert len(offer.plans) == 3
+    assert all(plan.build_ms < 1000 for plan in offer.plans)
+
+
+@needs_cudnn
+@pytest.mark.parametrize("precision", PRECISIONS, ids=lambda precision: precision.name)
+def test_cudnn_writes_slices_of_channels(precision: Precision) -> None:
+    assert conv(precision, out=image(precision, 64, columns=256, first=64)).offer(at_most=3).plans
+    assert conv(precision, out=image(precision, 64, columns=255)).offer(at_most=3).plans
+
+
+@needs_cudnn
+@pytest.mark.parametrize("precision", PRECISIONS, ids=lambda precision: precision.name)
+@pytest.mark.parametrize("lead", [(), (1,), (16,), (2, 5)])
+def test_cudnn_has_plans_for_dense_layers(precision: Precision, lead: tuple[int, ...]) -> None:
+    assert len(dense(precision, *lead).offer(at_most=3).plans) == 3
+
+
+@needs_cudnn
+def test_cudnn_multiplies_batches_but_not_in_strict_float32() -> None:
+    for precision in PRECISIONS:
+        batch = plain(precision, 4, 64, 64)
+        offer = Case(MatMul(precision), (batch, batch), (batch,)).offer(at_most=1)
+        assert bool(offer.plans) == (precision is not FP32), precision
+
+
+@needs_cudnn
+def test_strict_float32_plans_are_fewer_than_those_with_tensor_cores() -> None:
+    strict = {plan.name for plan in conv(FP32).offer().plans}
+    fast = {plan.name for plan in conv(TF32).offer(precompiled=True).plans}
+    assert strict
+    assert fast - strict
+
+
+@needs_cudnn
+@pytest.mark.parametrize("activation", ["Clip", "Sigmoid", "Tanh", "Elu"])
+def test_activations_become_operations_of_the_graph(activation: str) -> None:
+    function = Activation(activation, 0.0 if activation == "Clip" else 1.0, 6.0)
+    assert conv(FP32, activation=function).offer().plans
+
+
+@needs_cudnn
+@pytest.mark.parametrize("precision", PRECISIONS, ids=lambda precision: precision.name)
+def test_every_plan_is_built_again_and_stored_as_itself(precision: Precision) -> None:
+    case = conv(precision)
+    plans = case.offer(precompiled=True).plans
+    assert len({plan.name for plan in plans}) == len(plans) > 4
+    assert precision is FP16 or len({plan.workspace_nbytes for plan in plans}) > 1
+    for plan in plans:
+        again = rebuild(case.kernel, case.reads, case.writes, H100, plan.name)
+        loaded = load_plan(plan.name, plan.serialize(), precision, H100)
+        for other in (again, loaded):
+            assert (other.name, other.workspace_nbytes) == (plan.name, plan.workspace_nbytes)
+
+
+@needs_cudnn
+def test_what_is_no_stored_plan_is_refused() -> None:
+    with pytest.raises(DeviceError, match="stored cuDNN plan"):
+        load_plan("eng0", b"something else", FP16, H100)

@@ -1,0 +1,310 @@
+"""Which plan runs a kernel: timed once, kept with the next best, loaded or built again, replaced where it cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import fake_cudnn
+import pytest
+from host_driver import Event, Graph, HostDriver, HostMemory, Stream
+
+from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError
+from iosched.runtime.cuda.cudnn.choices import (
+    Candidate,
+    candidates_from_text,
+    candidates_to_text,
+    names_from_text,
+    names_to_text,
+    stage_key,
+)
+from iosched.runtime.cuda.cudnn.runner import Handles, PlanChoice, plan_key
+from iosched.runtime.cuda.gpu.lanes import Lanes
+from iosched.runtime.cuda.kernel import Precision
+from iosched.runtime.cuda.kernels.conv import Conv
+from iosched.runtime.cuda.source.activation import RELU
+from iosched.runtime.plan import View
+
+KERNEL = Conv((1, 1), (1, 1, 1, 1), activation=RELU, precision=Precision("fp32"))
+IMAGE = View("x", "float32", (1, 8, 4, 4), 0, 512, (512, 4, 128, 32))
+READS = (IMAGE, View("w", "float32", (8, 3, 3, 8), 0, 2304), View("b", "float32", (8,), 0, 32))
+WRITES = (IMAGE,)
+KEY = plan_key(KERNEL, READS, WRITES)
+
+
+@dataclass
+class Memory:
+    """Choices and plans in dictionaries."""
+
+    times: bool = True
+    choices: dict[str, str] = field(default_factory=dict)
+    plans: dict[tuple[str, str], bytes] = field(default_factory=dict)
+
+    def choice(self, key: str) -> str | None:
+        return self.choices.get(key)
+
+    def choose(self, key: str, value: str) -> str:
+        return self.choices.setdefault(key, value)
+
+    def plan(self, key: str, name: str) -> bytes | None:
+        return self.plans.get((key, name))
+
+    def keep_plan(self, key: str, name: str, content: bytes) -> None:
+        self.plans[key, name] = content
+
+
+class Clock(HostDriver):
+    """Plans take the time that a table says, launches of graphs one microsecond more; runs go onto the streams."""
+
+    def __init__(self, latency_us: dict[str, float]) -> None:
+        super().__init__()
+        self.latency_us = latency_us
+        self.now_us = 0.0
+        self.streams: dict[int, Stream] = {}
+        self.at: dict[int, float] = {}
+        self.runs: list[str] = []
+        self.fails_in_capture: set[str] = set()
+        self.filled_nbytes: list[int] = []
+        self.slow_runs = 0
+        self.room = 10_000
+
+    def new_stream(self) -> Stream:
+        stream = super().new_stream()
+        self.streams[stream.ptr] = stream
+        return stream
+
+    def record(self, event: Event, stream: Stream) -> None:
+        def stamp() -> None:
+            self.at[id(event)] = self.now_us
+
+        event.recorded = self._add(stream, stamp)
+
+    def elapsed_us(self, start: Event, end: Event) -> float:
+        super().elapsed_us(start, end)
+        return self.at[id(end)] - self.at[id(start)]
+
+    def launch_graph(self, graph: Graph, stream: Stream) -> None:
+        self._add(stream, lambda: self._pass(1.0))
+        super().launch_graph(graph, stream)
+
+    def fill(self, address: int, value: int, nbytes: int, stream: Stream) -> None:
+        assert value not in (0, 0xFF), "zeros and what is no number do not take the usual time"
+        self.filled_nbytes.append(nbytes)
+
+    def allocate(self, nbytes: int) -> HostMemory:
+        if nbytes > self.room:
+            raise DeviceError("no memory left")
+        return super().allocate(nbytes)
+
+    def execute(self, name: str, addresses: list[int], workspace: int, handle: fake_cudnn.Handle) -> None:
+        stream = self.streams[handle.stream]
+        if name not in self.latency_us:
+            raise fake_cudnn.NotSupportedError(f"{name} does not run")
+        if stream.capture is not None and name in self.fails_in_capture:
+            raise fake_cudnn.NotSupportedError(f"{name} cannot be captured")
+        assert len(addresses) == len({*addresses}) == len(READS) + len(WRITES)
+        assert workspace
+        self.runs.append(name)
+        self._add(stream, lambda: self._run(self.latency_us[name]))
+
+    def _run(self, spent_us: float) -> None:
+        self.slow_runs -= 1
+        self._pass(spent_us * (5 if self.slow_runs >= 0 else 1))
+
+    def _pass(self, spent_us: float) -> None:
+        self.now_us += spent_us
+
+
+LATENCY_US = {"eng1": 20.0, "eng2_k2=1": 8.0, "eng3": 10.0, "eng4": 9.0, "eng5": 300.0, "eng6": 8.5, "eng7": 8.8}
+
+
+def installed(
+    monkeypatch: pytest.MonkeyPatch, latency_us: dict[str, float], names: Sequence[str] = ()
+) -> tuple[Clock, list[fake_cudnn.Graph]]:
+    driver = Clock(latency_us)
+    offered = [(name, "") for name in (names or latency_us)]
+    return driver, fake_cudnn.install(monkeypatch, offered, execute=driver.execute)
+
+
+def chosen(driver: Clock, memory: Memory, names: dict[str, str] | None = None) -> str:
+    return PlanChoice(driver, memory)(KERNEL, READS, WRITES, names or {}).name
+
+
+def test_the_fastest_plan_is_taken_and_those_that_come_close_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, _ = installed(monkeypatch, LATENCY_US)
+    memory = Memory()
+    plan = PlanChoice(driver, memory)(KERNEL, READS, WRITES)
+    assert (plan.key, plan.name) == (KEY, "eng2_k2=1")
+    names = ["eng2_k2=1", "eng6", "eng7", "eng4"]
+    assert [each.name for each in plan.candidates] == names
+    assert [each.latency_us for each in plan.candidates] == pytest.approx([8.1, 8.6, 8.9, 9.1])
+    assert memory.choices == {KEY: "eng2_k2=1 8.10us, eng6 8.60us, eng7 8.90us, eng4 9.10us"}
+    assert list(memory.plans) == [(KEY, "eng2_k2=1")]
+    assert driver.runs.count("eng5") == 2, "one look at what is hopeless"
+    assert all(nbytes >= view.nbytes for nbytes, view in zip(driver.filled_nbytes, (*READS, *WRITES), strict=True))
+
+
+def test_a_gpu_that_wakes_up_is_as_slow_for_all_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, _ = installed(monkeypatch, {"eng1": 8.0, "eng2": 9.0, "eng3": 10.0})
+    driver.slow_runs = 30
+    assert chosen(driver, Memory()) == "eng1"
+
+
+def test_what_is_known_is_neither_timed_nor_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, graphs = installed(monkeypatch, LATENCY_US)
+    memory = Memory()
+    assert chosen(driver, memory) == "eng2_k2=1"
+    driver.runs.clear()
+    graphs.clear()
+    choice = PlanChoice(driver, memory)
+    plan = choice(KERNEL, READS, WRITES)
+    assert [each.name for each in plan.candidates] == ["eng2_k2=1", "eng6", "eng7", "eng4"]
+    assert plan.name == "eng2_k2=1"
+    assert plan.workspace_nbytes == 100
+    assert (driver.runs, choice.notes) == ([], ())
+    assert [graph.built for graph in graphs] == [[]]
+
+    stream = driver.new_stream()
+    plan.execute([1, 2, 3, 4], 5, stream)
+    driver.synchronize(stream)
+    assert driver.runs == ["eng2_k2=1"]
+
+
+def test_other_plans_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, graphs = installed(monkeypatch, LATENCY_US)
+    memory = Memory()
+    assert chosen(driver, memory, {KEY: "eng4"}) == "eng4"
+    assert chosen(driver, memory, {KEY: "eng3", "another": "eng1"}) == "eng3"
+    assert set(graphs[-1].built) == {2}, "it was not kept, so it is built again"
+    assert (KEY, "eng3") in memory.plans
+    graphs.clear()
+    assert chosen(driver, memory, {KEY: "eng3"}) == "eng3"
+    assert graphs[-1].built == []
+
+
+def test_a_stored_plan_that_cannot_be_loaded_is_built_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, _ = installed(monkeypatch, LATENCY_US)
+    memory = Memory(choices={KEY: "eng4"}, plans={(KEY, "eng4"): b"0 eng44"})
+    choice = PlanChoice(driver, memory)
+    assert (choice(KERNEL, READS, WRITES).name, choice.notes) == ("eng4", ())
+    assert memory.plans == {(KEY, "eng4"): b"3 eng4"}
+
+
+def test_plans_that_are_not_there_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the fastest alone where a stage named them, and to cuDNN's first guess where that one is missing too."""
+    driver, _ = installed(monkeypatch, LATENCY_US)
+    known = PlanChoice(driver, Memory(times=False, choices={KEY: "eng4"}))
+    assert known(KERNEL, READS, WRITES, {KEY: "eng99"}).name == "eng4"
+    assert "1 plans of cuDNN" in known.notes[0]
+    assert "'eng99'" in known.notes[0]
+    lost = PlanChoice(driver, Memory(times=False, choices={KEY: "eng98"}))
+    assert [lost(KERNEL, READS, WRITES, names).name for names in ({}, {KEY: "eng97"}, {})] == ["eng1"] * 3
+    assert "2 plans of cuDNN" in lost.notes[0]
+    assert driver.runs == []
+
+
+def test_without_timing_the_first_guess_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, _ = installed(monkeypatch, LATENCY_US)
+    memory = Memory(times=False)
+    choice = PlanChoice(driver, memory)
+    assert choice(KERNEL, READS, WRITES).name == "eng1"
+    assert (driver.runs, memory.choices, choice.notes) == ([], {}, ())
+
+
+def test_engines_that_fail_are_no_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, _ = installed(monkeypatch, {"eng1": 5.0, "eng2": 9.0}, ["eng0", "eng1", "eng2"])
+    driver.fails_in_capture = {"eng1"}
+    memory, lanes = Memory(), Lanes(driver)
+    plan = PlanChoice(driver, memory, lanes)(KERNEL, READS, WRITES)
+    assert [each.name for each in plan.candidates] == ["eng2"]
+    assert all(stream.capture is None for stream in driver.streams.values())
+
+
+def test_a_plan_whose_workspace_does_not_fit_is_no_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workspace of plan k is 100 k bytes here."""
+    driver, _ = installed(monkeypatch, {f"eng{k}": 50.0 - k for k in range(8)})
+    driver.room = max(2304 + 16, 100)
+    driver.latency_us["eng7"] = 1.0
+    assert chosen(driver, Memory()) == "eng7"
+    monkeypatch.setattr(fake_cudnn.Graph, "get_workspace_size_plan_at_index", lambda self, index: 3000 * index)
+    assert chosen(driver, Memory()) == "eng0"
+
+
+def test_no_engine_that_runs_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, _ = installed(monkeypatch, {}, ["eng0"])
+    with pytest.raises(DeviceError, match="no engine that runs"):
+        chosen(driver, Memory())
+    driver, _ = installed(monkeypatch, {})
+    with pytest.raises(DeviceError, match="no engine for"):
+        chosen(driver, Memory())
+
+
+def test_a_lost_gpu_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, _ = installed(monkeypatch, LATENCY_US)
+
+    def gone(stream: Stream) -> None:
+        raise DeviceLostError("gone")
+
+    monkeypatch.setattr(driver, "synchronize", gone)
+    with pytest.raises(DeviceLostError):
+        chosen(driver, Memory())
+
+
+def test_what_another_process_chose_first_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, _ = installed(monkeypatch, LATENCY_US)
+
+    class Late(Memory):
+        def choose(self, key: str, value: str) -> str:
+            return "eng3"
+
+    assert chosen(driver, Late()) == "eng3"
+
+
+def test_cudnn_that_refuses_to_run_is_an_error_of_the_execution(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, _ = installed(monkeypatch, {"eng0": 1.0})
+    plan = PlanChoice(driver, Memory())(KERNEL, READS, WRITES)
+    driver.latency_us.clear()
+    with pytest.raises(ExecutionError, match="eng0 does not run"):
+        plan.execute([1, 2, 3, 4], 5, driver.new_stream())
+
+
+def test_streams_have_one_handle_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, _ = installed(monkeypatch, LATENCY_US)
+    handles, lanes = Handles(), Lanes(driver)
+    for _ in range(3):
+        PlanChoice(driver, Memory(), lanes, handles)(KERNEL, READS, WRITES)
+    assert len(driver.streams) == 1
+    assert handles.of(lanes.origin) is handles.of(lanes.origin)
+    assert handles.of(lanes.origin).stream == lanes.origin.ptr
+
+
+def test_choices_of_stages_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, _ = installed(monkeypatch, LATENCY_US)
+    memory = Memory()
+    assert PlanChoice(driver, memory).of_stage("s") is None
+    assert PlanChoice(driver, memory).keep("s", {KEY: "eng3"}) == {KEY: "eng3"}
+    assert PlanChoice(driver, memory).keep("s", {KEY: "eng4"}) == {KEY: "eng3"}
+    assert PlanChoice(driver, memory).of_stage("s") == {KEY: "eng3"}
+    assert PlanChoice(driver, memory).keep("t", {}) == {}
+    assert PlanChoice(driver, memory).of_stage("t") == {}
+    assert memory.choices == {stage_key("s"): f"{KEY}: eng3", stage_key("t"): ""}
+
+
+def test_choices_are_read_as_they_were_written() -> None:
+    names = {"b": "eng3_k2=1", "a": "eng0"}
+    assert names_to_text(names) == "a: eng0, b: eng3_k2=1"
+    assert names_from_text(names_to_text(names)) == names
+    candidates = (Candidate("eng3_k2=1", 2.5), Candidate("eng0"))
+    assert candidates_from_text(candidates_to_text(candidates)) == candidates
+
+
+@pytest.mark.parametrize("text", ["", ", ,", "a", "a:", ": : :", "{}"])
+def test_what_is_no_choice_is_not_read_as_one(text: str) -> None:
+    assert names_from_text(text) == {}
+
+
+@pytest.mark.parametrize("text", ["eng0 fast", "eng0 us", "eng0 1us 2us"])
+def test_latencies_of_another_form_are_not_known(text: str) -> None:
+    (found,) = candidates_from_text(text)
+    assert found.name == "eng0"
+    assert candidates_from_text(" , ,,") == ()

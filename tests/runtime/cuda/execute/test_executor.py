@@ -1,0 +1,120 @@
+"""The executor's launches, events and captures make the plan's order, whatever order they leave open."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from weakref import WeakSet
+
+import numpy as np
+import onnxruntime
+import pytest
+from host_cuda import needs_compiler
+from host_driver import HostDriver, HostMemory, HostPlan, Stream, chooser
+from scripted import fire
+
+from iosched.models.errors import ExecutionError
+from iosched.models.model import Model
+from iosched.runtime.cuda.cudnn.choices import Names
+from iosched.runtime.cuda.execute.executor import CudaExecutor
+from iosched.runtime.cuda.gpu.lanes import Lanes
+from iosched.runtime.cuda.kernel import CudnnKernel, Precision
+from iosched.runtime.cuda.lower.plan import LoweringSettings, Network, lower, lower_stage
+from iosched.runtime.inputs import random_inputs
+from iosched.runtime.plan import View
+from iosched.scheduler.baselines import greedy, sequential
+from iosched.scheduler.schedule import Stage
+
+pytestmark = needs_compiler
+
+
+def expected(model: Model, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    assert isinstance(model.original, bytes)
+    session = onnxruntime.InferenceSession(model.original)
+    names = [value.name for value in session.get_outputs()]
+    return dict(zip(names, session.run(names, inputs), strict=True))
+
+
+def callers(model: Model, inputs: dict[str, np.ndarray], executor: CudaExecutor) -> dict[str, np.ndarray]:
+    del model
+    return {view.buffer: inputs[view.buffer.removesuffix("@caller")] for view in executor.inputs}
+
+
+@pytest.mark.parametrize("barriers", [True, False])
+@pytest.mark.parametrize("seed", range(4))
+def test_every_order_gives_the_same_numbers(seed: int, barriers: bool) -> None:
+    model = fire(batch=2)
+    inputs = random_inputs(model.graph.inputs)
+    network = Network(model, Precision("fp32"))
+    for schedule in (sequential(model.graph), greedy(model.graph)):
+        driver = HostDriver(seed)
+        executor = CudaExecutor(lower(network, schedule, LoweringSettings(barriers=barriers)), driver, chooser(driver))
+        executor.poison()
+        found = executor.run(callers(model, inputs, executor))
+        for name, array in expected(model, inputs).items():
+            np.testing.assert_allclose(found.get(name, found.get(f"{name}@caller")), array, rtol=1e-4, atol=1e-5)
+
+
+class Counting(HostDriver):
+    """Knows what is still held on the device, and how many streams were made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: WeakSet[HostMemory] = WeakSet()
+        self.streams: list[Stream] = []
+
+    def allocate(self, nbytes: int) -> HostMemory:
+        memory = super().allocate(nbytes)
+        self.held.add(memory)
+        return memory
+
+    def new_stream(self) -> Stream:
+        self.streams.append(super().new_stream())
+        return self.streams[-1]
+
+
+def stages_of(model: Model) -> list[Stage]:
+    return [stage for block in greedy(model.graph).blocks for stage in block.stages]
+
+
+def test_many_stages_share_streams_and_give_their_memory_back() -> None:
+    """A stream costs a cuDNN handle, and a search runs hundreds of stages."""
+    model, driver = fire(batch=2), Counting()
+    network, lanes = Network(model, Precision("fp32")), Lanes(driver)
+    widest = 0
+    for stage in stages_of(model):
+        lowering = lower_stage(network, stage)
+        assert lowering is not None
+        executor = CudaExecutor(lowering, driver, chooser(driver), lanes)
+        executor.upload({view.buffer: np.ones(view.shape or (), view.dtype) for view in executor.inputs})
+        assert len(driver.held) > len(lowering.plan.lanes)
+        executor.close()
+        del executor
+        widest = max(widest, len(lowering.plan.lanes))
+        assert len(driver.held) <= widest  # the workspaces of the lanes
+    assert len(driver.streams) == widest
+
+
+class FailsInCapture(HostPlan):
+    """An engine that runs, but not in a capture."""
+
+    def execute(self, addresses: Sequence[int], workspace: int, stream: Stream) -> None:
+        if stream.capture is not None:
+            raise ExecutionError("not in a capture")
+        super().execute(addresses, workspace, stream)
+
+
+def test_a_capture_that_fails_leaves_no_stream_in_one() -> None:
+    model, driver = fire(batch=2), Counting()
+    lanes = Lanes(driver)
+    lowering = lower(Network(model, Precision("fp32")), greedy(model.graph))
+
+    def fails(kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], names: Names) -> HostPlan:
+        return FailsInCapture(kernel, tuple(reads), tuple(writes), driver)
+
+    with pytest.raises(ExecutionError, match="not in a capture"):
+        CudaExecutor(lowering, driver, fails, lanes)  # type: ignore[arg-type]
+    broken = driver.streams[:]
+    executor = CudaExecutor(lowering, driver, chooser(driver), lanes)
+    executor.run(callers(model, random_inputs(model.graph.inputs), executor))
+    assert all(stream.capture is None for stream in broken)
+    assert len(driver.streams) == 2 * len(broken)

@@ -1,0 +1,358 @@
+"""CuPy itself under the executor, with memory of the host for a GPU: its types, its order of calls, its errors.
+
+Streams, events, graphs, the memory pool, NVRTC and the packing of arguments are CuPy's own; see `desk_cupy`.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import desk_cudnn
+import desk_cupy
+import numpy as np
+import pytest
+from desk_cuda import DeskCuda
+from gpu_plans import expected_outputs, random_schedule, relative_error
+from host_driver import HostChoice
+from lowering import FLOAT, loaded, proto_of
+from networks import zoo_model
+from onnx import helper
+from scripted import fire
+
+from iosched.jobs.optimization import OptimizeSettings
+from iosched.jobs.optimize import optimize
+from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError
+from iosched.models.model import Model
+from iosched.profiler.devices.cuda.attached import attach
+from iosched.profiler.devices.cuda.cost import CudaStageCost
+from iosched.profiler.store.database import ProfileDatabase
+from iosched.runtime.cuda.backend import CudaBackend
+from iosched.runtime.cuda.gpu.driver import CupyDriver
+from iosched.runtime.cuda.kernel import CudaCall, Pointer, Precision
+from iosched.runtime.inputs import random_inputs
+from iosched.scheduler.baselines import greedy, sequential
+from iosched.scheduler.schedule import Stage, Strategy
+
+_MISSING = desk_cupy.missing()
+pytestmark = pytest.mark.skipif(_MISSING is not None, reason=_MISSING or "")
+if _MISSING is None:
+    desk_cupy.install()  # before anybody imports CuPy
+
+needs_cudnn = pytest.mark.skipif(desk_cudnn.missing() is not None, reason=desk_cudnn.missing() or "")
+
+
+@pytest.fixture
+def desk() -> Iterator[DeskCuda]:
+    """One GPU."""
+    with desk_cupy.one_gpu() as found:
+        yield found
+
+
+@pytest.fixture
+def cudnn(desk: DeskCuda, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """cuDNN's handles that are open."""
+    return desk_cudnn.install(monkeypatch, desk)
+
+
+class _Launcher:
+    """What a `HostPlan` asks of a driver, on the desk."""
+
+    def __init__(self, desk: DeskCuda) -> None:
+        self.desk, self.launches = desk, desk.launched
+
+    def _add(self, stream: Any, run: Any) -> None:
+        self.desk.enqueue(stream.ptr, run)
+
+
+def backend(desk: DeskCuda, model: Model, precision: str = "fp32") -> CudaBackend:
+    """The model on CuPy, without cuDNN: its plans are what they mean in numpy."""
+    return CudaBackend(model, CupyDriver(), HostChoice(_Launcher(desk)), Precision(precision))  # type: ignore[arg-type]
+
+
+def plain_model() -> Model:
+    """All of it runs in kernels of our own."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("MaxPool", ["r"], ["p"], kernel_shape=[3, 3], strides=[2, 2]),
+        helper.make_node("AveragePool", ["x"], ["q"], kernel_shape=[3, 3], strides=[2, 2]),
+        helper.make_node("Add", ["p", "q"], ["s"]),
+        helper.make_node("Sigmoid", ["q"], ["t"]),
+        helper.make_node("Concat", ["s", "t"], ["c"], axis=1),
+        helper.make_node("GlobalAveragePool", ["c"], ["g"]),
+        helper.make_node("Flatten", ["g"], ["f"]),
+        helper.make_node("Softmax", ["f"], ["y"], axis=1),
+        helper.make_node("Transpose", ["c"], ["z"], perm=[0, 2, 3, 1]),
+    ]
+    return loaded(proto_of(nodes, {"x": [2, 5, 9, 9]}, {"y": FLOAT, "z": FLOAT}))
+
+
+def check(found: CudaBackend, model: Model, tolerance: float, seed: int = 0) -> None:
+    for schedule in (sequential(model.graph), greedy(model.graph), random_schedule(model.graph, seed)):
+        for barriers in (True, False):
+            with_graph = found.compile(schedule, barriers=barriers)
+            for number in range(2):
+                inputs = random_inputs(model.graph.inputs, seed=number)
+                with_graph.executor.poison()
+                error = relative_error(with_graph.run(inputs), expected_outputs(model, inputs))
+                assert error < tolerance
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_model_of_our_own_kernels(desk: DeskCuda, precision: str) -> None:
+    model = plain_model()
+    check(backend(desk, model, precision), model, 1e-5 if precision == "fp32" else 2e-2)
+    assert "cudnn" not in desk.launched
+    assert {"pool", "softmax"} <= set(desk.launched)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_groups_are_forked_and_joined_in_one_graph(desk: DeskCuda, seed: int) -> None:
+    model = fire(batch=2)
+    desk.reset(seed)
+    desk.count = 1
+    check(backend(desk, model), model, 1e-5, seed)
+    assert desk.calls.count("graphInstantiate") == 6
+    assert desk.calls.count("streamWaitEvent") > 6
+
+
+@pytest.mark.slow
+def test_a_whole_network(desk: DeskCuda) -> None:
+    model = zoo_model("squeezenet")
+    compiled = backend(desk, model).compile(greedy(model.graph))
+    compiled.executor.poison()
+    inputs = random_inputs(model.graph.inputs)
+    assert relative_error(compiled.run(inputs), expected_outputs(model, inputs)) < 1e-4
+    assert desk.calls.count("graphInstantiate") == 1
+
+
+def test_a_run_is_one_launch_of_a_graph(desk: DeskCuda) -> None:
+    model = fire(batch=2)
+    executor = backend(desk, model).compile(greedy(model.graph)).executor
+    desk.calls.clear()
+    assert executor.time_launches(3) == pytest.approx((10.0,) * 3)
+    assert desk.calls.count("graphLaunch") == 3
+    assert "malloc" not in desk.calls
+    assert "launchKernel" not in desk.calls
+
+
+def test_nothing_is_done_between_the_events_but_the_launch(desk: DeskCuda) -> None:
+    model = fire(batch=2)
+    executor = backend(desk, model).compile(greedy(model.graph)).executor
+    executor.time_many(1, 4)
+    desk.calls.clear()
+    assert executor.time_many(2, 4) == pytest.approx((2.5,) * 2)
+    first = desk.calls.index("eventRecord")
+    assert desk.calls[first : first + 5] == ["eventRecord", *["graphLaunch", "eventRecord"] * 2]
+    assert "streamBeginCapture" not in desk.calls
+
+
+def test_memory_that_is_not_used_any_more_is_used_again(desk: DeskCuda) -> None:
+    model = fire(batch=2)
+    found = backend(desk, model)
+    stages = [stage for block in greedy(model.graph).blocks for stage in block.stages]
+    nbytes = []
+    for _ in range(3):
+        for stage in stages:
+            executor = found.compile_stage(stage)
+            assert executor is not None
+            executor.close()
+        nbytes.append(desk.allocated_nbytes)
+    assert nbytes[0] == nbytes[1] == nbytes[2]
+
+
+def test_memory_in_a_cycle_is_collected_before_the_gpu_is_called_full(desk: DeskCuda) -> None:
+    driver = CupyDriver()
+    desk.limit = desk.allocated_nbytes + (3 << 20)
+
+    def leave_behind() -> None:
+        cycle: list[Any] = [driver.allocate(2 << 20)]
+        cycle.append(cycle)
+
+    gc.disable()
+    try:
+        leave_behind()
+        driver.allocate(2 << 20)
+    finally:
+        gc.enable()
+
+
+EVERY_TYPE = """
+extern "C" __global__ void every_type(const float* x, float* y, int i, long long l, float f, unsigned int u, int last) {
+  y[0] = x[0]; y[1] = i; y[2] = l; y[3] = f; y[4] = u; y[5] = last;
+}
+"""
+
+
+def test_arguments_arrive_as_they_are_declared(desk: DeskCuda) -> None:
+    driver = CupyDriver()
+    stream = driver.new_stream()
+    x, y = driver.allocate(4), driver.allocate(24)
+    driver.upload(x.ptr, np.float32([7.5]), stream)
+    numbers = (np.int32(-3), np.int64(-(2**40)), np.float32(0.25), np.uint32(2**31), np.int32(9))
+    call = CudaCall(EVERY_TYPE, "every_type", (1, 1, 1), (1, 1, 1), (Pointer(0), Pointer(1), *numbers))
+    driver.launch(driver.load(call), call, [x.ptr, y.ptr, *numbers], stream)
+    found = np.empty(6, np.float32)
+    driver.download(y.ptr, found, stream)
+    np.testing.assert_array_equal(found, np.float32([7.5, -3, -(2**40), 0.25, 2**31, 9]))
+
+
+def test_calls_of_one_source_share_a_function(desk: DeskCuda) -> None:
+    driver = CupyDriver()
+    call = CudaCall(EVERY_TYPE, "every_type", (1, 1, 1), (1, 1, 1), ())
+    assert driver.load(call) is driver.load(call)
+
+
+def test_the_desk_refuses_what_cuda_refuses(desk: DeskCuda) -> None:
+    driver = CupyDriver()
+    one, two, event = driver.new_stream(), driver.new_stream(), driver.new_event()
+    driver.begin_capture(one)
+    driver.record(event, one)
+    driver.wait(two, event)
+    driver.fill(driver.allocate(16).ptr, 0, 16, two)
+    with pytest.raises(ExecutionError, match="Unjoined"):
+        driver.end_capture(one)
+    driver.begin_capture(one)
+    with pytest.raises(ExecutionError, match="Unsupported"):
+        driver.synchronize(two)
+    with pytest.raises(ExecutionError, match="Invalidated"):
+        driver.end_capture(one)
+    timed, plain = driver.new_event(timing=True), driver.new_event()
+    for each in (timed, plain):
+        driver.record(each, one)
+    with pytest.raises(ExecutionError, match="InvalidResourceHandle"):
+        driver.elapsed_us(timed, plain)
+    with pytest.raises(DeviceLostError, match="IllegalAddress"):
+        driver.fill(64, 0, 16, one)
+
+
+def test_a_source_with_a_mistake_is_named(desk: DeskCuda) -> None:
+    call = CudaCall('extern "C" __global__ void f() { undefined(); }', "f", (1, 1, 1), (1, 1, 1), ())
+    with pytest.raises(ExecutionError, match='identifier "undefined" is undefined'):
+        CupyDriver().load(call)
+
+
+def test_sources_are_compiled_side_by_side_and_a_mistake_is_told_where_it_is_loaded(desk: DeskCuda) -> None:
+    driver = CupyDriver()
+    sources = [f"// {number}\n{EVERY_TYPE}" for number in range(8)]
+    calls = [CudaCall(source, "every_type", (1, 1, 1), (1, 1, 1), ()) for source in sources]
+    wrong = CudaCall('extern "C" __global__ void f() { undefined(); }', "f", (1, 1, 1), (1, 1, 1), ())
+    driver.prepare([*calls, wrong, *calls])
+    prepared = dict(driver._functions)
+    assert len(prepared) == len(calls)
+    assert all(driver.load(call) is prepared[call.source, call.entry] for call in calls)
+    with pytest.raises(ExecutionError, match="undefined"):
+        driver.load(wrong)
+
+
+def test_a_gpu_that_is_full(desk: DeskCuda) -> None:
+    model = fire(batch=2)
+    found = backend(desk, model)
+    desk.limit = desk.allocated_nbytes + 1000
+    with pytest.raises(DeviceError, match="smaller batch"):
+        found.compile(sequential(model.graph))
+    desk.limit = 1 << 30
+    found.compile(sequential(model.graph))
+
+
+@pytest.mark.parametrize("call", ["launchKernel", "graphInstantiate", "graphLaunch", "streamEndCapture"])
+def test_a_stage_that_fails_is_no_candidate_and_the_next_one_runs(desk: DeskCuda, call: str) -> None:
+    with ProfileDatabase(":memory:") as database:
+        cost = CudaStageCost(backend(desk, plain_model()), database, "desk")
+        desk.fail(call, 701)
+        assert cost.stage_latency_us(Stage(Strategy.CONCURRENT, (("p",), ("q",)))) == np.inf
+        assert re.search("(?i)out_?of_?resources", cost.dropped["p+q"])
+        assert cost.stage_latency_us(Stage(Strategy.CONCURRENT, (("t",),))) < np.inf
+
+
+@pytest.mark.parametrize("call", ["launchKernel", "streamSynchronize", "eventSynchronize", "graphLaunch"])
+def test_a_gpu_that_is_lost_ends_the_search(desk: DeskCuda, call: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with ProfileDatabase(":memory:") as database:
+        cost = CudaStageCost(backend(desk, plain_model()), database, "desk")
+        desk.fail(call, 719, after=1)
+        with pytest.raises(DeviceLostError, match=r"(?i)launch_?fail"):
+            cost.stage_latency_us(Stage(Strategy.CONCURRENT, (("p",), ("q",))))
+        assert database.stats().measurements == 0
+    assert "Exception ignored" not in capfd.readouterr().err
+
+
+COMMAND = """
+import sys
+import desk_cudnn, desk_cupy, pytest
+desk = desk_cupy.install()
+desk.count = 1
+desk_cudnn.install(pytest.MonkeyPatch(), desk)
+desk.fail("graphLaunch", 719, after=20)
+from iosched.cli.main import main
+main()
+"""
+
+
+@needs_cudnn
+def test_a_gpu_that_is_lost_ends_the_command_with_a_few_words(tmp_path: Path) -> None:
+    """Also at the end of the process, when all that was on the GPU is freed."""
+    original = fire().original
+    assert isinstance(original, bytes)
+    (tmp_path / "fire.onnx").write_bytes(original)
+    paths = [str(Path(entry).absolute()) for entry in sys.path if entry]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, "-c", COMMAND, "optimize", "fire.onnx", "--device", "cuda", "--profile-db", "p.db"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("Error: the GPU stopped working: cudaErrorLaunchFailure")
+    assert len(done.stderr.splitlines()) == 2
+    assert {path.name for path in tmp_path.iterdir()} <= {"fire.onnx", "p.db", "p.db-wal", "p.db-shm"}
+
+
+@pytest.mark.parametrize(
+    ("status", "driver", "words"),
+    [(35, 0, "no NVIDIA driver"), (35, 12040, "update NVIDIA's driver"), (100, 13000, "finds no GPU")],
+)
+def test_without_a_gpu(desk: DeskCuda, status: int, driver: int, words: str) -> None:
+    desk.fail("getDeviceCount", status)
+    desk.driver_version = driver
+    with pytest.raises(DeviceError, match=words):
+        CupyDriver()
+
+
+def test_a_gpu_that_is_not_there(desk: DeskCuda) -> None:
+    with pytest.raises(DeviceError, match="no GPU 1; this machine has 1"):
+        CupyDriver(1)
+
+
+@needs_cudnn
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16"])
+def test_with_the_graphs_of_cudnn(desk: DeskCuda, cudnn: list[Any], precision: str) -> None:
+    """Its plans are built for a described H100, and evaluated from what the graphs say."""
+    model = fire(batch=2)
+    found = attach().backend(model, precision)
+    check(found, model, 1e-5 if precision == "fp32" else 2e-2)
+    assert "cudnn" in desk.launched
+    assert 1 < len(cudnn) < 10
+
+
+@needs_cudnn
+def test_a_schedule_is_found_on_it(desk: DeskCuda, cudnn: list[Any], tmp_path: Path) -> None:
+    settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db")
+    result = optimize(fire(batch=2), settings)
+    assert result.device_name == "NVIDIA Desk"
+    assert result.document.runtime["cudnn_plans"]
+    assert result.document.versions["nvrtc"]
+    again = optimize(fire(batch=2), settings)
+    assert again.measurements == 0
+    assert again.schedule == result.schedule
+
+
+@needs_cudnn
+@pytest.mark.parametrize("status", [8, 3])
+def test_an_engine_that_does_not_run_is_no_candidate(desk: DeskCuda, cudnn: list[Any], status: int) -> None:
+    model = fire(batch=2)
+    found = attach().backend(model, "fp32")
+    desk.fail("cudnnBackendExecute", status)
+    check(found, model, 1e-5)

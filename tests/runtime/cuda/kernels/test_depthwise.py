@@ -1,0 +1,105 @@
+"""Depthwise convolutions: numbers, layouts, and the source that a GPU runs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from host_cuda import Placed, blank, check, needs_compiler, put, weight
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lowering import proto_of
+from node_kernels import normal
+from onnx import helper
+
+from iosched.runtime.cuda.kernels.depthwise import Depthwise, depthwise_weight
+from iosched.runtime.cuda.source.activation import IDENTITY, RELU, Activation
+from iosched.runtime.reference import Reference
+
+
+def output_extent(kernel: Depthwise, axis: int, extent: int) -> int:
+    rank = len(kernel.kernel)
+    padded = extent + kernel.pads[axis] + kernel.pads[axis + rank]
+    return (padded - kernel.dilations[axis] * (kernel.kernel[axis] - 1) - 1) // kernel.strides[axis] + 1
+
+
+def output_shape(kernel: Depthwise, shape: tuple[int, ...], multiplier: int = 1) -> tuple[int, ...]:
+    spatial = (output_extent(kernel, axis, extent) for axis, extent in enumerate(shape[2:]))
+    return (shape[0], shape[1] * multiplier, *spatial)
+
+
+def by_onnxruntime(kernel: Depthwise, x: np.ndarray, values: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    node = helper.make_node("Conv", ["x", "w", "b"], ["y"], kernel_shape=kernel.kernel, strides=kernel.strides,
+                            pads=kernel.pads, dilations=kernel.dilations, group=x.shape[1])  # fmt: skip
+    with Reference(proto_of([node], {"x": x.shape}, ["y"], {"w": values, "b": bias}).SerializeToString()) as reference:
+        y = reference.run({"x": np.maximum(x, 0) if kernel.relu else x})["y"]
+    return kernel.activation(y)
+
+
+kernels = st.builds(
+    Depthwise,
+    st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    st.tuples(*[st.integers(0, 3)] * 4),
+    st.tuples(st.integers(1, 2), st.integers(1, 2)),
+    st.booleans(),
+    st.sampled_from([IDENTITY, RELU, Activation("Clip", 0, 0.5)]),
+)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(kernels, st.sampled_from([1, 3]), st.integers(1, 5), st.integers(1, 2), st.integers(7, 9))
+def test_meaning_is_that_of_onnxruntime(
+    kernel: Depthwise, batch: int, channels: int, multiplier: int, extent: int
+) -> None:
+    x, values = normal(batch, channels, extent, extent + 1), normal(channels * multiplier, 1, *kernel.kernel)
+    bias = normal(channels * multiplier)
+    y = np.empty(output_shape(kernel, x.shape, multiplier), np.float32)
+    kernel.interpret([x, depthwise_weight(values), bias], [y])
+    np.testing.assert_allclose(y, by_onnxruntime(kernel, x, values, bias), rtol=1e-5, atol=1e-5)
+
+
+def check_source(
+    kernel: Depthwise, x: Placed, dtype: str, *, multiplier: int = 1, bias: bool = True, after: int = 0
+) -> None:
+    channels = x.array.shape[1] * multiplier
+    values = weight(depthwise_weight(normal(channels, 1, *kernel.kernel).astype(dtype)))
+    reads = [x, values, weight(normal(channels))] if bias else [x, values]
+    check(kernel, reads, [blank(output_shape(kernel, x.array.shape, multiplier), dtype, before=8, after=after)])
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("size", [3, 5, 7])
+def test_source_of_the_usual_sizes(size: int, stride: int, dtype: str) -> None:
+    kernel = Depthwise((size, size), (stride, stride), (size // 2,) * 4, (1, 1), relu=True)
+    for batch, channels in ((1, 16), (3, 16)):
+        check_source(kernel, put(normal(batch, channels, 9, 11).astype(dtype)), dtype)
+
+
+@needs_compiler
+@pytest.mark.parametrize("channels", [42, 44, 3])
+def test_source_reads_as_much_at_once_as_channels_and_offsets_allow(channels: int) -> None:
+    kernel = Depthwise((3, 3), (1, 1), (1, 1, 1, 1), (1, 1), activation=RELU)
+    for before in (0, 1, 2):
+        check_source(kernel, put(normal(2, channels, 5, 5), before=before, after=before), "float32", after=before)
+
+
+@needs_compiler
+def test_source_of_tiles_of_a_row() -> None:
+    kernel = Depthwise((3, 3), (1, 1), (1, 1, 1, 1), (1, 1))
+    x = put(normal(1, 64, 50, 47))
+    sources = {kernel._tile(4, 50 * 16 * images, 47) for images in (1, 2, 100)}
+    assert sources == {1, 2, 4}
+    check_source(kernel, put(normal(16, 64, 24, 11)), "float32")
+    check_source(kernel, put(normal(8, 64, 33, 31)), "float32")
+    check_source(kernel, x, "float32", bias=False)
+
+
+@needs_compiler
+def test_source_of_rare_forms() -> None:
+    asymmetric = Depthwise((2, 4), (2, 1), (0, 2, 1, 1), (2, 1), True, Activation("HardSwish"))
+    check_source(asymmetric, put(normal(2, 8, 9, 8)), "float32")
+    check_source(asymmetric, put(normal(2, 3, 9, 8)), "float32", multiplier=2)
+    check_source(Depthwise((13, 13), (1, 1), (6,) * 4, (1, 1), relu=True), put(normal(1, 8, 9, 9)), "float32")
+    check_source(Depthwise((3,), (2,), (1, 0), (1,)), put(normal(2, 8, 9)), "float32", bias=False)

@@ -1,0 +1,98 @@
+"""Pooling: onnxruntime's numbers for every way to pad, and the source that a GPU runs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from host_cuda import blank, check, needs_compiler, put
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from node_kernels import FP16, lowered, normal
+from onnx import helper
+
+from iosched.runtime.cuda.kernels.pool import Pool
+from iosched.runtime.cuda.source.window import Window
+
+pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    st.sampled_from(["AveragePool", "MaxPool"]),
+    pairs,
+    pairs,
+    st.tuples(*[st.integers(0, 2)] * 4),
+    st.tuples(st.integers(1, 2), st.integers(1, 2)),
+    st.booleans(),
+    st.booleans(),
+    st.integers(6, 8),
+)
+def test_numbers_are_those_of_onnxruntime(
+    kind: str,
+    kernel: tuple[int, int],
+    strides: tuple[int, int],
+    pads: tuple[int, ...],
+    dilations: tuple[int, int],
+    ceils: bool,
+    counts_pads: bool,
+    extent: int,
+) -> None:
+    assume(all(pad < size for pad, size in zip(pads, (*kernel, *kernel), strict=True)))
+    more = {"count_include_pad": int(counts_pads)} if kind == "AveragePool" else {}
+    node = helper.make_node(kind, ["x"], ["y"], kernel_shape=kernel, strides=strides, pads=pads, dilations=dilations,
+                            ceil_mode=int(ceils), **more)  # fmt: skip
+    found = lowered(node, {"x": normal(2, 3, extent, extent + 1)}, opset=19)
+    assume(found.calls)
+    found.compare()
+
+
+@pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER", "VALID"])
+@pytest.mark.parametrize("kind", ["AveragePool", "MaxPool"])
+def test_automatic_padding(kind: str, mode: str) -> None:
+    node = helper.make_node(kind, ["x"], ["y"], kernel_shape=[3, 2], strides=[2, 2], auto_pad=mode)
+    lowered(node, {"x": normal(2, 3, 8, 7)}).compare()
+
+
+@needs_compiler
+@pytest.mark.parametrize("kind", ["AveragePool", "MaxPool"])
+def test_lines_and_half_precision(kind: str) -> None:
+    line = helper.make_node(kind, ["x"], ["y"], kernel_shape=[3], strides=[2], pads=[1, 1])
+    lowered(line, {"x": normal(2, 5, 9)}).compare(on_host=True)
+    image = helper.make_node(kind, ["x"], ["y"], kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+    lowered(image, {"x": normal(2, 24, 5, 5)}, precision=FP16).compare(on_host=True, before=8)
+
+
+def test_windows_of_nothing_are_left_to_onnxruntime() -> None:
+    node = helper.make_node("AveragePool", ["x"], ["y"], kernel_shape=[1, 1], strides=[2, 2], ceil_mode=1)
+    assert not lowered(node, {"x": normal(1, 2, 6, 6)}, opset=19).calls
+
+
+def test_indices_and_volumes_are_left_to_onnxruntime() -> None:
+    indices = helper.make_node("MaxPool", ["x"], ["y", "i"], kernel_shape=[2, 2])
+    assert not lowered(indices, {"x": normal(1, 2, 4, 4)}, output_dtypes=("float32", "int64")).calls
+    volume = helper.make_node("AveragePool", ["x"], ["y"], kernel_shape=[2, 2, 2])
+    assert not lowered(volume, {"x": normal(1, 2, 4, 4, 4)}).calls
+
+
+@needs_compiler
+@pytest.mark.parametrize("average", [True, False])
+@pytest.mark.parametrize("counts_pads", [True, False])
+@pytest.mark.parametrize(("size", "stride"), [(3, 1), (2, 2), (9, 1)])
+def test_source(average: bool, counts_pads: bool, size: int, stride: int) -> None:
+    pad = size // 2
+    window = Window((size, size), (stride, stride), (pad, pad, pad, 0), (1, 1))
+    kernel = Pool(window, average, counts_pads and average)
+    for channels, before in ((16, 0), (16, 4), (6, 1)):
+        x = put(normal(2, channels, 9, 8), before=before)
+        extents = [(extent + sum_ - size) // stride + 1 for extent, sum_ in ((9, 2 * pad), (8, pad))]
+        check(kernel, [x], [blank((2, channels, *extents), before=before, after=2)])
+
+
+@needs_compiler
+def test_source_of_windows_beyond_the_padding() -> None:
+    kernel = Pool(Window((3, 3), (2, 2), (0, 0, 0, 0), (1, 1)), average=True, counts_pads=True)
+    y = blank((1, 4, 4, 4))
+    x = normal(1, 4, 8, 8)
+    check(kernel, [put(x)], [y])
+    kernel.interpret([x], [y.array])
+    np.testing.assert_allclose(y.array[0, 0, -1, -1], x[0, 0, 6:, 6:].mean(), rtol=1e-6)

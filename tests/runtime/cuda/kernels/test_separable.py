@@ -1,0 +1,157 @@
+"""Depthwise and pointwise convolution as one kernel: numbers, layouts, and the source that a GPU runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from host_cuda import Placed, blank, check, needs_compiler, put, run, weight
+from lowering import proto_of
+from node_kernels import normal
+from onnx import helper
+
+from iosched.runtime.cuda.kernel import Precision
+from iosched.runtime.cuda.kernels.depthwise import depthwise_weight
+from iosched.runtime.cuda.kernels.separable import Separable, pointwise_weight
+from iosched.runtime.cuda.source.activation import IDENTITY, RELU, Activation
+from iosched.runtime.cuda.source.window import Image
+from iosched.runtime.reference import Reference
+
+TOLERANCES = {"fp32": 1e-5, "tf32": 3e-3, "fp16": 4e-3}
+PRECISIONS = [Precision(name) for name in TOLERANCES]
+
+
+def usual(size: int, stride: int, precision: Precision, **more: object) -> Separable:
+    found = Separable((size, size), (stride, stride), (size // 2,) * 4, (1, 1), precision=precision)
+    return replace(found, **more)
+
+
+def output_shape(kernel: Separable, shape: tuple[int, ...], wide: int) -> tuple[int, ...]:
+    spatial = (
+        (shape[2 + axis] + kernel.pads[axis] + kernel.pads[axis + 2] - kernel.dilations[axis] * (size - 1) - 1)
+        // kernel.strides[axis]
+        + 1
+        for axis, size in enumerate(kernel.kernel)
+    )
+    return (shape[0], wide, *spatial)
+
+
+def constants(kernel: Separable, channels: int, wide: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """As ONNX has them: depthwise weight, pointwise weight, bias."""
+    taps = normal(channels, 1, *kernel.kernel) / np.float32(np.sqrt(np.prod(kernel.kernel)))
+    return taps, normal(wide, channels, 1, 1) / np.float32(np.sqrt(channels)), normal(wide)
+
+
+def stored(kernel: Separable, channels: int, wide: int) -> list[np.ndarray]:
+    taps, matrix, bias = constants(kernel, channels, wide)
+    dtype = kernel.precision.dtype
+    return [depthwise_weight(taps).astype(dtype), pointwise_weight(matrix, kernel.precision).astype(dtype), bias]
+
+
+def check_source(kernel: Separable, x: Placed, wide: int, *, before: int = 0, after: int = 0) -> None:
+    reads = [x, *(weight(array) for array in stored(kernel, x.array.shape[1], wide))]
+    shape = output_shape(kernel, x.array.shape, wide)
+    y = blank(shape, kernel.precision.dtype, before=before, after=after)
+    check(kernel, reads, [y], TOLERANCES[kernel.precision.name])
+
+
+@pytest.mark.parametrize("precision", PRECISIONS, ids=lambda precision: precision.name)
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        usual(3, 1, PRECISIONS[0], relu=True, activation=RELU),
+        usual(5, 2, PRECISIONS[0]),
+        Separable((2, 4), (2, 1), (0, 2, 1, 1), (2, 1), True, Activation("Clip", 0, 0.5)),
+    ],
+)
+def test_meaning_is_that_of_onnxruntime(kernel: Separable, precision: Precision) -> None:
+    kernel = replace(kernel, precision=precision)
+    x, (taps, matrix, bias) = normal(2, 10, 9, 8), constants(kernel, 10, 7)
+    first = helper.make_node("Conv", ["x", "d"], ["m"], kernel_shape=kernel.kernel, strides=kernel.strides,
+                             pads=kernel.pads, dilations=kernel.dilations, group=10)  # fmt: skip
+    proto = proto_of(
+        [first, helper.make_node("Conv", ["m", "w", "b"], ["y"])],
+        {"x": x.shape}, ["y"], {"d": taps, "w": matrix, "b": bias},
+    )  # fmt: skip
+    with Reference(proto.SerializeToString()) as reference:
+        wanted = kernel.activation(reference.run({"x": np.maximum(x, 0) if kernel.relu else x})["y"])
+    y = np.empty(output_shape(kernel, x.shape, 7), precision.dtype)
+    kernel.interpret([x.astype(precision.dtype), *stored(kernel, 10, 7)], [y])
+    scale = 1e-5 if precision.dtype == "float32" else 5e-3
+    np.testing.assert_allclose(y.astype(np.float32), wanted, rtol=scale, atol=scale)
+
+
+@needs_compiler
+@pytest.mark.parametrize("precision", PRECISIONS, ids=lambda precision: precision.name)
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("size", [3, 5, 7])
+def test_source_of_the_usual_sizes(size: int, stride: int, precision: Precision) -> None:
+    """Several slabs of input channels, the last one not whole, and tiles that are not."""
+    kernel = usual(size, stride, precision, relu=True, activation=RELU)
+    check_source(kernel, put(normal(2, 136, 5, 6).astype(precision.dtype)), 72)
+
+
+@needs_compiler
+@pytest.mark.parametrize("precision", PRECISIONS, ids=lambda precision: precision.name)
+def test_source_of_every_form(precision: Precision) -> None:
+    x = put(normal(1, 136, 9, 9).astype(precision.dtype))
+    y = blank((1, 136, 9, 9), precision.dtype)
+    forms = set()
+    for variant in range(30):
+        kernel = usual(3, 1, precision, variant=variant)
+        form = kernel._form(Image.of(x.view), Image.of(y.view))
+        if form not in forms:
+            check_source(kernel, x, 136)
+        forms.add(form)
+    assert {form.tile for form in forms} == {(64, 64), (32, 128), (32, 64), (32, 32), (16, 64), (16, 32)}
+
+
+@needs_compiler
+@pytest.mark.parametrize("channels", [42, 44, 3])
+@pytest.mark.parametrize("precision", PRECISIONS, ids=lambda precision: precision.name)
+def test_source_reads_and_writes_as_much_at_once_as_channels_and_offsets_allow(
+    precision: Precision, channels: int
+) -> None:
+    for before in (0, 1, 2):
+        x = put(normal(1, channels, 5, 5).astype(precision.dtype), before=before, after=before)
+        check_source(usual(3, 1, precision, relu=True), x, channels + 2, before=2 * before, after=before)
+
+
+@needs_compiler
+def test_source_of_rare_forms() -> None:
+    asymmetric = Separable((2, 4), (2, 1), (0, 2, 1, 1), (2, 1), True, Activation("HardSwish"))
+    check_source(asymmetric, put(normal(2, 8, 9, 8)), 12)
+    check_source(usual(1, 1, PRECISIONS[0]), put(normal(1, 300, 3, 3)), 130)
+
+
+@needs_compiler
+def test_gpus_whose_tensor_cores_know_no_tf32_multiply_by_hand() -> None:
+    kernel = usual(3, 1, Precision("tf32"), relu=True, activation=IDENTITY)
+    x, y = put(normal(1, 72, 5, 5)), blank((1, 40, 5, 5))
+    reads = [x, *(weight(array) for array in stored(kernel, 72, 40))]
+    call = kernel.call([read.view for read in reads], [y.view])
+    run(call, [placed.address for placed in (*reads, y)], ("__CUDACC__", "__CUDA_ARCH__=750"))
+    wanted = np.empty((1, 40, 5, 5), np.float32)
+    kernel.interpret([read.array for read in reads], [wanted])
+    np.testing.assert_allclose(y.array, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_the_first_variants_have_tiles_of_their_own() -> None:
+    view = blank((1, 168, 21, 21)).view
+    image = Image.of(view)
+    forms = [usual(5, 1, PRECISIONS[0], variant=variant)._form(image, image) for variant in range(7)]
+    assert len({form.tile for form in forms[:6]}) == 6
+    assert forms[6].tile in {form.tile for form in forms[:6]}
+    assert forms[6] not in forms[:6]
+
+
+def test_few_pixels_make_small_tiles_and_many_large_ones() -> None:
+    kernel = usual(3, 1, PRECISIONS[0])
+
+    def pixels_of_a_block(extent: int, batch: int) -> int:
+        view = blank((batch, 64, extent, extent)).view
+        return kernel._form(Image.of(view), Image.of(view)).tile[0]
+
+    assert pixels_of_a_block(11, 1) == 16
+    assert pixels_of_a_block(64, 16) == 64

@@ -1,0 +1,232 @@
+"""Depthwise and pointwise convolutions become one kernel where that was found to be faster, and compute the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+from gpu_plans import expected_outputs, interpreted, random_schedule, relative_error
+from host_cuda import needs_compiler
+from host_driver import HostDriver, chooser
+from networks import zoo_model
+from separables import separable_operators, separables
+
+from iosched.models.errors import DeviceLostError, ExecutionError
+from iosched.runtime.cuda.backend import CudaBackend
+from iosched.runtime.cuda.builder import Builder
+from iosched.runtime.cuda.execute.executor import CudaExecutor
+from iosched.runtime.cuda.kernel import Precision
+from iosched.runtime.cuda.kernels.convolution import Convolution
+from iosched.runtime.cuda.kernels.separable import Separable, lower_separable
+from iosched.runtime.cuda.lower.fusion import fused_by_choice, fusion_key
+from iosched.runtime.cuda.lower.plan import Network, lower
+from iosched.runtime.cuda.source.activation import RELU
+from iosched.runtime.inputs import random_inputs
+from iosched.scheduler.baselines import sequential
+
+FP32 = Precision("fp32")
+
+
+def all_fused(network: Network, variant: int = 0) -> Network:
+    return network.with_fused(dict.fromkeys(separable_operators(network.model), variant))
+
+
+def fused_kernels(network: Network) -> list[Separable]:
+    return [call.kernel for own in network.calls.values() for call in own if isinstance(call.kernel, Separable)]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16"])
+def test_one_kernel_computes_what_two_do(precision: str) -> None:
+    model = separables()
+    network = all_fused(Network(model, Precision(precision)), 1)
+    kernels = fused_kernels(network)
+    assert len(kernels) == len(separable_operators(model)) == 3
+    assert {kernel.variant for kernel in kernels} == {1}
+    assert sum(len(own) for own in network.calls.values()) == 4  # and the sum
+    inputs = random_inputs(model.graph.inputs)
+    expected = expected_outputs(model, inputs)
+    for schedule in (sequential(model.graph), random_schedule(model.graph, 1)):
+        plan = lower(network, schedule)
+        tolerance = 2e-2 if precision == "fp16" else 1e-5
+        assert relative_error(interpreted(plan, inputs, seed=2), expected) < tolerance
+
+
+def test_all_that_is_timed_is_compiled_before() -> None:
+    """Every variant of every operator, so that a GPU's host uses all of its cores."""
+    network = Network(separables(), FP32)
+    prepared: list[Network] = []
+    timed: list[tuple[Network, str]] = []
+
+    def latency_us(timed_network: Network, name: str) -> float:
+        assert timed_network in prepared
+        timed.append((timed_network, name))
+        return 1.0
+
+    fused_by_choice(network, Kept(), latency_us, prepared.append)
+    assert prepared[0] is network
+    assert len(prepared) == 4
+    assert timed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_randwire(precision: str) -> None:
+    model = zoo_model("randwire")
+    network = all_fused(Network(model, Precision(precision)))
+    inputs = random_inputs(model.graph.inputs)
+    plan = lower(network, random_schedule(model.graph, 5))
+    assert len(fused_kernels(network)) == len(separable_operators(model))
+    tolerance = 2e-2 if precision == "fp16" else 1e-4
+    assert relative_error(interpreted(plan, inputs, seed=0), expected_outputs(model, inputs)) < tolerance
+
+
+PLAIN = Convolution("x", np.ones((8, 1, 3, 3)), np.zeros(8), (1, 1), (1, 1, 1, 1), (1, 1), groups=8)
+POINTWISE = Convolution("", np.ones((5, 8, 1, 1)), np.zeros(5), (1, 1), (0, 0, 0, 0), (1, 1))
+
+
+@pytest.mark.parametrize(
+    ("depthwise", "pointwise"),
+    [
+        (replace(PLAIN, groups=4, weight=np.ones((8, 2, 3, 3))), POINTWISE),
+        (replace(PLAIN, weight=np.ones((16, 1, 3, 3))), replace(POINTWISE, weight=np.ones((5, 16, 1, 1)))),
+        (replace(PLAIN, weight=np.ones((8, 1, 8, 8))), POINTWISE),
+        (replace(PLAIN, pads=(1, -1, 1, 1)), POINTWISE),
+        (replace(PLAIN, activation=RELU), POINTWISE),
+        (PLAIN, replace(POINTWISE, weight=np.ones((5, 8, 3, 3)))),
+        (PLAIN, replace(POINTWISE, strides=(1, 2))),
+        (PLAIN, replace(POINTWISE, pads=(0, 0, 1, 0))),
+        (PLAIN, replace(POINTWISE, groups=2, weight=np.ones((6, 4, 1, 1)))),
+        (PLAIN, replace(POINTWISE, residual="x")),
+    ],
+)
+def test_what_the_kernel_cannot_do(depthwise: Convolution, pointwise: Convolution) -> None:
+    builder = Builder.of(separables(), FP32)
+    assert not lower_separable(builder, depthwise, pointwise, "a", relu=True, variant=0)
+    assert builder.calls == []
+    assert lower_separable(builder, PLAIN, POINTWISE, "a", relu=True, variant=0)
+    assert len(builder.calls) == 1
+
+
+def test_what_is_alike_is_lowered_once() -> None:
+    model = separables()
+    network = Network(model, FP32)
+    other = network.with_fused({"a": 0})
+    assert isinstance(other.calls["a"][-1].kernel, Separable)
+    assert other.calls["b"] == network.calls["b"]
+    assert other.with_fused({}).calls["a"][-1].kernel == network.calls["a"][-1].kernel
+    assert all(other.builder.weights[name] is array for name, array in network.builder.weights.items())
+
+
+@dataclass
+class Kept:
+    """Choices, and whether more may be found by timing."""
+
+    known: dict[str, str] = field(default_factory=dict)
+    times: bool = True
+
+    def choice(self, key: str) -> str | None:
+        return self.known.get(key)
+
+    def choose(self, key: str, value: str) -> str:
+        return self.known.setdefault(key, value)
+
+
+def takes(*latencies_us: float) -> tuple[Callable[[Network, str], float], list[tuple[str, int | None]]]:
+    """A clock that says so much for two kernels and for each variant; with what was asked."""
+    asked: list[tuple[str, int | None]] = []
+
+    def latency(network: Network, name: str) -> float:
+        variant = network.fused.get(name)
+        asked.append((name, variant))
+        return latencies_us[0 if variant is None else variant + 1]
+
+    return latency, asked
+
+
+def variants(network: Network) -> set[int]:
+    return {kernel.variant for kernel in fused_kernels(network)}
+
+
+def test_the_fastest_is_taken_and_kept_and_each_kind_is_timed_once() -> None:
+    network, kept = Network(separables(), FP32), Kept()
+    latency, asked = takes(10, 8, 5, 7)
+    found, chosen = fused_by_choice(network, kept, latency)
+    assert variants(found) == {1}
+    assert len(fused_kernels(found)) == 3
+    assert chosen == kept.known
+    assert len(chosen) == 2
+    assert len(asked) == 2 * 4
+    again, same = fused_by_choice(network, Kept(kept.known, times=False), latency)
+    assert (again.fused, same) == (found.fused, chosen)
+    assert len(asked) == 2 * 4
+
+
+def test_two_kernels_stay_where_one_gains_nothing_or_fails() -> None:
+    network = Network(separables(), FP32)
+    for latencies in ((10, 9.9, 11, 12), (10, np.inf, np.inf, np.inf)):
+        kept = Kept()
+        found, chosen = fused_by_choice(network, kept, takes(*latencies)[0])
+        assert found is network
+        assert chosen == {}
+        assert set(kept.known.values()) == {"two kernels"}
+
+
+def test_nothing_is_timed_where_nothing_may_be() -> None:
+    network = Network(separables(), FP32)
+    latency, asked = takes(10, 1, 1, 1)
+    found, _ = fused_by_choice(network, Kept(times=False), latency)
+    assert (found, asked) == (network, [])
+
+
+def test_what_another_process_chose_or_spoiled_holds() -> None:
+    network = Network(separables(), FP32)
+    key = fusion_key(network, "a")
+    assert key == fusion_key(network, "b") != fusion_key(network, separable_operators(network.model)[-1])
+    for text, fused in (("one kernel, variant 2", {"a": 2, "b": 2}), ("one kernel, variant x", {}), ("", {})):
+        found, _ = fused_by_choice(network, Kept({key: text}, times=False), takes()[0])
+        assert dict(found.fused) == fused
+
+
+@needs_compiler
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_backend_times_both_and_a_schedule_keeps_what_it_chose(
+    precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CudaExecutor, "time_many", by_kernels)
+    model, driver, kept = separables(), HostDriver(), Kept()
+    backend = CudaBackend(model, driver, chooser(driver), Precision(precision), choices=kept)
+    compiled = backend.compile(sequential(model.graph))
+    chosen = {key: text for key, text in compiled.cudnn_plans.items() if key.startswith("fused ")}
+    assert chosen == kept.known
+    assert set(chosen.values()) == {"one kernel, variant 0"}
+    inputs = random_inputs(model.graph.inputs)
+    tolerance = 1e-5 if precision == "fp32" else 2e-2
+    assert relative_error(compiled.run(inputs), expected_outputs(model, inputs)) < tolerance
+    pinned = CudaBackend(model, driver, chooser(driver), Precision(precision), choices=Kept(chosen, times=False))
+    assert pinned.compile(sequential(model.graph)).kernel_count == compiled.kernel_count
+    plain = CudaBackend(model, driver, chooser(driver), Precision(precision))
+    assert plain.compile(sequential(model.graph)).kernel_count == compiled.kernel_count + 3
+
+
+def by_kernels(self: CudaExecutor, repeats: int, copies: int) -> tuple[float, ...]:
+    del copies
+    return (10.0 * sum(map(len, self._plan.lanes)),) * repeats
+
+
+@needs_compiler
+def test_a_kernel_that_fails_is_no_candidate_and_a_lost_gpu_ends_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: CudaExecutor, repeats: int, copies: int) -> tuple[float, ...]:
+        if any(isinstance(kernel, Separable) for kernel in self._kernels):
+            raise error
+        return (10.0,) * repeats
+
+    monkeypatch.setattr(CudaExecutor, "time_many", fails)
+    error: Exception = ExecutionError("no")
+    model, driver, kept = separables(), HostDriver(), Kept()
+    CudaBackend(model, driver, chooser(driver), FP32, choices=kept)
+    assert set(kept.known.values()) == {"two kernels"}
+    error = DeviceLostError("lost")
+    with pytest.raises(DeviceLostError):
+        CudaBackend(model, driver, chooser(driver), FP32, choices=Kept())

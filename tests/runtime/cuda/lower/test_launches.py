@@ -1,0 +1,45 @@
+"""How many kernels a run of the bundled networks launches: what docs/cuda.md says of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from networks import zoo_model
+from separables import separable_operators
+
+from iosched.runtime.cuda.kernel import Precision
+from iosched.runtime.cuda.lower import plan as lower_module
+from iosched.runtime.cuda.lower.hoist import is_relu
+from iosched.runtime.cuda.lower.plan import Network, lower
+from iosched.scheduler.baselines import sequential
+
+PAGE = " ".join((Path(__file__).parents[4] / "docs" / "cuda.md").read_text(encoding="utf-8").split())
+
+
+def network(name: str) -> Network:
+    return Network(zoo_model(name), Precision("fp32"))
+
+
+def n_kernels(found: Network) -> int:
+    return sum(map(len, lower(found, sequential(found.model.graph)).plan.lanes))
+
+
+def n_relus(found: Network) -> int:
+    return sum(is_relu(call) for own in found.calls.values() for call in own)
+
+
+@pytest.mark.parametrize(("name", "before", "after"), [("densenet121", 61, 0), ("nasnet_a", 47, 8)])
+def test_kernels_of_nothing_but_a_relu(monkeypatch: pytest.MonkeyPatch, name: str, before: int, after: int) -> None:
+    assert "none of DenseNet-121's 61 kernels of nothing but a ReLU, and 8 of NASNet-A's 47" in PAGE
+    assert n_relus(network(name)) == after
+    monkeypatch.setattr(lower_module, "rectifiable", lambda *_: frozenset())
+    assert n_relus(network(name)) == before
+
+
+@pytest.mark.parametrize(("name", "two", "one"), [("nasnet_a", 682, 462), ("randwire", 295, 183)])
+def test_one_kernel_for_two(name: str, two: int, one: int) -> None:
+    assert "NASNet-A runs 462 kernels instead of 682, RandWire 183 instead of 295" in PAGE
+    plain = network(name)
+    assert n_kernels(plain) == two
+    assert n_kernels(plain.with_fused(dict.fromkeys(separable_operators(plain.model), 0))) == one
