@@ -147,7 +147,7 @@ def _emit(model: Model, result: BenchResult, destination: Destination | None, as
     elif destination is None or destination.path is not None:
         _print(model, result)
     if destination is not None:
-        from iosched.cli.bench_chart import draw_chart
+        from iosched.cli.pictures.bars import draw_chart
 
         rows = [(row.name, row.median_us, row.p10_us, row.p90_us) for row in result.rows]
         write(destination, draw_chart(_title(model, result), rows).encode())

@@ -128,7 +128,7 @@ def command(
         _print(first.name, result)
     _remark(result)
     if destination is not None:
-        from iosched.cli.matrix_chart import draw_matrix
+        from iosched.cli.pictures.heat_map import draw_matrix
 
         title, how = _title(first.name, result), _cost_text(result)
         write(destination, draw_matrix(title, how, labels(result), result.latency_us, _slowdown(result)).encode())

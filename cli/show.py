@@ -14,10 +14,10 @@ from iosched.cli.output import STDOUT, Destination, check_destinations, emit_jso
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
+    from iosched.cli.pictures.looks import Look
     from iosched.jobs.throughput import Throughput, Throughputs
     from iosched.models.model import Model
     from iosched.scheduler.document import ScheduleDocument
-    from iosched.scheduler.drawing import Look
     from iosched.scheduler.schedule import Schedule, Stage
 
 FORMATS = ("text", "svg")
@@ -117,8 +117,8 @@ def _fitted(document: ScheduleDocument, model: Model) -> tuple[ScheduleDocument,
 
 
 def _drawn(document: ScheduleDocument, model: Model, fits: bool) -> Drawn:
+    from iosched.cli.pictures.looks import looks_of
     from iosched.jobs.throughput import throughputs
-    from iosched.scheduler.drawing import looks_of
 
     return Drawn(document, looks_of(model.graph), throughputs(model, document) if fits else None)
 
@@ -194,7 +194,7 @@ def _only(schedule: Schedule, indices: tuple[int, ...]) -> Schedule:
 def _text(drawn: Drawn, destination: Destination) -> str:
     from iosched.cli import throughput
     from iosched.cli.errors import printable
-    from iosched.scheduler.drawing_text import Remarks, draw_text
+    from iosched.cli.pictures.schedule_text import Remarks, draw_text
 
     encoding = "utf-8" if destination.path is not None else (sys.stdout.encoding or "ascii")
     known, remarks = drawn.throughputs, None
@@ -216,7 +216,7 @@ def _text(drawn: Drawn, destination: Destination) -> str:
 
 def _considered(document: ScheduleDocument) -> str:
     """A line on the other schedules in the file, for `--alternative`."""
-    from iosched.scheduler.drawing import latency_text
+    from iosched.cli.pictures.looks import latency_text
 
     if not document.alternatives:
         return ""
@@ -229,7 +229,7 @@ def _knows_unicode(encoding: str) -> bool:
 
 
 def _svg(drawn: Drawn, destination: Destination) -> str:
-    from iosched.scheduler.drawing_svg import draw_svg
+    from iosched.cli.pictures.schedule_svg import draw_svg
 
     document = drawn.document
     return draw_svg(document.schedule, title=_title(document), looks=drawn.looks, proven=document.proven)

@@ -11,7 +11,7 @@ import pytest
 from small_models import branches
 
 from iosched.cli.bench import NAMES
-from iosched.cli.bench_chart import draw_chart
+from iosched.cli.pictures.bars import draw_chart
 from iosched.jobs import bench as profiler_bench
 from iosched.jobs.bench import BenchResult, BenchRow
 

@@ -11,7 +11,7 @@ import pytest
 from small_models import branches
 
 from iosched.cli.matrix import labels
-from iosched.cli.matrix_chart import draw_matrix
+from iosched.cli.pictures.heat_map import draw_matrix
 from iosched.cli.tables import percent_more
 from iosched.jobs.matrix import MatrixResult, MatrixTarget
 from iosched.scheduler.schedule import Schedule

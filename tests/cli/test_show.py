@@ -12,11 +12,11 @@ import onnx
 import pytest
 from small_models import branches
 
+from iosched.cli.pictures.looks import Look
+from iosched.cli.pictures.schedule_svg import draw_svg
+from iosched.cli.pictures.schedule_text import draw_text
 from iosched.models.load import load_model
 from iosched.scheduler.document import ScheduleDocument
-from iosched.scheduler.drawing import Look
-from iosched.scheduler.drawing_svg import draw_svg
-from iosched.scheduler.drawing_text import draw_text
 from iosched.scheduler.proof import Scope
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from iosched.scheduler.drawing import (
+from iosched.cli.pictures.looks import (
     Look,
     count_text,
     latency_text,

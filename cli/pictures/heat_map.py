@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from iosched.cli.svg import GREY, INK, picture, text
+from iosched.cli.pictures.svg import GREY, INK, picture, text
 from iosched.cli.tables import milliseconds, percent_more
 
 _TOP = 126

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 from xml.sax.saxutils import escape
 
-from iosched.scheduler.drawing import (
+from iosched.cli.pictures.looks import (
     Look,
     count_text,
     latency_text,

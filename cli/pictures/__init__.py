@@ -1,0 +1,1 @@
+"""Pictures of schedules and of measured latencies, as text and as SVG."""
