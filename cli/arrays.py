@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from iosched.cli.words import shape_text
 from iosched.models.errors import UsageError
 from iosched.models.graph import TensorSpec
 
@@ -62,11 +63,6 @@ def _checked(array: np.ndarray, spec: TensorSpec, path: Path) -> np.ndarray:
             f"the model expects {shape_text(spec.shape)}"
         )
     return array
-
-
-def shape_text(shape: Sequence[int]) -> str:
-    """`1x3x224x224`, as options take it."""
-    return "x".join(map(str, shape)) or "scalar"
 
 
 def npz(outputs: Mapping[str, Any]) -> bytes:

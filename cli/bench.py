@@ -16,6 +16,7 @@ from iosched.cli.options import (
     verbosity_options,
 )
 from iosched.cli.output import Destination, check_destinations, emit_json, note, write
+from iosched.cli.words import latency_text
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
@@ -147,10 +148,10 @@ def _emit(model: Model, result: BenchResult, destination: Destination | None, as
     elif destination is None or destination.path is not None:
         _print(model, result)
     if destination is not None:
-        from iosched.cli.pictures.bars import draw_chart
+        from iosched.cli.pictures.bars import draw_bars
 
         rows = [(row.name, row.median_us, row.p10_us, row.p90_us) for row in result.rows]
-        write(destination, draw_chart(_title(model, result), rows).encode())
+        write(destination, draw_bars(_title(model, result), rows).encode())
 
 
 def as_object(model: Model, result: BenchResult) -> dict[str, Any]:
@@ -191,13 +192,13 @@ def _title(model: Model, result: BenchResult) -> str:
 
 
 def _print(model: Model, result: BenchResult) -> None:
-    from iosched.cli.tables import milliseconds, print_columns
+    from iosched.cli.tables import print_columns
 
     rows = [
         [
             row.name,
-            *map(milliseconds, (row.median_us, row.p10_us, row.p90_us, row.min_us)),
-            *([] if row.rested_us is None else [milliseconds(row.rested_us)]),
+            *map(latency_text, (row.median_us, row.p10_us, row.p90_us, row.min_us)),
+            *([] if row.rested_us is None else [latency_text(row.rested_us)]),
             _speedup(row),
         ]
         for row in result.rows

@@ -11,6 +11,7 @@ import click
 from iosched.cli.options import json_option, profile_db_option, verbosity_options
 from iosched.cli.output import emit_json, note
 from iosched.cli.show import NOT_SHIPPED
+from iosched.cli.words import latency_text
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
@@ -137,7 +138,9 @@ def _print(document: ScheduleDocument, found: Explained) -> None:
     print_pairs(title, [*_facts(found), ("schedule", proof_text(document.proven))], to_stderr=False)
     _print_placements(found)
     if found.considered:
-        rows = [[each.name, _latency(each.latency_us), _company_there(found, each.stage)] for each in found.considered]
+        rows = [
+            [each.name, latency_text(each.latency_us), _company_there(found, each.stage)] for each in found.considered
+        ]
         print_columns(["in another schedule", "the whole takes", "there it is"], rows)
 
 
@@ -149,7 +152,7 @@ def _print_placements(found: Explained) -> None:
     if not explanation.placements:
         return
     possible = [placement for placement in explanation.placements if placement.possible]
-    rows = [["as it is", _latency(explanation.present_us), ""]]
+    rows = [["as it is", latency_text(explanation.present_us), ""]]
     rows += [[_place(placement, explanation), *_price(placement, found)] for placement in possible]
     print_columns(["in another place", "the block takes at best", "difference"], rows)
     if barred := [str((placement.stage or 0) + 1) for placement in explanation.placements if not placement.possible]:
@@ -217,7 +220,7 @@ def _best_elsewhere(found: Explained) -> list[str]:
         if (stage.strategy, stage.groups) in now:
             continue
         groups = " | ".join(" ".join(group) for group in stage.groups)
-        lines.append(f"  stage {number}  {stage.strategy.value:<10}  {_latency(stage.predicted_us):>10}  {groups}")
+        lines.append(f"  stage {number}  {stage.strategy.value:<10}  {latency_text(stage.predicted_us):>10}  {groups}")
     return lines
 
 
@@ -237,16 +240,10 @@ def _price(placement: Placement, found: Explained) -> tuple[str, str]:
         us, least = placement.at_least_us, "at least "
     now = found.explanation.present_us
     if not now or not math.isfinite(us):
-        return f"{least}{_latency(us)}", ""
+        return f"{least}{latency_text(us)}", ""
     sign = "-" if us < now else "+"
     part = f" ({us / now - 1:+.1%})" if found.cost == "analytic" else ""  # what is measured has no ratio of its own
-    return f"{least}{_latency(us)}", f"{least}{sign}{_latency(abs(us - now))}{part}"
-
-
-def _latency(latency_us: float | None) -> str:
-    from iosched.cli.tables import milliseconds
-
-    return "not known" if latency_us is None or not math.isfinite(latency_us) else milliseconds(latency_us)
+    return f"{least}{latency_text(us)}", f"{least}{sign}{latency_text(abs(us - now))}{part}"
 
 
 def _names(names: list[str] | tuple[str, ...]) -> str:

@@ -19,6 +19,7 @@ from iosched.cli.options import (
     verbosity_options,
 )
 from iosched.cli.output import Destination, check_destinations, emit_json, note, write
+from iosched.cli.words import latency_text, percent_more
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
@@ -128,10 +129,10 @@ def command(
         _print(first.name, result)
     _remark(result)
     if destination is not None:
-        from iosched.cli.pictures.heat_map import draw_matrix
+        from iosched.cli.pictures.heat_map import draw_heat_map
 
         title, how = _title(first.name, result), _cost_text(result)
-        write(destination, draw_matrix(title, how, labels(result), result.latency_us, _slowdown(result)).encode())
+        write(destination, draw_heat_map(title, how, labels(result), result.latency_us, _slowdown(result)).encode())
 
 
 def _first(model: str, batch_sizes: tuple[int, ...], shapes: dict[str, tuple[int, ...]]) -> Model:
@@ -234,11 +235,11 @@ def _cost_text(result: MatrixResult) -> str:
 
 
 def _print(model: str, result: MatrixResult) -> None:
-    from iosched.cli.tables import milliseconds, print_columns
+    from iosched.cli.tables import print_columns
 
     names = labels(result)
     rows = [
-        [name, *(_cell(result, row, column) for column in range(len(names))), milliseconds(target.sequential_us)]
+        [name, *(_cell(result, row, column) for column in range(len(names))), latency_text(target.sequential_us)]
         for row, (name, target) in enumerate(zip(names, result.targets, strict=True))
     ]
     headers = ["executed on", *(f"for {name}" for name in names), "sequential"]
@@ -246,9 +247,7 @@ def _print(model: str, result: MatrixResult) -> None:
 
 
 def _cell(result: MatrixResult, executed: int, optimized: int) -> str:
-    from iosched.cli.tables import milliseconds, percent_more
-
-    text = milliseconds(result.latency_us[executed][optimized])
+    text = latency_text(result.latency_us[executed][optimized])
     slowdown = result.slowdown(executed, optimized)
     if executed == optimized:
         return f"{text} *"

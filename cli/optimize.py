@@ -23,6 +23,7 @@ from iosched.cli.options import (
 )
 from iosched.cli.output import Destination, check_destinations, emit_json, note, quiet, refuse_terminal, write
 from iosched.cli.schedule_from import refuse_searching, schedule_from, schedule_from_option
+from iosched.cli.words import latency_text
 
 if TYPE_CHECKING:
     from iosched.jobs.optimization import OptimizeResult, OptimizeSettings
@@ -311,9 +312,7 @@ def _found_text(result: OptimizeResult) -> str:
 
 
 def _latency(latency_us: float | None) -> str:
-    from iosched.cli.tables import milliseconds
-
-    return milliseconds(latency_us) if latency_us else "not measured"
+    return latency_text(latency_us or None, unknown="not measured")
 
 
 def shipped_us(result: OptimizeResult) -> float:

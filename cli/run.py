@@ -21,6 +21,7 @@ from iosched.cli.options import (
     verbosity_options,
 )
 from iosched.cli.output import Destination, check_destinations, emit_json, note, refuse_terminal, write
+from iosched.cli.words import latency_text, shape_text
 from iosched.models.errors import MismatchError, UsageError
 
 if TYPE_CHECKING:
@@ -214,13 +215,12 @@ def _shape(value: Any) -> list[int] | None:
 
 
 def _print(found: _Run) -> None:
-    from iosched.cli.arrays import shape_text
-    from iosched.cli.tables import milliseconds, print_pairs
+    from iosched.cli.tables import print_pairs
 
     timing = latencies(found.samples_us)
     runs = len(found.samples_us)
-    spread = f" (median of {runs}; {milliseconds(timing['p10'])} to {milliseconds(timing['p90'])})" if runs > 1 else ""
-    rows = [("latency", f"{milliseconds(timing['median'])}{spread}")]
+    spread = f" (median of {runs}; {latency_text(timing['p10'])} to {latency_text(timing['p90'])})" if runs > 1 else ""
+    rows = [("latency", f"{latency_text(timing['median'])}{spread}")]
     for name, value in found.outputs.items():
         shape = _shape(value)
         text = type(value).__name__ if shape is None else f"{value.dtype} {shape_text(shape)}"

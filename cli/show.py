@@ -216,11 +216,11 @@ def _text(drawn: Drawn, destination: Destination) -> str:
 
 def _considered(document: ScheduleDocument) -> str:
     """A line on the other schedules in the file, for `--alternative`."""
-    from iosched.cli.pictures.looks import latency_text
+    from iosched.cli.pictures.looks import latency_label
 
     if not document.alternatives:
         return ""
-    others = ", ".join(f"{each.name} {latency_text(each.latency_us)}" for each in document.alternatives)
+    others = ", ".join(f"{each.name} {latency_label(each.latency_us)}" for each in document.alternatives)
     return f"\nconsidered as well: {others}\n"
 
 

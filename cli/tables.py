@@ -13,18 +13,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-def milliseconds(latency_us: float) -> str:
-    """A latency in the unit that keeps it readable."""
-    if latency_us < 1000:
-        return f"{latency_us:.1f} µs"
-    return f"{latency_us / 1000:.3f} ms"
-
-
-def percent_more(ratio: float) -> str:
-    """How much more than once something is: 1.25 is "+25.0%"."""
-    return f"{round(100 * (ratio - 1), 1) + 0.0:+.1f}%"  # no "-0.0"
-
-
 def print_pairs(title: str, rows: Sequence[tuple[str, str]], *, to_stderr: bool) -> None:
     """Prints names and values, one row each; long values wrap on a terminal and stay whole in a pipe."""
     from rich.table import Table

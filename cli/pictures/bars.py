@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from iosched.cli.pictures.svg import GREY, INK, picture, text
-from iosched.cli.tables import milliseconds
+from iosched.cli.words import latency_text
 
 _WIDTH = 900
 _LEFT = 190  # room for names
@@ -15,7 +15,7 @@ _TOP = 64
 _HOW_TO_READ = "median latency; the line spans the 10th to the 90th percentile"
 
 
-def draw_chart(title: str, rows: Sequence[tuple[str, float, float, float]]) -> str:
+def draw_bars(title: str, rows: Sequence[tuple[str, float, float, float]]) -> str:
     """Horizontal bars of medians with a line from the 10th to the 90th percentile.
 
     Args:
@@ -41,5 +41,5 @@ def _bar(row: tuple[str, float, float, float], y: float, scale: float) -> list[s
         text(_LEFT - 10, y + 17, name, anchor="end"),
         f'<rect x="{_LEFT}" y="{y}" width="{median * scale:.1f}" height="{_ROW - 10}" rx="3" fill="{colour}"/>',
         f'<path d="M{first:.1f} {y + 12}H{last:.1f}" stroke="{INK}" stroke-width="1.5"/>',
-        text(end, y + 17, milliseconds(median)),
+        text(end, y + 17, latency_text(median)),
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from iosched.cli.pictures.svg import GREY, INK, picture, text
-from iosched.cli.tables import milliseconds, percent_more
+from iosched.cli.words import latency_text, percent_more
 
 _TOP = 126
 _HEIGHT = 52
@@ -17,7 +17,7 @@ _HOW_TO_READ = "rows: executed on; columns: optimized for; framed: its own sched
 Slowdown = Sequence[Sequence[float | None]]
 
 
-def draw_matrix(
+def draw_heat_map(
     title: str, subtitle: str, labels: Sequence[str], latency_us: Sequence[Sequence[float]], slowdown: Slowdown
 ) -> str:
     """Cells with their latency, and how much slower than the schedule of that row's own target.
@@ -64,7 +64,7 @@ def _row(
             f'<rect x="{x + 2:.1f}" y="{y + 2}" width="{width - 4:.1f}" height="{_HEIGHT - 4}" rx="4" '
             f'fill="{_colour(dark)}"{frame}/>'
         )
-        yield text(middle, y + (31 if told is None else 23), milliseconds(latency), fill=ink, anchor="middle")
+        yield text(middle, y + (31 if told is None else 23), latency_text(latency), fill=ink, anchor="middle")
         if told is not None:
             yield text(middle, y + 40, percent_more(told), size=12, fill=ink, anchor="middle")
 

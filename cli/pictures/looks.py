@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from iosched.cli.words import latency_text
 from iosched.models.graph import ComputationGraph, Operator
 
 
@@ -37,15 +38,6 @@ def look_of(name: str, looks: Mapping[str, Look]) -> Look:
     return looks.get(name) or Look("", name.rsplit("/", 1)[-1])
 
 
-def latency_text(latency_us: float | None) -> str:
-    """A latency in the unit that keeps it readable."""
-    if latency_us is None:
-        return "latency not known"
-    if latency_us < 1000:
-        return f"{latency_us:.1f} µs"
-    return f"{latency_us / 1000:.2f} ms"
-
-
-def count_text(count: int, word: str) -> str:
-    """`1 stage`, `2 stages`."""
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+def latency_label(latency_us: float | None) -> str:
+    """A latency as it stands in a picture, where there is room for two decimals of a millisecond."""
+    return latency_text(latency_us, unknown="latency not known", digits=2)

@@ -9,14 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from xml.sax.saxutils import escape
 
-from iosched.cli.pictures.looks import (
-    Look,
-    count_text,
-    latency_text,
-    look_of,
-)
+from iosched.cli.pictures.looks import Look, latency_label, look_of
+from iosched.cli.pictures.svg import GREY, escaped, picture, text
+from iosched.cli.words import count_text
 from iosched.scheduler.proof import Scope, proof_text
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy, total_us
 
@@ -32,7 +28,6 @@ _ROW_HEAD = 26  # block names above the lanes
 _ROW_FOOT = 34  # latencies below them, and air
 _CHAR = 6.4  # advance of a character of the labels
 
-_FONTS = "system-ui, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 _HOW_TO_READ = "time runs to the right; what stands one above the other in a column runs at the same time"
 
 _COLOURS = {
@@ -73,25 +68,16 @@ def draw_svg(schedule: Schedule, *, title: str, looks: Mapping[str, Look], prove
         y += _ROW_HEAD + max(len(column.stage.groups) for column in row) * _LANE + _ROW_FOOT
     legend, height = _legend(schedule, colours, y + 8)
     subtitle = " · ".join([_subtitle(schedule), *([] if proven is None else [proof_text(proven)])])
-    return "\n".join([*_head(height, title, subtitle), *parts, *legend, "</svg>", ""])
+    head = [text(_MARGIN, 36, title, size=19, weight="600"), text(_MARGIN, 58, subtitle, fill=GREY)]
+    return picture(_WIDTH, height, [*head, *parts, *legend])
 
 
 def _subtitle(schedule: Schedule) -> str:
     stages = list(schedule.stages)
     operators = sum(len(stage.operators) for stage in stages)
     counts = ((operators, "operator"), (len(stages), "stage"), (len(schedule.blocks), "block"))
-    text = " · ".join(count_text(count, word) for count, word in counts)
-    return f"{text} · {latency_text(total_us(schedule.stages))}"
-
-
-def _head(height: float, title: str, subtitle: str) -> Iterator[str]:
-    yield (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height:.0f}" '
-        f'viewBox="0 0 {_WIDTH} {height:.0f}" font-family="{_FONTS}">'
-    )
-    yield f'<rect width="{_WIDTH}" height="{height:.0f}" rx="10" fill="#ffffff"/>'
-    yield _text(_MARGIN, 36, title, size=19, weight="600")
-    yield _text(_MARGIN, 58, subtitle, size=13, fill="#5a6472")
+    counted = " · ".join(count_text(count, word) for count, word in counts)
+    return f"{counted} · {latency_label(total_us(schedule.stages))}"
 
 
 def _rows(schedule: Schedule) -> list[list[_Column]]:
@@ -142,10 +128,10 @@ def _draw_block_head(columns: Sequence[_Column], y: float) -> Iterator[str]:
     end = last.x + last.width
     mark = "" if first.block.optimal else " *"
     goes_on = "… " if first.number else ""
-    text = f"{goes_on}block {first.block.index}{mark}"
-    full = f"{text} · {latency_text(total_us(first.block.stages))}"
-    shown = full if total_us(first.block.stages) is not None and len(full) * _CHAR < end - first.x else text
-    yield _text(first.x, y + 12, _clipped(shown, end - first.x + _BLOCK_GAP), size=11.5, fill="#5a6472")
+    name = f"{goes_on}block {first.block.index}{mark}"
+    full = f"{name} · {latency_label(total_us(first.block.stages))}"
+    shown = full if total_us(first.block.stages) is not None and len(full) * _CHAR < end - first.x else name
+    yield text(first.x, y + 12, _clipped(shown, end - first.x + _BLOCK_GAP), size=11.5, fill=GREY)
     yield f'<path d="M{first.x:.1f} {y + 18:.1f}H{end:.1f}" stroke="#c9ced6" stroke-width="1.5"/>'
 
 
@@ -163,8 +149,8 @@ def _draw_stage(column: _Column, y: float, looks: Mapping[str, Look], colours: M
             x = column.x + _GAP + place * (width + _GAP)
             yield from _draw_operator(name, x, y + lane * _LANE + 3, width, looks, colours)
     latency_us = stage.latency_us
-    below = " ".join(filter(None, ["merge" if merge else "", "" if latency_us is None else latency_text(latency_us)]))
-    yield _text(column.x + column.width / 2, y + height + 14, below, size=10.5, fill="#5a6472", anchor="middle")
+    below = " ".join(filter(None, ["merge" if merge else "", "" if latency_us is None else latency_label(latency_us)]))
+    yield text(column.x + column.width / 2, y + height + 14, below, size=10.5, fill=GREY, anchor="middle")
 
 
 def _draw_operator(
@@ -172,14 +158,14 @@ def _draw_operator(
 ) -> Iterator[str]:
     look = look_of(name, looks)
     tip = f"{name} ({look.label})" if look.type else name
-    yield f"<g><title>{_xml(tip)}</title>"
+    yield f"<g><title>{escaped(tip)}</title>"
     yield (
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{_LANE - 6}" rx="4" '
         f'fill="{colours.get(look.type, _UNKNOWN)}"/>'
     )
     fits = len(look.label) * _CHAR <= width - 6
     label = look.label if fits else _clipped(look.label.partition(" ")[0], width - 6)
-    yield _text(x + width / 2, y + 16, label, size=11, fill="#ffffff", anchor="middle") + "</g>"
+    yield text(x + width / 2, y + 16, label, size=11, fill="#ffffff", anchor="middle") + "</g>"
 
 
 def _legend(schedule: Schedule, colours: Mapping[str, str], y: float) -> tuple[list[str], float]:
@@ -191,13 +177,13 @@ def _legend(schedule: Schedule, colours: Mapping[str, str], y: float) -> tuple[l
         if x + width > _WIDTH - _MARGIN:
             x, y = _MARGIN, y + 22
         parts.append(f'<rect x="{x:.1f}" y="{y - 10:.1f}" width="12" height="12" rx="3" fill="{colour}"/>')
-        parts.append(_text(x + 18, y, name, size=12, fill="#3a4350"))
+        parts.append(text(x + 18, y, name, size=12, fill="#3a4350"))
         x += width + 10
     marked = not all(block.optimal for block in schedule.blocks)
     remarks = [_HOW_TO_READ] + [f"* {proof_text(None)}"] * marked
     if any(stage.strategy is Strategy.MERGE for stage in schedule.stages):
         remarks.append("dashed: operators merged into one")
-    parts.append(_text(_MARGIN, y + 24, " · ".join(remarks), size=12, fill="#5a6472"))
+    parts.append(text(_MARGIN, y + 24, " · ".join(remarks), size=12, fill=GREY))
     return parts, y + 44
 
 
@@ -212,20 +198,6 @@ def _colours(schedule: Schedule, looks: Mapping[str, Look]) -> dict[str, str]:
     return found
 
 
-def _text(
-    x: float, y: float, text: str, *, size: float, fill: str = "#1d242d", weight: str = "400", anchor: str = "start"
-) -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" font-weight="{weight}" fill="{fill}" '
-        f'text-anchor="{anchor}">{_xml(text)}</text>'
-    )
-
-
-def _clipped(text: str, width: float) -> str:
+def _clipped(words: str, width: float) -> str:
     room = int(width / _CHAR)
-    return text if len(text) <= room else text[: max(room - 1, 1)] + "…"
-
-
-def _xml(text: str) -> str:
-    """Escaped; control characters, which XML cannot hold, are replaced."""
-    return escape("".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text))
+    return words if len(words) <= room else words[: max(room - 1, 1)] + "…"

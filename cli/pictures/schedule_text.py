@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from iosched.cli.pictures.looks import (
-    Look,
-    count_text,
-    latency_text,
-    look_of,
-)
+from iosched.cli.pictures.looks import Look, latency_label, look_of
+from iosched.cli.words import count_text
 from iosched.scheduler.proof import Scope, proof_text
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy, total_us
 
@@ -49,7 +45,7 @@ def draw_text(
     counts = (count_text(len(schedule.blocks), "block"), count_text(len(stages), "stage"))
     more = [] if proven is None else [proof_text(proven)]
     more += [] if remarks is None else [remarks.of_all(stages)]
-    lines = [title, ", ".join([*counts, latency_text(total_us(schedule.stages)), *more])]
+    lines = [title, ", ".join([*counts, latency_label(total_us(schedule.stages)), *more])]
     for block in schedule.blocks:
         lines += ["", _headline(block), *_stages(block, looks, _UNICODE if unicode else _ASCII, remarks)]
     text = "\n".join(lines) + "\n"
@@ -61,7 +57,7 @@ def _headline(block: Block) -> str:
     proven = "" if block.optimal else f", {proof_text(None)}"
     return (
         f"block {block.index}: {count_text(operators, 'operator')} in {count_text(len(block.stages), 'stage')}, "
-        f"{latency_text(total_us(block.stages))}{proven}"
+        f"{latency_label(total_us(block.stages))}{proven}"
     )
 
 
@@ -79,7 +75,7 @@ def _stages(
 
 def _stage_head(index: int, stage: Stage, remarks: Remarks | None) -> str:
     latency_us = stage.latency_us
-    latency = "" if latency_us is None else latency_text(latency_us)
+    latency = "" if latency_us is None else latency_label(latency_us)
     merge = " merge" if stage.strategy is Strategy.MERGE else ""
     more = "" if remarks is None else remarks.of_stage(stage)
     return f"  {index + 1:>3} {latency:>10}{more}{merge} "

@@ -1,4 +1,4 @@
-"""The frame and the text of charts in SVG."""
+"""What all SVG pictures share: the frame, the colours of text, and text itself."""
 
 from __future__ import annotations
 
@@ -23,10 +23,15 @@ def picture(width: float, height: float, parts: Iterable[str]) -> str:
 
 
 def text(
-    x: float, y: float, words: str, *, size: int = 13, fill: str = INK, weight: str = "400", anchor: str = "start"
+    x: float, y: float, words: str, *, size: float = 13, fill: str = INK, weight: str = "400", anchor: str = "start"
 ) -> str:
     """Words at a place, escaped; `anchor` is "start", "middle" or "end"."""
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" font-weight="{weight}" fill="{fill}" '
-        f'text-anchor="{anchor}">{escape(printable(words))}</text>'
+        f'text-anchor="{anchor}">{escaped(words)}</text>'
     )
+
+
+def escaped(words: str) -> str:
+    """Words as XML takes them; control characters, which XML does not allow, and line breaks are replaced."""
+    return escape(printable(words.replace("\n", "\N{REPLACEMENT CHARACTER}")))

@@ -11,8 +11,6 @@ import pytest
 from small_models import branches
 
 from iosched.cli.matrix import labels
-from iosched.cli.pictures.heat_map import draw_matrix
-from iosched.cli.tables import percent_more
 from iosched.jobs.matrix import MatrixResult, MatrixTarget
 from iosched.scheduler.schedule import Schedule
 
@@ -75,21 +73,6 @@ def test_the_picture_says_that_nothing_was_measured(invoke, model: Path, workdir
     assert found.count("v100") == found.count("h100") == 2
     on_stdout = invoke("matrix", model, "--devices", "v100,h100", "--plot", "-").stdout
     assert on_stdout == (workdir / "m.svg").read_text()
-
-
-def test_a_difference_by_rounding_has_no_sign_of_its_own() -> None:
-    assert [percent_more(ratio) for ratio in (1 - 1e-12, 1.0, 1.25, 0.9)] == ["+0.0%", "+0.0%", "+25.0%", "-10.0%"]
-
-
-def test_a_darker_cell_is_a_slower_one_and_the_own_schedule_is_framed() -> None:
-    slowdown = [[1.0, 1.01], [1.3, 1.0]]
-    svg = ET.fromstring(draw_matrix("t <&", "c", ["a", "b"], [[100.0, 101.0], [260.0, 200.0]], slowdown))
-    cells = list(svg.iter(f"{SVG}rect"))[1:]
-    assert [cell.get("stroke") is not None for cell in cells] == [True, False, False, True]
-    own, little, much, also_own = (int(str(cell.get("fill"))[5:], 16) for cell in cells)  # blue, which grows less
-    assert own == also_own > little > much
-    words = [element.text for element in svg.iter(f"{SVG}text")]
-    assert {"t <&", "100.0 µs", "+1.0%", "+30.0%"} <= set(words)
 
 
 def test_dos_is_recorded_with_its_limits(invoke, model: Path) -> None:

@@ -1,0 +1,36 @@
+"""How latencies, ratios, counts and shapes read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+
+def latency_text(latency_us: float | None, *, unknown: str = "not known", digits: int = 3) -> str:
+    """A latency in the unit that keeps it readable.
+
+    Args:
+        latency_us: microseconds; None and infinity stand for a latency that is not known.
+        unknown: the words for such a latency.
+        digits: decimals of milliseconds.
+    """
+    if latency_us is None or not math.isfinite(latency_us):
+        return unknown
+    if latency_us < 1000:
+        return f"{latency_us:.1f} µs"
+    return f"{latency_us / 1000:.{digits}f} ms"
+
+
+def percent_more(ratio: float) -> str:
+    """How much more than once something is: 1.25 is "+25.0%"."""
+    return f"{round(100 * (ratio - 1), 1) + 0.0:+.1f}%"  # no "-0.0"
+
+
+def count_text(count: int, word: str) -> str:
+    """`1 stage`, `2 stages`."""
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    """`1x3x224x224`, as options take it."""
+    return "x".join(map(str, shape)) or "scalar"

@@ -1,0 +1,114 @@
+"""Pictures of a schedule."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from iosched.cli.pictures.looks import Look
+from iosched.cli.pictures.schedule_svg import draw_svg
+from iosched.cli.pictures.schedule_text import draw_text
+from iosched.scheduler.proof import Scope
+from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
+
+SCHEDULE = Schedule(
+    (
+        Block(
+            0,
+            (
+                Stage(Strategy.CONCURRENT, (("a", "b"), ("c",)), predicted_us=120.0, measured_us=100.0),
+                Stage(Strategy.MERGE, (("d",), ("e",), ("f",)), predicted_us=2300.0),
+            ),
+            optimal=True,
+        ),
+        Block(1, (Stage(Strategy.CONCURRENT, (("g",),), predicted_us=1.0),), optimal=False),
+    )
+)
+LOOKS = {"a": Look("Conv", "Conv 3×3"), "b": Look("Relu", "Relu")}  # noqa: RUF001
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_the_text_shows_groups_side_by_side_and_operators_in_order() -> None:
+    assert draw_text(SCHEDULE, title="net on CPU", looks=LOOKS).splitlines() == [
+        "net on CPU",
+        "2 blocks, 3 stages, 2.40 ms",
+        "",
+        "block 0: 6 operators in 2 stages, 2.40 ms",
+        "    1   100.0 µs        ┬─ Conv 3×3 a → Relu b",  # noqa: RUF001
+        "                        └─ c",
+        "    2    2.30 ms merge  ┬─ d",
+        "                        ├─ e",
+        "                        └─ f",
+        "",
+        "block 1: 1 operator in 1 stage, 1.0 µs, not proven optimal",
+        "    1     1.0 µs  ── g",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("proven", "words"), [("whole", "optimal"), ("blocks", "each block optimal, the whole not proven")]
+)
+def test_what_is_proven_of_all_is_said_at_the_top(proven: Scope, words: str) -> None:
+    text = draw_text(SCHEDULE, title="net", looks=LOOKS, proven=proven)
+    assert text.splitlines()[1] == f"2 blocks, 3 stages, 2.40 ms, {words}"
+    assert f"2.40 ms · {words}" in draw_svg(SCHEDULE, title="net", looks=LOOKS, proven=proven)
+
+
+def test_the_text_can_be_plain_ascii() -> None:
+    draw_text(SCHEDULE, title="net", looks=LOOKS, unicode=False).encode("ascii")
+
+
+def _boxes(svg: str) -> dict[str, dict[str, float]]:
+    """The rectangle of every operator by its tooltip's name."""
+    root = ET.fromstring(svg)
+    found = {}
+    for group in root.iter(f"{SVG}g"):
+        title, box = group.find(f"{SVG}title"), group.find(f"{SVG}rect")
+        assert title is not None
+        assert title.text is not None
+        assert box is not None
+        found[title.text.split(" ")[0]] = {key: float(box.get(key, "")) for key in ("x", "y", "width", "height")}
+    return found
+
+
+def test_the_svg_puts_groups_in_lanes_and_time_to_the_right() -> None:
+    boxes = _boxes(draw_svg(SCHEDULE, title="net", looks=LOOKS))
+    assert set(boxes) == set("abcdefg")
+    assert boxes["a"]["y"] == boxes["b"]["y"] < boxes["c"]["y"]
+    assert boxes["a"]["x"] + boxes["a"]["width"] < boxes["b"]["x"]
+    assert boxes["b"]["x"] + boxes["b"]["width"] < boxes["d"]["x"]
+    assert boxes["d"]["width"] > boxes["c"]["width"] > boxes["g"]["width"]
+
+
+def test_boxes_of_a_large_svg_do_not_overlap_and_stay_inside() -> None:
+    blocks = tuple(
+        Block(
+            index,
+            tuple(Stage(Strategy.CONCURRENT, ((f"{index}_{k}_0",), (f"{index}_{k}_1",)), 10.0 * k) for k in range(9)),
+        )
+        for index in range(9)
+    )
+    svg = draw_svg(Schedule(blocks), title="large", looks={})
+    boxes = list(_boxes(svg).values())
+    height = float(ET.fromstring(svg).get("height", ""))
+    assert all(box["x"] >= 0 and box["x"] + box["width"] <= 1200 for box in boxes)
+    assert all(box["y"] + box["height"] <= height for box in boxes)
+    for index, one in enumerate(boxes):
+        for other in boxes[:index]:
+            apart_x = one["x"] >= other["x"] + other["width"] or other["x"] >= one["x"] + one["width"]
+            apart_y = one["y"] >= other["y"] + other["height"] or other["y"] >= one["y"] + one["height"]
+            assert apart_x or apart_y
+
+
+def test_names_cannot_break_the_svg() -> None:
+    evil = '</title><script>&"\x00\x1b'
+    schedule = Schedule((Block(0, (Stage(Strategy.CONCURRENT, ((evil,),)),)),))
+    svg = draw_svg(schedule, title=evil, looks={})
+    assert not list(ET.fromstring(svg).iter(f"{SVG}script"))
+
+
+def test_a_schedule_without_latencies_is_drawn_too() -> None:
+    schedule = Schedule((Block(0, (Stage(Strategy.CONCURRENT, (("a",),)),)),))
+    assert "latency not known" in draw_text(schedule, title="net", looks={})
+    assert set(_boxes(draw_svg(schedule, title="net", looks={}))) == {"a"}
