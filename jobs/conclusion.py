@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from iosched.jobs.decision import Ratio
 from iosched.jobs.optimization import OptimizeResult, OptimizeSettings, Shipped
 from iosched.models.model import Model
 from iosched.models.version import iosched_version
 from iosched.scheduler.document import Alternative, ScheduleDocument, SearchRecord, model_dtype
-from iosched.scheduler.document_read import JsonValue
+from iosched.scheduler.document_format import Cost, Counts, Limits
 from iosched.scheduler.proof import Scope
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.search import SearchResult
@@ -48,13 +49,13 @@ class Conclusion:
     latency_us: Mapping[str, float]
     signatures: int
     kernels: tuple[int, int]
-    cost: str = "measured"
+    cost: Cost = "measured"
     ratio: Ratio | None = None
     alternatives: tuple[Alternative, ...] = ()
     measurements: int = 0
     cache_hits: int = 0
     versions: Mapping[str, str] = field(default_factory=dict)
-    runtime: Mapping[str, JsonValue] = field(default_factory=dict)
+    runtime: Mapping[str, Any] = field(default_factory=dict)
     rested_us: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -63,7 +64,8 @@ class Conclusion:
         names = ("measured", "sequential", "greedy", "reference")
         found = self.found
         given = settings.schedule_from
-        sizes = (found.states, found.transitions, found.stages, self.signatures)
+        limits = Limits(settings.pruning.r, settings.pruning.s)
+        counts = Counts(found.states, found.transitions, found.stages, self.signatures)
         return ScheduleDocument(
             model=model.name,
             sha256=model.digest,
@@ -74,9 +76,7 @@ class Conclusion:
             proven=self.proven,
             cost=self.cost,
             shipped=self.shipped,
-            search=SearchRecord(settings.strategy, settings.pruning.r, settings.pruning.s, *sizes)
-            if given is None
-            else given.search,
+            search=SearchRecord(settings.strategy, limits, counts) if given is None else given.search,
             latency_us={
                 "predicted": self.latency_us.get("predicted", found.schedule.predicted_us),
                 **{name: self.latency_us.get(name) for name in names},

@@ -203,7 +203,7 @@ def _explained(
         cost,
         known_us,
         strategy=strategy,
-        pruning=Pruning(document.search.r, document.search.s),
+        pruning=Pruning(document.search.pruning.r, document.search.pruning.s),
         bound_slack=slack,
     )
 

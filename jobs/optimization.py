@@ -14,6 +14,7 @@ from iosched.models.graph import ComputationGraph
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.cost import CostModel
 from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.document_format import SearchName
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.proof import Scope
 from iosched.scheduler.schedule import Block, Schedule, Stage
@@ -45,7 +46,7 @@ class OptimizeSettings:
 
     device: str = "auto"
     threads: int | None = None
-    strategy: str = "both"
+    strategy: SearchName = "both"
     r: int | None = 3
     s: int | None = 8
     budget_s: float | None = None

@@ -5,28 +5,24 @@ Text is deterministic: equal documents give equal bytes. Reading is strict, sinc
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec import UNSET, UnsetType, convert
 
 from iosched.models.errors import InvalidScheduleError
 from iosched.models.graph import ComputationGraph
-from iosched.models.structure import Structure
-from iosched.scheduler import document_read as read
-from iosched.scheduler.document_read import JsonValue
-from iosched.scheduler.document_structure import read_structure, structure_value
+from iosched.models.structure import NodeForm, OperatorForm, PlacedOperator, Structure, form_value
+from iosched.scheduler import document_format as file
+from iosched.scheduler.document_format import Cost, SearchRecord, Shipped
 from iosched.scheduler.merge import can_merge
-from iosched.scheduler.proof import SCOPES, Scope
+from iosched.scheduler.proof import Scope
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy, total_us
 
-FORMAT = "iosched.schedule"
-VERSION = 1
-COSTS = ("measured", "analytic")
-SHIPPED = ("iosched", "reference", "sequential")
-_COUNTS = ("states", "transitions", "stages", "signatures")
-_MAX_NCHARS = 64 << 20
-_DIGITS = 4  # of a microsecond
+__all__ = ["Alternative", "Cost", "ScheduleDocument", "SearchRecord", "Shipped", "check_operators", "model_dtype"]
+
+_DECIMALS = 4  # of a microsecond
 
 
 @dataclass(frozen=True)
@@ -41,43 +37,6 @@ class Alternative:
     def latency_us(self) -> float | None:
         """Measured, or else the sum of its stages' latencies; None where these are not known."""
         return total_us(self.schedule.stages) if self.measured_us is None else self.measured_us
-
-
-@dataclass(frozen=True)
-class SearchRecord:
-    """How the schedule was searched: settings, and counts that the same search always gives.
-
-    What differs from run to run (seconds, measurements, cache hits) is no part of the file, so that the same profile
-    database gives the same bytes.
-    """
-
-    strategy: str = "both"
-    r: int | None = 3
-    s: int | None = 8
-    states: int = 0
-    transitions: int = 0
-    stages: int = 0
-    signatures: int = 0
-
-    def to_value(self) -> dict[str, JsonValue]:
-        """The record as it stands in the file."""
-        counts: dict[str, JsonValue] = {name: getattr(self, name) for name in _COUNTS}
-        return {"strategy": self.strategy, "pruning": {"r": self.r, "s": self.s}, "counts": counts}
-
-    @classmethod
-    def read(cls, entry: read.Entry) -> SearchRecord:
-        """Reads what `to_value` wrote.
-
-        Raises:
-            InvalidScheduleError: a part is missing or wrong.
-        """
-        pruning, counts = read.mapping(entry, "pruning"), read.mapping(entry, "counts")
-        return cls(
-            read.choice(entry, "strategy", read.STRATEGIES),
-            read.limit(pruning, "r"),
-            read.limit(pruning, "s"),
-            *(read.integer(counts, name) for name in _COUNTS),
-        )
 
 
 @dataclass(frozen=True)
@@ -111,12 +70,12 @@ class ScheduleDocument:
     device: Mapping[str, str]
     schedule: Schedule
     proven: Scope | None = None
-    cost: str = "measured"
-    shipped: str = "iosched"
+    cost: Cost = "measured"
+    shipped: Shipped = "iosched"
     search: SearchRecord = SearchRecord()
     latency_us: Mapping[str, float | None] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
-    runtime: Mapping[str, JsonValue] = field(default_factory=dict)
+    runtime: Mapping[str, Any] = field(default_factory=dict)
     alternatives: tuple[Alternative, ...] = ()
     structure: Structure | None = None
 
@@ -141,30 +100,27 @@ class ScheduleDocument:
         Raises:
             ValueError: a latency or setting is NaN or infinite.
         """
-        content: dict[str, JsonValue] = {
-            "format": FORMAT,
-            "version": VERSION,
-            "model": {
-                "name": self.model,
-                "sha256": self.sha256,
-                "inputs": {name: list(shape) for name, shape in self.inputs.items()},
-                "dtype": self.dtype,
-            },
-            "device": dict(self.device),
-            "versions": dict(self.versions),
-            "search": self.search.to_value(),
-            "cost": self.cost,
-            "optimal": self.optimal,
-            "proven": self.proven,
-            "shipped": self.shipped,
-            "latency_us": {name: _rounded(value) for name, value in self.latency_us.items()},
-            "runtime": dict(self.runtime),
-            "blocks": [_block_json(block) for block in self.schedule.blocks],
-            "alternatives": [_alternative_json(alternative) for alternative in self.alternatives],
-        }
-        if self.structure is not None:
-            content["structure"] = structure_value(self.structure)
-        return json.dumps(content, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        entry = file.FileEntry(
+            model=file.ModelEntry(
+                self.model, self.sha256, {name: tuple(shape) for name, shape in self.inputs.items()}, self.dtype
+            ),
+            device=dict(self.device),
+            versions=dict(self.versions),
+            search=self.search,
+            cost=self.cost,
+            optimal=self.optimal,
+            proven=self.proven,
+            shipped=self.shipped,
+            latency_us={name: _rounded(value) for name, value in self.latency_us.items()},
+            runtime=dict(self.runtime),
+            blocks=_block_entries(self.schedule),
+            alternatives=tuple(
+                file.AlternativeEntry(each.name, _rounded(each.measured_us), _block_entries(each.schedule))
+                for each in self.alternatives
+            ),
+            structure=UNSET if self.structure is None else _structure_entry(self.structure),
+        )
+        return file.file_text(entry)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> ScheduleDocument:
@@ -173,27 +129,25 @@ class ScheduleDocument:
         Raises:
             InvalidScheduleError: it is no JSON, no schedule, of a newer version, or broken; says where.
         """
-        root = _root(text)
-        model = read.mapping(root, "model")
+        entry = file.read_file(text)
         return cls(
-            model=read.text(model, "name"),
-            sha256=read.digest(model, "sha256"),
-            inputs=read.shapes(model, "inputs"),
-            dtype=read.text(model, "dtype"),
-            device=read.device(root),
-            schedule=Schedule(read.blocks(root)),
-            proven=_proven(root),
-            cost=read.choice(root, "cost", COSTS),
-            shipped=read.choice(root, "shipped", SHIPPED),
-            search=SearchRecord.read(read.mapping(root, "search")),
-            latency_us=read.latencies(root, "latency_us"),
-            versions=read.texts(root, "versions"),
-            runtime=read.free_form(root, "runtime"),
+            model=entry.model.name,
+            sha256=entry.model.sha256,
+            inputs=entry.model.inputs,
+            dtype=entry.model.dtype,
+            device=entry.device,
+            schedule=_schedule(entry.blocks),
+            proven=entry.proven,
+            cost=entry.cost,
+            shipped=entry.shipped,
+            search=entry.search,
+            latency_us=entry.latency_us,
+            versions=entry.versions,
+            runtime=entry.runtime,
             alternatives=tuple(
-                Alternative(read.text(entry, "name"), Schedule(read.blocks(entry)), read.latency(entry, "measured_us"))
-                for entry in read.mappings(root, "alternatives")
+                Alternative(each.name, _schedule(each.blocks), each.measured_us) for each in entry.alternatives
             ),
-            structure=read_structure(root),
+            structure=_structure(entry.structure),
         )
 
     def validate_for(self, graph: ComputationGraph, digest: str, bindings: Mapping[str, tuple[int, ...]]) -> None:
@@ -294,50 +248,54 @@ def _shape(shape: Sequence[int]) -> str:
     return "x".join(str(size) for size in shape) or "scalar"
 
 
-def _root(text: str | bytes) -> read.Entry:
-    if len(text) > _MAX_NCHARS:
-        raise InvalidScheduleError(f"not a schedule: larger than {_MAX_NCHARS >> 20} MiB")
-    root = read.parse(text)
-    if root.content.get("format") != FORMAT:
-        raise InvalidScheduleError(f'not a schedule: no "format": "{FORMAT}" at its top')
-    version = read.integer(root, "version")
-    if version != VERSION:
-        raise InvalidScheduleError(f"schedule version {version} is not known here ({VERSION} is); upgrade iosched")
-    return root
+def _rounded(latency_us: float | None) -> float | None:
+    """To so many digits, latencies that were computed are the same on every machine."""
+    return latency_us if latency_us is None or isinstance(latency_us, int) else round(latency_us, _DECIMALS)
 
 
-def _proven(root: read.Entry) -> Scope | None:
-    """What is proven; older files do not say, and their "optimal" was about the blocks."""
-    if root.content.get("proven") is None:
+def _block_entries(schedule: Schedule) -> tuple[file.BlockEntry, ...]:
+    return tuple(
+        file.BlockEntry(block.index, tuple(map(_stage_entry, block.stages)), block.optimal) for block in schedule.blocks
+    )
+
+
+def _stage_entry(stage: Stage) -> file.StageEntry:
+    latency = file.StageLatency(_rounded(stage.predicted_us), _rounded(stage.measured_us))
+    return file.StageEntry(stage.strategy, stage.groups, latency)
+
+
+def _schedule(blocks: Iterable[file.BlockEntry]) -> Schedule:
+    return Schedule(tuple(Block(each.index, tuple(map(_stage, each.stages)), each.optimal) for each in blocks))
+
+
+def _stage(entry: file.StageEntry) -> Stage:
+    return Stage(entry.strategy, entry.groups, entry.latency_us.predicted, entry.latency_us.measured)
+
+
+def _structure_entry(structure: Structure) -> file.StructureEntry:
+    operators = zip(structure.operators, structure.form_numbers, strict=True)
+    return file.StructureEntry(
+        sha256=structure.digest,
+        inputs=tuple(file.InputEntry(name, spec) for name, spec in structure.inputs),
+        forms=tuple(convert(form_value(form), file.FormEntry) for form in structure.forms),
+        operators=tuple(file.OperatorEntry(each.name, number, each.reads) for each, number in operators),
+        outputs=structure.outputs,
+    )
+
+
+def _structure(entry: file.StructureEntry | UnsetType) -> Structure | None:
+    if entry is UNSET:
         return None
-    chosen = read.choice(root, "proven", SCOPES)
-    return next(scope for scope in SCOPES if scope == chosen)
+    forms = [OperatorForm(form.type, tuple(map(_node_form, form.nodes)), form.outputs) for form in entry.forms]
+    found = Structure(
+        tuple((each.name, each.tensor) for each in entry.inputs),
+        tuple(PlacedOperator(each.name, forms[each.form], each.reads) for each in entry.operators),
+        entry.outputs,
+    )
+    if entry.sha256 != found.digest:
+        raise file.broken("$.structure.sha256 is not that of the structure beside it")
+    return found
 
 
-def _rounded(value: float | None) -> int | float | None:
-    if value is None or isinstance(value, int):
-        return value
-    if not math.isfinite(value):
-        raise ValueError(f"a schedule file cannot hold {value}")
-    return round(value, _DIGITS)
-
-
-def _block_json(block: Block) -> dict[str, JsonValue]:
-    stages: list[JsonValue] = [_stage_json(stage) for stage in block.stages]
-    return {"index": block.index, "optimal": block.optimal, "stages": stages}
-
-
-def _stage_json(stage: Stage) -> dict[str, JsonValue]:
-    return {
-        "strategy": stage.strategy.value,
-        "groups": [list(group) for group in stage.groups],
-        "latency_us": {"predicted": _rounded(stage.predicted_us), "measured": _rounded(stage.measured_us)},
-    }
-
-
-def _alternative_json(alternative: Alternative) -> dict[str, JsonValue]:
-    return {
-        "name": alternative.name,
-        "measured_us": _rounded(alternative.measured_us),
-        "blocks": [_block_json(block) for block in alternative.schedule.blocks],
-    }
+def _node_form(node: file.NodeEntry) -> NodeForm:
+    return NodeForm(node.type, node.since, tuple(sorted(node.attributes.items())), node.reads)

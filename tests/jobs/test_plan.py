@@ -22,6 +22,7 @@ from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.document_format import Limits
 from iosched.scheduler.schedule import Strategy
 
 
@@ -97,7 +98,7 @@ def test_dos_is_both_with_groups_of_one_operator_and_is_recorded_so(settings: Op
     found = optimize(fire(), replace(settings, strategy="dos"))
     limited = optimize(fire(), replace(settings, r=1, s=None))
     record = ScheduleDocument.from_json(found.document.to_json()).search
-    assert (record.strategy, record.r, record.s) == ("dos", 1, None)
+    assert (record.strategy, record.pruning) == ("dos", Limits(1, None))
     assert [stage.groups for stage in found.schedule.stages] == [stage.groups for stage in limited.schedule.stages]
     assert {len(group) for stage in found.schedule.stages for group in stage.groups} == {1}
     assert estimate(fire(), replace(settings, strategy="dos")) == estimate(fire(), replace(settings, r=1, s=None))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from iosched.models.model import Model
 from iosched.scheduler.baselines import greedy, sequential
-from iosched.scheduler.document import ScheduleDocument, SearchRecord
+from iosched.scheduler.document import ScheduleDocument
 
 WAYS = {"sequential": sequential, "greedy": greedy}
 
@@ -18,7 +18,6 @@ def document(model: Model, way: str = "greedy", shipped: str = "iosched", **runt
         device={"kind": "cpu", "name": "some processor"},
         schedule=WAYS[way](model.graph),
         shipped=shipped,
-        search=SearchRecord("both", 3, 8, 0, 0, 0, 0),
         latency_us={},
         versions={},
         runtime=dict(runtime),

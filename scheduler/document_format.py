@@ -1,0 +1,264 @@
+"""The JSON of a schedule file, object by object, as docs/schedule.schema.json describes it.
+
+msgspec checks a file against the annotations here: missing keys, wrong types and values out of range are refused with
+the path inside the file, such as `$.blocks[3].stages[0].groups`. Keys that are not known here are passed over.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from iosched.models.errors import InvalidScheduleError
+from iosched.scheduler.proof import Scope
+from iosched.scheduler.schedule import Strategy
+
+FORMAT = "iosched.schedule"
+VERSION = 1
+
+Cost = Literal["measured", "analytic"]
+Shipped = Literal["iosched", "reference", "sequential"]
+SearchName = Literal["sequential", "greedy", "concurrent", "merge", "both", "dos"]
+Count = Annotated[int, Meta(ge=0)]
+Limit: TypeAlias = Annotated[int, Meta(ge=1)] | None
+Microseconds: TypeAlias = Annotated[float, Meta(ge=0)] | None
+Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+Group = Annotated[tuple[str, ...], Meta(min_length=1)]
+
+_MAX_NCHARS = 64 << 20
+_MAX_NUMBER = 1e18  # more is no count, size or latency, and slow to convert
+
+
+class ModelEntry(Struct, frozen=True):
+    """The model that was scheduled."""
+
+    name: str
+    sha256: Digest
+    inputs: dict[str, tuple[Count, ...]]
+    dtype: str
+
+
+class Limits(Struct, frozen=True):
+    """The pruning of a search: most operators in a group, most groups in a stage; None is no limit."""
+
+    r: Limit
+    s: Limit
+
+
+class Counts(Struct, frozen=True):
+    """How large a search was."""
+
+    states: Count
+    transitions: Count
+    stages: Count
+    signatures: Count
+
+
+class SearchRecord(Struct, frozen=True):
+    """How a schedule was searched: settings, and counts that the same search always gives.
+
+    What differs from run to run (seconds, measurements, cache hits) is no part of the file, so that the same profile
+    database gives the same bytes.
+    """
+
+    strategy: SearchName = "both"
+    pruning: Limits = Limits(3, 8)
+    counts: Counts = Counts(0, 0, 0, 0)
+
+
+class StageLatency(Struct, frozen=True):
+    """Latencies of one stage; None where unknown."""
+
+    predicted: Microseconds
+    measured: Microseconds
+
+
+class StageEntry(Struct, frozen=True):
+    """See `Stage`."""
+
+    strategy: Strategy
+    groups: Annotated[tuple[Group, ...], Meta(min_length=1)]
+    latency_us: StageLatency
+
+    def __post_init__(self) -> None:
+        if self.strategy is Strategy.MERGE and (len(self.groups) < 2 or any(len(group) > 1 for group in self.groups)):
+            raise ValueError("groups of a merge stage must be two or more single operators")
+
+
+class BlockEntry(Struct, frozen=True):
+    """See `Block`."""
+
+    index: Count
+    stages: Annotated[tuple[StageEntry, ...], Meta(min_length=1)]
+    optimal: bool
+
+
+class AlternativeEntry(Struct, frozen=True):
+    """Another schedule that was considered, and the latency of the whole of it."""
+
+    name: str
+    measured_us: Microseconds
+    blocks: tuple[BlockEntry, ...]
+
+    def __post_init__(self) -> None:
+        _check_blocks(self.blocks)
+
+
+class InputEntry(Struct, frozen=True):
+    """A graph input: its name, and its type and shape as text."""
+
+    name: str
+    tensor: str
+
+
+class NodeEntry(Struct, frozen=True):
+    """See `NodeForm`."""
+
+    type: str
+    since: Count
+    attributes: dict[str, str]
+    reads: tuple[str, ...]
+
+
+class FormEntry(Struct, frozen=True):
+    """See `OperatorForm`."""
+
+    type: str
+    nodes: tuple[NodeEntry, ...]
+    outputs: tuple[str, ...]
+
+
+class OperatorEntry(Struct, frozen=True):
+    """An operator; `form` is an index into the structure's forms."""
+
+    name: str
+    form: Count
+    reads: tuple[Count, ...]
+
+
+class StructureEntry(Struct, frozen=True):
+    """See `Structure`; each form stands in the file once."""
+
+    sha256: Digest
+    inputs: tuple[InputEntry, ...]
+    forms: tuple[FormEntry, ...]
+    operators: tuple[OperatorEntry, ...]
+    outputs: tuple[Count, ...]
+
+    def __post_init__(self) -> None:
+        """Every tensor that is read is an input or computed before."""
+        known = len(self.inputs)
+        for index, operator in enumerate(self.operators):
+            if operator.form >= len(self.forms):
+                raise broken(f"$.structure.operators[{index}].form is {operator.form}, of {len(self.forms)} forms")
+            if max(operator.reads, default=-1) >= known:
+                raise broken(f"$.structure.operators[{index}].reads names a later tensor")
+            known += len(self.forms[operator.form].outputs)
+        if max(self.outputs, default=-1) >= known:
+            raise broken("$.structure.outputs names a tensor that is not there")
+
+
+class FileEntry(Struct, frozen=True, kw_only=True):
+    """The whole file. Files of earlier versions have neither `proven` nor `structure`."""
+
+    format: str = FORMAT
+    version: int = VERSION
+    model: ModelEntry
+    device: dict[str, str]
+    versions: dict[str, str]
+    search: SearchRecord
+    cost: Cost
+    optimal: bool = False
+    proven: Scope | None = None
+    shipped: Shipped
+    latency_us: dict[str, Microseconds]
+    runtime: dict[str, Any]
+    blocks: tuple[BlockEntry, ...]
+    alternatives: tuple[AlternativeEntry, ...]
+    structure: StructureEntry | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        for key in ("kind", "name"):
+            if key not in self.device:
+                raise broken(f"$.device.{key} is missing")
+        _check_blocks(self.blocks)
+
+
+def _check_blocks(blocks: Sequence[BlockEntry]) -> None:
+    """Blocks are numbered by their positions, and no operator stands in two stages."""
+    seen: set[str] = set()
+    for position, block in enumerate(blocks):
+        if block.index != position:
+            raise ValueError(f"blocks[{position}].index is {block.index}")
+        for name in (name for stage in block.stages for group in stage.groups for name in group):
+            if name in seen:
+                raise ValueError(f"operator {name[:60]!r} stands twice")
+            seen.add(name)
+
+
+def file_text(file: FileEntry) -> str:
+    """Deterministic JSON: sorted keys, one trailing newline.
+
+    Raises:
+        ValueError: a number is NaN or infinite.
+    """
+    plain = msgspec.structs.asdict
+    content = {key: value for key, value in plain(file).items() if value is not UNSET}
+    return json.dumps(content, default=plain, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def read_file(text: str | bytes) -> FileEntry:
+    """The content of a schedule file.
+
+    Raises:
+        InvalidScheduleError: it is no JSON, no schedule, of a newer version, or broken; says where.
+    """
+    content = _parsed(text)
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise InvalidScheduleError(f'not a schedule: no "format": "{FORMAT}" at its top')
+    if content.get("version") != VERSION:
+        version = ascii(content.get("version"))[:20]
+        raise InvalidScheduleError(f"schedule version {version} is not known here ({VERSION} is); upgrade iosched")
+    try:
+        return msgspec.convert(content, FileEntry)
+    except msgspec.ValidationError as error:
+        shown = str(error).encode("unicode_escape").decode()  # what a stranger wrote may hold anything
+        raise broken(shown if len(shown) <= 160 else f"{shown[:80]}…{shown[-80:]}") from None
+
+
+def broken(what: str) -> InvalidScheduleError:
+    """The error of a file that has the right form but not the right content: what is wrong where, and the way out."""
+    return InvalidScheduleError(f"broken schedule: {what}; make it anew with 'iosched optimize'")
+
+
+def _parsed(text: str | bytes) -> object:
+    if len(text) > _MAX_NCHARS:
+        raise InvalidScheduleError(f"not a schedule: larger than {_MAX_NCHARS >> 20} MiB")
+    try:
+        return json.loads(
+            text, object_pairs_hook=_unique, parse_int=_number, parse_float=_number, parse_constant=_number
+        )
+    except RecursionError:
+        raise InvalidScheduleError("not a schedule: nested too deeply") from None
+    except ValueError as error:
+        raise InvalidScheduleError(f"not a schedule: no JSON ({error})") from None
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"key {key[:60]!r} stands twice in one object")
+        found[key] = value
+    return found
+
+
+def _number(digits: str) -> int | float:
+    """Refuses NaN and infinity too, which are greater than no number."""
+    if not abs(float(digits)) < _MAX_NUMBER:
+        raise ValueError(f"{digits[:20]} is too large, or no number")
+    return float(digits) if digits.strip("-0123456789") else int(digits)
