@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
+
+T = TypeVar("T", int, str)
 
 
 def sequential(graph: ComputationGraph) -> Schedule:
@@ -14,12 +19,31 @@ def sequential(graph: ComputationGraph) -> Schedule:
 
 def greedy(graph: ComputationGraph) -> Schedule:
     """All operators that are ready form the next stage, again and again."""
-    depth: dict[str, int] = {}
-    for operator in graph.operators:
-        depth[operator.name] = 1 + max((depth[name] for name in graph.predecessors[operator.name]), default=-1)
-    levels: list[list[str]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
-    for name, level in depth.items():
-        levels[level].append(name)
-    # No two operators of a level depend on each other, so each is a group of its own.
-    stages = tuple(Stage(Strategy.CONCURRENT, tuple((name,) for name in names)) for names in levels)
+    stages = greedy_stages(graph, [operator.name for operator in graph.operators])
     return Schedule((Block(0, stages),) if stages else ())
+
+
+def greedy_stages(graph: ComputationGraph, names: Sequence[str]) -> tuple[Stage, ...]:
+    """The greedy schedule of some operators, in topological order; what they read of others is there already."""
+    # No two operators of a set depend on each other, so each is a group of its own.
+    return tuple(
+        Stage(Strategy.CONCURRENT, tuple((name,) for name in ready))
+        for ready in ready_sets(names, graph.predecessors.__getitem__)
+    )
+
+
+def ready_sets(operators: Iterable[T], predecessors: Callable[[T], Iterable[T]]) -> list[list[T]]:
+    """The operators that are ready at first, those that are ready after these, and so on; O(operators + edges).
+
+    Args:
+        operators: in topological order.
+        predecessors: of an operator; those that are not among `operators` are not waited for.
+    """
+    depth: dict[T, int] = {}
+    found: list[list[T]] = []
+    for operator in operators:
+        depth[operator] = 1 + max((depth[other] for other in predecessors(operator) if other in depth), default=-1)
+        if depth[operator] == len(found):
+            found.append([])
+        found[depth[operator]].append(operator)
+    return found

@@ -9,10 +9,11 @@ from itertools import count
 
 import numpy as np
 
+from iosched.scheduler.baselines import ready_sets
 from iosched.scheduler.cost import Curtailable, Remeasurable
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.latencies import KnownLatencies
-from iosched.scheduler.lattice import Lattice
+from iosched.scheduler.lattice import Lattice, bits
 from iosched.scheduler.paths import bound_us, distances, shortest_path, some_shortest_path, through_us, within
 from iosched.scheduler.schedule import Stage, Strategy
 
@@ -193,7 +194,9 @@ class Exploration:
 
     def _greedy_if_promising(self) -> list[int]:
         """What is not measured of the greedy schedule of the block, where it may be better than the best one known."""
-        masks = np.array(_ready_sets(self.lattice.order.predecessors), dtype=np.uint64)
+        order = self.lattice.order
+        ready = ready_sets(range(len(order)), lambda index: bits(order.predecessors[index]))
+        masks = np.array([sum(1 << index for index in indices) for indices in ready], dtype=np.uint64)
         if not np.isin(masks, self.lattice.stages).all():
             return []
         positions = np.searchsorted(self.lattice.stages, masks)
@@ -220,16 +223,3 @@ class Exploration:
             for index, name in enumerate(self.latencies.names)
         )
         return Conclusion(alone, total, lower)
-
-
-def _ready_sets(predecessors: tuple[int, ...]) -> list[int]:
-    """The greedy schedule of a block: the mask of all operators that are ready, again and again."""
-    depth: list[int] = []
-    masks: list[int] = []
-    for index, before in enumerate(predecessors):
-        level = 1 + max((depth[other] for other in range(index) if before >> other & 1), default=-1)
-        depth.append(level)
-        if level == len(masks):
-            masks.append(0)
-        masks[level] |= 1 << index
-    return masks

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 
 from iosched.models.graph import ComputationGraph
+from iosched.scheduler.baselines import greedy_stages
 from iosched.scheduler.beam import beam
 from iosched.scheduler.blocks import Part
 from iosched.scheduler.cost import CostModel, OperatorBounds, Remeasurable
@@ -67,7 +68,7 @@ def across_cuts(
 def _best_across(
     graph: ComputationGraph, names: Sequence[str], pruning: Pruning, trial: _Trial
 ) -> tuple[Stage, ...] | None:
-    best = trial.beaten_by(list(_greedy_stages(graph, names)))
+    best = trial.beaten_by(greedy_stages(graph, names))
     for _ in range(_BEAMS):
         if trial.is_over():
             break
@@ -84,19 +85,6 @@ def _best_across(
 def _total_us(blocks: Sequence[Block]) -> float | None:
     known = [stage.predicted_us for block in blocks for stage in block.stages]
     return None if None in known else sum(latency for latency in known if latency is not None)
-
-
-def _greedy_stages(graph: ComputationGraph, names: Sequence[str]) -> Iterator[Stage]:
-    """All operators that are ready, again and again; `names` stand in topological order."""
-    depth: dict[str, int] = {}
-    levels: list[list[str]] = []
-    for name in names:
-        depth[name] = 1 + max((depth[other] for other in graph.predecessors[name] if other in depth), default=-1)
-        if depth[name] == len(levels):
-            levels.append([])
-        levels[depth[name]].append(name)
-    for level in levels:
-        yield Stage(Strategy.CONCURRENT, tuple((name,) for name in level))
 
 
 @dataclass
