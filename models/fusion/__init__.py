@@ -36,5 +36,7 @@ def find_units(view: GraphView) -> tuple[Unit, ...]:
 
 
 def _may_take(unit: Unit, units: Mapping[int, Unit]) -> bool:
+    """Whether the unit takes other units whole or not at all."""
     members = set(unit.nodes)
-    return all(members.issuperset(units[index].nodes) for index in unit.nodes if index in units)
+    taken = {units[index].anchor: units[index] for index in unit.nodes if index in units}
+    return all(members.issuperset(other.nodes) for other in taken.values())

@@ -26,20 +26,16 @@ def match(view: GraphView, index: int, units: Mapping[int, Unit]) -> Unit | None
 
 
 def _foldable(view: GraphView, index: int, units: Mapping[int, Unit]) -> list[int]:
+    """The sums whose values node `index` alone reads, each with the sums that it has folded into itself."""
     found: list[int] = []
-    pending = [index]
-    while pending:
-        reader = pending.pop()
-        for name in view.nodes[reader].input:
-            producer = view.producer.get(name)
-            if producer is None or not _is_sum(view, producer):
-                continue
-            # Sums of sums are units by now; a sum that a convolution does itself stays with it.
-            if producer in units and units[producer].type not in _SUMS:
-                continue
-            if view.only_reader(producer) == reader:
-                found.append(producer)
-                pending.append(producer)
+    for name in view.nodes[index].input:
+        producer = view.producer.get(name)
+        if producer is None or not _is_sum(view, producer) or view.only_reader(producer) != index:
+            continue
+        unit = units.get(producer)
+        # A sum that a convolution does itself stays with it.
+        if unit is None or unit.type in _SUMS:
+            found.extend(unit.nodes if unit else (producer,))
     return found
 
 
