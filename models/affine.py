@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from onnx.helper import get_attribute_value
+
+from iosched.models.node_attributes import number
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +43,7 @@ def is_per_channel(shape: Sequence[int], rank: int) -> bool:
 
 def epsilon_of(node: onnx.NodeProto) -> float:
     """What a batch normalization adds to the variance."""
-    return next((float(get_attribute_value(item)) for item in node.attribute if item.name == "epsilon"), 1e-5)
+    return number(node, "epsilon", 1e-5)
 
 
 def _normalization(

@@ -11,6 +11,7 @@ import onnx
 
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.initializers import describe_weight
+from iosched.models.node_attributes import integer
 from iosched.models.shapes import infer_shapes, tensor_specs
 from iosched.models.wiring import is_standard, reads, use_counts, writes
 
@@ -103,8 +104,7 @@ def check_reshapes(graph: onnx.GraphProto, weights: Mapping[str, np.ndarray]) ->
 
 
 def _reshapes(shape: tuple[int, ...], target: list[int], node: onnx.NodeProto) -> bool:
-    allow_zero = any(attribute.name == "allowzero" and attribute.i for attribute in node.attribute)
-    if not allow_zero:
+    if not integer(node, "allowzero"):
         if any(entry == 0 and axis >= len(shape) for axis, entry in enumerate(target)):
             return False
         target = [shape[axis] if entry == 0 else entry for axis, entry in enumerate(target)]

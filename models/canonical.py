@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from iosched.models.attributes import plain_attributes
 from iosched.models.digest import array_digest, opsets_of, since
 from iosched.models.graph import ComputationGraph, Operator
+from iosched.models.node_attributes import plain_values
 from iosched.models.structure import NodeForm, OperatorForm, PlacedOperator, Structure
 from iosched.models.wiring import captures, dependencies_first, is_standard, writes
 
@@ -110,7 +110,7 @@ def _type(node: onnx.NodeProto) -> str:
 
 
 def _attributes(node: onnx.NodeProto) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((key, _short(repr(value))) for key, value in plain_attributes(node).items()))
+    return tuple(sorted((key, _short(repr(value))) for key, value in plain_values(node).items()))
 
 
 def _short(text: str) -> str:

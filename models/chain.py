@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import onnx
 
 from iosched.models.affine import affine_of
 from iosched.models.fusion.view import ACTIVATIONS
+from iosched.models.node_attributes import integer, names
 from iosched.models.wiring import is_standard
 
 _KNOWN_ATTRIBUTES = {
@@ -67,7 +67,7 @@ class Chain:
     @property
     def axis(self) -> int:
         """The axis of `weight` along which results lie."""
-        return 0 if self.is_convolution or self.attributes.get("transB") else 1
+        return 0 if self.is_convolution or integer(self.anchor, "transB") else 1
 
     @property
     def width(self) -> int:
@@ -78,11 +78,6 @@ class Chain:
     def bias(self) -> str:
         """The name of the bias that the anchor reads; "" for none."""
         return str(self.anchor.input[2]) if len(self.anchor.input) > 2 else ""
-
-    @cached_property
-    def attributes(self) -> dict[str, object]:
-        """Those of the anchor."""
-        return {item.name: onnx.helper.get_attribute_value(item) for item in self.anchor.attribute}
 
 
 def chain_of(nodes: Sequence[onnx.NodeProto], weights: Mapping[str, np.ndarray]) -> Chain | None:
@@ -110,7 +105,7 @@ def chain_of(nodes: Sequence[onnx.NodeProto], weights: Mapping[str, np.ndarray])
 
 def _is_anchor(node: onnx.NodeProto, weights: Mapping[str, np.ndarray]) -> bool:
     known = _KNOWN_ATTRIBUTES.get(node.op_type)
-    if known is None or any(item.name not in known for item in node.attribute) or len(node.input) not in (2, 3):
+    if known is None or not known.issuperset(names(node)) or len(node.input) not in (2, 3):
         return False
     constants = [name for name in node.input[1:] if name]
     if not constants or constants[0] != node.input[1] or any(name not in weights for name in constants):
@@ -124,8 +119,9 @@ def _is_anchor(node: onnx.NodeProto, weights: Mapping[str, np.ndarray]) -> bool:
 
 def _is_linear(chain: Chain, node: onnx.NodeProto, source: str) -> bool:
     if chain.is_convolution:
-        trains = any(item.name == "training_mode" and item.i for item in node.attribute)
-        return not trains and affine_of(node, source, chain.weights, chain.width, chain.weight.ndim) is not None
+        if integer(node, "training_mode"):
+            return False
+        return affine_of(node, source, chain.weights, chain.width, chain.weight.ndim) is not None
     others = [name for name in node.input if name != source]
     if node.op_type != "Add" or source != chain.anchor.output[0] or len(node.input) != 2 or len(others) != 1:
         return False

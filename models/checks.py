@@ -5,7 +5,8 @@ from __future__ import annotations
 import onnx
 
 from iosched.models.errors import InvalidModelError
-from iosched.models.wiring import is_standard, reads, standard_opset, subgraphs, writes
+from iosched.models.node_attributes import subgraphs
+from iosched.models.wiring import is_standard, reads, standard_opset, writes
 
 _KNOWN_PREFIXES = ("ai.onnx.", "com.microsoft", "com.ms.")
 # onnxruntime's own operators that it also accepts in ONNX's domain, at any opset.

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
 import onnx
-from onnx.helper import get_attribute_value
+
+from iosched.models.node_attributes import integer, integers
 
 Shape = tuple[int, ...]
 Shapes = Sequence[Shape | None]
@@ -61,7 +62,7 @@ def _conv_transpose(node: onnx.NodeProto, inputs: Shapes, outputs: Shapes) -> in
 def _gemm(node: onnx.NodeProto, inputs: Shapes, outputs: Shapes) -> int:
     if not inputs or inputs[0] is None or len(inputs[0]) != 2 or not outputs or outputs[0] is None:
         return 0
-    inner = inputs[0][0] if _int(node, "transA") else inputs[0][1]
+    inner = inputs[0][0] if integer(node, "transA") else inputs[0][1]
     return 2 * prod(outputs[0]) * inner
 
 
@@ -72,12 +73,7 @@ def _matmul(node: onnx.NodeProto, inputs: Shapes, outputs: Shapes) -> int:
 
 
 def _pool(node: onnx.NodeProto, inputs: Shapes, outputs: Shapes) -> int:
-    kernel = next((item.ints for item in node.attribute if item.name == "kernel_shape"), ())
-    return _size(outputs[:1]) * prod(kernel)
-
-
-def _int(node: onnx.NodeProto, name: str) -> int:
-    return next((int(get_attribute_value(item)) for item in node.attribute if item.name == name), 0)
+    return _size(outputs[:1]) * prod(integers(node, "kernel_shape"))
 
 
 _BY_TYPE: Mapping[str, Callable[[onnx.NodeProto, Shapes, Shapes], int]] = {

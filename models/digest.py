@@ -10,8 +10,8 @@ from math import prod
 import numpy as np
 import onnx
 
-from iosched.models.attributes import plain_attributes
 from iosched.models.graph import ComputationGraph
+from iosched.models.node_attributes import plain_values
 from iosched.models.wiring import captures, is_standard, writes
 
 _CHUNK_NBYTES = 2**22
@@ -39,7 +39,7 @@ def _node_hash(node: onnx.NodeProto, opsets: Mapping[str, int], hashes: Mapping[
     domain = "ai.onnx" if is_standard(node) else node.domain
     read = [hashes[name] if name else "" for name in node.input]
     captured = [(name, hashes[name]) for name in captures(node)]
-    attributes = sorted((key, repr(value)) for key, value in plain_attributes(node).items())
+    attributes = sorted((key, repr(value)) for key, value in plain_values(node).items())
     return _hash(domain, node.op_type, since(node, opsets), attributes, read, captured)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx
 
+from iosched.models.node_attributes import integer
 from iosched.models.wiring import is_standard, use_counts
 
 
@@ -37,5 +38,5 @@ def flatten_concats(graph: onnx.GraphProto, ranks: dict[str, int]) -> None:
 
 
 def _axis(node: onnx.NodeProto, ranks: dict[str, int]) -> int:
-    axis = next((int(item.i) for item in node.attribute if item.name == "axis"), 1)
+    axis = integer(node, "axis", 1)
     return axis + ranks.get(node.output[0], 0) if axis < 0 else axis

@@ -9,13 +9,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from math import prod
-from typing import Any
 
 import numpy as np
 import onnx
-from onnx.helper import get_attribute_value
 
 from iosched.models.graph import TensorSpec
+from iosched.models.node_attributes import integer, integers, tensor
 from iosched.models.normalize import add_weight, keep_weights
 from iosched.models.shapes import infer_shapes, tensor_specs
 from iosched.models.wiring import captures, is_standard, replace_nodes, standard_opset, writes
@@ -109,7 +108,7 @@ def _fold_shape(
         return None
     if node.op_type == "Size":
         return [np.array(prod(shape), np.int64)]
-    start, end = _attribute(node, "start", 0), _attribute(node, "end", len(shape))
+    start, end = integer(node, "start"), integer(node, "end", len(shape))
     return [np.array(shape[slice(start, end)], np.int64)]
 
 
@@ -145,7 +144,7 @@ def _checked(value: object, spec: TensorSpec) -> np.ndarray:
 
 def _fill(node: onnx.NodeProto, weights: Mapping[str, np.ndarray]) -> list[np.ndarray] | None:
     shape = tuple(int(dim) for dim in weights[node.input[0]])
-    value = _attribute(node, "value", None)
+    value = tensor(node, "value")
     item = np.zeros(1, np.float32) if value is None else onnx.numpy_helper.to_array(value)
     if any(dim < 0 for dim in shape) or prod(shape) * item.itemsize > _MAX_FILLED_NBYTES or item.size != 1:
         return None
@@ -154,7 +153,7 @@ def _fill(node: onnx.NodeProto, weights: Mapping[str, np.ndarray]) -> list[np.nd
 
 
 def _reshape(node: onnx.NodeProto, weights: Mapping[str, np.ndarray]) -> list[np.ndarray] | None:
-    if len(node.input) != 2 or _attribute(node, "allowzero", 0):
+    if len(node.input) != 2 or integer(node, "allowzero"):
         return None
     data = weights[node.input[0]]
     target = [data.shape[axis] if dim == 0 else int(dim) for axis, dim in enumerate(weights[node.input[1]])]
@@ -162,13 +161,13 @@ def _reshape(node: onnx.NodeProto, weights: Mapping[str, np.ndarray]) -> list[np
 
 
 def _unsqueeze(node: onnx.NodeProto, weights: Mapping[str, np.ndarray]) -> list[np.ndarray] | None:
-    axes = weights[node.input[1]].tolist() if len(node.input) > 1 else _attribute(node, "axes", None)
-    return None if axes is None else [np.expand_dims(weights[node.input[0]], tuple(axes))]
+    axes = tuple(weights[node.input[1]].tolist()) if len(node.input) > 1 else integers(node, "axes")
+    return [np.expand_dims(weights[node.input[0]], axes)]
 
 
 def _transpose(node: onnx.NodeProto, weights: Mapping[str, np.ndarray]) -> list[np.ndarray] | None:
     data = weights[node.input[0]]
-    view = np.transpose(data, _attribute(node, "perm", None))
+    view = np.transpose(data, integers(node, "perm") or None)
     if _is_filled(data):
         return [view]
     return [np.ascontiguousarray(view)] if data.nbytes <= MAX_FOLDED_NBYTES else None
@@ -189,7 +188,3 @@ _DIRECT: Mapping[str, Callable[[onnx.NodeProto, Mapping[str, np.ndarray]], list[
 
 def _is_filled(array: np.ndarray) -> bool:
     return array.size > 1 and not any(array.strides)
-
-
-def _attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
-    return next((get_attribute_value(item) for item in node.attribute if item.name == name), default)

@@ -17,6 +17,7 @@ from iosched.models.checks import is_well_formed
 from iosched.models.graph import Operator
 from iosched.models.merge_record import Merge, from_metadata, part_of
 from iosched.models.merge_rule import merged_size, refusal
+from iosched.models.node_attributes import integer, integers, serialized, text, values
 from iosched.models.stacking import Origin, Stacked, margins, stacked
 from iosched.models.wiring import reads, standard_opset, use_counts
 
@@ -111,7 +112,7 @@ def _undo(proto: onnx.ModelProto, weights: dict[str, np.ndarray], merge: Merge) 
     parts = [chain for found in own if (chain := chain_of(found, constants)) is not None]
     if len(parts) < len(own) or not _fit(parts, anchor):
         return
-    found = stacked(parts, _ints(anchor, "pads"), merge.base, standard_opset(proto))
+    found = stacked(parts, integers(anchor, "pads"), merge.base, standard_opset(proto))
     if not _stands_in(graph, weights, found) or not _names_are_free(graph, parts, found, weights):
         return
     _replace(graph, {node.output[0] for node in found.nodes}, [node for part in parts for node in part.nodes])
@@ -156,48 +157,37 @@ def _fit(parts: Sequence[Chain], anchor: onnx.NodeProto) -> bool:
     alike = all(_settings(part) == _settings(first) for part in parts)
     if not alike or not first.is_convolution:
         return alike
-    kernel, pads = _ints(anchor, "kernel_shape"), _ints(anchor, "pads")
+    kernel, pads = integers(anchor, "kernel_shape"), integers(anchor, "pads")
     rank = first.weight.ndim - 2
     return len(kernel) == rank and len(pads) == 2 * rank and all(_is_centred(part, kernel, pads) for part in parts)
 
 
 def _settings(part: Chain) -> object:
-    one = part.attributes
-    ones = [1] * (part.weight.ndim - 2)
-    own = (
-        (one.get("group", 1), one.get("strides") or ones, one.get("dilations") or ones)
-        if part.is_convolution
-        else sorted(one.items())
-    )
-    activation = [
-        (node.op_type, sorted(item.SerializeToString(deterministic=True) for item in node.attribute))
-        for node in part.activation
-    ]
+    anchor, ones = part.anchor, (1,) * (part.weight.ndim - 2)
+    own: object = values(anchor)
+    if part.is_convolution:
+        own = integer(anchor, "group", 1), integers(anchor, "strides", ones), integers(anchor, "dilations", ones)
+    activation = [(node.op_type, serialized(node)) for node in part.activation]
     bounds = [_identity(part.weights[name]) for node in part.activation for name in node.input if name in part.weights]
     shape = part.weight.shape[1] if part.axis == 0 else part.weight.shape[0]
-    kind = (part.anchor.op_type, part.relu is None, part.weight.dtype.name, part.weight.ndim, shape)
+    kind = (anchor.op_type, part.relu is None, part.weight.dtype.name, part.weight.ndim, shape)
     return part.source, kind, own, activation, bounds
 
 
 def _is_centred(part: Chain, kernel: Sequence[int], pads: Sequence[int]) -> bool:
     own = part.weight.shape[2:]
-    if part.attributes.get("group", 1) != 1 or (_ints(part.anchor, "kernel_shape") or list(own)) != list(own):
+    if integer(part.anchor, "group", 1) != 1 or integers(part.anchor, "kernel_shape", own) != own:
         return False
     if any(large < small or (large - small) % 2 for large, small in zip(kernel, own, strict=True)):
         return False
-    mode = part.attributes.get("auto_pad", b"NOTSET")
-    if isinstance(mode, bytes) and mode.startswith(b"SAME"):
+    if text(part.anchor, "auto_pad").startswith("SAME"):
         return True  # depends on the input's size, which is not known here
-    dilations = _ints(part.anchor, "dilations") or [1] * len(own)
-    before = _ints(part.anchor, "pads") or [0] * (2 * len(own))
+    dilations = integers(part.anchor, "dilations", (1,) * len(own))
+    before = integers(part.anchor, "pads", (0,) * (2 * len(own)))
     if len(dilations) != len(own) or len(before) != 2 * len(own):
         return False
     shift = [by * margin for by, margin in zip(dilations, margins(own, kernel), strict=True)]
     return list(pads) == [pad + more for pad, more in zip(before, shift * 2, strict=True)]
-
-
-def _ints(node: onnx.NodeProto, name: str) -> list[int]:
-    return next((list(item.ints) for item in node.attribute if item.name == name), [])
 
 
 def _stands_in(graph: onnx.GraphProto, weights: Mapping[str, np.ndarray], found: Stacked) -> bool:
@@ -218,8 +208,7 @@ def _stands_in(graph: onnx.GraphProto, weights: Mapping[str, np.ndarray], found:
 
 
 def _written(node: onnx.NodeProto) -> object:
-    attributes = sorted((item.name, item.SerializeToString(deterministic=True)) for item in node.attribute)
-    return node.op_type, node.domain, list(node.input), list(node.output), attributes
+    return node.op_type, node.domain, list(node.input), list(node.output), serialized(node)
 
 
 def _identity(array: np.ndarray) -> object:

@@ -7,10 +7,11 @@ from collections import Counter
 import numpy as np
 import onnx
 import onnx.inliner
-from onnx import AttributeProto, TensorProto
+from onnx import TensorProto
 
 from iosched.models.errors import InvalidModelError
 from iosched.models.initializers import describe_weight, read_tensor
+from iosched.models.node_attributes import integer, values
 from iosched.models.wiring import captures, is_standard, reads, replace_nodes, topological_order, use_counts, writes
 
 
@@ -147,37 +148,35 @@ def _is_copy(node: onnx.NodeProto, weights: dict[str, np.ndarray], counts: Count
     if node.op_type != "Dropout" or not node.output[0] or any(counts[mask] for mask in node.output[1:]):
         return False
     if opset < 7:
-        return any(attribute.name == "is_test" and attribute.i for attribute in node.attribute)
+        return integer(node, "is_test") != 0
     training = node.input[2] if len(node.input) > 2 else ""
     return not training or (training in weights and not bool(np.any(weights[training])))
 
 
 def _constant_value(node: onnx.NodeProto) -> np.ndarray | None:
-    if node.op_type != "Constant" or not is_standard(node) or len(node.attribute) != 1 or len(node.output) != 1:
+    if node.op_type != "Constant" or not is_standard(node) or len(node.output) != 1:
         return None
-    attribute = node.attribute[0]
-    if attribute.type == AttributeProto.TENSOR:
+    given = values(node)
+    if len(given) != 1:
+        return None
+    ((name, value),) = given.items()
+    if isinstance(value, TensorProto):
         named = TensorProto()
-        named.CopyFrom(attribute.t)
+        named.CopyFrom(value)
         named.name = node.output[0]
         if named.data_location == TensorProto.EXTERNAL:
             raise InvalidModelError(f"Constant node {node.output[0]!r} keeps its data in another file.")
         return read_tensor(named)
-    return _listed_value(attribute)
+    return _listed_value(name, value)
 
 
-def _listed_value(attribute: AttributeProto) -> np.ndarray | None:
-    match attribute.name:
-        case "value_float":
-            return np.array(attribute.f, np.float32)
-        case "value_floats":
-            return np.array(attribute.floats, np.float32)
-        case "value_int":
-            return np.array(attribute.i, np.int64)
-        case "value_ints":
-            return np.array(attribute.ints, np.int64)
-        case "value_string":
-            return np.array(attribute.s.decode("utf-8", "replace"), object)
-        case "value_strings":
-            return np.array([text.decode("utf-8", "replace") for text in attribute.strings], object)
+def _listed_value(name: str, value: object) -> np.ndarray | None:
+    if name in ("value_float", "value_floats"):
+        return np.array(value, np.float32)
+    if name in ("value_int", "value_ints"):
+        return np.array(value, np.int64)
+    if name == "value_string" and isinstance(value, bytes):
+        return np.array(value.decode("utf-8", "replace"), object)
+    if name == "value_strings" and isinstance(value, list):
+        return np.array([text.decode("utf-8", "replace") for text in value], object)
     return None

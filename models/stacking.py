@@ -15,6 +15,7 @@ from onnx import helper
 
 from iosched.models.affine import epsilon_of
 from iosched.models.chain import Chain
+from iosched.models.node_attributes import integers, serialized, values
 
 _SPLIT_INPUT_OPSET = 13  # sizes are an input since then, an attribute before
 _NORMALIZATION = ("scale", "bias", "mean", "variance")
@@ -84,7 +85,7 @@ def _steps(parts: Sequence[Chain]) -> list[tuple[onnx.NodeProto, list[onnx.NodeP
 
 
 def _kind(node: onnx.NodeProto) -> object:
-    return node.op_type, tuple(sorted(item.SerializeToString(deterministic=True) for item in node.attribute))
+    return node.op_type, serialized(node)
 
 
 @dataclass(eq=False)
@@ -125,13 +126,13 @@ class _Draft:
         if any(part.bias for part in self.parts):
             inputs.append(self.stack(f"{self.base}/bias", [part.bias for part in self.parts], 0.0, 0))
         if first.is_convolution:
-            ones = [1] * len(kernel)
-            stepped = {key: first.attributes.get(key) or ones for key in ("dilations", "strides")}
-            values = {"group": 1, "kernel_shape": kernel, "pads": list(pads), **stepped}
+            ones = (1,) * len(kernel)
+            stepped = {key: integers(first.anchor, key, ones) for key in ("dilations", "strides")}
+            attributes: dict[str, object] = {"group": 1, "kernel_shape": kernel, "pads": list(pads), **stepped}
         else:
-            values = first.attributes
+            attributes = values(first.anchor)
         node = helper.make_node(first.anchor.op_type, inputs, [f"{self.base}/linear"])
-        node.attribute.extend(helper.make_attribute(*pair) for pair in sorted(values.items()))
+        node.attribute.extend(helper.make_attribute(*pair) for pair in sorted(attributes.items()))
         self.nodes.append(node)
 
     def follow_step(self, name: str, like: onnx.NodeProto, own: Sequence[onnx.NodeProto | None]) -> None:

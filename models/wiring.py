@@ -8,9 +8,9 @@ from heapq import heapify, heappop, heappush
 from typing import TypeVar
 
 import onnx
-from onnx import AttributeProto
 
 from iosched.models.errors import InvalidModelError
+from iosched.models.node_attributes import subgraphs
 
 STANDARD_DOMAINS = ("", "ai.onnx")
 
@@ -25,15 +25,6 @@ def is_standard(node: onnx.NodeProto) -> bool:
 def standard_opset(proto: onnx.ModelProto) -> int:
     """The version of ONNX's own operators that the model imports; 0 for none."""
     return max((item.version for item in proto.opset_import if item.domain in STANDARD_DOMAINS), default=0)
-
-
-def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """The graphs inside a control-flow node."""
-    for attribute in node.attribute:
-        if attribute.type == AttributeProto.GRAPH:
-            yield attribute.g
-        elif attribute.type == AttributeProto.GRAPHS:
-            yield from attribute.graphs
 
 
 def nodes_within(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from iosched.models.fusion.view import GraphView, Unit
+from iosched.models.node_attributes import integer
 
 
 def match(view: GraphView, index: int, units: Mapping[int, Unit]) -> Unit | None:
@@ -24,7 +25,8 @@ def leading_relu(view: GraphView, index: int, units: Mapping[int, Unit]) -> int 
     relu = view.producer.get(view.nodes[index].input[0])
     if relu is None or relu in units or not view.is_op(relu, ("Relu",)) or view.only_reader(relu) != index:
         return None
-    is_dense = set(view.weights[view.nodes[index].input[1]].shape[2:]) == {1} and view.attribute(index, "group", 1) == 1
+    node = view.nodes[index]
+    is_dense = set(view.weights[node.input[1]].shape[2:]) == {1} and integer(node, "group", 1) == 1
     return relu if is_dense and not _ends_a_sum(view, relu) else None
 
 

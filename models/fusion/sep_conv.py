@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from iosched.models.fusion.view import GraphView, Unit
+from iosched.models.node_attributes import integer, integers
 
 
 def match(view: GraphView, index: int, units: Mapping[int, Unit]) -> Unit | None:
@@ -26,18 +27,14 @@ def is_pointwise(view: GraphView, index: int) -> bool:
     """Whether a node is a dense 1x1 convolution of stride 1 without padding, with constant weights."""
     if not view.is_op(index, ("Conv",)) or not view.constant_from(index, 1):
         return False
-    kernel = view.weights[view.nodes[index].input[1]].shape[2:]
-    spread = (*_ints(view, index, "pads", 0), *(stride - 1 for stride in _ints(view, index, "strides", 1)))
-    return set(kernel) <= {1} and view.attribute(index, "group", 1) == 1 and not any(spread)
+    node = view.nodes[index]
+    is_dense = set(view.weights[node.input[1]].shape[2:]) <= {1} and integer(node, "group", 1) == 1
+    return is_dense and not any(integers(node, "pads")) and set(integers(node, "strides")) <= {1}
 
 
 def _is_depthwise(view: GraphView, index: int) -> bool:
     if not view.is_op(index, ("Conv",)) or not view.constant_from(index, 1):
         return False
-    group, shape = view.attribute(index, "group", 1), view.weights[view.nodes[index].input[1]].shape
-    return isinstance(group, int) and group > 1 and shape[:2] == (group, 1)
-
-
-def _ints(view: GraphView, index: int, name: str, default: int) -> tuple[int, ...]:
-    found = view.attribute(index, name)
-    return tuple(found) if isinstance(found, list) else (default,)
+    node = view.nodes[index]
+    group, shape = integer(node, "group", 1), view.weights[node.input[1]].shape
+    return group > 1 and shape[:2] == (group, 1)

@@ -9,9 +9,9 @@ from functools import cached_property
 
 import numpy as np
 import onnx
-from onnx.helper import get_attribute_value
 
 from iosched.models.graph import TensorSpec
+from iosched.models.node_attributes import integer
 from iosched.models.wiring import is_standard, producers, reads, use_counts, writes
 
 ACTIVATIONS = frozenset({
@@ -88,11 +88,6 @@ class GraphView:
         readers = self._readers.get(outputs[0], ())
         return readers[0] if readers else None
 
-    def attribute(self, index: int, name: str, default: object = None) -> object:
-        """An attribute's value, or `default`."""
-        items = self.nodes[index].attribute
-        return next((get_attribute_value(item) for item in items if item.name == name), default)
-
     def constant_from(self, index: int, first: int) -> bool:
         """Whether all inputs of a node from position `first` on are weights (or left out)."""
         return all(not name or name in self.weights for name in self.nodes[index].input[first:])
@@ -120,7 +115,7 @@ class GraphView:
         reader = self.only_reader(index)
         if reader is None or not self.is_op(reader, ("BatchNormalization",)) or not self.constant_from(reader, 1):
             return None
-        trains = len(writes(self.nodes[reader])) != 1 or self.attribute(reader, "training_mode", 0)
+        trains = len(writes(self.nodes[reader])) != 1 or integer(self.nodes[reader], "training_mode")
         return None if trains else reader
 
     def same_shape(self, names: Iterable[str]) -> bool:

@@ -14,9 +14,9 @@ from itertools import pairwise
 import numpy as np
 import onnx
 
-from iosched.models.attributes import automatic_pads
 from iosched.models.fusion.view import ACTIVATIONS
 from iosched.models.graph import TensorSpec
+from iosched.models.node_attributes import assign, integers, padding, plain_values
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.stacked_weights import is_centrable, stacked_bias, stacked_weight
 
@@ -106,7 +106,7 @@ def _identity(kernels: KernelGraph, index: int) -> object:
 
 
 def _settings(node: onnx.NodeProto, free: Sequence[str] = _SIZED) -> object:
-    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute if a.name not in free}
+    attributes = {name: value for name, value in plain_values(node).items() if name not in free}
     return node.domain, node.op_type, attributes
 
 
@@ -212,7 +212,7 @@ class _Draft:
         node.input[:], node.output[:] = inputs, [output]
         shapes = [self.kernels.tensors[name].shape or () for name in parts]
         if node.op_type == "ReorderOutput":
-            next(a for a in node.attribute if a.name == "channels").i = sum(shape[1] for shape in shapes)
+            assign(node, channels=sum(shape[1] for shape in shapes))
         shape = list(shapes[0])
         shape[self.axis] = sum(each[self.axis] for each in shapes)
         self.results[output] = TensorSpec(output, self.kernels.tensors[parts[0]].dtype, tuple(shape))
@@ -256,21 +256,11 @@ class _Draft:
 def _resized(kernels: KernelGraph, node: onnx.NodeProto, size: np.ndarray) -> onnx.NodeProto:
     """A copy of `node` for a kernel of `size`: as much padding more on every side as the kernel's reach grew there."""
     kernel = kernels.weights[node.input[1]].shape[2:]
-    dilations, strides = (_ints(node, name, [1] * len(kernel)) for name in ("dilations", "strides"))
-    mode = next((a.s.decode() for a in node.attribute if a.name == "auto_pad"), "")
-    sizes = (kernels.tensors[node.input[0]].shape or ())[2:]
-    found = automatic_pads(mode, sizes, kernel, strides, dilations)
-    pads = _ints(node, "pads", [0] * 2 * len(kernel)) if found is None else found
+    dilations = integers(node, "dilations", (1,) * len(kernel))
+    pads = padding(node, (kernels.tensors[node.input[0]].shape or ())[2:], kernel)
     grown = [by * (int(want) - have) // 2 for by, want, have in zip(dilations, size, kernel, strict=True)]
     resized = onnx.NodeProto()
     resized.CopyFrom(node)
-    kept = [a for a in node.attribute if a.name not in _SIZED]
-    del resized.attribute[:]
-    resized.attribute.extend(kept)
-    resized.attribute.append(onnx.helper.make_attribute("kernel_shape", [int(extent) for extent in size]))
-    resized.attribute.append(onnx.helper.make_attribute("pads", [p + g for p, g in zip(pads, grown * 2, strict=True)]))
+    larger = [int(extent) for extent in size]
+    assign(resized, auto_pad=None, kernel_shape=larger, pads=[p + g for p, g in zip(pads, grown * 2, strict=True)])
     return resized
-
-
-def _ints(node: onnx.NodeProto, name: str, default: list[int]) -> list[int]:
-    return next((list(a.ints) for a in node.attribute if a.name == name), default)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 import onnx
@@ -147,6 +149,14 @@ def test_sums_are_folded_into_the_sep_conv_or_concat_that_alone_reads_them():
     graph = graph_of(nodes, ["y"], two)
     assert shown(graph) == [("Tanh", "t"), ("Concat", "y")]
     assert graph.by_name["y"].attribute("terms") == (1, 3)
+
+
+def test_a_chain_of_sums_may_be_longer_than_python_recurses():
+    length = sys.getrecursionlimit() + 50
+    names = ["x", *(f"s{index}" for index in range(length))]
+    chain = [op("Add", before, "z", after) for before, after in pairwise(names)]
+    graph = graph_of([*chain, *sep_conv(names[-1], "y")], ["y"], {**IMAGE, "z": [1, 4, 8, 8]})
+    assert graph.by_name["y"].attribute("terms") == (length + 1,)
 
 
 def test_sums_with_several_readers_stay_and_swallow_the_sums_below():

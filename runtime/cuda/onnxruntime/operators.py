@@ -11,7 +11,8 @@ import numpy as np
 import onnx
 
 from iosched.models.graph import Operator, TensorSpec
-from iosched.models.wiring import captures, subgraphs
+from iosched.models.node_attributes import subgraphs
+from iosched.models.wiring import captures
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.session import load_onnxruntime, open_session, running
 

@@ -1,0 +1,135 @@
+"""Attributes of ONNX nodes as Python values: the one place that reads and writes `NodeProto.attribute`.
+
+An attribute that a node does not have, or has with another type than is asked for, reads as the default that the caller
+gives. That default is the operator's own; operators change theirs between opsets, so only the caller knows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+
+import onnx
+from onnx import AttributeProto
+from onnx.helper import get_attribute_value, make_attribute
+
+from iosched.models.graph import AttributeValue
+
+
+def names(node: onnx.NodeProto) -> frozenset[str]:
+    """The names of all attributes that the node has."""
+    return frozenset(item.name for item in node.attribute)
+
+
+def integer(node: onnx.NodeProto, name: str, default: int = 0) -> int:
+    """An attribute that is one integer; flags are integers too."""
+    found = _find(node, name, AttributeProto.INT)
+    return default if found is None else found.i
+
+
+def integers(node: onnx.NodeProto, name: str, default: Sequence[int] = ()) -> tuple[int, ...]:
+    """An attribute that is a list of integers; an empty list reads as the default."""
+    found = _find(node, name, AttributeProto.INTS)
+    return tuple(default if found is None else found.ints or default)
+
+
+def number(node: onnx.NodeProto, name: str, default: float = 0.0) -> float:
+    """An attribute that is one number, be it a float or an integer."""
+    found = _find(node, name, AttributeProto.FLOAT, AttributeProto.INT)
+    if found is None:
+        return default
+    return found.f if found.type == AttributeProto.FLOAT else float(found.i)
+
+
+def numbers(node: onnx.NodeProto, name: str) -> tuple[float, ...]:
+    """An attribute that is a list of floats; () where the node has none."""
+    found = _find(node, name, AttributeProto.FLOATS)
+    return () if found is None else tuple(found.floats)
+
+
+def text(node: onnx.NodeProto, name: str, default: str = "") -> str:
+    """An attribute that is a string."""
+    found = _find(node, name, AttributeProto.STRING)
+    return default if found is None else _decoded(found.s)
+
+
+def tensor(node: onnx.NodeProto, name: str) -> onnx.TensorProto | None:
+    """An attribute that is a tensor; None where the node has none."""
+    found = _find(node, name, AttributeProto.TENSOR)
+    return None if found is None else found.t
+
+
+def padding(node: onnx.NodeProto, sizes: Sequence[int], kernel: Sequence[int]) -> tuple[int, ...]:
+    """How a convolution or a pool pads its input, auto_pad resolved: the begins of all axes, then their ends.
+
+    Args:
+        sizes: of the input along the axes of the kernel; () where they are not known, and SAME cannot be resolved.
+        kernel: the kernel's extent along each axis.
+    """
+    mode, none = text(node, "auto_pad"), (0,) * (2 * len(kernel))
+    if mode not in ("SAME_UPPER", "SAME_LOWER") or not sizes:
+        return none if mode == "VALID" else integers(node, "pads", none)
+    ones = (1,) * len(kernel)
+    strides, dilations = integers(node, "strides", ones), integers(node, "dilations", ones)
+    totals = [
+        max((-(-size // stride) - 1) * stride + (extent - 1) * dilation + 1 - size, 0)
+        for size, extent, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True)
+    ]
+    small, large = tuple(total // 2 for total in totals), tuple(total - total // 2 for total in totals)
+    return (*small, *large) if mode == "SAME_UPPER" else (*large, *small)
+
+
+def values(node: onnx.NodeProto) -> dict[str, object]:
+    """All attributes by name, as onnx hands them out: strings as bytes, tensors and graphs as protobuf messages."""
+    return {item.name: get_attribute_value(item) for item in node.attribute}
+
+
+def plain_values(node: onnx.NodeProto) -> dict[str, AttributeValue]:
+    """All attributes by name, as values that can be hashed; of tensors and graphs a hash of their bytes."""
+    return {item.name: _plain(item) for item in node.attribute if item.type != AttributeProto.UNDEFINED}
+
+
+def serialized(node: onnx.NodeProto) -> tuple[bytes, ...]:
+    """All attributes as bytes, sorted by name: equal for nodes whose attributes are equal to the last bit."""
+    return tuple(
+        item.SerializeToString(deterministic=True) for item in sorted(node.attribute, key=lambda item: item.name)
+    )
+
+
+def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """The graphs inside a control-flow node."""
+    for item in node.attribute:
+        if item.type == AttributeProto.GRAPH:
+            yield item.g
+        elif item.type == AttributeProto.GRAPHS:
+            yield from item.graphs
+
+
+def assign(node: onnx.NodeProto, **changes: int | Sequence[int] | None) -> None:
+    """Give attributes of the node new values, in place; None takes an attribute away."""
+    kept = [item for item in node.attribute if item.name not in changes]
+    new = [make_attribute(name, value) for name, value in changes.items() if value is not None]
+    del node.attribute[:]
+    node.attribute.extend([*kept, *new])
+
+
+def _find(node: onnx.NodeProto, name: str, *kinds: int) -> AttributeProto | None:
+    return next((item for item in node.attribute if item.name == name and item.type in kinds), None)
+
+
+def _plain(item: AttributeProto) -> AttributeValue:
+    value = get_attribute_value(item)
+    if isinstance(value, int | float):
+        return value
+    if isinstance(value, bytes):
+        return _decoded(value)
+    if isinstance(value, list) and all(isinstance(entry, int | float | bytes) for entry in value):
+        return tuple(_decoded(entry) if isinstance(entry, bytes) else entry for entry in value)
+    nameless = AttributeProto()
+    nameless.CopyFrom(item)
+    nameless.doc_string = ""
+    return f"sha256:{sha256(nameless.SerializeToString(deterministic=True)).hexdigest()[:16]}"
+
+
+def _decoded(value: bytes) -> str:
+    return value.decode("utf-8", "replace")
