@@ -6,7 +6,6 @@ import io
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -65,7 +64,7 @@ def _checked(array: np.ndarray, spec: TensorSpec, path: Path) -> np.ndarray:
     return array
 
 
-def npz(outputs: Mapping[str, Any]) -> bytes:
+def npz(outputs: Mapping[str, object]) -> bytes:
     """Outputs as an `.npz` archive; unlike `numpy.savez` it takes every name.
 
     Raises:

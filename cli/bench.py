@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from iosched.cli.options import (
+    Binding,
     device_options,
     input_shape_option,
     json_option,
     model_argument,
+    output_option,
     profile_db_option,
-    shapes_of,
     verbosity_options,
 )
 from iosched.cli.output import Destination, check_destinations, emit_json, note, write
+from iosched.cli.progress import progress_bar
+from iosched.cli.source import input_file, read_model, schedule_for
+from iosched.cli.tables import print_columns
 from iosched.cli.words import latency_text
 from iosched.models.errors import UsageError
 
@@ -73,7 +78,7 @@ NAMES = (
     help="Samples of each row; rows are measured in turn, A B C A B C.",
 )
 @profile_db_option
-@click.option("--plot", metavar="F.svg", help="Write a bar chart of the rows as SVG; '-' is stdout.")
+@output_option("--plot", metavar="F.svg", text="Write a bar chart of the rows as SVG; '-' is stdout.")
 @json_option
 @verbosity_options
 def command(
@@ -81,10 +86,13 @@ def command(
     names: tuple[str, ...],
     schedule: str | None,
     batch_sizes: tuple[int, ...],
-    input_shapes: tuple[tuple[str, tuple[int, ...]], ...],
-    plot: str | None,
+    input_shapes: dict[str, tuple[int, ...]],
+    device: str,
+    threads: int | None,
+    rounds: int,
+    profile_db: Path | None,
+    plot: Destination | None,
     as_json: bool,
-    **settings: Any,
 ) -> None:
     """Measure the schedules of MODEL, plain onnxruntime and other runtimes side by side.
 
@@ -97,18 +105,29 @@ def command(
       iosched bench squeezenet.iosched.onnx --with iosched --with onnxruntime
       iosched bench model.onnx --batch-size 1 --batch-size 8 --json > bench.json
     """
-    from iosched.cli.source import input_file
+    from iosched.jobs.bench import bench
 
-    destination = None if plot is None else Destination.parse("--plot", plot)
-    check_destinations([destination], inputs=[input_file(model), input_file(schedule or "-")], as_json=as_json)
+    check_destinations([plot], inputs=[input_file(model), input_file(schedule or "-")], as_json=as_json)
     _refuse_twice_on_stdin(model, schedule, batch_sizes)
-    if destination is not None and len(batch_sizes) > 1:
+    if plot is not None and len(batch_sizes) > 1:
         raise UsageError("--plot draws one batch size: give --batch-size once")
-    shapes = shapes_of(input_shapes)
     for batch_size in batch_sizes or (None,):
-        loaded = _load(model, batch_size, shapes)
-        result = _bench(loaded, model, schedule, names, settings)
-        _emit(loaded, result, destination, as_json)
+        loaded = read_model(model, Binding(batch_size, input_shapes))
+        document = schedule_for(loaded, model, schedule, device)
+        if document is None and "iosched" in names:
+            raise UsageError(f"{model} carries no schedule to measure as 'iosched': make one with 'iosched optimize'")
+        with progress_bar() as observer:
+            result = bench(
+                loaded,
+                document,
+                names=names,
+                device=device,
+                threads=threads,
+                rounds=rounds,
+                profile_db=profile_db,
+                observer=observer,
+            )
+        _emit(loaded, result, plot, as_json)
 
 
 def _refuse_twice_on_stdin(model: str, schedule: str | None, batch_sizes: tuple[int, ...]) -> None:
@@ -118,43 +137,23 @@ def _refuse_twice_on_stdin(model: str, schedule: str | None, batch_sizes: tuple[
         raise UsageError("MODEL and the schedule cannot both be '-': save one of them to a file")
 
 
-def _load(model: str, batch_size: int | None, shapes: dict[str, tuple[int, ...]]) -> Model:
-    from iosched.cli.source import read_model
-
-    return read_model(model, batch_size=batch_size, input_shapes=shapes)
-
-
-def _bench(
-    model: Model, text: str, schedule: str | None, names: tuple[str, ...], settings: dict[str, Any]
-) -> BenchResult:
-    from iosched.cli.progress import progress_bar
-    from iosched.cli.source import schedule_for
-    from iosched.jobs.bench import bench
-
-    document = schedule_for(model, text, schedule, settings["device"])
-    if document is None and "iosched" in names:
-        raise UsageError(f"{text} carries no schedule to measure as 'iosched': make one with 'iosched optimize'")
-    with progress_bar() as observer:
-        return bench(model, document, names=names, observer=observer, **settings)
-
-
-def _emit(model: Model, result: BenchResult, destination: Destination | None, as_json: bool) -> None:
+def _emit(model: Model, result: BenchResult, plot: Destination | None, as_json: bool) -> None:
     for name, reason in result.missing:
         note(f"{name} is left out: {reason}")
     for line in result.notes:
         note(line)
     if as_json:
         emit_json(as_object(model, result))
-    elif destination is None or destination.path is not None:
+    elif plot is None or plot.path is not None:
         _print(model, result)
-    if destination is not None:
+    if plot is not None:
         from iosched.cli.pictures.bars import draw_bars
 
         rows = [(row.name, row.median_us, row.p10_us, row.p90_us) for row in result.rows]
-        write(destination, draw_bars(_title(model, result), rows).encode())
+        write(plot, draw_bars(_title(model, result), rows).encode())
 
 
-def as_object(model: Model, result: BenchResult) -> dict[str, Any]:
+def as_object(model: Model, result: BenchResult) -> dict[str, object]:
     """`bench --json`: keys that scripts rely on."""
     rows = [
         {
@@ -192,8 +191,6 @@ def _title(model: Model, result: BenchResult) -> str:
 
 
 def _print(model: Model, result: BenchResult) -> None:
-    from iosched.cli.tables import print_columns
-
     rows = [
         [
             row.name,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from iosched.cli.output import emit_json
 
@@ -31,7 +31,7 @@ def print_estimate(model: Model, settings: OptimizeSettings, *, as_json: bool) -
     print_pairs("in all", _rows(found), to_stderr=False)
 
 
-def as_object(model: Model, settings: OptimizeSettings, found: Estimate) -> dict[str, Any]:
+def as_object(model: Model, settings: OptimizeSettings, found: Estimate) -> dict[str, object]:
     """`optimize --dry-run --json`: keys that scripts rely on."""
     return {
         "model": model.name,

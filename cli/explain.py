@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from iosched.cli.errors import printable
 from iosched.cli.options import json_option, profile_db_option, verbosity_options
 from iosched.cli.output import emit_json, note
 from iosched.cli.show import NOT_SHIPPED
+from iosched.cli.source import read_schedule_and_model
+from iosched.cli.tables import print_columns, print_pairs
 from iosched.cli.words import latency_text
 from iosched.models.errors import UsageError
 
@@ -57,7 +60,6 @@ def command(
       iosched explain squeezenet.iosched.onnx fire2/expand3x3
       iosched explain model.schedule.json conv1 --model model.onnx --measurements 0
     """
-    from iosched.cli.source import read_schedule_and_model
     from iosched.jobs.explain import explain_operator
     from iosched.jobs.fitting import fitted
 
@@ -74,7 +76,7 @@ def command(
     _print(document, found)
 
 
-def as_object(document: ScheduleDocument, found: Explained) -> dict[str, Any]:
+def as_object(document: ScheduleDocument, found: Explained) -> dict[str, object]:
     """`explain --json`: keys that scripts rely on."""
     explanation = found.explanation
     return {
@@ -107,7 +109,7 @@ def as_object(document: ScheduleDocument, found: Explained) -> dict[str, Any]:
     }
 
 
-def _placement_object(found: Explained, placement: Placement) -> dict[str, Any]:
+def _placement_object(found: Explained, placement: Placement) -> dict[str, object]:
     return {
         "kind": placement.kind,
         "stage": placement.stage,
@@ -118,7 +120,7 @@ def _placement_object(found: Explained, placement: Placement) -> dict[str, Any]:
     }
 
 
-def _stage_object(found: Explained, stage: Stage) -> dict[str, Any]:
+def _stage_object(found: Explained, stage: Stage) -> dict[str, object]:
     from iosched.cli import throughput
 
     return {
@@ -130,7 +132,6 @@ def _stage_object(found: Explained, stage: Stage) -> dict[str, Any]:
 
 
 def _print(document: ScheduleDocument, found: Explained) -> None:
-    from iosched.cli.tables import print_columns, print_pairs
     from iosched.scheduler.proof import proof_text
 
     analytic = " (analytic: latencies are computed, not measured)" if found.cost == "analytic" else ""
@@ -145,9 +146,6 @@ def _print(document: ScheduleDocument, found: Explained) -> None:
 
 
 def _print_placements(found: Explained) -> None:
-    from iosched.cli.errors import printable
-    from iosched.cli.tables import print_columns
-
     explanation = found.explanation
     if not explanation.placements:
         return

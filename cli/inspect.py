@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from iosched.cli.options import (
+    Binding,
     binding_options,
+    gathered,
+    given,
     json_option,
     model_argument,
-    pruning_given,
-    pruning_of,
+    pruning_asked,
     pruning_options,
-    shapes_of,
     verbosity_options,
 )
 from iosched.cli.output import emit_json
+from iosched.cli.source import read_model
+from iosched.cli.tables import print_columns
 
 if TYPE_CHECKING:
     from iosched.models.graph import ComputationGraph
     from iosched.models.model import Model
+    from iosched.scheduler.lattice import Pruning
 
 _COUNTS = ("operators", "width", "states", "transitions", "schedules", "stages", "signatures")
 
@@ -37,13 +42,11 @@ _COUNTS = ("operators", "width", "states", "transitions", "schedules", "stages",
 )
 @json_option
 @verbosity_options
+@gathered("pruning", pruning_asked)
 def command(
     model: str,
-    batch_size: int | None,
-    input_shapes: tuple[tuple[str, tuple[int, ...]], ...],
-    r: int,
-    s: int,
-    no_pruning: bool,
+    binding: Binding,
+    pruning: Pruning,
     published_endings: bool,
     as_json: bool,
 ) -> None:
@@ -51,20 +54,17 @@ def command(
 
     n is the number of operators of a block, d its width: the most operators that can run side by side.
     """
-    from iosched.cli.source import read_model
 
-    pruning = pruning_of(r, s, no_pruning)
-    if published_endings and not pruning_given():
-        pruning = None, None
-    loaded = read_model(model, batch_size=batch_size, input_shapes=shapes_of(input_shapes))
-    found = inspection(loaded, *pruning, published_endings=published_endings)
+    if published_endings and not given("r", "s"):
+        pruning = replace(pruning, r=None, s=None)
+    found = inspection(read_model(model, binding), pruning, published_endings=published_endings)
     if as_json:
         emit_json(found)
         return
     _print(found)
 
 
-def inspection(model: Model, r: int | None, s: int | None, *, published_endings: bool = False) -> dict[str, Any]:
+def inspection(model: Model, pruning: Pruning, *, published_endings: bool = False) -> dict[str, Any]:
     """`inspect --json`: keys that scripts rely on."""
     graph = model.graph
     return {
@@ -73,20 +73,19 @@ def inspection(model: Model, r: int | None, s: int | None, *, published_endings:
         "nodes": len(model.proto.graph.node),
         "flops": sum(operator.flops for operator in graph.operators),
         "params": sum(array.size for array in model.weights.values()),
-        "pruning": {"r": r, "s": s},
+        "pruning": {"r": pruning.r, "s": pruning.s},
         "endings": "published" if published_endings else "all",
-        "blocks": _blocks(graph, r, s, published_endings),
+        "blocks": _blocks(graph, pruning, published_endings),
     }
 
 
-def _blocks(graph: ComputationGraph, r: int | None, s: int | None, published_endings: bool) -> list[dict[str, Any]]:
+def _blocks(graph: ComputationGraph, pruning: Pruning, published_endings: bool) -> list[dict[str, Any]]:
     from iosched.scheduler.blocks import partition
     from iosched.scheduler.counts import count_blocks
-    from iosched.scheduler.lattice import Pruning
 
     found = []
     blocks = [part.operators for part in partition(graph)]
-    counted = count_blocks(graph, blocks, Pruning(r, s), single_source=published_endings)
+    counted = count_blocks(graph, blocks, pruning, single_source=published_endings)
     for index, (operators, counts) in enumerate(zip(blocks, counted, strict=True)):
         found.append(
             {
@@ -106,8 +105,6 @@ def _blocks(graph: ComputationGraph, r: int | None, s: int | None, published_end
 
 
 def _print(found: dict[str, Any]) -> None:
-    from iosched.cli.tables import print_columns
-
     r, s = found["pruning"]["r"], found["pruning"]["s"]
     pruning = "no pruning" if r is None and s is None else f"pruning r={r} s={s}"
     if found["endings"] == "published":

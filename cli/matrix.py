@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from iosched.cli.options import (
+    Binding,
+    gathered,
     input_shape_option,
     json_option,
     model_argument,
+    output_option,
     profile_db_option,
-    pruning_of,
+    pruning_asked,
     pruning_options,
-    shapes_of,
+    refuse_pruning_of_dos,
     strategy_option,
+    threads_option,
     verbosity_options,
 )
 from iosched.cli.output import Destination, check_destinations, emit_json, note, write
+from iosched.cli.progress import progress_bar
+from iosched.cli.source import input_file, read_model
+from iosched.cli.tables import print_columns
 from iosched.cli.words import latency_text, percent_more
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
-    from iosched.jobs.matrix import MatrixResult
+    from iosched.jobs.matrix import MatrixResult, MatrixSettings
     from iosched.models.model import Model
+    from iosched.profiler.devices.analytic import Precision
+    from iosched.scheduler.search import SearchStrategy
 
 PRECISIONS = ("fp32", "tf32", "fp16")
 
@@ -47,6 +57,28 @@ def _sizes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
         if not (word.isdecimal() and word.isascii() and len(word) < 10 and int(word) > 0):
             raise click.BadParameter(f"{word!r} is no batch size: give whole numbers from 1, as 1,16,64.")
     return tuple(dict.fromkeys(map(int, words)))
+
+
+def _settings(
+    devices: tuple[str, ...],
+    precision: Precision,
+    strategy: SearchStrategy,
+    r: int,
+    s: int,
+    no_pruning: bool,
+    threads: int | None,
+    profile_db: Path | None,
+) -> MatrixSettings:
+    """What is asked for, of options."""
+    from iosched.jobs.matrix import MatrixSettings
+
+    if not devices:
+        raise UsageError("--devices names no device: give names of GPUs, or cpu")
+    refuse_pruning_of_dos(strategy)
+    pruning = pruning_asked(r, s, no_pruning)
+    return MatrixSettings(
+        devices, precision, strategy, r=pruning.r, s=pruning.s, threads=threads, profile_db=profile_db
+    )
 
 
 @click.command(name="matrix", short_help="Schedule MODEL for several devices and batch sizes, and compare.")
@@ -81,27 +113,19 @@ def _sizes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
 )
 @strategy_option()
 @pruning_options
-@click.option(
-    "--threads",
-    type=click.IntRange(min=1, max=1024),
-    metavar="N",
-    help="CPU threads to use. Default: one for each core that this process may use.",
-)
+@threads_option
 @profile_db_option
-@click.option("--plot", metavar="F.svg", help="Write the table as a heat map in SVG; '-' is stdout.")
+@output_option("--plot", metavar="F.svg", text="Write the table as a heat map in SVG; '-' is stdout.")
 @json_option
 @verbosity_options
+@gathered("settings", _settings)
 def command(
     model: str,
-    devices: tuple[str, ...],
+    settings: MatrixSettings,
     batch_sizes: tuple[int, ...],
-    input_shapes: tuple[tuple[str, tuple[int, ...]], ...],
-    r: int,
-    s: int,
-    no_pruning: bool,
-    plot: str | None,
+    input_shapes: dict[str, tuple[int, ...]],
+    plot: Destination | None,
     as_json: bool,
-    **settings: Any,
 ) -> None:
     """Find a schedule of MODEL for each device at each batch size, and cost every schedule on all of them.
 
@@ -114,31 +138,19 @@ def command(
       iosched matrix zoo:inception_v3 --devices v100,k80
       iosched matrix zoo:inception_v3 --devices v100 --batch-sizes 1,32,128 --plot batches.svg
     """
-    from iosched.cli.source import input_file
-
-    if not devices:
-        raise UsageError("--devices names no device: give names of GPUs, or cpu")
-    destination = None if plot is None else Destination.parse("--plot", plot)
-    check_destinations([destination], inputs=[input_file(model)], as_json=as_json)
-    first = _first(model, batch_sizes, shapes_of(input_shapes))
-    pruning = pruning_of(r, s, no_pruning, settings["strategy"])
-    result = _matrix(first, batch_sizes, shapes_of(input_shapes), devices, pruning, settings)
+    check_destinations([plot], inputs=[input_file(model)], as_json=as_json)
+    first = read_model(model, Binding(batch_sizes[0] if batch_sizes else None, input_shapes))
+    result = _matrix(first, batch_sizes, input_shapes, settings)
     if as_json:
-        emit_json(as_object(first.name, result, pruning, settings))
-    elif destination is None or destination.path is not None:
+        emit_json(as_object(first.name, result, settings))
+    elif plot is None or plot.path is not None:
         _print(first.name, result)
     _remark(result)
-    if destination is not None:
+    if plot is not None:
         from iosched.cli.pictures.heat_map import draw_heat_map
 
         title, how = _title(first.name, result), _cost_text(result)
-        write(destination, draw_heat_map(title, how, labels(result), result.latency_us, _slowdown(result)).encode())
-
-
-def _first(model: str, batch_sizes: tuple[int, ...], shapes: dict[str, tuple[int, ...]]) -> Model:
-    from iosched.cli.source import read_model
-
-    return read_model(model, batch_size=batch_sizes[0] if batch_sizes else None, input_shapes=shapes)
+        write(plot, draw_heat_map(title, how, labels(result), result.latency_us, _slowdown(result)).encode())
 
 
 def _batches(
@@ -155,24 +167,16 @@ def _batches(
 
 
 def _matrix(
-    first: Model,
-    batch_sizes: tuple[int, ...],
-    shapes: dict[str, tuple[int, ...]],
-    devices: tuple[str, ...],
-    pruning: tuple[int | None, int | None],
-    settings: dict[str, Any],
+    first: Model, batch_sizes: tuple[int, ...], shapes: dict[str, tuple[int, ...]], settings: MatrixSettings
 ) -> MatrixResult:
-    from iosched.cli.progress import progress_bar
-    from iosched.jobs.matrix import MatrixSettings, matrix
+    from iosched.jobs.matrix import matrix
     from iosched.profiler.devices.resolve import attached_index, planned_gpu
 
-    on_cpu = [device for device in devices if attached_index(device) is None and planned_gpu(device) is None]
+    on_cpu = [device for device in settings.devices if attached_index(device) is None and planned_gpu(device) is None]
     if len(batch_sizes) > 1 and on_cpu:
         note("cpu is measured, at each batch size anew: this takes minutes, and more the larger the batch is.")
-    r, s = pruning
-    wanted = MatrixSettings(devices, r=r, s=s, **settings)
     with progress_bar() as observer:
-        return matrix(_batches(first, batch_sizes, shapes), wanted, observer.progress)
+        return matrix(_batches(first, batch_sizes, shapes), settings, observer.progress)
 
 
 def labels(result: MatrixResult) -> list[str]:
@@ -187,9 +191,7 @@ def labels(result: MatrixResult) -> list[str]:
     ]
 
 
-def as_object(
-    model: str, result: MatrixResult, pruning: tuple[int | None, int | None], settings: dict[str, Any]
-) -> dict[str, Any]:
+def as_object(model: str, result: MatrixResult, settings: MatrixSettings) -> dict[str, object]:
     """`matrix --json`: keys that scripts rely on."""
     targets = [
         {
@@ -204,13 +206,12 @@ def as_object(
         }
         for target in result.targets
     ]
-    r, s = pruning
     return {
         "model": model,
         "cost": result.cost,
-        "precision": settings["precision"],
-        "strategy": settings["strategy"],
-        "pruning": {"r": r, "s": s},
+        "precision": settings.precision,
+        "strategy": settings.strategy,
+        "pruning": {"r": settings.pruning.r, "s": settings.pruning.s},
         "targets": targets,
         "latency_us": result.latency_us,
         "slowdown": _slowdown(result),
@@ -235,8 +236,6 @@ def _cost_text(result: MatrixResult) -> str:
 
 
 def _print(model: str, result: MatrixResult) -> None:
-    from iosched.cli.tables import print_columns
-
     names = labels(result)
     rows = [
         [name, *(_cell(result, row, column) for column in range(len(names))), latency_text(target.sequential_us)]

@@ -4,29 +4,46 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from shlex import quote
+from typing import TYPE_CHECKING
 
 import click
 
+from iosched.cli.dry_run import print_estimate
+from iosched.cli.interrupt import AskOnce
 from iosched.cli.options import (
     BASELINES,
+    Binding,
     binding_options,
+    gathered,
     json_option,
     model_argument,
+    output_option,
     planning_device_options,
     profile_db_option,
-    pruning_of,
+    pruning_asked,
     pruning_options,
-    shapes_of,
+    refuse_pruning_of_dos,
     strategy_option,
     verbosity_options,
 )
-from iosched.cli.output import Destination, check_destinations, emit_json, note, quiet, refuse_terminal, write
+from iosched.cli.output import (
+    Destination,
+    check_destinations,
+    emit_json,
+    note,
+    quiet,
+    refuse_terminal,
+    write,
+)
+from iosched.cli.progress import progress_bar
 from iosched.cli.schedule_from import refuse_searching, schedule_from, schedule_from_option
+from iosched.cli.source import input_file, read_model, stem
+from iosched.cli.tables import print_pairs
 from iosched.cli.words import latency_text
 
 if TYPE_CHECKING:
-    from iosched.jobs.optimization import OptimizeResult, OptimizeSettings
+    from iosched.jobs.optimization import Barriers, OptimizeResult, OptimizeSettings
     from iosched.models.model import Model
 
 
@@ -36,25 +53,60 @@ class _Outputs:
     schedule: Destination | None
 
     @property
-    def names(self) -> tuple[str | None, str | None]:
-        """Paths as text, "-" for stdout, None for what is not written."""
-        schedule = None if self.schedule is None else str(self.schedule.path or "-")
-        return str(self.model.path or "-"), schedule
+    def on_stdout(self) -> bool:
+        """Whether one of them is stdout."""
+        return None in [output.path for output in (self.model, self.schedule) if output is not None]
+
+
+def _settings(
+    device: str,
+    threads: int | None,
+    strategy: str,
+    r: int,
+    s: int,
+    no_pruning: bool,
+    budget: float | None,
+    exhaustive: bool,
+    resume: bool,
+    precision: str,
+    barriers: Barriers,
+    profile_db: Path | None,
+) -> OptimizeSettings:
+    """What is asked for, of options; what is wrong with it is said before the model is read."""
+    from iosched.jobs.optimization import OptimizeSettings
+    from iosched.profiler.devices.resolve import planned_gpu
+
+    refuse_searching()
+    refuse_pruning_of_dos(strategy)
+    pruning = pruning_asked(r, s, no_pruning)
+    planned_gpu(device)
+    return OptimizeSettings(
+        device=device,
+        threads=threads,
+        strategy=strategy,
+        r=pruning.r,
+        s=pruning.s,
+        budget_s=budget,
+        profile_db=profile_db,
+        precision=precision,
+        exhaustive=exhaustive,
+        resume=resume,
+        barriers=barriers,
+    )
 
 
 @click.command(name="optimize", short_help="Find a schedule for MODEL and write the model with it.")
 @model_argument
-@click.option(
+@output_option(
     "-o",
     "--output",
     metavar="OUT.onnx",
-    help="Where to write the optimized model; '-' is stdout. Default: STEM.iosched.onnx in the working folder.",
+    text="Where to write the optimized model; '-' is stdout. Default: STEM.iosched.onnx in the working folder.",
 )
-@click.option(
+@output_option(
     "--schedule",
-    "schedule_text",
     metavar="OUT.json",
-    help="Where to write the schedule; '-' is stdout. Default: STEM.schedule.json in the working folder, "
+    text="Where to write the schedule; '-' is stdout. Default: STEM.schedule.json in the working folder, "
     "or nowhere if the model goes to stdout (it carries the schedule inside).",
 )
 @schedule_from_option
@@ -94,19 +146,16 @@ class _Outputs:
 @click.option("--dry-run", is_flag=True, help="Print how large the search is and how long it takes; measure nothing.")
 @json_option
 @verbosity_options
+@gathered("settings", _settings)
 def command(
     model: str,
-    output: str | None,
-    schedule_text: str | None,
+    output: Destination | None,
+    schedule: Destination | None,
     source: str | None,
-    batch_size: int | None,
-    input_shapes: tuple[tuple[str, tuple[int, ...]], ...],
-    r: int,
-    s: int,
-    no_pruning: bool,
+    binding: Binding,
+    settings: OptimizeSettings,
     dry_run: bool,
     as_json: bool,
-    **settings: Any,
 ) -> None:
     """Find the fastest schedule for MODEL, by measurement on this device.
 
@@ -129,70 +178,38 @@ def command(
       iosched optimize retrained.onnx --schedule-from model.schedule.json
       iosched zoo export squeezenet -o - | iosched optimize - -o - | iosched run - --check
     """
-    from iosched.cli.source import input_file, read_model, stem
-
-    refuse_searching()
     inputs = [input_file(text) for text in (model, source) if text is not None]
-    asked = _settings(pruning_of(r, s, no_pruning, settings["strategy"]), settings)
-    if not dry_run:
-        _check_early(inputs, output, schedule_text, as_json)
-    asked = replace(asked, schedule_from=schedule_from(source, model))
-    loaded = read_model(model, batch_size=batch_size, input_shapes=shapes_of(input_shapes))
+    if not dry_run:  # default names are known only when the model is read
+        check_destinations([output, schedule], inputs=inputs, as_json=as_json)
+        refuse_terminal(output)
+    settings = replace(settings, schedule_from=schedule_from(source, model))
+    loaded = read_model(model, binding)
     if dry_run:
-        from iosched.cli.dry_run import print_estimate
-
-        print_estimate(loaded, asked, as_json=as_json)
+        print_estimate(loaded, settings, as_json=as_json)
         return
-    outputs = _outputs(stem(model, loaded), inputs, output, schedule_text, as_json)
-    result = _search(loaded, asked)
+    outputs = _outputs(stem(model, loaded), output, schedule)
+    check_destinations([outputs.model, outputs.schedule], inputs=inputs, as_json=as_json)
+    result = _search(loaded, settings)
     _write(loaded, result, outputs)
     if as_json:
-        emit_json(as_object(loaded.name, result, *outputs.names))
-    _report(loaded, result, outputs, to_stderr=as_json or None in _paths(outputs))
+        emit_json(as_object(loaded.name, result, outputs.model, outputs.schedule))
+    _report(loaded, result, outputs, to_stderr=as_json or outputs.on_stdout)
 
 
-def _check_early(inputs: list[Path | None], output: str | None, schedule_text: str | None, as_json: bool) -> None:
-    """What can be refused before the model is read (default names are known only after it)."""
-    given = [Destination.parse("-o", output)] if output is not None else []
-    given += [Destination.parse("--schedule", schedule_text)] if schedule_text is not None else []
-    check_destinations(given, inputs=inputs, as_json=as_json)
-    if output is not None:
-        refuse_terminal(given[0])
-
-
-def _outputs(
-    name: str, inputs: list[Path | None], output: str | None, schedule_text: str | None, as_json: bool
-) -> _Outputs:
+def _outputs(name: str, output: Destination | None, schedule: Destination | None) -> _Outputs:
     """Where to write to; default names are made of `name`."""
-    to_model = Destination.parse("-o", f"{name}.iosched.onnx" if output is None else output)
-    to_schedule = None
-    if schedule_text is not None or to_model.path is not None:
-        to_schedule = Destination.parse("--schedule", schedule_text or f"{name}.schedule.json")
-    check_destinations([to_model, to_schedule], inputs=inputs, as_json=as_json)
-    return _Outputs(to_model, to_schedule)
-
-
-def _paths(outputs: _Outputs) -> list[Path | None]:
-    return [outputs.model.path] + ([outputs.schedule.path] if outputs.schedule else [])
+    if output is None:
+        output = Destination("-o", Path(f"{name}.iosched.onnx"))
+    if schedule is None and output.path is not None:
+        schedule = Destination("--schedule", Path(f"{name}.schedule.json"))
+    return _Outputs(output, schedule)
 
 
 def _search(model: Model, settings: OptimizeSettings) -> OptimizeResult:
-    from iosched.cli.interrupt import AskOnce
-    from iosched.cli.progress import progress_bar
     from iosched.jobs.optimize import optimize
 
     with progress_bar() as observer:
         return optimize(model, settings, observer, AskOnce(observer))
-
-
-def _settings(pruning: tuple[int | None, int | None], settings: dict[str, Any]) -> OptimizeSettings:
-    from iosched.jobs.optimization import OptimizeSettings
-    from iosched.profiler.devices.resolve import planned_gpu
-
-    r, s = pruning
-    budget_s = settings.pop("budget")
-    planned_gpu(settings["device"])  # before the model is read
-    return OptimizeSettings(r=r, s=s, budget_s=budget_s, **settings)
 
 
 def _write(model: Model, result: OptimizeResult, outputs: _Outputs) -> None:
@@ -206,12 +223,14 @@ def _write(model: Model, result: OptimizeResult, outputs: _Outputs) -> None:
         write(outputs.schedule, result.document.to_json().encode())
 
 
-def as_object(model: str, result: OptimizeResult, output: str | None, schedule: str | None) -> dict[str, Any]:
+def as_object(
+    model: str, result: OptimizeResult, output: Destination, schedule: Destination | None
+) -> dict[str, object]:
     """`optimize --json`: keys that scripts rely on."""
     return {
         "model": model,
-        "output": output,
-        "schedule": schedule,
+        "output": str(output),
+        "schedule": None if schedule is None else str(schedule),
         "device": {"kind": result.device_kind, "name": result.device_name},
         "cost": result.cost,
         "optimal": result.optimal,
@@ -246,22 +265,13 @@ def as_object(model: str, result: OptimizeResult, output: str | None, schedule: 
 def _report(model: Model, result: OptimizeResult, outputs: _Outputs, *, to_stderr: bool) -> None:
     if quiet():
         return
-    from iosched.cli.tables import print_pairs
-
     print_pairs(f"{model.name} on {result.device_name}", _rows(result), to_stderr=to_stderr)
-    written, schedule = outputs.names
-    files = [name for name in (written, schedule) if name not in (None, "-")]
-    lines = [f"Wrote {' and '.join(str(name) for name in files)}."] if files else []
+    files = [str(output) for output in (outputs.model, outputs.schedule) if output is not None and output.path]
+    lines = [f"Wrote {' and '.join(files)}."] if files else []
     if outputs.model.path is not None:
-        lines.append(f"Next:  iosched run {_shell_word(written)} --check")
+        lines.append(f"Next:  iosched run {quote(str(outputs.model))} --check")
     for line in [*result.notes, *lines]:
         note(line) if to_stderr else click.echo(line)
-
-
-def _shell_word(text: str | None) -> str:
-    from shlex import quote
-
-    return quote(text or "-")
 
 
 def _rows(result: OptimizeResult) -> list[tuple[str, str]]:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import wraps
+from inspect import signature
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import click
 from click.core import ParameterSource
 
+from iosched.cli.output import destination
 from iosched.models.errors import UsageError
 
-F = TypeVar("F", bound=Callable[..., Any])
+if TYPE_CHECKING:
+    from iosched.scheduler.lattice import Pruning
+
+F = TypeVar("F", bound=Callable[..., object])
 T = TypeVar("T")
 
 STRATEGIES = ("both", "concurrent", "merge", "dos")
@@ -57,6 +64,26 @@ def each(parse: Callable[[str], T]) -> Callable[[click.Context, click.Parameter,
     return lambda ctx, param, values: tuple(map(parse, values))
 
 
+def gathered(name: str, build: Callable[..., object]) -> Callable[[F], F]:
+    """A decorator that hands a command one value in place of several options.
+
+    Args:
+        name: the parameter of the command that takes the value.
+        build: makes the value; its parameters are called as the options that it takes, which the command then does not.
+    """
+    options = tuple(signature(build).parameters)
+
+    def decorate(function: F) -> F:
+        @wraps(function)
+        def call(**values: object) -> object:
+            value = build(**{option: values.pop(option) for option in options})
+            return function(**values, **{name: value})
+
+        return cast(F, call)
+
+    return decorate
+
+
 def _set_meta(key: str) -> Callable[[click.Context, click.Parameter, bool], None]:
     def callback(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         if value:
@@ -84,20 +111,27 @@ def model_argument(function: F) -> F:
     return click.argument("model", metavar="MODEL")(function)
 
 
+@dataclass(frozen=True)
+class Binding:
+    """What fixes dynamic dimensions: the size of a batch, and whole shapes by the names of inputs."""
+
+    batch_size: int | None = None
+    input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
 def binding_options(function: F) -> F:
-    """What fixes dynamic dimensions."""
-    function = input_shape_option(function)
-    return batch_size_option(function)
+    """`--batch-size` and `--input-shape`; the command takes a `binding: Binding`."""
+    return batch_size_option(input_shape_option(gathered("binding", Binding)(function)))
 
 
 def input_shape_option(function: F) -> F:
-    """`--input-shape NAME=1x3x224x224`; read them with `shapes_of`."""
+    """`--input-shape NAME=1x3x224x224`; the command takes `input_shapes`, a mapping from names to shapes."""
     return click.option(
         "--input-shape",
         "input_shapes",
         metavar=INPUT_SHAPE,
         multiple=True,
-        callback=each(parse_input_shape),
+        callback=lambda ctx, param, texts: shapes_of(map(parse_input_shape, texts)),
         help="Shape of one input, for models with dynamic dimensions. Repeat for several inputs.",
     )(function)
 
@@ -140,7 +174,7 @@ def _device(text: str) -> Callable[[F], F]:
 
 
 def pruning_options(function: F) -> F:
-    """`-r`, `-s`, `--no-pruning`; read them with `pruning_of`."""
+    """`-r`, `-s` and `--no-pruning`; see `pruning_asked`."""
     options = (
         click.option(
             "-r",
@@ -178,29 +212,36 @@ def strategy_option(*baselines: str) -> Callable[[F], F]:
     )
 
 
-def pruning_of(r: int, s: int, no_pruning: bool, strategy: str = "both") -> tuple[int | None, int | None]:
-    """The pruning asked for, as (r, s).
+def pruning_asked(r: int, s: int, no_pruning: bool) -> Pruning:
+    """The pruning that `-r`, `-s` and `--no-pruning` ask for.
 
     Raises:
-        UsageError: `--no-pruning` together with `-r` or `-s`, or any of them with a strategy that says both.
+        UsageError: `--no-pruning` together with `-r` or `-s`.
     """
-    given = [f"-{name}" for name in pruning_given()]
-    if strategy == "dos":
-        if no_pruning or given:
-            option = "--no-pruning" if no_pruning else given[0]
-            raise UsageError(f"--strategy dos is r=1 and no limit on s: leave {option} out, or use --strategy both")
-        return 1, None
+    from iosched.scheduler.lattice import Pruning
+
     if not no_pruning:
-        return r, s
-    if given:
-        raise UsageError(f"--no-pruning and {given[0]} contradict each other: leave one out")
-    return None, None
+        return Pruning(r, s)
+    if limits := given("r", "s"):
+        raise UsageError(f"--no-pruning and {limits[0]} contradict each other: leave one out")
+    return Pruning(None, None)
 
 
-def pruning_given() -> list[str]:
-    """Which of `-r` and `-s` were written on the command line."""
+def refuse_pruning_of_dos(strategy: str) -> None:
+    """Refuses, beside `--strategy dos`, the options of pruning.
+
+    Raises:
+        UsageError: such an option was given.
+    """
+    if strategy == "dos" and (options := given("no_pruning", "r", "s")):
+        raise UsageError(f"--strategy dos is r=1 and no limit on s: leave {options[0]} out, or use --strategy both")
+
+
+def given(*names: str) -> list[str]:
+    """The flags that were written on the command line, of the options whose parameters are called `names`."""
     ctx = click.get_current_context()
-    return [name for name in ("r", "s") if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    flags = {param.name: param.opts[0] for param in ctx.command.params}
+    return [flags[name] for name in names if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
 
 
 def profile_db_option(function: F) -> F:
@@ -214,12 +255,17 @@ def profile_db_option(function: F) -> F:
     )(function)
 
 
+def output_option(*flags: str, metavar: str, text: str) -> Callable[[F], F]:
+    """What names a file to write, which the command takes as a `Destination`; `text` is the help."""
+    return click.option(*flags, callback=destination, metavar=metavar, help=text)
+
+
 def json_option(function: F) -> F:
     """`--json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")(function)
 
 
-def shapes_of(pairs: tuple[tuple[str, tuple[int, ...]], ...]) -> dict[str, tuple[int, ...]]:
+def shapes_of(pairs: Iterable[tuple[str, tuple[int, ...]]]) -> dict[str, tuple[int, ...]]:
     """Input shapes by name.
 
     Raises:

@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -21,15 +20,22 @@ STDOUT = "-"
 
 @dataclass(frozen=True)
 class Destination:
-    """One output of a command: `path` is None for stdout."""
+    """One output of a command: `path` is None for stdout, and `option` is what named it on the command line."""
 
     option: str
     path: Path | None
 
-    @classmethod
-    def parse(cls, option: str, text: str) -> Destination:
-        """`-` is stdout, all else a path."""
-        return cls(option, None if text == STDOUT else Path(text))
+    def __str__(self) -> str:
+        return STDOUT if self.path is None else str(self.path)
+
+
+def destination(ctx: click.Context, param: click.Parameter, text: str | None) -> Destination | None:
+    """A click callback for what names an output: `-` is stdout, all else a path."""
+    del ctx
+    if text is None:
+        return None
+    option = param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
+    return Destination(option, None if text == STDOUT else Path(text))
 
 
 def check_destinations(
@@ -40,7 +46,7 @@ def check_destinations(
     Raises:
         UsageError: two things on stdout, a missing or write-protected folder, an input about to be overwritten.
     """
-    wanted = [destination for destination in destinations if destination is not None]
+    wanted = [each for each in destinations if each is not None]
     on_stdout = [f"{d.option} -" for d in wanted if d.path is None] + ["--json"] * as_json
     if len(on_stdout) > 1:
         raise UsageError(f"{on_stdout[0]} and {on_stdout[1]} both write to stdout: send one of them to a file")
@@ -67,27 +73,27 @@ def _same(a: Path, b: Path) -> bool:
     return a.resolve() == b.resolve() or (a.exists() and b.exists() and a.samefile(b))
 
 
-def refuse_terminal(destination: Destination) -> None:
+def refuse_terminal(output: Destination | None) -> None:
     """Binary data does not belong on a terminal.
 
     Raises:
         UsageError: the destination is stdout, and stdout is a terminal.
     """
-    if destination.path is None and sys.stdout.isatty():
-        raise UsageError(f"{destination.option} - would write binary data to the terminal: pipe or redirect it")
+    if output is not None and output.path is None and sys.stdout.isatty():
+        raise UsageError(f"{output.option} - would write binary data to the terminal: pipe or redirect it")
 
 
-def write(destination: Destination, data: bytes) -> None:
+def write(output: Destination, data: bytes) -> None:
     """Writes to stdout, or to a temporary name that is then renamed.
 
     Raises:
         ExecutionError: the disk said no.
     """
-    if destination.path is None:
+    if output.path is None:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
         return
-    path = destination.path
+    path = output.path
     try:
         _write_file(path, data)
     except OSError as error:
@@ -111,12 +117,12 @@ def _write_file(path: Path, data: bytes) -> None:
         raise
 
 
-def emit_json(value: Mapping[str, Any]) -> None:
+def emit_json(value: Mapping[str, object]) -> None:
     """Prints one JSON object on stdout; numbers that JSON does not know become null."""
     click.echo(json.dumps(_finite(value), ensure_ascii=False, allow_nan=False))
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from iosched.cli.options import json_option, profile_db_option, verbosity_options
-from iosched.cli.output import Destination, check_destinations, emit_json, note, write
+from iosched.cli.output import Destination, check_destinations, destination, emit_json, note, write
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
@@ -98,19 +98,18 @@ def _confirm(database: ProfileDatabase) -> None:
 
 
 @command.command()
-@click.argument("file", metavar="FILE")
+@click.argument("file", metavar="FILE", callback=destination)
 @profile_db_option
 @verbosity_options
-def export(file: str, profile_db: Path | None) -> None:
+def export(file: Destination, profile_db: Path | None) -> None:
     """Write all measurements to FILE as JSON lines; '-' is stdout.
 
     Read them on another machine with 'iosched profile import'.
     """
-    destination = Destination.parse("FILE", file)
-    check_destinations([destination], inputs=[profile_db])
+    check_destinations([file], inputs=[profile_db])
     with _open(profile_db) as database:
         lines = list(database.export_lines())
-    write(destination, "".join(f"{line}\n" for line in lines).encode())
+    write(file, "".join(f"{line}\n" for line in lines).encode())
     note(f"Exported {len(lines):,} measurements.")
 
 

@@ -5,27 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from iosched.cli.options import (
     INPUT_FILE,
+    Binding,
     binding_options,
     device_options,
     each,
     json_option,
     model_argument,
+    output_option,
     parse_input_file,
-    shapes_of,
     verbosity_options,
 )
 from iosched.cli.output import Destination, check_destinations, emit_json, note, refuse_terminal, write
+from iosched.cli.source import input_file, read_model, schedule_for
+from iosched.cli.tables import print_pairs
 from iosched.cli.words import latency_text, shape_text
 from iosched.models.errors import MismatchError, UsageError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from iosched.models.model import Model
+    from iosched.profiler.measuring.statistics import Measurement
     from iosched.runtime.compare import Check
     from iosched.scheduler.document import ScheduleDocument
 
@@ -34,8 +40,8 @@ if TYPE_CHECKING:
 class _Run:
     """What one call of `run` found out."""
 
-    outputs: Mapping[str, Any]
-    samples_us: tuple[float, ...]
+    outputs: Mapping[str, np.ndarray]
+    timing: Measurement
     check: Check | None
     description: str
 
@@ -56,7 +62,7 @@ class _Run:
     callback=each(parse_input_file),
     help="Input NAME from a .npy file. Repeat for several inputs; those not given are filled at random, seeded.",
 )
-@click.option("--output", metavar="F.npz", help="Write all outputs to this .npz file; '-' is stdout.")
+@output_option("--output", metavar="F.npz", text="Write all outputs to this .npz file; '-' is stdout.")
 @click.option(
     "--repeat",
     type=click.IntRange(min=1),
@@ -77,14 +83,13 @@ def command(
     model: str,
     schedule: str | None,
     input_files: tuple[tuple[str, Path], ...],
-    output: str | None,
+    output: Destination | None,
     repeat: int,
     check: bool,
     against: str | None,
     device: str,
     threads: int | None,
-    batch_size: int | None,
-    input_shapes: tuple[tuple[str, tuple[int, ...]], ...],
+    binding: Binding,
     as_json: bool,
 ) -> None:
     """Run MODEL by its schedule, with inputs from files or seeded random ones.
@@ -94,27 +99,23 @@ def command(
       iosched run squeezenet.iosched.onnx --check
       iosched run model.onnx --schedule model.schedule.json --input x=x.npy --output y.npz
     """
-    from iosched.cli.source import input_file, read_model
 
-    destination = None if output is None else Destination.parse("--output", output)
     inputs = [input_file(model), *(path for _, path in input_files)]
-    check_destinations([destination], inputs=inputs, as_json=as_json)
-    if destination is not None:
-        refuse_terminal(destination)
+    check_destinations([output], inputs=inputs, as_json=as_json)
+    refuse_terminal(output)
     if model == "-" == against:
         raise UsageError("MODEL and --against cannot both be '-': save one of them to a file")
-    loaded = read_model(model, batch_size=batch_size, input_shapes=shapes_of(input_shapes))
+    loaded = read_model(model, binding)
     document = _document(loaded, model, schedule, device)
     arrays = _inputs(loaded, input_files)
     reference = _reference(loaded, against) if check or against is not None else None
     found = _run(loaded, document, arrays, repeat, reference, device, threads)
-    _emit(found, destination, as_json)
+    _emit(found, output, as_json)
     if found.check is not None and not found.check.passed:
         raise MismatchError("\n".join(["outputs differ from onnxruntime's:", *found.check.reasons]))
 
 
 def _document(model: Model, text: str, schedule: str | None, device: str) -> ScheduleDocument | None:
-    from iosched.cli.source import schedule_for
     from iosched.jobs.run import runs_on_gpu
 
     document = schedule_for(model, text, schedule, device)
@@ -124,7 +125,7 @@ def _document(model: Model, text: str, schedule: str | None, device: str) -> Sch
     return document
 
 
-def _inputs(model: Model, files: tuple[tuple[str, Path], ...]) -> dict[str, Any]:
+def _inputs(model: Model, files: tuple[tuple[str, Path], ...]) -> dict[str, np.ndarray]:
     from iosched.cli.arrays import read_inputs
     from iosched.runtime.inputs import random_inputs
 
@@ -140,21 +141,20 @@ def _reference(model: Model, against: str | None) -> Model:
     """The model to compare with, bound to the same shapes."""
     if against is None:
         return model
-    from iosched.cli.source import read_model
-
-    return read_model(against, input_shapes=model.bindings)
+    return read_model(against, Binding(input_shapes=model.bindings))
 
 
 def _run(
     model: Model,
     document: ScheduleDocument | None,
-    inputs: Mapping[str, Any],
+    inputs: Mapping[str, np.ndarray],
     repeat: int,
     reference: Model | None,
     device: str,
     threads: int | None,
 ) -> _Run:
     from iosched.jobs.run import open_executor
+    from iosched.profiler.measuring.statistics import summarize
 
     executor = open_executor(model, document, device=device, threads=threads)
     try:
@@ -162,12 +162,12 @@ def _run(
         for line in executor.notes:
             note(line)
         check = None if reference is None else _check(reference, inputs, outputs)
-        return _Run(outputs, tuple(executor.time(inputs, repeat)), check, executor.description)
+        return _Run(outputs, summarize(executor.time(inputs, repeat)), check, executor.description)
     finally:
         executor.close()
 
 
-def _check(reference: Model, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Check:
+def _check(reference: Model, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> Check:
     from iosched.runtime.compare import compare
     from iosched.runtime.reference import Reference
 
@@ -175,52 +175,48 @@ def _check(reference: Model, inputs: Mapping[str, Any], outputs: Mapping[str, An
         return compare(outputs, session.run(inputs))
 
 
-def _emit(found: _Run, destination: Destination | None, as_json: bool) -> None:
-    if destination is not None:
+def _emit(found: _Run, output: Destination | None, as_json: bool) -> None:
+    if output is not None:
         from iosched.cli.arrays import npz
 
-        write(destination, npz(found.outputs))
-        if destination.path is not None:
-            note(f"Wrote {destination.path}.")
+        write(output, npz(found.outputs))
+        if output.path is not None:
+            note(f"Wrote {output.path}.")
     if as_json:
-        emit_json(as_object(found.outputs, found.samples_us, found.check))
-    elif destination is None:
+        emit_json(as_object(found))
+    elif output is None:
         _print(found)
     elif found.check is not None and found.check.passed:
         note(_check_text(found.check))
 
 
-def as_object(outputs: Mapping[str, Any], samples_us: tuple[float, ...], check: Check | None) -> dict[str, Any]:
+def as_object(found: _Run) -> dict[str, object]:
     """`run --json`: keys that scripts rely on."""
+    timing, check = found.timing, found.check
     return {
-        "latency_us": latencies(samples_us),
+        "latency_us": {
+            "median": timing.median_us,
+            "p10": timing.p10_us,
+            "p90": timing.p90_us,
+            "min": timing.min_us,
+            "samples": list(timing.samples_us),
+        },
         "check": None
         if check is None
         else {"max_abs": check.max_abs, "max_rel": check.max_rel, "passed": check.passed},
-        "outputs": {name: _shape(value) for name, value in outputs.items()},
+        "outputs": {name: _shape(value) for name, value in found.outputs.items()},
     }
 
 
-def latencies(samples_us: tuple[float, ...]) -> dict[str, Any]:
-    """Order statistics of the runs, in microseconds, and the runs themselves."""
-    import numpy as np
-
-    low, median, high = (float(np.percentile(samples_us, percent)) for percent in (10, 50, 90))
-    return {"median": median, "p10": low, "p90": high, "min": min(samples_us), "samples": list(samples_us)}
-
-
-def _shape(value: Any) -> list[int] | None:
+def _shape(value: object) -> list[int] | None:
     shape = getattr(value, "shape", None)
     return None if shape is None else list(shape)
 
 
 def _print(found: _Run) -> None:
-    from iosched.cli.tables import print_pairs
-
-    timing = latencies(found.samples_us)
-    runs = len(found.samples_us)
-    spread = f" (median of {runs}; {latency_text(timing['p10'])} to {latency_text(timing['p90'])})" if runs > 1 else ""
-    rows = [("latency", f"{latency_text(timing['median'])}{spread}")]
+    timing, runs = found.timing, len(found.timing.samples_us)
+    spread = f" (median of {runs}; {latency_text(timing.p10_us)} to {latency_text(timing.p90_us)})" if runs > 1 else ""
+    rows = [("latency", f"{latency_text(timing.median_us)}{spread}")]
     for name, value in found.outputs.items():
         shape = _shape(value)
         text = type(value).__name__ if shape is None else f"{value.dtype} {shape_text(shape)}"

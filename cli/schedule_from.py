@@ -5,22 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
-from click.core import ParameterSource
 
+from iosched.cli.options import given
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
     from iosched.scheduler.document import ScheduleDocument
 
-# What is asked of a search, by the name of the parameter.
-_SEARCHING = {
-    "strategy": "--strategy",
-    "r": "-r",
-    "s": "-s",
-    "no_pruning": "--no-pruning",
-    "exhaustive": "--exhaustive",
-    "dry_run": "--dry-run",
-}
+_SEARCHING = ("strategy", "r", "s", "no_pruning", "exhaustive", "dry_run")
+"""Parameters that say how to search."""
 
 schedule_from_option = click.option(
     "--schedule-from",
@@ -37,12 +30,8 @@ def refuse_searching() -> None:
     Raises:
         UsageError: such an option was given.
     """
-    ctx = click.get_current_context()
-    if ctx.params["source"] is None:
-        return
-    given = [flag for name, flag in _SEARCHING.items() if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
-    if given:
-        raise UsageError(f"--schedule-from searches nothing: leave out {' and '.join(given)}")
+    if click.get_current_context().params["source"] is not None and (options := given(*_SEARCHING)):
+        raise UsageError(f"--schedule-from searches nothing: leave out {' and '.join(options)}")
 
 
 def schedule_from(source: str | None, model: str) -> ScheduleDocument | None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from iosched.cli.options import json_option, verbosity_options
+from iosched.cli.errors import printable
+from iosched.cli.options import json_option, output_option, verbosity_options
 from iosched.cli.output import STDOUT, Destination, check_destinations, emit_json, note, write
+from iosched.cli.source import input_file, read_schedule_and_model
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,7 +37,12 @@ NOT_SHIPPED = "Not what 'iosched run' uses: plain onnxruntime was shipped, since
     show_default=True,
     help="'text' for a terminal, 'svg' for a browser or a page.",
 )
-@click.option("-o", "--output", metavar="F", help="Where to write the picture. Default: stdout, if not --json.")
+@output_option(
+    "-o",
+    "--output",
+    metavar="F",
+    text="Where to write the picture. Default: stdout, if not --json.",
+)
 @click.option(
     "--model",
     metavar="MODEL",
@@ -60,7 +67,7 @@ NOT_SHIPPED = "Not what 'iosched run' uses: plain onnxruntime was shipped, since
 def command(
     schedule: str,
     picture: str,
-    output: str | None,
+    output: Destination | None,
     model: str | None,
     indices: tuple[int, ...],
     alternative: str | None,
@@ -72,10 +79,9 @@ def command(
     JSON say what each stage computes and how fast, and on GPUs the share of the peak; on GPUs that are planned for also
     the share of the SMs' time that is filled with work, by the analytic model.
     """
-    from iosched.cli.source import input_file, read_schedule_and_model
-
-    destination = None if as_json and output is None else Destination.parse("-o", output or STDOUT)
-    check_destinations([destination], inputs=[input_file(schedule), input_file(model or STDOUT)], as_json=as_json)
+    if output is None and not as_json:
+        output = Destination("-o", None)
+    check_destinations([output], inputs=[input_file(schedule), input_file(model or STDOUT)], as_json=as_json)
     document, loaded = read_schedule_and_model(schedule, model)
     if document.shipped == "reference":
         note(NOT_SHIPPED)
@@ -87,8 +93,8 @@ def command(
     drawn = Drawn(document) if loaded is None else _drawn(document, loaded, fits)
     if as_json:
         emit_json(as_object(drawn))
-    if destination is not None:
-        _draw(picture, drawn, destination)
+    if output is not None:
+        _draw(picture, drawn, output)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +129,7 @@ def _drawn(document: ScheduleDocument, model: Model, fits: bool) -> Drawn:
     return Drawn(document, looks_of(model.graph), throughputs(model, document) if fits else None)
 
 
-def as_object(drawn: Drawn) -> dict[str, Any]:
+def as_object(drawn: Drawn) -> dict[str, object]:
     """`show --json`: keys that scripts rely on."""
     document = drawn.document
     blocks = [
@@ -156,7 +162,7 @@ def as_object(drawn: Drawn) -> dict[str, Any]:
     }
 
 
-def _sums(drawn: Drawn, stages: Iterable[Stage]) -> dict[str, Any]:
+def _sums(drawn: Drawn, stages: Iterable[Stage]) -> dict[str, object]:
     """Of stages run one after another."""
     from iosched.cli import throughput
     from iosched.scheduler.schedule import total_us
@@ -165,13 +171,13 @@ def _sums(drawn: Drawn, stages: Iterable[Stage]) -> dict[str, Any]:
     return {"latency_us": total_us(run), **throughput.as_object(drawn.throughput(run))}
 
 
-def _draw(picture: str, drawn: Drawn, destination: Destination) -> None:
-    text = _PICTURES[picture](drawn, destination)
-    if destination.path is None:
+def _draw(picture: str, drawn: Drawn, output: Destination) -> None:
+    text = _PICTURES[picture](drawn, output)
+    if output.path is None:
         click.echo(text, nl=False)
         return
-    write(destination, text.encode())
-    note(f"Wrote {destination.path}.")
+    write(output, text.encode())
+    note(f"Wrote {output.path}.")
 
 
 def _instead(document: ScheduleDocument, name: str) -> ScheduleDocument:
@@ -191,12 +197,11 @@ def _only(schedule: Schedule, indices: tuple[int, ...]) -> Schedule:
     return Schedule(tuple(block for block in schedule.blocks if block.index in indices))
 
 
-def _text(drawn: Drawn, destination: Destination) -> str:
+def _text(drawn: Drawn, output: Destination) -> str:
     from iosched.cli import throughput
-    from iosched.cli.errors import printable
     from iosched.cli.pictures.schedule_text import Remarks, draw_text
 
-    encoding = "utf-8" if destination.path is not None else (sys.stdout.encoding or "ascii")
+    encoding = "utf-8" if output.path is not None else (sys.stdout.encoding or "ascii")
     known, remarks = drawn.throughputs, None
     if known is not None:
         remarks = Remarks(
@@ -228,7 +233,7 @@ def _knows_unicode(encoding: str) -> bool:
     return encoding.lower().replace("-", "").startswith("utf")
 
 
-def _svg(drawn: Drawn, destination: Destination) -> str:
+def _svg(drawn: Drawn, output: Destination) -> str:
     from iosched.cli.pictures.schedule_svg import draw_svg
 
     document = drawn.document

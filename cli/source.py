@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from iosched.cli.options import Binding
 from iosched.cli.output import detail, note
 from iosched.models.errors import InvalidScheduleError, UsageError
 
@@ -21,9 +21,7 @@ _ZOO = "zoo:"
 _MAX_SCHEDULE_NBYTES = 256 * 2**20
 
 
-def read_model(
-    text: str, *, batch_size: int | None = None, input_shapes: Mapping[str, tuple[int, ...]] | None = None
-) -> Model:
+def read_model(text: str, binding: Binding = Binding()) -> Model:  # noqa: B008 - frozen
     """Loads MODEL as the command line names it.
 
     Raises:
@@ -43,7 +41,7 @@ def read_model(
         source = zoo.build(name).SerializeToString()
     else:
         source = Path(text)
-    model = load_model(source, name=name, batch_size=batch_size, input_shapes=input_shapes or None)
+    model = load_model(source, name=name, batch_size=binding.batch_size, input_shapes=binding.input_shapes or None)
     detail(f"{model.name}: {len(model.graph.operators)} operators, {len(model.proto.graph.node)} nodes")
     return model
 

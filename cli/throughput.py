@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from iosched.jobs.throughput import Throughput
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 _UNITS = ((1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1e3, "kFLOP"))
 
 
-def as_object(found: Throughput | None) -> dict[str, Any]:
+def as_object(found: Throughput | None) -> dict[str, object]:
     """Keys of a stage in `show --json` and `explain --json`; null where nothing is known."""
     if found is None:
         return dict.fromkeys(("flops", "tflops", "share_of_peak", "sm_share"))

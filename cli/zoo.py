@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
-from iosched.cli.options import json_option, verbosity_options
+from iosched.cli.options import json_option, output_option, verbosity_options
 from iosched.cli.output import Destination, check_destinations, emit_json, note, refuse_terminal, write
 
 
@@ -33,28 +35,23 @@ def list_(as_json: bool) -> None:
 
 @command.command()
 @click.argument("name")
-@click.option(
+@output_option(
     "-o",
     "--output",
     metavar="F",
-    help="Where to write the model; '-' is stdout. Default: NAME.onnx in the working folder.",
+    text="Where to write the model; '-' is stdout. Default: NAME.onnx in the working folder.",
 )
 @verbosity_options
-def export(name: str, output: str | None) -> None:
+def export(name: str, output: Destination | None) -> None:
     """Write the network NAME as an ONNX file."""
     from iosched.models import zoo
 
-    if output is not None:
-        _checked(output)
+    check_destinations([output])
+    refuse_terminal(output)
     proto = zoo.build(name)
-    destination = _checked(output or f"{name}.onnx")
-    write(destination, proto.SerializeToString())
-    if destination.path is not None:
-        note(f"Wrote {destination.path}.")
-
-
-def _checked(output: str) -> Destination:
-    destination = Destination.parse("-o", output)
-    check_destinations([destination])
-    refuse_terminal(destination)
-    return destination
+    if output is None:  # known to be a file's name only now that there is such a network
+        output = Destination("-o", Path(f"{name}.onnx"))
+        check_destinations([output])
+    write(output, proto.SerializeToString())
+    if output.path is not None:
+        note(f"Wrote {output.path}.")

@@ -30,9 +30,9 @@ def test_a_malformed_input_shape_is_refused(text: str) -> None:
 
 
 def test_one_input_has_one_shape() -> None:
-    assert shapes_of((("x", (1,)), ("y", (2,)), ("x", (1,)))) == {"x": (1,), "y": (2,)}
+    assert shapes_of([("x", (1,)), ("y", (2,)), ("x", (1,))]) == {"x": (1,), "y": (2,)}
     with pytest.raises(UsageError, match="two shapes"):
-        shapes_of((("x", (1,)), ("x", (2,))))
+        shapes_of([("x", (1,)), ("x", (2,))])
 
 
 def test_an_input_file_is_split_where_the_file_is(tmp_path: Path) -> None:

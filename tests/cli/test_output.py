@@ -12,7 +12,7 @@ from iosched.models.errors import ExecutionError, UsageError
 
 
 def to(text: str | Path, option: str = "-o") -> Destination:
-    return Destination.parse(option, str(text))
+    return Destination(option, None if str(text) == "-" else Path(text))
 
 
 def test_two_things_on_stdout_are_refused() -> None:
