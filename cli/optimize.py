@@ -45,6 +45,7 @@ from iosched.cli.words import latency_text
 if TYPE_CHECKING:
     from iosched.jobs.optimization import Barriers, OptimizeResult, OptimizeSettings
     from iosched.models.model import Model
+    from iosched.scheduler.document_format import SearchName
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class _Outputs:
 def _settings(
     device: str,
     threads: int | None,
-    strategy: str,
+    strategy: SearchName,
     r: int,
     s: int,
     no_pruning: bool,
