@@ -105,6 +105,11 @@ def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
             yield from item.graphs
 
 
+def has_subgraphs(node: onnx.NodeProto) -> bool:
+    """Whether the node is one of control flow, with graphs inside."""
+    return next(subgraphs(node), None) is not None
+
+
 def assign(node: onnx.NodeProto, **changes: int | Sequence[int] | None) -> None:
     """Give attributes of the node new values, in place; None takes an attribute away."""
     kept = [item for item in node.attribute if item.name not in changes]

@@ -17,6 +17,7 @@ import onnx
 
 from iosched.models.graph import TensorSpec
 from iosched.models.initializers import describe_weight
+from iosched.models.node_attributes import assign
 from iosched.models.wiring import reads
 from iosched.runtime.cpu.channels import (
     ChannelMap,
@@ -162,9 +163,7 @@ class _Writer:
         if len(old.input) > 2 and old.input[2]:
             node.input[2] = self._parameter(old.input[2], written)
         if role is Role.CHANNELWISE and written is not None:
-            kept = [a for a in node.attribute if a.name != "group"]
-            del node.attribute[:]
-            node.attribute.extend([*kept, onnx.helper.make_attribute("group", written.width)])
+            assign(node, group=written.width)
 
     def _parameter(
         self, name: str, first: ChannelMap | None, second: ChannelMap | None = None, *, fill: float = 0.0

@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cached_property
+from math import inf
 
 import numpy as np
 import onnx
 
 from iosched.models.graph import TensorSpec
+from iosched.models.node_attributes import integer, number
 from iosched.models.wiring import captures, is_standard, reads, writes
 
 # f(0) = 0, element by element or channel by channel.
@@ -117,11 +119,6 @@ class ChannelView:
         return self.shape(name)[1]
 
 
-def attribute(node: onnx.NodeProto, key: str, default: object = None) -> object:
-    """The value of a node's attribute."""
-    return next((onnx.helper.get_attribute_value(a) for a in node.attribute if a.name == key), default)
-
-
 def operands(node: onnx.NodeProto) -> tuple[str, ...]:
     """The inputs of a node that carry channels; the others are its parameters."""
     return tuple(node.input) if node.op_type in _ALL_OPERANDS or node.op_type == "Concat" else tuple(node.input[:1])
@@ -165,7 +162,7 @@ def _conv_role(view: ChannelView, node: onnx.NodeProto) -> Role:
     parameters = [name for name in node.input[1:] if name]
     if not all(name in view.weights and view.weights[name].dtype == np.float32 for name in parameters):
         return Role.OPAQUE
-    group = attribute(node, "group", 1)
+    group = integer(node, "group", 1)
     if group == 1:
         return Role.DENSE
     is_depthwise = group == view.channels(node.input[0]) == view.channels(node.output[0])
@@ -173,28 +170,28 @@ def _conv_role(view: ChannelView, node: onnx.NodeProto) -> Role:
 
 
 def _concat_role(view: ChannelView, node: onnx.NodeProto) -> Role:
-    if attribute(node, "axis", 1) not in (1, -3):
+    if integer(node, "axis", 1) not in (1, -3):
         return Role.OPAQUE
     return Role.CONCAT if len(node.input) > 1 else Role.CHANNELWISE
 
 
 def _norm_role(view: ChannelView, node: onnx.NodeProto) -> Role:
     known = all(name in view.weights and view.weights[name].dtype == np.float32 for name in node.input[1:])
-    return Role.CHANNELWISE if known and attribute(node, "training_mode", 0) == 0 else Role.OPAQUE
+    return Role.CHANNELWISE if known and not integer(node, "training_mode") else Role.OPAQUE
 
 
 def _clip_role(view: ChannelView, node: onnx.NodeProto) -> Role:
-    low, high = (_clip_bound(view, node, place, key) for place, key in ((1, "min"), (2, "max")))
-    return Role.CHANNELWISE if (low is None or low <= 0) and (high is None or high >= 0) else Role.OPAQUE
+    low = _clip_bound(view, node, 1, number(node, "min", -inf))
+    high = _clip_bound(view, node, 2, number(node, "max", inf))
+    return Role.CHANNELWISE if low <= 0 <= high else Role.OPAQUE
 
 
-def _clip_bound(view: ChannelView, node: onnx.NodeProto, place: int, key: str) -> float | None:
+def _clip_bound(view: ChannelView, node: onnx.NodeProto, place: int, default: float) -> float:
     """A limit of a Clip; not a number, which no comparison holds for, where only the run knows it."""
     if len(node.input) > place and node.input[place]:
         weight = view.weights.get(node.input[place])
         return float("nan") if weight is None or weight.size != 1 else float(weight.item())
-    value = attribute(node, key)
-    return value if isinstance(value, float) else None
+    return default
 
 
 def _dropout_role(view: ChannelView, node: onnx.NodeProto) -> Role:

@@ -21,6 +21,7 @@ import onnx
 from iosched.models.errors import InvalidModelError
 from iosched.models.graph import TensorSpec
 from iosched.models.model import Model
+from iosched.models.wiring import reads
 from iosched.runtime.cpu.align import align_channels
 from iosched.runtime.session import lent_weights, load_onnxruntime, open_session
 
@@ -68,12 +69,12 @@ class KernelGraph:
     def reads(self) -> tuple[tuple[str, ...], ...]:
         """For each node, the graph inputs and computed tensors it reads, subgraph captures included, each once."""
         known = self.tensors
-        return tuple(tuple(dict.fromkeys(n for n in _used_names(node) if n in known)) for node in self.nodes)
+        return tuple(tuple(dict.fromkeys(n for n in reads(node) if n in known)) for node in self.nodes)
 
     @cached_property
     def constants(self) -> tuple[tuple[str, ...], ...]:
         """For each node, the weights it reads, subgraph captures included, each once."""
-        return tuple(tuple(dict.fromkeys(n for n in _used_names(node) if n in self.weights)) for node in self.nodes)
+        return tuple(tuple(dict.fromkeys(n for n in reads(node) if n in self.weights)) for node in self.nodes)
 
     @cached_property
     def readers(self) -> Mapping[str, tuple[int, ...]]:
@@ -83,18 +84,6 @@ class KernelGraph:
             for name in names:
                 found[name].append(index)
         return {name: tuple(indices) for name, indices in found.items()}
-
-
-def _used_names(node: onnx.NodeProto) -> list[str]:
-    """Names that `node` uses: its inputs, and whatever its subgraphs capture from outside."""
-    names = [name for name in node.input if name]
-    for attribute in node.attribute:
-        subgraphs = [attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else list(attribute.graphs)
-        for subgraph in subgraphs:
-            for inner in subgraph.node:
-                names.extend(_used_names(inner))
-            names.extend(value.name for value in subgraph.output)
-    return names
 
 
 def build_kernel_graph(model: Model) -> KernelGraph:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import onnx
 
+from iosched.models.node_attributes import has_subgraphs
 from iosched.runtime.arena import place
 from iosched.runtime.cpu.calls import Call, overlap, stage_calls, steps_of
 from iosched.runtime.cpu.kernel_graph import KernelGraph
@@ -128,7 +129,7 @@ def can_follow(kernels: KernelGraph, run: Sequence[Call], call: Call) -> bool:
 
 def _stands_alone(node: onnx.NodeProto) -> bool:
     """Control flow captures names of the graph around it, so nothing around it may be renamed."""
-    return any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.attribute)
+    return has_subgraphs(node)
 
 
 def _tasks(

@@ -14,6 +14,7 @@ from math import prod
 import onnx
 
 from iosched.models.graph import TensorSpec
+from iosched.models.node_attributes import integer
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.plan import Buffer, Space, View
 
@@ -135,7 +136,7 @@ def _view_split(kernels: KernelGraph, node: onnx.NodeProto, draft: _Draft) -> bo
     if spec is None or not spec.is_static or not all(_is_movable(kernels, name) for name in node.output):
         return False
     shape = spec.shape or ()
-    axis = next((a.i for a in node.attribute if a.name == "axis"), 0) % len(shape)
+    axis = integer(node, "axis") % len(shape)
     if prod(shape[:axis]) != 1 or any(name in kernels.tensors for name in node.input[1:]):
         return False
     offset = 0
@@ -150,7 +151,7 @@ def _is_contiguous_concat(kernels: KernelGraph, node: onnx.NodeProto) -> bool:
     if not result.is_static or not all(n in kernels.tensors and kernels.tensors[n].is_static for n in node.input):
         return False
     shape = result.shape or ()
-    axis = next((a.i for a in node.attribute if a.name == "axis"), 0) % len(shape)
+    axis = integer(node, "axis") % len(shape)
     return prod(shape[:axis]) == 1
 
 

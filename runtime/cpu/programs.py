@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
+from iosched.models.node_attributes import has_subgraphs
 from iosched.runtime.cpu.calls import Call
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.program import EXTERNAL_LOCATION, Copy, Kernel, Program
@@ -107,14 +108,10 @@ def _model(
     graph.input.extend(onnx.ValueInfoProto(name=name, type=_type(view)) for name, view in inputs)
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
     graph.initializer.extend(_initializer(name, array) for name, array in weights.items())
-    used = {""} | {node.domain for node in nodes} | {d for node in nodes if _has_graph(node) for d in kernels.opsets}
+    used = {""} | {node.domain for node in nodes} | {d for node in nodes if has_subgraphs(node) for d in kernels.opsets}
     opsets = [onnx.OperatorSetIdProto(domain=d, version=v) for d, v in kernels.opsets.items() if d in used]
     proto = onnx.ModelProto(ir_version=kernels.ir_version, graph=graph, opset_import=opsets)
     return bytes(proto.SerializeToString(deterministic=True))
-
-
-def _has_graph(node: onnx.NodeProto) -> bool:
-    return any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.attribute)
 
 
 def _initializer(name: str, array: np.ndarray) -> onnx.TensorProto:

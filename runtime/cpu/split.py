@@ -15,6 +15,7 @@ from math import prod
 import numpy as np
 import onnx
 
+from iosched.models.node_attributes import assign, integer
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 
 _NCHWC = "com.microsoft.nchwc"
@@ -77,18 +78,10 @@ def _shape(kernels: KernelGraph, name: str) -> tuple[int, ...]:
     return kernels.tensors[name].shape or ()
 
 
-def _attribute(node: onnx.NodeProto, key: str, default: int) -> int:
-    return next((a.i for a in node.attribute if a.name == key), default)
-
-
 def _with_attribute(node: onnx.NodeProto, key: str, value: int) -> onnx.NodeProto:
     changed = onnx.NodeProto()
     changed.CopyFrom(node)
-    for attribute in changed.attribute:
-        if attribute.name == key:
-            attribute.i = value
-            return changed
-    changed.attribute.append(onnx.helper.make_attribute(key, value))
+    assign(changed, **{key: value})
     return changed
 
 
@@ -129,16 +122,16 @@ def _keeps_images_apart(kernels: KernelGraph, node: onnx.NodeProto) -> bool:
     if node.op_type in ("Gemm", "FusedGemm"):
         bias = kernels.weights.get(node.input[2]) if len(node.input) > 2 else None
         in_weights = all(name in kernels.weights for name in node.input[1:])
-        return in_weights and not _attribute(node, "transA", 0) and (bias is None or bias.ndim < 2 or len(bias) == 1)
+        return in_weights and not integer(node, "transA") and (bias is None or bias.ndim < 2 or len(bias) == 1)
     if node.op_type in ("MatMul", "FusedMatMul"):
-        plain = not any(_attribute(node, key, 0) for key in ("transA", "transBatchA", "transBatchB"))
+        plain = not any(integer(node, key) for key in ("transA", "transBatchA", "transBatchB"))
         constant = kernels.weights.get(node.input[1])
         return plain and rank > 1 and constant is not None and constant.ndim == 2  # a vector is one row
     if node.op_type in ("Concat", "Softmax"):
         default = -1 if node.op_type == "Softmax" else 0
-        return not constants and _attribute(node, "axis", default) % rank != 0
+        return not constants and integer(node, "axis", default) % rank != 0
     if node.op_type == "Flatten":
-        return _attribute(node, "axis", 1) == 1
+        return integer(node, "axis", 1) == 1
     if node.op_type in _ELEMENTWISE:
         return all(kernels.weights[n].ndim < rank or kernels.weights[n].shape[0] == 1 for n in constants)
     return True
@@ -149,7 +142,7 @@ def _split_convolution(kernels: KernelGraph, node: onnx.NodeProto, parts: int) -
     weight = kernels.weights.get(node.input[1])
     if weight is None:
         return ()
-    groups = _attribute(node, "group", 1)
+    groups = integer(node, "group", 1)
     step = kernels.channel_block if node.domain == _NCHWC else 4
     if groups > 1:
         return _split_groups(kernels, node, _ranges(groups, parts, step if groups == len(weight) else 1))
@@ -163,7 +156,7 @@ def _split_convolution(kernels: KernelGraph, node: onnx.NodeProto, parts: int) -
 
 def _split_groups(kernels: KernelGraph, node: onnx.NodeProto, ranges: Sequence[tuple[int, int]]) -> tuple[Part, ...]:
     """Parts that compute these ranges of its groups; none where a block of channels would be cut."""
-    groups = _attribute(node, "group", 1)
+    groups = integer(node, "group", 1)
     results, taken = (_shape(kernels, name)[1] // groups for name in (node.output[0], node.input[0]))
     block = kernels.channel_block if node.domain == _NCHWC else 1
     cuts = [begin * each for begin, _ in ranges for each in (results, taken)]
@@ -205,7 +198,7 @@ def _split_channels(kernels: KernelGraph, node: onnx.NodeProto, parts: int) -> t
 
 def _split_reorder(kernels: KernelGraph, node: onnx.NodeProto, parts: int) -> tuple[Part, ...]:
     """Layout conversion by blocks of channels; the plain side may end in an incomplete block."""
-    if _attribute(node, "channels_last", 0):
+    if integer(node, "channels_last"):
         return ()
     source, result = _shape(kernels, node.input[0]), _shape(kernels, node.output[0])
     plain = min(source[1], result[1])
@@ -245,7 +238,7 @@ def _split_gemm(kernels: KernelGraph, node: onnx.NodeProto, parts: int) -> tuple
     """One row times a transposed weight: a slice of outputs is a slice of the weight's rows."""
     weight = kernels.weights.get(node.input[1])
     shape = _shape(kernels, node.output[0])
-    if weight is None or not _attribute(node, "transB", 0) or _attribute(node, "transA", 0):
+    if weight is None or not integer(node, "transB") or integer(node, "transA"):
         return ()
     if len(node.input) > 2 and node.input[2] not in kernels.weights:
         return ()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 
+from iosched.models.node_attributes import integer
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 
 _NCHWC = "com.microsoft.nchwc"
@@ -38,7 +39,7 @@ def stacked_bias(kernels: KernelGraph, nodes: Sequence[onnx.NodeProto]) -> np.nd
 
 def weight_axis(node: onnx.NodeProto) -> int:
     """Of a product's matrix of weights, the axis along which results lie."""
-    return 0 if any(a.name == "transB" and a.i for a in node.attribute) else 1
+    return 0 if integer(node, "transB") else 1
 
 
 def is_centrable(kernels: KernelGraph, node: onnx.NodeProto, weights: Sequence[np.ndarray]) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 
 from iosched.models.graph import Operator, TensorSpec
-from iosched.models.node_attributes import subgraphs
+from iosched.models.node_attributes import has_subgraphs
 from iosched.models.wiring import captures
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.session import load_onnxruntime, open_session, running
@@ -80,7 +80,7 @@ def _names(operator: Operator, nodes: Sequence[onnx.NodeProto]) -> dict[str, str
     """Numbers instead of names; the names themselves where a subgraph sees them."""
     names = dict.fromkeys([*operator.inputs, *operator.outputs])
     names |= dict.fromkeys(name for node in nodes for name in (*node.input, *node.output, *captures(node)) if name)
-    if any(True for node in nodes for _ in subgraphs(node)):
+    if any(map(has_subgraphs, nodes)):
         return {name: name for name in names}
     return {name: f"t{number}" for number, name in enumerate(names)}
 
