@@ -19,7 +19,7 @@ from iosched.cli.options import (
 )
 from iosched.cli.output import Destination, check_destinations, emit_json, note, write
 from iosched.cli.progress import progress_bar
-from iosched.cli.source import input_file, read_model, schedule_for
+from iosched.cli.source import input_file, read_model, refuse_both_on_stdin, schedule_for
 from iosched.cli.tables import print_columns
 from iosched.cli.words import latency_text
 from iosched.models.errors import UsageError
@@ -133,8 +133,7 @@ def command(
 def _refuse_twice_on_stdin(model: str, schedule: str | None, batch_sizes: tuple[int, ...]) -> None:
     if "-" in (model, schedule) and len(batch_sizes) > 1:
         raise UsageError("'-' can be read once only: with several batch sizes, save it to a file")
-    if model == "-" == schedule:
-        raise UsageError("MODEL and the schedule cannot both be '-': save one of them to a file")
+    refuse_both_on_stdin(schedule, model)
 
 
 def _emit(model: Model, result: BenchResult, plot: Destination | None, as_json: bool) -> None:
@@ -173,7 +172,7 @@ def as_object(model: Model, result: BenchResult) -> dict[str, object]:
     return {
         "model": model.name,
         "device": result.device,
-        "batch_size": batch_size_of(model),
+        "batch_size": model.batch_size,
         "rows": rows,
         "samples_us": {name: list(samples) for name, samples in result.samples_us.items()},
         "missing": dict(result.missing),
@@ -181,13 +180,8 @@ def as_object(model: Model, result: BenchResult) -> dict[str, object]:
     }
 
 
-def batch_size_of(model: Model) -> int:
-    """First dimension of the first input that has one, else 1."""
-    return next((spec.shape[0] for spec in model.graph.inputs if spec.shape), 1)
-
-
 def _title(model: Model, result: BenchResult) -> str:
-    return f"{model.name}, batch {batch_size_of(model)}, {result.device}"
+    return f"{model.name}, batch {model.batch_size}, {result.device}"
 
 
 def _print(model: Model, result: BenchResult) -> None:

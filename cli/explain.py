@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from iosched.cli import throughput
 from iosched.cli.errors import printable
 from iosched.cli.options import json_option, profile_db_option, verbosity_options
-from iosched.cli.output import emit_json, note
-from iosched.cli.show import NOT_SHIPPED
-from iosched.cli.source import read_schedule_and_model
+from iosched.cli.output import emit_json
+from iosched.cli.source import read_schedule_and_model, remark_not_shipped
 from iosched.cli.tables import print_columns, print_pairs
-from iosched.cli.words import latency_text
+from iosched.cli.words import cost_remark, latency_text
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
@@ -67,8 +67,7 @@ def command(
     if loaded is None:
         raise UsageError(f"{schedule} does not hold the model: give it with --model")
     document = fitted(document, loaded)
-    if document.shipped == "reference":
-        note(NOT_SHIPPED)
+    remark_not_shipped(document)
     found = explain_operator(loaded, document, operator, measurements=measurements, profile_db=profile_db)
     if as_json:
         emit_json(as_object(document, found))
@@ -121,8 +120,6 @@ def _placement_object(found: Explained, placement: Placement) -> dict[str, objec
 
 
 def _stage_object(found: Explained, stage: Stage) -> dict[str, object]:
-    from iosched.cli import throughput
-
     return {
         "strategy": stage.strategy.value,
         "groups": [list(group) for group in stage.groups],
@@ -134,8 +131,7 @@ def _stage_object(found: Explained, stage: Stage) -> dict[str, object]:
 def _print(document: ScheduleDocument, found: Explained) -> None:
     from iosched.scheduler.proof import proof_text
 
-    analytic = " (analytic: latencies are computed, not measured)" if found.cost == "analytic" else ""
-    title = f"{found.operator.name} in {document.model} on {found.device_name}{analytic}"
+    title = f"{found.operator.name} in {document.model} on {found.device_name}{cost_remark(found.cost)}"
     print_pairs(title, [*_facts(found), ("schedule", proof_text(document.proven))], to_stderr=False)
     _print_placements(found)
     if found.considered:
@@ -168,8 +164,6 @@ def _company_there(found: Explained, stage: Stage) -> str:
 
 
 def _facts(found: Explained) -> list[tuple[str, str]]:
-    from iosched.cli import throughput
-
     explanation = found.explanation
     present = explanation.present
     unit = found.operator.name if found.operator.name in present.operators else found.together[0]

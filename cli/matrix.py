@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -33,7 +33,6 @@ from iosched.models.errors import UsageError
 if TYPE_CHECKING:
     from iosched.jobs.matrix import MatrixResult, MatrixSettings
     from iosched.models.model import Model
-    from iosched.profiler.devices.analytic import Precision
     from iosched.scheduler.search import SearchStrategy
 
 PRECISIONS = ("fp32", "tf32", "fp16")
@@ -61,7 +60,7 @@ def _sizes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
 
 def _settings(
     devices: tuple[str, ...],
-    precision: Precision,
+    precision: Literal["fp32", "tf32", "fp16"],
     strategy: SearchStrategy,
     r: int,
     s: int,
@@ -157,10 +156,9 @@ def _batches(
     first: Model, batch_sizes: tuple[int, ...], shapes: dict[str, tuple[int, ...]]
 ) -> Iterator[tuple[int, Model]]:
     """The model at each batch size, read again from where the first one came from, one at a time."""
-    from iosched.cli.bench import batch_size_of
     from iosched.models.load import load_model
 
-    yield batch_sizes[0] if batch_sizes else batch_size_of(first), first
+    yield batch_sizes[0] if batch_sizes else first.batch_size, first
     for batch_size in batch_sizes[1:]:
         loaded = load_model(first.original, name=first.name, batch_size=batch_size, input_shapes=shapes or None)
         yield batch_size, loaded

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 
+from iosched.cli.errors import printable
 from iosched.models.errors import ExecutionError, UsageError
 
 STDOUT = "-"
@@ -100,6 +101,17 @@ def write(output: Destination, data: bytes) -> None:
         raise ExecutionError(f"{path}: cannot write: {error.strerror}") from error
 
 
+def write_and_note(output: Destination, data: bytes) -> None:
+    """Writes as `write` does, and names the file that was written.
+
+    Raises:
+        ExecutionError: the disk said no.
+    """
+    write(output, data)
+    if output.path is not None:
+        note(f"Wrote {output.path}.")
+
+
 def _write_file(path: Path, data: bytes) -> None:
     if path.exists() and not path.is_file():  # /dev/null, a named pipe: nothing to rename
         path.write_bytes(data)
@@ -151,6 +163,4 @@ def detail(text: str) -> None:
 def note(text: str) -> None:
     """One line for people on stderr; silent with `-q`."""
     if not quiet():
-        from iosched.cli.errors import printable
-
         click.echo(printable(text), err=True)

@@ -21,7 +21,7 @@ from iosched.cli.options import (
     parse_input_file,
     verbosity_options,
 )
-from iosched.cli.output import Destination, check_destinations, emit_json, note, refuse_terminal, write
+from iosched.cli.output import Destination, check_destinations, emit_json, note, refuse_terminal, write_and_note
 from iosched.cli.source import input_file, read_model, schedule_for
 from iosched.cli.tables import print_pairs
 from iosched.cli.words import latency_text, shape_text
@@ -179,9 +179,7 @@ def _emit(found: _Run, output: Destination | None, as_json: bool) -> None:
     if output is not None:
         from iosched.cli.arrays import npz
 
-        write(output, npz(found.outputs))
-        if output.path is not None:
-            note(f"Wrote {output.path}.")
+        write_and_note(output, npz(found.outputs))
     if as_json:
         emit_json(as_object(found))
     elif output is None:

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from iosched.cli import throughput
 from iosched.cli.errors import printable
 from iosched.cli.options import json_option, output_option, verbosity_options
-from iosched.cli.output import STDOUT, Destination, check_destinations, emit_json, note, write
-from iosched.cli.source import input_file, read_schedule_and_model
+from iosched.cli.output import STDOUT, Destination, check_destinations, emit_json, note, write_and_note
+from iosched.cli.source import input_file, read_schedule_and_model, remark_not_shipped
+from iosched.cli.words import cost_remark
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
     from iosched.scheduler.schedule import Schedule, Stage
 
 FORMATS = ("text", "svg")
-
-NOT_SHIPPED = "Not what 'iosched run' uses: plain onnxruntime was shipped, since no schedule was known to be faster."
 
 
 @click.command(name="show", short_help="Draw a schedule.")
@@ -83,8 +83,7 @@ def command(
         output = Destination("-o", None)
     check_destinations([output], inputs=[input_file(schedule), input_file(model or STDOUT)], as_json=as_json)
     document, loaded = read_schedule_and_model(schedule, model)
-    if document.shipped == "reference":
-        note(NOT_SHIPPED)
+    remark_not_shipped(document)
     document, fits = (document, False) if loaded is None else _fitted(document, loaded)
     if alternative is not None:
         document = _instead(document, alternative)
@@ -164,7 +163,6 @@ def as_object(drawn: Drawn) -> dict[str, object]:
 
 def _sums(drawn: Drawn, stages: Iterable[Stage]) -> dict[str, object]:
     """Of stages run one after another."""
-    from iosched.cli import throughput
     from iosched.scheduler.schedule import total_us
 
     run = list(stages)
@@ -176,8 +174,7 @@ def _draw(picture: str, drawn: Drawn, output: Destination) -> None:
     if output.path is None:
         click.echo(text, nl=False)
         return
-    write(output, text.encode())
-    note(f"Wrote {output.path}.")
+    write_and_note(output, text.encode())
 
 
 def _instead(document: ScheduleDocument, name: str) -> ScheduleDocument:
@@ -198,7 +195,6 @@ def _only(schedule: Schedule, indices: tuple[int, ...]) -> Schedule:
 
 
 def _text(drawn: Drawn, output: Destination) -> str:
-    from iosched.cli import throughput
     from iosched.cli.pictures.schedule_text import Remarks, draw_text
 
     encoding = "utf-8" if output.path is not None else (sys.stdout.encoding or "ascii")
@@ -241,8 +237,7 @@ def _svg(drawn: Drawn, output: Destination) -> str:
 
 
 def _title(document: ScheduleDocument) -> str:
-    analytic = " (analytic: latencies are computed, not measured)" if document.cost == "analytic" else ""
-    return f"{document.model} on {document.device['name']}{analytic}"
+    return f"{document.model} on {document.device_name}{cost_remark(document.cost)}"
 
 
 _PICTURES: Mapping[str, Callable[[Drawn, Destination], str]] = {"text": _text, "svg": _svg}

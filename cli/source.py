@@ -75,13 +75,23 @@ def read_schedule_and_model(
         InvalidScheduleError: unreadable, or no schedule.
         InvalidModelError: MODEL is no model.
     """
-    if text == STDIN and STDIN in (model, other):
-        raise UsageError("MODEL and the schedule cannot both be '-': save one of them to a file")
+    refuse_both_on_stdin(text, model)
+    refuse_both_on_stdin(text, other)
     data = _stdin_bytes() if text == STDIN else _file_bytes(Path(text))
     if data.lstrip()[:1] != b"{":
         return _schedule_of_model(data if text == STDIN else Path(text), text)
     document = parse_schedule(data, text)
     return document, None if model is None else read_model(model)
+
+
+def refuse_both_on_stdin(schedule: str | None, model: str | None) -> None:
+    """Refuses, before anything is read, a schedule and a model that are both standard input.
+
+    Raises:
+        UsageError: both are `-`.
+    """
+    if schedule == STDIN == model:
+        raise UsageError("MODEL and the schedule cannot both be '-': save one of them to a file")
 
 
 def parse_schedule(data: bytes | str, place: str) -> ScheduleDocument:
@@ -137,6 +147,12 @@ def _remark_other_device(document: ScheduleDocument, here: str) -> None:
         note(f"This schedule was made for {made_for}, by an analytic model: nothing was measured, there or here.")
     elif here and made_for != here:
         note(f"This schedule was made for {made_for}, not for {here}: it runs, but another may be faster here.")
+
+
+def remark_not_shipped(document: ScheduleDocument) -> None:
+    """Says of a schedule that it is not what 'iosched run' uses, where that is so."""
+    if document.shipped == "reference":
+        note("Not what 'iosched run' uses: plain onnxruntime was shipped, since no schedule was known to be faster.")
 
 
 def embedded_schedule(model: Model) -> ScheduleDocument | None:

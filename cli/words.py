@@ -21,6 +21,11 @@ def latency_text(latency_us: float | None, *, unknown: str = "not known", digits
     return f"{latency_us / 1000:.{digits}f} ms"
 
 
+def cost_remark(cost: str) -> str:
+    """What stands behind the name of a device whose latencies nobody measured; nothing where they are measured."""
+    return " (analytic: latencies are computed, not measured)" if cost == "analytic" else ""
+
+
 def percent_more(ratio: float) -> str:
     """How much more than once something is: 1.25 is "+25.0%"."""
     return f"{round(100 * (ratio - 1), 1) + 0.0:+.1f}%"  # no "-0.0"

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from iosched.cli.options import json_option, output_option, verbosity_options
-from iosched.cli.output import Destination, check_destinations, emit_json, note, refuse_terminal, write
+from iosched.cli.output import Destination, check_destinations, emit_json, refuse_terminal, write_and_note
 
 
 @click.group(name="zoo", short_help="Bundled networks: list them, or export one as ONNX.")
@@ -52,6 +52,4 @@ def export(name: str, output: Destination | None) -> None:
     if output is None:  # known to be a file's name only now that there is such a network
         output = Destination("-o", Path(f"{name}.onnx"))
         check_destinations([output])
-    write(output, proto.SerializeToString())
-    if output.path is not None:
-        note(f"Wrote {output.path}.")
+    write_and_note(output, proto.SerializeToString())

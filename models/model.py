@@ -50,6 +50,11 @@ class Model:
     bindings: Mapping[str, tuple[int, ...]]
     schedule_json: str | None = None
 
+    @property
+    def batch_size(self) -> int:
+        """First dimension of the first input that has one, else 1."""
+        return next((spec.shape[0] for spec in self.graph.inputs if spec.shape), 1)
+
     @cached_property
     def structure(self) -> Structure:
         """What a schedule feels of the model; made when it is first asked for."""

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from iosched.cli.main import COMMANDS
+
 TOP = Path(__file__).parents[1]
 FOLDERS = tomllib.loads((TOP / "pyproject.toml").read_text())["tool"]["setuptools"]["package-dir"]
 MODULES = {
@@ -131,6 +133,13 @@ def test_rooms_import_only_what_stands_before_them(package: str) -> None:
 
 def test_nobody_imports_the_facade() -> None:
     _refuse([found for found in IMPORTS if found.target in FACADE and found.importer not in FACADE])
+
+
+def test_commands_are_imported_by_name_alone() -> None:
+    """What two commands share has a module of its own; `main` imports a command when it is asked for."""
+    commands = {f"iosched.cli.{name}" for name in COMMANDS}
+    assert commands <= MODULES.keys()
+    _refuse([found for found in IMPORTS if found.target in commands])
 
 
 def test_jobs_and_commands_are_blind_to_the_kind_of_device() -> None:
