@@ -13,6 +13,8 @@ from iosched.cli.reference import reference
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FOLDERS = "|".join(path.name for path in ROOT.iterdir() if path.is_dir() and path.name[0] != ".")
+PATH = rf"(?<![\w./-])(?:{FOLDERS}|\.ci)/[\w./*{{}},-]*"
 
 
 def test_the_command_line_reference_is_what_help_prints() -> None:
@@ -44,3 +46,20 @@ def test_options_named_in_a_guide_exist(page: Path) -> None:
     known = set(re.findall(r"--[a-z][a-z-]+", reference()))
     lines = re.findall(r"^iosched ([^#|\n]*)", page.read_text(), re.MULTILINE)
     assert {option for line in lines for option in re.findall(r"(?<= )--[a-z][a-z-]+", line)} <= known
+
+
+@pytest.mark.parametrize("page", [ROOT / "CONTRIBUTING.md", *PAGES], ids=lambda page: page.name)
+def test_paths_inside_the_repository_exist(page: Path) -> None:
+    """Those in backticks, and scripts wherever they are named; NAME and NNNN stand for what a reader puts there."""
+    text = page.read_text()
+    quoted = {path for words in re.findall(r"`([^`\n]+)`", text) for path in re.findall(PATH, words)}
+    scripts = {path for path in re.findall(PATH, text) if path.endswith(".py")}
+    named = {path for path in quoted | scripts if not re.search("NAME|NNNN", path)}
+    assert not {path for path in named if not all(any(ROOT.glob(one)) for one in _spelled_out(path))}
+
+
+def _spelled_out(path: str) -> list[str]:
+    """`a_{b,c}` is `a_b` and `a_c`."""
+    if (braces := re.search(r"{(.*)}", path)) is None:
+        return [path.rstrip("/.,")]
+    return [path[: braces.start()] + each + path[braces.end() :] for each in braces[1].split(",")]
