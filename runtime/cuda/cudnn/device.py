@@ -8,8 +8,8 @@ from types import ModuleType
 from typing import Any
 
 from iosched.models.errors import DeviceError
+from iosched.runtime.cuda.gpu.failures import INSTALL, first_line
 
-INSTALL = "install the CUDA runtime with: pip install 'iosched[cuda]'"
 _NEEDED = ("deviceName", "deviceVer", "multiProcessorCount")
 
 
@@ -75,9 +75,5 @@ def load_cudnn() -> ModuleType:
     try:
         cudnn.backend_version()
     except (RuntimeError, OSError, AttributeError) as error:
-        raise DeviceError(f"cuDNN is not installed ({_first_line(error)}); {INSTALL}") from error
+        raise DeviceError(f"cuDNN is not installed ({first_line(error)}); {INSTALL}") from error
     return cudnn  # type: ignore[no-any-return]
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

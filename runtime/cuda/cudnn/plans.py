@@ -19,6 +19,7 @@ from typing import Any
 from iosched.models.errors import DeviceError
 from iosched.runtime.cuda.cudnn.device import GpuDevice, Target, load_cudnn
 from iosched.runtime.cuda.cudnn.graph import new_graph
+from iosched.runtime.cuda.gpu.failures import first_line
 from iosched.runtime.cuda.kernel import CudnnKernel, Precision
 from iosched.runtime.plan import View
 
@@ -116,7 +117,7 @@ def build_plans(
             plans.append(_built(graph, index))
         except failures() as error:
             barred += "Deselecting" in str(error)
-            reasons.append(_first_line(error))
+            reasons.append(first_line(error))
     return Offer(tuple(plans), count - barred, "" if plans else (reasons or [refusal])[-1])
 
 
@@ -133,7 +134,7 @@ def rebuild(kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], 
         try:
             return _built(graph, names.index(name))
         except failures() as error:
-            reason = _first_line(error)
+            reason = first_line(error)
     raise DeviceError(f"cuDNN cannot build its plan {name!r} here ({reason or 'it offers others'})")
 
 
@@ -151,7 +152,7 @@ def load_plan(name: str, serialized: bytes, precision: Precision, target: Target
             graph.deserialize(target, list(serialized))
         return Plan(name, graph.get_workspace_size(), 0.0, graph, 0)
     except failures() as error:
-        raise DeviceError(f"a stored cuDNN plan cannot be loaded here ({_first_line(error)})") from error
+        raise DeviceError(f"a stored cuDNN plan cannot be loaded here ({first_line(error)})") from error
 
 
 def _described(kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], target: Target) -> Any:
@@ -174,7 +175,7 @@ def _planned(
         graph.deselect_numeric_notes([cudnn.numerical_note.__members__[name] for name in names])
         graph.check_support()
     except failures() as error:
-        return None, _first_line(error)
+        return None, first_line(error)
     return graph, ""
 
 
@@ -194,7 +195,3 @@ def _compiles(graph: Any, index: int) -> bool:
 def failures() -> tuple[type[Exception], ...]:
     """What cuDNN raises where it cannot: one engine that fails must not end the search for another."""
     return (load_cudnn().cudnnGraphNotSupportedError, RuntimeError)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

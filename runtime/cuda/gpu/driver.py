@@ -17,8 +17,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 import numpy as np
 
 from iosched.models.errors import DeviceError
-from iosched.runtime.cuda.cudnn.device import INSTALL
-from iosched.runtime.cuda.gpu.failures import keep_if_lost, meaning, no_gpu
+from iosched.runtime.cuda.gpu.failures import INSTALL, keep_if_lost, meaning, no_gpu
 from iosched.runtime.cuda.kernel import CudaCall
 
 Number = int | np.generic

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 
 from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError, IoschedError
-from iosched.runtime.cuda.cudnn.device import INSTALL
+
+INSTALL = "install the CUDA runtime with: pip install 'iosched[cuda]'"
 
 _NO_MEMORY = 2
 _NO_DRIVER, _NO_GPU = 35, 100
