@@ -26,9 +26,15 @@ from iosched.models.errors import IoschedError
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.zoo import build, names
-from iosched.runtime.cuda.cudnn.device import GpuDevice, load_cudnn
 from iosched.runtime.cuda.cudnn.graph import is_aligned
-from iosched.runtime.cuda.cudnn.plans import Offer, Plan, build_plans, load_plan, rebuild
+from iosched.runtime.cuda.cudnn.plans import (
+    BuiltCudnnPlan,
+    CudnnOffer,
+    build_cudnn_plans,
+    load_cudnn_plan,
+    rebuild_cudnn_plan,
+)
+from iosched.runtime.cuda.cudnn.target import GpuDescription, load_cudnn
 from iosched.runtime.cuda.kernel import CudnnKernel, Precision
 from iosched.runtime.cuda.kernels.conv import Conv
 from iosched.runtime.cuda.kernels.matmul import Dense, MatMul
@@ -66,7 +72,7 @@ class Graph:
 
 def main() -> None:
     options = _options()
-    device = GpuDevice.from_json(options.device.read_text(encoding="utf-8"))
+    device = GpuDescription.from_json(options.device.read_text(encoding="utf-8"))
     try:
         print(f"cuDNN {load_cudnn().backend_version_string()} for {device.name}", file=sys.stderr)
         if options.variants:
@@ -95,7 +101,7 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _check_networks(options: argparse.Namespace, device: GpuDevice) -> list[dict[str, object]]:
+def _check_networks(options: argparse.Namespace, device: GpuDescription) -> list[dict[str, object]]:
     """Prints one line for each network, batch size and precision; returns one row for each different graph."""
     known: dict[Graph, dict[str, object]] = {}
     print(f"{'network':<20} batch precision graphs sliced grouped merged  none misaligned slowest build s")
@@ -112,10 +118,10 @@ def _check_networks(options: argparse.Namespace, device: GpuDevice) -> list[dict
     return list(known.values())
 
 
-def _offer(graph: Graph, device: GpuDevice, at_most: int) -> Offer:
+def _offer(graph: Graph, device: GpuDescription, at_most: int) -> CudnnOffer:
     if not all(map(is_aligned, (*graph.reads, *graph.writes))):
-        return Offer((), 0, "a tensor does not begin at a multiple of 16 bytes")
-    return build_plans(graph.kernel, graph.reads, graph.writes, device, at_most=at_most)
+        return CudnnOffer((), 0, "a tensor does not begin at a multiple of 16 bytes")
+    return build_cudnn_plans(graph.kernel, graph.reads, graph.writes, device, at_most=at_most)
 
 
 def _print_line(title: str, graphs: dict[Graph, bool], known: dict[Graph, dict[str, object]]) -> None:
@@ -132,7 +138,7 @@ def _print_line(title: str, graphs: dict[Graph, bool], known: dict[Graph, dict[s
             print(f"    no engine for {row['graph']}: {row['refusal']}", flush=True)
 
 
-def _row(graph: Graph, offer: Offer) -> dict[str, object]:
+def _row(graph: Graph, offer: CudnnOffer) -> dict[str, object]:
     first = offer.plans[0] if offer.plans else None
     return {
         "graph": graph.text,
@@ -278,7 +284,7 @@ _ACTIVATIONS = {
 }
 
 
-def _print_variants(device: GpuDevice, precisions: list[str]) -> None:
+def _print_variants(device: GpuDescription, precisions: list[str]) -> None:
     """A table in Markdown: engine configurations offered, the engines, seconds to build the first."""
     print("| kernel | " + " | ".join(precisions) + " |\n|" + "---|" * (1 + len(precisions)))
     cells: dict[str, list[str]] = {}
@@ -287,14 +293,14 @@ def _print_variants(device: GpuDevice, precisions: list[str]) -> None:
             # In strict float32 only building tells which configurations are allowed.
             at_most = None if precision == "fp32" else 1
             started = time.perf_counter()
-            offer = build_plans(kernel, reads, writes, device, at_most=at_most)
+            offer = build_cudnn_plans(kernel, reads, writes, device, at_most=at_most)
             seconds = (time.perf_counter() - started) / max(len(offer.plans), 1)
             cells.setdefault(title, []).append(f"{offer.offered}, {seconds:.1f} s" if offer.plans else "none")
     for title, row in cells.items():
         print(f"| {title} | " + " | ".join(row) + " |")
 
 
-def _stored(options: argparse.Namespace, device: GpuDevice) -> list[dict[str, Any]]:
+def _stored(options: argparse.Namespace, device: GpuDescription) -> list[dict[str, Any]]:
     """A table in Markdown: what it takes to build all candidates, and one plan again, or to load it instead."""
     titles = ("network", "precision", "kernels", "plans", "nameless", "all built, s", "one built again, ms",
               "one loaded, ms", "KB")  # fmt: skip
@@ -310,17 +316,17 @@ def _stored(options: argparse.Namespace, device: GpuDevice) -> list[dict[str, An
     return rows
 
 
-def _stored_cells(graphs: list[Graph], device: GpuDevice) -> tuple[str, ...]:
+def _stored_cells(graphs: list[Graph], device: GpuDescription) -> tuple[str, ...]:
     started = time.perf_counter()
-    offers = [build_plans(*_parts(graph), device, at_most=12, precompiled=True) for graph in graphs]
+    offers = [build_cudnn_plans(*_parts(graph), device, at_most=12, precompiled=True) for graph in graphs]
     built = time.perf_counter()
     first = [offer.plans[0] for offer in offers]
-    again = [rebuild(*_parts(graph), device, plan.name) for graph, plan in zip(graphs, first, strict=True)]
+    again = [rebuild_cudnn_plan(*_parts(graph), device, plan.name) for graph, plan in zip(graphs, first, strict=True)]
     rebuilt = time.perf_counter()
     stored = [plan.serialize() for plan in again]
     serialized = time.perf_counter()
     for graph, plan, content in zip(graphs, first, stored, strict=True):
-        loaded = load_plan(plan.name, content, graph.kernel.precision, device)
+        loaded = load_cudnn_plan(plan.name, content, graph.kernel.precision, device)
         assert loaded.workspace_nbytes == plan.workspace_nbytes
     end = time.perf_counter()
     n_kernels, n_plans = len(graphs), sum(len(offer.plans) for offer in offers)
@@ -331,7 +337,7 @@ def _stored_cells(graphs: list[Graph], device: GpuDevice) -> tuple[str, ...]:
     return (str(n_kernels), str(n_plans), str(n_nameless), *numbers)
 
 
-def _has_nameless_knobs(plan: Plan) -> bool:
+def _has_nameless_knobs(plan: BuiltCudnnPlan) -> bool:
     """Whether the frontend cannot say which plan it is by its engine and knobs."""
     _, knobs = plan._graph.get_engine_and_knobs_at_index(plan._index)
     return any(kind.name == "NOT_SET" for kind in knobs)

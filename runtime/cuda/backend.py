@@ -15,7 +15,7 @@ import numpy as np
 from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError, UsageError
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
 from iosched.models.model import Model
-from iosched.runtime.cuda.cudnn.choices import NO_NAMES, Names, PlanChooser, names_to_text, stage_key
+from iosched.runtime.cuda.cudnn.chooser import FASTEST_ALONE, CudnnPlanChooser, CudnnPlanNames, names_to_text, stage_key
 from iosched.runtime.cuda.execute.dlpack import CALLERS, DeviceRuns, check_names, checked
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.execute.launches import source_calls
@@ -116,7 +116,7 @@ class CudaBackend:
         self,
         model: Model,
         driver: Driver,
-        choose: PlanChooser,
+        choose: CudnnPlanChooser,
         precision: Precision,
         lanes: Lanes | None = None,
         *,
@@ -142,7 +142,8 @@ class CudaBackend:
         self._labels: dict[str, str] = {}
         self._lanes = lanes or Lanes(driver)
         self._sessions, self._exchange = sessions or HostSessions(driver), exchange
-        self._network, self._fused = Network(model, precision), NO_NAMES
+        self._network = Network(model, precision)
+        self._fused: Mapping[str, str] = {}
         if choices is not None:
             self._network, self._fused = fused_by_choice(self._network, choices, self._alone_us, self._prepare)
 
@@ -179,13 +180,13 @@ class CudaBackend:
         lowering = self.lower(schedule, barriers=barriers)
         self.driver.prepare(source_calls(lowering))
         signatures = [self.signature(stage) for stage in schedule.stages]
-        names = [self._choose.of_stage(signature) or NO_NAMES for signature in signatures]
+        names = [self._choose.of_stage(signature) or FASTEST_ALONE for signature in signatures]
         executor = CudaExecutor(lowering, self.driver, self._choose, self._lanes, self._sessions, names=names)
-        plans = {**self._fused, **_plans_of(executor, dict(zip(signatures, names, strict=True)), names)}
+        plans = {**self._fused, **_cudnn_plans_of(executor, dict(zip(signatures, names, strict=True)), names)}
         inputs = {spec.name: spec for spec in self.graph.inputs}
         return CudaModel(executor, lowering, plans, inputs, self._exchange)
 
-    def compile_stage(self, stage: Stage, names: Names = NO_NAMES) -> CudaExecutor | None:
+    def compile_stage(self, stage: Stage, names: CudnnPlanNames = FASTEST_ALONE) -> CudaExecutor | None:
         """One stage alone, on random numbers; None where it is to be merged and cannot be.
 
         Args:
@@ -200,7 +201,7 @@ class CudaBackend:
     def _alone_us(self, network: Network, name: str) -> float:
         """Latency of one operator as `network` has it."""
         try:
-            executor = self._compile_stage(network, Stage(Strategy.CONCURRENT, ((name,),)), NO_NAMES)
+            executor = self._compile_stage(network, Stage(Strategy.CONCURRENT, ((name,),)), FASTEST_ALONE)
             if executor is None or not executor.is_captured:
                 return math.inf
             latency = median(executor.time_many(_RUNS, _COPIES)[1:])
@@ -211,7 +212,7 @@ class CudaBackend:
             return math.inf
         return latency
 
-    def _compile_stage(self, network: Network, stage: Stage, names: Names) -> CudaExecutor | None:
+    def _compile_stage(self, network: Network, stage: Stage, names: CudnnPlanNames) -> CudaExecutor | None:
         lowering = lower_stage(network, stage)
         if lowering is None:
             return None
@@ -229,11 +230,11 @@ class CudaBackend:
         """A name for all stages that have the latency of this one."""
         return self._signatures.of(stage)
 
-    def plans_in(self, stage: Stage) -> Names | None:
+    def cudnn_plans_in(self, stage: Stage) -> CudnnPlanNames | None:
         """cuDNN's plans chosen in stages like this one, beside what is fastest alone; None where nobody looked."""
         return self._choose.of_stage(self.signature(stage))
 
-    def keep_plans(self, stage: Stage, names: Names) -> Names:
+    def keep_cudnn_plans(self, stage: Stage, names: CudnnPlanNames) -> CudnnPlanNames:
         """Keeps a choice of plans for stages like this one; answers what holds, which another process may have made."""
         return self._choose.keep(self.signature(stage), names)
 
@@ -251,10 +252,12 @@ class CudaBackend:
         """Nothing to stop."""
 
 
-def _plans_of(executor: CudaExecutor, chosen: Mapping[str, Names], names: Sequence[Names]) -> dict[str, str]:
+def _cudnn_plans_of(
+    executor: CudaExecutor, chosen: Mapping[str, CudnnPlanNames], names: Sequence[CudnnPlanNames]
+) -> dict[str, str]:
     """The choices that `executor` runs with: of stages, and alone of kernels that no stage has a choice for."""
     found = {stage_key(signature): names_to_text(own) for signature, own in chosen.items() if own}
-    found |= {plan.key: plan.name for stage, plan in executor.plans if plan.key not in names[stage]}
+    found |= {plan.key: plan.name for stage, plan in executor.cudnn_plans if plan.key not in names[stage]}
     return dict(sorted(found.items()))
 
 

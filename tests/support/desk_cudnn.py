@@ -16,14 +16,14 @@ import pytest
 from desk_cuda import CudaStatusError, DeskCuda
 from onnx import TensorProto, helper
 
-from iosched.runtime.cuda.cudnn.device import GpuDevice
+from iosched.runtime.cuda.cudnn.target import GpuDescription
 
 H100 = Path(__file__).parents[2] / "benchmarks" / "devices" / "h100.json"
 
 
-def described() -> GpuDevice:
+def described() -> GpuDescription:
     """The GPU that plans are built for."""
-    return GpuDevice.from_json(H100.read_text())
+    return GpuDescription.from_json(H100.read_text())
 
 
 def missing() -> str | None:

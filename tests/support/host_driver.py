@@ -12,8 +12,15 @@ import host_cuda
 import numpy as np
 
 from iosched.models.errors import ExecutionError
-from iosched.runtime.cuda.cudnn.choices import NO_NAMES, Candidate, Names, names_from_text, names_to_text, stage_key
-from iosched.runtime.cuda.cudnn.runner import PlanMemory
+from iosched.runtime.cuda.cudnn.chooser import (
+    FASTEST_ALONE,
+    Candidate,
+    CudnnPlanNames,
+    names_from_text,
+    names_to_text,
+    stage_key,
+)
+from iosched.runtime.cuda.cudnn.runner import CudnnPlanStore
 from iosched.runtime.cuda.kernel import CudaCall, CudnnKernel, Pointer
 from iosched.runtime.plan import View
 
@@ -217,18 +224,18 @@ class HostPlan:
 
 
 class HostChoice:
-    """Stands for `PlanChoice`: a plan for each kind of kernel under a name that nobody gave it, and two more names."""
+    """Stands for `FastestCudnnPlans`: for each kind of kernel a plan under a name that nobody gave it, and two more."""
 
     candidates = (Candidate("eng7_k1=1", 10.0), Candidate("eng8", 11.0), Candidate("eng9", 12.0))
 
-    def __init__(self, driver: HostDriver, memory: PlanMemory | None = None) -> None:
+    def __init__(self, driver: HostDriver, memory: CudnnPlanStore | None = None) -> None:
         self.driver = driver
         self.memory = memory
         self.notes: tuple[str, ...] = ()
-        self.stages: dict[str, Names] = {}
+        self.stages: dict[str, CudnnPlanNames] = {}
 
     def __call__(
-        self, kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], names: Names = NO_NAMES
+        self, kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], names: CudnnPlanNames = FASTEST_ALONE
     ) -> HostPlan:
         key = self.key(kernel, reads, writes)
         name = names.get(key, self.candidates[0].name)
@@ -239,17 +246,17 @@ class HostChoice:
         del reads, writes
         return type(kernel).__name__
 
-    def of_stage(self, signature: str) -> Names | None:
+    def of_stage(self, signature: str) -> CudnnPlanNames | None:
         known = None if self.memory is None else self.memory.choice(stage_key(signature))
         return self.stages.get(signature) if known is None else names_from_text(known)
 
-    def keep(self, signature: str, names: Names) -> Names:
+    def keep(self, signature: str, names: CudnnPlanNames) -> CudnnPlanNames:
         if self.memory is None:
             return self.stages.setdefault(signature, names)
         return names_from_text(self.memory.choose(stage_key(signature), names_to_text(names)))
 
 
-def chooser(driver: HostDriver, memory: PlanMemory | None = None) -> HostChoice:
+def chooser(driver: HostDriver, memory: CudnnPlanStore | None = None) -> HostChoice:
     return HostChoice(driver, memory)
 
 

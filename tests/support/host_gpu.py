@@ -13,7 +13,7 @@ from host_exchange import HostExchange
 from iosched.models.model import Model
 from iosched.profiler.devices.cuda.attached import AttachedGpu
 from iosched.runtime.cuda.backend import CudaBackend
-from iosched.runtime.cuda.cudnn.runner import PlanMemory
+from iosched.runtime.cuda.cudnn.runner import CudnnPlanStore
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.kernel import Precision
 
@@ -23,7 +23,7 @@ class HostGpu(AttachedGpu):
 
     given: ClassVar[list[object]] = []
 
-    def backend(self, model: Model, precision: str, memory: PlanMemory | None = None) -> CudaBackend:
+    def backend(self, model: Model, precision: str, memory: CudnnPlanStore | None = None) -> CudaBackend:
         assert isinstance(self.driver, HostDriver)
         self.given.append(memory)
         choose, exchange = chooser(self.driver, memory), HostExchange(self.driver)

@@ -14,8 +14,8 @@ from iosched.profiler.devices.cuda.clock import ReadClock, nvml_clock
 from iosched.profiler.devices.resolve import attached_index
 from iosched.profiler.store.database import ProfileDatabase, device_key
 from iosched.runtime.cuda.backend import CudaBackend
-from iosched.runtime.cuda.cudnn.device import load_cudnn
-from iosched.runtime.cuda.cudnn.runner import Handles, PlanChoice, PlanMemory
+from iosched.runtime.cuda.cudnn.runner import CudnnPlanStore, FastestCudnnPlans, Handles
+from iosched.runtime.cuda.cudnn.target import load_cudnn
 from iosched.runtime.cuda.gpu.driver import CupyDriver, Driver, GpuFacts
 from iosched.runtime.cuda.gpu.exchange import CupyExchange
 from iosched.runtime.cuda.gpu.lanes import Lanes
@@ -36,11 +36,11 @@ class KnownPlans:
     times: ClassVar[bool] = False
 
     def choice(self, key: str) -> str | None:
-        """See `PlanMemory`."""
+        """See `CudnnPlanStore`."""
         return self.plans.get(key)
 
     def choose(self, key: str, value: str) -> str:
-        """See `PlanMemory`."""
+        """See `CudnnPlanStore`."""
         del key
         return value
 
@@ -66,19 +66,19 @@ class StoredPlans:
     times: bool = True
 
     def choice(self, key: str) -> str | None:
-        """See `PlanMemory`."""
+        """See `CudnnPlanStore`."""
         return self.database.choice(key, self.device)
 
     def choose(self, key: str, value: str) -> str:
-        """See `PlanMemory`."""
+        """See `CudnnPlanStore`."""
         return self.database.choose(key, self.device, value)
 
     def plan(self, key: str, name: str) -> bytes | None:
-        """See `PlanMemory`."""
+        """See `CudnnPlanStore`."""
         return self.database.plan(key, name, self.device)
 
     def keep_plan(self, key: str, name: str, content: bytes) -> None:
-        """See `PlanMemory`."""
+        """See `CudnnPlanStore`."""
         self.database.keep_plan(key, name, self.device, content)
 
 
@@ -98,7 +98,7 @@ class AttachedGpu:
     driver: Driver
     clock: ReadClock = lambda: None
 
-    def backend(self, model: Model, precision: str, memory: PlanMemory | None = None) -> CudaBackend:
+    def backend(self, model: Model, precision: str, memory: CudnnPlanStore | None = None) -> CudaBackend:
         """The backend of `model` on this GPU.
 
         Args:
@@ -111,7 +111,7 @@ class AttachedGpu:
         if not CudaBackend.supports(model):
             raise DeviceError(f"{model.name!r} has tensors of unknown or no size, which the GPU runtime cannot place")
         kept = memory or StoredPlans(ProfileDatabase(None), self.key(precision))
-        choose = PlanChoice(self.driver, kept, self._lanes, self._handles)
+        choose = FastestCudnnPlans(self.driver, kept, self._lanes, self._handles)
         stored = Precision(precision)
         sessions = ProviderSessions(self.driver, Provider.cuda(self.index, stored))
         exchange = CupyExchange(self.index)

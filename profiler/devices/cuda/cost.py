@@ -15,7 +15,7 @@ from iosched.profiler.devices.cuda.tuning import copies_of, is_tunable, tune
 from iosched.profiler.measuring.statistics import UNRUNNABLE, Measurement, MeasureSettings, measure
 from iosched.profiler.store.database import MeasurementStore, ProfileDatabase
 from iosched.runtime.cuda.backend import CudaBackend
-from iosched.runtime.cuda.cudnn.choices import NO_NAMES, Names
+from iosched.runtime.cuda.cudnn.chooser import FASTEST_ALONE, CudnnPlanNames
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.scheduler.schedule import Stage, Strategy
 
@@ -78,7 +78,7 @@ class CudaStageCost:
         """
         key = self.backend.signature(stage)
         if key not in self._again:
-            tell = self._measured_now if self.backend.plans_in(stage) is None else self._looked_up
+            tell = self._measured_now if self.backend.cudnn_plans_in(stage) is None else self._looked_up
             self._again[key] = tell(_AGAIN + key, lambda: self._tuned(stage))
         return self._again[key].median_us
 
@@ -125,21 +125,21 @@ class CudaStageCost:
 
     def _measured(self, stage: Stage) -> Measurement:
         """With the plans that are fastest alone."""
-        return self._tried(stage, lambda: self._with_executor(stage, NO_NAMES, self._time))
+        return self._tried(stage, lambda: self._with_executor(stage, FASTEST_ALONE, self._time))
 
     def _tuned(self, stage: Stage) -> Measurement:
         """With the plans that are fastest in the stage: those that are chosen already, or the best that is found."""
-        names = self.backend.plans_in(stage)
+        names = self.backend.cudnn_plans_in(stage)
         if names is None:
-            return self._tried(stage, lambda: self._with_executor(stage, NO_NAMES, partial(self._tune, stage)))
+            return self._tried(stage, lambda: self._with_executor(stage, FASTEST_ALONE, partial(self._tune, stage)))
         return self._tried(stage, lambda: self._with_executor(stage, names, self._time))
 
     def _tune(self, stage: Stage, executor: CudaExecutor) -> Measurement:
         tuned = tune(executor) if is_tunable(executor) else None
-        names = NO_NAMES if tuned is None else tuned.names
-        holds = self.backend.keep_plans(stage, names)
+        names = FASTEST_ALONE if tuned is None else tuned.names
+        holds = self.backend.keep_cudnn_plans(stage, names)
         if holds != names:  # another process chose others meanwhile
-            executor.take([holds])
+            executor.take_cudnn_plans([holds])
             return self._time(executor)
         return self._time(executor) if tuned is None else measure(tuned.time, self.settings)
 
@@ -151,7 +151,9 @@ class CudaStageCost:
         copies = copies_of(executor)
         return measure(lambda count: executor.time_many(count, copies), self.settings)
 
-    def _with_executor(self, stage: Stage, names: Names, run: Callable[[CudaExecutor], Measurement]) -> Measurement:
+    def _with_executor(
+        self, stage: Stage, names: CudnnPlanNames, run: Callable[[CudaExecutor], Measurement]
+    ) -> Measurement:
         executor = self.backend.compile_stage(stage, names)
         if executor is None:
             return UNRUNNABLE

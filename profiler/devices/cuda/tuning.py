@@ -9,7 +9,7 @@ from itertools import zip_longest
 from statistics import median
 
 from iosched.models.errors import DeviceError, ExecutionError
-from iosched.runtime.cuda.cudnn.choices import Names
+from iosched.runtime.cuda.cudnn.chooser import CudnnPlanNames
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 
 LEAST_COPIES, MOST_COPIES = 4, 24
@@ -33,7 +33,7 @@ class Tuned:
         time: measures the stage with them: microseconds of each of so many runs.
     """
 
-    names: Names
+    names: CudnnPlanNames
     time: Timed
 
 
@@ -53,13 +53,13 @@ def tune(executor: CudaExecutor) -> Tuned:
     Raises:
         ExecutionError: the stage does not run with the plans that are fastest alone.
     """
-    best: Names = {}
+    best: CudnnPlanNames = {}
     copies = copies_of(executor)
     time = executor.repeated(copies)
     for key, name in _alternatives(executor)[:MOST_TRIED]:
         trial = {**best, key: name}
         try:
-            executor.take([trial])
+            executor.take_cudnn_plans([trial])
             challenger = executor.repeated(copies)
             faster = _is_faster(challenger, time)
         except (DeviceError, ExecutionError):
@@ -78,7 +78,7 @@ def _alternatives(executor: CudaExecutor) -> list[tuple[str, str]]:
     """Keys and names of plans, first the second best alone of the key that costs most, then of the next, and so on."""
     cost_us: dict[str, float] = {}
     others: dict[str, list[tuple[str, str]]] = {}
-    for _, plan in executor.plans:
+    for _, plan in executor.cudnn_plans:
         cost_us[plan.key] = cost_us.get(plan.key, 0.0) + (plan.candidates[0].latency_us or 0.0)
         others[plan.key] = [(plan.key, each.name) for each in plan.candidates[1:]]
     ranked = sorted(others, key=lambda key: (-cost_us[key], key))

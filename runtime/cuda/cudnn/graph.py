@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from iosched.runtime.cuda.cudnn.device import GpuDevice, Target, load_cudnn
+from iosched.runtime.cuda.cudnn.target import CudnnTarget, GpuDescription, load_cudnn
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.source.activation import Activation
 from iosched.runtime.cuda.source.loops import element_strides, shape_of
@@ -31,7 +31,7 @@ class Shape:
     strides: tuple[int, ...]
 
 
-def new_graph(precision: Precision, target: Target) -> Any:
+def new_graph(precision: Precision, target: CudnnTarget) -> Any:
     """An empty `cudnn.pygraph` that computes in float32.
 
     Raises:
@@ -41,7 +41,7 @@ def new_graph(precision: Precision, target: Target) -> Any:
     types = cudnn.data_type
     io_type = types.HALF if precision.dtype == "float16" else types.FLOAT
     common = {"io_data_type": io_type, "intermediate_data_type": types.FLOAT, "compute_data_type": types.FLOAT}
-    if not isinstance(target, GpuDevice):
+    if not isinstance(target, GpuDescription):
         return cudnn.pygraph(**common, handle=target)
     properties = cudnn.create_device_properties(target.properties)
     return cudnn.pygraph(**common, device_property=properties, sm_count=target.sm_count, sm_version=target.sm_version)

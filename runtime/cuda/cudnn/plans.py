@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from iosched.models.errors import DeviceError
-from iosched.runtime.cuda.cudnn.device import GpuDevice, Target, load_cudnn
 from iosched.runtime.cuda.cudnn.graph import new_graph
+from iosched.runtime.cuda.cudnn.target import CudnnTarget, GpuDescription, load_cudnn
 from iosched.runtime.cuda.gpu.failures import first_line
 from iosched.runtime.cuda.kernel import CudnnKernel, Precision
 from iosched.runtime.plan import View
@@ -28,7 +28,7 @@ _FORBIDDEN = {"fp32": ("TENSOR_CORE", "DOWN_CONVERT_INPUTS")}
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class BuiltCudnnPlan:
     """A plan that is ready to run.
 
     Attributes:
@@ -54,14 +54,14 @@ class Plan:
         self._graph.execute_plan_at_index(tensors, workspace, self._index, handle=handle)
 
     def serialize(self) -> bytes:
-        """The built plan, some 5 KB, for `load_plan` with the same cuDNN and GPU."""
+        """The built plan, some 5 KB, for `load_cudnn_plan` with the same cuDNN and GPU."""
         if self._graph.get_execution_plan_count() > 1:
             self._graph.build_plan_at_index(self._index)  # a graph serializes the plan that was built last
         return bytes(self._graph.serialize())
 
 
 @dataclass(frozen=True, eq=False)
-class Offer:
+class CudnnOffer:
     """What cuDNN has for one kernel.
 
     Attributes:
@@ -70,27 +70,27 @@ class Offer:
         refusal: why there are none; "" where there are.
     """
 
-    plans: tuple[Plan, ...]
+    plans: tuple[BuiltCudnnPlan, ...]
     offered: int
     refusal: str = ""
 
 
-def build_plans(
+def build_cudnn_plans(
     kernel: CudnnKernel,
     reads: Sequence[View],
     writes: Sequence[View],
-    target: Target,
+    target: CudnnTarget,
     *,
     at_most: int | None = None,
     deadline_s: float | None = None,
     precompiled: bool = False,
-) -> Offer:
+) -> CudnnOffer:
     """Builds the plans that cuDNN offers under the kernel's precision.
 
     A build cannot be interrupted: after `deadline_s` no other one is begun, unless nothing is built yet.
 
     Args:
-        target: a `GpuDevice`, or the handle of an attached GPU.
+        target: a `GpuDescription`, or the handle of an attached GPU.
         at_most: number of plans.
         precompiled: leaves out engines that cuDNN compiles now, a second or more each, where there are others.
 
@@ -101,8 +101,8 @@ def build_plans(
     started = time.perf_counter()
     graph, refusal = _planned(kernel, reads, writes, target)
     if graph is None:
-        return Offer((), 0, refusal)
-    plans: list[Plan] = []
+        return CudnnOffer((), 0, refusal)
+    plans: list[BuiltCudnnPlan] = []
     reasons: list[str] = []
     count = graph.get_execution_plan_count()
     barred = 0
@@ -118,10 +118,12 @@ def build_plans(
         except failures() as error:
             barred += "Deselecting" in str(error)
             reasons.append(first_line(error))
-    return Offer(tuple(plans), count - barred, "" if plans else (reasons or [refusal])[-1])
+    return CudnnOffer(tuple(plans), count - barred, "" if plans else (reasons or [refusal])[-1])
 
 
-def rebuild(kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], target: Target, name: str) -> Plan:
+def rebuild_cudnn_plan(
+    kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], target: CudnnTarget, name: str
+) -> BuiltCudnnPlan:
     """Builds the one plan of that name.
 
     Raises:
@@ -138,31 +140,31 @@ def rebuild(kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], 
     raise DeviceError(f"cuDNN cannot build its plan {name!r} here ({reason or 'it offers others'})")
 
 
-def load_plan(name: str, serialized: bytes, precision: Precision, target: Target) -> Plan:
-    """The plan of `Plan.serialize`, whose name has to be kept beside it: asked for it, a loaded graph crashes.
+def load_cudnn_plan(name: str, serialized: bytes, precision: Precision, target: CudnnTarget) -> BuiltCudnnPlan:
+    """The plan of `BuiltCudnnPlan.serialize`; keep its name beside it, since a loaded graph crashes when asked for it.
 
     Raises:
         DeviceError: it was made by another cuDNN or for another GPU, or cuDNN is not installed.
     """
     graph = new_graph(precision, target)
     try:
-        if isinstance(target, GpuDevice):
+        if isinstance(target, GpuDescription):
             graph.deserialize(list(serialized))
         else:
             graph.deserialize(target, list(serialized))
-        return Plan(name, graph.get_workspace_size(), 0.0, graph, 0)
+        return BuiltCudnnPlan(name, graph.get_workspace_size(), 0.0, graph, 0)
     except failures() as error:
         raise DeviceError(f"a stored cuDNN plan cannot be loaded here ({first_line(error)})") from error
 
 
-def _described(kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], target: Target) -> Any:
+def _described(kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], target: CudnnTarget) -> Any:
     graph = new_graph(kernel.precision, target)
     kernel.build(graph, reads, writes)
     return graph
 
 
 def _planned(
-    kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], target: Target
+    kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], target: CudnnTarget
 ) -> tuple[Any | None, str]:
     """The graph with all of its engine configurations, or None and the reason why there are none."""
     cudnn = load_cudnn()
@@ -179,12 +181,12 @@ def _planned(
     return graph, ""
 
 
-def _built(graph: Any, index: int) -> Plan:
+def _built(graph: Any, index: int) -> BuiltCudnnPlan:
     started = time.perf_counter()
     graph.build_plan_at_index(index)
     build_ms = (time.perf_counter() - started) * 1e3
     workspace_nbytes = int(graph.get_workspace_size_plan_at_index(index))
-    return Plan(str(graph.get_plan_name_at_index(index)), workspace_nbytes, build_ms, graph, index)
+    return BuiltCudnnPlan(str(graph.get_plan_name_at_index(index)), workspace_nbytes, build_ms, graph, index)
 
 
 def _compiles(graph: Any, index: int) -> bool:

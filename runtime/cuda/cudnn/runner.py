@@ -9,19 +9,26 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from iosched.models.errors import DeviceError
-from iosched.runtime.cuda.cudnn.choices import (
-    NO_NAMES,
+from iosched.runtime.cuda.cudnn.chooser import (
+    FASTEST_ALONE,
     Candidate,
-    Names,
+    CudnnPlanNames,
     candidates_from_text,
     candidates_to_text,
     names_from_text,
     names_to_text,
     stage_key,
 )
-from iosched.runtime.cuda.cudnn.device import load_cudnn
-from iosched.runtime.cuda.cudnn.plan_timing import PlanTimer
-from iosched.runtime.cuda.cudnn.plans import Offer, Plan, build_plans, failures, load_plan, rebuild
+from iosched.runtime.cuda.cudnn.plans import (
+    BuiltCudnnPlan,
+    CudnnOffer,
+    build_cudnn_plans,
+    failures,
+    load_cudnn_plan,
+    rebuild_cudnn_plan,
+)
+from iosched.runtime.cuda.cudnn.target import load_cudnn
+from iosched.runtime.cuda.cudnn.timing import CudnnPlanTimer
 from iosched.runtime.cuda.gpu.driver import Driver, Memory
 from iosched.runtime.cuda.gpu.failures import keep_if_lost, meaning
 from iosched.runtime.cuda.gpu.lanes import Lanes
@@ -37,7 +44,7 @@ KEPT_WITHIN = 1.3
 _ORDINARY = 0x3C  # repeated, a float32 of 0.01 and a float16 of 1.06: zeros and NaN may run faster than real data
 
 
-def plan_key(kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View]) -> str:
+def cudnn_plan_key(kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View]) -> str:
     """What a choice of plan holds for: the kernel and how its tensors lie, whatever they are called."""
     views = [(view.dtype, view.shape, view.strides, view.offset % 16) for view in (*reads, *writes)]
     return hashlib.sha256(f"{kernel!r}{views}".encode()).hexdigest()[:24]
@@ -72,7 +79,7 @@ class Handles:
         return known[0]
 
 
-class PlanMemory(Protocol):
+class CudnnPlanStore(Protocol):
     """Where choices and plans are kept beyond the process."""
 
     @property
@@ -98,11 +105,11 @@ class PlanMemory(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class RunningPlan:
+class RunningCudnnPlan:
     """A plan with the handles of the streams that may run it. See `CudnnPlan`."""
 
     key: str
-    plan: Plan
+    plan: BuiltCudnnPlan
     candidates: tuple[Candidate, ...]
     handles: Handles
 
@@ -138,11 +145,11 @@ class _Case:
     writes: tuple[View, ...]
 
 
-class PlanChoice:
-    """Chooses plans for one GPU, the same for the same kernel and layout. See `PlanChooser`."""
+class FastestCudnnPlans:
+    """Chooses plans for one GPU, the same for the same kernel and layout. See `CudnnPlanChooser`."""
 
     def __init__(
-        self, driver: Driver, memory: PlanMemory, lanes: Lanes | None = None, handles: Handles | None = None
+        self, driver: Driver, memory: CudnnPlanStore, lanes: Lanes | None = None, handles: Handles | None = None
     ) -> None:
         """Nothing is chosen yet, but for what `memory` knows.
 
@@ -159,12 +166,12 @@ class PlanChoice:
         self._lanes = lanes or Lanes(driver)
         self._handles = handles or Handles()
         self._candidates: dict[str, tuple[Candidate, ...]] = {}
-        self._plans: dict[tuple[str, str], Plan] = {}
-        self._stages: dict[str, Names] = {}
+        self._plans: dict[tuple[str, str], BuiltCudnnPlan] = {}
+        self._stages: dict[str, CudnnPlanNames] = {}
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """See `PlanChooser`."""
+        """See `CudnnPlanChooser`."""
         if not self._replaced:
             return ()
         return (
@@ -173,24 +180,24 @@ class PlanChoice:
         )
 
     def __call__(
-        self, kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], names: Names = NO_NAMES
-    ) -> RunningPlan:
-        """See `PlanChooser`.
+        self, kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], names: CudnnPlanNames = FASTEST_ALONE
+    ) -> RunningCudnnPlan:
+        """See `CudnnPlanChooser`.
 
         A plan that is known and cannot be built gives way to the fastest alone, or to cuDNN's first guess; see `notes`.
 
         Raises:
             DeviceError: cuDNN offers none, or none that runs.
         """
-        case = _Case(plan_key(kernel, reads, writes), kernel, tuple(reads), tuple(writes))
+        case = _Case(cudnn_plan_key(kernel, reads, writes), kernel, tuple(reads), tuple(writes))
         if case.key not in self._candidates:
             self._candidates[case.key] = self._ranked(case)
         candidates = self._candidates[case.key]
         plan = self._plan(case, names.get(case.key, candidates[0].name))
-        return RunningPlan(case.key, plan, candidates, self._handles)
+        return RunningCudnnPlan(case.key, plan, candidates, self._handles)
 
-    def of_stage(self, signature: str) -> Names | None:
-        """See `PlanChooser`."""
+    def of_stage(self, signature: str) -> CudnnPlanNames | None:
+        """See `CudnnPlanChooser`."""
         if signature not in self._stages:
             known = self._memory.choice(stage_key(signature))
             if known is None:
@@ -198,8 +205,8 @@ class PlanChoice:
             self._stages[signature] = names_from_text(known)
         return self._stages[signature]
 
-    def keep(self, signature: str, names: Names) -> Names:
-        """See `PlanChooser`."""
+    def keep(self, signature: str, names: CudnnPlanNames) -> CudnnPlanNames:
+        """See `CudnnPlanChooser`."""
         holds = self._memory.choose(stage_key(signature), names_to_text(names))
         self._stages[signature] = names_from_text(holds)
         return self._stages[signature]
@@ -220,8 +227,8 @@ class PlanChoice:
         found = [Candidate(plan.name, latency) for latency, plan in best]
         return candidates_from_text(self._memory.choose(case.key, candidates_to_text(found)))
 
-    def _offer(self, case: _Case, at_most: int) -> Offer:
-        offer = build_plans(
+    def _offer(self, case: _Case, at_most: int) -> CudnnOffer:
+        offer = build_cudnn_plans(
             case.kernel, case.reads, case.writes, self._handle, at_most=at_most, deadline_s=BUILD_SECONDS,
             precompiled=True,
         )  # fmt: skip
@@ -233,7 +240,7 @@ class PlanChoice:
     def _handle(self) -> Any:
         return self._handles.of(self._lanes.origin)
 
-    def _plan(self, case: _Case, name: str) -> Plan:
+    def _plan(self, case: _Case, name: str) -> BuiltCudnnPlan:
         if (case.key, name) not in self._plans:
             try:
                 plan = self._stored(case, name)
@@ -244,29 +251,29 @@ class PlanChoice:
             self._plans[case.key, name] = plan
         return self._plans[case.key, name]
 
-    def _stored(self, case: _Case, name: str) -> Plan:
+    def _stored(self, case: _Case, name: str) -> BuiltCudnnPlan:
         """The plan of that name: loaded, or built again and kept."""
         content = self._memory.plan(case.key, name)
         if content is not None:
             try:
-                return load_plan(name, content, case.kernel.precision, self._handle)
+                return load_cudnn_plan(name, content, case.kernel.precision, self._handle)
             except DeviceError:  # of another cuDNN, or damaged: it is built again
                 pass
-        plan = rebuild(case.kernel, case.reads, case.writes, self._handle, name)
+        plan = rebuild_cudnn_plan(case.kernel, case.reads, case.writes, self._handle, name)
         self._memory.keep_plan(case.key, name, plan.serialize())
         return plan
 
-    def _first_guess(self, case: _Case) -> Plan:
+    def _first_guess(self, case: _Case) -> BuiltCudnnPlan:
         plan = self._offer(case, 1).plans[0]
         return self._plans.setdefault((case.key, plan.name), plan)
 
-    def _timed(self, case: _Case, plans: Sequence[Plan]) -> list[tuple[float, Plan]]:
+    def _timed(self, case: _Case, plans: Sequence[BuiltCudnnPlan]) -> list[tuple[float, BuiltCudnnPlan]]:
         """Each plan with its latency alone; infinite where it fails."""
         views = (*case.reads, *case.writes)
         memory = [self._scratch(view) for view in views]
         addresses = [each.ptr + view.offset % 16 for each, view in zip(memory, views, strict=True)]
-        timer = PlanTimer(self._driver, self._lanes, addresses)
-        running = [RunningPlan(case.key, plan, (), self._handles) for plan in plans]
+        timer = CudnnPlanTimer(self._driver, self._lanes, addresses)
+        running = [RunningCudnnPlan(case.key, plan, (), self._handles) for plan in plans]
         return list(zip(timer.latencies_us(running), plans, strict=True))
 
     def _scratch(self, view: View) -> Memory:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from iosched.runtime.cuda.cudnn.choices import NO_NAMES, CudnnPlan, Names, PlanChooser
+from iosched.runtime.cuda.cudnn.chooser import FASTEST_ALONE, CudnnPlan, CudnnPlanChooser, CudnnPlanNames
 from iosched.runtime.cuda.execute.launches import Launch, Prepared, cudnn_launch, session_launch, source_launch
 from iosched.runtime.cuda.execute.segments import Segment, segments
 from iosched.runtime.cuda.gpu.driver import Driver, Memory
@@ -39,20 +39,20 @@ class CudaExecutor:
     """One lowering in the memory of one GPU, captured and ready to run.
 
     Attributes:
-        plans: cuDNN's plans that it runs, each with the number of its stage.
+        cudnn_plans: those that it runs, each with the number of its stage.
     """
 
-    plans: tuple[tuple[int, CudnnPlan], ...]
+    cudnn_plans: tuple[tuple[int, CudnnPlan], ...]
     _prepared: dict[tuple[int, int], Prepared]
 
     def __init__(
         self,
         lowering: Lowering,
         driver: Driver,
-        choose: PlanChooser,
+        choose: CudnnPlanChooser,
         lanes: Lanes | None = None,
         sessions: Sessions | None = None,
-        names: Sequence[Names] = (),
+        names: Sequence[CudnnPlanNames] = (),
     ) -> None:
         """Allocates, uploads weights, loads kernels, runs once eagerly, and captures.
 
@@ -75,7 +75,7 @@ class CudaExecutor:
         self._choose, self._sessions = choose, sessions or HostSessions(driver)
         self._segments = segments(lowering)
         self._elsewhere = lru_cache(ADDRESSES_KEPT)(self._ready_at)
-        self.take(names)
+        self.take_cudnn_plans(names)
 
     @property
     def inputs(self) -> tuple[View, ...]:
@@ -130,7 +130,7 @@ class CudaExecutor:
         return self._many[copies](repeats)
 
     def repeated(self, copies: int) -> Callable[[int], tuple[float, ...]]:
-        """`time_many` of that many copies, with the plans of now, whatever is taken later.
+        """`time_many` of that many copies, with the cuDNN plans of now, whatever is taken later.
 
         Raises:
             ValueError: the plan `is_empty` or is not `is_captured`.
@@ -222,7 +222,7 @@ class CudaExecutor:
     def close(self) -> None:
         """Gives the memory and the graphs back, once nothing runs any more; what was given is not to be used again."""
         self._driver.synchronize(self._origin)
-        self._own, self._segments, self._prepared, self.plans = _Ready({}, ()), [], {}, ()
+        self._own, self._segments, self._prepared, self.cudnn_plans = _Ready({}, ()), [], {}, ()
         self._many, self._base = {}, {}
         self._elsewhere.cache_clear()
         self._memory.clear()
@@ -281,7 +281,7 @@ class CudaExecutor:
         self._memory.append(self._lanes.workspace(lane, nbytes))
         return self._memory[-1].ptr
 
-    def take(self, names: Sequence[Names]) -> None:
+    def take_cudnn_plans(self, names: Sequence[CudnnPlanNames]) -> None:
         """Runs with these of cuDNN's plans from now on, by stage, and otherwise with the fastest alone.
 
         Raises:
@@ -290,37 +290,37 @@ class CudaExecutor:
         """
         self._streams = self._lanes.streams(len(self._plan.lanes))
         self._origin = self._lanes.origin
-        plans = self._chosen(names)
-        self._prepared = self._prepare(plans)
+        cudnn_plans = self._chosen(names)
+        self._prepared = self._prepare(cudnn_plans)
         launches = self._launches_at(self._base)
         self._warm_up(launches)
         self._own = self._ready(launches)
         self._many.clear()
         self._elsewhere.cache_clear()
-        self.plans = tuple((self._task(*pair).stage, plan) for pair, plan in plans.items())
+        self.cudnn_plans = tuple((self._task(*pair).stage, plan) for pair, plan in cudnn_plans.items())
 
-    def _chosen(self, names: Sequence[Names]) -> dict[tuple[int, int], CudnnPlan]:
+    def _chosen(self, names: Sequence[CudnnPlanNames]) -> dict[tuple[int, int], CudnnPlan]:
         found = {}
         for lane, tasks in enumerate(self._plan.lanes):
             for step, task in enumerate(tasks):
                 kernel = self._kernels[task.kernel]
                 if isinstance(kernel, CudnnKernel):
-                    own = names[task.stage] if names else NO_NAMES
+                    own = names[task.stage] if names else FASTEST_ALONE
                     found[lane, step] = self._choose(kernel, task.reads, task.writes, own)
         return found
 
-    def _prepare(self, plans: Mapping[tuple[int, int], CudnnPlan]) -> dict[tuple[int, int], Prepared]:
+    def _prepare(self, cudnn_plans: Mapping[tuple[int, int], CudnnPlan]) -> dict[tuple[int, int], Prepared]:
         """What each task gives its lane's stream. Plans of one lane run one after another and share a workspace."""
         workspaces = [0] * len(self._plan.lanes)
-        for (lane, _), plan in plans.items():
+        for (lane, _), plan in cudnn_plans.items():
             workspaces[lane] = max(workspaces[lane], plan.workspace_nbytes)
         addresses = [self._workspace(lane, nbytes) if nbytes else 0 for lane, nbytes in enumerate(workspaces)]
         found: dict[tuple[int, int], Prepared] = {}
         for lane, tasks in enumerate(self._plan.lanes):
             for step, task in enumerate(tasks):
                 kernel = self._kernels[task.kernel]
-                if (lane, step) in plans:
-                    found[lane, step] = cudnn_launch(plans[lane, step], task, addresses[lane])
+                if (lane, step) in cudnn_plans:
+                    found[lane, step] = cudnn_launch(cudnn_plans[lane, step], task, addresses[lane])
                 elif isinstance(kernel, SourceKernel):
                     found[lane, step] = source_launch(kernel, task, self._driver)
                 elif isinstance(kernel, SessionKernel):

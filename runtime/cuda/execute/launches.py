@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from iosched.runtime.cuda.cudnn.choices import CudnnPlan
+from iosched.runtime.cuda.cudnn.chooser import CudnnPlan
 from iosched.runtime.cuda.gpu.driver import Driver
 from iosched.runtime.cuda.kernel import CudaCall, Pointer, SessionKernel, SourceKernel
 from iosched.runtime.cuda.lower.plan import Lowering

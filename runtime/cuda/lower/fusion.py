@@ -24,7 +24,7 @@ _ONE = "one kernel, variant "
 
 
 class Choices(Protocol):
-    """Where choices are kept beyond the process; a `PlanMemory` is one."""
+    """Where choices are kept beyond the process; a `CudnnPlanStore` is one."""
 
     @property
     def times(self) -> bool:

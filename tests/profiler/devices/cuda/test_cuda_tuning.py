@@ -21,8 +21,8 @@ from iosched.profiler.devices.cuda.cost import CudaStageCost
 from iosched.profiler.devices.cuda.tuning import copies_of, is_tunable, tune
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cuda.backend import CudaBackend
-from iosched.runtime.cuda.cudnn.choices import names_from_text, stage_key
-from iosched.runtime.cuda.cudnn.runner import PlanMemory, plan_key
+from iosched.runtime.cuda.cudnn.chooser import names_from_text, stage_key
+from iosched.runtime.cuda.cudnn.runner import CudnnPlanStore, cudnn_plan_key
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.kernel import CudnnKernel, Precision
 from iosched.runtime.plan import View
@@ -40,10 +40,10 @@ class EachItsOwn(HostChoice):
     """Every kernel and layout has a key of its own, as on a GPU."""
 
     def key(self, kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View]) -> str:
-        return plan_key(kernel, reads, writes)
+        return cudnn_plan_key(kernel, reads, writes)
 
 
-def backend_of(memory: PlanMemory | None = None) -> CudaBackend:
+def backend_of(memory: CudnnPlanStore | None = None) -> CudaBackend:
     driver = HostDriver()
     return CudaBackend(fire(), driver, EachItsOwn(driver, memory), Precision("fp32"))
 
@@ -66,7 +66,7 @@ def latencies(monkeypatch: pytest.MonkeyPatch, law: Law) -> list[list[str]]:
 
     def repeated(self: CudaExecutor, copies: int) -> Callable[[int], tuple[float, ...]]:
         assert copies > 1
-        asked.append([plan.name for _, plan in sorted(self.plans, key=lambda pair: pair[1].key)])
+        asked.append([plan.name for _, plan in sorted(self.cudnn_plans, key=lambda pair: pair[1].key)])
         return partial(timed, law(asked[-1]))
 
     monkeypatch.setattr(CudaExecutor, "repeated", repeated)
@@ -98,7 +98,7 @@ def test_what_is_fastest_alone_stays_where_nothing_is_faster(monkeypatch: pytest
 
 def test_what_is_faster_only_most_of_the_time_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     def repeated(self: CudaExecutor, copies: int) -> Callable[[int], tuple[float, ...]]:
-        others = any(plan.name != "eng7_k1=1" for _, plan in self.plans)
+        others = any(plan.name != "eng7_k1=1" for _, plan in self.cudnn_plans)
         samples = cycle([80.0, 80.0, 120.0] if others else [100.0])
         return lambda repeats: tuple(next(samples) for _ in range(repeats))
 
@@ -144,10 +144,10 @@ def test_one_kernel_alone_is_not_tuned() -> None:
 def test_plans_taken_later_are_those_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = latencies(monkeypatch, one_eight)
     executor = compiled(backend_of())
-    key = executor.plans[0][1].key
+    key = executor.cudnn_plans[0][1].key
     executor.launch_at({view.buffer: executor.address_of(view.buffer) for view in executor.inputs})
     assert executor.time_many(2, 4) == executor.time_many(2, 4) == (100.0, 100.0)
-    executor.take([{key: "eng8"}])
+    executor.take_cudnn_plans([{key: "eng8"}])
     assert executor.time_many(2, 4) == (80.0, 80.0)
     assert len(asked) == 2
     assert executor._elsewhere.cache_info().currsize == 0
@@ -209,7 +209,7 @@ def test_latencies_without_the_plans_they_hold_for_are_measured_again(monkeypatc
         forgetful = CudaStageCost(backend_of(), database, "Host")
         assert forgetful.remeasure(PAIR) == 80
         assert forgetful.measurements == 1
-        assert forgetful.backend.plans_in(PAIR)
+        assert forgetful.backend.cudnn_plans_in(PAIR)
 
 
 def test_what_another_process_chose_first_holds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,14 +217,14 @@ def test_what_another_process_chose_first_holds(monkeypatch: pytest.MonkeyPatch)
     asked = latencies(monkeypatch, one_eight)
     with ProfileDatabase(":memory:") as database:
         cost = cost_of(database)
-        keys = sorted({plan.key for _, plan in compiled(cost.backend).plans})
+        keys = sorted({plan.key for _, plan in compiled(cost.backend).cudnn_plans})
 
         def late(stage: Stage, names: object) -> object:
             del names
             database.choose(stage_key(cost.backend.signature(stage)), "Host", f"{keys[1]}: eng9")
             return cost.backend._choose.keep(cost.backend.signature(stage), {})
 
-        monkeypatch.setattr(cost.backend, "keep_plans", late)
+        monkeypatch.setattr(cost.backend, "keep_cudnn_plans", late)
         assert cost.remeasure(PAIR) == 105
         assert asked[-1] == ["eng7_k1=1", "eng9"]
 
@@ -237,7 +237,7 @@ def test_a_choice_holds_in_its_stage_and_nowhere_else(monkeypatch: pytest.Monkey
         backend = cost.backend
         graph = backend.graph
         alone = backend.compile(sequential(graph))
-        assert {plan.name for _, plan in alone.executor.plans} == {"eng7_k1=1"}
+        assert {plan.name for _, plan in alone.executor.cudnn_plans} == {"eng7_k1=1"}
         assert not any(key.startswith("stage") for key in alone.cudnn_plans)
 
         paired = {"f1", "f3"}
@@ -247,7 +247,7 @@ def test_a_choice_holds_in_its_stage_and_nowhere_else(monkeypatch: pytest.Monkey
         stages = [stage for stage in stages if stage.operators not in {("g1",), ("g3",)}]
         stages.insert([stage.operators for stage in stages].index(("gs",)) + 1, LIKE_IT)
         together = backend.compile(Schedule((Block(0, tuple(stages)),)))
-        eights = [stage for stage, plan in together.executor.plans if plan.name == "eng8"]
+        eights = [stage for stage, plan in together.executor.cudnn_plans if plan.name == "eng8"]
         assert eights == [position + 1, [stage.operators for stage in stages].index(("g1", "g3"))]
 
         (kept,) = [value for key, value in together.cudnn_plans.items() if key.startswith("stage")]
@@ -255,7 +255,7 @@ def test_a_choice_holds_in_its_stage_and_nowhere_else(monkeypatch: pytest.Monkey
         assert name == "eng8"
         assert key not in together.cudnn_plans, "nothing runs the plan that is fastest alone"
         pinned = backend_of(KnownPlans(together.cudnn_plans)).compile(Schedule((Block(0, tuple(stages)),)))
-        names = [[plan.name for _, plan in model.executor.plans] for model in (together, pinned)]
+        names = [[plan.name for _, plan in model.executor.cudnn_plans] for model in (together, pinned)]
         assert names[0] == names[1]
         assert pinned.cudnn_plans == together.cudnn_plans
         assert np.isfinite(cost.remeasure(SQUEEZE))

@@ -17,9 +17,9 @@ import pytest
 from fake_cudnn import Tensor
 
 from iosched.models.errors import DeviceError
-from iosched.runtime.cuda.cudnn.device import GpuDevice, load_cudnn
 from iosched.runtime.cuda.cudnn.graph import is_aligned
-from iosched.runtime.cuda.cudnn.plans import Offer, build_plans, load_plan, rebuild
+from iosched.runtime.cuda.cudnn.plans import CudnnOffer, build_cudnn_plans, load_cudnn_plan, rebuild_cudnn_plan
+from iosched.runtime.cuda.cudnn.target import GpuDescription, load_cudnn
 from iosched.runtime.cuda.kernel import CudnnKernel, Precision
 from iosched.runtime.cuda.kernels.conv import Conv
 from iosched.runtime.cuda.kernels.matmul import Dense, MatMul
@@ -27,7 +27,7 @@ from iosched.runtime.cuda.source.activation import IDENTITY, RELU, Activation
 from iosched.runtime.plan import View
 
 DESCRIPTION = Path(__file__).parents[4] / "benchmarks/devices/h100.json"
-H100 = GpuDevice.from_json(DESCRIPTION.read_text(encoding="utf-8"))
+H100 = GpuDescription.from_json(DESCRIPTION.read_text(encoding="utf-8"))
 FP32, TF32, FP16 = Precision("fp32"), Precision("tf32"), Precision("fp16")
 PRECISIONS = [FP32, TF32, FP16]
 
@@ -40,8 +40,8 @@ class Case:
     reads: tuple[View, ...]
     writes: tuple[View, ...]
 
-    def offer(self, target: Any = H100, **limits: Any) -> Offer:
-        return build_plans(self.kernel, self.reads, self.writes, target, **limits)
+    def offer(self, target: Any = H100, **limits: Any) -> CudnnOffer:
+        return build_cudnn_plans(self.kernel, self.reads, self.writes, target, **limits)
 
 
 def image(precision: Precision, channels: int, *, size: int = 28, columns: int | None = None, first: int = 0) -> View:
@@ -209,7 +209,7 @@ def test_a_plan_is_built_again_from_its_name(monkeypatch: pytest.MonkeyPatch) ->
     graphs = fake_cudnn.install(monkeypatch, CONFIGURATIONS)
     case = conv(FP32)
     for plan in case.offer().plans:
-        again = rebuild(case.kernel, case.reads, case.writes, H100, plan.name)
+        again = rebuild_cudnn_plan(case.kernel, case.reads, case.writes, H100, plan.name)
         assert (again.name, again.workspace_nbytes) == (plan.name, plan.workspace_nbytes)
         assert len(graphs[-1].built) == 1
 
@@ -219,7 +219,7 @@ def test_a_plan_that_this_cudnn_does_not_build_is_an_error(name: str, monkeypatc
     fake_cudnn.install(monkeypatch, CONFIGURATIONS)
     case = conv(FP32)
     with pytest.raises(DeviceError, match="cannot build its plan"):
-        rebuild(case.kernel, case.reads, case.writes, H100, name)
+        rebuild_cudnn_plan(case.kernel, case.reads, case.writes, H100, name)
 
 
 def test_a_missing_frontend_is_an_error_that_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +231,7 @@ def test_a_missing_frontend_is_an_error_that_names_the_package(monkeypatch: pyte
 @pytest.mark.parametrize("text", ["", "[]", "{}", json.dumps({"deviceName": "x", "deviceVer": 900})])
 def test_a_description_without_what_is_needed_is_refused(text: str) -> None:
     with pytest.raises(DeviceError, match="description of the GPU"):
-        GpuDevice.from_json(text)
+        GpuDescription.from_json(text)
 
 
 def test_a_description_says_what_cudnn_wants_to_know() -> None:
@@ -315,8 +315,8 @@ def test_every_plan_is_built_again_and_stored_as_itself(precision: Precision) ->
     assert len({plan.name for plan in plans}) == len(plans) > 4
     assert precision is FP16 or len({plan.workspace_nbytes for plan in plans}) > 1
     for plan in plans:
-        again = rebuild(case.kernel, case.reads, case.writes, H100, plan.name)
-        loaded = load_plan(plan.name, plan.serialize(), precision, H100)
+        again = rebuild_cudnn_plan(case.kernel, case.reads, case.writes, H100, plan.name)
+        loaded = load_cudnn_plan(plan.name, plan.serialize(), precision, H100)
         for other in (again, loaded):
             assert (other.name, other.workspace_nbytes) == (plan.name, plan.workspace_nbytes)
 
@@ -324,4 +324,4 @@ def test_every_plan_is_built_again_and_stored_as_itself(precision: Precision) ->
 @needs_cudnn
 def test_what_is_no_stored_plan_is_refused() -> None:
     with pytest.raises(DeviceError, match="stored cuDNN plan"):
-        load_plan("eng0", b"something else", FP16, H100)
+        load_cudnn_plan("eng0", b"something else", FP16, H100)

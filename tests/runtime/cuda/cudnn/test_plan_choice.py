@@ -10,7 +10,7 @@ import pytest
 from host_driver import Event, Graph, HostDriver, HostMemory, Stream
 
 from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError
-from iosched.runtime.cuda.cudnn.choices import (
+from iosched.runtime.cuda.cudnn.chooser import (
     Candidate,
     candidates_from_text,
     candidates_to_text,
@@ -18,7 +18,7 @@ from iosched.runtime.cuda.cudnn.choices import (
     names_to_text,
     stage_key,
 )
-from iosched.runtime.cuda.cudnn.runner import Handles, PlanChoice, plan_key
+from iosched.runtime.cuda.cudnn.runner import FastestCudnnPlans, Handles, cudnn_plan_key
 from iosched.runtime.cuda.gpu.lanes import Lanes
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.kernels.conv import Conv
@@ -29,7 +29,7 @@ KERNEL = Conv((1, 1), (1, 1, 1, 1), activation=RELU, precision=Precision("fp32")
 IMAGE = View("x", "float32", (1, 8, 4, 4), 0, 512, (512, 4, 128, 32))
 READS = (IMAGE, View("w", "float32", (8, 3, 3, 8), 0, 2304), View("b", "float32", (8,), 0, 32))
 WRITES = (IMAGE,)
-KEY = plan_key(KERNEL, READS, WRITES)
+KEY = cudnn_plan_key(KERNEL, READS, WRITES)
 
 
 @dataclass
@@ -127,13 +127,13 @@ def installed(
 
 
 def chosen(driver: Clock, memory: Memory, names: dict[str, str] | None = None) -> str:
-    return PlanChoice(driver, memory)(KERNEL, READS, WRITES, names or {}).name
+    return FastestCudnnPlans(driver, memory)(KERNEL, READS, WRITES, names or {}).name
 
 
 def test_the_fastest_plan_is_taken_and_those_that_come_close_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     driver, _ = installed(monkeypatch, LATENCY_US)
     memory = Memory()
-    plan = PlanChoice(driver, memory)(KERNEL, READS, WRITES)
+    plan = FastestCudnnPlans(driver, memory)(KERNEL, READS, WRITES)
     assert (plan.key, plan.name) == (KEY, "eng2_k2=1")
     names = ["eng2_k2=1", "eng6", "eng7", "eng4"]
     assert [each.name for each in plan.candidates] == names
@@ -156,7 +156,7 @@ def test_what_is_known_is_neither_timed_nor_built(monkeypatch: pytest.MonkeyPatc
     assert chosen(driver, memory) == "eng2_k2=1"
     driver.runs.clear()
     graphs.clear()
-    choice = PlanChoice(driver, memory)
+    choice = FastestCudnnPlans(driver, memory)
     plan = choice(KERNEL, READS, WRITES)
     assert [each.name for each in plan.candidates] == ["eng2_k2=1", "eng6", "eng7", "eng4"]
     assert plan.name == "eng2_k2=1"
@@ -185,7 +185,7 @@ def test_other_plans_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_stored_plan_that_cannot_be_loaded_is_built_again(monkeypatch: pytest.MonkeyPatch) -> None:
     driver, _ = installed(monkeypatch, LATENCY_US)
     memory = Memory(choices={KEY: "eng4"}, plans={(KEY, "eng4"): b"0 eng44"})
-    choice = PlanChoice(driver, memory)
+    choice = FastestCudnnPlans(driver, memory)
     assert (choice(KERNEL, READS, WRITES).name, choice.notes) == ("eng4", ())
     assert memory.plans == {(KEY, "eng4"): b"3 eng4"}
 
@@ -193,11 +193,11 @@ def test_a_stored_plan_that_cannot_be_loaded_is_built_again(monkeypatch: pytest.
 def test_plans_that_are_not_there_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """To the fastest alone where a stage named them, and to cuDNN's first guess where that one is missing too."""
     driver, _ = installed(monkeypatch, LATENCY_US)
-    known = PlanChoice(driver, Memory(times=False, choices={KEY: "eng4"}))
+    known = FastestCudnnPlans(driver, Memory(times=False, choices={KEY: "eng4"}))
     assert known(KERNEL, READS, WRITES, {KEY: "eng99"}).name == "eng4"
     assert "1 plans of cuDNN" in known.notes[0]
     assert "'eng99'" in known.notes[0]
-    lost = PlanChoice(driver, Memory(times=False, choices={KEY: "eng98"}))
+    lost = FastestCudnnPlans(driver, Memory(times=False, choices={KEY: "eng98"}))
     assert [lost(KERNEL, READS, WRITES, names).name for names in ({}, {KEY: "eng97"}, {})] == ["eng1"] * 3
     assert "2 plans of cuDNN" in lost.notes[0]
     assert driver.runs == []
@@ -206,7 +206,7 @@ def test_plans_that_are_not_there_give_way(monkeypatch: pytest.MonkeyPatch) -> N
 def test_without_timing_the_first_guess_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     driver, _ = installed(monkeypatch, LATENCY_US)
     memory = Memory(times=False)
-    choice = PlanChoice(driver, memory)
+    choice = FastestCudnnPlans(driver, memory)
     assert choice(KERNEL, READS, WRITES).name == "eng1"
     assert (driver.runs, memory.choices, choice.notes) == ([], {}, ())
 
@@ -215,7 +215,7 @@ def test_engines_that_fail_are_no_candidates(monkeypatch: pytest.MonkeyPatch) ->
     driver, _ = installed(monkeypatch, {"eng1": 5.0, "eng2": 9.0}, ["eng0", "eng1", "eng2"])
     driver.fails_in_capture = {"eng1"}
     memory, lanes = Memory(), Lanes(driver)
-    plan = PlanChoice(driver, memory, lanes)(KERNEL, READS, WRITES)
+    plan = FastestCudnnPlans(driver, memory, lanes)(KERNEL, READS, WRITES)
     assert [each.name for each in plan.candidates] == ["eng2"]
     assert all(stream.capture is None for stream in driver.streams.values())
 
@@ -262,7 +262,7 @@ def test_what_another_process_chose_first_holds(monkeypatch: pytest.MonkeyPatch)
 
 def test_cudnn_that_refuses_to_run_is_an_error_of_the_execution(monkeypatch: pytest.MonkeyPatch) -> None:
     driver, _ = installed(monkeypatch, {"eng0": 1.0})
-    plan = PlanChoice(driver, Memory())(KERNEL, READS, WRITES)
+    plan = FastestCudnnPlans(driver, Memory())(KERNEL, READS, WRITES)
     driver.latency_us.clear()
     with pytest.raises(ExecutionError, match="eng0 does not run"):
         plan.execute([1, 2, 3, 4], 5, driver.new_stream())
@@ -272,7 +272,7 @@ def test_streams_have_one_handle_each(monkeypatch: pytest.MonkeyPatch) -> None:
     driver, _ = installed(monkeypatch, LATENCY_US)
     handles, lanes = Handles(), Lanes(driver)
     for _ in range(3):
-        PlanChoice(driver, Memory(), lanes, handles)(KERNEL, READS, WRITES)
+        FastestCudnnPlans(driver, Memory(), lanes, handles)(KERNEL, READS, WRITES)
     assert len(driver.streams) == 1
     assert handles.of(lanes.origin) is handles.of(lanes.origin)
     assert handles.of(lanes.origin).stream == lanes.origin.ptr
@@ -281,12 +281,12 @@ def test_streams_have_one_handle_each(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_choices_of_stages_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     driver, _ = installed(monkeypatch, LATENCY_US)
     memory = Memory()
-    assert PlanChoice(driver, memory).of_stage("s") is None
-    assert PlanChoice(driver, memory).keep("s", {KEY: "eng3"}) == {KEY: "eng3"}
-    assert PlanChoice(driver, memory).keep("s", {KEY: "eng4"}) == {KEY: "eng3"}
-    assert PlanChoice(driver, memory).of_stage("s") == {KEY: "eng3"}
-    assert PlanChoice(driver, memory).keep("t", {}) == {}
-    assert PlanChoice(driver, memory).of_stage("t") == {}
+    assert FastestCudnnPlans(driver, memory).of_stage("s") is None
+    assert FastestCudnnPlans(driver, memory).keep("s", {KEY: "eng3"}) == {KEY: "eng3"}
+    assert FastestCudnnPlans(driver, memory).keep("s", {KEY: "eng4"}) == {KEY: "eng3"}
+    assert FastestCudnnPlans(driver, memory).of_stage("s") == {KEY: "eng3"}
+    assert FastestCudnnPlans(driver, memory).keep("t", {}) == {}
+    assert FastestCudnnPlans(driver, memory).of_stage("t") == {}
     assert memory.choices == {stage_key("s"): f"{KEY}: eng3", stage_key("t"): ""}
 
 

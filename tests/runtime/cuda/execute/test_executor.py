@@ -14,7 +14,7 @@ from scripted import fire
 
 from iosched.models.errors import ExecutionError
 from iosched.models.model import Model
-from iosched.runtime.cuda.cudnn.choices import Names
+from iosched.runtime.cuda.cudnn.chooser import CudnnPlanNames
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.gpu.lanes import Lanes
 from iosched.runtime.cuda.kernel import CudnnKernel, Precision
@@ -108,7 +108,7 @@ def test_a_capture_that_fails_leaves_no_stream_in_one() -> None:
     lanes = Lanes(driver)
     lowering = lower(Network(model, Precision("fp32")), greedy(model.graph))
 
-    def fails(kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], names: Names) -> HostPlan:
+    def fails(kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], names: CudnnPlanNames) -> HostPlan:
         return FailsInCapture(kernel, tuple(reads), tuple(writes), driver)
 
     with pytest.raises(ExecutionError, match="not in a capture"):

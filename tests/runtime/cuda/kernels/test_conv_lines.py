@@ -19,7 +19,7 @@ from onnx import helper
 from iosched.models.graph import TensorSpec
 from iosched.models.model import Model
 from iosched.runtime.cuda.builder import KernelCall
-from iosched.runtime.cuda.cudnn.plans import build_plans
+from iosched.runtime.cuda.cudnn.plans import build_cudnn_plans
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.kernels.conv import Conv
@@ -123,7 +123,7 @@ def described(monkeypatch: pytest.MonkeyPatch, kernel: Conv, views: tuple[View, 
 
 def offered(monkeypatch: pytest.MonkeyPatch, kernel: Conv, views: tuple[View, ...]) -> list[fake_cudnn.Graph]:
     graphs = fake_cudnn.install(monkeypatch)
-    build_plans(kernel, views[:-1], views[-1:], H100)
+    build_cudnn_plans(kernel, views[:-1], views[-1:], H100)
     return graphs
 
 
@@ -156,7 +156,7 @@ def test_cudnn_has_precompiled_plans(precision: Precision, axes: int) -> None:
         for seen in (views, (in_wider(views[0]), *views[1:]), tuple(map(in_wider, views[-2:]))):
             if len(seen) == 2:  # what is written, and the residual with it
                 seen = (*views[:-2], *seen) if residual else (*views[:-1], seen[-1])
-            offer = build_plans(kernel, seen[:-1], seen[-1:], H100, at_most=2)
+            offer = build_cudnn_plans(kernel, seen[:-1], seen[-1:], H100, at_most=2)
             assert len(offer.plans) == 2, offer.refusal
             assert all(plan.build_ms < 1000 for plan in offer.plans)
 
@@ -166,7 +166,7 @@ def test_cudnn_has_precompiled_plans(precision: Precision, axes: int) -> None:
 def test_cudnn_has_nothing_where_the_residual_lies_otherwise(axes: int) -> None:
     """Why the placement leaves both where they are; see `placement._gapless`."""
     kernel, views = case(FP16, axes, residual=True)
-    assert not build_plans(kernel, (*views[:3], in_wider(views[3])), views[4:], H100).plans
+    assert not build_cudnn_plans(kernel, (*views[:3], in_wider(views[3])), views[4:], H100).plans
 
 
 # Networks.

@@ -14,7 +14,7 @@ _NEEDED = ("deviceName", "deviceVer", "multiProcessorCount")
 
 
 @dataclass(frozen=True)
-class GpuDevice:
+class GpuDescription:
     """What cuDNN's heuristics look at: enough to build plans for a GPU on a machine that has none.
 
     Attributes:
@@ -24,7 +24,7 @@ class GpuDevice:
     properties: str
 
     @classmethod
-    def from_json(cls, text: str) -> GpuDevice:
+    def from_json(cls, text: str) -> GpuDescription:
         """A described GPU.
 
         Raises:
@@ -58,7 +58,7 @@ class GpuDevice:
         return json.loads(self.properties)[key]
 
 
-Target = GpuDevice | Any
+CudnnTarget = GpuDescription | Any
 """Whom plans are built for: a description, or a cuDNN handle of an attached GPU (`cudnn.create_handle()`)."""
 
 

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from iosched.models.errors import DeviceError, ExecutionError
-from iosched.runtime.cuda.cudnn.choices import CudnnPlan
+from iosched.runtime.cuda.cudnn.chooser import CudnnPlan
 from iosched.runtime.cuda.gpu.driver import Driver, Memory
 from iosched.runtime.cuda.gpu.lanes import Lanes
 
@@ -25,7 +25,7 @@ _GRAPH_US = 200.0
 
 
 @dataclass(frozen=True, eq=False)
-class PlanTimer:
+class CudnnPlanTimer:
     """Where plans are timed: on the first of the lanes, on tensors at `addresses`, all plans on the same."""
 
     driver: Driver

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 from iosched.runtime.cuda.kernel import CudnnKernel
 from iosched.runtime.plan import View
 
-Names = Mapping[str, str]
+CudnnPlanNames = Mapping[str, str]
 """Plans' names, by the keys that they are chosen for."""
 
-NO_NAMES: Names = MappingProxyType({})
+FASTEST_ALONE: CudnnPlanNames = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class CudnnPlan(Protocol):
         ...
 
 
-class PlanChooser(Protocol):
+class CudnnPlanChooser(Protocol):
     """Which plan runs a kernel on tensors as they lie."""
 
     @property
@@ -74,7 +74,7 @@ class PlanChooser(Protocol):
         ...
 
     def __call__(
-        self, kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], names: Names = NO_NAMES
+        self, kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], names: CudnnPlanNames = FASTEST_ALONE
     ) -> CudnnPlan:
         """The plan: the one in `names` under its key, else the fastest alone.
 
@@ -83,11 +83,11 @@ class PlanChooser(Protocol):
         """
         ...
 
-    def of_stage(self, signature: str) -> Names | None:
+    def of_stage(self, signature: str) -> CudnnPlanNames | None:
         """What is chosen for stages of that signature beside what is fastest alone; None where nobody looked."""
         ...
 
-    def keep(self, signature: str, names: Names) -> Names:
+    def keep(self, signature: str, names: CudnnPlanNames) -> CudnnPlanNames:
         """Keeps what is chosen for stages of that signature; answers what holds, which others may have chosen."""
         ...
 
@@ -97,12 +97,12 @@ def stage_key(signature: str) -> str:
     return f"stage {signature}"
 
 
-def names_to_text(names: Names) -> str:
+def names_to_text(names: CudnnPlanNames) -> str:
     """One line, in the order of the keys."""
     return ", ".join(f"{key}: {name}" for key, name in sorted(names.items()))
 
 
-def names_from_text(text: str) -> Names:
+def names_from_text(text: str) -> CudnnPlanNames:
     """Reads `names_to_text`; what is not of that form is left out."""
     pairs = (each.split(": ") for each in text.split(", "))
     return {pair[0]: pair[1] for pair in pairs if len(pair) == len(("key", "name"))}
