@@ -1,10 +1,11 @@
-"""Reads ONNX nodes: attributes as plain values, and activations in their normal form."""
+"""The activation that an ONNX node is."""
 
 from __future__ import annotations
 
 import onnx
-from onnx.helper import get_attribute_value
 
+from iosched.models.node_attributes import number, text
+from iosched.models.wiring import is_standard
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.source.activation import Activation, is_supported
 
@@ -13,28 +14,17 @@ _ALPHA = {"LeakyRelu": 0.01, "Elu": 1.0, "Celu": 1.0, "Selu": 1.6732632, "HardSi
 _BETA = {"Selu": 1.0507010, "HardSigmoid": 0.5}
 
 
-def attribute(node: onnx.NodeProto, name: str, default: object = None) -> object:
-    """The value of an attribute, or `default`."""
-    return next((get_attribute_value(item) for item in node.attribute if item.name == name), default)
-
-
-def number(node: onnx.NodeProto, name: str, default: float) -> float:
-    """The value of an attribute that is a number."""
-    found = attribute(node, name, default)
-    return float(found) if isinstance(found, int | float) else default
-
-
 def activation_of(builder: Builder, node: onnx.NodeProto) -> Activation | None:
     """The activation that `node` is; None where it is none, or its parameters are computed."""
     kind = node.op_type
-    if node.domain not in ("", "ai.onnx") or not is_supported(kind):
+    if not is_standard(node) or not is_supported(kind):
         return None
     if kind == "Clip":
         return _clip(builder, node)
     alpha = number(node, "alpha", _ALPHA.get(kind, 0.0))
     beta = number(node, "gamma" if kind == "Selu" else "beta", _BETA.get(kind, 0.0))
     if kind == "Gelu":
-        beta = 1.0 if attribute(node, "approximate", b"none") == b"tanh" else 0.0
+        beta = float(text(node, "approximate") == "tanh")
     return Activation(kind, alpha, beta)
 
 

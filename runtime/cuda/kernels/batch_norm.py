@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
+from iosched.models.node_attributes import integer, number
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.kernel import CudaCall
-from iosched.runtime.cuda.nodes import attribute, number
 from iosched.runtime.cuda.source.activation import IDENTITY, Activation
 from iosched.runtime.cuda.source.elements import FLOATS, widened
 from iosched.runtime.cuda.source.loops import Operand, operand, shape_of
@@ -47,10 +47,10 @@ def lower(builder: Builder, node: onnx.NodeProto) -> bool:
     """BatchNormalization of inference with constant parameters."""
     spec = builder.tensors.get(node.input[0])
     constants = [builder.constant(name) for name in node.input[1:5]]
-    training = attribute(node, "training_mode", 0) == 1 or any(node.output[1:])
+    training = integer(node, "training_mode") == 1 or any(node.output[1:])
     if spec is None or spec.dtype not in FLOATS or len(spec.shape or ()) < 2 or training:
         return False
-    if any(array is None for array in constants) or attribute(node, "spatial", 1) != 1:
+    if any(array is None for array in constants) or integer(node, "spatial", 1) != 1:
         return False
     gamma, beta, mean, variance = (np.asarray(array, np.float64) for array in constants)
     scale = gamma / np.sqrt(variance + number(node, "epsilon", 1e-5))

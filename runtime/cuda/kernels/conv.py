@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from iosched.models.node_attributes import integer
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.cudnn.graph import (
     Epilogue,
@@ -24,7 +25,6 @@ from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.kernels.depthwise import Depthwise, depthwise_weight
 from iosched.runtime.cuda.layout import CHANNELS_LAST_RANK
-from iosched.runtime.cuda.nodes import attribute
 from iosched.runtime.cuda.source.activation import IDENTITY, RELU, Activation
 from iosched.runtime.cuda.source.window import Window, window_of
 from iosched.runtime.plan import View
@@ -164,25 +164,20 @@ def lower(builder: Builder, node: onnx.NodeProto) -> bool:
         return False
     weight, bias = np.asarray(constants[0]), constants[1] if len(constants) > 1 else None
     window = window_of(node, builder.shape(node.input[0]), weight.shape[2:], _MOST_AXES)
-    groups = attribute(node, "group", 1)
-    return (
-        window is not None
-        and isinstance(groups, int)
-        and lower_conv(
-            builder,
-            x=node.input[0],
-            weight=weight,
-            bias=bias,
-            y=node.output[0],
-            strides=window.strides,
-            pads=window.pads,
-            dilations=window.dilations,
-            groups=groups,
-            leading_relu=False,
-            residual=None,
-            activation=IDENTITY,
-            name=node.output[0],
-        )
+    return window is not None and lower_conv(
+        builder,
+        x=node.input[0],
+        weight=weight,
+        bias=bias,
+        y=node.output[0],
+        strides=window.strides,
+        pads=window.pads,
+        dilations=window.dilations,
+        groups=integer(node, "group", 1),
+        leading_relu=False,
+        residual=None,
+        activation=IDENTITY,
+        name=node.output[0],
     )
 
 

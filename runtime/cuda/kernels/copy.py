@@ -9,9 +9,9 @@ from math import gcd
 import numpy as np
 import onnx
 
+from iosched.models.node_attributes import integers
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.kernel import Argument, CudaCall, Pointer
-from iosched.runtime.cuda.nodes import attribute
 from iosched.runtime.cuda.source.elements import C_TYPES, loaded, preamble, stored
 from iosched.runtime.cuda.source.loops import Operand, collapse, operand, shape_of, transposed
 from iosched.runtime.cuda.source.pointwise import launch, pointwise_call
@@ -78,9 +78,7 @@ def _as_known_types(x: View, y: View) -> tuple[View, View]:
 def lower(builder: Builder, node: onnx.NodeProto) -> bool:
     """Transpose."""
     rank = len(builder.shape(node.input[0]))
-    given = attribute(node, "perm")
-    order = tuple(int(axis) for axis in given) if isinstance(given, list) and given else tuple(reversed(range(rank)))
-    builder.emit(Copy(permutation=order), node.input[:1], node.output)
+    builder.emit(Copy(permutation=integers(node, "perm", range(rank)[::-1])), node.input[:1], node.output)
     return True
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
+from iosched.models.node_attributes import integer, number
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.kernel import CudaCall, Pointer
-from iosched.runtime.cuda.nodes import attribute, number
 from iosched.runtime.cuda.source.elements import C_TYPES, FLOATS, loaded, preamble, stored, widened
 from iosched.runtime.cuda.source.pointwise import launch
 from iosched.runtime.cuda.source.window import Image
@@ -60,8 +60,8 @@ class Lrn:
 def lower(builder: Builder, node: onnx.NodeProto) -> bool:
     """LRN of images and lines."""
     spec = builder.tensors.get(node.input[0])
-    size = attribute(node, "size")
-    if spec is None or spec.dtype not in FLOATS or len(spec.shape or ()) not in (3, 4) or not isinstance(size, int):
+    size = integer(node, "size")
+    if spec is None or spec.dtype not in FLOATS or len(spec.shape or ()) not in (3, 4) or size < 1:
         return False
     kernel = Lrn(size, number(node, "alpha", 1e-4), number(node, "beta", 0.75), number(node, "bias", 1.0))
     builder.emit(kernel, node.input, node.output)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from iosched.models.node_attributes import integer, number
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.cudnn.graph import Epilogue, Shape, add_tensor, convolve, vector_shape, write_tensor
 from iosched.runtime.cuda.kernel import Precision
@@ -21,7 +22,7 @@ from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.kernels.batched_matmul import BatchedMatMul
 from iosched.runtime.cuda.kernels.copy import Copy
 from iosched.runtime.cuda.layout import is_channels_last
-from iosched.runtime.cuda.nodes import activation_of, attribute, number
+from iosched.runtime.cuda.nodes import activation_of
 from iosched.runtime.cuda.source.activation import IDENTITY, RELU, Activation
 from iosched.runtime.cuda.source.elements import widened
 from iosched.runtime.cuda.source.loops import element_strides, shape_of
@@ -177,12 +178,12 @@ def _matmul(builder: Builder, node: onnx.NodeProto) -> _Product | None:
 def _gemm(builder: Builder, node: onnx.NodeProto) -> _Product | None:
     a, b, *others = node.input
     alpha, beta = number(node, "alpha", 1.0), number(node, "beta", 1.0)
-    transposes_b = bool(attribute(node, "transB", 0))
+    transposes_b = bool(integer(node, "transB"))
     constant = builder.constant(b)
     if constant is None and alpha != 1:
         return None
     weight = None if constant is None else alpha * (constant if transposes_b else constant.T)
-    found = _Product(a, b, node.output[0], weight, bool(attribute(node, "transA", 0)), transposes_b)
+    found = _Product(a, b, node.output[0], weight, bool(integer(node, "transA")), transposes_b)
     return _plus(builder, found, others[0], beta) if others and others[0] and beta else found
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
+from iosched.models.node_attributes import integer, number
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.kernel import CudaCall, Pointer
-from iosched.runtime.cuda.nodes import attribute, number
 from iosched.runtime.cuda.source.elements import C_TYPES, FLOATS, loaded, preamble, stored, widened
 from iosched.runtime.cuda.source.loops import operand, shape_of
 from iosched.runtime.cuda.source.rows import Rows
@@ -73,8 +73,8 @@ def lower_layer(builder: Builder, node: onnx.NodeProto) -> bool:
     """LayerNormalization with constant scale and shift, of which no mean is asked for."""
     spec = builder.tensors.get(node.input[0])
     given = [builder.constant(name) for name in node.input[1:] if name]
-    axis = attribute(node, "axis", -1)
-    if spec is None or spec.dtype not in FLOATS or not spec.shape or any(node.output[1:]) or not isinstance(axis, int):
+    axis = integer(node, "axis", -1)
+    if spec is None or spec.dtype not in FLOATS or not spec.shape or any(node.output[1:]):
         return False
     if not given or any(each is None for each in given):
         return False

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
+from iosched.models.node_attributes import integer, integers
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.kernel import CudaCall, Pointer
-from iosched.runtime.cuda.nodes import attribute
 from iosched.runtime.cuda.source.elements import C_TYPES, FLOATS, loaded, preamble, stored, widened
 from iosched.runtime.cuda.source.pointwise import launch
 from iosched.runtime.cuda.source.window import Image, Window, as_images, channel_width, constants, tap, window_of
@@ -104,15 +104,15 @@ def _every_window_sees_something(window: Window, shape: Sequence[int], output: S
 def lower(builder: Builder, node: onnx.NodeProto) -> bool:
     """AveragePool, and MaxPool without indices."""
     spec = builder.tensors.get(node.input[0])
-    kernel = attribute(node, "kernel_shape")
+    kernel = integers(node, "kernel_shape")
     has_indices = len(node.output) > 1 and bool(node.output[1])
-    if spec is None or spec.shape is None or spec.dtype not in FLOATS or has_indices or not isinstance(kernel, list):
+    if spec is None or spec.shape is None or spec.dtype not in FLOATS or has_indices:
         return False
-    window = window_of(node, spec.shape, [int(extent) for extent in kernel])
+    window = window_of(node, spec.shape, kernel)
     if window is None or not _every_window_sees_something(window, spec.shape, builder.shape(node.output[0])):
         return False
     average = node.op_type == "AveragePool"
-    counts_pads = average and attribute(node, "count_include_pad", 0) == 1
+    counts_pads = average and integer(node, "count_include_pad") == 1
     builder.emit(Pool(window, average, counts_pads), node.input[:1], node.output[:1])
     return True
 

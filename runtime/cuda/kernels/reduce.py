@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import onnx
 
+from iosched.models.node_attributes import integer, integers
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.kernel import CudaCall, Pointer
-from iosched.runtime.cuda.nodes import attribute
 from iosched.runtime.cuda.source.elements import C_TYPES, FLOATS, loaded, preamble, stored, widened
 from iosched.runtime.cuda.source.loops import Operand, element_strides, operand, shape_of
 from iosched.runtime.cuda.source.rows import Rows
@@ -104,7 +104,7 @@ def lower(builder: Builder, node: onnx.NodeProto) -> bool:
     if not ordered and axes:
         return False
     if not ordered:
-        if attribute(node, "noop_with_empty_axes", 0) == 1:
+        if integer(node, "noop_with_empty_axes") == 1:
             return False
         ordered = tuple(range(len(spec.shape)))
     builder.emit(Reduce(node.op_type.removeprefix("Reduce"), ordered), node.input[:1], node.output)
@@ -123,11 +123,8 @@ def lower_global(builder: Builder, node: onnx.NodeProto) -> bool:
 
 def _axes(builder: Builder, node: onnx.NodeProto) -> list[int] | None:
     """The axes as given, empty for all; None where they are computed."""
-    given = attribute(node, "axes")
-    if isinstance(given, list):
-        return [int(axis) for axis in given]
     if len(node.input) < 2 or not node.input[1]:
-        return []
+        return list(integers(node, "axes"))
     constant = builder.constant(node.input[1])
     return None if constant is None else [int(axis) for axis in constant.reshape(-1)]
 

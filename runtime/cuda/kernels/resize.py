@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
+from iosched.models.node_attributes import integer, names, number, numbers, text
 from iosched.models.wiring import standard_opset
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.kernel import CudaCall, Pointer
-from iosched.runtime.cuda.nodes import attribute, number
 from iosched.runtime.cuda.source.elements import C_TYPES, FLOATS, loaded, preamble, stored, widened
 from iosched.runtime.cuda.source.pointwise import launch
 from iosched.runtime.cuda.source.window import Image, channel_width
@@ -68,29 +68,27 @@ def lower(builder: Builder, node: onnx.NodeProto) -> bool:
     tap = _tap(builder, node)
     if scales is None or tap is None or before[:2] != after[:2]:
         return False
-    names = []
+    tables = []
     for axis, role in ((2, "rows"), (3, "columns")):
         places, weights = tap(before[axis], after[axis], scales[axis])
-        names.append(builder.weight(f"{y.name}/{role}", places))
-        names.append(builder.float32_weight(f"{y.name}/{role}/weights", weights))
-    builder.emit(Resize(places.shape[1]), (x.name, *names), node.output)
+        tables.append(builder.weight(f"{y.name}/{role}", places))
+        tables.append(builder.float32_weight(f"{y.name}/{role}/weights", weights))
+    builder.emit(Resize(places.shape[1]), (x.name, *tables), node.output)
     return True
 
 
 def _is_rare(node: onnx.NodeProto) -> bool:
-    rare = {"antialias": 1, "exclude_outside": 1, "coordinate_transformation_mode": b"tf_crop_and_resize"}
-    policy = attribute(node, "keep_aspect_ratio_policy", b"stretch")
-    chosen = attribute(node, "axes") is not None or policy != b"stretch"
-    return chosen or any(attribute(node, name) == value for name, value in rare.items())
+    crops = text(node, "coordinate_transformation_mode") == "tf_crop_and_resize"
+    chosen = "axes" in names(node) or text(node, "keep_aspect_ratio_policy", "stretch") != "stretch"
+    return crops or chosen or integer(node, "antialias") == 1 or integer(node, "exclude_outside") == 1
 
 
 def _scales(builder: Builder, node: onnx.NodeProto, before: Sequence[int], after: Sequence[int]) -> list[float] | None:
     """What every axis grows by; None where it is computed."""
     if any(name and builder.constant(name) is None for name in node.input[1:]):
         return None
-    given = attribute(node, "scales")
-    if isinstance(given, list):
-        return [float(item) for item in given]
+    if given := numbers(node, "scales"):
+        return list(given)
     position = 2 if node.op_type == "Resize" and standard_opset(builder.model.proto) >= _MODES_SINCE else 1
     named = node.input[position] if len(node.input) > position else ""
     constant = builder.constant(named) if named else None
@@ -105,17 +103,17 @@ Tap = Callable[[int, int, float], tuple[np.ndarray, np.ndarray]]
 def _tap(builder: Builder, node: onnx.NodeProto) -> Tap | None:
     """For (extent before, extent after, scale), the places that each index sees and their weights."""
     modern = node.op_type == "Resize" and standard_opset(builder.model.proto) >= _MODES_SINCE
-    mode = attribute(node, "mode", b"nearest")
-    coordinates = attribute(node, "coordinate_transformation_mode", b"half_pixel") if modern else b"asymmetric"
-    rounding = attribute(node, "nearest_mode", b"round_prefer_floor") if modern else b"floor"
-    if not isinstance(coordinates, bytes) or coordinates not in _COORDINATES:
+    mode = text(node, "mode", "nearest")
+    coordinates = text(node, "coordinate_transformation_mode", "half_pixel") if modern else "asymmetric"
+    rounding = text(node, "nearest_mode", "round_prefer_floor") if modern else "floor"
+    if coordinates not in _COORDINATES:
         return None
     where = _COORDINATES[coordinates]
-    if mode == b"nearest" and isinstance(rounding, bytes) and rounding in _ROUNDINGS:
+    if mode == "nearest" and rounding in _ROUNDINGS:
         return lambda old, new, scale: _nearest(where(old, new, scale), old, _ROUNDINGS[rounding])
-    if mode in (b"linear", b"bilinear"):
+    if mode in ("linear", "bilinear"):
         return lambda old, new, scale: _linear(where(old, new, scale), old)
-    if mode == b"cubic":
+    if mode == "cubic":
         slope = number(node, "cubic_coeff_a", -0.75)
         return lambda old, new, scale: _cubic(where(old, new, scale), old, slope)
     return None
@@ -155,17 +153,17 @@ def _aligned(old: int, new: int, scale: float) -> np.ndarray:
 
 
 # In float32, as everyone computes them: where they fall on a border, another precision rounds to another neighbour.
-_COORDINATES: dict[bytes, Callable[[int, int, float], np.ndarray]] = {
-    b"half_pixel": _half_pixel,
-    b"pytorch_half_pixel": lambda old, new, scale: _half_pixel(old, new, scale) if new > 1 else np.zeros(1),
-    b"asymmetric": lambda old, new, scale: np.arange(new, dtype=np.float32) / np.float32(scale),
-    b"align_corners": _aligned,
+_COORDINATES: dict[str, Callable[[int, int, float], np.ndarray]] = {
+    "half_pixel": _half_pixel,
+    "pytorch_half_pixel": lambda old, new, scale: _half_pixel(old, new, scale) if new > 1 else np.zeros(1),
+    "asymmetric": lambda old, new, scale: np.arange(new, dtype=np.float32) / np.float32(scale),
+    "align_corners": _aligned,
 }
-_ROUNDINGS: dict[bytes, Callable[[np.ndarray], np.ndarray]] = {
-    b"round_prefer_floor": lambda x: np.ceil(x - 0.5),
-    b"round_prefer_ceil": lambda x: np.floor(x + 0.5),
-    b"floor": np.floor,
-    b"ceil": np.ceil,
+_ROUNDINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "round_prefer_floor": lambda x: np.ceil(x - 0.5),
+    "round_prefer_ceil": lambda x: np.floor(x + 0.5),
+    "floor": np.floor,
+    "ceil": np.ceil,
 }
 
 _SOURCE = """{preamble}

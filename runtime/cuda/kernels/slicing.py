@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx
 
+from iosched.models.node_attributes import integer, integers, number, text
 from iosched.models.wiring import standard_opset
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.kernel import Argument, CudaCall, Pointer
-from iosched.runtime.cuda.nodes import attribute, number
 from iosched.runtime.cuda.source.elements import C_TYPES, FLOATS, loaded, preamble, stored
 from iosched.runtime.cuda.source.loops import element_strides, operand, shape_of
 from iosched.runtime.cuda.source.pointwise import launch, pointwise_call
@@ -121,8 +121,8 @@ def lower(builder: Builder, node: onnx.NodeProto) -> bool:
 def lower_gather(builder: Builder, node: onnx.NodeProto) -> bool:
     """Gather of one constant index."""
     spec, index = builder.tensors.get(node.input[0]), builder.constant(node.input[1])
-    axis = attribute(node, "axis", 0)
-    if spec is None or not spec.shape or spec.dtype not in C_TYPES or not isinstance(axis, int):
+    axis = integer(node, "axis")
+    if spec is None or not spec.shape or spec.dtype not in C_TYPES:
         return False
     if index is None or index.ndim > 1 or index.size != 1:
         return False
@@ -137,32 +137,32 @@ def lower_gather(builder: Builder, node: onnx.NodeProto) -> bool:
 def lower_pad(builder: Builder, node: onnx.NodeProto) -> bool:
     """Pad of floats with constant pads and value."""
     spec = builder.tensors.get(node.input[0])
-    mode = attribute(node, "mode", b"constant")
-    if spec is None or not spec.shape or spec.dtype not in FLOATS or not isinstance(mode, bytes):
+    mode = text(node, "mode", "constant")
+    if spec is None or not spec.shape or spec.dtype not in FLOATS:
         return False
     pads, value = _pads_and_value(builder, node)
-    if pads is None or value is None or mode not in (b"constant", b"edge", b"reflect"):
+    if pads is None or value is None or mode not in ("constant", "edge", "reflect"):
         return False
     begins, ends = pads[: len(spec.shape)], pads[len(spec.shape) :]
     too_far = any(max(pair) >= n for *pair, n in zip(begins, ends, spec.shape, strict=True))
-    if mode == b"reflect" and too_far:
+    if mode == "reflect" and too_far:
         return False
-    builder.emit(Pad(tuple(begins), mode.decode(), value), node.input[:1], node.output)
+    builder.emit(Pad(tuple(begins), mode, value), node.input[:1], node.output)
     return True
 
 
 def _indices(builder: Builder, node: onnx.NodeProto) -> tuple[list[int], list[int], list[int]] | None:
     """Starts, axes and steps, empty where the node says none; None where one of them is computed."""
     if standard_opset(builder.model.proto) < _INPUTS_SINCE:
-        return _integers(attribute(node, "starts")), _integers(attribute(node, "axes")), []
+        return list(integers(node, "starts")), list(integers(node, "axes")), []
     if any(name and builder.constant(name) is None for name in node.input[1:]):
         return None
     starts, axes, steps = (_constant(builder, node, position) for position in (1, 3, 4))
     return _integers(starts), _integers(axes), _integers(steps)
 
 
-def _integers(given: object) -> list[int]:
-    return [int(item) for item in given] if isinstance(given, list | np.ndarray) else []
+def _integers(given: np.ndarray | None) -> list[int]:
+    return [] if given is None else [int(item) for item in given]
 
 
 def _constant(builder: Builder, node: onnx.NodeProto, position: int) -> np.ndarray | None:
@@ -172,7 +172,7 @@ def _constant(builder: Builder, node: onnx.NodeProto, position: int) -> np.ndarr
 def _pads_and_value(builder: Builder, node: onnx.NodeProto) -> tuple[list[int] | None, float | None]:
     """Begins of all axes and ends of all axes, and the constant; None for what is computed or unknown."""
     if standard_opset(builder.model.proto) < _PAD_INPUTS_SINCE:
-        return _integers(attribute(node, "pads")) or None, number(node, "value", 0.0)
+        return list(integers(node, "pads")) or None, number(node, "value")
     pads, value = _constant(builder, node, 1), _constant(builder, node, 2)
     has_value = len(node.input) > 2 and bool(node.input[2])
     if pads is None or (len(node.input) > 3 and node.input[3]):

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
+from iosched.models.node_attributes import integer
 from iosched.models.wiring import standard_opset
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.kernel import CudaCall, Pointer
-from iosched.runtime.cuda.nodes import attribute
 from iosched.runtime.cuda.source.elements import C_TYPES, FLOATS, loaded, preamble, stored, widened
 from iosched.runtime.cuda.source.loops import operand, shape_of
 from iosched.runtime.cuda.source.rows import Rows
@@ -66,8 +66,8 @@ def lower(builder: Builder, node: onnx.NodeProto) -> bool:
         return False
     rank = len(spec.shape)
     one_axis = standard_opset(builder.model.proto) >= _ONE_AXIS_SINCE
-    given = attribute(node, "axis", -1 if one_axis else 1)
-    if not isinstance(given, int) or not -rank <= given < rank:
+    given = integer(node, "axis", -1 if one_axis else 1)
+    if not -rank <= given < rank:
         return False
     axis = given % rank
     axes = (axis,) if one_axis else tuple(range(axis, rank))

@@ -12,6 +12,7 @@ from dataclasses import replace
 import onnx
 
 from iosched.models.graph import Operator
+from iosched.models.node_attributes import integer
 from iosched.models.wiring import is_standard, reads
 from iosched.runtime.cuda.builder import Builder, KernelCall
 from iosched.runtime.cuda.kernels import NODES
@@ -28,7 +29,7 @@ from iosched.runtime.cuda.kernels.depthwise import Depthwise, depthwise_weight
 from iosched.runtime.cuda.kernels.matmul import lower_product, lower_stacked
 from iosched.runtime.cuda.kernels.separable import lower_separable
 from iosched.runtime.cuda.lower.moves import Join, Part, Reshape
-from iosched.runtime.cuda.nodes import activation_of, attribute
+from iosched.runtime.cuda.nodes import activation_of
 from iosched.runtime.cuda.onnxruntime.operators import session_kernel
 from iosched.runtime.cuda.source.activation import IDENTITY, RELU, Activation
 
@@ -250,16 +251,16 @@ def _sum_of_concat(builder: Builder, node: onnx.NodeProto, siblings: Sequence[on
 def _concat(builder: Builder, node: onnx.NodeProto) -> bool:
     operands = [name if name in builder.tensors else builder.stored_weight(name) for name in node.input]
     rank = len(builder.shape(node.output[0]))
-    axis = attribute(node, "axis", 1)
-    if not isinstance(axis, int) or not rank:
+    axis = integer(node, "axis", 1)
+    if not rank:
         return False
     builder.emit(Join(axis % rank), operands, (node.output[0],))
     return True
 
 
 def _split(builder: Builder, node: onnx.NodeProto) -> bool:
-    axis = attribute(node, "axis", 0)
-    if not isinstance(axis, int) or node.input[0] not in builder.tensors or any(not name for name in node.output):
+    axis = integer(node, "axis")
+    if node.input[0] not in builder.tensors or any(not name for name in node.output):
         return False
     builder.emit(Part(axis % len(builder.shape(node.input[0]))), (node.input[0],), node.output)
     return True

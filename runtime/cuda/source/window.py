@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx
 
+from iosched.models.node_attributes import integers, padding
 from iosched.runtime.cuda.kernel import Argument
-from iosched.runtime.cuda.nodes import attribute
 from iosched.runtime.cuda.source.loops import Loop, Operand, element_strides, pack_width, shape_of
 from iosched.runtime.plan import View
 
@@ -76,28 +76,9 @@ def window_of(node: onnx.NodeProto, shape: Sequence[int], kernel: Sequence[int],
     rank = len(shape) - 2
     if not 1 <= rank <= most_axes or len(kernel) != rank:
         return None
-    strides, dilations = _integers(node, "strides", (1,) * rank), _integers(node, "dilations", (1,) * rank)
-    window = Window(tuple(kernel), strides, (0,) * (2 * rank), dilations)
-    return replace(window, pads=_pads(node, shape[2:], window))
-
-
-def _integers(node: onnx.NodeProto, name: str, default: tuple[int, ...]) -> tuple[int, ...]:
-    found = attribute(node, name)
-    return tuple(int(item) for item in found) if isinstance(found, list) and found else default
-
-
-def _pads(node: onnx.NodeProto, extents: Sequence[int], window: Window) -> tuple[int, ...]:
-    mode = attribute(node, "auto_pad", b"NOTSET")
-    if mode not in (b"SAME_UPPER", b"SAME_LOWER"):
-        return window.pads if mode == b"VALID" else _integers(node, "pads", window.pads)
-    totals = [
-        max((-(-extent // stride) - 1) * stride + (kernel - 1) * dilation + 1 - extent, 0)
-        for extent, stride, kernel, dilation in zip(
-            extents, window.strides, window.kernel, window.dilations, strict=True
-        )
-    ]
-    small, large = tuple(total // 2 for total in totals), tuple(total - total // 2 for total in totals)
-    return (*small, *large) if mode == b"SAME_UPPER" else (*large, *small)
+    ones = (1,) * rank
+    strides, dilations = integers(node, "strides", ones), integers(node, "dilations", ones)
+    return Window(tuple(kernel), strides, padding(node, shape[2:], kernel), dilations)
 
 
 def as_images(array: np.ndarray) -> np.ndarray:
