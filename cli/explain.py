@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,10 +21,19 @@ from iosched.models.errors import UsageError
 if TYPE_CHECKING:
     from iosched.jobs.explain import Explained
     from iosched.scheduler.document import ScheduleDocument
-    from iosched.scheduler.explain import Explanation, Placement
+    from iosched.scheduler.explain import Explanation, Placement, Verdict
     from iosched.scheduler.schedule import Stage
 
 _MOST_NAMES = 3
+_WHY: Mapping[Verdict, str] = {
+    "only_place": "it has no other place: its block holds nothing that it could run with",
+    "unknown": "not known: its stages were not measured here; allow more with --measurements",
+    "best": "every other place takes longer; the next best is {place}",
+    "as_good": "no other place is faster; {place} takes about as long",
+    "worse": "it would be faster {place}: the search ended before it found that, or had other latencies",
+    "within_tolerance": "{place} is as good: the difference is below what was searched for ({tolerance:.0%})",
+    "undecided": "no other place is known to be faster; too little was measured to rule out {place}",
+}
 
 
 @click.command(name="explain", short_help="Why an operator is in its stage, and what the alternatives cost.")
@@ -135,9 +145,7 @@ def _print(document: ScheduleDocument, found: Explained) -> None:
     print_pairs(title, [*_facts(found), ("schedule", proof_text(document.proven))], to_stderr=False)
     _print_placements(found)
     if found.considered:
-        rows = [
-            [each.name, latency_text(each.latency_us), _company_there(found, each.stage)] for each in found.considered
-        ]
+        rows = [[each.name, latency_text(each.latency_us), _company(found, each.stage)] for each in found.considered]
         print_columns(["in another schedule", "the whole takes", "there it is"], rows)
 
 
@@ -145,9 +153,8 @@ def _print_placements(found: Explained) -> None:
     explanation = found.explanation
     if not explanation.placements:
         return
-    possible = [placement for placement in explanation.placements if placement.possible]
     rows = [["as it is", latency_text(explanation.present_us), ""]]
-    rows += [[_place(placement, explanation), *_price(placement, found)] for placement in possible]
+    rows += [[_place(placement, explanation), *_price(placement, found)] for placement in explanation.possible]
     print_columns(["in another place", "the block takes at best", "difference"], rows)
     if barred := [str((placement.stage or 0) + 1) for placement in explanation.placements if not placement.possible]:
         click.echo(f"With operators of stage {_names(barred)}: not possible under -r and -s.")
@@ -155,23 +162,19 @@ def _print_placements(found: Explained) -> None:
         click.echo(printable(line))
 
 
-def _company(stage: Stage, beside: list[str]) -> str:
-    return f"{stage.strategy.value}, {f'with {_names(beside)}' if beside else 'alone'}"
-
-
-def _company_there(found: Explained, stage: Stage) -> str:
-    return _company(stage, [name for name in stage.operators if name not in (found.operator.name, *found.together)])
+def _company(found: Explained, stage: Stage) -> str:
+    """How a stage that has the operator runs, and what else is in it."""
+    others = [name for name in stage.operators if name not in (found.operator.name, *found.together)]
+    return f"{stage.strategy.value}, {f'with {_names(others)}' if others else 'alone'}"
 
 
 def _facts(found: Explained) -> list[tuple[str, str]]:
     explanation = found.explanation
     present = explanation.present
-    unit = found.operator.name if found.operator.name in present.operators else found.together[0]
-    beside = [name for name in present.operators if name not in (unit, *found.together)]
     rows = [
         ("type", found.operator.type),
         ("place", f"block {explanation.block}, stage {explanation.stage + 1}, group {explanation.group + 1}"),
-        ("strategy", _company(present, beside)),
+        ("strategy", _company(found, present)),
         ("its stage", throughput.in_words(found.throughputs.of([present]))),
         ("why", _why(found)),
     ]
@@ -182,23 +185,8 @@ def _facts(found: Explained) -> list[tuple[str, str]]:
 
 def _why(found: Explained) -> str:
     explanation = found.explanation
-    possible = [placement for placement in explanation.placements if placement.possible]
-    if not possible:
-        return "it has no other place: its block holds nothing that it could run with"
-    best = min(possible, key=lambda placement: placement.at_least_us)
-    now = explanation.present_us
-    if now is None:
-        return "not known: its stages were not measured here; allow more with --measurements"
-    place = _place(best, explanation)
-    if best.at_least_us > now * (1 + max(found.tolerance, 1e-9)):
-        return f"every other place takes longer; the next best is {place}"
-    if best.at_least_us >= now:
-        return f"no other place is faster; {place} takes about as long"
-    if best.at_most_us < now * (1 - found.tolerance):
-        return f"it would be faster {place}: the search ended before it found that, or had other latencies"
-    if best.at_most_us < now:
-        return f"{place} is as good: the difference is below what was searched for ({found.tolerance:.0%})"
-    return f"no other place is known to be faster; too little was measured to rule out {place}"
+    place = "" if explanation.rival is None else _place(explanation.rival, explanation)
+    return _WHY[explanation.verdict(found.tolerance)].format(place=place, tolerance=found.tolerance)
 
 
 def _best_elsewhere(found: Explained) -> list[str]:

@@ -29,6 +29,8 @@ from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 Flags = NDArray[np.bool_]
 Known = Callable[[Stage], float | None]
 PlacementKind = Literal["alone", "fewer", "with_stage"]
+Verdict = Literal["only_place", "unknown", "best", "as_good", "worse", "within_tolerance", "undecided"]
+"""What the operator's place is, beside all others that it could have; see `Explanation.verdict`."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,33 @@ class Explanation:
     def present(self) -> Stage:
         """The stage that the operator is in."""
         return self.stages[self.stage - self.first_stage]
+
+    @property
+    def possible(self) -> tuple[Placement, ...]:
+        """The other places that the pruning allows."""
+        return tuple(placement for placement in self.placements if placement.possible)
+
+    @property
+    def rival(self) -> Placement | None:
+        """The other place that may take least; None where the operator has no other."""
+        return min(self.possible, key=lambda placement: placement.at_least_us, default=None)
+
+    def verdict(self, tolerance: float) -> Verdict:
+        """What the present place is beside the `rival`; differences below `tolerance` of a latency mean nothing.
+
+        "only_place" where there is no rival; "unknown" where the present latency is; "best" where the rival takes
+        longer, and "as_good" where it does not by more than the tolerance. The rival may take less in all other cases:
+        "worse" where it does, "within_tolerance" where it does by too little to matter, and "undecided" where too
+        little is known.
+        """
+        rival, now = self.rival, self.present_us
+        if rival is None or now is None:
+            return "only_place" if rival is None else "unknown"
+        if rival.at_least_us >= now:
+            return "best" if rival.at_least_us > now * (1 + max(tolerance, 1e-9)) else "as_good"
+        if rival.at_most_us >= now:
+            return "undecided"
+        return "worse" if rival.at_most_us < now * (1 - tolerance) else "within_tolerance"
 
 
 def explain(

@@ -164,3 +164,29 @@ def test_an_operator_that_is_not_scheduled_is_refused() -> None:
     graph = graph_of(2, [])
     with pytest.raises(UsageError, match="no operator '9'"):
         explained_all(graph, greedy(graph), "9", PartlyKnown(1, 0.5))
+
+
+def beside(*others: tuple[float, float], present_us: float | None = 100.0) -> Explanation:
+    """A place that takes `present_us`, and others that take at least and at most so much."""
+    stage = Stage(Strategy.CONCURRENT, (("a",),))
+    placements = tuple(Placement("with_stage", 0, True, low, high, (stage,)) for low, high in others)
+    barred = Placement("alone", None, False, 1.0, 1.0, ())
+    return Explanation("a", 0, 0, 0, 0, (stage,), present_us, (barred, *placements))
+
+
+@pytest.mark.parametrize(
+    ("explanation", "verdict"),
+    [
+        (beside(), "only_place"),
+        (beside((110.0, 110.0), present_us=None), "unknown"),
+        (beside((106.0, 120.0), (107.0, 107.0)), "best"),
+        (beside((104.0, 120.0), (107.0, 107.0)), "as_good"),
+        (beside((100.0, 100.0)), "as_good"),
+        (beside((90.0, 94.0)), "worse"),
+        (beside((90.0, 96.0)), "within_tolerance"),
+        (beside((90.0, 100.0)), "undecided"),
+        (beside((90.0, math.inf), (91.0, 91.0)), "undecided"),
+    ],
+)
+def test_a_place_is_judged_by_the_other_that_may_take_least(explanation: Explanation, verdict: str) -> None:
+    assert explanation.verdict(0.05) == verdict
