@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from iosched.cli import throughput
 from iosched.cli.errors import printable
 from iosched.cli.options import json_option, profile_db_option, verbosity_options
 from iosched.cli.output import emit_json
 from iosched.cli.source import read_schedule_and_model, remark_not_shipped
+from iosched.cli.stages import stage_object, throughput_object, throughput_text
 from iosched.cli.tables import print_columns, print_pairs
 from iosched.cli.words import cost_remark, latency_text
 from iosched.models.errors import UsageError
@@ -107,13 +107,7 @@ def as_object(document: ScheduleDocument, found: Explained) -> dict[str, object]
         "measurements": found.measurements,
         "placements": [_placement_object(found, placement) for placement in explanation.placements],
         "alternatives": [
-            {
-                "name": each.name,
-                "latency_us": each.latency_us,
-                "strategy": each.stage.strategy.value,
-                "groups": [list(group) for group in each.stage.groups],
-            }
-            for each in found.considered
+            {"name": each.name, "latency_us": each.latency_us, **stage_object(each.stage)} for each in found.considered
         ],
     }
 
@@ -131,10 +125,9 @@ def _placement_object(found: Explained, placement: Placement) -> dict[str, objec
 
 def _stage_object(found: Explained, stage: Stage) -> dict[str, object]:
     return {
-        "strategy": stage.strategy.value,
-        "groups": [list(group) for group in stage.groups],
+        **stage_object(stage),
         "predicted_us": stage.predicted_us,
-        **throughput.as_object(found.throughputs.of([stage])),
+        **throughput_object(found.throughputs.of([stage])),
     }
 
 
@@ -175,7 +168,7 @@ def _facts(found: Explained) -> list[tuple[str, str]]:
         ("type", found.operator.type),
         ("place", f"block {explanation.block}, stage {explanation.stage + 1}, group {explanation.group + 1}"),
         ("strategy", _company(found, present)),
-        ("its stage", throughput.in_words(found.throughputs.of([present]))),
+        ("its stage", throughput_text(found.throughputs.of([present]))),
         ("why", _why(found)),
     ]
     if len(found.together) > 1:

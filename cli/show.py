@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
-from iosched.cli import throughput
-from iosched.cli.errors import printable
 from iosched.cli.options import json_option, output_option, verbosity_options
 from iosched.cli.output import STDOUT, Destination, check_destinations, emit_json, note, write_and_note
+from iosched.cli.pictures.formats import FORMATS, Drawn
 from iosched.cli.source import input_file, read_schedule_and_model, remark_not_shipped
-from iosched.cli.words import cost_remark
+from iosched.cli.stages import stage_object, throughput_object
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
-    from iosched.cli.pictures.looks import Look
-    from iosched.jobs.throughput import Throughput, Throughputs
     from iosched.models.model import Model
     from iosched.scheduler.document import ScheduleDocument
     from iosched.scheduler.schedule import Schedule, Stage
-
-FORMATS = ("text", "svg")
 
 
 @click.command(name="show", short_help="Draw a schedule.")
@@ -32,7 +27,7 @@ FORMATS = ("text", "svg")
 @click.option(
     "--format",
     "picture",
-    type=click.Choice(FORMATS),
+    type=click.Choice(list(FORMATS)),
     default="text",
     show_default=True,
     help="'text' for a terminal, 'svg' for a browser or a page.",
@@ -96,19 +91,6 @@ def command(
         _draw(picture, drawn, output)
 
 
-@dataclass(frozen=True, eq=False)
-class Drawn:
-    """A schedule and what is known of its model: nothing where that is not at hand."""
-
-    document: ScheduleDocument
-    looks: Mapping[str, Look] = field(default_factory=dict)
-    throughputs: Throughputs | None = None
-
-    def throughput(self, stages: Iterable[Stage]) -> Throughput | None:
-        """Of stages run one after another; None where the model is not at hand."""
-        return None if self.throughputs is None else self.throughputs.of(stages)
-
-
 def _fitted(document: ScheduleDocument, model: Model) -> tuple[ScheduleDocument, bool]:
     """The schedule in the model's names, and whether it is one of that model; it is drawn in either case."""
     from iosched.jobs.fitting import fitted
@@ -136,14 +118,7 @@ def as_object(drawn: Drawn) -> dict[str, object]:
             "index": block.index,
             "optimal": block.optimal,
             **_sums(drawn, block.stages),
-            "stages": [
-                {
-                    "strategy": stage.strategy.value,
-                    "groups": [list(group) for group in stage.groups],
-                    **_sums(drawn, [stage]),
-                }
-                for stage in block.stages
-            ],
+            "stages": [{**stage_object(stage), **_sums(drawn, [stage])} for stage in block.stages],
         }
         for block in document.schedule.blocks
     ]
@@ -166,15 +141,20 @@ def _sums(drawn: Drawn, stages: Iterable[Stage]) -> dict[str, object]:
     from iosched.scheduler.schedule import total_us
 
     run = list(stages)
-    return {"latency_us": total_us(run), **throughput.as_object(drawn.throughput(run))}
+    return {"latency_us": total_us(run), **throughput_object(drawn.throughput(run))}
 
 
 def _draw(picture: str, drawn: Drawn, output: Destination) -> None:
-    text = _PICTURES[picture](drawn, output)
+    text = FORMATS[picture](drawn, _knows_unicode(output))
     if output.path is None:
         click.echo(text, nl=False)
         return
     write_and_note(output, text.encode())
+
+
+def _knows_unicode(output: Destination) -> bool:
+    encoding = "utf-8" if output.path is not None else (sys.stdout.encoding or "ascii")
+    return encoding.lower().replace("-", "").startswith("utf")
 
 
 def _instead(document: ScheduleDocument, name: str) -> ScheduleDocument:
@@ -192,52 +172,3 @@ def _only(schedule: Schedule, indices: tuple[int, ...]) -> Schedule:
     if missing := [index for index in indices if index not in known]:
         raise UsageError(f"there is no block {missing[0]}: the schedule has {len(known)} blocks, counted from 0")
     return Schedule(tuple(block for block in schedule.blocks if block.index in indices))
-
-
-def _text(drawn: Drawn, output: Destination) -> str:
-    from iosched.cli.pictures.schedule_text import Remarks, draw_text
-
-    encoding = "utf-8" if output.path is not None else (sys.stdout.encoding or "ascii")
-    known, remarks = drawn.throughputs, None
-    if known is not None:
-        remarks = Remarks(
-            lambda stages: throughput.in_words(known.of(stages)),
-            lambda stage: throughput.in_columns(known.of([stage])),
-        )
-    text = draw_text(
-        drawn.document.schedule,
-        title=_title(drawn.document),
-        looks=drawn.looks,
-        proven=drawn.document.proven,
-        unicode=_knows_unicode(encoding),
-        remarks=remarks,
-    )
-    return printable(text + _considered(drawn.document))
-
-
-def _considered(document: ScheduleDocument) -> str:
-    """A line on the other schedules in the file, for `--alternative`."""
-    from iosched.cli.pictures.looks import latency_label
-
-    if not document.alternatives:
-        return ""
-    others = ", ".join(f"{each.name} {latency_label(each.latency_us)}" for each in document.alternatives)
-    return f"\nconsidered as well: {others}\n"
-
-
-def _knows_unicode(encoding: str) -> bool:
-    return encoding.lower().replace("-", "").startswith("utf")
-
-
-def _svg(drawn: Drawn, output: Destination) -> str:
-    from iosched.cli.pictures.schedule_svg import draw_svg
-
-    document = drawn.document
-    return draw_svg(document.schedule, title=_title(document), looks=drawn.looks, proven=document.proven)
-
-
-def _title(document: ScheduleDocument) -> str:
-    return f"{document.model} on {document.device_name}{cost_remark(document.cost)}"
-
-
-_PICTURES: Mapping[str, Callable[[Drawn, Destination], str]] = {"text": _text, "svg": _svg}

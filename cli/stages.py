@@ -1,4 +1,4 @@
-"""How FLOP/s and shares of a device read, in text and in JSON."""
+"""How a stage reads, and its FLOP/s and shares of a device, in text and in JSON."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from iosched.jobs.throughput import Throughput
+    from iosched.scheduler.schedule import Stage
 
 _UNITS = ((1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1e3, "kFLOP"))
 
 
-def as_object(found: Throughput | None) -> dict[str, object]:
-    """Keys of a stage in `show --json` and `explain --json`; null where nothing is known."""
+def stage_object(stage: Stage) -> dict[str, object]:
+    """Keys of a stage in `show --json` and `explain --json`."""
+    return {"strategy": stage.strategy.value, "groups": [list(group) for group in stage.groups]}
+
+
+def throughput_object(found: Throughput | None) -> dict[str, object]:
+    """Further keys of one or more stages in `show --json` and `explain --json`; null where nothing is known."""
     if found is None:
         return dict.fromkeys(("flops", "tflops", "share_of_peak", "sm_share"))
     return {
@@ -22,12 +28,12 @@ def as_object(found: Throughput | None) -> dict[str, object]:
     }
 
 
-def in_words(found: Throughput) -> str:
+def throughput_text(found: Throughput) -> str:
     """As `604 MFLOP, 5.20 TFLOP/s, 33 % of peak, 45 % of the SMs`."""
     return ", ".join(filter(None, [_amount(found.flops), *_speeds(found, "of peak", "of the SMs")]))
 
 
-def in_columns(found: Throughput) -> str:
+def throughput_columns(found: Throughput) -> str:
     """The same with every part at its place, for one stage below another."""
     speed, peak, sms = _speeds(found, "peak", "SMs")
     columns = [f"{_amount(found.flops):>12}", f"{speed:>14}"]

@@ -1,0 +1,77 @@
+"""The formats in which `show` draws a schedule. One is a function of this module and one entry of `FORMATS`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from iosched.cli.errors import printable
+from iosched.cli.stages import throughput_columns, throughput_text
+from iosched.cli.words import cost_remark
+
+if TYPE_CHECKING:
+    from iosched.cli.pictures.looks import Look
+    from iosched.jobs.throughput import Throughput, Throughputs
+    from iosched.scheduler.document import ScheduleDocument
+    from iosched.scheduler.schedule import Stage
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """A schedule that is to be drawn, and what is known of its model: nothing where that is not at hand."""
+
+    document: ScheduleDocument
+    looks: Mapping[str, Look] = field(default_factory=dict)
+    throughputs: Throughputs | None = None
+
+    @property
+    def title(self) -> str:
+        """The model, the device, and whether anything was measured there."""
+        return f"{self.document.model} on {self.document.device_name}{cost_remark(self.document.cost)}"
+
+    def throughput(self, stages: Iterable[Stage]) -> Throughput | None:
+        """The throughput of stages run one after another; None where the model is not at hand."""
+        return None if self.throughputs is None else self.throughputs.of(stages)
+
+
+def _text(drawn: Drawn, unicode: bool) -> str:
+    from iosched.cli.pictures.schedule_text import Remarks, draw_text
+
+    known, remarks = drawn.throughputs, None
+    if known is not None:
+        remarks = Remarks(
+            lambda stages: throughput_text(known.of(stages)), lambda stage: throughput_columns(known.of([stage]))
+        )
+    document = drawn.document
+    text = draw_text(
+        document.schedule,
+        title=drawn.title,
+        looks=drawn.looks,
+        proven=document.proven,
+        unicode=unicode,
+        remarks=remarks,
+    )
+    return printable(text + _considered(document))
+
+
+def _considered(document: ScheduleDocument) -> str:
+    """A line on the other schedules in the file, for `--alternative`."""
+    from iosched.cli.pictures.looks import latency_label
+
+    if not document.alternatives:
+        return ""
+    others = ", ".join(f"{each.name} {latency_label(each.latency_us)}" for each in document.alternatives)
+    return f"\nconsidered as well: {others}\n"
+
+
+def _svg(drawn: Drawn, unicode: bool) -> str:
+    from iosched.cli.pictures.schedule_svg import draw_svg
+
+    del unicode  # an SVG file is always UTF-8
+    document = drawn.document
+    return draw_svg(document.schedule, title=drawn.title, looks=drawn.looks, proven=document.proven)
+
+
+FORMATS: Mapping[str, Callable[[Drawn, bool], str]] = {"text": _text, "svg": _svg}
+"""A function for each format, of what is to be drawn and of whether the reader's encoding knows Unicode."""
