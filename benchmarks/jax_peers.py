@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from onnx.helper import get_attribute_value
 from peer import Peer
 
 from iosched.models.model import Model
+from iosched.models.node_attributes import values
 
 _PRODUCTS = {"fp32": "highest", "tf32": "tensorfloat32", "fp16": "default"}
 
@@ -54,7 +54,7 @@ def network(model: Model) -> Callable[[Mapping[str, jax.Array], Mapping[str, jax
     unknown = {node.op_type for node in nodes} - set(OPERATORS)
     if unknown:
         raise ValueError(f"no JAX counterpart of {', '.join(sorted(unknown))}")
-    attributes = [{item.name: get_attribute_value(item) for item in node.attribute} for node in nodes]
+    attributes = [values(node) for node in nodes]
     shapes = {spec.name: spec.shape for spec in model.graph.tensor.values()}
 
     def forward(weights: Mapping[str, jax.Array], inputs: Mapping[str, jax.Array]) -> dict[str, jax.Array]:

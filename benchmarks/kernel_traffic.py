@@ -69,12 +69,6 @@ def _reads(graph: ComputationGraph, operator: Operator) -> int:
     source, result = inputs[0], graph.tensor[operator.name]
     assert source.shape is not None
     assert result.shape is not None
-    sums = sum(count * source.nbytes for count in _terms(operator) if count > 1)
+    sums = sum(count * source.nbytes for count in operator.integers("terms") if count > 1)
     between = source.nbytes * prod(result.shape[2:]) // prod(source.shape[2:])
     return sums + 2 * source.nbytes + (between if operator.type == "ReluSepConv" else 0)
-
-
-def _terms(operator: Operator) -> Sequence[int]:
-    """How many values each input of the operator is the sum of."""
-    terms = operator.attribute("terms", ())
-    return [count for count in terms if isinstance(count, int)] if isinstance(terms, tuple) else []

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from onnx.helper import get_attribute_value
 from peer import Peer
 from torch import nn
 from torch.nn import functional
 
 from iosched.models.errors import DeviceError
 from iosched.models.model import Model
+from iosched.models.node_attributes import values
 from iosched.profiler.peers.torch_ways import WAYS, TorchRun, open_way
 from iosched.runtime.cuda.kernel import Precision
 
@@ -40,7 +40,7 @@ class Network(nn.Module):
         for name, attribute in self.names.items():
             tensor = torch.from_numpy(np.array(model.weights[name]))
             self.register_buffer(attribute, tensor)
-        self.attributes = [{item.name: get_attribute_value(item) for item in node.attribute} for node in self.nodes]
+        self.attributes = [values(node) for node in self.nodes]
 
     def forward(self, *arrays: torch.Tensor) -> tuple[torch.Tensor, ...]:
         values = dict(zip(self.inputs, arrays, strict=True))

@@ -85,6 +85,16 @@ class Operator:
         """The attribute `key`, or `default` where the operator has none of that name."""
         return dict(self.attributes).get(key, default)
 
+    def integer(self, key: str, default: int = 0) -> int:
+        """The attribute `key` where it is one integer, else `default`."""
+        value = self.attribute(key)
+        return value if isinstance(value, int) else default
+
+    def integers(self, key: str) -> tuple[int, ...]:
+        """The attribute `key` where it is a list of integers, else ()."""
+        value = self.attribute(key)
+        return tuple(item for item in value if isinstance(item, int)) if isinstance(value, tuple) else ()
+
 
 @dataclass(frozen=True)
 class ComputationGraph:

@@ -78,27 +78,21 @@ def refusal(operators: Sequence[Operator]) -> str | None:
 
 def merged_size(operators: Sequence[Operator]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Kernel and padding of the convolution that `operators`, which may be merged, become."""
-    kernels = [integers(operator, "kernel_shape") for operator in operators]
+    kernels = [operator.integers("kernel_shape") for operator in operators]
     kernel = tuple(max(sizes) for sizes in zip(*kernels, strict=True))
     first = operators[0]
-    dilations = integers(first, "dilations")
+    dilations = first.integers("dilations")
     grown = tuple(by * (to - own) // 2 for by, to, own in zip(dilations, kernel, kernels[0], strict=True))
-    return kernel, tuple(pad + more for pad, more in zip(integers(first, "pads"), grown * 2, strict=True))
-
-
-def integers(operator: Operator, key: str) -> tuple[int, ...]:
-    """The attribute `key`, a tuple of integers; () where there is none."""
-    value = operator.attribute(key, ())
-    return tuple(item for item in value if isinstance(item, int)) if isinstance(value, tuple) else ()
+    return kernel, tuple(pad + more for pad, more in zip(first.integers("pads"), grown * 2, strict=True))
 
 
 def _centre(operator: Operator) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     kernel, pads, strides, dilations = (
-        integers(operator, key) for key in ("kernel_shape", "pads", "strides", "dilations")
+        operator.integers(key) for key in ("kernel_shape", "pads", "strides", "dilations")
     )
     if not kernel or len(pads) != 2 * len(kernel) or not len(strides) == len(dilations) == len(kernel):
         return None
-    if operator.attribute("group") != 1:
+    if operator.integer("group") != 1:
         return None
     reach = [dilation * (size - 1) for dilation, size in zip(dilations, kernel, strict=True)]
     offsets = tuple(2 * pad - extent for pad, extent in zip(pads, [*reach, *reach], strict=True))
@@ -107,11 +101,9 @@ def _centre(operator: Operator) -> tuple[tuple[int, ...], tuple[int, ...]] | Non
 
 def _biases_are_rows(operator: Operator) -> bool:
     """Whether the operator multiplies by a matrix of weights, and adds nothing but a number for each column."""
-    columns = operator.attribute("out_features")
+    columns = operator.integer("out_features")
     biases = [spec.shape or () for spec in operator.weights[1:]]
-    return isinstance(columns, int) and all(
-        set(shape[:-1]) <= {1} and set(shape[-1:]) <= {1, columns} for shape in biases
-    )
+    return columns > 0 and all(set(shape[:-1]) <= {1} and set(shape[-1:]) <= {1, columns} for shape in biases)
 
 
 def _difference(one: MergeKey, other: MergeKey) -> str:

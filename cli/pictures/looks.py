@@ -26,9 +26,9 @@ _SHORT = {"AveragePool": "AvgPool", "GlobalAveragePool": "GlobalAvgPool"}
 
 
 def _label(operator: Operator) -> str:
-    kernel = operator.attribute("kernel_shape")
+    kernel = operator.integers("kernel_shape")
     kind = _SHORT.get(operator.type, operator.type)
-    if isinstance(kernel, tuple) and kernel:
+    if kernel:
         return f"{kind} {'×'.join(map(str, kernel))}"  # noqa: RUF001 - a multiplication sign is meant
     return kind
 

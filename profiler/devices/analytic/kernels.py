@@ -47,7 +47,7 @@ def kernels_of(graph: ComputationGraph, operator: Operator) -> tuple[Kernel, ...
         return (*_sums(graph, operator), *convolution)
     if operator.type == "Concat":
         # The published runtime copied what it concatenates; of one value there is nothing to copy.
-        copy = () if len(_integers(operator, "terms")) == 1 else (Stream(2 * _nbytes(graph, operator.name)),)
+        copy = () if len(operator.integers("terms")) == 1 else (Stream(2 * _nbytes(graph, operator.name)),)
         return (*_sums(graph, operator), *copy)
     if operator.type in _NO_KERNEL:
         return ()
@@ -67,12 +67,12 @@ def merged_kernels(graph: ComputationGraph, operators: Sequence[Operator]) -> tu
     item = _item_nbytes(graph.tensor[first.name])
     relu = (Stream(item * prod(source) * 2),) if first.type == "ReluConv" else ()
     if first.type in ("Gemm", "MatMul"):
-        columns, rows = sum(_integer(one, "out_features") for one in operators), prod(result[:-1])
-        inner = _integer(first, "in_features")
+        columns, rows = sum(one.integer("out_features") for one in operators), prod(result[:-1])
+        inner = first.integer("in_features")
     else:
-        kernel = [max(sizes) for sizes in zip(*(_integers(one, "kernel_shape") for one in operators), strict=True)]
-        columns, rows = sum(_integer(one, "out_channels") for one in operators), result[0] * prod(result[2:])
-        inner = _integer(first, "in_channels") * prod(kernel)
+        kernel = [max(sizes) for sizes in zip(*(one.integers("kernel_shape") for one in operators), strict=True)]
+        columns, rows = sum(one.integer("out_channels") for one in operators), result[0] * prod(result[2:])
+        inner = first.integer("in_channels") * prod(kernel)
     moved = item * (prod(source) + rows * columns)
     return (*relu, Product(rows, columns, inner, 1, moved, item * inner * columns))
 
@@ -80,13 +80,13 @@ def merged_kernels(graph: ComputationGraph, operators: Sequence[Operator]) -> tu
 def _convolution(graph: ComputationGraph, operator: Operator) -> Iterator[Kernel]:
     source = _shape(graph, operator.inputs[0]) if operator.inputs else ()
     result = _shape(graph, operator.name)
-    in_channels, out_channels = _integer(operator, "in_channels"), _integer(operator, "out_channels")
+    in_channels, out_channels = operator.integer("in_channels"), operator.integer("out_channels")
     if len(source) < 3 or len(result) < 3 or not in_channels or not out_channels:
         return
     item = _item_nbytes(graph.tensor[operator.name])
     if operator.type != "Conv":
         yield Stream(item * prod(source) * 2)
-    kernel, group = prod(_integers(operator, "kernel_shape")), max(_integer(operator, "group"), 1)
+    kernel, group = prod(operator.integers("kernel_shape")), max(operator.integer("group"), 1)
     if operator.type == "ReluSepConv":
         yield from _separable(item, source, result, kernel)
         return
@@ -111,7 +111,7 @@ def _separable(item: int, source: tuple[int, ...], result: tuple[int, ...], kern
 def _sums(graph: ComputationGraph, operator: Operator) -> Iterator[Kernel]:
     """A kernel for each sum that is folded into the operator."""
     part = max((_nbytes(graph, name) for name in operator.inputs), default=0)
-    yield from (Stream(part * (count + 1)) for count in _integers(operator, "terms") if count > 1)
+    yield from (Stream(part * (count + 1)) for count in operator.integers("terms") if count > 1)
 
 
 def _by_size(graph: ComputationGraph, operator: Operator) -> Kernel:
@@ -139,13 +139,3 @@ def _nbytes(graph: ComputationGraph, tensor: str) -> int:
 
 def _item_nbytes(spec: TensorSpec) -> int:
     return spec.nbytes // max(prod(spec.shape or ()), 1)
-
-
-def _integer(operator: Operator, key: str) -> int:
-    value = operator.attribute(key, 0)
-    return value if isinstance(value, int) else 0
-
-
-def _integers(operator: Operator, key: str) -> tuple[int, ...]:
-    value = operator.attribute(key, ())
-    return tuple(item for item in value if isinstance(item, int)) if isinstance(value, tuple) else ()

@@ -10,6 +10,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from iosched.models.graph import Operator
+from iosched.models.node_attributes import serialized
 from iosched.models.version import iosched_version
 from iosched.profiler.devices.cpu.yardstick import compile_yardstick, corrected, measure_reference
 from iosched.profiler.measuring.statistics import UNRUNNABLE, Measurement, MeasureSettings, is_thorough, measure
@@ -255,8 +256,8 @@ class _Labels:
         for index in self._backend.coarse.nodes[operator.name]:
             node = kernels.nodes[index]
             digest.update(f"{node.domain}:{node.op_type}".encode())
-            for attribute in sorted(node.attribute, key=lambda a: a.name):
-                digest.update(attribute.SerializeToString(deterministic=True))
+            for attribute in serialized(node):
+                digest.update(attribute)
             for name in (*node.input, *node.output):
                 number = local.setdefault(name, len(local))
                 digest.update(f"{number}{_shape_text(kernels.tensors.get(name), kernels.weights.get(name))}".encode())

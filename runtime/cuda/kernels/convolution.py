@@ -58,10 +58,10 @@ def plain_convolution(builder: Builder, node: onnx.NodeProto, operator: Operator
         x=node.input[0],
         weight=weight.astype(np.float64),
         bias=np.zeros(weight.shape[0]) if bias is None else bias.astype(np.float64),
-        strides=_integers(operator, "strides"),
-        pads=_integers(operator, "pads"),
-        dilations=_integers(operator, "dilations"),
-        groups=_groups(operator),
+        strides=operator.integers("strides"),
+        pads=operator.integers("pads"),
+        dilations=operator.integers("dilations"),
+        groups=operator.integer("group", 1),
     )
 
 
@@ -154,13 +154,3 @@ def output_shape(shape: Sequence[int], convolution: Convolution) -> tuple[int, .
         )
     )
     return (shape[0], convolution.weight.shape[0], *spatial)
-
-
-def _integers(operator: Operator, key: str) -> tuple[int, ...]:
-    value = operator.attribute(key, ())
-    return tuple(int(item) for item in value) if isinstance(value, tuple) else ()
-
-
-def _groups(operator: Operator) -> int:
-    value = operator.attribute("group", 1)
-    return value if isinstance(value, int) else 1
