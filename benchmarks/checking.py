@@ -24,7 +24,8 @@ from iosched.profiler.devices.cpu.cost import cpu_name
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.lower import lower as lower_on_cpu
 from iosched.runtime.cuda.kernel import Precision
-from iosched.runtime.cuda.lower.plan import Network, lower, lower_stage
+from iosched.runtime.cuda.lower.network import Network
+from iosched.runtime.cuda.lower.plan import lower, lower_stage
 from iosched.runtime.hazards import HazardError, check
 from iosched.runtime.plan import ExecutionPlan
 from iosched.scheduler.baselines import greedy

@@ -39,7 +39,8 @@ from iosched.runtime.cuda.kernel import CudnnKernel, Precision
 from iosched.runtime.cuda.kernels.conv import Conv
 from iosched.runtime.cuda.kernels.matmul import Dense, MatMul
 from iosched.runtime.cuda.layout import strides_of
-from iosched.runtime.cuda.lower.plan import Lowering, Network, lower, lower_stage
+from iosched.runtime.cuda.lower.network import Network
+from iosched.runtime.cuda.lower.plan import Lowering, lower, lower_stage
 from iosched.runtime.cuda.source.activation import IDENTITY, RELU, Activation
 from iosched.runtime.plan import View
 from iosched.scheduler.baselines import sequential

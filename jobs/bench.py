@@ -29,7 +29,7 @@ from iosched.profiler.peers.cuda import GpuPlace
 from iosched.profiler.store.database import ProfileDatabase, default_path
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cuda.backend import CudaModel
-from iosched.runtime.cuda.onnxruntime.sessions import Provider
+from iosched.runtime.cuda.onnxruntime.provider import Provider
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.cost import CostModel

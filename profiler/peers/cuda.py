@@ -15,7 +15,7 @@ from iosched.models.export import write_model
 from iosched.models.model import Model
 from iosched.runtime.cuda.gpu.driver import Driver
 from iosched.runtime.cuda.kernel import Precision
-from iosched.runtime.cuda.onnxruntime.sessions import Provider
+from iosched.runtime.cuda.onnxruntime.provider import Provider
 from iosched.runtime.reference import bound_source
 from iosched.runtime.session import load_onnxruntime, open_session, running
 

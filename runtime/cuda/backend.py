@@ -24,7 +24,8 @@ from iosched.runtime.cuda.gpu.exchange import DeviceArray, Exchange
 from iosched.runtime.cuda.gpu.lanes import Lanes
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.lower.fusion import Choices, fused_by_choice
-from iosched.runtime.cuda.lower.plan import Lowering, LoweringSettings, Network, is_supported, lower, lower_stage
+from iosched.runtime.cuda.lower.network import Network, is_supported
+from iosched.runtime.cuda.lower.plan import Lowering, LoweringSettings, lower, lower_stage
 from iosched.runtime.cuda.onnxruntime.sessions import HostSessions, Sessions
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.schedule import Schedule, Stage, Strategy

@@ -12,7 +12,7 @@ from iosched.models.load import load_model
 from iosched.profiler.devices.cuda.attached import AttachedGpu, KnownPlans
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.lower.fusion import fusion_key
-from iosched.runtime.cuda.lower.plan import Network
+from iosched.runtime.cuda.lower.network import Network
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import greedy
 

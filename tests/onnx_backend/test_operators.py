@@ -20,7 +20,8 @@ from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cuda.kernel import Precision
-from iosched.runtime.cuda.lower.plan import Network, is_supported, lower
+from iosched.runtime.cuda.lower.network import Network, is_supported
+from iosched.runtime.cuda.lower.plan import lower
 from iosched.runtime.reference import Reference
 from iosched.scheduler.baselines import greedy, sequential
 

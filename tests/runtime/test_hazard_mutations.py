@@ -24,7 +24,8 @@ from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cuda.kernel import Precision
-from iosched.runtime.cuda.lower.plan import LoweringSettings, Network, lower, lower_stage
+from iosched.runtime.cuda.lower.network import Network
+from iosched.runtime.cuda.lower.plan import LoweringSettings, lower, lower_stage
 from iosched.runtime.hazards import HazardError, check
 from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View, Wait
 from iosched.scheduler.baselines import greedy, sequential

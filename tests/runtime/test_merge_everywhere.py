@@ -22,7 +22,8 @@ from iosched.models.model import Model
 from iosched.runtime import hazards
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cuda.kernel import Precision
-from iosched.runtime.cuda.lower.plan import Network, lower
+from iosched.runtime.cuda.lower.network import Network
+from iosched.runtime.cuda.lower.plan import lower
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.merge import can_merge
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy

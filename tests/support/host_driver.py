@@ -20,7 +20,7 @@ from iosched.runtime.cuda.cudnn.chooser import (
     names_to_text,
     stage_key,
 )
-from iosched.runtime.cuda.cudnn.runner import CudnnPlanStore
+from iosched.runtime.cuda.cudnn.fastest import CudnnPlanStore
 from iosched.runtime.cuda.kernel import CudaCall, CudnnKernel, Pointer
 from iosched.runtime.plan import View
 

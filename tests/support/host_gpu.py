@@ -13,7 +13,7 @@ from host_exchange import HostExchange
 from iosched.models.model import Model
 from iosched.profiler.devices.cuda.attached import AttachedGpu
 from iosched.runtime.cuda.backend import CudaBackend
-from iosched.runtime.cuda.cudnn.runner import CudnnPlanStore
+from iosched.runtime.cuda.cudnn.fastest import CudnnPlanStore
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.kernel import Precision
 

@@ -14,14 +14,16 @@ from iosched.profiler.devices.cuda.clock import ReadClock, nvml_clock
 from iosched.profiler.devices.resolve import attached_index
 from iosched.profiler.store.database import ProfileDatabase, device_key
 from iosched.runtime.cuda.backend import CudaBackend
-from iosched.runtime.cuda.cudnn.runner import CudnnPlanStore, FastestCudnnPlans, Handles
+from iosched.runtime.cuda.cudnn.fastest import CudnnPlanStore, FastestCudnnPlans
+from iosched.runtime.cuda.cudnn.running import Handles
 from iosched.runtime.cuda.cudnn.target import load_cudnn
-from iosched.runtime.cuda.gpu.driver import CupyDriver, Driver, GpuFacts
+from iosched.runtime.cuda.gpu.cupy import CupyDriver, GpuFacts
+from iosched.runtime.cuda.gpu.driver import Driver
 from iosched.runtime.cuda.gpu.exchange import CupyExchange
 from iosched.runtime.cuda.gpu.lanes import Lanes
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.lower.plan import CUDA_LOWERING, MAX_LANES
-from iosched.runtime.cuda.onnxruntime.sessions import Provider, ProviderSessions
+from iosched.runtime.cuda.onnxruntime.provider import Provider, ProviderSessions
 from iosched.scheduler.document import ScheduleDocument
 
 OLDEST_CAPABILITY = 75

@@ -34,7 +34,7 @@ def probe() -> GpuProbe:
     """Looks at the driver, CuPy, the GPUs and cuDNN, in this order: the first thing that fails hides the rest."""
     from iosched.profiler.devices.cuda.attached import check_capability
     from iosched.runtime.cuda.cudnn.target import load_cudnn
-    from iosched.runtime.cuda.gpu.driver import CupyDriver
+    from iosched.runtime.cuda.gpu.cupy import CupyDriver
 
     names: list[str] = []
     problems: list[str] = []

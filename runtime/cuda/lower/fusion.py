@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from iosched.runtime.cuda.kernels.separable import Separable
-from iosched.runtime.cuda.lower.plan import Network
+from iosched.runtime.cuda.lower.network import Network
 
 VARIANTS = 3
 GAIN = 0.97

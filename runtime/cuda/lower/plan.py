@@ -8,21 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from types import MappingProxyType
 
 import numpy as np
 
-from iosched.models.graph import TensorSpec
-from iosched.models.model import Model
 from iosched.runtime.arena import place
-from iosched.runtime.cuda.builder import Builder, KernelCall
-from iosched.runtime.cuda.kernel import Kernel, Precision, SessionKernel
+from iosched.runtime.cuda.builder import KernelCall
+from iosched.runtime.cuda.kernel import Kernel, SessionKernel
 from iosched.runtime.cuda.kernels.copy import Copy
-from iosched.runtime.cuda.layout import is_row_major, row_major_strides, strides_of
-from iosched.runtime.cuda.lower.hoist import hoisted, rectifiable
+from iosched.runtime.cuda.layout import row_major_strides
 from iosched.runtime.cuda.lower.moves import Join, Part, Reshape
-from iosched.runtime.cuda.lower.operators import lower_merged, lower_operator
+from iosched.runtime.cuda.lower.network import Network
 from iosched.runtime.cuda.lower.placement import Placement, place_calls
 from iosched.runtime.cuda.onnxruntime.views import Call, SessionViews
 from iosched.runtime.given import given_spaces
@@ -74,9 +69,6 @@ class LoweringSettings:
 
 DEFAULT_SETTINGS = LoweringSettings()
 
-Fused = Mapping[str, int]
-NONE: Fused = MappingProxyType({})
-
 
 @dataclass(frozen=True)
 class _Where:
@@ -97,102 +89,6 @@ class _Placed:
     writes: tuple[View, ...]
     lane: int
     stage: int
-
-
-class Network:
-    """A model whose operators are lowered to kernel calls, once for all schedules.
-
-    Attributes:
-        model: the model.
-        precision: of floats.
-        fused: operators with one kernel for a depthwise and a pointwise convolution, with its variant.
-    """
-
-    def __init__(self, model: Model, precision: Precision, base: Network | None = None, fused: Fused = NONE) -> None:
-        """Lowers every operator alone; needs no device.
-
-        Args:
-            base: a network of the same model and precision, of which all is taken that is alike.
-            fused: see `with_fused`.
-
-        Raises:
-            ValueError: the model is not one that `is_supported`.
-        """
-        if not is_supported(model):
-            raise ValueError(f"{model.name!r} has tensors of unknown or no size")
-        self.model, self.precision, self.fused = model, precision, fused
-        self.builder: Builder = Builder.of(model, precision) if base is None else base.builder.copy()
-        self._nodes = {next(name for name in node.output if name): node for node in model.proto.graph.node}
-        self._merged: dict[tuple[str, ...], list[KernelCall] | None] = {}
-        self._lowered: dict[str, list[KernelCall]] = {
-            operator.name: base._lowered[operator.name]
-            if base is not None and base.fused.get(operator.name) == fused.get(operator.name)
-            else lower_operator(self.builder, operator, self._nodes, fused.get(operator.name))
-            for operator in model.graph.operators
-        }
-        self._rectified = rectifiable(model.graph, self._lowered)
-        self.calls = hoisted(self.builder, self._lowered, self._rectified)
-
-    def with_fused(self, fused: Fused) -> Network:
-        """The same network, where a depthwise and a pointwise convolution are one kernel in the operators of `fused`.
-
-        Args:
-            fused: variants of the kernel by operator; where it cannot do what the operator does, nothing changes.
-        """
-        return Network(self.model, self.precision, self, MappingProxyType(dict(fused)))
-
-    @cached_property
-    def callers_inputs(self) -> Mapping[str, str]:
-        """Graph inputs whose form for the caller is not the device's, with the names of the caller's."""
-        return {spec.name: f"{spec.name}@caller" for spec in self.model.graph.inputs if self._differs(spec)}
-
-    @cached_property
-    def callers_outputs(self) -> Mapping[str, str]:
-        """Graph outputs whose form for the caller is not the device's, with the names of the caller's."""
-        graph = self.model.graph
-        return {
-            name: f"{name}@caller"
-            for name in graph.outputs
-            if self._differs(graph.tensor[name]) or name not in graph.producer
-        }
-
-    @cached_property
-    def fixed(self) -> frozenset[str]:
-        """Tensors that must have a buffer of their own: what the caller sees as it is."""
-        graph = self.model.graph
-        outputs = (name for name in graph.outputs if name not in self.callers_outputs)
-        return frozenset((*(spec.name for spec in graph.inputs), *outputs))
-
-    @cached_property
-    def placement(self) -> Placement:
-        """Where tensors lie while nothing is merged and calls come in the order of the graph."""
-        calls = [call for operator in self.model.graph.operators for call in self.calls[operator.name]]
-        return place_calls(calls, self.builder.tensors, self.fixed, self.builder.weights)
-
-    def _differs(self, spec: TensorSpec) -> bool:
-        """Whether the caller's row-major array of the model's type is not what lies on the device."""
-        stored = self.builder.tensors[spec.name]
-        shape = stored.shape or ()
-        item = np.dtype(stored.dtype).itemsize
-        return stored.dtype != spec.dtype or not is_row_major(shape, strides_of(shape, item), item)
-
-    def layout_of(self, name: str) -> tuple[object, ...]:
-        """The kernels of an operator, with types, shapes and strides of their tensors where nothing is merged."""
-        return tuple(
-            (call.kernel, tuple(self._form(tensor) for tensor in (*call.reads, *call.writes)))
-            for call in self.calls[name]
-        )
-
-    def _form(self, tensor: str) -> tuple[object, ...]:
-        view = self.placement.views[tensor]
-        return view.dtype, view.shape, view.strides
-
-    def merged_calls(self, names: tuple[str, ...]) -> list[KernelCall] | None:
-        """The calls of operators merged into one; None where they cannot be merged."""
-        if names not in self._merged:
-            operators = [self.model.graph.by_name[name] for name in names]
-            self._merged[names] = lower_merged(self.builder, operators, self._nodes, self._rectified)
-        return self._merged[names]
 
 
 def lower(network: Network, schedule: Schedule, settings: LoweringSettings = DEFAULT_SETTINGS) -> Lowering:
@@ -245,17 +141,6 @@ def _stage_calls(network: Network, stage: Stage, number: int) -> Iterable[tuple[
     for group, names in enumerate(stage.groups):
         for name in names:
             yield from ((call, _Where(name, number, group)) for call in network.calls[name])
-
-
-def is_supported(model: Model) -> bool:
-    """Whether every tensor has a known size that is not zero, so that all of the model can be placed beforehand."""
-    graph = model.graph
-    specs = (graph.tensor[name] for name in (*(spec.name for spec in graph.inputs), *_computed(model)))
-    return bool(graph.operators) and all(spec.is_static and spec.nbytes > 0 for spec in specs)
-
-
-def _computed(model: Model) -> Iterable[str]:
-    return (name for operator in model.graph.operators for name in operator.outputs)
 
 
 @dataclass(eq=False)

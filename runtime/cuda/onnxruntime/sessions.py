@@ -1,29 +1,20 @@
-"""Runs what no kernel does in onnxruntime: on tensors where they lie if its CUDA provider is there, else on the CPU."""
+"""Who runs operators that no kernel does, and where; by default onnxruntime on the CPU, on copies of the tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
-from io import StringIO
 from itertools import starmap
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-import onnx
 
-from iosched.models.errors import ExecutionError, InvalidModelError
 from iosched.runtime.cuda.gpu.driver import Driver
-from iosched.runtime.cuda.kernel import Precision, SessionKernel
+from iosched.runtime.cuda.kernel import SessionKernel
 from iosched.runtime.plan import View
-from iosched.runtime.session import load_onnxruntime, open_session, running
 
-_CPU = "CPUExecutionProvider"
 _NAMED = 3
-_WARNING, _FATAL = 2, 4  # onnxruntime's levels of logging; the first is its default
-_DEVICE_MEMORY = "cuda"  # onnxruntime's name of it, in lower case
 
 
 class Home(StrEnum):
@@ -113,231 +104,6 @@ class _HostRun:
         self.kernel.interpret([each.array for each in self.reads], [each.array for each in self.writes])
         for each in self.writes:
             self.driver.upload(each.address, each.array, stream)
-
-
-@dataclass(frozen=True)
-class Provider:
-    """An execution provider of onnxruntime, and what it calls the memory that the driver's addresses are of.
-
-    Attributes:
-        name: "CUDAExecutionProvider".
-        device: "cuda".
-        index: of the device.
-        options: but those that depend on the stream.
-        takes_stream: whether it works on a stream of ours.
-    """
-
-    name: str
-    device: str
-    index: int = 0
-    options: tuple[tuple[str, str], ...] = ()
-    takes_stream: bool = True
-
-    @classmethod
-    def cuda(cls, index: int, precision: Precision) -> Provider:
-        """The CUDA provider, multiplying as `precision` does."""
-        options = {
-            "device_id": str(index),
-            "use_tf32": "1" if precision.name == "tf32" else "0",  # on by default
-            "arena_extend_strategy": "kSameAsRequested",
-        }
-        return cls("CUDAExecutionProvider", "cuda", index, tuple(options.items()))
-
-    def is_there(self) -> bool:
-        """Whether this onnxruntime was built with it; loads the libraries that it needs.
-
-        Raises:
-            DeviceError: onnxruntime is not installed.
-        """
-        onnxruntime = load_onnxruntime()
-        if self.name not in onnxruntime.get_available_providers():
-            return False
-        if self.device == "cuda":
-            _preload(onnxruntime.preload_dlls if hasattr(onnxruntime, "preload_dlls") else lambda: None)
-        return True
-
-    def with_stream(self, handle: int) -> dict[str, str]:
-        """All options of a session that works on the stream of that handle."""
-        return {**dict(self.options), **({"user_compute_stream": str(handle)} if self.takes_stream else {})}
-
-
-@cache
-def _preload(load: Callable[[], None]) -> None:
-    """Finds the CUDA libraries of Python packages, once; onnxruntime prints what it does not find on stdout."""
-    with redirect_stdout(StringIO()), suppress(OSError, RuntimeError):
-        load()
-
-
-def _handle(stream: Any) -> int:
-    return int(stream.ptr)
-
-
-class ProviderSessions:
-    """onnxruntime with a provider whose memory is the driver's; on the CPU where it is not there or fails."""
-
-    def __init__(self, driver: Driver, provider: Provider, handle: Callable[[Any], int] = _handle) -> None:
-        """Opens nothing yet: most models need no onnxruntime.
-
-        Args:
-            handle: of a stream of the driver.
-        """
-        self._driver, self._provider, self._handle = driver, provider, handle
-        self._is_there: bool | None = None
-        self._opened: dict[tuple[SessionKernel, int], _Session | None] = {}
-
-    def open(self, kernel: SessionKernel, reads: Sequence[Tensor], writes: Sequence[Tensor], stream: Any) -> SessionRun:
-        """See `Sessions`."""
-        session = self._session(kernel, self._handle(stream))
-        home = Home.CPU if self._is_there else Home.NO_PROVIDER
-        host = HostSessions(self._driver, home).open(kernel, reads, writes, stream)
-        if session is None:
-            return host
-        return _Tried(_BoundRun(self._driver, session, self._provider, tuple(reads), tuple(writes)), host)
-
-    def _session(self, kernel: SessionKernel, handle: int) -> _Session | None:
-        if self._is_there is None:
-            self._is_there = self._provider.is_there()
-        if (kernel, handle) not in self._opened:
-            self._opened[kernel, handle] = self._new_session(kernel, handle) if self._is_there else None
-        return self._opened[kernel, handle]
-
-    def _new_session(self, kernel: SessionKernel, handle: int) -> _Session | None:
-        """A session with the provider: wholly on it if that can be, partly if not; None where it is the CPU's alone."""
-        options = self._provider.with_stream(handle)
-        for wholly in (True, False):
-            providers = {self._provider.name: options} if wholly else {self._provider.name: options, _CPU: {}}
-            try:
-                with _silence():
-                    session = open_session(kernel.model, _options(wholly=wholly), providers=list(providers.items()))
-            except InvalidModelError:
-                continue
-            if self._provider.name in session.get_providers():
-                return _Session.of(session, kernel.model, wholly=wholly, on_stream=self._provider.takes_stream)
-            self._is_there = False  # its libraries do not load
-        return None
-
-
-@contextmanager
-def _silence() -> Iterator[None]:
-    """onnxruntime writes paragraphs on stderr about libraries that it does not find; `Home` says it in a line."""
-    onnxruntime = load_onnxruntime()
-    onnxruntime.set_default_logger_severity(_FATAL)
-    try:
-        yield
-    finally:
-        onnxruntime.set_default_logger_severity(_WARNING)
-
-
-def _options(*, wholly: bool) -> Any:
-    options = load_onnxruntime().SessionOptions()
-    options.log_severity_level = _FATAL
-    if wholly:
-        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-    return options
-
-
-@dataclass(frozen=True, eq=False)
-class _Session:
-    """An open session.
-
-    Attributes:
-        inputs: names and ONNX types.
-        outputs: the same.
-        in_order: whether its runs are done in the order of our stream, with nothing copied on the host's side: then
-            nobody has to wait.
-    """
-
-    session: Any
-    inputs: tuple[tuple[str, int], ...]
-    outputs: tuple[tuple[str, int], ...]
-    home: Home
-    in_order: bool
-
-    @classmethod
-    def of(cls, session: Any, model: bytes, *, wholly: bool, on_stream: bool) -> _Session:
-        graph = onnx.load_from_string(model).graph
-        inputs, outputs = (
-            tuple((value.name, value.type.tensor_type.elem_type) for value in values)
-            for values in (graph.input, graph.output)
-        )
-        home = Home.PROVIDER if wholly else Home.PARTLY
-        return cls(session, inputs, outputs, home, wholly and on_stream and _is_on_device(session))
-
-
-def _is_on_device(session: Any) -> bool:
-    """Whether all inputs and outputs are wanted on the device; some kernels take shapes and counts on the host."""
-    try:
-        infos = [*session.get_input_memory_infos(), *session.get_output_memory_infos()]
-    except (AttributeError, RuntimeError):  # an older onnxruntime
-        return False
-    return all(info.name.lower() == _DEVICE_MEMORY for info in infos)
-
-
-class _BoundRun:
-    """A session bound to addresses."""
-
-    def __init__(
-        self,
-        driver: Driver,
-        session: _Session,
-        provider: Provider,
-        reads: tuple[Tensor, ...],
-        writes: tuple[Tensor, ...],
-    ) -> None:
-        self._driver, self._session, self._provider = driver, session, provider
-        self._reads, self._writes = reads, writes
-        self._binding = session.session.io_binding()
-        self._options = load_onnxruntime().RunOptions()
-        if session.in_order:
-            self._options.add_run_config_entry("disable_synchronize_execution_providers", "1")
-            self._bind_inputs()
-        for (name, kind), tensor in zip(session.outputs, writes, strict=True):
-            self._binding.bind_output(name, *self._place(kind, tensor))
-
-    @property
-    def home(self) -> Home:
-        return self._session.home
-
-    def __call__(self, stream: Any) -> None:
-        if self._session.in_order:
-            with running():
-                self._session.session.run_with_iobinding(self._binding, self._options)
-            return
-        self._driver.synchronize(stream)
-        with running():
-            self._bind_inputs()  # what a kernel wants on the host is copied there now, and not in a run
-            self._binding.synchronize_inputs()
-            self._session.session.run_with_iobinding(self._binding, self._options)
-            self._binding.synchronize_outputs()
-
-    def _bind_inputs(self) -> None:
-        for (name, kind), tensor in zip(self._session.inputs, self._reads, strict=True):
-            self._binding.bind_input(name, *self._place(kind, tensor))
-
-    def _place(self, kind: int, tensor: Tensor) -> tuple[str, int, int, list[int], int]:
-        return self._provider.device, self._provider.index, kind, list(tensor.view.shape or ()), tensor.address
-
-
-class _Tried:
-    """A run that goes to the CPU for good if the first one fails: not every kernel of a provider runs everywhere."""
-
-    def __init__(self, wanted: SessionRun, otherwise: SessionRun) -> None:
-        self._run, self._otherwise = wanted, otherwise
-        self._has_run = False
-
-    @property
-    def home(self) -> Home:
-        return self._run.home
-
-    def __call__(self, stream: Any) -> None:
-        try:
-            self._run(stream)
-        except ExecutionError:
-            if self._has_run:
-                raise
-            self._run = self._otherwise
-            self._run(stream)
-        self._has_run = True
 
 
 def described(operators: Mapping[str, tuple[str, ...]], homes: Mapping[str, Home]) -> str:

@@ -14,7 +14,7 @@ from iosched.models.errors import DeviceError
 from iosched.profiler.peers import cuda as cuda_peers
 from iosched.profiler.peers.cuda import OPENERS, GpuPlace, open_onnxruntime
 from iosched.runtime.cuda.kernel import Precision
-from iosched.runtime.cuda.onnxruntime.sessions import Provider
+from iosched.runtime.cuda.onnxruntime.provider import Provider
 from iosched.runtime.inputs import random_inputs
 
 HOST = Provider("CPUExecutionProvider", "cpu", takes_stream=False)

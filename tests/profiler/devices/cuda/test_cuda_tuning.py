@@ -22,7 +22,7 @@ from iosched.profiler.devices.cuda.tuning import copies_of, is_tunable, tune
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.cudnn.chooser import names_from_text, stage_key
-from iosched.runtime.cuda.cudnn.runner import CudnnPlanStore, cudnn_plan_key
+from iosched.runtime.cuda.cudnn.fastest import CudnnPlanStore, cudnn_plan_key
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.kernel import CudnnKernel, Precision
 from iosched.runtime.plan import View

@@ -18,7 +18,8 @@ from iosched.runtime.cuda.cudnn.chooser import (
     names_to_text,
     stage_key,
 )
-from iosched.runtime.cuda.cudnn.runner import FastestCudnnPlans, Handles, cudnn_plan_key
+from iosched.runtime.cuda.cudnn.fastest import FastestCudnnPlans, cudnn_plan_key
+from iosched.runtime.cuda.cudnn.running import Handles
 from iosched.runtime.cuda.gpu.lanes import Lanes
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.kernels.conv import Conv

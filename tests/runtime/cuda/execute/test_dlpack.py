@@ -21,7 +21,7 @@ from iosched.runtime.cuda.backend import CudaBackend, CudaModel
 from iosched.runtime.cuda.execute.executor import ADDRESSES_KEPT
 from iosched.runtime.cuda.gpu.exchange import host_array
 from iosched.runtime.cuda.kernel import Precision
-from iosched.runtime.cuda.onnxruntime.sessions import Provider, ProviderSessions
+from iosched.runtime.cuda.onnxruntime.provider import Provider, ProviderSessions
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import greedy
 

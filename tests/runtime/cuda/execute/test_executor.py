@@ -18,7 +18,8 @@ from iosched.runtime.cuda.cudnn.chooser import CudnnPlanNames
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.gpu.lanes import Lanes
 from iosched.runtime.cuda.kernel import CudnnKernel, Precision
-from iosched.runtime.cuda.lower.plan import LoweringSettings, Network, lower, lower_stage
+from iosched.runtime.cuda.lower.network import Network
+from iosched.runtime.cuda.lower.plan import LoweringSettings, lower, lower_stage
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.plan import View
 from iosched.scheduler.baselines import greedy, sequential

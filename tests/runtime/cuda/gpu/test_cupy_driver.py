@@ -34,7 +34,7 @@ from iosched.profiler.devices.cuda.attached import attach
 from iosched.profiler.devices.cuda.cost import CudaStageCost
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cuda.backend import CudaBackend
-from iosched.runtime.cuda.gpu.driver import CupyDriver
+from iosched.runtime.cuda.gpu.cupy import CupyDriver
 from iosched.runtime.cuda.kernel import CudaCall, Pointer, Precision
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import greedy, sequential

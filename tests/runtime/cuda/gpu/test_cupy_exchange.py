@@ -20,10 +20,11 @@ from session_models import sliced
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
 from iosched.runtime.cuda.backend import CudaBackend, CudaModel
-from iosched.runtime.cuda.gpu.driver import CupyDriver
+from iosched.runtime.cuda.gpu.cupy import CupyDriver
 from iosched.runtime.cuda.gpu.exchange import CupyExchange
 from iosched.runtime.cuda.kernel import Precision
-from iosched.runtime.cuda.onnxruntime.sessions import Home, Provider, ProviderSessions
+from iosched.runtime.cuda.onnxruntime.provider import Provider, ProviderSessions
+from iosched.runtime.cuda.onnxruntime.sessions import Home
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import greedy
 

@@ -25,8 +25,9 @@ from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.kernels.conv import Conv
 from iosched.runtime.cuda.kernels.depthwise import Depthwise
 from iosched.runtime.cuda.lower.moves import Part
+from iosched.runtime.cuda.lower.network import Network
 from iosched.runtime.cuda.lower.placement import place_calls
-from iosched.runtime.cuda.lower.plan import Lowering, Network, lower
+from iosched.runtime.cuda.lower.plan import Lowering, lower
 from iosched.runtime.cuda.source.activation import RELU
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.plan import View

@@ -19,7 +19,8 @@ from scripted import fire
 from iosched.models import zoo
 from iosched.models.load import load_model
 from iosched.runtime.cuda.kernel import Precision
-from iosched.runtime.cuda.lower.plan import Lowering, LoweringSettings, Network, is_supported, lower, lower_stage
+from iosched.runtime.cuda.lower.network import Network, is_supported
+from iosched.runtime.cuda.lower.plan import Lowering, LoweringSettings, lower, lower_stage
 from iosched.runtime.hazards import HazardError, check
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.plan import ExecutionPlan, Space, Task

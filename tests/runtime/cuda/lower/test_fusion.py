@@ -21,7 +21,8 @@ from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.kernels.convolution import Convolution
 from iosched.runtime.cuda.kernels.separable import Separable, lower_separable
 from iosched.runtime.cuda.lower.fusion import fused_by_choice, fusion_key
-from iosched.runtime.cuda.lower.plan import Network, lower
+from iosched.runtime.cuda.lower.network import Network
+from iosched.runtime.cuda.lower.plan import lower
 from iosched.runtime.cuda.source.activation import RELU
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import sequential

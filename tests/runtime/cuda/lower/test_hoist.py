@@ -22,7 +22,8 @@ from iosched.runtime.cuda.kernels.conv import Conv
 from iosched.runtime.cuda.kernels.elementwise import Unary
 from iosched.runtime.cuda.lower import plan as lowering
 from iosched.runtime.cuda.lower.hoist import hoisted, is_relu
-from iosched.runtime.cuda.lower.plan import Network, lower
+from iosched.runtime.cuda.lower.network import Network
+from iosched.runtime.cuda.lower.plan import lower
 from iosched.runtime.cuda.source.activation import RELU
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import sequential

@@ -9,9 +9,10 @@ from networks import zoo_model
 from separables import separable_operators
 
 from iosched.runtime.cuda.kernel import Precision
-from iosched.runtime.cuda.lower import plan as lower_module
+from iosched.runtime.cuda.lower import network as network_module
 from iosched.runtime.cuda.lower.hoist import is_relu
-from iosched.runtime.cuda.lower.plan import Network, lower
+from iosched.runtime.cuda.lower.network import Network
+from iosched.runtime.cuda.lower.plan import lower
 from iosched.scheduler.baselines import sequential
 
 PAGE = " ".join((Path(__file__).parents[4] / "docs" / "cuda.md").read_text(encoding="utf-8").split())
@@ -33,7 +34,7 @@ def n_relus(found: Network) -> int:
 def test_kernels_of_nothing_but_a_relu(monkeypatch: pytest.MonkeyPatch, name: str, before: int, after: int) -> None:
     assert "none of DenseNet-121's 61 kernels of nothing but a ReLU, and 8 of NASNet-A's 47" in PAGE
     assert n_relus(network(name)) == after
-    monkeypatch.setattr(lower_module, "rectifiable", lambda *_: frozenset())
+    monkeypatch.setattr(network_module, "rectifiable", lambda *_: frozenset())
     assert n_relus(network(name)) == before
 
 

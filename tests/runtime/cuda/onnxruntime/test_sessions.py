@@ -21,17 +21,11 @@ from iosched.models.model import Model
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.kernel import Precision, SessionKernel
 from iosched.runtime.cuda.layout import is_row_major
-from iosched.runtime.cuda.lower.plan import Lowering, Network, lower
-from iosched.runtime.cuda.onnxruntime import sessions as module
-from iosched.runtime.cuda.onnxruntime.sessions import (
-    Home,
-    HostSessions,
-    Provider,
-    ProviderSessions,
-    Sessions,
-    Tensor,
-    described,
-)
+from iosched.runtime.cuda.lower.network import Network
+from iosched.runtime.cuda.lower.plan import Lowering, lower
+from iosched.runtime.cuda.onnxruntime import provider as module
+from iosched.runtime.cuda.onnxruntime.provider import Provider, ProviderSessions
+from iosched.runtime.cuda.onnxruntime.sessions import Home, HostSessions, Sessions, Tensor, described
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.plan import View
 from iosched.scheduler.baselines import greedy

@@ -1,4 +1,4 @@
-"""cuDNN's plans on the streams of an attached GPU: which ones run a kernel best is found once, by timing them."""
+"""Which cuDNN plans run a kernel fastest on an attached GPU: found once, by timing them, and kept."""
 
 from __future__ import annotations
 
@@ -23,14 +23,12 @@ from iosched.runtime.cuda.cudnn.plans import (
     BuiltCudnnPlan,
     CudnnOffer,
     build_cudnn_plans,
-    failures,
     load_cudnn_plan,
     rebuild_cudnn_plan,
 )
-from iosched.runtime.cuda.cudnn.target import load_cudnn
+from iosched.runtime.cuda.cudnn.running import Handles, RunningCudnnPlan
 from iosched.runtime.cuda.cudnn.timing import CudnnPlanTimer
 from iosched.runtime.cuda.gpu.driver import Driver, Memory
-from iosched.runtime.cuda.gpu.failures import keep_if_lost, meaning
 from iosched.runtime.cuda.gpu.lanes import Lanes
 from iosched.runtime.cuda.kernel import CudnnKernel
 from iosched.runtime.plan import View
@@ -48,35 +46,6 @@ def cudnn_plan_key(kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[
     """What a choice of plan holds for: the kernel and how its tensors lie, whatever they are called."""
     views = [(view.dtype, view.shape, view.strides, view.offset % 16) for view in (*reads, *writes)]
     return hashlib.sha256(f"{kernel!r}{views}".encode()).hexdigest()[:24]
-
-
-class Handles:
-    """One cuDNN handle for each stream; a handle holds memory of the GPU, so streams should be few."""
-
-    def __init__(self) -> None:
-        """None yet.
-
-        Raises:
-            DeviceError: cuDNN is not installed.
-        """
-        self._cudnn = load_cudnn()
-        self._of: dict[int, tuple[Any, Any]] = {}
-
-    def of(self, stream: Any) -> Any:
-        """The handle whose work goes to `stream`.
-
-        Raises:
-            DeviceError: cuDNN has none, for want of memory perhaps.
-        """
-        known = self._of.get(id(stream))
-        if known is None:
-            try:
-                handle = self._cudnn.create_handle()
-                self._cudnn.set_stream(handle=handle, stream=stream.ptr)
-            except RuntimeError as error:
-                raise DeviceError(f"cuDNN cannot be opened on this GPU ({error})") from error
-            known = self._of[id(stream)] = (handle, stream)  # the stream is kept, so that its id is not used again
-        return known[0]
 
 
 class CudnnPlanStore(Protocol):
@@ -102,37 +71,6 @@ class CudnnPlanStore(Protocol):
     def keep_plan(self, key: str, name: str, content: bytes) -> None:
         """Keeps a serialized plan."""
         ...
-
-
-@dataclass(frozen=True, eq=False)
-class RunningCudnnPlan:
-    """A plan with the handles of the streams that may run it. See `CudnnPlan`."""
-
-    key: str
-    plan: BuiltCudnnPlan
-    candidates: tuple[Candidate, ...]
-    handles: Handles
-
-    @property
-    def name(self) -> str:
-        """Which one it is."""
-        return self.plan.name
-
-    @property
-    def workspace_nbytes(self) -> int:
-        """Memory that it needs while it runs."""
-        return self.plan.workspace_nbytes
-
-    def execute(self, addresses: Sequence[int], workspace: int, stream: Any) -> None:
-        """Gives the stream the work.
-
-        Raises:
-            ExecutionError: cuDNN refuses.
-        """
-        try:
-            self.plan.execute(addresses, workspace, self.handles.of(stream))
-        except failures() as error:
-            raise keep_if_lost(meaning(error)) from error
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,225 @@
+"""CUDA through CuPy: what `driver.Driver` asks for, and what CUDA says of a GPU."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import numpy as np
+
+from iosched.models.errors import DeviceError
+from iosched.runtime.cuda.gpu.driver import Memory, Number
+from iosched.runtime.cuda.gpu.failures import INSTALL, keep_if_lost, meaning, no_gpu
+from iosched.runtime.cuda.kernel import CudaCall
+
+P = ParamSpec("P")
+
+
+R = TypeVar("R")
+
+
+Method = Callable[Concatenate["CupyDriver", P], R]
+
+
+def _with_our_errors(method: Method[P, R]) -> Method[P, R]:
+    """Makes errors of ours of what CuPy raises."""
+
+    @wraps(method)
+    def call(self: CupyDriver, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return method(self, *args, **kwargs)
+        except self.failures as error:
+            raise keep_if_lost(meaning(error)) from error
+
+    return call
+
+
+@dataclass(frozen=True)
+class GpuFacts:
+    """What CUDA says of a GPU.
+
+    Attributes:
+        capability: compute capability times ten.
+        pci_bus_id: where it sits; CUDA's numbers of GPUs are not those of other tools.
+        versions: of what changes latencies.
+    """
+
+    name: str
+    capability: int
+    pci_bus_id: str
+    versions: Mapping[str, str]
+
+
+class CupyDriver:
+    """The `Driver` of a GPU, through CuPy.
+
+    Every method may raise these errors beside those that `Driver` names.
+
+    Attributes:
+        index: CUDA's number of the GPU.
+        count: GPUs that CUDA sees.
+
+    Raises:
+        ExecutionError: something failed on the GPU.
+        DeviceLostError: nothing runs on the GPU any more.
+        DeviceError: the GPU has no memory left, or a library is missing.
+    """
+
+    def __init__(self, index: int = 0) -> None:
+        """Makes GPU `index` the current one.
+
+        Raises:
+            DeviceError: CuPy is not installed, or there is no such GPU; says what to do.
+        """
+        try:
+            import cupy
+        except ImportError as error:
+            raise DeviceError(f"CuPy is not installed; {INSTALL}") from error
+        self._cupy = cupy
+        self.failures: tuple[type[Exception], ...] = (
+            RuntimeError,  # those of CUDA's runtime, driver and NVRTC, and libraries that are not found
+            ImportError,
+            cupy.cuda.memory.OutOfMemoryError,
+            cupy.cuda.compiler.CompileException,
+        )
+        runtime = cupy.cuda.runtime
+        try:
+            self.count = int(runtime.getDeviceCount())
+        except RuntimeError as error:
+            raise no_gpu(error, runtime.driverGetVersion(), runtime.runtimeGetVersion()) from error
+        if index >= self.count:
+            raise DeviceError(f"there is no GPU {index}; this machine has {self.count}. See `iosched devices`.")
+        self.index = index
+        self._functions: dict[tuple[str, str], Any] = {}
+        self._use()
+
+    @_with_our_errors
+    def _use(self) -> None:
+        self._cupy.cuda.Device(self.index).use()
+
+    @_with_our_errors
+    def facts(self, index: int | None = None) -> GpuFacts:
+        """What CUDA says of a GPU; of this one by default."""
+        index = self.index if index is None else index
+        runtime = self._cupy.cuda.runtime
+        properties = runtime.getDeviceProperties(index)
+        versions = {
+            "driver": str(runtime.driverGetVersion()),
+            "cuda": str(runtime.runtimeGetVersion()),
+            "nvrtc": ".".join(map(str, self._cupy.cuda.nvrtc.getVersion())),
+            "cupy": str(self._cupy.__version__),
+        }
+        capability = 10 * int(properties["major"]) + int(properties["minor"])
+        return GpuFacts(properties["name"].decode(), capability, runtime.deviceGetPCIBusId(index), versions)
+
+    @_with_our_errors
+    def allocate(self, nbytes: int) -> Memory:
+        """See `Driver`."""
+        try:
+            found: Memory = self._cupy.cuda.alloc(max(nbytes, 1))
+        except self._cupy.cuda.memory.OutOfMemoryError:
+            gc.collect()  # memory that nobody uses any more may be kept by objects that refer to each other
+            found = self._cupy.cuda.alloc(max(nbytes, 1))
+        return found
+
+    @_with_our_errors
+    def upload(self, address: int, content: np.ndarray, stream: Any) -> None:
+        """See `Driver`."""
+        if content.nbytes:
+            runtime = self._cupy.cuda.runtime
+            runtime.memcpyAsync(address, content.ctypes.data, content.nbytes, runtime.memcpyHostToDevice, stream.ptr)
+
+    @_with_our_errors
+    def download(self, address: int, content: np.ndarray, stream: Any) -> None:
+        """See `Driver`."""
+        if content.nbytes:
+            runtime = self._cupy.cuda.runtime
+            runtime.memcpyAsync(content.ctypes.data, address, content.nbytes, runtime.memcpyDeviceToHost, stream.ptr)
+        self.synchronize(stream)
+
+    @_with_our_errors
+    def fill(self, address: int, value: int, nbytes: int, stream: Any) -> None:
+        """See `Driver`."""
+        self._cupy.cuda.runtime.memsetAsync(address, value, nbytes, stream.ptr)
+
+    @_with_our_errors
+    def new_stream(self) -> Any:
+        """See `Driver`."""
+        return self._cupy.cuda.Stream(non_blocking=True)
+
+    @_with_our_errors
+    def new_event(self, *, timing: bool = False) -> Any:
+        """See `Driver`."""
+        return self._cupy.cuda.Event(disable_timing=not timing)
+
+    @_with_our_errors
+    def record(self, event: Any, stream: Any) -> None:
+        """See `Driver`."""
+        event.record(stream)
+
+    @_with_our_errors
+    def wait(self, stream: Any, event: Any) -> None:
+        """See `Driver`."""
+        stream.wait_event(event)
+
+    @_with_our_errors
+    def elapsed_us(self, start: Any, end: Any) -> float:
+        """See `Driver`."""
+        end.synchronize()
+        return float(self._cupy.cuda.get_elapsed_time(start, end)) * 1e3
+
+    @_with_our_errors
+    def synchronize(self, stream: Any) -> None:
+        """See `Driver`."""
+        stream.synchronize()
+
+    @_with_our_errors
+    def load(self, call: CudaCall) -> Any:
+        """See `Driver`."""
+        key = (call.source, call.entry)
+        if key not in self._functions:
+            self._functions[key] = self._compiled(call)
+        return self._functions[key]
+
+    def prepare(self, calls: Iterable[CudaCall]) -> None:
+        """See `Driver`. NVRTC works without Python's lock."""
+        missing = {key: call for call in calls if (key := (call.source, call.entry)) not in self._functions}
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+            found = dict(zip(missing, threads.map(self._compiled_or_none, missing.values()), strict=True))
+        self._functions |= {key: function for key, function in found.items() if function is not None}
+
+    def _compiled_or_none(self, call: CudaCall) -> Any:
+        with suppress(*self.failures), self._cupy.cuda.Device(self.index):  # each thread has a current GPU of its own
+            return self._compiled(call)
+        return None
+
+    def _compiled(self, call: CudaCall) -> Any:
+        module = self._cupy.RawModule(code=call.source, backend="nvrtc", options=("--std=c++17",))
+        return module.get_function(call.entry)
+
+    @_with_our_errors
+    def launch(self, function: Any, call: CudaCall, arguments: Sequence[Number], stream: Any) -> None:
+        """See `Driver`."""
+        with stream:
+            function(call.grid, call.block, tuple(arguments))
+
+    @_with_our_errors
+    def begin_capture(self, stream: Any) -> None:
+        """See `Driver`."""
+        stream.begin_capture()
+
+    @_with_our_errors
+    def end_capture(self, stream: Any) -> Any:
+        """See `Driver`."""
+        return stream.end_capture()
+
+    @_with_our_errors
+    def launch_graph(self, graph: Any, stream: Any) -> None:
+        """See `Driver`."""
+        graph.launch(stream)
