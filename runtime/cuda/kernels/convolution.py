@@ -11,7 +11,7 @@ import onnx
 from iosched.models.affine import Affine, affine_of
 from iosched.models.graph import Operator
 from iosched.runtime.cuda.builder import Builder
-from iosched.runtime.cuda.nodes import activation_of
+from iosched.runtime.cuda.kernels.elementwise import activation_of
 from iosched.runtime.cuda.source.activation import IDENTITY, Activation
 
 

@@ -21,8 +21,8 @@ from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.kernels.batched_matmul import BatchedMatMul
 from iosched.runtime.cuda.kernels.copy import Copy
+from iosched.runtime.cuda.kernels.elementwise import activation_of
 from iosched.runtime.cuda.layout import is_channels_last
-from iosched.runtime.cuda.nodes import activation_of
 from iosched.runtime.cuda.source.activation import IDENTITY, RELU, Activation
 from iosched.runtime.cuda.source.elements import widened
 from iosched.runtime.cuda.source.loops import element_strides, shape_of

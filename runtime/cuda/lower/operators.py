@@ -26,10 +26,10 @@ from iosched.runtime.cuda.kernels.convolution import (
     plain_convolution,
 )
 from iosched.runtime.cuda.kernels.depthwise import Depthwise, depthwise_weight
+from iosched.runtime.cuda.kernels.elementwise import activation_of
 from iosched.runtime.cuda.kernels.matmul import lower_product, lower_stacked
 from iosched.runtime.cuda.kernels.separable import lower_separable
 from iosched.runtime.cuda.lower.moves import Join, Part, Reshape
-from iosched.runtime.cuda.nodes import activation_of
 from iosched.runtime.cuda.onnxruntime.operators import session_kernel
 from iosched.runtime.cuda.source.activation import IDENTITY, RELU, Activation
 
