@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
 
 import click
 
@@ -23,8 +24,8 @@ from iosched.cli.source import read_model
 from iosched.cli.tables import print_columns
 
 if TYPE_CHECKING:
-    from iosched.models.graph import ComputationGraph
     from iosched.models.model import Model
+    from iosched.scheduler.counts import Counts
     from iosched.scheduler.lattice import Pruning
 
 _COUNTS = ("operators", "width", "states", "transitions", "schedules", "stages", "signatures")
@@ -55,67 +56,67 @@ def command(
     n is the number of operators of a block, d its width: the most operators that can run side by side.
     """
 
+    from iosched.scheduler.blocks import partition
+    from iosched.scheduler.counts import count_blocks
+
     if published_endings and not given("r", "s"):
         pruning = replace(pruning, r=None, s=None)
-    found = inspection(read_model(model, binding), pruning, published_endings=published_endings)
+    loaded = read_model(model, binding)
+    blocks = [part.operators for part in partition(loaded.graph)]
+    counts = list(count_blocks(loaded.graph, blocks, pruning, single_source=published_endings))
+    found = _Inspected(loaded, pruning, published_endings, counts)
     if as_json:
-        emit_json(found)
+        emit_json(as_object(found))
         return
     _print(found)
 
 
-def inspection(model: Model, pruning: Pruning, *, published_endings: bool = False) -> dict[str, Any]:
+@dataclass(frozen=True, eq=False)
+class _Inspected:
+    """What was counted, block by block, and under which limits."""
+
+    model: Model
+    pruning: Pruning
+    published_endings: bool
+    blocks: Sequence[Counts]
+
+    @property
+    def flops(self) -> int:
+        """Of one run of the model."""
+        return sum(operator.flops for operator in self.model.graph.operators)
+
+    @property
+    def n_parameters(self) -> int:
+        """Numbers in the model's weights."""
+        return sum(array.size for array in self.model.weights.values())
+
+
+def as_object(found: _Inspected) -> dict[str, object]:
     """`inspect --json`: keys that scripts rely on."""
-    graph = model.graph
     return {
-        "model": model.name,
-        "operators": len(graph.operators),
-        "nodes": len(model.proto.graph.node),
-        "flops": sum(operator.flops for operator in graph.operators),
-        "params": sum(array.size for array in model.weights.values()),
-        "pruning": {"r": pruning.r, "s": pruning.s},
-        "endings": "published" if published_endings else "all",
-        "blocks": _blocks(graph, pruning, published_endings),
+        "model": found.model.name,
+        "operators": len(found.model.graph.operators),
+        "nodes": len(found.model.proto.graph.node),
+        "flops": found.flops,
+        "params": found.n_parameters,
+        "pruning": {"r": found.pruning.r, "s": found.pruning.s},
+        "endings": "published" if found.published_endings else "all",
+        "blocks": [{"index": index, **asdict(counts)} for index, counts in enumerate(found.blocks)],
     }
 
 
-def _blocks(graph: ComputationGraph, pruning: Pruning, published_endings: bool) -> list[dict[str, Any]]:
-    from iosched.scheduler.blocks import partition
-    from iosched.scheduler.counts import count_blocks
-
-    found = []
-    blocks = [part.operators for part in partition(graph)]
-    counted = count_blocks(graph, blocks, pruning, single_source=published_endings)
-    for index, (operators, counts) in enumerate(zip(blocks, counted, strict=True)):
-        found.append(
-            {
-                "index": index,
-                "operators": len(operators),
-                "width": counts.width,
-                "upper_bound": counts.upper_bound,
-                "pruned_growth": counts.pruned_growth,
-                "states": counts.states,
-                "transitions": counts.transitions,
-                "schedules": counts.schedules,
-                "stages": counts.stages,
-                "signatures": counts.signatures,
-            }
-        )
-    return found
-
-
-def _print(found: dict[str, Any]) -> None:
-    r, s = found["pruning"]["r"], found["pruning"]["s"]
-    pruning = "no pruning" if r is None and s is None else f"pruning r={r} s={s}"
-    if found["endings"] == "published":
-        pruning += ", endings as published"
+def _print(found: _Inspected) -> None:
+    model, pruning = found.model, found.pruning
+    limits = "no pruning" if pruning.r is None and pruning.s is None else f"pruning r={pruning.r} s={pruning.s}"
+    if found.published_endings:
+        limits += ", endings as published"
     title = (
-        f"{found['model']}: {found['operators']:,} operators ({found['nodes']:,} nodes), "
-        f"{found['flops'] / 1e9:.2f} GFLOP, {found['params'] / 1e6:.1f} M parameters; {pruning}"
+        f"{model.name}: {len(model.graph.operators):,} operators ({len(model.proto.graph.node):,} nodes), "
+        f"{found.flops / 1e9:.2f} GFLOP, {found.n_parameters / 1e6:.1f} M parameters; {limits}"
     )
     rows = [
-        [str(block["index"]), *(_number(block[key]) for key in _COUNTS), f"{block['upper_bound']:.3g}"]
-        for block in found["blocks"]
+        [str(index), *(_number(getattr(counts, key)) for key in _COUNTS), f"{counts.upper_bound:.3g}"]
+        for index, counts in enumerate(found.blocks)
     ]
     headers = ["block", "n", "d", "states", "transitions", "schedules", "stages", "signatures", "upper bound"]
     print_columns(headers, rows, title=title)

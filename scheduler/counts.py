@@ -21,6 +21,7 @@ class Counts:
     """What a search of one block by strategy `concurrent` has to go through.
 
     Attributes:
+        operators: of the block.
         width: the most operators of which no two are connected by a path.
         upper_bound: C(n/d + 2, 2)^d, which no count of transitions exceeds (MLSys 2021, theorem 1).
         pruned_growth: (n/d + 1)^d (r + 1)^s, as which transitions under pruning grow (thesis, section 3.4). It is no
@@ -32,6 +33,7 @@ class Counts:
         signatures: stages that differ in what they cost, so that each would be measured.
     """
 
+    operators: int
     width: int
     upper_bound: float
     pruned_growth: float | None
@@ -70,6 +72,7 @@ def count(
     lattice = lattices.build(order, pruning, single_source=single_source)
     d = width(order)
     return Counts(
+        operators=len(operators),
         width=d,
         upper_bound=upper_bound(len(order), d),
         pruned_growth=pruned_growth(len(order), d, pruning),
