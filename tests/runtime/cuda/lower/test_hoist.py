@@ -20,7 +20,7 @@ from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.kernels.batch_norm import ScaleShift
 from iosched.runtime.cuda.kernels.conv import Conv
 from iosched.runtime.cuda.kernels.elementwise import Unary
-from iosched.runtime.cuda.lower import plan as lowering
+from iosched.runtime.cuda.lower import network as network_module
 from iosched.runtime.cuda.lower.hoist import hoisted, is_relu
 from iosched.runtime.cuda.lower.network import Network
 from iosched.runtime.cuda.lower.plan import lower
@@ -220,7 +220,7 @@ def test_densenet_has_no_kernel_that_is_a_relu_and_computes_the_same_bits(monkey
     inputs = random_inputs(model.graph.inputs)
     network = Network(model, FP32)
     found = interpreted(lower(network, sequential(model.graph)), inputs, seed=0)
-    monkeypatch.setattr(lowering, "rectifiable", lambda graph, calls: frozenset())
+    monkeypatch.setattr(network_module, "rectifiable", lambda graph, calls: frozenset())
     plain = Network(model, FP32)
     assert (n_relus(network), n_relus(plain)) == (0, 61)
     expected = interpreted(lower(plain, sequential(model.graph)), inputs, seed=0)
