@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from iosched.scheduler.cost import Remeasurable as Remeasurable
     from iosched.scheduler.document import ScheduleDocument as ScheduleDocument
     from iosched.scheduler.effort import Effort as Effort
-    from iosched.scheduler.lattice import Pruning as Pruning
+    from iosched.scheduler.pruning import Pruning as Pruning
     from iosched.scheduler.schedule import Block as Block
     from iosched.scheduler.schedule import Schedule as Schedule
     from iosched.scheduler.schedule import Stage as Stage
@@ -51,7 +51,7 @@ _HOME = {
     "OperatorKeys": "iosched.scheduler.cost",
     "OptimizeResult": "iosched.jobs.optimize",
     "OptimizeSettings": "iosched.jobs.optimize",
-    "Pruning": "iosched.scheduler.lattice",
+    "Pruning": "iosched.scheduler.pruning",
     "Remeasurable": "iosched.scheduler.cost",
     "Schedule": "iosched.scheduler.schedule",
     "ScheduleDocument": "iosched.scheduler.document",

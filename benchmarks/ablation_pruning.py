@@ -18,7 +18,7 @@ from pathlib import Path
 
 from testbed import Bed, cost_text, open_bed, option_parser, print_table, write_results
 
-from iosched.scheduler.search import Pruning
+from iosched.scheduler.pruning import Pruning
 
 LIMITS = ((1, 3), (1, 8), (2, 3), (2, 8), (3, 3), (3, 8))
 HEADERS = ("network", "r", "s", "transitions", "stages", "asked for", "seconds", "latency ms", "over best")

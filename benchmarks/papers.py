@@ -27,7 +27,7 @@ from iosched.profiler.devices.analytic import AnalyticCost
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.blocks import partition
 from iosched.scheduler.counts import count_blocks
-from iosched.scheduler.lattice import Pruning
+from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Schedule, Stage
 from iosched.scheduler.search import search
 

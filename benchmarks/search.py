@@ -34,7 +34,7 @@ from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.lanes import assign_lanes
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.effort import Effort
-from iosched.scheduler.lattice import Pruning
+from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.search import search
 from iosched.scheduler.signature import default_label, stage_signature

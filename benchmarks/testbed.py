@@ -38,8 +38,9 @@ from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.cost import CostModel
 from iosched.scheduler.effort import Effort
+from iosched.scheduler.pruning import DEFAULT_PRUNING, Pruning
 from iosched.scheduler.schedule import Block, Schedule, Stage
-from iosched.scheduler.search import Pruning, SearchResult, search
+from iosched.scheduler.search import SearchResult, search
 
 RESULTS = Path(__file__).parent / "results"
 MAX_SECONDS = 300.0  # that whole schedules are measured in turn on the CPU
@@ -75,7 +76,7 @@ class Bed:
     in_turn: InTurn | None = None
     warm_stage_us: Callable[[Stage], float] | None = None
 
-    def search(self, pruning: Pruning = Pruning()) -> SearchResult:  # noqa: B008 - frozen
+    def search(self, pruning: Pruning = DEFAULT_PRUNING) -> SearchResult:
         """The best schedule, with the effort that `optimize` makes."""
         return search(self.graph, self.cost, pruning=pruning, effort=self.effort)
 

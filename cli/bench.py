@@ -23,6 +23,7 @@ from iosched.cli.source import input_file, read_model, refuse_both_on_stdin, sch
 from iosched.cli.tables import print_columns
 from iosched.cli.words import latency_text
 from iosched.models.errors import UsageError
+from iosched.scheduler.strategies import COMPARED
 
 if TYPE_CHECKING:
     from iosched.jobs.bench import BenchResult, BenchRow
@@ -30,12 +31,7 @@ if TYPE_CHECKING:
 
 NAMES = (
     "iosched",
-    "sequential",
-    "greedy",
-    "merge",
-    "concurrent",
-    "both",
-    "dos",
+    *COMPARED,
     "onnxruntime",
     "onnxruntime-parallel",
     "openvino",

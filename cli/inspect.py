@@ -26,7 +26,7 @@ from iosched.cli.tables import print_columns
 if TYPE_CHECKING:
     from iosched.models.model import Model
     from iosched.scheduler.counts import Counts
-    from iosched.scheduler.lattice import Pruning
+    from iosched.scheduler.pruning import Pruning
 
 _COUNTS = ("operators", "width", "states", "transitions", "schedules", "stages", "signatures")
 

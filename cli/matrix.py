@@ -18,7 +18,7 @@ from iosched.cli.options import (
     profile_db_option,
     pruning_asked,
     pruning_options,
-    refuse_pruning_of_dos,
+    refuse_pruning_beside,
     strategy_option,
     threads_option,
     verbosity_options,
@@ -33,7 +33,7 @@ from iosched.models.errors import UsageError
 if TYPE_CHECKING:
     from iosched.jobs.matrix import MatrixResult, MatrixSettings
     from iosched.models.model import Model
-    from iosched.scheduler.search import SearchStrategy
+    from iosched.scheduler.strategies import SearchStrategy
 
 PRECISIONS = ("fp32", "tf32", "fp16")
 
@@ -73,7 +73,7 @@ def _settings(
 
     if not devices:
         raise UsageError("--devices names no device: give names of GPUs, or cpu")
-    refuse_pruning_of_dos(strategy)
+    refuse_pruning_beside(strategy)
     pruning = pruning_asked(r, s, no_pruning)
     return MatrixSettings(
         devices, precision, strategy, r=pruning.r, s=pruning.s, threads=threads, profile_db=profile_db

@@ -12,7 +12,6 @@ import click
 from iosched.cli.dry_run import print_estimate
 from iosched.cli.interrupt import AskOnce
 from iosched.cli.options import (
-    BASELINES,
     Binding,
     binding_options,
     gathered,
@@ -23,7 +22,7 @@ from iosched.cli.options import (
     profile_db_option,
     pruning_asked,
     pruning_options,
-    refuse_pruning_of_dos,
+    refuse_pruning_beside,
     strategy_option,
     verbosity_options,
 )
@@ -41,11 +40,12 @@ from iosched.cli.schedule_from import refuse_searching, schedule_from, schedule_
 from iosched.cli.source import input_file, read_model, stem
 from iosched.cli.tables import print_pairs
 from iosched.cli.words import latency_text
+from iosched.scheduler.strategies import BASELINES
 
 if TYPE_CHECKING:
     from iosched.jobs.optimization import Barriers, OptimizeResult, OptimizeSettings
     from iosched.models.model import Model
-    from iosched.scheduler.document_format import SearchName
+    from iosched.scheduler.strategies import StrategyName
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class _Outputs:
 def _settings(
     device: str,
     threads: int | None,
-    strategy: SearchName,
+    strategy: StrategyName,
     r: int,
     s: int,
     no_pruning: bool,
@@ -78,7 +78,7 @@ def _settings(
     from iosched.profiler.devices.resolve import planned_gpu
 
     refuse_searching()
-    refuse_pruning_of_dos(strategy)
+    refuse_pruning_beside(strategy)
     pruning = pruning_asked(r, s, no_pruning)
     planned_gpu(device)
     return OptimizeSettings(

@@ -7,25 +7,18 @@ from dataclasses import dataclass, field
 from functools import wraps
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TypeVar, cast
 
 import click
 from click.core import ParameterSource
 
 from iosched.cli.output import destination
 from iosched.models.errors import UsageError
-
-if TYPE_CHECKING:
-    from iosched.scheduler.lattice import Pruning
+from iosched.scheduler.pruning import DEFAULT_PRUNING, NO_PRUNING, Pruning
+from iosched.scheduler.strategies import SEARCHES, own_pruning
 
 F = TypeVar("F", bound=Callable[..., object])
 T = TypeVar("T")
-
-STRATEGIES = ("both", "concurrent", "merge", "dos")
-BASELINES = ("greedy", "sequential")
-DEFAULT_R = 3
-DEFAULT_S = 8
-
 
 INPUT_SHAPE = "NAME=1x3x224x224"
 INPUT_FILE = "NAME=F.npy"
@@ -179,7 +172,7 @@ def pruning_options(function: F) -> F:
         click.option(
             "-r",
             type=click.IntRange(min=1),
-            default=DEFAULT_R,
+            default=DEFAULT_PRUNING.r,
             show_default=True,
             metavar="N",
             help="At most N operators in a group.",
@@ -187,7 +180,7 @@ def pruning_options(function: F) -> F:
         click.option(
             "-s",
             type=click.IntRange(min=1),
-            default=DEFAULT_S,
+            default=DEFAULT_PRUNING.s,
             show_default=True,
             metavar="N",
             help="At most N groups in a stage.",
@@ -204,7 +197,7 @@ def strategy_option(*baselines: str) -> Callable[[F], F]:
     more = f" {' and '.join(map(repr, baselines))} are baselines." if baselines else ""
     return click.option(
         "--strategy",
-        type=click.Choice((*STRATEGIES, *baselines)),
+        type=click.Choice((*SEARCHES, *baselines)),
         default="both",
         show_default=True,
         help="'concurrent': groups side by side; 'merge': convolutions or products of one input stacked into one; "
@@ -218,23 +211,24 @@ def pruning_asked(r: int, s: int, no_pruning: bool) -> Pruning:
     Raises:
         UsageError: `--no-pruning` together with `-r` or `-s`.
     """
-    from iosched.scheduler.lattice import Pruning
-
     if not no_pruning:
         return Pruning(r, s)
     if limits := given("r", "s"):
         raise UsageError(f"--no-pruning and {limits[0]} contradict each other: leave one out")
-    return Pruning(None, None)
+    return NO_PRUNING
 
 
-def refuse_pruning_of_dos(strategy: str) -> None:
-    """Refuses, beside `--strategy dos`, the options of pruning.
+def refuse_pruning_beside(strategy: str) -> None:
+    """Refuses the options of pruning where the strategy has limits of its own.
 
     Raises:
         UsageError: such an option was given.
     """
-    if strategy == "dos" and (options := given("no_pruning", "r", "s")):
-        raise UsageError(f"--strategy dos is r=1 and no limit on s: leave {options[0]} out, or use --strategy both")
+    own = own_pruning(strategy)
+    if own is not None and (options := given("no_pruning", "r", "s")):
+        limits = {"r": own.r, "s": own.s}.items()
+        said = " and ".join(f"no limit on {name}" if most is None else f"{name}={most}" for name, most in limits)
+        raise UsageError(f"--strategy {strategy} is {said}: leave {options[0]} out, or use --strategy both")
 
 
 def given(*names: str) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
 
 from iosched.jobs.effort import CPU_EFFORT, GPU_EFFORT
 from iosched.jobs.fitting import fitted
@@ -31,22 +30,21 @@ from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cuda.backend import CudaModel
 from iosched.runtime.cuda.onnxruntime.provider import Provider
 from iosched.runtime.inputs import random_inputs
-from iosched.scheduler.baselines import greedy, sequential
+from iosched.scheduler.baselines import sequential
 from iosched.scheduler.cost import CostModel
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.schedule import Schedule
-from iosched.scheduler.search import Pruning, SearchStrategy, search
+from iosched.scheduler.search import search
+from iosched.scheduler.strategies import BASELINES, COMPARED, LIMITED, is_searched
 
 _NO_SCHEDULE = "the model carries no schedule; make one with 'iosched optimize'"
 
-SCHEDULES = ("sequential", "greedy", "merge", "concurrent", "both", "dos")
-
-NAMES = ("iosched", *SCHEDULES, *OPENERS, *GPU_OPENERS)
+NAMES = ("iosched", *COMPARED, *OPENERS, *GPU_OPENERS)
 
 _FEW_ROUNDS = f"From fewer than {LEAST_SAMPLES} rounds it cannot be told which is faster: no speed-up is given."
 
-_ON_REQUEST = ("dos", "torch-compile")
+_ON_REQUEST = (*LIMITED, "torch-compile")
 """What takes a search of its own, or minutes to be opened."""
 
 
@@ -107,7 +105,7 @@ def bench(
     _check_names(names)
     document = None if document is None else fitted(document, model)
     peers = OPENERS if index is None else GPU_OPENERS
-    usual = [name for name in ("iosched", *SCHEDULES, *peers) if name not in _ON_REQUEST]
+    usual = [name for name in ("iosched", *COMPARED, *peers) if name not in _ON_REQUEST]
     wanted = list(dict.fromkeys(("sequential", *(names or usual))))
     if index is not None:
         return _bench_on_gpu(model, document, wanted, index, rounds, profile_db, observer)
@@ -164,7 +162,7 @@ def _bench_on_gpu(
             try:
                 if name == "iosched":
                     runs[name] = ready(_shipped(gpu, model, document, precision), inputs)
-                elif name in SCHEDULES and name not in runs:
+                elif name in COMPARED and name not in runs:
                     schedule = schedule_named(name, backend.graph, cost, GPU_EFFORT, observer)
                     runs[name] = ready(backend.compile(schedule), inputs)
                 elif name in GPU_OPENERS:
@@ -209,7 +207,7 @@ def _open(
         if document is None:
             raise DeviceError(_NO_SCHEDULE)
         return open_executor(model, document, threads=backend.lanes)
-    if name in SCHEDULES:
+    if name in COMPARED:
         return backend.compile(schedule_named(name, backend.graph, cost, CPU_EFFORT, observer))
     if name in GPU_OPENERS:
         raise DeviceError("runs on a GPU: use --device cuda")
@@ -220,21 +218,10 @@ def schedule_named(
     name: str, graph: ComputationGraph, cost: CostModel, effort: Effort, observer: Observer | None = None
 ) -> Schedule:
     """The baseline or the best schedule of strategy `name`, in units of the graph that a backend schedules."""
-    if name == "sequential":
-        return sequential(graph)
-    if name == "greedy":
-        return greedy(graph)
+    if not is_searched(name):
+        return BASELINES[name](graph)
     progress = None if observer is None else SearchProgress(observer)
-    strategy = cast(SearchStrategy, name)
-    found = search(
-        graph,
-        cost,
-        strategy=strategy,
-        pruning=Pruning(),
-        observer=progress,
-        effort=effort,
-    )
-    return found.schedule
+    return search(graph, cost, strategy=name, observer=progress, effort=effort).schedule
 
 
 def _row(name: str, found: Measurement, baseline: Measurement) -> BenchRow:

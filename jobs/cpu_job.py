@@ -134,7 +134,7 @@ class CpuJob:
     def _search(self) -> SearchResult:
         graph = self.backend.graph
         if not self.backend.is_supported():
-            return baseline(graph, "sequential")
+            return baseline(sequential(graph))
         if (given := self.settings.schedule_from) is not None:
             return taken(unit_schedule(self.backend.coarse, given.schedule), KnownStages(self.cost).latency_us)
         return searched(graph, self.cost, self.settings, CPU_EFFORT, self.observer, self._deadline())

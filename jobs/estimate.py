@@ -24,9 +24,11 @@ from iosched.scheduler.blocks import partition
 from iosched.scheduler.classes import BlockKey, block_key, stage_classes
 from iosched.scheduler.counts import width
 from iosched.scheduler.effort import Effort
-from iosched.scheduler.lattice import Pruning, bits
+from iosched.scheduler.lattice import bits
+from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.signature import Signatures
+from iosched.scheduler.strategies import is_searched
 
 SECONDS_PER_MEASUREMENT = {"cpu": 0.1, "cuda": 0.03}
 """What a stage takes to be compiled, warmed up and sampled; on the CPU seldom half a second, see
@@ -138,7 +140,7 @@ class _Counter:
         missing = len(stages) - len(known)
         alone = sum(len(stage.operators) == 1 for stage in stages)
         known_alone = sum(len(stage.operators) == 1 for stage in known)
-        if self.settings.strategy in ("sequential", "greedy"):
+        if not is_searched(self.settings.strategy):
             return 0
         single = self.samples_alone * (alone - known_alone)
         beyond = missing - (alone - known_alone)

@@ -25,8 +25,9 @@ from iosched.runtime.cpu.backend import CpuBackend, cpu_count
 from iosched.scheduler.cost import CostModel
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.explain import Explanation, Known, explain
-from iosched.scheduler.lattice import Pruning
+from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Schedule, Stage
+from iosched.scheduler.strategies import is_searched
 
 MEASUREMENTS = 50
 """What is not in the database is measured up to so many times, some seconds in all."""
@@ -195,14 +196,14 @@ class _Place:
 def _explained(
     place: _Place, cost: CostModel, known_us: Known, document: ScheduleDocument, *, slack: float
 ) -> Explanation:
-    strategy = document.search.strategy if document.search.strategy in ("concurrent", "merge") else "both"
+    strategy = document.search.strategy
     return explain(
         place.graph,
         place.schedule,
         place.operator,
         cost,
         known_us,
-        strategy=strategy,
+        strategy=strategy if is_searched(strategy) else "both",
         pruning=Pruning(document.search.pruning.r, document.search.pruning.s),
         bound_slack=slack,
     )

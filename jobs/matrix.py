@@ -26,8 +26,10 @@ from iosched.scheduler.baselines import sequential
 from iosched.scheduler.cost import CostModel
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.proof import Scope
+from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Schedule
-from iosched.scheduler.search import Pruning, SearchResult, SearchStrategy, pruning_of, search
+from iosched.scheduler.search import SearchResult, search
+from iosched.scheduler.strategies import SearchStrategy, pruning_of
 
 Progress = Callable[[int, int | None, str], None]
 """Told how many steps are done, of how many (None: not known), and what is next."""

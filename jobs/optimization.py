@@ -7,18 +7,18 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Protocol, cast
+from typing import Literal, Protocol
 
 from iosched.jobs.decision import Ratio
 from iosched.models.graph import ComputationGraph
-from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.cost import CostModel
 from iosched.scheduler.document import ScheduleDocument
-from iosched.scheduler.document_format import SearchName
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.proof import Scope
+from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Block, Schedule, Stage
-from iosched.scheduler.search import Pruning, SearchResult, SearchStrategy, pruning_of, search
+from iosched.scheduler.search import SearchResult, search
+from iosched.scheduler.strategies import BASELINES, StrategyName, is_searched, pruning_of
 
 Shipped = Literal["iosched", "reference", "sequential"]
 Barriers = Literal["auto", "stage", "none"]
@@ -46,7 +46,7 @@ class OptimizeSettings:
 
     device: str = "auto"
     threads: int | None = None
-    strategy: SearchName = "both"
+    strategy: StrategyName = "both"
     r: int | None = 3
     s: int | None = 8
     budget_s: float | None = None
@@ -152,9 +152,8 @@ class OptimizeResult:
         return self.document.optimal
 
 
-def baseline(graph: ComputationGraph, strategy: str) -> SearchResult:
-    """The schedule of a strategy that searches nothing: "greedy", or else one operator after another."""
-    schedule = greedy(graph) if strategy == "greedy" else sequential(graph)
+def baseline(schedule: Schedule) -> SearchResult:
+    """A schedule that needed no search."""
     n_stages = len(tuple(schedule.stages))
     return SearchResult(schedule, states=0, transitions=0, stages=n_stages, measured=0, lower_bound_us=0.0)
 
@@ -182,12 +181,12 @@ def searched(
     deadline: Callable[[], bool] | None,
 ) -> SearchResult:
     """The schedule that the settings ask for: of a baseline, or the best one under `cost`."""
-    if settings.strategy in ("sequential", "greedy"):
-        return baseline(graph, settings.strategy)
+    if not is_searched(settings.strategy):
+        return baseline(BASELINES[settings.strategy](graph))
     return search(
         graph,
         cost,
-        strategy=cast(SearchStrategy, settings.strategy),
+        strategy=settings.strategy,
         pruning=settings.pruning,
         observer=SearchProgress(observer),
         deadline=deadline,

@@ -26,10 +26,9 @@ from iosched.profiler.devices.resolve import planned_gpu
 from iosched.profiler.store.database import MeasurementStore, ProfileDatabase, default_path
 from iosched.profiler.store.refresh import Refreshed
 from iosched.runtime.cpu.backend import CpuBackend
+from iosched.scheduler.strategies import NAMES
 
 __all__ = ["OptimizeResult", "OptimizeSettings", "optimize"]
-
-STRATEGIES = ("concurrent", "merge", "both", "dos", "sequential", "greedy")
 
 
 def optimize(
@@ -53,7 +52,7 @@ def optimize(
         DeviceError: the device or onnxruntime is not there.
         KeyboardInterrupt: `interrupt` was asked, and the best schedule known is not wanted.
     """
-    if settings.strategy not in STRATEGIES:
+    if settings.strategy not in NAMES:
         raise UsageError(f"unknown strategy {settings.strategy!r}")
     gpu = planned_gpu(settings.device)
     observer, interrupt = observer or Silence(), interrupt or Uninterrupted()

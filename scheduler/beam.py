@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from iosched.models.graph import ComputationGraph
-from iosched.scheduler.lattice import Pruning, bits
+from iosched.scheduler.lattice import bits
+from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Stage, Strategy
 
 MAX_OPERATORS = 400

@@ -16,9 +16,9 @@ from iosched.models.graph import ComputationGraph
 from iosched.models.structure import NodeForm, OperatorForm, PlacedOperator, Structure, form_value
 from iosched.scheduler import document_format as file
 from iosched.scheduler.document_format import Cost, SearchRecord, Shipped
-from iosched.scheduler.merge import can_merge
 from iosched.scheduler.proof import Scope
-from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy, total_us
+from iosched.scheduler.schedule import Block, Schedule, Stage, total_us
+from iosched.scheduler.strategies import STAGES
 
 __all__ = ["Alternative", "Cost", "ScheduleDocument", "SearchRecord", "Shipped", "check_operators", "model_dtype"]
 
@@ -182,7 +182,7 @@ def check_operators(schedule: Schedule, graph: ComputationGraph) -> None:
     """
     place: dict[str, tuple[int, int]] = {}
     for position, stage in enumerate(schedule.stages):
-        _check_merge(stage, graph)
+        _check_strategy(stage, graph)
         for group_index, group in enumerate(stage.groups):
             for name in group:
                 if name not in graph.by_name:
@@ -195,10 +195,11 @@ def check_operators(schedule: Schedule, graph: ComputationGraph) -> None:
         raise InvalidScheduleError(f"the schedule leaves out operator {missing[0]!r}{more} of the model")
 
 
-def _check_merge(stage: Stage, graph: ComputationGraph) -> None:
+def _check_strategy(stage: Stage, graph: ComputationGraph) -> None:
     known = [name for name in stage.operators if name in graph.by_name]
-    if stage.strategy is Strategy.MERGE and len(known) > 1 and not can_merge(graph, known):
-        raise InvalidScheduleError(f"the schedule merges {known[0]!r} and {known[1]!r}, which cannot be merged exactly")
+    reason = STAGES[stage.strategy].refusal(graph, known) if len(known) > 1 else None
+    if reason is not None:
+        raise InvalidScheduleError(f"the schedule has a {stage.strategy} stage that cannot be: {reason}")
 
 
 def _check_place(

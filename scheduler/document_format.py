@@ -16,13 +16,13 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from iosched.models.errors import InvalidScheduleError
 from iosched.scheduler.proof import Scope
 from iosched.scheduler.schedule import Strategy
+from iosched.scheduler.strategies import STAGES, StrategyName
 
 FORMAT = "iosched.schedule"
 VERSION = 1
 
 Cost = Literal["measured", "analytic"]
 Shipped = Literal["iosched", "reference", "sequential"]
-SearchName = Literal["sequential", "greedy", "concurrent", "merge", "both", "dos"]
 Count = Annotated[int, Meta(ge=0)]
 Limit: TypeAlias = Annotated[int, Meta(ge=1)] | None
 Microseconds: TypeAlias = Annotated[float, Meta(ge=0)] | None
@@ -65,7 +65,7 @@ class SearchRecord(Struct, frozen=True):
     database gives the same bytes.
     """
 
-    strategy: SearchName = "both"
+    strategy: StrategyName = "both"
     pruning: Limits = Limits(3, 8)
     counts: Counts = Counts(0, 0, 0, 0)
 
@@ -85,8 +85,9 @@ class StageEntry(Struct, frozen=True):
     latency_us: StageLatency
 
     def __post_init__(self) -> None:
-        if self.strategy is Strategy.MERGE and (len(self.groups) < 2 or any(len(group) > 1 for group in self.groups)):
-            raise ValueError("groups of a merge stage must be two or more single operators")
+        is_apart = len(self.groups) > 1 and all(len(group) == 1 for group in self.groups)
+        if STAGES[self.strategy].is_one_operator and not is_apart:
+            raise ValueError(f"groups of a {self.strategy} stage must be two or more single operators")
 
 
 class BlockEntry(Struct, frozen=True):

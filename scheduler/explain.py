@@ -13,20 +13,20 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler import lattice as lattices
-from iosched.scheduler import merge
 from iosched.scheduler.blocks import MAX_STATES, partition
-from iosched.scheduler.bounds import Latencies, concurrent_bounds
-from iosched.scheduler.cost import CostModel, OperatorBounds
-from iosched.scheduler.lattice import MAX_OPERATORS, Lattice, Pruning, Relation, bits, components, popcount
+from iosched.scheduler.bounds import Latencies
+from iosched.scheduler.cost import CostModel
+from iosched.scheduler.latencies import Flags, KnownLatencies, stages_within
+from iosched.scheduler.lattice import MAX_OPERATORS, Lattice, popcount
 from iosched.scheduler.paths import bound_us, distances, shortest_path, some_shortest_path
+from iosched.scheduler.pruning import DEFAULT_PRUNING, Pruning
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
+from iosched.scheduler.strategies import SEARCHES, SearchStrategy, masks_of
 
-Flags = NDArray[np.bool_]
 Known = Callable[[Stage], float | None]
 PlacementKind = Literal["alone", "fewer", "with_stage"]
 Verdict = Literal["only_place", "unknown", "best", "as_good", "worse", "within_tolerance", "undecided"]
@@ -129,8 +129,8 @@ def explain(
     cost: CostModel,
     known_us: Known,
     *,
-    strategy: str = "both",
-    pruning: Pruning = Pruning(),  # noqa: B008 - frozen
+    strategy: SearchStrategy = "both",
+    pruning: Pruning = DEFAULT_PRUNING,
     bound_slack: float = 1.0,
     max_states: int = MAX_STATES,
 ) -> Explanation:
@@ -142,7 +142,7 @@ def explain(
         operator: one of its operators.
         cost: bounds of stages; with `OperatorBounds`, 0 stands for what is not known.
         known_us: latency of a stage; None where it is not known and not to be measured, infinite where it cannot run.
-        strategy: how stages may run: "concurrent", "merge" or "both".
+        strategy: that of the search, which says how stages may run.
         pruning: the stages that are weighed.
         bound_slack: factor on lower bounds, as in `search`.
         max_states: a block of more states is weighed only in the stages around the operator's own.
@@ -157,7 +157,7 @@ def explain(
     stages = block.stages[first : last + 1]
     rank = {each.name: index for index, each in enumerate(graph.operators)}
     names = tuple(sorted((name for stage in stages for name in stage.operators), key=rank.__getitem__))
-    weighed = _Weighed.of(graph, names, cost, known_us, strategy, pruning, bound_slack)
+    weighed = _Weighed.of(graph, names, cost, known_us, SEARCHES[strategy].stages, pruning, bound_slack)
     masks = [weighed.mask(stage.operators) for stage in stages]
     return Explanation(
         operator=operator,
@@ -242,18 +242,14 @@ def _placements(weighed: _Weighed, operator: str, masks: Sequence[int], number: 
 
 @dataclass(frozen=True, eq=False)
 class _Weighed:
-    """The lattice of the operators that are weighed, with what is known of its stages so far.
+    """The stages of the operators that are weighed, with what is known of them so far.
 
-    Each way that a stage may run has an array of known latencies, NaN while not asked for and infinite where the stage
-    cannot run that way, and one of bounds; `closed` are stages that nothing more can be learnt of.
+    Latencies are NaN while not asked for; `closed` are stages that nothing more can be learnt of.
     """
 
-    names: tuple[str, ...]
-    lattice: Lattice
-    cost: CostModel
+    latencies: KnownLatencies
     known_us: Known
-    value: dict[Strategy, Latencies]
-    bound: dict[Strategy, Latencies]
+    bound_slack: float
     closed: Flags
 
     @classmethod
@@ -263,45 +259,24 @@ class _Weighed:
         names: tuple[str, ...],
         cost: CostModel,
         known_us: Known,
-        strategy: str,
+        strategies: Sequence[Strategy],
         pruning: Pruning,
         bound_slack: float,
     ) -> _Weighed:
         order = lattices.relation(graph, names)
-        bit = {name: 1 << index for index, name in enumerate(names)}
-        classes = [] if strategy == "concurrent" else [*merge.merge_classes(graph, names)]
-        mergeable = [sum(bit[name] for name in found) for found in classes]
-        lattice = lattices.build(order, pruning, only=mergeable if strategy == "merge" else None)
-        single = popcount(lattice.stages) == 1
-        merges = np.zeros(len(lattice.stages), dtype=np.bool_)
-        for mask in mergeable:
-            merges |= ((lattice.stages & ~np.uint64(mask)) == 0) & ~single
-        can = {Strategy.CONCURRENT: single if strategy == "merge" else np.ones(len(single), dtype=np.bool_)}
-        if merges.any():
-            can[Strategy.MERGE] = merges
-        value = {way: np.where(flags, np.nan, np.inf) for way, flags in can.items()}
-        bound = {way: np.where(flags, 0.0, np.inf) for way, flags in can.items()}
-        made = cls(names, lattice, cost, known_us, value, bound, np.zeros(len(single), dtype=np.bool_))
-        made._fill_bounds(order, bound_slack)
-        return made
+        masks = masks_of(graph, names, strategies)
+        lattice = lattices.build(order, pruning, stages_within(order, masks))
+        latencies = KnownLatencies.start(cost, names, lattice, masks)
+        latencies.fill_bounds(lambda: False)
+        return cls(latencies, known_us, bound_slack, np.zeros(len(lattice.stages), dtype=np.bool_))
 
-    def _fill_bounds(self, order: Relation, slack: float) -> None:
-        cost, stages = self.cost, self.lattice.stages
-        asked = list(self.bound)
-        if isinstance(cost, OperatorBounds):
-            asked.remove(Strategy.CONCURRENT)
-            alone = [cost.operator_latency_us(name) for name in self.names]
-            work = [cost.operator_work_us(name) for name in self.names]
-            found = concurrent_bounds(stages, list(components(stages, order)), alone, work, cost.lanes)
-            possible = np.isfinite(self.bound[Strategy.CONCURRENT])
-            self.bound[Strategy.CONCURRENT] = np.where(possible, found * slack, np.inf)
-        for way in asked:
-            for position in np.flatnonzero(np.isnan(self.value[way])).tolist():
-                self.bound[way][position] = max(cost.lower_bound_us(self._stage(position, way)), 0.0) * slack
+    @property
+    def lattice(self) -> Lattice:
+        return self.latencies.lattice
 
     def mask(self, names: Sequence[str]) -> int:
         """The operators as bits."""
-        return sum(1 << self.names.index(name) for name in names)
+        return sum(1 << self.latencies.names.index(name) for name in names)
 
     def best(self, operator: int, allowed: Flags, kind: PlacementKind, stage: int | None) -> Placement:
         """The best schedule that has the operator in one of the allowed stages."""
@@ -315,7 +290,7 @@ class _Weighed:
         weights = self._weights(barred, math.inf)
         at_most = bound_us(self.lattice, weights)
         path = shortest_path(self.lattice, weights) if math.isfinite(at_most) else []
-        stages = tuple(self._known_stage(position) for position in path)
+        stages = tuple(self.latencies.stage(position) for position in path)
         return Placement(kind, stage, True, min(at_least, at_most), at_most, stages)
 
     def _learn_along_shortest_paths(self, barred: Flags, unknown_us: float) -> None:
@@ -339,24 +314,16 @@ class _Weighed:
     def _weights(self, barred: Flags, unknown_us: float) -> Latencies:
         """For each stage the latency of its best known way; what is not known is `unknown_us`, or its bound for NaN."""
         ways = []
-        for way, value in self.value.items():
-            instead = self.bound[way] if math.isnan(unknown_us) else np.full(len(value), unknown_us)
+        for way, value in self.latencies.value.items():
+            bound = self.latencies.bound[way] * self.bound_slack
+            instead = bound if math.isnan(unknown_us) else np.full(len(value), unknown_us)
             ways.append(np.where(np.isnan(value), instead, value))
         least: Latencies = np.minimum.reduce([np.where(barred, np.inf, way) for way in ways])
         return least
 
     def _learn(self, position: int) -> None:
-        for way, value in self.value.items():
+        for way, value in self.latencies.value.items():
             if np.isnan(value[position]):
-                known = self.known_us(self._stage(position, way))
+                known = self.known_us(self.latencies.stage_by(position, way))
                 value[position] = np.nan if known is None else known
         self.closed[position] = True
-
-    def _known_stage(self, position: int) -> Stage:
-        way = min(self.value, key=lambda way: float(np.nan_to_num(self.value[way][position], nan=np.inf)))
-        return replace(self._stage(position, way), predicted_us=float(self.value[way][position]))
-
-    def _stage(self, position: int, way: Strategy) -> Stage:
-        mask = int(self.lattice.stages[position])
-        groups = [1 << index for index in bits(mask)] if way is Strategy.MERGE else self.lattice.order.groups(mask)
-        return Stage(way, tuple(tuple(self.names[index] for index in bits(group)) for group in groups))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from iosched.scheduler.bounds import Latencies, concurrent_bounds
 from iosched.scheduler.cost import CostModel, Curtailable, OperatorBounds, Remeasurable
-from iosched.scheduler.lattice import Indices, Lattice, bits, components, popcount
+from iosched.scheduler.lattice import Indices, Lattice, Relation, bits, components, popcount
 from iosched.scheduler.schedule import Stage, Strategy
+from iosched.scheduler.strategies import STAGES
 
 Flags = NDArray[np.bool_]
 
@@ -22,8 +23,9 @@ Flags = NDArray[np.bool_]
 class KnownLatencies:
     """Latencies of the stages of one block, by position in `lattice.stages`.
 
-    A stage may run in one or two ways (merge, concurrent); each has an array of bounds and one of measured values,
-    NaN while unknown. A way that a stage has not is known to be infinite. `settled` are those that were measured again.
+    A stage may run in several ways, by each strategy that allows its operators; each has an array of bounds and one of
+    measured values, NaN while unknown. Where a stage cannot run in a way, its latency in that way is known to be
+    infinite. `settled` are those that were measured again.
     `ways` are in order of preference: of two that take equally long a stage runs in the first (thesis, algorithm 1).
     """
 
@@ -47,18 +49,27 @@ class KnownLatencies:
         cost: CostModel,
         names: tuple[str, ...],
         lattice: Lattice,
-        merge_masks: Sequence[int],
-        strategy: str,
+        masks: Mapping[Strategy, Sequence[int]],
         classes: Indices | None = None,
     ) -> KnownLatencies:
-        """Nothing measured and nothing bounded yet; without `classes` every stage is one of its own."""
+        """Nothing measured and nothing bounded yet.
+
+        Args:
+            cost: the device.
+            names: the operators of the block, in topological order.
+            lattice: its states and stages.
+            masks: for each strategy the largest sets of operators that may run so (`strategies.masks_of`).
+            classes: for each stage the number of its class; without them every stage is one of its own.
+        """
         n_stages = len(lattice.stages)
         single = popcount(lattice.stages) == 1
-        merged = np.zeros(n_stages, dtype=np.bool_)
-        for mask in merge_masks:
-            merged |= ((lattice.stages & ~np.uint64(mask)) == 0) & ~single
-        runs = {Strategy.MERGE: merged} if merged.any() else {}
-        runs[Strategy.CONCURRENT] = single if strategy == "merge" else np.ones(n_stages, dtype=np.bool_)
+        runs = {}
+        for way, sets in masks.items():
+            can = single if way is Strategy.CONCURRENT else np.zeros(n_stages, dtype=np.bool_)
+            for mask in sets:
+                can = can | (((lattice.stages & ~np.uint64(mask)) == 0) & ~single)
+            if can.any():
+                runs[way] = can
         value = {way: np.where(can, np.nan, np.inf) for way, can in runs.items()}
         bound = {way: np.where(can, 0.0, np.inf) for way, can in runs.items()}
         settled = {way: np.zeros(n_stages, dtype=np.bool_) for way in runs}
@@ -80,7 +91,7 @@ class KnownLatencies:
         """One question for each class of stages: what takes equally long has the same bounds."""
         unknown = np.flatnonzero(np.isnan(self.value[way]))
         _, first, members = np.unique(self.classes[unknown], return_index=True, return_inverse=True)
-        bounds = [self.cost.lower_bound_us(self._stage(position, way)) for position in unknown[first].tolist()]
+        bounds = [self.cost.lower_bound_us(self.stage_by(position, way)) for position in unknown[first].tolist()]
         self.bound[way][unknown] = np.maximum(np.array(bounds, dtype=np.float64), 0.0)[members]
 
     def _fill_operator_bounds(self, cost: OperatorBounds, deadline: Callable[[], bool]) -> bool:
@@ -180,7 +191,7 @@ class KnownLatencies:
         return min(math.inf if math.isnan(us) else min(us, sys.float_info.max) for us in measured)
 
     def _measure_way(self, position: int, way: Strategy, worse_than_us: float) -> None:
-        stage = self._stage(position, way)
+        stage = self.stage_by(position, way)
         if isinstance(self.cost, Curtailable) and worse_than_us < math.inf:
             latency = _checked(self.cost.latency_unless_worse_us(stage, worse_than_us), stage)
         else:
@@ -198,7 +209,7 @@ class KnownLatencies:
         way = self._best_way(position)
         if not isinstance(self.cost, Remeasurable) or self.settled[way][position]:
             return
-        stage = self._stage(position, way)
+        stage = self.stage_by(position, way)
         latency = _checked(self.cost.remeasure(stage), stage)
         alike = (self.classes == self.classes[position]) & np.isfinite(self.value[way])
         self.value[way][alike] = latency
@@ -232,7 +243,7 @@ class KnownLatencies:
     def stage(self, position: int) -> Stage:
         """The stage in its best measured way, with that latency as its predicted one."""
         way = self._best_way(position)
-        plain = self._stage(position, way)
+        plain = self.stage_by(position, way)
         return Stage(plain.strategy, plain.groups, predicted_us=float(self.value[way][position]))
 
     def _best_way(self, position: int) -> Strategy:
@@ -244,11 +255,18 @@ class KnownLatencies:
 
         return min(self.ways, key=rank)
 
-    def _stage(self, position: int, way: Strategy) -> Stage:
+    def stage_by(self, position: int, way: Strategy) -> Stage:
+        """The stage by this strategy, whether it can run so or not."""
         mask = int(self.lattice.stages[position])
-        alone = way is Strategy.MERGE
-        groups = [1 << index for index in bits(mask)] if alone else self.lattice.order.groups(mask)
+        apart = STAGES[way].is_one_operator
+        groups = [1 << index for index in bits(mask)] if apart else self.lattice.order.groups(mask)
         return Stage(way, tuple(tuple(self.names[index] for index in bits(group)) for group in groups))
+
+
+def stages_within(order: Relation, masks: Mapping[Strategy, Sequence[int]]) -> tuple[int, ...] | None:
+    """The sets that hold every stage of several operators that can run at all; None where every stage can."""
+    sets = tuple(mask for found in masks.values() for mask in found)
+    return None if order.full in sets else sets
 
 
 def _checked(latency_us: float, stage: Stage) -> float:

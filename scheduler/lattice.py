@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iosched.models.graph import ComputationGraph
+from iosched.scheduler.pruning import NO_PRUNING, Pruning
 
 Masks = NDArray[np.uint64]
 Indices = NDArray[np.int64]
@@ -28,27 +29,6 @@ Indices = NDArray[np.int64]
 MAX_OPERATORS = 63
 _CHUNK = 1 << 22  # pairs of states compared at once: 32 MiB
 _BITS_OF_BYTE = np.array([bin(byte).count("1") for byte in range(256)], dtype=np.uint8)
-
-
-@dataclass(frozen=True)
-class Pruning:
-    """At most `r` operators in a group and `s` groups in a stage; None is no limit (thesis, section 3.4)."""
-
-    r: int | None = 3
-    s: int | None = 8
-
-    def __post_init__(self) -> None:
-        for name, limit in (("r", self.r), ("s", self.s)):
-            if limit is not None and limit < 1:
-                raise ValueError(f"pruning {name} must be at least 1, not {limit}")
-
-    @property
-    def operators(self) -> int:
-        """The most operators that a stage can have."""
-        return MAX_OPERATORS if self.r is None or self.s is None else min(self.r * self.s, MAX_OPERATORS)
-
-
-NO_PRUNING = Pruning(None, None)
 
 
 @dataclass(frozen=True)
@@ -217,7 +197,7 @@ def build(
     Args:
         order: the edges inside the block; at most 63 operators.
         pruning: the limits on groups.
-        only: if given, stages are single operators and subsets of these masks (used by strategy `merge`).
+        only: if given, stages are single operators and subsets of these masks.
         single_source: leaves out stages with a group in which two operators read none of the others; the thesis's
             table 3.1 was printed so.
 
@@ -231,7 +211,7 @@ def build(
         raise ValueError(f"a block has at most {MAX_OPERATORS} operators, not {len(order)}")
     states = down_sets(order)
     levels = np.searchsorted(popcount(states), np.arange(len(order) + 2)).astype(np.int64)
-    sources, targets, masks = _nested(states, levels, pruning.operators)
+    sources, targets, masks = _nested(states, levels, _largest_stage(pruning))
     stages, endings = np.unique(masks, return_inverse=True)
     kept = legal(stages, order, pruning)
     if only is not None:
@@ -243,6 +223,11 @@ def build(
     offsets = np.searchsorted(targets[chosen], np.arange(len(states) + 1)).astype(np.int64)
     renumbered: NDArray[np.int32] = renumber[endings[chosen]].astype(np.int32)
     return Lattice(order, states, levels, offsets, sources[chosen], renumbered, stages[kept])
+
+
+def _largest_stage(pruning: Pruning) -> int:
+    """The most operators that a stage can have."""
+    return MAX_OPERATORS if pruning.r is None or pruning.s is None else min(pruning.r * pruning.s, MAX_OPERATORS)
 
 
 def _within(stages: Masks, only: Sequence[int]) -> NDArray[np.bool_]:

@@ -10,8 +10,12 @@ from iosched.models.merge_rule import MergeKey, merge_key, refusal
 
 def can_merge(graph: ComputationGraph, operators: Iterable[str]) -> bool:
     """Whether two or more operators of `graph` may run as one merged operator; see `merge_key`."""
-    names = list(operators)
-    return len(names) > 1 and refusal([graph.by_name[name] for name in names]) is None
+    return merge_refusal(graph, operators) is None
+
+
+def merge_refusal(graph: ComputationGraph, operators: Iterable[str]) -> str | None:
+    """Why these operators of `graph` may not run as one merged operator; None where they may."""
+    return refusal([graph.by_name[name] for name in operators])
 
 
 def merge_classes(graph: ComputationGraph, operators: Iterable[str]) -> tuple[tuple[str, ...], ...]:

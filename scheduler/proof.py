@@ -9,12 +9,12 @@ stage that reaches across a cut between two blocks:
     behind the cut, and none after it holds operators from before it, so there is at most one such stage. It is an
     interval of the order: with two operators it has all that lie on paths between them. Each of its operators from
     before the cut leads to each one from behind it along such a path, so all of them are weakly connected: the stage is
-    one group. It is not a merged stage either, since of merged operators none depends on another. Now let a stage of
+    one group. Nor do its operators run as one, since of operators that do, none depends on another. Now let a stage of
     one group take at least as long as its operators one after another in stages of their own (`AdditiveGroups`). Then
     replacing it by those takes no longer, is legal under every pruning, and keeps the cut.
 
-    Where stages hold no two operators that depend on each other, because r is 1 or the strategy is `merge`, no stage
-    reaches across such a cut at all, and nothing is asked of the cost.
+    Where stages hold no two operators that depend on each other, because r is 1 or the operators of every stage run as
+    one, no stage reaches across such a cut at all, and nothing is asked of the cost.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from typing import Literal
 
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler.cost import AdditiveGroups, CostModel
-from iosched.scheduler.lattice import Pruning
+from iosched.scheduler.pruning import Pruning
+from iosched.scheduler.schedule import Strategy
+from iosched.scheduler.strategies import STAGES
 
 Scope = Literal["whole", "blocks"]
 """What a proof is about: the whole graph, or each block as it was cut."""
@@ -42,7 +44,11 @@ def proof_text(proven: Scope | None, under: str = "") -> str:
 
 
 def scope(
-    graph: ComputationGraph, blocks: Sequence[Sequence[str]], cost: CostModel, strategy: str, pruning: Pruning
+    graph: ComputationGraph,
+    blocks: Sequence[Sequence[str]],
+    cost: CostModel,
+    strategies: Sequence[Strategy],
+    pruning: Pruning,
 ) -> Scope:
     """What the best schedules of all `blocks` are together the best schedule of; see above.
 
@@ -50,14 +56,15 @@ def scope(
         graph: the graph that was cut.
         blocks: the operators of each, in topological order; the first k blocks together are a down-set, for every k.
         cost: what schedules are compared by.
-        strategy: how stages may run: "concurrent", "merge" or "both".
+        strategies: how stages of several operators may run.
         pruning: the limits on groups.
     """
     if len(blocks) < 2:
         return "whole"
-    apart = strategy == "merge" or pruning.r == 1
+    dependent = {strategy for strategy in strategies if not STAGES[strategy].is_one_operator and pruning.r != 1}
     additive = isinstance(cost, AdditiveGroups) and cost.groups_are_additive
-    return "whole" if (apart or additive) and loses_nothing(graph, blocks) else "blocks"
+    bounded = not dependent or (dependent == {Strategy.CONCURRENT} and additive)
+    return "whole" if bounded and loses_nothing(graph, blocks) else "blocks"
 
 
 def loses_nothing(graph: ComputationGraph, blocks: Sequence[Sequence[str]]) -> bool:

@@ -12,30 +12,25 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, get_args
+from typing import Protocol
 
 from iosched.models.errors import ExecutionError
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler import lattice as lattices
-from iosched.scheduler import merge
 from iosched.scheduler.blocks import MAX_STATES, Part, partition
 from iosched.scheduler.classes import block_key, stage_classes
 from iosched.scheduler.cost import CostModel, OperatorKeys, Remeasurable
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.exploration import Conclusion, Exploration, Round
-from iosched.scheduler.latencies import KnownLatencies
-from iosched.scheduler.lattice import NO_PRUNING, Lattice, Pruning, Relation
+from iosched.scheduler.latencies import KnownLatencies, stages_within
+from iosched.scheduler.lattice import Lattice
 from iosched.scheduler.proof import Scope, scope
-from iosched.scheduler.schedule import Block, Schedule
+from iosched.scheduler.pruning import DEFAULT_PRUNING, Pruning
+from iosched.scheduler.schedule import Block, Schedule, Strategy
+from iosched.scheduler.strategies import SEARCHES, SearchStrategy, masks_of, pruning_of
 from iosched.scheduler.wide import across_cuts
 
-__all__ = ["DOS", "NO_PRUNING", "Pruning", "SearchObserver", "SearchResult", "SearchStrategy", "pruning_of", "search"]
-
-SearchStrategy = Literal["concurrent", "merge", "both", "dos"]
 Deadline = Callable[[], bool]
-
-DOS = Pruning(r=1, s=None)
-"""The limits of DOS, which came before IOS: the operators of a stage do not depend on each other."""
 
 
 class SearchObserver(Protocol):
@@ -100,7 +95,7 @@ def search(
     cost: CostModel,
     *,
     strategy: SearchStrategy = "both",
-    pruning: Pruning = Pruning(),  # noqa: B008 - frozen
+    pruning: Pruning = DEFAULT_PRUNING,
     observer: SearchObserver | None = None,
     deadline: Deadline | None = None,
     effort: Effort = Effort(),  # noqa: B008 - frozen
@@ -113,7 +108,7 @@ def search(
         cost: the device; every stage is asked for once. See `OperatorBounds` for cheap bounds and `OperatorKeys` for
             not asking twice for what is alike.
         strategy: "concurrent" (IOS-Parallel), "merge" (IOS-Merge: merged stages or single operators), "both" or "dos",
-            which is "both" under the limits `DOS` instead of `pruning`.
+            which is "both" under limits of its own instead of `pruning`; see `strategies.SEARCHES`.
         pruning: at most r operators in a group and s groups in a stage.
         observer: told about progress.
         deadline: asked before each measurement; once true, the search ends with the best schedule known so far,
@@ -132,27 +127,21 @@ def search(
         ValueError: the strategy is unknown, or the cost model answers with NaN or a negative latency.
         ExecutionError: the device can run no schedule at all.
     """
-    if strategy not in get_args(SearchStrategy):
+    if strategy not in SEARCHES:
         raise ValueError(f"unknown strategy {strategy!r}")
-    pruning = pruning_of(strategy, pruning)
-    strategy = "both" if strategy == "dos" else strategy
     parts = partition(graph, max_states)
-    settings = _Settings(graph, cost, strategy, pruning, effort.remeasure_rounds > 0)
+    limits = pruning_of(strategy, pruning)
+    settings = _Settings(graph, cost, SEARCHES[strategy].stages, limits, effort.remeasure_rounds > 0)
     guide = _Guide(observer or _Silence(), deadline, len(parts))
     searches = _block_searches(settings, effort, parts)
     return _result(settings, guide, parts, list(_explore(guide, searches)))
-
-
-def pruning_of(strategy: str, pruning: Pruning) -> Pruning:
-    """The limits that the strategy searches under: those given, unless it has its own."""
-    return DOS if strategy == "dos" else pruning
 
 
 @dataclass(frozen=True)
 class _Settings:
     graph: ComputationGraph
     cost: CostModel
-    strategy: SearchStrategy
+    strategies: tuple[Strategy, ...]  # of the stages
     pruning: Pruning
     remeasures: bool
 
@@ -209,19 +198,22 @@ class _BlockSearch:
 
 
 def _block_searches(settings: _Settings, effort: Effort, parts: Sequence[Part]) -> list[_BlockSearch]:
-    lattice_of: dict[Relation, Lattice] = {}
+    lattice_of: dict[Hashable, Lattice] = {}
     found: dict[Hashable, _BlockSearch] = {}
     for index, part in enumerate(parts):
         labels = _labels(settings.cost, part)
-        masks = _merge_masks(settings, part)
-        key = index if labels is None else (block_key(settings.graph, part.operators, labels), masks)
+        masks = masks_of(settings.graph, part.operators, settings.strategies)
+        key = index if labels is None else (block_key(settings.graph, part.operators, labels), *masks.values())
         if key in found:
             found[key].parts[index] = part
             continue
         order = lattices.relation(settings.graph, part.operators)
-        lattice = _lattice(settings, order, masks, lattice_of)
+        only = stages_within(order, masks)
+        if (order, only) not in lattice_of:  # cells repeat: blocks of one shape share their lattice
+            lattice_of[order, only] = lattices.build(order, settings.pruning, only)
+        lattice = lattice_of[order, only]
         classes = None if labels is None else stage_classes(settings.graph, part.operators, lattice, labels)
-        latencies = KnownLatencies.start(settings.cost, part.operators, lattice, masks, settings.strategy, classes)
+        latencies = KnownLatencies.start(settings.cost, part.operators, lattice, masks, classes)
         found[key] = _BlockSearch({index: part}, Exploration(lattice, latencies, effort))
     return list(found.values())
 
@@ -274,9 +266,9 @@ def _result(settings: _Settings, guide: _Guide, parts: Sequence[Part], found: Se
         measured=sum(one.measured for one in found),
         lower_bound_us=sum(one.lower_bound_us for one in found),
         remeasured=sum(one.remeasured for one in found),
-        scope=scope(settings.graph, names, settings.cost, settings.strategy, settings.pruning),
+        scope=scope(settings.graph, names, settings.cost, settings.strategies, settings.pruning),
     )
-    if kept.proven == "whole" or settings.strategy == "merge" or settings.pruning.s == 1:
+    if kept.proven == "whole" or Strategy.CONCURRENT not in settings.strategies or settings.pruning.s == 1:
         return kept
     return _with_stages_across_cuts(settings, guide, parts, kept)
 
@@ -314,19 +306,3 @@ def _run(guide: _Guide, found: _BlockSearch, wanted: Round) -> None:
         if exploration.measure(position, wanted):
             left = len(wanted.positions) - done
             guide.observer.stage_measured(found.index, exploration.latencies.n_measured, left)
-
-
-def _merge_masks(settings: _Settings, part: Part) -> tuple[int, ...]:
-    if settings.strategy == "concurrent":
-        return ()
-    bit = {name: 1 << position for position, name in enumerate(part.operators)}
-    return tuple(sum(bit[name] for name in names) for names in merge.merge_classes(settings.graph, part.operators))
-
-
-def _lattice(settings: _Settings, order: Relation, classes: tuple[int, ...], cache: dict[Relation, Lattice]) -> Lattice:
-    if settings.strategy == "merge":
-        return lattices.build(order, settings.pruning, only=classes)
-    # Cells repeat: blocks of one shape share their lattice.
-    if order not in cache:
-        cache[order] = lattices.build(order, settings.pruning)
-    return cache[order]

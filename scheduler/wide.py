@@ -13,7 +13,7 @@ from iosched.scheduler.baselines import greedy_stages
 from iosched.scheduler.beam import beam
 from iosched.scheduler.blocks import Part
 from iosched.scheduler.cost import CostModel, OperatorBounds, Remeasurable
-from iosched.scheduler.lattice import Pruning
+from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Block, Stage, Strategy
 
 Groups = tuple[tuple[str, ...], ...]

@@ -14,7 +14,8 @@ from iosched.cli.pictures.looks import Look, latency_label, look_of
 from iosched.cli.pictures.svg import GREY, escaped, picture, text
 from iosched.cli.words import count_text
 from iosched.scheduler.proof import Scope, proof_text
-from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy, total_us
+from iosched.scheduler.schedule import Block, Schedule, Stage, total_us
+from iosched.scheduler.strategies import STAGES
 
 _WIDTH = 1200
 _MARGIN = 24
@@ -137,8 +138,8 @@ def _draw_block_head(columns: Sequence[_Column], y: float) -> Iterator[str]:
 
 def _draw_stage(column: _Column, y: float, looks: Mapping[str, Look], colours: Mapping[str, str]) -> Iterator[str]:
     stage, height = column.stage, len(column.stage.groups) * _LANE
-    merge = stage.strategy is Strategy.MERGE
-    edge = ' stroke="#c8553d" stroke-width="1.5" stroke-dasharray="5 3"' if merge else ""
+    rule = STAGES[stage.strategy]
+    edge = rule.colour and f' stroke="{rule.colour}" stroke-width="1.5" stroke-dasharray="5 3"'
     yield (
         f'<rect x="{column.x:.1f}" y="{y:.1f}" width="{column.width:.1f}" height="{height}" rx="5" '
         f'fill="#f1f3f6"{edge}/>'
@@ -149,7 +150,7 @@ def _draw_stage(column: _Column, y: float, looks: Mapping[str, Look], colours: M
             x = column.x + _GAP + place * (width + _GAP)
             yield from _draw_operator(name, x, y + lane * _LANE + 3, width, looks, colours)
     latency_us = stage.latency_us
-    below = " ".join(filter(None, ["merge" if merge else "", "" if latency_us is None else latency_label(latency_us)]))
+    below = " ".join(filter(None, [rule.mark, "" if latency_us is None else latency_label(latency_us)]))
     yield text(column.x + column.width / 2, y + height + 14, below, size=10.5, fill=GREY, anchor="middle")
 
 
@@ -181,8 +182,8 @@ def _legend(schedule: Schedule, colours: Mapping[str, str], y: float) -> tuple[l
         x += width + 10
     marked = not all(block.optimal for block in schedule.blocks)
     remarks = [_HOW_TO_READ] + [f"* {proof_text(None)}"] * marked
-    if any(stage.strategy is Strategy.MERGE for stage in schedule.stages):
-        remarks.append("dashed: operators merged into one")
+    drawn = {stage.strategy for stage in schedule.stages}
+    remarks += [f"dashed: {rule.legend}" for way, rule in STAGES.items() if rule.legend and way in drawn]
     parts.append(text(_MARGIN, y + 24, " · ".join(remarks), size=12, fill=GREY))
     return parts, y + 44
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from iosched.cli.pictures.looks import Look, latency_label, look_of
 from iosched.cli.words import count_text
 from iosched.scheduler.proof import Scope, proof_text
-from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy, total_us
+from iosched.scheduler.schedule import Block, Schedule, Stage, total_us
+from iosched.scheduler.strategies import STAGES
 
 _UNICODE = {"only": "── ", "first": "┬─ ", "middle": "├─ ", "last": "└─ ", "then": " → "}
 _ASCII = {"only": "-- ", "first": "+- ", "middle": "|- ", "last": "`- ", "then": " > "}
@@ -76,9 +77,9 @@ def _stages(
 def _stage_head(index: int, stage: Stage, remarks: Remarks | None) -> str:
     latency_us = stage.latency_us
     latency = "" if latency_us is None else latency_label(latency_us)
-    merge = " merge" if stage.strategy is Strategy.MERGE else ""
+    mark = STAGES[stage.strategy].mark
     more = "" if remarks is None else remarks.of_stage(stage)
-    return f"  {index + 1:>3} {latency:>10}{more}{merge} "
+    return f"  {index + 1:>3} {latency:>10}{more}{mark and f' {mark}'} "
 
 
 def _place(index: int, last: int) -> str:

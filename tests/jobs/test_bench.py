@@ -13,17 +13,18 @@ from scripted import fire, model_with, script_stages
 from shipped import document
 
 from iosched.jobs import bench as benches
-from iosched.jobs.bench import SCHEDULES, bench
+from iosched.jobs.bench import bench
 from iosched.models.errors import DeviceError, UsageError
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.profiler.peers.cpu import open_openvino
+from iosched.scheduler.strategies import COMPARED
 
 
 def test_rows_have_every_number_and_peers_that_are_missing_are_told(tmp_path: Path) -> None:
-    names = ["iosched", *SCHEDULES, "onnxruntime", "onnxruntime-parallel", "torch", "onnxruntime-cuda"]
+    names = ["iosched", *COMPARED, "onnxruntime", "onnxruntime-parallel", "torch", "onnxruntime-cuda"]
     found = bench(fire(), document(fire()), names=names, threads=2, rounds=6, profile_db=tmp_path / "p.db")
     measured = [row.name for row in found.rows]
-    assert measured == ["sequential", "iosched", *SCHEDULES[1:], "onnxruntime", "onnxruntime-parallel"]
+    assert measured == ["sequential", "iosched", *COMPARED[1:], "onnxruntime", "onnxruntime-parallel"]
     assert [name for name, _ in found.missing] == ["torch", "onnxruntime-cuda"]
     assert all(reason for _, reason in found.missing)
     assert set(found.samples_us) == set(measured)

@@ -29,8 +29,9 @@ from iosched.profiler.devices.gpus import gpu_named, gpu_names
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.scheduler.baselines import greedy, sequential
+from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
-from iosched.scheduler.search import Pruning, SearchResult, search
+from iosched.scheduler.search import SearchResult, search
 
 
 @cache

@@ -16,7 +16,7 @@ from iosched.scheduler.baselines import greedy
 from iosched.scheduler.beam import MAX_OPERATORS, beam
 from iosched.scheduler.document import check_operators
 from iosched.scheduler.effort import Effort
-from iosched.scheduler.lattice import NO_PRUNING, Pruning
+from iosched.scheduler.pruning import NO_PRUNING, Pruning
 from iosched.scheduler.schedule import Block, Schedule, Stage
 from iosched.scheduler.search import search
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler import lattice as lattices
 from iosched.scheduler.bounds import concurrent_bounds, makespans
-from iosched.scheduler.lattice import NO_PRUNING
+from iosched.scheduler.pruning import NO_PRUNING
 
 
 def best_placement(groups: list[int], lanes: int) -> float:

@@ -16,7 +16,7 @@ from iosched.models.graph import ComputationGraph
 from iosched.scheduler import counts
 from iosched.scheduler import lattice as lattices
 from iosched.scheduler.counts import count, count_schedules, pruned_growth, upper_bound, width
-from iosched.scheduler.lattice import NO_PRUNING, Pruning
+from iosched.scheduler.pruning import NO_PRUNING, Pruning
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.signature import stage_signature
 

@@ -12,7 +12,7 @@ from lane_costs import KeyedLanes, NoisyLanes, cells
 
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler.effort import Effort
-from iosched.scheduler.lattice import Pruning
+from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Stage
 from iosched.scheduler.search import search
 

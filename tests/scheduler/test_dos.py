@@ -14,7 +14,8 @@ from onnx import helper
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler.blocks import partition
 from iosched.scheduler.merge import can_merge
-from iosched.scheduler.search import NO_PRUNING, Pruning, search
+from iosched.scheduler.pruning import NO_PRUNING, Pruning
+from iosched.scheduler.search import search
 
 
 @st.composite

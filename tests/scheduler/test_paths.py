@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler import lattice as lattices
-from iosched.scheduler.lattice import NO_PRUNING
 from iosched.scheduler.paths import bound_us, distances, within
+from iosched.scheduler.pruning import NO_PRUNING
 
 
 @settings(max_examples=40, deadline=None)

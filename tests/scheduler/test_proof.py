@@ -16,11 +16,12 @@ from iosched.models.graph import ComputationGraph
 from iosched.scheduler.blocks import partition
 from iosched.scheduler.cost import AdditiveGroups, CostModel
 from iosched.scheduler.effort import Effort
-from iosched.scheduler.lattice import NO_PRUNING, Pruning
 from iosched.scheduler.merge import can_merge
 from iosched.scheduler.proof import loses_nothing, proof_text
+from iosched.scheduler.pruning import NO_PRUNING, Pruning
 from iosched.scheduler.schedule import Stage
-from iosched.scheduler.search import SearchStrategy, search
+from iosched.scheduler.search import search
+from iosched.scheduler.strategies import SearchStrategy
 
 PRUNINGS = [Pruning(3, 8), Pruning(2, 1), Pruning(1, 2), Pruning(2, 2), NO_PRUNING]
 

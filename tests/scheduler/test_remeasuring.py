@@ -12,9 +12,11 @@ from lane_costs import KeyedLanes, NoisyLanes, cells
 from iosched.scheduler.document import check_operators
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.latencies import KnownLatencies
-from iosched.scheduler.lattice import NO_PRUNING, Pruning, build, popcount, relation
-from iosched.scheduler.schedule import Stage
+from iosched.scheduler.lattice import build, popcount, relation
+from iosched.scheduler.pruning import NO_PRUNING, Pruning
+from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.search import SearchResult, search
+from iosched.scheduler.strategies import masks_of
 
 GRAPH = cells(2)
 SEEDS = range(12)
@@ -137,7 +139,8 @@ def test_an_operator_that_was_measured_too_slow_no_longer_keeps_its_stages_out()
     names = tuple(operator.name for operator in graph.operators)
     lattice = build(relation(graph, names), NO_PRUNING)
     cost = Hiccup(graph)
-    known = KnownLatencies.start(cost, names, lattice, (), "concurrent")
+    masks = masks_of(graph, names, (Strategy.CONCURRENT,))
+    known = KnownLatencies.start(cost, names, lattice, masks)
     known.fill_bounds(lambda: False)
     alone = known.single_operators()
     known.measure(alone[3])

@@ -18,10 +18,11 @@ from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.blocks import partition
 from iosched.scheduler.document import check_operators
 from iosched.scheduler.effort import Effort
-from iosched.scheduler.lattice import NO_PRUNING, Pruning
 from iosched.scheduler.merge import can_merge
+from iosched.scheduler.pruning import NO_PRUNING, Pruning
 from iosched.scheduler.schedule import Stage, Strategy
-from iosched.scheduler.search import SearchStrategy, search
+from iosched.scheduler.search import search
+from iosched.scheduler.strategies import SearchStrategy
 
 PRUNINGS = [Pruning(3, 8), Pruning(1, 2), Pruning(2, 3), NO_PRUNING]
 

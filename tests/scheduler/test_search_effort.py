@@ -16,7 +16,7 @@ from iosched.models.graph import ComputationGraph
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.document import check_operators
 from iosched.scheduler.effort import Effort
-from iosched.scheduler.lattice import NO_PRUNING, Pruning
+from iosched.scheduler.pruning import NO_PRUNING, Pruning
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.search import search
 

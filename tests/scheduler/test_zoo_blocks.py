@@ -7,7 +7,7 @@ from networks import zoo_model
 
 from iosched.scheduler.blocks import partition
 from iosched.scheduler.counts import count
-from iosched.scheduler.lattice import Pruning
+from iosched.scheduler.pruning import Pruning
 
 pytestmark = pytest.mark.slow
 

@@ -18,8 +18,8 @@ from iosched.profiler.devices.gpus import GpuSpec, gpu_named, gpu_names
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.cost import AdditiveGroups, CostModel, OperatorKeys
 from iosched.scheduler.effort import Effort
-from iosched.scheduler.lattice import Pruning
 from iosched.scheduler.merge import can_merge
+from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.search import search
 

@@ -1,0 +1,99 @@
+"""A strategy of stages is a rule in one table: the search, its proof, explanations and pictures go by it alone."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import get_args
+
+import pytest
+from by_definition import graph_of
+
+from iosched.cli.pictures.schedule_svg import draw_svg
+from iosched.cli.pictures.schedule_text import draw_text
+from iosched.models.errors import InvalidScheduleError
+from iosched.models.graph import ComputationGraph
+from iosched.scheduler.document import check_operators
+from iosched.scheduler.explain import explain
+from iosched.scheduler.pruning import Pruning
+from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
+from iosched.scheduler.search import search
+from iosched.scheduler.strategies import (
+    BASELINES,
+    COMPARED,
+    NAMES,
+    SEARCHES,
+    STAGES,
+    Search,
+    SearchStrategy,
+    StageRule,
+    pruning_of,
+)
+
+
+class MadeUp(StrEnum):
+    PAIRED = "paired"  # the first two operators of a block together
+
+
+class FastInPairs:
+    def stage_latency_us(self, stage: Stage) -> float:
+        return 1.0 if stage.strategy == MadeUp.PAIRED else 10.0 * len(stage.operators)
+
+    def lower_bound_us(self, stage: Stage) -> float:
+        return 0.0
+
+
+@pytest.fixture
+def paired(monkeypatch: pytest.MonkeyPatch) -> StageRule:
+    def refusal(graph: ComputationGraph, names: list[str]) -> str | None:
+        return None if set(names) == {"0", "1"} else f"{names[-1]!r} is in no pair"
+
+    rule = StageRule(lambda graph, names: [names[:2]], refusal, True, "paired", "#123456", "operators in pairs")
+    monkeypatch.setitem(STAGES, MadeUp.PAIRED, rule)
+    monkeypatch.setitem(SEARCHES, "both", Search(tuple(STAGES)))
+    return rule
+
+
+GRAPH = graph_of(4, [(0, 2), (1, 2), (2, 3)])
+PAIR = Stage(MadeUp.PAIRED, (("0",), ("1",)))
+
+
+def test_every_name_is_a_search_or_a_baseline() -> None:
+    assert (*SEARCHES, *BASELINES) == NAMES
+    assert tuple(SEARCHES) == get_args(SearchStrategy)
+    assert sorted(COMPARED) == sorted(NAMES)
+    assert set(STAGES) == set(Strategy)
+
+
+def test_dos_has_limits_of_its_own_and_the_others_take_those_given() -> None:
+    given = Pruning(2, 5)
+    assert [pruning_of(name, given) for name in NAMES if name != "dos"] == [given] * 5
+    assert pruning_of("dos", given) == Pruning(1, None)
+
+
+def test_a_new_strategy_is_searched_and_proven(paired: StageRule) -> None:
+    found = search(GRAPH, FastInPairs())
+    stages = list(found.schedule.stages)
+    assert [(stage.strategy, stage.operators) for stage in stages[:1]] == [(MadeUp.PAIRED, ("0", "1"))]
+    assert (found.schedule.predicted_us, found.proven) == (21.0, "blocks")
+    assert MadeUp.PAIRED not in {
+        stage.strategy for stage in search(GRAPH, FastInPairs(), strategy="merge").schedule.stages
+    }
+
+
+def test_a_new_strategy_is_weighed_when_a_place_is_explained(paired: StageRule) -> None:
+    cost = FastInPairs()
+    alone = Schedule((Block(0, tuple(Stage(Strategy.CONCURRENT, ((name,),)) for name in "0123")),))
+    found = explain(GRAPH, alone, "0", cost, cost.stage_latency_us)
+    assert MadeUp.PAIRED in {stage.strategy for place in found.placements for stage in place.stages}
+
+
+def test_a_new_strategy_is_checked_and_drawn(paired: StageRule) -> None:
+    rest = Stage(Strategy.CONCURRENT, (("2", "3"),))
+    schedule = Schedule((Block(0, (PAIR, rest)),))
+    check_operators(schedule, GRAPH)
+    with pytest.raises(InvalidScheduleError, match="'3' is in no pair"):
+        check_operators(Schedule((Block(0, (Stage(MadeUp.PAIRED, (("2",), ("3",))),)),)), GRAPH)
+    assert " paired" in draw_text(schedule, title="net", looks={})
+    picture = draw_svg(schedule, title="net", looks={})
+    assert 'stroke="#123456"' in picture
+    assert "dashed: operators in pairs" in picture
