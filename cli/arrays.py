@@ -1,4 +1,4 @@
-"""Arrays in and out of files: `.npy` for inputs, one `.npz` for outputs."""
+"""Reads the inputs of `run` from `.npy` files, and makes one `.npz` file of its outputs."""
 
 from __future__ import annotations
 
@@ -32,10 +32,12 @@ def read_inputs(files: Sequence[tuple[str, Path]], specs: Sequence[TensorSpec]) 
 
 
 def read_array(path: Path) -> np.ndarray:
-    """One array from a `.npy` file; objects are never unpickled, and a header cannot ask for more than the file holds.
+    """Reads one array from a `.npy` file.
+
+    No object is ever unpickled, and no header makes this allocate more memory than the file is long.
 
     Raises:
-        UsageError: missing, or no such file.
+        UsageError: there is no such file, or it is no `.npy` file.
     """
     try:
         with path.open("rb") as file:
@@ -65,7 +67,7 @@ def _checked(array: np.ndarray, spec: TensorSpec, path: Path) -> np.ndarray:
 
 
 def npz(outputs: Mapping[str, object]) -> bytes:
-    """Outputs as an `.npz` archive; unlike `numpy.savez` it takes every name.
+    """The bytes of an `.npz` archive of the outputs; unlike with `numpy.savez`, they may have any name.
 
     Raises:
         UsageError: an output is no array of numbers or text.

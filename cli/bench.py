@@ -149,7 +149,7 @@ def _emit(model: Model, result: BenchResult, plot: Destination | None, as_json: 
 
 
 def as_object(model: Model, result: BenchResult) -> dict[str, object]:
-    """`bench --json`: keys that scripts rely on."""
+    """The object that `bench --json` prints; scripts rely on its keys."""
     rows = [
         {
             "name": row.name,

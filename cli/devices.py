@@ -130,7 +130,7 @@ def _names_from_files() -> list[str]:
 
 
 def _names_from_tool() -> list[str]:
-    """As in a container, where the files are not."""
+    """Names from nvidia-smi, for containers, which do not have the driver's files."""
     import shutil
     import subprocess
 

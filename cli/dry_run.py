@@ -16,7 +16,7 @@ _COUNTS = ("operators", "width", "states", "stages", "signatures", "known", "mea
 
 
 def print_estimate(model: Model, settings: OptimizeSettings, *, as_json: bool) -> None:
-    """Prints what `optimize` with these settings would go through."""
+    """Prints how large the search that `optimize` would make with these settings is, block by block."""
     from iosched.jobs.estimate import estimate
 
     found = estimate(model, settings)
@@ -32,7 +32,7 @@ def print_estimate(model: Model, settings: OptimizeSettings, *, as_json: bool) -
 
 
 def as_object(model: Model, settings: OptimizeSettings, found: Estimate) -> dict[str, object]:
-    """`optimize --dry-run --json`: keys that scripts rely on."""
+    """The object that `optimize --dry-run --json` prints; scripts rely on its keys."""
     return {
         "model": model.name,
         "device": {"kind": found.device_kind, "name": found.device_name},

@@ -42,12 +42,12 @@ def exit_code(error: Exception) -> int:
 
 
 def printable(text: str) -> str:
-    """`text` without control characters: names in a model are not trusted with the terminal."""
+    """`text` with its control characters replaced, since names in a model could hold any, and so drive the terminal."""
     return "".join(char if char == "\n" or char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def message_of(error: Exception) -> str:
-    """What to tell a person, in at most five lines."""
+    """What a person is shown of an error, in at most five lines."""
     if isinstance(error, IoschedError):
         text = str(error) or type(error).__name__
     elif isinstance(error, OSError) and error.strerror:
@@ -73,7 +73,7 @@ def guarded(ctx: click.Context | None = None) -> Iterator[None]:
     """Turns what a command raises into its exit code; click's own errors pass through.
 
     Args:
-        ctx: knows whether --debug was given; None where that is not parsed yet.
+        ctx: the context that knows whether --debug was given; None where the command line is not parsed yet.
 
     Raises:
         click.exceptions.Exit: with the exit code of what was raised.

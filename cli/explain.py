@@ -86,7 +86,7 @@ def command(
 
 
 def as_object(document: ScheduleDocument, found: Explained) -> dict[str, object]:
-    """`explain --json`: keys that scripts rely on."""
+    """The object that `explain --json` prints; scripts rely on its keys."""
     explanation = found.explanation
     return {
         "model": document.model,

@@ -73,7 +73,7 @@ def command(
 
 @dataclass(frozen=True, eq=False)
 class _Inspected:
-    """What was counted, block by block, and under which limits."""
+    """The counts of each block of a model, and the limits on stages that they were counted under."""
 
     model: Model
     pruning: Pruning
@@ -82,17 +82,17 @@ class _Inspected:
 
     @property
     def flops(self) -> int:
-        """Of one run of the model."""
+        """Operations in one run of the model; a multiply and an add count as two."""
         return sum(operator.flops for operator in self.model.graph.operators)
 
     @property
     def n_parameters(self) -> int:
-        """Numbers in the model's weights."""
+        """How many numbers the model's weights have."""
         return sum(array.size for array in self.model.weights.values())
 
 
 def as_object(found: _Inspected) -> dict[str, object]:
-    """`inspect --json`: keys that scripts rely on."""
+    """The object that `inspect --json` prints; scripts rely on its keys."""
     return {
         "model": found.model.name,
         "operators": len(found.model.graph.operators),

@@ -29,7 +29,7 @@ class AskOnce:
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """While inside, the first Ctrl-C is held back."""
+        """A context in which the first Ctrl-C is held back."""
         if not self.can_come:
             yield
             return
@@ -46,10 +46,10 @@ class AskOnce:
         self.came = True
 
     def ask(self) -> None:
-        """Asks once.
+        """Asks whether to write the best schedule found so far; any Ctrl-C from then on stops at once.
 
         Raises:
-            KeyboardInterrupt: the answer is no, or another Ctrl-C.
+            KeyboardInterrupt: the answer is no, or Ctrl-C was pressed again.
         """
         self._asked, self.came = True, False
         with self._bar.paused():

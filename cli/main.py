@@ -1,4 +1,4 @@
-"""The `iosched` command. A command is one file of this folder and one line of `COMMANDS`."""
+"""The `iosched` command. Each of its commands is a file of this folder, `NAME.py`, and an entry of `COMMANDS`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LazyGroup(click.Group):
     """A group that imports the file of a command when the command is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The commands in the order in which a newcomer needs them."""
+        """The names of the commands, in the order in which a newcomer needs them."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -55,12 +55,12 @@ class LazyGroup(click.Group):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Parses; `--help` and `--version`, which print meanwhile, meet a closed pipe as every command does."""
+        """Parses the command line; `--help` and `--version`, which print while it is parsed, may meet a closed pipe."""
         with guarded():
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> object:
-        """Runs the command; whatever it raises becomes an exit code."""
+        """Runs the command, and turns whatever it raises into an exit code."""
         with guarded(ctx):
             return super().invoke(ctx)
 

@@ -45,7 +45,7 @@ _COST_TEXT = {
 
 
 def _words(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """The words of a list, separated by commas or given one by one, each once."""
+    """The different words of an option that may be repeated and whose values may be lists separated by commas."""
     del ctx, param
     return tuple(dict.fromkeys(word.strip() for value in values for word in value.split(",") if word.strip()))
 
@@ -68,7 +68,7 @@ def _settings(
     threads: int | None,
     profile_db: Path | None,
 ) -> MatrixSettings:
-    """What is asked for, of options."""
+    """The settings that the options ask for; raises where they contradict each other, before the model is read."""
     from iosched.jobs.matrix import MatrixSettings
 
     if not devices:
@@ -155,7 +155,7 @@ def command(
 def _batches(
     first: Model, batch_sizes: tuple[int, ...], shapes: dict[str, tuple[int, ...]]
 ) -> Iterator[tuple[int, Model]]:
-    """The model at each batch size, read again from where the first one came from, one at a time."""
+    """Each batch size with the model bound to it; the model is read again for each, when its turn comes."""
     from iosched.models.load import load_model
 
     yield batch_sizes[0] if batch_sizes else first.batch_size, first
@@ -178,7 +178,7 @@ def _matrix(
 
 
 def labels(result: MatrixResult) -> list[str]:
-    """Targets by what tells them apart."""
+    """A short name for each target: its device, its batch size, or both, as far as targets differ in them."""
     one_device = len({target.device for target in result.targets}) == 1
     one_batch = len({target.batch_size for target in result.targets}) == 1
     if one_batch:
@@ -190,7 +190,7 @@ def labels(result: MatrixResult) -> list[str]:
 
 
 def as_object(model: str, result: MatrixResult, settings: MatrixSettings) -> dict[str, object]:
-    """`matrix --json`: keys that scripts rely on."""
+    """The object that `matrix --json` prints; scripts rely on its keys."""
     targets = [
         {
             "device": target.device,

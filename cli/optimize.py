@@ -73,7 +73,7 @@ def _settings(
     barriers: Barriers,
     profile_db: Path | None,
 ) -> OptimizeSettings:
-    """What is asked for, of options; what is wrong with it is said before the model is read."""
+    """The settings that the options ask for; raises where they contradict each other, before the model is read."""
     from iosched.jobs.optimization import OptimizeSettings
     from iosched.profiler.devices.resolve import planned_gpu
 
@@ -198,7 +198,7 @@ def command(
 
 
 def _outputs(name: str, output: Destination | None, schedule: Destination | None) -> _Outputs:
-    """Where to write to; default names are made of `name`."""
+    """Where the model and the schedule are written; default names begin with `name`."""
     if output is None:
         output = Destination("-o", Path(f"{name}.iosched.onnx"))
     if schedule is None and output.path is not None:
@@ -227,7 +227,7 @@ def _write(model: Model, result: OptimizeResult, outputs: _Outputs) -> None:
 def as_object(
     model: str, result: OptimizeResult, output: Destination, schedule: Destination | None
 ) -> dict[str, object]:
-    """`optimize --json`: keys that scripts rely on."""
+    """The object that `optimize --json` prints; scripts rely on its keys."""
     return {
         "model": model,
         "output": str(output),
@@ -295,7 +295,7 @@ def _rows(result: OptimizeResult) -> list[tuple[str, str]]:
 
 
 def _rest_row(result: OptimizeResult) -> list[tuple[str, str]]:
-    """What is served where a process seldom runs the model."""
+    """Latencies after a rest, which are what a process that seldom runs the model gets."""
     rested_us = result.rested_us
     name = {"iosched": "measured"}.get(result.shipped, result.shipped)
     if not {"reference", name} <= rested_us.keys():
@@ -305,7 +305,7 @@ def _rest_row(result: OptimizeResult) -> list[tuple[str, str]]:
 
 
 def _gain_text(result: OptimizeResult) -> str:
-    """How much faster what ships is than what there was: measured with its interval, or by the model."""
+    """How many times as fast as before what ships is: measured, with its interval, or by the analytic model."""
     if result.cost == "analytic":
         gain = result.sequential_us / shipped_us(result) if shipped_us(result) else 1.0
         return f"  {gain:.2f}x by the analytic model"
@@ -327,7 +327,7 @@ def _latency(latency_us: float | None) -> str:
 
 
 def shipped_us(result: OptimizeResult) -> float:
-    """Latency of what was shipped: measured where it was, predicted elsewhere."""
+    """The latency of what was shipped; the predicted one where nothing was measured."""
     if result.shipped == "reference" and result.reference_us is not None:
         return result.reference_us
     if result.shipped == "sequential":

@@ -1,4 +1,8 @@
-"""Options that several commands share, each written once."""
+"""Options that several commands share, each written once.
+
+An option is a decorator of the command's function. Its docstring names the parameter that the function takes it as,
+where that is not the option's own name.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +29,10 @@ INPUT_FILE = "NAME=F.npy"
 
 
 def parse_input_shape(text: str) -> tuple[str, tuple[int, ...]]:
-    """Name and shape; split at the last '=', since tensor names may contain one.
+    """The name and the shape in NAME=1x3x224x224, split at the last '=' because tensor names may contain one.
 
     Raises:
-        click.BadParameter: not of that form, or a size that no dimension can have.
+        click.BadParameter: the text is not of that form, or a size is one that no dimension can have.
     """
     name, equals, sizes_text = text.rpartition("=")
     sizes = sizes_text.lower().split("x")
@@ -40,10 +44,12 @@ def parse_input_shape(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def parse_input_file(text: str) -> tuple[str, Path]:
-    """Name and path; split at the first '=' that leaves an existing file on its right, else at the first.
+    """The name and the path in NAME=F.npy, split at the first '=' that leaves the path of a file on its right.
+
+    Where no such file exists, it is split at the first '=' of all: reading the file then says what is wrong.
 
     Raises:
-        click.BadParameter: not of that form.
+        click.BadParameter: the text is not of that form.
     """
     splits = [index for index, char in enumerate(text) if char == "=" and 0 < index < len(text) - 1]
     if not splits:
@@ -86,7 +92,7 @@ def _set_meta(key: str) -> Callable[[click.Context, click.Parameter, bool], None
 
 
 def verbosity_options(function: F) -> F:
-    """`--debug`, `-q`, `-v`: the same before and after the command's name."""
+    """`--debug`, `-q` and `-v`, which mean the same before and after the command's name; see `output.quiet`."""
     for flags, key, text in (
         (("-v", "--verbose"), "verbose", "Say more on stderr about what is being done."),
         (("-q", "--quiet"), "quiet", "Print data and errors only: no progress, tables or remarks."),
@@ -100,25 +106,25 @@ def verbosity_options(function: F) -> F:
 
 
 def model_argument(function: F) -> F:
-    """MODEL: a path, `-` or `zoo:NAME`."""
+    """The argument MODEL: a path, `-` for standard input, or `zoo:NAME`; see `source.read_model`."""
     return click.argument("model", metavar="MODEL")(function)
 
 
 @dataclass(frozen=True)
 class Binding:
-    """What fixes dynamic dimensions: the size of a batch, and whole shapes by the names of inputs."""
+    """What the dynamic dimensions of a model are fixed to: the size of a batch, and the shapes of inputs by name."""
 
     batch_size: int | None = None
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 def binding_options(function: F) -> F:
-    """`--batch-size` and `--input-shape`; the command takes a `binding: Binding`."""
+    """`--batch-size` and `--input-shape`, which the command takes together as `binding: Binding`."""
     return batch_size_option(input_shape_option(gathered("binding", Binding)(function)))
 
 
 def input_shape_option(function: F) -> F:
-    """`--input-shape NAME=1x3x224x224`; the command takes `input_shapes`, a mapping from names to shapes."""
+    """`--input-shape`, which the command takes as `input_shapes`, a mapping from the names of inputs to shapes."""
     return click.option(
         "--input-shape",
         "input_shapes",
@@ -130,7 +136,7 @@ def input_shape_option(function: F) -> F:
 
 
 def batch_size_option(function: F) -> F:
-    """`--batch-size N`."""
+    """`--batch-size`, for one size."""
     return click.option(
         "--batch-size",
         type=click.IntRange(min=1),
@@ -140,12 +146,12 @@ def batch_size_option(function: F) -> F:
 
 
 def device_options(function: F) -> F:
-    """Where to run: `--device` and `--threads`."""
+    """`--device` and `--threads` of commands that run the model, on a device of this machine."""
     return _device("'auto', 'cpu', or 'cuda[:N]', a GPU that is attached.")(threads_option(function))
 
 
 def planning_device_options(function: F) -> F:
-    """Where to run, or what to plan for: `--device` and `--threads`."""
+    """`--device` and `--threads` of commands that take, besides, a GPU that is planned for without being here."""
     return _device(
         "'auto', 'cpu', 'cuda[:N]', or a GPU by its name ('v100', 'h100', …: see 'iosched devices'), which is planned"
         " for where it is not attached."
@@ -153,7 +159,7 @@ def planning_device_options(function: F) -> F:
 
 
 def threads_option(function: F) -> F:
-    """`--threads N`."""
+    """`--threads`, the cores to use on a CPU."""
     return click.option(
         "--threads",
         type=click.IntRange(min=1, max=1024),
@@ -167,7 +173,7 @@ def _device(text: str) -> Callable[[F], F]:
 
 
 def pruning_options(function: F) -> F:
-    """`-r`, `-s` and `--no-pruning`; see `pruning_asked`."""
+    """`-r`, `-s` and `--no-pruning`, of which `pruning_asked` makes a `Pruning`."""
     options = (
         click.option(
             "-r",
@@ -193,7 +199,7 @@ def pruning_options(function: F) -> F:
 
 
 def strategy_option(*baselines: str) -> Callable[[F], F]:
-    """`--strategy`, with these baselines beside what is searched."""
+    """`--strategy`: the strategies that are searched, and the names in `baselines`, whose schedules are not."""
     more = f" {' and '.join(map(repr, baselines))} are baselines." if baselines else ""
     return click.option(
         "--strategy",
@@ -219,10 +225,10 @@ def pruning_asked(r: int, s: int, no_pruning: bool) -> Pruning:
 
 
 def refuse_pruning_beside(strategy: str) -> None:
-    """Refuses the options of pruning where the strategy has limits of its own.
+    """Refuses `-r`, `-s` and `--no-pruning` beside a strategy that has limits of its own.
 
     Raises:
-        UsageError: such an option was given.
+        UsageError: one of them was written on the command line.
     """
     own = own_pruning(strategy)
     if own is not None and (options := given("no_pruning", "r", "s")):
@@ -232,14 +238,14 @@ def refuse_pruning_beside(strategy: str) -> None:
 
 
 def given(*names: str) -> list[str]:
-    """The flags that were written on the command line, of the options whose parameters are called `names`."""
+    """Which of the options whose parameters are called `names` were written on the command line, as their flags."""
     ctx = click.get_current_context()
     flags = {param.name: param.opts[0] for param in ctx.command.params}
     return [flags[name] for name in names if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
 
 
 def profile_db_option(function: F) -> F:
-    """`--profile-db F`."""
+    """`--profile-db`, the file of the profile database; None stands for the user's own."""
     return click.option(
         "--profile-db",
         type=click.Path(path_type=Path, dir_okay=False),
@@ -250,20 +256,20 @@ def profile_db_option(function: F) -> F:
 
 
 def output_option(*flags: str, metavar: str, text: str) -> Callable[[F], F]:
-    """What names a file to write, which the command takes as a `Destination`; `text` is the help."""
+    """An option that names a file to write, which the command takes as a `Destination` or None; `text` is its help."""
     return click.option(*flags, callback=destination, metavar=metavar, help=text)
 
 
 def json_option(function: F) -> F:
-    """`--json`."""
+    """`--json`, which the command takes as `as_json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")(function)
 
 
 def shapes_of(pairs: Iterable[tuple[str, tuple[int, ...]]]) -> dict[str, tuple[int, ...]]:
-    """Input shapes by name.
+    """The shapes of `--input-shape` by the names of the inputs.
 
     Raises:
-        UsageError: one input is given two shapes.
+        UsageError: two different shapes are given for one input.
     """
     shapes: dict[str, tuple[int, ...]] = {}
     for name, shape in pairs:

@@ -21,7 +21,12 @@ STDOUT = "-"
 
 @dataclass(frozen=True)
 class Destination:
-    """One output of a command: `path` is None for stdout, and `option` is what named it on the command line."""
+    """Where one output of a command goes.
+
+    Attributes:
+        option: what named it on the command line, for error messages.
+        path: the file; None for stdout.
+    """
 
     option: str
     path: Path | None
@@ -31,7 +36,7 @@ class Destination:
 
 
 def destination(ctx: click.Context, param: click.Parameter, text: str | None) -> Destination | None:
-    """A click callback for what names an output: `-` is stdout, all else a path."""
+    """A click callback that makes a `Destination` of an option's text: `-` is stdout, all else is a path."""
     del ctx
     if text is None:
         return None
@@ -75,7 +80,7 @@ def _same(a: Path, b: Path) -> bool:
 
 
 def refuse_terminal(output: Destination | None) -> None:
-    """Binary data does not belong on a terminal.
+    """Refuses to write binary data to a terminal.
 
     Raises:
         UsageError: the destination is stdout, and stdout is a terminal.
@@ -85,10 +90,10 @@ def refuse_terminal(output: Destination | None) -> None:
 
 
 def write(output: Destination, data: bytes) -> None:
-    """Writes to stdout, or to a temporary name that is then renamed.
+    """Writes `data` to stdout, or to a temporary file that is then given its name, so that no file is half written.
 
     Raises:
-        ExecutionError: the disk said no.
+        ExecutionError: the file cannot be written, as on a full disk.
     """
     if output.path is None:
         sys.stdout.buffer.write(data)
@@ -102,10 +107,10 @@ def write(output: Destination, data: bytes) -> None:
 
 
 def write_and_note(output: Destination, data: bytes) -> None:
-    """Writes as `write` does, and names the file that was written.
+    """Writes as `write` does, and says on stderr which file was written.
 
     Raises:
-        ExecutionError: the disk said no.
+        ExecutionError: the file cannot be written, as on a full disk.
     """
     write(output, data)
     if output.path is not None:
@@ -113,7 +118,7 @@ def write_and_note(output: Destination, data: bytes) -> None:
 
 
 def _write_file(path: Path, data: bytes) -> None:
-    if path.exists() and not path.is_file():  # /dev/null, a named pipe: nothing to rename
+    if path.exists() and not path.is_file():  # such as /dev/null or a named pipe, which must stay what it is
         path.write_bytes(data)
         return
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name[:100]}.", suffix=".tmp", dir=path.parent)
@@ -130,7 +135,7 @@ def _write_file(path: Path, data: bytes) -> None:
 
 
 def emit_json(value: Mapping[str, object]) -> None:
-    """Prints one JSON object on stdout; numbers that JSON does not know become null."""
+    """Prints one JSON object on stdout; infinity and NaN, which JSON does not know, become null."""
     click.echo(json.dumps(_finite(value), ensure_ascii=False, allow_nan=False))
 
 
@@ -155,12 +160,12 @@ def verbose() -> bool:
 
 
 def detail(text: str) -> None:
-    """One more line for people on stderr, with `-v` only."""
+    """Prints a line for people on stderr if `-v` was given."""
     if verbose():
         note(text)
 
 
 def note(text: str) -> None:
-    """One line for people on stderr; silent with `-q`."""
+    """Prints a line for people on stderr unless `-q` was given."""
     if not quiet():
         click.echo(printable(text), err=True)

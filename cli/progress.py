@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class Observer(Protocol):
-    """What long work reports to."""
+    """What long work reports its progress to."""
 
     def progress(self, done: int, total: int | None, text: str) -> None:
-        """`done` steps of `total` (None: not known yet) are behind us; `text` says what is going on."""
+        """Reports that `done` of `total` steps (None: not known yet) are done, and what is done next."""
         ...
 
     def paused(self) -> AbstractContextManager[None]:
-        """While inside, the terminal is free for a question."""
+        """A context in which nothing is drawn, so that a question can be asked on the terminal."""
         ...
 
 
@@ -31,7 +31,7 @@ class _Silence:
         """Says nothing."""
 
     def paused(self) -> AbstractContextManager[None]:
-        """Nothing is in the way."""
+        """Does nothing: nothing is drawn at any time."""
         return nullcontext()
 
 
@@ -46,7 +46,7 @@ class _Bar:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Takes the bar off the terminal meanwhile."""
+        """Takes the bar off the terminal until the context is left."""
         self._bar.stop()
         try:
             yield
@@ -56,7 +56,7 @@ class _Bar:
 
 @contextmanager
 def progress_bar() -> Iterator[Observer]:
-    """An observer that draws on stderr while the work inside the `with` lasts."""
+    """An observer that draws a bar on stderr until the context is left, or nothing with `-q` or without a terminal."""
     if quiet() or not sys.stderr.isatty():
         yield _Silence()
         return
@@ -78,6 +78,6 @@ def progress_bar() -> Iterator[Observer]:
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    # Few redraws: the bar must not take a core from what is being measured.
+    # The bar is drawn anew seldom, so that it takes no core from what is being measured.
     with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=2) as bar:
         yield _Bar(bar, bar.add_task("starting", total=None))

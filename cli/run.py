@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Run:
-    """What one call of `run` found out."""
+    """What running the model gave: its outputs, their comparison with onnxruntime, and how long runs take."""
 
     outputs: Mapping[str, np.ndarray]
     timing: Measurement
@@ -189,7 +189,7 @@ def _emit(found: _Run, output: Destination | None, as_json: bool) -> None:
 
 
 def as_object(found: _Run) -> dict[str, object]:
-    """`run --json`: keys that scripts rely on."""
+    """The object that `run --json` prints; scripts rely on its keys."""
     timing, check = found.timing, found.check
     return {
         "latency_us": {

@@ -1,4 +1,4 @@
-"""`optimize --schedule-from F`: a schedule that is taken, in place of one that is searched."""
+"""`optimize --schedule-from F`: a schedule that is taken from a file instead of being searched."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from iosched.scheduler.document import ScheduleDocument
 
 _SEARCHING = ("strategy", "r", "s", "no_pruning", "exhaustive", "dry_run")
-"""Parameters that say how to search."""
+"""The parameters of `optimize` that say how to search."""
 
 schedule_from_option = click.option(
     "--schedule-from",
@@ -25,21 +25,25 @@ schedule_from_option = click.option(
 
 
 def refuse_searching() -> None:
-    """Refuses, beside `--schedule-from`, what asks for a search.
+    """Refuses the options that say how to search, beside `--schedule-from`, with which nothing is searched.
 
     Raises:
-        UsageError: such an option was given.
+        UsageError: one of them was written on the command line.
     """
     if click.get_current_context().params["source"] is not None and (options := given(*_SEARCHING)):
         raise UsageError(f"--schedule-from searches nothing: leave out {' and '.join(options)}")
 
 
 def schedule_from(source: str | None, model: str) -> ScheduleDocument | None:
-    """The schedule of `--schedule-from`, read before MODEL is.
+    """Reads the schedule that `--schedule-from` names, or returns None where the option is not given.
+
+    Args:
+        source: the file that `--schedule-from` names, or None.
+        model: MODEL as the command line names it, to refuse that both are standard input.
 
     Raises:
-        UsageError: standard input is wanted twice.
-        InvalidScheduleError: unreadable, or no schedule.
+        UsageError: both are standard input.
+        InvalidScheduleError: the file cannot be read, or has no schedule.
     """
     from iosched.cli.source import read_schedule
 

@@ -92,7 +92,7 @@ def command(
 
 
 def _fitted(document: ScheduleDocument, model: Model) -> tuple[ScheduleDocument, bool]:
-    """The schedule in the model's names, and whether it is one of that model; it is drawn in either case."""
+    """The schedule in the names of `model`, and whether it is a schedule of that model; it is drawn in either case."""
     from iosched.jobs.fitting import fitted
     from iosched.models.errors import InvalidScheduleError
 
@@ -111,7 +111,7 @@ def _drawn(document: ScheduleDocument, model: Model, fits: bool) -> Drawn:
 
 
 def as_object(drawn: Drawn) -> dict[str, object]:
-    """`show --json`: keys that scripts rely on."""
+    """The object that `show --json` prints; scripts rely on its keys."""
     document = drawn.document
     blocks = [
         {
@@ -137,7 +137,7 @@ def as_object(drawn: Drawn) -> dict[str, object]:
 
 
 def _sums(drawn: Drawn, stages: Iterable[Stage]) -> dict[str, object]:
-    """Of stages run one after another."""
+    """The latency and the throughput of stages that run one after another."""
     from iosched.scheduler.schedule import total_us
 
     run = list(stages)

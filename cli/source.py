@@ -25,8 +25,8 @@ def read_model(text: str, binding: Binding = Binding()) -> Model:  # noqa: B008 
     """Loads MODEL as the command line names it.
 
     Raises:
-        UsageError: nothing is piped in, or no such network in the zoo.
-        InvalidModelError: not a model that can be run.
+        UsageError: nothing is piped into standard input, or the zoo has no such network.
+        InvalidModelError: the file is not a model that can be run.
     """
     from iosched.models.load import load_model
 
@@ -54,8 +54,8 @@ def read_schedule(text: str, *, model: str | None = None) -> ScheduleDocument:
         model: MODEL of the same command line, to refuse that both are standard input.
 
     Raises:
-        UsageError: standard input is wanted twice.
-        InvalidScheduleError: unreadable, or no schedule.
+        UsageError: both files of the command line are standard input.
+        InvalidScheduleError: the file cannot be read, or has no schedule.
     """
     return read_schedule_and_model(text, None, other=model)[0]
 
@@ -63,17 +63,17 @@ def read_schedule(text: str, *, model: str | None = None) -> ScheduleDocument:
 def read_schedule_and_model(
     text: str, model: str | None, *, other: str | None = None
 ) -> tuple[ScheduleDocument, Model | None]:
-    """Reads a schedule as `read_schedule` does, and the model it belongs to where one is at hand.
+    """Reads a schedule as `read_schedule` does, and its model: the one that carries it, or MODEL where that is given.
 
     Args:
         text: a path, or `-`.
-        model: MODEL to load for a schedule file; an optimized model needs none.
-        other: a further file of the command line that may be standard input.
+        model: MODEL as the command line names it, to be loaded for a schedule file; an optimized model needs none.
+        other: a further file of the same command line, to refuse that both are standard input.
 
     Raises:
-        UsageError: standard input is wanted twice.
-        InvalidScheduleError: unreadable, or no schedule.
-        InvalidModelError: MODEL is no model.
+        UsageError: both files of the command line are standard input.
+        InvalidScheduleError: the file cannot be read, or has no schedule.
+        InvalidModelError: MODEL is not a model.
     """
     refuse_both_on_stdin(text, model)
     refuse_both_on_stdin(text, other)
@@ -95,10 +95,10 @@ def refuse_both_on_stdin(schedule: str | None, model: str | None) -> None:
 
 
 def parse_schedule(data: bytes | str, place: str) -> ScheduleDocument:
-    """A schedule from its JSON text; `place` is named in the error.
+    """Reads a schedule from its JSON text; `place` is what errors call the file.
 
     Raises:
-        InvalidScheduleError: not a schedule.
+        InvalidScheduleError: the text is not a schedule.
     """
     from iosched.scheduler.document import ScheduleDocument
 
@@ -111,17 +111,19 @@ def parse_schedule(data: bytes | str, place: str) -> ScheduleDocument:
 
 
 def schedule_for(model: Model, text: str, schedule: str | None, device: str) -> ScheduleDocument | None:
-    """The schedule to run `model` by: the file given, else the one that the model carries, else None.
+    """The schedule to run `model` by: that of the file given, else the one that the model carries, else None.
+
+    Says on stderr where it was made for another device than the one that it is to run on.
 
     Args:
         model: the loaded model.
-        text: MODEL, as the command line names it.
-        schedule: `--schedule`.
-        device: `--device`.
+        text: MODEL as the command line names it.
+        schedule: the file that `--schedule` names, or None.
+        device: the device that `--device` names.
 
     Raises:
-        UsageError: standard input is wanted twice.
-        InvalidScheduleError: unreadable, or no schedule.
+        UsageError: both files of the command line are standard input.
+        InvalidScheduleError: the file cannot be read, or has no schedule.
     """
     document = embedded_schedule(model) if schedule is None else read_schedule(schedule, model=text)
     if document is not None:
@@ -150,7 +152,7 @@ def _remark_other_device(document: ScheduleDocument, here: str) -> None:
 
 
 def remark_not_shipped(document: ScheduleDocument) -> None:
-    """Says of a schedule that it is not what 'iosched run' uses, where that is so."""
+    """Says on stderr that 'iosched run' does not use this schedule, where plain onnxruntime was shipped instead."""
     if document.shipped == "reference":
         note("Not what 'iosched run' uses: plain onnxruntime was shipped, since no schedule was known to be faster.")
 
@@ -163,7 +165,7 @@ def embedded_schedule(model: Model) -> ScheduleDocument | None:
 
 
 def stem(text: str, model: Model) -> str:
-    """What default output files are called after: a plain file name, whatever the model calls itself."""
+    """The first part of the names of default output files; a plain name, even if the model calls itself a path."""
     name = model.name
     if text != STDIN and not text.startswith(_ZOO):
         name = Path(text).name.removesuffix(".onnx")
@@ -186,7 +188,7 @@ def _stdin_bytes() -> bytes:
 
 
 def _file_bytes(path: Path) -> bytes:
-    """First bytes of a model, or the whole of a schedule file."""
+    """The whole file if it begins as a schedule does, with a brace; else its first bytes, since a model is large."""
     try:
         with path.open("rb") as file:
             head = file.read(64)
@@ -205,7 +207,7 @@ def _schedule_of_model(source: Path | bytes, place: str) -> tuple[ScheduleDocume
         raise InvalidScheduleError(f"{place}: neither a schedule nor a model with one inside: {error}") from None
     document = embedded_schedule(model)
     if document is not None and document.structure is None and document.sha256 == model.digest:
-        document = replace(document, structure=model.structure)  # a file of a version that did not write it down
+        document = replace(document, structure=model.structure)  # older versions did not write it down
     if document is None:
         raise InvalidScheduleError(
             f"{place}: this model carries no schedule: make one with 'iosched optimize', or give the schedule file"

@@ -1,4 +1,4 @@
-"""How a stage reads, and its FLOP/s and shares of a device, in text and in JSON."""
+"""A stage, its FLOP/s and the shares of a device that it uses, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _UNITS = ((1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1e3, "kFLOP"))
 
 
 def stage_object(stage: Stage) -> dict[str, object]:
-    """Keys of a stage in `show --json` and `explain --json`."""
+    """The keys of a stage that `show --json` and `explain --json` have in common."""
     return {"strategy": stage.strategy.value, "groups": [list(group) for group in stage.groups]}
 
 
 def throughput_object(found: Throughput | None) -> dict[str, object]:
-    """Further keys of one or more stages in `show --json` and `explain --json`; null where nothing is known."""
+    """The keys of a throughput, of one or more stages, in the same objects; each is null where it is not known."""
     if found is None:
         return dict.fromkeys(("flops", "tflops", "share_of_peak", "sm_share"))
     return {
@@ -29,12 +29,12 @@ def throughput_object(found: Throughput | None) -> dict[str, object]:
 
 
 def throughput_text(found: Throughput) -> str:
-    """As `604 MFLOP, 5.20 TFLOP/s, 33 % of peak, 45 % of the SMs`."""
+    """A throughput as words: `604 MFLOP, 5.20 TFLOP/s, 33 % of peak, 45 % of the SMs`."""
     return ", ".join(filter(None, [_amount(found.flops), *_speeds(found, "of peak", "of the SMs")]))
 
 
 def throughput_columns(found: Throughput) -> str:
-    """The same with every part at its place, for one stage below another."""
+    """A throughput in columns of fixed widths, so that those of stages can stand one below the other."""
     speed, peak, sms = _speeds(found, "peak", "SMs")
     columns = [f"{_amount(found.flops):>12}", f"{speed:>14}"]
     if found.peak_tflops is not None:
@@ -45,7 +45,7 @@ def throughput_columns(found: Throughput) -> str:
 
 
 def _speeds(found: Throughput, peak: str, sms: str) -> tuple[str, str, str]:
-    """Empty where not known, or where nothing is computed."""
+    """Speed, share of the peak and share of the SMs; each is empty where it is not known or nothing is computed."""
     if not found.flops or found.tflops is None:
         return "", "", _percent(found.sm_share, sms)
     return f"{_amount(found.tflops * 1e12)}/s", _percent(found.share_of_peak, peak), _percent(found.sm_share, sms)
@@ -56,7 +56,7 @@ def _percent(share: float | None, of: str) -> str:
 
 
 def _amount(flops: float) -> str:
-    """Three digits and the unit that they need."""
+    """A number of operations in the unit that three digits suffice for."""
     for size, unit in _UNITS:
         if flops >= size:
             digits = max(2 - len(str(int(flops / size))) + 1, 0)

@@ -1,4 +1,4 @@
-"""Tables for people."""
+"""Tables for people, on stdout or stderr."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def print_pairs(title: str, rows: Sequence[tuple[str, str]], *, to_stderr: bool) -> None:
-    """Prints names and values, one row each; long values wrap on a terminal and stay whole in a pipe."""
+    """Prints a title and rows of a name and a value; long values wrap on a terminal and stay on one line in a pipe."""
     from rich.table import Table
 
     table = Table(box=None, show_header=False, pad_edge=False)
@@ -26,12 +26,12 @@ def print_pairs(title: str, rows: Sequence[tuple[str, str]], *, to_stderr: bool)
 
 
 def print_columns(headers: Sequence[str], rows: Sequence[Sequence[str]], *, title: str | None = None) -> None:
-    """Prints a table on stdout; the first column is text, the others are numbers."""
+    """Prints a table on stdout, its first column aligned to the left as text and the others to the right as numbers."""
     _show(sys.stdout, title, _columns(headers, rows))
 
 
 def _show(file: TextIO, title: str | None, table: Table) -> None:
-    """Prints without the blanks that rich fills a row's end with.
+    """Prints the title and the table, without the blanks that rich puts at the end of a row.
 
     Rich draws into memory: where the reader of `file` has gone, it would end the process with an exit code of its own.
     """
@@ -59,7 +59,7 @@ def _columns(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 
 
 def _plain(text: str) -> str:
-    """Names are data: no markup, no escape codes."""
+    """The text as rich prints it unchanged: what looks like markup or an escape code is part of a name."""
     from rich.markup import escape
 
     return escape(printable(text))

@@ -1,4 +1,4 @@
-"""How latencies, ratios, counts and shapes read."""
+"""Latencies, ratios, counts and shapes as text for people."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def latency_text(latency_us: float | None, *, unknown: str = "not known", digits
 
 
 def cost_remark(cost: str) -> str:
-    """What stands behind the name of a device whose latencies nobody measured; nothing where they are measured."""
+    """The words behind a device's name that say that latencies there were not measured; empty where they were."""
     return " (analytic: latencies are computed, not measured)" if cost == "analytic" else ""
 
 
 def percent_more(ratio: float) -> str:
-    """How much more than once something is: 1.25 is "+25.0%"."""
+    """How much a ratio is above or below one, in percent: 1.25 is "+25.0%"."""
     return f"{round(100 * (ratio - 1), 1) + 0.0:+.1f}%"  # no "-0.0"
 
 
 def count_text(count: int, word: str) -> str:
-    """`1 stage`, `2 stages`."""
+    """A count and what is counted, as `1 stage` or `2 stages`."""
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
 def shape_text(shape: Sequence[int]) -> str:
-    """`1x3x224x224`, as options take it."""
+    """A shape as options take it: `1x3x224x224`; "scalar" for that of a single number."""
     return "x".join(map(str, shape)) or "scalar"

@@ -19,7 +19,7 @@ def draw_bars(title: str, rows: Sequence[tuple[str, float, float, float]]) -> st
     """Horizontal bars of medians with a line from the 10th to the 90th percentile.
 
     Args:
-        title: headline.
+        title: the headline.
         rows: name, median, 10th and 90th percentile in microseconds.
     """
     longest = max((max(median, high) for _, median, _, high in rows), default=1.0)

@@ -23,11 +23,11 @@ def draw_heat_map(
     """Cells with their latency, and how much slower than the schedule of that row's own target.
 
     Args:
-        title: headline.
-        subtitle: where the latencies come from.
+        title: the headline.
+        subtitle: a line on where the latencies come from.
         labels: a name for each target.
         latency_us: `latency_us[executed on][optimized for]` in microseconds.
-        slowdown: the same over the latency of the row's own schedule; None where it is not told.
+        slowdown: each of these latencies over that of the row's own schedule; None where no ratio is to be shown.
     """
     longest = max(map(len, (*labels, "executed on")))
     left = _MARGIN + longest * _CHAR + 14
@@ -55,7 +55,7 @@ def _row(
 ) -> Iterator[str]:
     y = _TOP + _HEIGHT * row
     for column, (latency, ratio) in enumerate(zip(latencies, slowdown, strict=True)):
-        told = None if row == column else ratio
+        shown = None if row == column else ratio
         x, middle = left + width * column, left + width * (column + 0.5)
         dark = min((ratio - 1) / _DARKEST, 1.0) if ratio is not None else 0.0
         frame = f' stroke="{INK}" stroke-width="2"' if row == column else ""
@@ -64,13 +64,16 @@ def _row(
             f'<rect x="{x + 2:.1f}" y="{y + 2}" width="{width - 4:.1f}" height="{_HEIGHT - 4}" rx="4" '
             f'fill="{_colour(dark)}"{frame}/>'
         )
-        yield text(middle, y + (31 if told is None else 23), latency_text(latency), fill=ink, anchor="middle")
-        if told is not None:
-            yield text(middle, y + 40, percent_more(told), size=12, fill=ink, anchor="middle")
+        yield text(middle, y + (31 if shown is None else 23), latency_text(latency), fill=ink, anchor="middle")
+        if shown is not None:
+            yield text(middle, y + 40, percent_more(shown), size=12, fill=ink, anchor="middle")
 
 
 def _colour(dark: float) -> str:
-    """From nearly white to deep orange, the square root of the way, so that a few percent can be seen."""
+    """A colour between nearly white, for 0, and deep orange, for 1.
+
+    It goes the square root of the way, so that a few percent can be seen.
+    """
     share = max(dark, 0.0) ** 0.5
     light, deep = (0xF4, 0xF6, 0xF8), (0xB8, 0x48, 0x14)
     return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in zip(light, deep, strict=True))

@@ -1,4 +1,4 @@
-"""What pictures of a schedule have in common: how an operator and a latency read."""
+"""What all pictures of a schedule have in common: how operators and latencies are shown."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from iosched.models.graph import ComputationGraph, Operator
 
 @dataclass(frozen=True)
 class Look:
-    """How an operator is shown: its type decides the colour, `label` stands in the box."""
+    """How an operator is shown: `type` decides the colour of its box, and `label` is the text in it."""
 
     type: str
     label: str
 
 
 def looks_of(graph: ComputationGraph) -> dict[str, Look]:
-    """A look for every operator of the graph."""
+    """How each operator of the graph is shown, by its name."""
     return {operator.name: Look(operator.type, _label(operator)) for operator in graph.operators}
 
 
@@ -34,10 +34,10 @@ def _label(operator: Operator) -> str:
 
 
 def look_of(name: str, looks: Mapping[str, Look]) -> Look:
-    """The look of an operator; where nothing is known but its name, the name's last part."""
+    """How the operator `name` is shown: as `looks` says, or else by the last part of its name."""
     return looks.get(name) or Look("", name.rsplit("/", 1)[-1])
 
 
 def latency_label(latency_us: float | None) -> str:
-    """A latency as it stands in a picture, where there is room for two decimals of a millisecond."""
+    """A latency as pictures show it: there is room for two decimals of a millisecond."""
     return latency_text(latency_us, unknown="latency not known", digits=2)

@@ -55,9 +55,9 @@ def draw_svg(schedule: Schedule, *, title: str, looks: Mapping[str, Look], prove
     """The picture as text of an SVG file.
 
     Args:
-        schedule: what to draw.
-        title: headline; what is counted stands below it.
-        looks: how operators are shown; those missing show as their names, in one colour.
+        schedule: the schedule to draw.
+        title: the headline; how many operators, stages and blocks there are stands below it.
+        looks: how operators are shown, by their names; one that it does not have is shown as its name, in grey.
         proven: what the schedule is proven to be the best of.
     """
     colours = _colours(schedule, looks)
@@ -82,7 +82,7 @@ def _subtitle(schedule: Schedule) -> str:
 
 
 def _rows(schedule: Schedule) -> list[list[_Column]]:
-    """Columns in reading order, wrapped before a stage that does not fit; a block that fits whole is kept whole."""
+    """The columns in reading order, in rows. A block that fits into one row is not divided between two."""
     scale = _scale(schedule)
     rows: list[list[_Column]] = [[]]
     x = float(_MARGIN)
@@ -170,7 +170,7 @@ def _draw_operator(
 
 
 def _legend(schedule: Schedule, colours: Mapping[str, str], y: float) -> tuple[list[str], float]:
-    """The legend and the height of the picture that ends with it."""
+    """The legend, which begins at height `y`, and the height of the whole picture, which ends with it."""
     parts: list[str] = []
     x = float(_MARGIN)
     for name, colour in colours.items():

@@ -17,7 +17,7 @@ _ASCII = {"only": "-- ", "first": "+- ", "middle": "|- ", "last": "`- ", "then":
 
 @dataclass(frozen=True)
 class Remarks:
-    """What more is said: of all stages together in words, and of each in columns of one width."""
+    """What is said beside latencies: of all stages together in words, and of each stage in columns of fixed widths."""
 
     of_all: Callable[[Iterable[Stage]], str]
     of_stage: Callable[[Stage], str]
@@ -35,12 +35,12 @@ def draw_text(
     """A picture for a terminal; ends with a newline.
 
     Args:
-        schedule: what to draw.
-        title: first line.
-        looks: how operators are shown; those missing show as their names.
+        schedule: the schedule to draw.
+        title: the first line.
+        looks: how operators are shown, by their names; an operator that it does not have is shown as its name.
         proven: what the schedule is proven to be the best of.
-        unicode: line-drawing characters, else plain ASCII.
-        remarks: what stands behind latencies.
+        unicode: whether lines are drawn with line-drawing characters, or with plain ASCII.
+        remarks: what is said beside latencies, if anything.
     """
     stages = list(schedule.stages)
     counts = (count_text(len(schedule.blocks), "block"), count_text(len(stages), "stage"))
