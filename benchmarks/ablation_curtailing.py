@@ -10,7 +10,6 @@ were measured no further than it took to see that they do not matter.
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -25,6 +24,7 @@ from iosched.profiler.devices.cpu.cost import StageCost
 from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.store.database import ProfileDatabase
+from iosched.profiler.store.tables import StageRow
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.schedule import Schedule, Stage
@@ -87,9 +87,9 @@ def searched(backend: CpuBackend, way: str) -> tuple[Search, Schedule]:
         started = time.monotonic()
         schedule = search(backend.graph, cost, effort=CPU_EFFORT).schedule
         seconds = time.monotonic() - started
-        lines = [json.loads(line) for line in database.export_lines()]
-    rough = sum(line["signature"].startswith("rough:") for line in lines)
-    samples = sum(len(line["samples"]) for line in lines)
+        stages = [row for row in database.rows() if isinstance(row, StageRow)]
+        samples = database.stats().devices[0].samples
+    rough = sum(stage.turn == "rough" for stage in stages)
     return Search(way, round(seconds, 2), cost.measurements, rough, samples, schedule.predicted_us), schedule
 
 

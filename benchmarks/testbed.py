@@ -24,7 +24,7 @@ from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.devices.analytic import AnalyticCost, Precision
 from iosched.profiler.devices.cpu.candidates import Arrays, Budget, Runnable, close_all, measure_in_turn
-from iosched.profiler.devices.cpu.cost import YARDSTICK, StageCost, cpu_name
+from iosched.profiler.devices.cpu.cost import StageCost, cpu_name
 from iosched.profiler.devices.cpu.yardstick import compile_yardstick
 from iosched.profiler.devices.cuda import candidates as cuda_candidates
 from iosched.profiler.devices.cuda.attached import AttachedGpu, attach
@@ -43,6 +43,7 @@ from iosched.scheduler.schedule import Block, Schedule, Stage
 from iosched.scheduler.search import SearchResult, search
 
 RESULTS = Path(__file__).parent / "results"
+YARDSTICK = "yardstick"
 MAX_SECONDS = 300.0  # that whole schedules are measured in turn on the CPU
 
 
@@ -135,7 +136,7 @@ def _in_turn_on_cpu(model: Model, cost: StageCost, schedules: Sequence[Schedule]
         found = measure_in_turn(timed, random_inputs(model.graph.inputs), Budget(rounds, MAX_SECONDS))
     finally:
         close_all(list(opened.values()))
-    begun = cost.database.get(YARDSTICK, cost.device)
+    begun = cost.database.yardstick(cost.device)
     slowness = 1.0 if begun is None else found[YARDSTICK].median_us / begun.median_us
     return Turns([found[name] for name in opened], slowness)
 

@@ -106,9 +106,11 @@ def export(file: Destination, profile_db: Path | None) -> None:
 
     Read them on another machine with 'iosched profile import'.
     """
+    from iosched.profiler.store.transfer import export_lines
+
     check_destinations([file], inputs=[profile_db])
     with _open(profile_db) as database:
-        lines = list(database.export_lines())
+        lines = list(export_lines(database))
     write(file, "".join(f"{line}\n" for line in lines).encode())
     note(f"Exported {len(lines):,} measurements.")
 
@@ -122,8 +124,10 @@ def import_(file: str, profile_db: Path | None) -> None:
 
     All lines are taken, or none; of two measurements of one stage the newer stays.
     """
+    from iosched.profiler.store.transfer import import_lines
+
     with _open(profile_db) as database:
-        added = database.import_lines(_lines(file))
+        added = import_lines(database, _lines(file))
     note(f"Imported {added:,} measurements.")
 
 

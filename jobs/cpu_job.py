@@ -194,16 +194,13 @@ class CpuJob:
 
     def _known(self, ways: Mapping[str, str]) -> tuple[dict[str, Measurement], ReferenceSettings] | None:
         """An earlier comparison of the same ways, and plain onnxruntime's setting in it."""
-        settings, number = reference_candidates(self.backend.lanes), self._latencies.setting(ways)
-        if number is None or number >= len(settings):
-            return None
-        found = self._latencies.known(_in_setting(ways, settings[number]))
-        return None if found is None else (found, settings[number])
+        settings = {each.description: each for each in reference_candidates(self.backend.lanes)}
+        found, setting = self._latencies.known(ways), settings.get(self._latencies.setting(ways) or "")
+        return None if found is None or setting is None else (found, setting)
 
     def _keep(self, ways: Mapping[str, str], found: Mapping[str, Measurement], setting: ReferenceSettings) -> None:
         kept = {name: text for name, text in ways.items() if name in found}
-        self._latencies.keep(_in_setting(kept, setting), found)
-        self._latencies.keep_setting(kept, reference_candidates(self.backend.lanes).index(setting))
+        self._latencies.keep(kept, found, {"reference": setting.description})
 
     def _is_thorough(self, measured: Mapping[str, Measurement]) -> bool:
         rounds = min(len(found.samples_us) for found in measured.values())
@@ -283,10 +280,6 @@ def _rest_notes(latencies: Mapping[str, Measurement], shipped: Shipped) -> tuple
         f"After a rest {_WORDS[shipped]} is {speedup_text(found)} as fast as plain onnxruntime: what runs seldom is"
         " served better by the model as it was given.",
     )
-
-
-def _in_setting(ways: Mapping[str, str], setting: ReferenceSettings) -> dict[str, str]:
-    return {**ways, "reference": f"reference in {setting.description}"}
 
 
 def _decide(latencies: Mapping[str, Measurement]) -> tuple[Shipped, str, Ratio | None]:

@@ -19,7 +19,7 @@ from iosched.jobs.optimization import (
 from iosched.jobs.plan import plan
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
-from iosched.profiler.devices.cpu.cost import YARDSTICK, StageCost
+from iosched.profiler.devices.cpu.cost import StageCost
 from iosched.profiler.devices.cuda.attached import attach, index_for
 from iosched.profiler.devices.cuda.cost import open_cost
 from iosched.profiler.devices.resolve import planned_gpu
@@ -88,4 +88,4 @@ def _database(settings: OptimizeSettings) -> ProfileDatabase:
 
 
 def _store(database: ProfileDatabase, settings: OptimizeSettings) -> MeasurementStore:
-    return database if settings.resume else Refreshed(database, kept=frozenset({YARDSTICK}))
+    return database if settings.resume else Refreshed(database)

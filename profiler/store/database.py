@@ -8,82 +8,46 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
-from iosched.models.errors import DeviceError, IoschedError, UsageError
 from iosched.profiler.measuring.statistics import Measurement
-from iosched.profiler.store.rows import (
-    CHOICE_COLUMNS,
-    COLUMNS,
-    choice_line,
-    measurement_line,
+from iosched.profiler.store.explained import ENVIRONMENT_VARIABLE, IN_MEMORY, explained
+from iosched.profiler.store.schema import connected, transaction
+from iosched.profiler.store.tables import (
+    KINDS,
+    ChoiceRow,
+    Compared,
+    ComparisonRow,
+    Row,
+    StageRow,
+    Turn,
+    UndividedRow,
+    YardstickRow,
+    clock_of,
+    columns_of,
     measurement_of,
-    measurement_row,
-    parsed_line,
+    row_of,
+    samples_of,
+    table_of,
+    unpacked,
+    values_of,
 )
-
-ENVIRONMENT_VARIABLE = "IOSCHED_PROFILE_DB"
-IN_MEMORY = ":memory:"
-APPLICATION_ID = 0x494F5364  # "IOSd": marks an SQLite file as ours
-BUSY_TIMEOUT_SECONDS = 30.0
-
-# Entry k brings a file of schema version k to version k + 1. Entries are only ever added.
-MIGRATIONS: tuple[str, ...] = (
-    # No samples and no latency: the device cannot run the thing.
-    """
-    CREATE TABLE measurement (
-        device TEXT NOT NULL,
-        signature TEXT NOT NULL,
-        median REAL,
-        low REAL,
-        high REAL,
-        samples BLOB NOT NULL CHECK (LENGTH(samples) % 8 = 0),
-        unit TEXT NOT NULL,
-        measured_at TEXT NOT NULL,
-        PRIMARY KEY (device, signature)
-    ) STRICT, WITHOUT ROWID
-    """,
-    # What measurements were taken with, where a device offers several ways to do the same (cuDNN's plans).
-    """
-    CREATE TABLE choice (
-        device TEXT NOT NULL,
-        key TEXT NOT NULL,
-        value TEXT NOT NULL,
-        PRIMARY KEY (device, key)
-    ) STRICT, WITHOUT ROWID
-    """,
-    # How fast a GPU was allowed to run: NULL where nobody looked.
-    "ALTER TABLE measurement ADD COLUMN clock_mhz INTEGER",
-    "ALTER TABLE measurement ADD COLUMN throttled_by TEXT",
-    # Plans of cuDNN as it serializes them, so that they need not be built again.
-    """
-    CREATE TABLE plan (
-        device TEXT NOT NULL,
-        key TEXT NOT NULL,
-        name TEXT NOT NULL,
-        content BLOB NOT NULL,
-        PRIMARY KEY (device, key, name)
-    ) STRICT
-    """,
-)
-
-_WAY_OUT = (
-    f"Name another file with --profile-db or {ENVIRONMENT_VARIABLE}, or keep nothing with --profile-db {IN_MEMORY}"
-)
-_PLACES = ", ".join("?" * len(COLUMNS.split(",")))
 
 
 @dataclass(frozen=True)
 class DeviceStats:
-    """What is known about one device."""
+    """What is known about one device.
+
+    Attributes:
+        measurements: of stages, and of the yardstick; a comparison of whole models counts as one of runs in a row, one
+            of runs after a rest, and one of the setting that onnxruntime is fastest in, as far as it has them.
+        samples: that these measurements have together.
+    """
 
     device: str
     measurements: int
@@ -104,6 +68,18 @@ class DatabaseStats:
     def measurements(self) -> int:
         """Measurements of all devices."""
         return sum(device.measurements for device in self.devices)
+
+
+# One row for each thing that counts as a measurement.
+_COUNTED = """(
+    SELECT device, measured_at, LENGTH(samples_us) AS nbytes FROM stage
+    UNION ALL SELECT device, measured_at, LENGTH(samples_us) FROM yardstick
+    UNION ALL SELECT device, measured_at, LENGTH(samples_us) FROM undivided
+    UNION ALL SELECT device, measured_at, SUM(LENGTH(samples_us)) FROM comparison GROUP BY device, key
+    UNION ALL SELECT device, measured_at, SUM(LENGTH(rested_us)) FROM comparison WHERE rested_us != x''
+        GROUP BY device, key
+    UNION ALL SELECT device, measured_at, 0 FROM comparison WHERE setting IS NOT NULL
+)"""
 
 
 def default_path(environ: Mapping[str, str] | None = None) -> Path | None:
@@ -133,21 +109,43 @@ def device_key(kind: str, name: str, *, precision: str, threads: int, versions: 
 
 
 class MeasurementStore(Protocol):
-    """What a cost model asks of a profile database."""
+    """Where latencies of stages and of whole models are kept: a profile database, or a view of one."""
 
-    def get(self, signature: str, device: str) -> Measurement | None:
-        """The newest measurement of `signature` on `device`, or None."""
+    def stage(self, signature: str, device: str, turn: Turn = "first") -> Measurement | None:
+        """What was measured of a stage in that turn; None where nothing was."""
         ...
 
-    def put(self, signature: str, device: str, measurement: Measurement) -> None:
-        """Keeps `measurement` in place of an earlier one."""
+    def keep_stage(self, signature: str, device: str, found: Measurement, turn: Turn = "first") -> None:
+        """Keeps a measurement of a stage in place of an earlier one in the same turn."""
+        ...
+
+    def yardstick(self, device: str) -> Measurement | None:
+        """What the reference convolution took when the device was first met; None where it was not measured yet."""
+        ...
+
+    def keep_yardstick(self, device: str, found: Measurement) -> None:
+        """Keeps what the reference convolution takes."""
+        ...
+
+    def comparison(self, key: str, device: str) -> Mapping[str, Compared]:
+        """The candidates of a comparison, see `ComparisonRow`; empty where none was kept."""
+        ...
+
+    def keep_comparison(self, key: str, device: str, candidates: Mapping[str, Compared]) -> None:
+        """Keeps a comparison as a whole in place of an earlier one."""
+        ...
+
+    def undivided(self, key: str, device: str) -> UndividedRow | None:
+        """What an earlier iosched kept of a comparison, see `legacy.py`."""
         ...
 
 
 class ProfileDatabase:
-    """Measurements by (signature, device).
+    """A profile database; one object belongs to one thread and one process, and each further one opens the same path.
 
-    One object belongs to one thread and one process; open another on the same path for each further one.
+    What a method has written is on disk (short of a power cut) when it returns. Every method raises `UsageError` where
+    the file is damaged or cannot be written, and `DeviceError` where the disk is full or another process keeps the file
+    locked.
     """
 
     def __init__(self, path: Path | str | None, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
@@ -159,17 +157,8 @@ class ProfileDatabase:
         """
         self.path = None if path is None or str(path) == IN_MEMORY else Path(path).expanduser()
         self._clock = clock
-        with _explained(self.path):
-            if self.path is not None:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._connection = sqlite3.connect(
-                IN_MEMORY if self.path is None else self.path, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None
-            )
-            try:
-                _prepare(self._connection, self.path)
-            except BaseException:
-                self._connection.close()
-                raise
+        with explained(self.path):
+            self._connection = connected(self.path)
 
     def __enter__(self) -> ProfileDatabase:
         return self
@@ -183,221 +172,149 @@ class ProfileDatabase:
         """Closes the file; nothing is lost without it."""
         self._connection.close()
 
-    def get(self, signature: str, device: str) -> Measurement | None:
-        """The newest measurement of `signature` on `device`, or None.
-
-        Raises:
-            UsageError: where the file is damaged.
-        """
-        with _explained(self.path):
+    def stage(self, signature: str, device: str, turn: Turn = "first") -> Measurement | None:
+        """What was measured of a stage in that turn; None where nothing was."""
+        with explained(self.path):
             row = self._connection.execute(
-                "SELECT median, low, high, samples, clock_mhz, throttled_by FROM measurement"
-                " WHERE device = ? AND signature = ?",
-                (device, signature),
+                "SELECT samples_us, clock_mhz, throttled_by FROM stage WHERE device = ? AND signature = ? AND turn = ?",
+                (device, signature, turn),
             ).fetchone()
-        return None if row is None else measurement_of(*row)
+            return None if row is None else measurement_of(None if row[0] is None else unpacked(row[0]), *row[1:])
 
-    def put(self, signature: str, device: str, measurement: Measurement) -> None:
-        """Keeps `measurement` in place of an earlier one; on disk (short of a power cut) when this returns.
+    def keep_stage(self, signature: str, device: str, found: Measurement, turn: Turn = "first") -> None:
+        """Keeps a measurement of a stage in place of an earlier one in the same turn."""
+        self._keep([StageRow(device, signature, turn, self._clock(), samples_of(found), **clock_of(found))])
 
-        Raises:
-            UsageError: where the file is damaged or cannot be written.
-            DeviceError: where the disk is full or another process keeps the file locked.
-        """
-        with _explained(self.path):
-            self._connection.execute(
-                f"INSERT OR REPLACE INTO measurement ({COLUMNS}) VALUES ({_PLACES})",
-                measurement_row(signature, device, measurement, self._clock()),
-            )
+    def yardstick(self, device: str) -> Measurement | None:
+        """What the reference convolution took when the device was first met; None where it was not measured yet."""
+        found = self._found(YardstickRow, device=device)
+        return measurement_of(found[0].samples_us, None, "") if found and found[0].samples_us else None
+
+    def keep_yardstick(self, device: str, found: Measurement) -> None:
+        """Keeps what the reference convolution takes."""
+        self._keep([YardstickRow(device, self._clock(), found.samples_us)])
+
+    def comparison(self, key: str, device: str) -> Mapping[str, Compared]:
+        """The candidates of a comparison, see `ComparisonRow`; empty where none was kept as a whole."""
+        rows = self._found(ComparisonRow, device=device, key=key)
+        is_whole = len({(row.measured_at, len(row.samples_us), len(row.rested_us)) for row in rows}) == 1
+        return {row.candidate: _compared(row) for row in rows} if is_whole else {}
+
+    def keep_comparison(self, key: str, device: str, candidates: Mapping[str, Compared]) -> None:
+        """Keeps a comparison as a whole in place of an earlier one."""
+        now = self._clock()
+        self._keep([_comparison_row(device, key, name, now, each) for name, each in candidates.items()])
+
+    def undivided(self, key: str, device: str) -> UndividedRow | None:
+        """What an earlier iosched kept of a comparison, see `legacy.py`."""
+        found = self._found(UndividedRow, device=device, key=key)
+        return found[0] if found else None
 
     def choice(self, key: str, device: str) -> str | None:
-        """What was chosen under `key` on `device`: measurements that are known were taken with it.
-
-        Raises:
-            UsageError: where the file is damaged.
-        """
-        with _explained(self.path):
-            row = self._connection.execute(
-                "SELECT value FROM choice WHERE device = ? AND key = ?", (device, key)
-            ).fetchone()
-        return None if row is None else str(row[0])
+        """What was chosen under `key` on `device`: measurements that are known were taken with it."""
+        found = self._found(ChoiceRow, device=device, key=key)
+        return found[0].value if found else None
 
     def choose(self, key: str, device: str, value: str) -> str:
-        """Keeps `value` unless something is chosen already (another process may have been faster); returns what holds.
-
-        Raises:
-            UsageError: where the file is damaged or cannot be written.
-            DeviceError: where the disk is full or another process keeps the file locked.
-        """
-        with _explained(self.path):
-            self._connection.execute(
-                "INSERT INTO choice (device, key, value) VALUES (?, ?, ?) ON CONFLICT (device, key) DO NOTHING",
-                (device, key, value),
-            )
+        """Keeps `value` unless something was chosen before, perhaps by another process; returns what is chosen now."""
+        self.merge([ChoiceRow(device, key, value)])
         held = self.choice(key, device)
         return value if held is None else held
 
-    def plan(self, key: str, name: str, device: str) -> bytes | None:
-        """The serialized plan `name` for `key` on `device`, or None.
-
-        Raises:
-            UsageError: where the file is damaged.
-        """
-        with _explained(self.path):
+    def cudnn_plan(self, key: str, name: str, device: str) -> bytes | None:
+        """The serialized cuDNN plan `name` for `key` on `device`, or None."""
+        with explained(self.path):
             row = self._connection.execute(
-                "SELECT content FROM plan WHERE device = ? AND key = ? AND name = ?", (device, key, name)
+                "SELECT content FROM cudnn_plan WHERE device = ? AND key = ? AND name = ?", (device, key, name)
             ).fetchone()
         return None if row is None else bytes(row[0])
 
-    def keep_plan(self, key: str, name: str, device: str, content: bytes) -> None:
-        """Keeps a serialized plan; `export_lines` leaves it out, since it can be built again.
-
-        Raises:
-            UsageError: where the file is damaged or cannot be written.
-            DeviceError: where the disk is full or another process keeps the file locked.
-        """
-        with _explained(self.path):
-            self._connection.execute("INSERT OR REPLACE INTO plan VALUES (?, ?, ?, ?)", (device, key, name, content))
+    def keep_cudnn_plan(self, key: str, name: str, device: str, content: bytes) -> None:
+        """Keeps a serialized cuDNN plan; `rows` leaves it out, since it can be built again."""
+        with explained(self.path):
+            self._connection.execute(
+                "INSERT OR REPLACE INTO cudnn_plan VALUES (?, ?, ?, ?)", (device, key, name, content)
+            )
 
     def stats(self) -> DatabaseStats:
         """Counts for each device, sorted by device; O(rows)."""
-        with _explained(self.path):
+        with explained(self.path):
             rows = self._connection.execute(
-                "SELECT device, COUNT(*), SUM(LENGTH(samples)) / 8, MIN(measured_at), MAX(measured_at)"
-                " FROM measurement GROUP BY device ORDER BY device"
+                "SELECT device, COUNT(*), SUM(COALESCE(nbytes, 0)) / 8, MIN(measured_at), MAX(measured_at)"
+                f" FROM {_COUNTED} GROUP BY device ORDER BY device"
             ).fetchall()
             ((nbytes,),) = self._connection.execute(
                 "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
             ).fetchall()
-        devices = tuple(
-            DeviceStats(device, count, samples, datetime.fromisoformat(oldest), datetime.fromisoformat(newest))
-            for device, count, samples, oldest, newest in rows
-        )
+            devices = tuple(
+                DeviceStats(device, count, samples, datetime.fromisoformat(oldest), datetime.fromisoformat(newest))
+                for device, count, samples, oldest, newest in rows
+            )
         return DatabaseStats(self.path, nbytes, devices)
 
     def clear(self, device: str | None = None) -> int:
         """Forgets the measurements of `device`, or all; returns how many, and gives their space back."""
-        with _explained(self.path):
-            where, values = ("", ()) if device is None else (" WHERE device = ?", (device,))
-            removed = self._connection.execute(f"DELETE FROM measurement{where}", values).rowcount
-            self._connection.execute(f"DELETE FROM choice{where}", values)
-            self._connection.execute(f"DELETE FROM plan{where}", values)
+        where, values = ("", ()) if device is None else (" WHERE device = ?", (device,))
+        with explained(self.path):
+            with transaction(self._connection):
+                ((removed,),) = self._connection.execute(f"SELECT COUNT(*) FROM {_COUNTED}{where}", values).fetchall()
+                for table in (*map(table_of, KINDS), "cudnn_plan"):
+                    self._connection.execute(f"DELETE FROM {table}{where}", values)
             self._connection.execute("VACUUM")
-        return removed
+        return int(removed)
 
-    def export_lines(self) -> Iterator[str]:
-        """Every choice, then every measurement, as one line of JSON without the newline, sorted by device and key."""
-        with _explained(self.path):
-            for row in self._connection.execute("SELECT device, key, value FROM choice ORDER BY device, key"):
-                yield choice_line(*row)
-            for row in self._connection.execute(f"SELECT {COLUMNS} FROM measurement ORDER BY device, signature"):
-                yield measurement_line(row)
+    def rows(self) -> Iterator[Row]:
+        """All that is worth to be moved to another machine, table by table, sorted by device and key."""
+        with explained(self.path):
+            for kind in KINDS:
+                query = f"SELECT {', '.join(columns_of(kind))} FROM {table_of(kind)} ORDER BY 1, 2, 3"
+                for values in self._connection.execute(query):
+                    yield row_of(kind, values)
 
-    def import_lines(self, lines: Iterable[str]) -> int:
-        """Takes over lines of `export_lines`, all or none; of two for one key the newer stays. Returns how many came.
+    def merge(self, rows: Sequence[Row]) -> int:
+        """Adds rows, all or none; returns how many changed something.
 
-        Of choices the one that is there stays: the measurements beside it were taken with it.
-
-        Raises:
-            UsageError: naming the first line that is no measurement; nothing was imported then.
+        Of two measurements of one thing the newer stays. Of two choices the one that is there stays: the measurements
+        beside it were taken with it.
         """
-        parsed = [parsed_line(number, line) for number, line in enumerate(lines, 1) if line.strip()]
-        rows = [row for row in parsed if len(row) > CHOICE_COLUMNS]
-        with _explained(self.path), _transaction(self._connection):
+        with explained(self.path), transaction(self._connection):
             before = self._connection.total_changes
-            self._connection.executemany(
-                "INSERT INTO choice (device, key, value) VALUES (?, ?, ?) ON CONFLICT (device, key) DO NOTHING",
-                [row for row in parsed if len(row) == CHOICE_COLUMNS],
-            )
-            self._connection.executemany(
-                f"INSERT INTO measurement ({COLUMNS}) VALUES ({_PLACES})"
-                " ON CONFLICT (device, signature) DO UPDATE SET median = excluded.median, low = excluded.low,"
-                " high = excluded.high, samples = excluded.samples, unit = excluded.unit,"
-                " measured_at = excluded.measured_at, clock_mhz = excluded.clock_mhz,"
-                " throttled_by = excluded.throttled_by WHERE excluded.measured_at > measured_at",
-                rows,
-            )
+            for kind in KINDS:
+                if values := [values_of(row) for row in rows if isinstance(row, kind)]:
+                    self._connection.executemany(f"{_insertion(kind)} {_on_conflict(kind)}", values)
             return self._connection.total_changes - before
 
+    def _found(self, kind: type[Any], **key: str) -> list[Any]:
+        """The rows of `kind` with these values."""
+        where = " AND ".join(f"{name} = ?" for name in key)
+        query = f"SELECT {', '.join(columns_of(kind))} FROM {table_of(kind)} WHERE {where}"
+        with explained(self.path):
+            return [row_of(kind, values) for values in self._connection.execute(query, tuple(key.values()))]
 
-def _prepare(connection: sqlite3.Connection, path: Path | None) -> None:
-    """Checks whose file it is before anything is written to it, then brings it to the newest schema."""
-    if _version(connection, path) < len(MIGRATIONS):
-        with _transaction(connection):
-            # Another process may have been faster; what counts is the version under the lock.
-            for index in range(_version(connection, path), len(MIGRATIONS)):
-                connection.execute(MIGRATIONS[index])
-            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
-    _switch_to_wal(connection)
-    # Survives a killed process, if not the last moment before a power cut.
-    connection.execute("PRAGMA synchronous = NORMAL")
+    def _keep(self, rows: Sequence[Row]) -> None:
+        """Puts these rows, of one kind, in place of earlier ones, all or none."""
+        with explained(self.path), transaction(self._connection):
+            self._connection.executemany(_insertion(type(rows[0]), "OR REPLACE"), [values_of(row) for row in rows])
 
 
-def _switch_to_wal(connection: sqlite3.Connection) -> None:
-    """Makes the file, once and for all connections, one with a write-ahead log.
-
-    The switch needs the file for itself and fails at once where it does not have it, whatever the connection's timeout.
-    """
-    give_up = time.monotonic() + BUSY_TIMEOUT_SECONDS
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > give_up:
-                raise
-            time.sleep(0.01)
+def _insertion(kind: type[Row], how: str = "") -> str:
+    columns = columns_of(kind)
+    places = ", ".join("?" * len(columns))
+    return f"INSERT {how} INTO {table_of(kind)} ({', '.join(columns)}) VALUES ({places})"
 
 
-def _version(connection: sqlite3.Connection, path: Path | None) -> int:
-    # In one statement, so that no other process makes the file its own between two of the numbers.
-    ((application, version, tables),) = connection.execute(
-        "SELECT application_id, user_version, (SELECT COUNT(*) FROM sqlite_master)"
-        " FROM pragma_application_id(), pragma_user_version()"
-    ).fetchall()
-    if application != APPLICATION_ID and (application, version, tables) != (0, 0, 0):
-        raise UsageError(f"{path} is a database of another program, not a profile database of iosched.\n{_WAY_OUT}.")
-    if version > len(MIGRATIONS):
-        raise UsageError(
-            f"{path} was written by a newer iosched (schema {version}, this one knows {len(MIGRATIONS)}).\n"
-            f"Update iosched. {_WAY_OUT}."
-        )
-    return int(version)
+def _on_conflict(kind: type[Row]) -> str:
+    if "measured_at" not in columns_of(kind):
+        return "ON CONFLICT DO NOTHING"
+    newer = ", ".join(f"{name} = excluded.{name}" for name in columns_of(kind))
+    return f"ON CONFLICT DO UPDATE SET {newer} WHERE excluded.measured_at > measured_at"
 
 
-@contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")
+def _comparison_row(device: str, key: str, name: str, when: datetime, each: Compared) -> ComparisonRow:
+    found = each.found
+    return ComparisonRow(device, key, name, when, found.samples_us, found.rested_us, each.setting, **clock_of(found))
 
 
-@contextmanager
-def _explained(path: Path | None) -> Iterator[None]:
-    """Turns what SQLite and the file system say into errors for people."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise _error_for(path, error) from error
-    except OSError as error:
-        raise UsageError(
-            f"cannot make the folder of the profile database {path}: {error.strerror}.\n{_WAY_OUT}."
-        ) from error
-
-
-def _error_for(path: Path | None, error: sqlite3.Error) -> IoschedError:
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte of an extended code is the primary one
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return UsageError(
-            f"{path} is damaged or no profile database ({error}).\nMove it away or delete it yourself. {_WAY_OUT}."
-        )
-    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return DeviceError(f"another process keeps {path} locked.\nTry again when it is done. {_WAY_OUT}.")
-    if code == sqlite3.SQLITE_FULL:
-        return DeviceError(f"no space left for the profile database {path}.\nMake room. {_WAY_OUT}.")
-    return UsageError(f"cannot read and write the profile database {path}: {error}.\n{_WAY_OUT}.")
+def _compared(row: ComparisonRow) -> Compared:
+    found = measurement_of(row.samples_us, row.clock_mhz, row.throttled_by)
+    return Compared(replace(found, rested_us=row.rested_us), row.setting)

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from iosched.models.model import Model
-from iosched.profiler.measuring.statistics import Measurement, summarize
+from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.store.database import MeasurementStore
+from iosched.profiler.store.legacy import undivided
+from iosched.profiler.store.tables import Compared
 from iosched.scheduler.schedule import Schedule
-
-_RESTED = "after a rest"
 
 
 @dataclass(frozen=True, eq=False)
 class ModelLatencies:
-    """What whole runs of one model took on one device, a comparison at a time.
+    """What whole runs of one model took on one device, one comparison of several ways to run it at a time.
 
-    Samples of different comparisons make no rounds. So a comparison is kept as one measurement, which is replaced as a
-    whole, under the texts that say how each candidate is run; its samples stand round by round, in the order of texts.
+    `ways` are names, each with a text that says all of how the model is run; ways of equal text are one candidate.
+    Samples of different comparisons make no rounds, so a comparison is kept, and replaced, as a whole.
     """
 
     model: Model
@@ -27,53 +27,42 @@ class ModelLatencies:
     device: str
 
     def known(self, ways: Mapping[str, str]) -> dict[str, Measurement] | None:
-        """What was measured in turn of just these `ways` (names, and how the model is run), by name; None if never."""
+        """What was measured in turn of just these `ways`, by name; None where they were never compared."""
+        found = self._candidates(ways)
+        return {name: found[text].found for name, text in ways.items()} if found else None
+
+    def setting(self, ways: Mapping[str, str]) -> str | None:
+        """How onnxruntime was set in that comparison; None where it was not in it, or nothing was compared."""
+        return next((each.setting for each in self._candidates(ways).values() if each.setting), None)
+
+    def keep(
+        self, ways: Mapping[str, str], measured: Mapping[str, Measurement], settings: Mapping[str, str] | None = None
+    ) -> None:
+        """Keeps what was measured in turn of `ways`.
+
+        Args:
+            settings: by name, how that candidate was set, where its text leaves this open.
+        """
+        set_as = {ways[name]: setting for name, setting in (settings or {}).items()}
+        candidates = {text: Compared(measured[name], set_as.get(text)) for name, text in ways.items()}
+        kept = {_digest(text): each for text, each in candidates.items()}
+        self.store.keep_comparison(self._key(*sorted(candidates)), self.device, kept)
+
+    def _candidates(self, ways: Mapping[str, str]) -> Mapping[str, Compared]:
+        """The comparison of these ways by their texts; empty where there is none."""
         texts = sorted({*ways.values()})
-        kept = self.store.get(self._key(*texts), self.device)
-        if kept is None or not kept.samples_us or len(kept.samples_us) % len(texts):
-            return None
-        rested = self.store.get(self._key(_RESTED, *texts), self.device)
-        rested_us = () if rested is None or len(rested.samples_us) != len(kept.samples_us) else rested.samples_us
-        found = {
-            text: replace(
-                _with_clock_of(kept, summarize(kept.samples_us[place :: len(texts)])),
-                rested_us=rested_us[place :: len(texts)],
-            )
-            for place, text in enumerate(texts)
-        }
-        return {name: found[text] for name, text in ways.items()}
-
-    def keep(self, ways: Mapping[str, str], measured: Mapping[str, Measurement]) -> None:
-        """Keeps what was measured in turn of `ways`; those that are alike have one measurement."""
-        by_text = {text: measured[name] for name, text in ways.items()}
-        texts = sorted(by_text)
-        whole = summarize(_by_rounds([by_text[text].samples_us for text in texts]))
-        first = next(iter(by_text.values()))
-        self.store.put(self._key(*texts), self.device, _with_clock_of(first, whole))
-        if first.rested_us:
-            rested = summarize(_by_rounds([by_text[text].rested_us for text in texts]))
-            self.store.put(self._key(_RESTED, *texts), self.device, rested)
-
-    def setting(self, ways: Mapping[str, str]) -> int | None:
-        """The number kept for `ways` by `keep_setting`."""
-        found = self.store.get(self._key("setting", *sorted({*ways.values()})), self.device)
-        return None if found is None else int(found.median_us)
-
-    def keep_setting(self, ways: Mapping[str, str], number: int) -> None:
-        """Keeps which of several settings the comparison of `ways` was made with, as if it were a latency."""
-        self.store.put(self._key("setting", *sorted({*ways.values()})), self.device, summarize([number]))
+        kept = self.store.comparison(self._key(*texts), self.device)
+        if kept.keys() == set(map(_digest, texts)):
+            return {text: kept[_digest(text)] for text in texts}
+        return undivided(texts, self._key, lambda key: self.store.undivided(key, self.device))
 
     def _key(self, *texts: str) -> str:
         shapes = sorted(self.model.bindings.items())
-        return f"model:{hashlib.sha256(f'{self.model.digest}:{shapes}:{texts}'.encode()).hexdigest()}"
+        return _digest(f"{self.model.digest}:{shapes}:{texts}")
 
 
-def _by_rounds(samples_us: Sequence[Sequence[float]]) -> list[float]:
-    return [sample for row in zip(*samples_us, strict=True) for sample in row]
-
-
-def _with_clock_of(source: Measurement, found: Measurement) -> Measurement:
-    return replace(found, clock_mhz=source.clock_mhz, throttled_by=source.throttled_by)
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def structure(schedule: Schedule) -> str:

@@ -2,31 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from iosched.profiler.measuring.statistics import Measurement
-from iosched.profiler.store.database import MeasurementStore
+from iosched.profiler.store.database import ProfileDatabase
+from iosched.profiler.store.tables import Compared, Turn, UndividedRow
 
 
 @dataclass(frozen=True)
 class Refreshed:
-    """Measurements of which only those put through this object are known, so that the rest is replaced.
+    """A profile database of which nothing is known but what was kept through this object, so that the rest is replaced.
 
-    Attributes:
-        store: where they are kept.
-        kept: signatures that are taken from there all the same.
+    The yardstick alone is taken from it all the same: what is known of other models is relative to it.
     """
 
-    store: MeasurementStore
-    kept: frozenset[str]
-    _fresh: set[tuple[str, str]] = field(default_factory=set)
+    database: ProfileDatabase
+    _stages: set[tuple[str, str, Turn]] = field(default_factory=set)
+    _comparisons: set[tuple[str, str]] = field(default_factory=set)
 
-    def get(self, signature: str, device: str) -> Measurement | None:
-        """As from a store that knew nothing else when this object was made."""
-        is_known = signature in self.kept or (signature, device) in self._fresh
-        return self.store.get(signature, device) if is_known else None
+    def stage(self, signature: str, device: str, turn: Turn = "first") -> Measurement | None:
+        """See `MeasurementStore`."""
+        return self.database.stage(signature, device, turn) if (signature, device, turn) in self._stages else None
 
-    def put(self, signature: str, device: str, measurement: Measurement) -> None:
-        """Keeps `measurement` in place of an earlier one."""
-        self.store.put(signature, device, measurement)
-        self._fresh.add((signature, device))
+    def keep_stage(self, signature: str, device: str, found: Measurement, turn: Turn = "first") -> None:
+        """See `MeasurementStore`."""
+        self.database.keep_stage(signature, device, found, turn)
+        self._stages.add((signature, device, turn))
+
+    def yardstick(self, device: str) -> Measurement | None:
+        """See `MeasurementStore`."""
+        return self.database.yardstick(device)
+
+    def keep_yardstick(self, device: str, found: Measurement) -> None:
+        """See `MeasurementStore`."""
+        self.database.keep_yardstick(device, found)
+
+    def comparison(self, key: str, device: str) -> Mapping[str, Compared]:
+        """See `MeasurementStore`."""
+        return self.database.comparison(key, device) if (key, device) in self._comparisons else {}
+
+    def keep_comparison(self, key: str, device: str, candidates: Mapping[str, Compared]) -> None:
+        """See `MeasurementStore`."""
+        self.database.keep_comparison(key, device, candidates)
+        self._comparisons.add((key, device))
+
+    def undivided(self, key: str, device: str) -> UndividedRow | None:
+        """None: an earlier iosched has measured it."""
+        del key, device
+        return None

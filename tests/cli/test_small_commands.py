@@ -105,8 +105,8 @@ def measured(tmp_path: Path) -> Path:
     """A database with two measurements."""
     path = tmp_path / "measured.sqlite"
     with ProfileDatabase(path) as database:
-        database.put("one\u2028stage", "some device", summarize([1.0, 2.0, 3.0]))
-        database.put("another stage", "some device", summarize([4.0]))
+        database.keep_stage("one\u2028stage", "some device", summarize([1.0, 2.0, 3.0]))
+        database.keep_stage("another stage", "some device", summarize([4.0]))
     return path
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -21,11 +20,10 @@ from iosched.jobs.annotate import annotated
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.profiler.devices.cpu import cost as cpu_cost
 from iosched.profiler.devices.cpu.candidates import Budget, turn_seconds
-from iosched.profiler.devices.cpu.cost import YARDSTICK
 from iosched.profiler.measuring.interleave import interleave
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.profiler.store.database import ProfileDatabase
-from iosched.profiler.store.refresh import Refreshed
+from iosched.profiler.store.tables import ComparisonRow, StageRow
 
 LATENCIES = {"iosched": 10.0, "sequential": 20.0, "greedy": 30.0, "reference": 40.0}
 SUPPORT = Path(__file__).parent.parent / "support"
@@ -57,12 +55,16 @@ def settings(tmp_path: Path) -> OptimizeSettings:
     return OptimizeSettings(threads=2, profile_db=tmp_path / "p.db")
 
 
-def rows(path: Path | None) -> dict[str, float]:
-    """Stages of the database by signature."""
-    assert path is not None
+def stages(path: Path | None) -> dict[tuple[str, str], tuple[float, ...] | None]:
+    """Samples of the database's stages by signature and turn."""
     with ProfileDatabase(path) as database:
-        lines = [json.loads(line) for line in database.export_lines()]
-    return {line["signature"]: line["median"] for line in lines if ":" in line["signature"]}
+        return {(row.signature, row.turn): row.samples_us for row in database.rows() if isinstance(row, StageRow)}
+
+
+def comparisons(path: Path | None) -> set[str]:
+    """Keys of the comparisons of whole models in the database."""
+    with ProfileDatabase(path) as database:
+        return {row.key for row in database.rows() if isinstance(row, ComparisonRow)}
 
 
 @pytest.mark.parametrize("budget_s", [None, 600.0])
@@ -94,7 +96,7 @@ def test_a_no_stops_and_keeps_what_was_measured(settings: OptimizeSettings, monk
     script_stages(monkeypatch, come)
     with pytest.raises(KeyboardInterrupt):
         optimize(fire(), settings, interrupt=interrupt)
-    assert len(rows(settings.profile_db)) == 4
+    assert len(stages(settings.profile_db)) == 4
 
 
 @pytest.mark.parametrize("answer", [True, False])
@@ -149,9 +151,9 @@ def test_hurried_comparisons_are_not_kept(settings: OptimizeSettings, monkeypatc
     script_stages(monkeypatch)
     script_models(monkeypatch, LATENCIES)
     optimize(fire(), replace(settings, budget_s=1e-9))
-    assert not [key for key in rows(settings.profile_db) if key.startswith("model:")]
+    assert not comparisons(settings.profile_db)
     optimize(fire(), settings)
-    assert len([key for key in rows(settings.profile_db) if key.startswith("model:")]) == 2
+    assert len(comparisons(settings.profile_db)) == 1
 
 
 @pytest.mark.parametrize("budget_s", [0.0, 0.3, 1.0, 2.0, 5.0])
@@ -255,32 +257,17 @@ def test_measuring_anew_replaces_what_was_known(settings: OptimizeSettings, monk
     script_models(monkeypatch, LATENCIES)
     stands_still(50.0)
     optimize(fire(), settings)
-    before = rows(settings.profile_db)
+    before = stages(settings.profile_db)
     stands_still(70.0)
     kept = optimize(fire(), settings)
     assert kept.measurements == 0
-    assert rows(settings.profile_db) == before
+    assert stages(settings.profile_db) == before
     anew = optimize(fire(), replace(settings, resume=False))
     assert anew.measurements > 0
     assert anew.cache_hits == 0
-    stages = {key: value for key, value in rows(settings.profile_db).items() if not key.startswith("model:")}
-    assert set(stages.values()) == {70.0}
-    assert set(stages) == {key for key in before if not key.startswith("model:")}
-
-
-def test_the_yardstick_is_not_measured_anew(settings: OptimizeSettings) -> None:
-    """What is stored of other models is relative to it."""
-    stage = "2:stage"
-    with ProfileDatabase(settings.profile_db) as database:
-        for key in ("yardstick", stage):
-            database.put(key, "device", summarize([1.0]))
-        refreshed = Refreshed(database, kept=frozenset({YARDSTICK}))
-        assert refreshed.get(stage, "device") is None
-        assert refreshed.get("yardstick", "device") == summarize([1.0])
-        refreshed.put(stage, "device", summarize([2.0]))
-        assert refreshed.get(stage, "device") == summarize([2.0])
-    with ProfileDatabase(settings.profile_db) as database:
-        assert database.get(stage, "device") == summarize([2.0])
+    after = stages(settings.profile_db)
+    assert set(after.values()) == {(70.0,) * 7}
+    assert set(after) == set(before)
 
 
 def test_a_replay_gives_the_same_bytes(
@@ -335,12 +322,12 @@ def test_a_killed_search_loses_at_most_the_stage_being_measured(
         before = next(int(line) for line in child.stdout if int(line) >= number)
         child.send_signal(signal.SIGKILL)
     assert child.returncode == -signal.SIGKILL
-    known = rows(settings.profile_db)
+    known = stages(settings.profile_db)
     assert len(known) in (before, before + 1)
     measured = script_stages(monkeypatch)
     script_models(monkeypatch, LATENCIES)
     resumed = optimize(fire(), settings)
     assert resumed.cache_hits >= len(known)
     assert resumed.measurements == len(measured)
-    again = rows(settings.profile_db)
+    again = stages(settings.profile_db)
     assert all(again[key] == value for key, value in known.items())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from iosched.profiler.devices.cuda.attached import KnownPlans, StoredPlans
 from iosched.profiler.devices.cuda.clock import GpuClock
 from iosched.profiler.devices.cuda.cost import CudaStageCost
 from iosched.profiler.store.database import ProfileDatabase
+from iosched.profiler.store.tables import ComparisonRow, StageRow
 from iosched.runtime.cuda.backend import CudaBackend, CudaModel
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.kernel import Precision
@@ -126,8 +126,8 @@ def test_a_hot_gpu_is_told(tmp_path: Path, by_size: None, monkeypatch: pytest.Mo
     assert "were measured while the GPU ran slower than it could (thermal slowdown)" in note
     assert second.notes == first.notes
     with ProfileDatabase(tmp_path / "p.db") as database:
-        lines = [json.loads(line) for line in database.export_lines()]
-    assert {line["clock_mhz"] for line in lines if line.get("samples")} == {900}
+        measured = [row for row in database.rows() if isinstance(row, StageRow | ComparisonRow)]
+    assert {row.clock_mhz for row in measured if row.samples_us} == {900}
 
 
 def test_a_model_without_a_schedule_runs_one_operator_after_another(attached: list[object]) -> None:

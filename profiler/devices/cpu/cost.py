@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -15,6 +15,8 @@ from iosched.models.version import iosched_version
 from iosched.profiler.devices.cpu.yardstick import compile_yardstick, corrected, measure_reference
 from iosched.profiler.measuring.statistics import UNRUNNABLE, Measurement, MeasureSettings, is_thorough, measure
 from iosched.profiler.store.database import MeasurementStore, device_key
+from iosched.profiler.store.stages import StageMemory
+from iosched.profiler.store.tables import NOTHING_TO_RUN, Turn
 from iosched.runtime.cpu.backend import CompiledStage, CpuBackend
 from iosched.runtime.cpu.lower import LOWERING
 from iosched.runtime.session import load_onnxruntime
@@ -23,31 +25,22 @@ from iosched.scheduler.signature import Signatures
 
 STAGE_SETTINGS = MeasureSettings(warmup=2, min_samples=6, max_samples=24, relative_width=0.04, max_seconds=0.4)
 
-YARDSTICK = "yardstick"
-"""Signature of the reference: every latency of the device is relative to it."""
-
 LEAST_SWEPT, MOST_SWEPT = 1 << 16, 32 << 20
 """Bytes. Reading more before each run changes little and takes long."""
 
-_AGAIN = "again:"
-_ROUGH = "rough:"  # measured until it was clear that it was too slow to matter
-_FREE = Measurement(0.0, 0.0, 0.0, ())
 
-
-@dataclass
+@dataclass(frozen=True, eq=False)
 class StageCost:
     """The search's cost model of one model on this CPU.
 
     A stage is measured once per signature; what the database has is not measured again. It is measured as it runs amid
     the model: its weights were not used since the run before, and its inputs were just written by the cores that share
-    the work. Latencies are corrected for the speed of the machine at the time (`yardstick`).
+    the work. Latencies are corrected for the speed of the machine at the time (`yardstick.py`).
 
     Attributes:
         sweep_nbytes: how much passes through the caches before each run; by default as much as in the whole model
             (`swept_nbytes`), nothing where 0, so that everything is found in them.
-        measurements: stages measured so far.
-        cache_hits: stages found in the database.
-        on_measured: told after every stage that was really measured.
+        on_measured: called after every stage that was really measured.
     """
 
     backend: CpuBackend
@@ -55,10 +48,6 @@ class StageCost:
     settings: MeasureSettings = STAGE_SETTINGS
     sweep_nbytes: int | None = None
     on_measured: Callable[[], None] = lambda: None
-    measurements: int = 0
-    cache_hits: int = 0
-    _known: dict[str, Measurement] = field(default_factory=dict)
-    _rough: dict[str, Measurement] = field(default_factory=dict)
 
     @property
     def lanes(self) -> int:
@@ -66,13 +55,24 @@ class StageCost:
         return self.backend.lanes
 
     @property
+    def measurements(self) -> int:
+        """Stages that were really measured so far."""
+        return self._stages.measurements
+
+    @property
+    def cache_hits(self) -> int:
+        """Stages that were found in the database."""
+        return self._stages.cache_hits
+
+    @property
     def signatures(self) -> int:
-        """Distinct stages met so far."""
-        return len(self._known.keys() | self._rough.keys())
+        """Distinct stages met so far; one that was measured again counts twice."""
+        met = self._stages.met
+        return len(met("first").keys() | met("rough").keys()) + len(met("again"))
 
     def stage_latency_us(self, stage: Stage) -> float:
         """Median latency of the stage with all lanes; infinite where it cannot be run this way."""
-        return self._measured(stage, self.backend.lanes).median_us
+        return self._measured(stage, self.lanes).median_us
 
     def latency_unless_worse_us(self, stage: Stage, worse_than_us: float) -> float:
         """As `stage_latency_us`, but measured only until it is clear that it is above `worse_than_us`.
@@ -82,16 +82,14 @@ class StageCost:
         """
         if self._is_free(stage):
             return 0.0
-        key = self._key(stage, self.lanes)
-        rough = self._known_roughly(key)
-        if rough is not None:
-            return rough.median_us if rough.low_us > worse_than_us else self.stage_latency_us(stage)
-        if key not in self._known and self.database.get(key, self.device) is None:
+        signature = self._signature(stage, self.lanes)
+        rough = self._stages.found(signature, "rough")
+        if rough is not None and rough.low_us > worse_than_us:
+            return rough.median_us
+        if rough is None and self._stages.found(signature, "first") is None:
             found = self._timed(stage, self.lanes, worse_than_us)
-            if found.low_us > worse_than_us and not is_thorough(found, self.settings) and found.samples_us:
-                self._rough[key] = self._kept(_ROUGH + key, found)
-                return found.median_us
-            self._known[key] = self._kept(key, found)
+            is_rough = found.low_us > worse_than_us and not is_thorough(found, self.settings) and found.samples_us
+            return self._stages.keep(signature, "rough" if is_rough else "first", found).median_us
         return self.stage_latency_us(stage)
 
     def remeasure(self, stage: Stage) -> float:
@@ -100,7 +98,7 @@ class StageCost:
         The first answer is not pooled with it: it was low by chance more often than not where the search chose it.
         `stage_latency_us` keeps answering the first, so that a later search asks the same questions.
         """
-        return self._measured(stage, self.backend.lanes, _AGAIN).median_us
+        return self._measured(stage, self.lanes, "again").median_us
 
     def known(self, stage: Stage, lanes: int | None = None) -> Measurement | None:
         """What was measured of the stage before, the later where it was twice; None where nothing was.
@@ -111,9 +109,8 @@ class StageCost:
             lanes: all by default.
         """
         if self._is_free(stage):
-            return _FREE
-        key = self._key(stage, lanes or self.lanes)
-        return self.database.get(_AGAIN + key, self.device) or self.database.get(key, self.device)
+            return NOTHING_TO_RUN
+        return self._stages.latest(self._signature(stage, lanes or self.lanes))
 
     def lower_bound_us(self, stage: Stage) -> float:
         """No bound: a merged convolution can beat anything that is known of its parts but their arithmetic."""
@@ -141,36 +138,18 @@ class StageCost:
         """What the unit is; stages of units with equal keys have one signature."""
         return self._labels[self.backend.graph.by_name[name]]
 
-    def _measured(self, stage: Stage, lanes: int, turn: str = "") -> Measurement:
+    def _measured(self, stage: Stage, lanes: int, turn: Turn = "first") -> Measurement:
         if self._is_free(stage):
-            return _FREE
-        key = turn + self._key(stage, lanes)
-        if key not in self._known:
-            self._known[key] = self._looked_up(key, stage, lanes)
-        return self._known[key]
+            return NOTHING_TO_RUN
+        return self._stages.answer(self._signature(stage, lanes), turn, lambda: self._timed(stage, lanes))
 
     def _is_free(self, stage: Stage) -> bool:
         """Whether the stage has no kernel at all."""
         return not any(self.backend.coarse.nodes[name] for name in stage.operators)
 
-    def _key(self, stage: Stage, lanes: int) -> str:
+    def _signature(self, stage: Stage, lanes: int) -> str:
+        """What the stage is, behind the lanes that it has and the kibibytes that are swept before each run."""
         return f"{lanes}:{self._swept_nbytes >> 10}K:{self._signatures.of(stage)}"
-
-    def _looked_up(self, key: str, stage: Stage, lanes: int) -> Measurement:
-        stored = self.database.get(key, self.device)
-        if stored is not None:
-            self.cache_hits += 1
-            return stored
-        return self._kept(key, self._timed(stage, lanes))
-
-    def _known_roughly(self, key: str) -> Measurement | None:
-        if key not in self._rough:
-            stored = self.database.get(_ROUGH + key, self.device)
-            if stored is None:
-                return None
-            self.cache_hits += 1
-            self._rough[key] = stored
-        return self._rough[key]
 
     def _timed(self, stage: Stage, lanes: int, worse_than_us: float | None = None) -> Measurement:
         compiled = self.backend.compile_stage(stage, lanes=lanes)
@@ -180,16 +159,14 @@ class StageCost:
         compiled.executor.close()
         return found
 
-    def _kept(self, key: str, found: Measurement) -> Measurement:
-        self.database.put(key, self.device, found)
-        self.measurements += 1
-        self.on_measured()
-        return found
-
     def _steadied(self, compiled: CompiledStage) -> Callable[[int], Sequence[float]]:
         """Runs of a stage as they are amid the model, at the machine's reference speed."""
         run = partial(compiled.time, sweep_nbytes=self._swept_nbytes)
         return corrected(run, lambda count: self._yardstick.time(count), lambda: self._yardstick_us)
+
+    @cached_property
+    def _stages(self) -> StageMemory:
+        return StageMemory(self.database, self.device, self.on_measured)
 
     @cached_property
     def _swept_nbytes(self) -> int:
@@ -201,11 +178,11 @@ class StageCost:
 
     @cached_property
     def _yardstick_us(self) -> float:
-        """The yardstick's latency when this device was first met: all that is known of it is relative to that."""
-        stored = self.database.get(YARDSTICK, self.device)
+        """The yardstick's latency when this device was first met: all that is known of the device is relative to it."""
+        stored = self.database.yardstick(self.device)
         if stored is None:
             stored = measure_reference(self._yardstick.time)
-            self.database.put(YARDSTICK, self.device, stored)
+            self.database.keep_yardstick(self.device, stored)
         return stored.median_us
 
     @cached_property

@@ -77,11 +77,11 @@ class StoredPlans:
 
     def plan(self, key: str, name: str) -> bytes | None:
         """See `CudnnPlanStore`."""
-        return self.database.plan(key, name, self.device)
+        return self.database.cudnn_plan(key, name, self.device)
 
     def keep_plan(self, key: str, name: str, content: bytes) -> None:
         """See `CudnnPlanStore`."""
-        self.database.keep_plan(key, name, self.device, content)
+        self.database.keep_cudnn_plan(key, name, self.device, content)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 
 from iosched.models.errors import DeviceError, ExecutionError
 from iosched.models.model import Model
@@ -14,6 +14,8 @@ from iosched.profiler.devices.cuda.clock import ReadClock, with_clock
 from iosched.profiler.devices.cuda.tuning import copies_of, is_tunable, tune
 from iosched.profiler.measuring.statistics import UNRUNNABLE, Measurement, MeasureSettings, measure
 from iosched.profiler.store.database import MeasurementStore, ProfileDatabase
+from iosched.profiler.store.stages import StageMemory
+from iosched.profiler.store.tables import NOTHING_TO_RUN
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.cudnn.chooser import FASTEST_ALONE, CudnnPlanNames
 from iosched.runtime.cuda.execute.executor import CudaExecutor
@@ -21,10 +23,8 @@ from iosched.scheduler.schedule import Stage, Strategy
 
 SETTINGS = MeasureSettings(warmup=2, min_samples=7, max_samples=25, relative_width=0.02, max_seconds=0.2)
 
-_AGAIN = "again:"
 
-
-@dataclass
+@dataclass(frozen=True, eq=False)
 class CudaStageCost:
     """The search's cost model of one model on one GPU: a `CostModel`, `Remeasurable`, with `OperatorBounds` and
     `OperatorKeys`.
@@ -32,7 +32,7 @@ class CudaStageCost:
     Attributes:
         device: the GPU in the database, `AttachedGpu.key`.
         dropped: stages that failed to run, with the reason; they count as infinitely slow.
-        on_measured: told after every stage that was really measured.
+        on_measured: called after every stage that was really measured.
         clock: looks at the GPU after every measurement.
     """
 
@@ -42,11 +42,7 @@ class CudaStageCost:
     settings: MeasureSettings = SETTINGS
     on_measured: Callable[[], None] = lambda: None
     clock: ReadClock = lambda: None
-    measurements: int = 0
-    cache_hits: int = 0
     dropped: dict[str, str] = field(default_factory=dict)
-    _known: dict[str, Measurement] = field(default_factory=dict)
-    _again: dict[str, Measurement] = field(default_factory=dict)
 
     @property
     def lanes(self) -> int:
@@ -54,38 +50,43 @@ class CudaStageCost:
         return 1
 
     @property
+    def measurements(self) -> int:
+        """Stages that were really measured so far."""
+        return self._stages.measurements
+
+    @property
+    def cache_hits(self) -> int:
+        """Stages that were found in the database."""
+        return self._stages.cache_hits
+
+    @property
     def signatures(self) -> int:
         """Distinct stages met so far."""
-        return len(self._known)
+        return len(self._stages.met("first"))
 
     @property
     def throttled(self) -> Counter[str]:
         """How many of the stages met so far were measured while something held the clock down, by what did."""
-        return Counter(reason for each in self._known.values() for reason in each.throttled_by)
+        return Counter(reason for each in self._stages.met("first").values() for reason in each.throttled_by)
 
     def stage_latency_us(self, stage: Stage) -> float:
         """Median latency of the stage; infinite where it cannot be run this way."""
-        key = self.backend.signature(stage)
-        if key not in self._known:
-            self._known[key] = self._looked_up(key, lambda: self._measured(stage))
-        return self._known[key].median_us
+        return self._stages.answer(self.backend.signature(stage), "first", lambda: self._measured(stage)).median_us
 
     def remeasure(self, stage: Stage) -> float:
         """Median latency of the stage measured anew, with the plans of cuDNN that are fastest inside it.
 
         The first answer is with the plans that are fastest alone, and stays: candidates are compared by it. What the
-        choice hangs on is worth a search for better plans.
+        choice hangs on is worth a search for better plans. What the database has holds for the plans that it has too.
         """
-        key = self.backend.signature(stage)
-        if key not in self._again:
-            tell = self._measured_now if self.backend.cudnn_plans_in(stage) is None else self._looked_up
-            self._again[key] = tell(_AGAIN + key, lambda: self._tuned(stage))
-        return self._again[key].median_us
+        signature = self.backend.signature(stage)
+        if signature not in self._stages.met("again") and self.backend.cudnn_plans_in(stage) is None:
+            return self._stages.keep(signature, "again", self._tuned(stage)).median_us
+        return self._stages.answer(signature, "again", lambda: self._tuned(stage)).median_us
 
     def known(self, stage: Stage) -> Measurement | None:
         """What was measured of the stage before, the later where it was twice; None where nothing was."""
-        key = self.backend.signature(stage)
-        return self.database.get(_AGAIN + key, self.device) or self.database.get(key, self.device)
+        return self._stages.latest(self.backend.signature(stage))
 
     def lower_bound_us(self, stage: Stage) -> float:
         """No bound of merged stages."""
@@ -109,19 +110,9 @@ class CudaStageCost:
         """What the operator's kernels are and how their tensors lie."""
         return self.backend.operator_key(name)
 
-    def _looked_up(self, key: str, measured: Callable[[], Measurement]) -> Measurement:
-        stored = self.database.get(key, self.device)
-        if stored is not None:
-            self.cache_hits += 1
-            return stored
-        return self._measured_now(key, measured)
-
-    def _measured_now(self, key: str, measured: Callable[[], Measurement]) -> Measurement:
-        found = with_clock(measured(), self.clock)
-        self.database.put(key, self.device, found)
-        self.measurements += 1
-        self.on_measured()
-        return found
+    @cached_property
+    def _stages(self) -> StageMemory:
+        return StageMemory(self.database, self.device, self.on_measured)
 
     def _measured(self, stage: Stage) -> Measurement:
         """With the plans that are fastest alone."""
@@ -145,7 +136,7 @@ class CudaStageCost:
 
     def _time(self, executor: CudaExecutor) -> Measurement:
         if executor.is_empty:
-            return Measurement(0.0, 0.0, 0.0, ())
+            return NOTHING_TO_RUN
         if not executor.is_captured:
             return measure(executor.time_launches, self.settings)
         copies = copies_of(executor)
@@ -164,7 +155,7 @@ class CudaStageCost:
     def _tried(self, stage: Stage, measured: Callable[[], Measurement]) -> Measurement:
         """One stage that does not fit or fails must not end the search: it is no candidate."""
         try:
-            return measured()
+            return with_clock(measured(), self.clock)
         except (DeviceError, ExecutionError) as error:
             if len(stage.operators) == 1:
                 raise

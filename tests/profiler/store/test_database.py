@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 import multiprocessing
 import os
 import signal
 import sqlite3
-import struct
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -20,8 +17,9 @@ import pytest
 
 from iosched.models.errors import DeviceError, UsageError
 from iosched.profiler.measuring.statistics import UNRUNNABLE, Measurement, summarize
-from iosched.profiler.store import database
-from iosched.profiler.store.database import MIGRATIONS, ProfileDatabase, default_path, device_key
+from iosched.profiler.store import schema
+from iosched.profiler.store.database import ProfileDatabase, default_path, device_key
+from iosched.profiler.store.transfer import export_lines, import_lines
 
 CPU = device_key("cpu", "Some CPU", precision="float32", threads=2, versions={"onnxruntime": "1.31.1"})
 GPU = device_key("cuda", "Some GPU", precision="float16", threads=4, versions={"cudnn": "9"})
@@ -31,57 +29,30 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 def test_what_was_put_is_got_back_to_the_last_bit(tmp_path: Path) -> None:
     with ProfileDatabase(tmp_path / "new" / "folder" / "profile.sqlite") as profile:
-        assert profile.get("s", CPU) is None
-        profile.put("s", CPU, FOUND)
-        assert profile.get("s", CPU) == FOUND
-        assert profile.get("s", GPU) is None
+        assert profile.stage("s", CPU) is None
+        profile.keep_stage("s", CPU, FOUND)
+        assert profile.stage("s", CPU) == FOUND
+        assert profile.stage("s", GPU) is None
     with ProfileDatabase(tmp_path / "new" / "folder" / "profile.sqlite") as profile:
-        assert profile.get("s", CPU) == FOUND
+        assert profile.stage("s", CPU) == FOUND
 
 
 def test_a_later_measurement_replaces_an_earlier_one() -> None:
     with ProfileDatabase(None) as profile:
-        profile.put("s", CPU, FOUND)
-        profile.put("s", CPU, summarize([1.0]))
-        assert profile.get("s", CPU) == summarize([1.0])
+        profile.keep_stage("s", CPU, FOUND)
+        profile.keep_stage("s", CPU, summarize([1.0]))
+        assert profile.stage("s", CPU) == summarize([1.0])
         assert profile.stats().measurements == 1
 
 
 def test_what_cannot_run_is_remembered_as_such() -> None:
     with ProfileDatabase(":memory:") as profile:
-        profile.put("s", CPU, UNRUNNABLE)
-        assert profile.get("s", CPU) == UNRUNNABLE
-        (line,) = profile.export_lines()
+        profile.keep_stage("s", CPU, UNRUNNABLE)
+        assert profile.stage("s", CPU) == UNRUNNABLE
+        (line,) = export_lines(profile)
         profile.clear()
-        profile.import_lines([line])
-        assert profile.get("s", CPU) == Measurement(math.inf, math.inf, math.inf, ())
-
-
-@pytest.mark.parametrize("throttled_by", [(), ("power cap",), ("power cap", "thermal slowdown")])
-def test_the_clock_is_kept_and_moves_with_the_measurement(throttled_by: tuple[str, ...]) -> None:
-    found = replace(FOUND, clock_mhz=1410, throttled_by=throttled_by)
-    with ProfileDatabase(None) as profile, ProfileDatabase(None) as other:
-        profile.put("s", GPU, found)
-        assert profile.get("s", GPU) == found
-        other.put("s", GPU, FOUND)
-        other.clear()
-        other.import_lines(profile.export_lines())
-        assert other.get("s", GPU) == found
-        profile.put("s", GPU, FOUND)
-        assert profile.get("s", GPU) == FOUND
-
-
-@pytest.mark.parametrize(
-    "clock",
-    [{"clock_mhz": -1, "throttled_by": ""}, {"clock_mhz": 10**30, "throttled_by": ""}, {"clock_mhz": "fast"},
-     {"clock_mhz": 1}, {"clock_mhz": 1, "throttled_by": ["power cap"]}, {"clock_mhz": 1, "throttled_by": "\ud800"}],
-)  # fmt: skip
-def test_a_clock_that_is_none_is_refused(clock: dict[str, object]) -> None:
-    with ProfileDatabase(None) as profile:
-        profile.put("s", GPU, FOUND)
-        (line,) = profile.export_lines()
-        with pytest.raises(UsageError, match="line 1 is no measurement"):
-            profile.import_lines([json.dumps({**json.loads(line), **clock})])
+        import_lines(profile, [line])
+        assert profile.stage("s", CPU) == Measurement(math.inf, math.inf, math.inf, ())
 
 
 def test_the_device_key_is_canonical_and_tells_every_part_apart() -> None:
@@ -99,9 +70,9 @@ def test_stats_count_by_device_and_tell_the_age(tmp_path: Path) -> None:
     times = iter([NOON, NOON + timedelta(hours=1), NOON + timedelta(hours=2)])
     with ProfileDatabase(tmp_path / "p.sqlite", clock=lambda: next(times)) as profile:
         assert profile.stats().devices == ()
-        profile.put("a", CPU, FOUND)
-        profile.put("b", CPU, summarize([1.0, 2.0]))
-        profile.put("a", GPU, FOUND)
+        profile.keep_stage("a", CPU, FOUND)
+        profile.keep_stage("b", CPU, summarize([1.0, 2.0]))
+        profile.keep_stage("a", GPU, FOUND)
         stats = profile.stats()
     assert stats.path == tmp_path / "p.sqlite"
     assert stats.nbytes >= 4096
@@ -115,68 +86,15 @@ def test_stats_count_by_device_and_tell_the_age(tmp_path: Path) -> None:
 def test_clear_forgets_one_device_or_all(tmp_path: Path) -> None:
     with ProfileDatabase(tmp_path / "p.sqlite") as profile:
         for index in range(500):
-            profile.put(f"s{index}", CPU, FOUND)
-        profile.put("s", GPU, FOUND)
+            profile.keep_stage(f"s{index}", CPU, FOUND)
+        profile.keep_stage("s", GPU, FOUND)
         full = profile.stats().nbytes
         assert profile.clear("no such device") == 0
         assert profile.clear(CPU) == 500
-        assert profile.get("s", GPU) == FOUND
+        assert profile.stage("s", GPU) == FOUND
         assert profile.stats().nbytes < full
         assert profile.clear() == 1
         assert profile.stats().measurements == 0
-
-
-def test_export_is_sorted_and_comes_back_whole() -> None:
-    with ProfileDatabase(None, clock=lambda: NOON) as profile:
-        for signature, device in (("b", GPU), ("a", GPU), ("ü", CPU)):
-            profile.put(signature, device, FOUND)
-        lines = list(profile.export_lines())
-    fields = [json.loads(line) for line in lines]
-    assert [(row["device"], row["signature"]) for row in fields] == [(CPU, "ü"), (GPU, "a"), (GPU, "b")]
-    assert fields[0]["samples"] == list(FOUND.samples_us)
-    assert (fields[0]["unit"], fields[0]["median"]) == ("us", FOUND.median_us)
-    with ProfileDatabase(None) as other:
-        assert other.import_lines([*lines, "\n"]) == 3
-        assert list(other.export_lines()) == lines
-        assert other.import_lines(lines) == 0
-
-
-def test_import_keeps_the_newer_of_two() -> None:
-    with ProfileDatabase(None, clock=lambda: NOON) as old, ProfileDatabase(None, clock=datetime.now) as new:
-        old.put("s", CPU, summarize([1.0]))
-        new.put("s", CPU, summarize([2.0]))
-        assert new.import_lines(list(old.export_lines())) == 0
-        assert new.get("s", CPU) == summarize([2.0])
-        assert old.import_lines(list(new.export_lines())) == 1
-        assert old.get("s", CPU) == summarize([2.0])
-
-
-GOOD = {"device": "d", "signature": "s", "median": 1.0, "low": 1.0, "high": 1.0, "samples": [1.0], "unit": "us"}
-GOOD_LINE = json.dumps(GOOD | {"measured_at": "2026-01-01T12:00:00+00:00"})
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        "garbage", "[]", "{}", "null", "[" * 100_000,
-        GOOD_LINE.replace('"us"', '"ms"'),
-        GOOD_LINE.replace("[1.0]", "[-1.0]"),
-        GOOD_LINE.replace("[1.0]", "[NaN]"),
-        GOOD_LINE.replace("[1.0]", "[1e999]"),
-        GOOD_LINE.replace("[1.0]", "[1" + "0" * 400 + "]"),
-        GOOD_LINE.replace("[1.0]", "[]"),
-        GOOD_LINE.replace('"s"', "7"),
-        GOOD_LINE.replace('"s"', '"\\ud800"'),
-        GOOD_LINE.replace("2026-01-01", "yesterday"),
-    ],
-)  # fmt: skip
-def test_one_bad_line_imports_nothing_and_is_named(bad: str) -> None:
-    with ProfileDatabase(None) as profile:
-        with pytest.raises(UsageError, match="line 2 is no measurement") as error:
-            profile.import_lines([GOOD_LINE, bad])
-        assert len(str(error.value)) < 1000
-        assert profile.stats().measurements == 0
-        assert profile.import_lines([GOOD_LINE]) == 1
 
 
 def test_where_the_database_lives() -> None:
@@ -201,12 +119,12 @@ def test_a_damaged_page_is_named_when_it_is_met(tmp_path: Path) -> None:
     path = tmp_path / "p.sqlite"
     with ProfileDatabase(path) as profile:
         for index in range(200):
-            profile.put(f"s{index}", CPU, FOUND)
+            profile.keep_stage(f"s{index}", CPU, FOUND)
     content = bytearray(path.read_bytes())
     content[4096:] = b"\xa5" * (len(content) - 4096)
     path.write_bytes(content)
     with pytest.raises(UsageError, match=r"p\.sqlite is damaged"), ProfileDatabase(path) as profile:
-        profile.get("s7", CPU)
+        profile.stage("s7", CPU)
 
 
 def test_a_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
@@ -218,42 +136,6 @@ def test_a_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"p\.sqlite is a database of another program"):
         ProfileDatabase(path)
     assert path.read_bytes() == before
-
-
-def test_rows_from_before_clocks_were_read_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "old.sqlite"
-    monkeypatch.setattr(database, "MIGRATIONS", MIGRATIONS[:2])
-    ProfileDatabase(path).close()
-    columns = "device, signature, median, low, high, samples, unit, measured_at"
-    with sqlite3.connect(path) as raw:
-        row = (GPU, "s", 1.0, 1.0, 1.0, struct.pack("d", 1.0), "us", NOON.isoformat())
-        raw.execute(f"INSERT INTO measurement ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
-    monkeypatch.undo()
-    with ProfileDatabase(path) as profile:
-        assert profile.get("s", GPU) == summarize([1.0])
-
-
-def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "p.sqlite"
-    ProfileDatabase(path).close()
-    with sqlite3.connect(path) as newer:
-        newer.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
-    newer.close()
-    with pytest.raises(UsageError, match="written by a newer iosched"):
-        ProfileDatabase(path)
-
-
-def test_an_older_schema_is_migrated_and_keeps_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "p.sqlite"
-    with ProfileDatabase(path) as profile:
-        profile.put("s", CPU, FOUND)
-    monkeypatch.setattr(database, "MIGRATIONS", (*MIGRATIONS, "CREATE TABLE added (x INTEGER) STRICT"))
-    with ProfileDatabase(path) as profile:
-        assert profile.get("s", CPU) == FOUND
-    with sqlite3.connect(path) as raw:
-        assert raw.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS) + 1,)
-        assert raw.execute("SELECT COUNT(*) FROM added").fetchone() == (0,)
-    raw.close()
 
 
 @pytest.mark.parametrize("place", ["file/p.sqlite", "folder"])
@@ -272,22 +154,22 @@ def test_a_read_only_folder_is_wrong_usage_with_a_way_out(tmp_path: Path) -> Non
 
 
 def test_a_file_kept_locked_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "BUSY_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(schema, "BUSY_TIMEOUT_SECONDS", 0.05)
     path = tmp_path / "p.sqlite"
     with ProfileDatabase(path) as profile:
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(DeviceError, match="another process keeps"):
-            profile.put("s", CPU, FOUND)
+            profile.keep_stage("s", CPU, FOUND)
         other.execute("ROLLBACK")
         other.close()
-        profile.put("s", CPU, FOUND)
+        profile.keep_stage("s", CPU, FOUND)
 
 
 def _write(path: Path, worker: int, count: int) -> None:
     with ProfileDatabase(path) as profile:
         for index in range(count):
-            profile.put(f"{worker}/{index}", CPU, FOUND)
+            profile.keep_stage(f"{worker}/{index}", CPU, FOUND)
 
 
 def test_several_processes_open_and_write_at_once(tmp_path: Path) -> None:
@@ -318,7 +200,7 @@ def test_a_new_file_is_opened_by_many_at_once(tmp_path: Path) -> None:
 def _write_until_killed(path: Path, counter: multiprocessing.sharedctypes.Synchronized[int]) -> None:
     with ProfileDatabase(path) as profile:
         while True:
-            profile.put(f"s{counter.value}", CPU, FOUND)
+            profile.keep_stage(f"s{counter.value}", CPU, FOUND)
             counter.value += 1
 
 
@@ -337,7 +219,7 @@ def test_a_killed_process_loses_nothing_that_was_put(tmp_path: Path) -> None:
     put = counter.value
     assert put >= 50
     with ProfileDatabase(path) as profile:
-        assert all(profile.get(f"s{index}", CPU) == FOUND for index in range(put))
+        assert all(profile.stage(f"s{index}", CPU) == FOUND for index in range(put))
         assert profile.stats().measurements <= put + 1
 
 
@@ -351,31 +233,18 @@ def test_a_choice_holds_once_it_is_made(tmp_path: Path) -> None:
         assert (one.choose("none", "gpu", ""), two.choose("none", "gpu", "7")) == ("", "")
 
 
-def test_choices_move_with_the_measurements_and_are_forgotten_with_them(tmp_path: Path) -> None:
-    with ProfileDatabase(tmp_path / "a.db") as one, ProfileDatabase(tmp_path / "b.db") as two:
-        one.choose("conv", "gpu", "7")
-        one.choose("gemm", "gpu", "3")
-        two.choose("gemm", "gpu", "4")
-        assert two.import_lines(one.export_lines()) == 1
-        assert [two.choice(key, "gpu") for key in ("conv", "gemm")] == ["7", "4"]
-        two.clear("gpu")
-        assert two.choice("conv", "gpu") is None
-        with pytest.raises(UsageError, match="line 1 is no measurement"):
-            two.import_lines(['{"device": "gpu", "choice": 1, "value": "x"}'])
-
-
 def test_plans_are_kept_by_device_key_and_name_and_forgotten_with_the_measurements(tmp_path: Path) -> None:
     with ProfileDatabase(tmp_path / "p.sqlite") as profile:
         for device, key, name in [(GPU, "k", "eng1"), (GPU, "k", "eng2"), (GPU, "l", "eng1"), (CPU, "k", "eng1")]:
-            profile.keep_plan(key, name, device, f"{device} {key} {name}".encode())
-        profile.keep_plan("k", "eng2", GPU, b"\0newer")
+            profile.keep_cudnn_plan(key, name, device, f"{device} {key} {name}".encode())
+        profile.keep_cudnn_plan("k", "eng2", GPU, b"\0newer")
     with ProfileDatabase(tmp_path / "p.sqlite") as profile:
-        assert profile.plan("k", "eng1", GPU) == f"{GPU} k eng1".encode()
-        assert profile.plan("k", "eng2", GPU) == b"\0newer"
-        assert profile.plan("l", "eng2", GPU) is None
-        assert list(profile.export_lines()) == [], "they can be built again"
+        assert profile.cudnn_plan("k", "eng1", GPU) == f"{GPU} k eng1".encode()
+        assert profile.cudnn_plan("k", "eng2", GPU) == b"\0newer"
+        assert profile.cudnn_plan("l", "eng2", GPU) is None
+        assert list(export_lines(profile)) == [], "they can be built again"
         profile.clear(GPU)
-        assert profile.plan("k", "eng1", GPU) is None
-        assert profile.plan("k", "eng1", CPU) is not None
+        assert profile.cudnn_plan("k", "eng1", GPU) is None
+        assert profile.cudnn_plan("k", "eng1", CPU) is not None
         profile.clear()
-        assert profile.plan("k", "eng1", CPU) is None
+        assert profile.cudnn_plan("k", "eng1", CPU) is None

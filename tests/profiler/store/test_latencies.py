@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
+from old_profiles import CPU, OLD_EXPORT, compared_model
+from old_profiles import WAYS as OLD_WAYS
 from scripted import fire
 
 from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.latencies import ModelLatencies
+from iosched.profiler.store.transfer import export_lines, import_lines
 
 WAYS = {"iosched": "found", "sequential": "in turn", "reference": "onnxruntime"}
 
@@ -65,7 +69,7 @@ def test_what_is_replaced_or_travels_is_replaced_as_a_whole() -> None:
     with ProfileDatabase(":memory:") as here, ProfileDatabase(":memory:") as there:
         opened(here).keep(WAYS, before)
         opened(there).keep(WAYS, after)
-        here.import_lines(there.export_lines())
+        import_lines(here, export_lines(there))
         assert opened(here).known(WAYS) == after
         assert here.stats().measurements == 1
 
@@ -89,10 +93,38 @@ def test_the_clock_stays_with_the_comparison() -> None:
 
 def test_a_setting_belongs_to_its_comparison() -> None:
     others = {**WAYS, "iosched": "another one"}
+    measured = rounds(5.0, 1.0)
     with ProfileDatabase(":memory:") as database:
         kept = opened(database)
-        kept.keep_setting(WAYS, 0)
-        kept.keep_setting(others, 2)
-        assert (kept.setting(WAYS), kept.setting(others)) == (0, 2)
+        kept.keep(WAYS, measured, {"reference": "one thread"})
+        kept.keep(others, measured, {"reference": "two threads"})
+        assert (kept.setting(WAYS), kept.setting(others)) == ("one thread", "two threads")
         assert kept.setting({"reference": "x"}) is None
-        assert kept.known(WAYS) is None
+        kept.keep(others, measured)
+        assert (kept.setting(WAYS), kept.setting(others)) == ("one thread", None)
+        assert kept.known(others) == measured
+
+
+def test_a_comparison_that_is_not_whole_is_none() -> None:
+    """A file that was imported may lack a candidate, or have one that was measured in other rounds."""
+    with ProfileDatabase(":memory:") as here, ProfileDatabase(":memory:") as there:
+        opened(here).keep(WAYS, rounds(5.0, 1.0, 3.0))
+        lines = list(export_lines(here))
+        import_lines(there, lines[1:])
+        assert opened(there).known(WAYS) is None
+        opened(there).keep(WAYS, rounds(5.0, 1.0))
+        rows = [json.loads(line) for line in export_lines(there)]
+        import_lines(here, [json.dumps(rows[0])])
+        assert opened(here).known(WAYS) is None
+        import_lines(here, map(json.dumps, rows))
+        assert opened(here).known(WAYS) == rounds(5.0, 1.0)
+
+
+def test_what_an_earlier_iosched_compared_is_superseded_by_a_later_comparison() -> None:
+    later = {name: replace(summarize([2.0, 4.0]), rested_us=()) for name in OLD_WAYS}
+    with ProfileDatabase(":memory:") as database:
+        import_lines(database, OLD_EXPORT.read_text(encoding="utf-8").split("\n"))
+        kept = ModelLatencies(compared_model(), database, CPU)
+        assert kept.setting(OLD_WAYS) == "parallel mode, 2 x 1 threads"
+        kept.keep(OLD_WAYS, later, {"reference": "one thread"})
+        assert (kept.known(OLD_WAYS), kept.setting(OLD_WAYS)) == (later, "one thread")

@@ -84,7 +84,7 @@ def test_the_reference_is_measured_once_for_a_device(tmp_path: Path) -> None:
         with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
             cost = StageCost(backend, database)
             cost.stage_latency_us(stage)
-            stored.append(database.get("yardstick", cost.device))
+            stored.append(database.yardstick(cost.device))
     assert stored[0] == stored[1]
     assert stored[0] is not None
 
@@ -94,9 +94,9 @@ def test_latencies_are_relative_to_the_reference_of_the_device(tmp_path: Path) -
     with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
         cost = StageCost(backend, database)
         plain = cost.stage_latency_us(Stage(Strategy.CONCURRENT, (("f1",),)))
-        known = database.get("yardstick", cost.device)
+        known = database.yardstick(cost.device)
         assert known is not None
         assert known.median_us < 1e5
         again = StageCost(backend, database)
-        database.put("yardstick", cost.device, type(known)(1e6, 1e6, 1e6, (1e6,) * 7))
+        database.keep_yardstick(cost.device, type(known)(1e6, 1e6, 1e6, (1e6,) * 7))
         assert again.stage_latency_us(Stage(Strategy.CONCURRENT, (("f3",),))) > 5 * plain

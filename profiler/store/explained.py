@@ -1,0 +1,50 @@
+"""What SQLite and the file system say of a profile database, as errors for people."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from iosched.models.errors import DeviceError, IoschedError, UsageError
+
+ENVIRONMENT_VARIABLE = "IOSCHED_PROFILE_DB"
+IN_MEMORY = ":memory:"
+
+WAY_OUT = (
+    f"Name another file with --profile-db or {ENVIRONMENT_VARIABLE}, or keep nothing with --profile-db {IN_MEMORY}"
+)
+
+
+@contextmanager
+def explained(path: Path | None) -> Iterator[None]:
+    """Turns errors of SQLite and of the file system, wherever they come up inside, into such of iosched.
+
+    A ValueError comes from a row whose values cannot be: the file is damaged there.
+
+    Raises:
+        UsageError: the file is damaged, or it or its folder cannot be written.
+        DeviceError: the disk is full, or another process keeps the file locked.
+    """
+    try:
+        yield
+    except (sqlite3.Error, ValueError) as error:
+        raise _error_for(path, error) from error
+    except OSError as error:
+        raise UsageError(
+            f"cannot make the folder of the profile database {path}: {error.strerror}.\n{WAY_OUT}."
+        ) from error
+
+
+def _error_for(path: Path | None, error: sqlite3.Error | ValueError) -> IoschedError:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte of an extended code is the primary one
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or isinstance(error, ValueError):
+        return UsageError(
+            f"{path} is damaged or no profile database ({error}).\nMove it away or delete it yourself. {WAY_OUT}."
+        )
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return DeviceError(f"another process keeps {path} locked.\nTry again when it is done. {WAY_OUT}.")
+    if code == sqlite3.SQLITE_FULL:
+        return DeviceError(f"no space left for the profile database {path}.\nMake room. {WAY_OUT}.")
+    return UsageError(f"cannot read and write the profile database {path}: {error}.\n{WAY_OUT}.")

@@ -1,0 +1,110 @@
+"""What an iosched kept that had one table `measurement` for all things, told apart by prefixes of their signatures.
+
+Files of such a database are migrated, and lines that it exported are imported, by `named`. Of a whole comparison of
+models there were up to three rows under digests that do not say which is which, so they stay as they are until a
+comparison is asked for whose digests they have (`undivided`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Literal
+
+import msgspec
+
+from iosched.profiler.measuring.statistics import Measurement
+from iosched.profiler.store.tables import ClockMhz, Compared, Samples, UndividedRow, measurement_of
+
+_REFERENCE = "reference"
+
+
+class OldChoice(msgspec.Struct, frozen=True):
+    """A choice as it was exported."""
+
+    device: str
+    choice: str
+    value: str
+
+
+class OldMeasurement(msgspec.Struct, frozen=True):
+    """A row of the table `measurement`, and the line of JSON that it was exported as."""
+
+    device: str
+    signature: str
+    median: float | None
+    samples: Samples
+    measured_at: datetime
+    unit: Literal["us"] = "us"
+    clock_mhz: ClockMhz | None = None
+    throttled_by: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.median and not self.samples:
+            raise ValueError("there are no samples")
+
+
+class _Device(msgspec.Struct, frozen=True):
+    threads: int
+
+
+def named(old: OldMeasurement) -> dict[str, Any]:
+    """The same in the table that it belongs to now: its columns, and "table"."""
+    shared = {"device": old.device, "measured_at": old.measured_at}
+    clock = {"clock_mhz": old.clock_mhz, "throttled_by": old.throttled_by or ""}
+    if old.signature == "yardstick":
+        return {"table": "yardstick", **shared, "samples_us": old.samples}
+    prefix, _, rest = old.signature.partition(":")
+    if prefix == "model":
+        setting = _setting(old.device, int(old.samples[0])) if len(old.samples) == 1 else None
+        kept = {"samples_us": old.samples if setting is None else (), "setting": setting}
+        return {"table": "undivided", **shared, "key": rest, **kept, **clock}
+    known = {"signature": rest, "turn": prefix} if prefix in ("again", "rough") else {}
+    samples_us = None if old.median is None else old.samples
+    named = {"signature": old.signature, "turn": "first", **known, "samples_us": samples_us}
+    return {"table": "stage", **shared, **named, **clock}
+
+
+def _setting(device: str, index: int) -> str | None:
+    """How onnxruntime was set. There was only an index, kept as if it were a latency: no comparison has but one sample.
+
+    It counts the settings that were tried on a CPU of so many threads; None where there was none of that number.
+    """
+    try:
+        threads = msgspec.json.decode(device, type=_Device).threads
+    except ValueError:
+        return None
+    parallel = sorted({(threads, threads), (1, threads), (max(1, threads // 2), 2)}) if threads > 1 else []
+    texts = [f"sequential mode, {count} threads" for count in (threads, 1)[: min(threads, 2)]]
+    texts += [f"parallel mode, {inter} x {intra} threads" for intra, inter in parallel]
+    return texts[index] if index < len(texts) else None
+
+
+def undivided(
+    texts: Sequence[str], key_of: Callable[..., str], row_of: Callable[[str], UndividedRow | None]
+) -> Mapping[str, Compared]:
+    """A comparison of candidates that are run as `texts` say, in ascending order; empty where none was kept.
+
+    Args:
+        key_of: the digest of the model, its shapes and some texts.
+        row_of: the row under a digest.
+    """
+    settings = row_of(key_of("setting", *texts))
+    setting = None if settings is None else settings.setting
+    as_set = {text: f"reference in {setting}" if setting and text == _REFERENCE else text for text in texts}
+    order = sorted(as_set.values())
+    whole, rested = row_of(key_of(*order)), row_of(key_of("after a rest", *order))
+    if whole is None or not whole.samples_us or len(whole.samples_us) % len(order):
+        return {}
+    rested_us = () if rested is None or len(rested.samples_us) != len(whole.samples_us) else rested.samples_us
+    return {
+        text: Compared(_part(whole, rested_us, order.index(own), len(order)), None if own == text else setting)
+        for text, own in as_set.items()
+    }
+
+
+def _part(whole: UndividedRow, rested_us: Sequence[float], place: int, count: int) -> Measurement:
+    """The samples of one of `count` candidates."""
+    found = measurement_of(whole.samples_us[place::count], whole.clock_mhz, whole.throttled_by)
+    return replace(found, rested_us=tuple(rested_us[place::count]))

@@ -1,0 +1,56 @@
+"""Profiles on their way from one machine to another: a line of JSON for each row of the profile database.
+
+Each line says in "table" which table its row is of; the rest are the columns of that table (`tables.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from iosched.models.errors import UsageError
+from iosched.profiler.store.database import ProfileDatabase
+from iosched.profiler.store.legacy import OldChoice, OldMeasurement, named
+from iosched.profiler.store.tables import ChoiceRow, Row
+
+
+def export_lines(database: ProfileDatabase) -> Iterator[str]:
+    """Every row but the cuDNN plans as one line of JSON without the newline; see `ProfileDatabase.rows` for the order.
+
+    Raises:
+        UsageError: the file is damaged.
+    """
+    return (msgspec.json.encode(row).decode() for row in database.rows())
+
+
+def import_lines(database: ProfileDatabase, lines: Iterable[str]) -> int:
+    """Adds what `export_lines` of this or an earlier iosched wrote, all or none; returns how many rows came.
+
+    Of two measurements of one thing the newer stays, of two choices the one that is there.
+
+    Raises:
+        UsageError: naming the first line that is no row; nothing was imported then.
+    """
+    return database.merge([_parsed(number, line) for number, line in enumerate(lines, 1) if line.strip()])
+
+
+def _parsed(number: int, line: str) -> Row:
+    try:
+        return _row(msgspec.json.decode(line, type=dict[str, Any]))
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise UsageError(
+            f"line {number} is no measurement of an iosched profile ({type(error).__name__}: {error}); nothing was"
+            " imported.\nGive a file that `iosched profile export` wrote."
+        ) from error
+
+
+def _row(fields: dict[str, Any]) -> Row:
+    if "table" not in fields:
+        if "choice" in fields:
+            old = msgspec.convert(fields, OldChoice)
+            return ChoiceRow(old.device, old.choice, old.value)
+        fields = named(msgspec.convert(fields, OldMeasurement))
+    row: Row = msgspec.convert(fields, Row)
+    return row

@@ -1,0 +1,211 @@
+"""Profiles move between machines as lines of JSON, also those that were exported before the database had its tables."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from old_profiles import CPU, GPU, OLD_EXPORT, check_old_profile, old_database
+
+from iosched.models.errors import UsageError
+from iosched.profiler.measuring.statistics import summarize
+from iosched.profiler.store.database import ProfileDatabase
+from iosched.profiler.store.tables import (
+    ChoiceRow,
+    Compared,
+    ComparisonRow,
+    Row,
+    StageRow,
+    UndividedRow,
+    YardstickRow,
+)
+from iosched.profiler.store.transfer import export_lines, import_lines
+
+FOUND = summarize([10.5, 9.25, 11.0, 10.0, 10.125, 9.5, 30.0])
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("throttled_by", [(), ("power cap",), ("power cap", "thermal slowdown")])
+def test_the_clock_is_kept_and_moves_with_the_measurement(throttled_by: tuple[str, ...]) -> None:
+    found = replace(FOUND, clock_mhz=1410, throttled_by=throttled_by)
+    with ProfileDatabase(None) as profile, ProfileDatabase(None) as other:
+        profile.keep_stage("s", GPU, found)
+        assert profile.stage("s", GPU) == found
+        other.keep_stage("s", GPU, FOUND)
+        other.clear()
+        import_lines(other, export_lines(profile))
+        assert other.stage("s", GPU) == found
+        profile.keep_stage("s", GPU, FOUND)
+        assert profile.stage("s", GPU) == FOUND
+
+
+@pytest.mark.parametrize(
+    "clock",
+    [{"clock_mhz": -1, "throttled_by": ""}, {"clock_mhz": 10**30, "throttled_by": ""}, {"clock_mhz": "fast"},
+     {"clock_mhz": 1, "throttled_by": ["power cap"]}, {"clock_mhz": 1, "throttled_by": "\ud800"}],
+)  # fmt: skip
+def test_a_clock_that_is_none_is_refused(clock: dict[str, object]) -> None:
+    with ProfileDatabase(None) as profile:
+        profile.keep_stage("s", GPU, FOUND)
+        (line,) = export_lines(profile)
+        with pytest.raises(UsageError, match="line 1 is no measurement"):
+            import_lines(profile, [json.dumps({**json.loads(line), **clock})])
+        with pytest.raises(UsageError, match="line 1 is no measurement"):
+            import_lines(profile, [json.dumps({**json.loads(OLD_LINE), **clock})])
+
+
+def test_export_is_sorted_and_comes_back_whole() -> None:
+    with ProfileDatabase(None, clock=lambda: NOON) as profile:
+        for signature, device in (("b", GPU), ("a", GPU), ("ü", CPU)):
+            profile.keep_stage(signature, device, FOUND)
+        lines = list(export_lines(profile))
+    fields = [json.loads(line) for line in lines]
+    assert [(row["device"], row["signature"]) for row in fields] == [(CPU, "ü"), (GPU, "a"), (GPU, "b")]
+    assert fields[0] == {
+        "table": "stage", "device": CPU, "signature": "ü", "turn": "first", "measured_at": "2026-01-01T12:00:00Z",
+        "samples_us": list(FOUND.samples_us),
+    }  # fmt: skip
+    with ProfileDatabase(None) as other:
+        assert import_lines(other, [*lines, "\n"]) == 3
+        assert list(export_lines(other)) == lines
+        assert import_lines(other, lines) == 0
+
+
+def test_import_keeps_the_newer_of_two() -> None:
+    with ProfileDatabase(None, clock=lambda: NOON) as old, ProfileDatabase(None, clock=datetime.now) as new:
+        old.keep_stage("s", CPU, summarize([1.0]))
+        new.keep_stage("s", CPU, summarize([2.0]))
+        assert import_lines(new, list(export_lines(old))) == 0
+        assert new.stage("s", CPU) == summarize([2.0])
+        assert import_lines(old, list(export_lines(new))) == 1
+        assert old.stage("s", CPU) == summarize([2.0])
+
+
+OLD_LINE = json.dumps(
+    {"device": "d", "signature": "s", "median": 1.0, "low": 1.0, "high": 1.0, "samples": [1.0], "unit": "us",
+     "measured_at": "2026-01-01T12:00:00+00:00"}
+)  # fmt: skip
+GOOD_LINE = json.dumps(
+    {"table": "stage", "device": "d", "signature": "s", "turn": "first", "measured_at": "2026-01-01T12:00:00Z",
+     "samples_us": [1.0]}
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "garbage", "[]", "{}", "null", "[" * 100_000, '{"a":' * 100_000,
+        OLD_LINE.replace('"us"', '"ms"'),
+        OLD_LINE.replace("[1.0]", "[]"),
+        OLD_LINE.replace('"s"', '"yardstick"').replace("[1.0]", "[null]"),
+        '{"device": "d", "choice": 1, "value": "x"}',
+        GOOD_LINE.replace('"stage"', '"stages"'),
+        GOOD_LINE.replace('"stage"', "7"),
+        GOOD_LINE.replace('"first"', '"last"'),
+        *(line.replace("[1.0]", samples) for line in (GOOD_LINE, OLD_LINE)
+          for samples in ("[-1.0]", "[NaN]", "[1e999]", "[1" + "0" * 400 + "]", "1.0", '["1"]')),
+        *(line.replace('"s"', name) for line in (GOOD_LINE, OLD_LINE)
+          for name in ("7", "null", '"\\ud800"', '"\\udc00"')),
+        *(line.replace("2026-01-01", "yesterday") for line in (GOOD_LINE, OLD_LINE)),
+    ],
+)  # fmt: skip
+def test_one_bad_line_imports_nothing_and_is_named(bad: str) -> None:
+    with ProfileDatabase(None) as profile:
+        with pytest.raises(UsageError, match="line 2 is no measurement") as error:
+            import_lines(profile, [GOOD_LINE, bad])
+        assert len(str(error.value)) < 1000
+        assert profile.stats().measurements == 0
+        assert import_lines(profile, [OLD_LINE]) == 1
+        assert import_lines(profile, [GOOD_LINE]) == 0, "it is the same"
+
+
+def test_choices_move_with_the_measurements_and_are_forgotten_with_them(tmp_path: Path) -> None:
+    with ProfileDatabase(tmp_path / "a.db") as one, ProfileDatabase(tmp_path / "b.db") as two:
+        one.choose("conv", "gpu", "7")
+        one.choose("gemm", "gpu", "3")
+        two.choose("gemm", "gpu", "4")
+        assert import_lines(two, export_lines(one)) == 1
+        assert [two.choice(key, "gpu") for key in ("conv", "gemm")] == ["7", "4"]
+        two.clear("gpu")
+        assert two.choice("conv", "gpu") is None
+
+
+def test_what_an_earlier_iosched_exported_is_imported_and_answers_as_it_did(tmp_path: Path) -> None:
+    lines = OLD_EXPORT.read_text(encoding="utf-8").split("\n")
+    with ProfileDatabase(None) as profile:
+        assert import_lines(profile, lines) == 13
+        check_old_profile(profile)
+        assert import_lines(profile, lines) == 0
+
+
+def test_a_migrated_database_answers_the_same_where_it_is_imported(tmp_path: Path) -> None:
+    old_database(tmp_path / "old.sqlite", 5)
+    with ProfileDatabase(tmp_path / "old.sqlite") as profile, ProfileDatabase(None) as other:
+        import_lines(other, export_lines(profile))
+        check_old_profile(other)
+        assert list(export_lines(other)) == list(export_lines(profile))
+
+
+def test_a_comparison_travels_with_what_it_was_set_to() -> None:
+    first, second = (
+        replace(FOUND, rested_us=(1.0,) * 7),
+        replace(FOUND, clock_mhz=900, throttled_by=("heat", "power cap")),
+    )
+    candidates = {"a": Compared(replace(second, rested_us=(2.0,) * 7)), "b": Compared(first, "one thread")}
+    with ProfileDatabase(None) as profile, ProfileDatabase(None) as other:
+        profile.keep_comparison("key", CPU, candidates)
+        assert import_lines(other, export_lines(profile)) == 2
+        assert other.comparison("key", CPU) == profile.comparison("key", CPU) == candidates
+        assert other.stats().devices[0].measurements == 3, "in a row, after a rest, and the best setting"
+
+
+NAMES = st.text(max_size=4)  # hypothesis gives no lone surrogates unless it is asked for them
+TIMES = st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1)).map(lambda time: time.replace(tzinfo=UTC))
+LATENCIES = st.lists(st.floats(0, allow_infinity=False, allow_nan=False), max_size=4).map(tuple)
+CLOCKS = st.builds(dict) | st.builds(dict, clock_mhz=st.integers(0, 999_999), throttled_by=NAMES)
+SETTINGS = st.none() | NAMES
+
+
+def _with_clock(kind: type[Row], *columns: st.SearchStrategy[Any]) -> st.SearchStrategy[Row]:
+    return st.builds(lambda clock, *values: kind(*values, **clock), CLOCKS, *columns)
+
+
+ROWS = st.one_of(
+    st.builds(ChoiceRow, NAMES, NAMES, NAMES),
+    st.builds(YardstickRow, NAMES, TIMES, LATENCIES),
+    _with_clock(StageRow, NAMES, NAMES, st.sampled_from(["first", "again", "rough"]), TIMES, st.none() | LATENCIES),
+    _with_clock(ComparisonRow, NAMES, NAMES, NAMES, TIMES, LATENCIES, LATENCIES, SETTINGS),
+    _with_clock(UndividedRow, NAMES, NAMES, TIMES, LATENCIES, SETTINGS),
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(ROWS, max_size=12))
+def test_export_import_export_is_the_identity(rows: list[Row]) -> None:
+    with ProfileDatabase(None) as one, ProfileDatabase(None) as two:
+        one.merge(rows)
+        lines = list(export_lines(one))
+        assert import_lines(two, lines) == len(lines)
+        assert list(export_lines(two)) == lines
+        assert two.stats().devices == one.stats().devices
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(ROWS, max_size=8), st.permutations(range(8)))
+def test_of_many_rows_for_one_thing_the_newest_stays_in_whatever_order_they_come(
+    rows: list[Row], order: list[int]
+) -> None:
+    measured = [row for row in rows if not isinstance(row, ChoiceRow)]
+    shuffled = [measured[place] for place in order if place < len(measured)]
+    times = [row.measured_at for row in measured]
+    assume(len({*times}) == len(times))
+    with ProfileDatabase(None) as one, ProfileDatabase(None) as two:
+        one.merge(measured)
+        two.merge(shuffled)
+        assert list(one.rows()) == list(two.rows())
