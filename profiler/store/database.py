@@ -185,6 +185,11 @@ class ProfileDatabase:
         """Keeps a measurement of a stage in place of an earlier one in the same turn."""
         self._keep([StageRow(device, signature, turn, self._clock(), samples_of(found), **clock_of(found))])
 
+    def forget_stage(self, signature: str, device: str) -> None:
+        """Forgets the measurements of a stage in all turns."""
+        with explained(self.path):
+            self._connection.execute("DELETE FROM stage WHERE device = ? AND signature = ?", (device, signature))
+
     def yardstick(self, device: str) -> Measurement | None:
         """What the reference convolution took when the device was first met; None where it was not measured yet."""
         found = self._found(YardstickRow, device=device)

@@ -14,21 +14,24 @@ from iosched.profiler.store.tables import Compared, Turn, UndividedRow
 class Refreshed:
     """A profile database of which nothing is known but what was kept through this object, so that the rest is replaced.
 
-    The yardstick alone is taken from it all the same: what is known of other models is relative to it.
+    The yardstick alone is taken from it all the same: what is known of other models is relative to it. The first
+    measurement of a stage that is kept here supersedes all that was known of the stage, whatever turn it was from.
     """
 
     database: ProfileDatabase
-    _stages: set[tuple[str, str, Turn]] = field(default_factory=set)
+    _stages: set[tuple[str, str]] = field(default_factory=set)
     _comparisons: set[tuple[str, str]] = field(default_factory=set)
 
     def stage(self, signature: str, device: str, turn: Turn = "first") -> Measurement | None:
         """See `MeasurementStore`."""
-        return self.database.stage(signature, device, turn) if (signature, device, turn) in self._stages else None
+        return self.database.stage(signature, device, turn) if (signature, device) in self._stages else None
 
     def keep_stage(self, signature: str, device: str, found: Measurement, turn: Turn = "first") -> None:
         """See `MeasurementStore`."""
+        if (signature, device) not in self._stages:
+            self.database.forget_stage(signature, device)
+            self._stages.add((signature, device))
         self.database.keep_stage(signature, device, found, turn)
-        self._stages.add((signature, device, turn))
 
     def yardstick(self, device: str) -> Measurement | None:
         """See `MeasurementStore`."""

@@ -33,6 +33,19 @@ def test_the_yardstick_is_not_measured_anew() -> None:
         assert database.yardstick("other") == NEW
 
 
+def test_a_measurement_supersedes_those_of_other_turns() -> None:
+    """One that ended early, because the stage looked too slow, answered in place of what was measured later in full."""
+    with ProfileDatabase(None) as database:
+        for turn in ("first", "again", "rough"):
+            database.keep_stage("stage", "device", OLD, turn)
+            database.keep_stage("another", "device", OLD, turn)
+        refreshed = Refreshed(database)
+        refreshed.keep_stage("stage", "device", NEW, "rough")
+        refreshed.keep_stage("stage", "device", NEW, "first")
+        assert [database.stage("stage", "device", turn) for turn in ("first", "again", "rough")] == [NEW, None, NEW]
+        assert [database.stage("another", "device", turn) for turn in ("first", "again", "rough")] == [OLD] * 3
+
+
 def test_a_comparison_is_made_anew() -> None:
     old, new = {"candidate": Compared(OLD)}, {"candidate": Compared(NEW)}
     with ProfileDatabase(None) as database:
