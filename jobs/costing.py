@@ -10,8 +10,8 @@ from iosched.profiler.devices.cpu.cost import StageCost
 from iosched.profiler.devices.cuda.cost import CudaStageCost
 from iosched.runtime.cpu.backend import unit_stages
 from iosched.scheduler.cost import Remeasurable
-from iosched.scheduler.merge import can_merge
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
+from iosched.scheduler.strategies import STAGES
 
 
 def analytic_latency_us(cost: AnalyticCost, schedule: Schedule) -> float:
@@ -20,12 +20,12 @@ def analytic_latency_us(cost: AnalyticCost, schedule: Schedule) -> float:
 
 
 def analytic_stage_us(cost: AnalyticCost, stage: Stage) -> float:
-    """Latency of a stage under the analytic model; side by side where it merges more than convolutions.
+    """Latency of a stage under the analytic model; side by side where its operators cannot run by its strategy.
 
     The CPU merges units of several operators.
     """
-    merges = stage.strategy is Strategy.MERGE and not can_merge(cost.graph, stage.operators)
-    return cost.stage_latency_us(replace(stage, strategy=Strategy.CONCURRENT) if merges else stage)
+    refusal = STAGES[stage.strategy].refusal(cost.graph, stage.operators)
+    return cost.stage_latency_us(stage if refusal is None else replace(stage, strategy=Strategy.CONCURRENT))
 
 
 def measured_latency_us(cost: StageCost, schedule: Schedule) -> float:

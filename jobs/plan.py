@@ -24,8 +24,9 @@ from iosched.profiler.devices.gpus import GpuSpec
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.document import Alternative
 from iosched.scheduler.effort import Effort
-from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
+from iosched.scheduler.schedule import Block, Schedule, Stage
 from iosched.scheduler.search import SearchResult
+from iosched.scheduler.strategies import runs_as_one
 
 
 def analytic_cost(model: Model, gpu: GpuSpec, precision: str) -> AnalyticCost:
@@ -121,7 +122,7 @@ class _Plan:
 
 
 def _kernel_count(stage: Stage) -> int:
-    return 1 if stage.strategy is Strategy.MERGE else len(stage.operators)
+    return 1 if runs_as_one(stage) else len(stage.operators)
 
 
 def _reason(shipped: Shipped, predicted_us: float, sequential_us: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
@@ -19,8 +19,18 @@ from iosched.runtime.cpu.ownership import CoarseGraph, coarsen
 from iosched.runtime.cpu.placement import Placement, place_tensors
 from iosched.runtime.cpu.python_executor import PythonExecutor, PythonRuntime
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
+from iosched.scheduler.strategies import runs_as_one
 
 Arrays = Mapping[str, np.ndarray]
+
+
+Nodes = Mapping[str, tuple[int, ...]]
+"""For each unit its nodes in the kernel graph."""
+
+_AS_ONE: dict[Strategy, Callable[[KernelGraph, Nodes, Sequence[str]], tuple[KernelGraph, Nodes] | None]] = {
+    Strategy.MERGE: merge_nodes
+}
+"""For each strategy that makes several units one, how the kernel graph changes; None where it cannot be."""
 
 
 class PlanExecutor(Protocol):
@@ -155,8 +165,7 @@ class CpuBackend:
 
     def _lower(self, schedule: Schedule, barriers: bool) -> tuple[Lowering, KernelGraph]:
         stages = unit_stages(self.coarse, schedule)
-        merging = [stage for strategy, stage in stages if strategy is Strategy.MERGE]
-        kernels, placement, nodes = self._merged(merging)
+        kernels, placement, nodes = self._with_stages_as_one(stages)
         numbered = [[[index for unit in group for index in nodes[unit]] for group in groups] for _, groups in stages]
         return lower(kernels, placement, numbered, self.lanes, self._cache, barriers=barriers), kernels
 
@@ -178,11 +187,10 @@ class CpuBackend:
     def compile_stage(self, stage: Stage, *, lanes: int | None = None) -> CompiledStage | None:
         """Compiles one stage of units to be run alone; None where this device cannot run it that way."""
         groups = [list(group) for group in stage.groups]
-        merging = stage.strategy is Strategy.MERGE and len(stage.operators) > 1
-        found = self._merge([groups]) if merging else (self.kernels, self._placement, self.coarse.nodes)
-        if found is None:
+        as_one = [(stage.strategy, groups)] if runs_as_one(stage) else []
+        kernels, placement, nodes = self._with_stages_as_one(as_one)
+        if as_one and kernels is self.kernels:
             return None
-        kernels, placement, nodes = found
         numbered = [[[index for unit in group for index in nodes[unit]] for group in groups]]
         lowering = lower(kernels, placement, numbered, lanes or self.lanes, self._cache, partial=True)
         buffers = [buffer.name for buffer in lowering.plan.buffers if buffer.is_given]
@@ -205,22 +213,17 @@ class CpuBackend:
             return PythonExecutor(lowering.checked, lowering.kernels, runtime=self._python)
         return NativeExecutor(lowering.checked, lowering.kernels, runtime=self._native)
 
-    def _merged(
-        self, stages: Iterable[Sequence[Sequence[str]]]
-    ) -> tuple[KernelGraph, Placement, Mapping[str, tuple[int, ...]]]:
-        """The kernel graph with every stage merged that can be; the others run side by side."""
+    def _with_stages_as_one(
+        self, stages: Iterable[tuple[Strategy, Sequence[Sequence[str]]]]
+    ) -> tuple[KernelGraph, Placement, Nodes]:
+        """The kernel graph with the units of stages made one where their strategy says so and they allow it."""
         kernels, nodes = self.kernels, self.coarse.nodes
-        for groups in stages:
-            found = merge_nodes(kernels, nodes, [unit for group in groups for unit in group])
+        for strategy, groups in stages:
+            units = [unit for group in groups for unit in group]
+            found = _AS_ONE[strategy](kernels, nodes, units) if strategy in _AS_ONE else None
             if found is not None:
                 kernels, nodes = found
         return kernels, (self._placement if kernels is self.kernels else place_tensors(kernels)), nodes
-
-    def _merge(
-        self, stages: Sequence[Sequence[Sequence[str]]]
-    ) -> tuple[KernelGraph, Placement, Mapping[str, tuple[int, ...]]] | None:
-        found = self._merged(stages)
-        return None if found[0] is self.kernels else found
 
 
 def tensor_owners(model: Model) -> dict[str, str]:

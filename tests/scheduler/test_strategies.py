@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -27,6 +28,14 @@ from iosched.scheduler.strategies import (
     SearchStrategy,
     StageRule,
     pruning_of,
+)
+
+FOLDERS = ("models", "scheduler", "runtime", "profiler", "jobs", "cli", "api")
+LOWERED_IN = (
+    "jobs/annotate.py",  # into nodes of an ONNX file
+    "profiler/devices/analytic/cost.py",
+    "runtime/cpu/backend.py",
+    "runtime/cuda/lower/plan.py",
 )
 
 
@@ -62,6 +71,13 @@ def test_every_name_is_a_search_or_a_baseline() -> None:
     assert tuple(SEARCHES) == get_args(SearchStrategy)
     assert sorted(COMPARED) == sorted(NAMES)
     assert set(STAGES) == set(Strategy)
+
+
+def test_a_strategy_is_named_where_it_is_lowered_and_nowhere_else() -> None:
+    top = Path(__file__).parents[2]
+    sources = [path for folder in FOLDERS for path in (top / folder).rglob("*.py")]
+    named = {path.relative_to(top).as_posix() for path in sources if "Strategy.MERGE" in path.read_text()}
+    assert named == {"scheduler/strategies.py", *LOWERED_IN}
 
 
 def test_dos_has_limits_of_its_own_and_the_others_take_those_given() -> None:

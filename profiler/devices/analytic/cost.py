@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from iosched.models.graph import ComputationGraph
+from iosched.models.graph import ComputationGraph, Operator
 from iosched.profiler.devices.analytic.calibration import CALIBRATION, Calibration
 from iosched.profiler.devices.analytic.device import Device, Precision, Work
-from iosched.profiler.devices.analytic.kernels import kernels_of, merged_kernels
+from iosched.profiler.devices.analytic.kernels import Kernel, kernels_of, merged_kernels
 from iosched.profiler.devices.gpus import GpuSpec
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.signature import default_label
+from iosched.scheduler.strategies import runs_as_one
+
+_AS_ONE: dict[Strategy, Callable[[ComputationGraph, Sequence[Operator]], tuple[Kernel, ...]]] = {
+    Strategy.MERGE: merged_kernels
+}
+"""For each strategy that makes several operators one, the kernels of that operator."""
 
 
 class AnalyticCost:
@@ -62,8 +68,8 @@ class AnalyticCost:
         return sum(group.busy_us for group in self._groups_of(stage))
 
     def lower_bound_us(self, stage: Stage) -> float:
-        """Of a concurrent stage the longest of its groups, or all of its work; of a merged one a launch."""
-        if stage.strategy is Strategy.MERGE and len(stage.groups) > 1:
+        """A launch where operators run as one; of other stages the longest of their groups, or all of their work."""
+        if runs_as_one(stage):
             return self._device.calibration.kernel_us
         groups = [self._group(group) for group in stage.groups]
         return groups[0].path_us if len(groups) == 1 else self._concurrent_us(groups)
@@ -82,10 +88,10 @@ class AnalyticCost:
         return sum(self.stage_latency_us(stage) for stage in schedule.stages)
 
     def _groups_of(self, stage: Stage) -> list[Work]:
-        """What runs side by side; a merge is one."""
-        if stage.strategy is Strategy.MERGE and len(stage.groups) > 1:
+        """What runs side by side; operators that run as one are one."""
+        if runs_as_one(stage):
             operators = [self.graph.by_name[name] for name in stage.operators]
-            return [self._device.work(merged_kernels(self.graph, operators))]
+            return [self._device.work(_AS_ONE[stage.strategy](self.graph, operators))]
         return [self._group(group) for group in stage.groups]
 
     def _group(self, names: tuple[str, ...]) -> Work:

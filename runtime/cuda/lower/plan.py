@@ -6,7 +6,7 @@ for all of the stage before. With exact dependencies (`barriers=False`) only wha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,7 @@ from iosched.runtime.hazards import CheckedPlan
 from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View
 from iosched.runtime.waits import Span, Step, find_waits
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
+from iosched.scheduler.strategies import runs_as_one
 
 MAX_LANES = 8
 
@@ -105,13 +106,13 @@ def lower(network: Network, schedule: Schedule, settings: LoweringSettings = DEF
 
 
 def lower_stage(network: Network, stage: Stage) -> Lowering | None:
-    """The plan of one stage alone, or None where it is to be merged and cannot be.
+    """The plan of one stage alone, or None where its operators are to run as one and cannot.
 
     Tensors lie where they do in the whole model; what the stage reads of earlier ones are inputs of the plan.
     """
     names = stage.operators
-    merging = stage.strategy is Strategy.MERGE and len(names) > 1
-    if merging and network.merged_calls(names) is None:
+    merging = runs_as_one(stage)
+    if merging and _calls_as_one(network, stage) is None:
         return None
     own = list(_stage_calls(network, stage, 0))
     inside = set(names)
@@ -133,14 +134,23 @@ def _placed_anew(network: Network, sequence: Sequence[tuple[KernelCall, _Where |
 
 
 def _stage_calls(network: Network, stage: Stage, number: int) -> Iterable[tuple[KernelCall, _Where]]:
-    if stage.strategy is Strategy.MERGE and len(stage.operators) > 1:
-        merged = network.merged_calls(stage.operators)
-        if merged is not None:
-            yield from ((call, _Where(stage.operators[0], number, 0)) for call in merged)
-            return
+    if (calls := _calls_as_one(network, stage)) is not None:
+        yield from ((call, _Where(stage.operators[0], number, 0)) for call in calls)
+        return
     for group, names in enumerate(stage.groups):
         for name in names:
             yield from ((call, _Where(name, number, group)) for call in network.calls[name])
+
+
+_AS_ONE: dict[Strategy, Callable[[Network, tuple[str, ...]], list[KernelCall] | None]] = {
+    Strategy.MERGE: Network.merged_calls
+}
+"""For each strategy that makes several operators one, the calls of that operator; None where it cannot be."""
+
+
+def _calls_as_one(network: Network, stage: Stage) -> list[KernelCall] | None:
+    """The calls of a stage whose operators run as one; None for other stages, and where they cannot run so."""
+    return _AS_ONE[stage.strategy](network, stage.operators) if runs_as_one(stage) else None
 
 
 @dataclass(eq=False)

@@ -73,7 +73,7 @@ def test_other_shapes_are_another_stage(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_stage_that_cannot_merge_is_infinite_and_stays_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured = script_stages(monkeypatch)
-    monkeypatch.setattr("iosched.runtime.cpu.backend.merge_nodes", lambda *_: None)
+    monkeypatch.setattr("iosched.runtime.cpu.backend._AS_ONE", {Strategy.MERGE: lambda *_: None})
     for _ in range(2):
         with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
             cost = StageCost(backend, database)
@@ -204,7 +204,7 @@ def test_what_is_known_in_full_is_not_measured_roughly(monkeypatch: pytest.Monke
 
 
 def test_what_cannot_merge_is_infinite_whatever_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("iosched.runtime.cpu.backend.merge_nodes", lambda *_: None)
+    monkeypatch.setattr("iosched.runtime.cpu.backend._AS_ONE", {Strategy.MERGE: lambda *_: None})
     with ProfileDatabase(":memory:") as database, CpuBackend(fire(), lanes=2) as backend:
         cost = StageCost(backend, database)
         assert cost.latency_unless_worse_us(merged("f1", "f3"), 50.0) == math.inf
