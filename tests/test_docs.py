@@ -50,12 +50,17 @@ def test_options_named_in_a_guide_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", [ROOT / "CONTRIBUTING.md", *PAGES], ids=lambda page: page.name)
 def test_paths_inside_the_repository_exist(page: Path) -> None:
-    """Those in backticks, and scripts wherever they are named; NAME and NNNN stand for what a reader puts there."""
+    """Those in backticks, and scripts wherever they are named; NAME and NNNN stand for what a reader puts there.
+
+    A source file may be named without its folder, as in a table of what one folder has.
+    """
     text = page.read_text()
     quoted = {path for words in re.findall(r"`([^`\n]+)`", text) for path in re.findall(PATH, words)}
     scripts = {path for path in re.findall(PATH, text) if path.endswith(".py")}
     named = {path for path in quoted | scripts if not re.search("NAME|NNNN", path)}
     assert not {path for path in named if not all(any(ROOT.glob(one)) for one in _spelled_out(path))}
+    files = {path.name for folder in FOLDERS.split("|") for path in (ROOT / folder).rglob("*.*")}
+    assert set(re.findall(r"`([\w-]+\.(?:py|cpp|h))`", text)) <= files
 
 
 def _spelled_out(path: str) -> list[str]:
