@@ -32,6 +32,7 @@ from iosched.profiler.devices.gpus import spec_of
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.scheduler.blocks import partition
 from iosched.scheduler.merge import can_merge
+from iosched.scheduler.precision import DEFAULT_PRECISION, PRECISIONS
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 
 HEADERS = (
@@ -63,7 +64,7 @@ def main(words: Sequence[str]) -> None:
     parser = option_parser(__doc__, networks="squeezenet,inception_v3", device="cpu")
     parser.add_argument("--schedules", type=int, default=30, help="random schedules of each network")
     parser.add_argument("--rounds", type=int, default=15, help="samples of each schedule")
-    parser.add_argument("--precision", choices=("fp32", "tf32", "fp16"), default="fp32", help="of a GPU")
+    parser.add_argument("--precision", choices=PRECISIONS, default=DEFAULT_PRECISION, help="of a GPU")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(words)
     found = {network: measured_pairs(network, options) for network in options.networks.split(",")}

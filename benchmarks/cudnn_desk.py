@@ -45,10 +45,10 @@ from iosched.runtime.cuda.source.activation import IDENTITY, RELU, Activation
 from iosched.runtime.plan import View
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.merge import merge_classes
+from iosched.scheduler.precision import PRECISIONS
 from iosched.scheduler.schedule import Stage, Strategy
 
 HERE = Path(__file__).parent
-PRECISIONS = ("fp32", "tf32", "fp16")
 
 
 @dataclass(frozen=True)

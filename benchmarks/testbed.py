@@ -22,7 +22,7 @@ from iosched.models import zoo
 from iosched.models.graph import ComputationGraph
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.profiler.devices.analytic import AnalyticCost, Precision
+from iosched.profiler.devices.analytic import AnalyticCost
 from iosched.profiler.devices.cpu.candidates import Arrays, Budget, Runnable, close_all, measure_in_turn
 from iosched.profiler.devices.cpu.cost import StageCost, cpu_name
 from iosched.profiler.devices.cpu.yardstick import compile_yardstick
@@ -38,6 +38,7 @@ from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.cost import CostModel
 from iosched.scheduler.effort import Effort
+from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
 from iosched.scheduler.pruning import DEFAULT_PRUNING, Pruning
 from iosched.scheduler.schedule import Block, Schedule, Stage
 from iosched.scheduler.search import SearchResult, search
@@ -90,7 +91,11 @@ class Bed:
 
 @contextmanager
 def open_bed(
-    network: str, device: str, batch_size: int = 1, profile_db: Path | None = None, precision: Precision = "fp32"
+    network: str,
+    device: str,
+    batch_size: int = 1,
+    profile_db: Path | None = None,
+    precision: PrecisionName = DEFAULT_PRECISION,
 ) -> Iterator[Bed]:
     """`network` of the zoo on a GPU under the analytic model, or measured: on this machine's CPU or a GPU of it."""
     model = zoo_model(network, batch_size)
@@ -141,7 +146,7 @@ def _in_turn_on_cpu(model: Model, cost: StageCost, schedules: Sequence[Schedule]
     return Turns([found[name] for name in opened], slowness)
 
 
-def _gpu_bed(model: Model, gpu: AttachedGpu, precision: Precision, database: ProfileDatabase) -> Bed:
+def _gpu_bed(model: Model, gpu: AttachedGpu, precision: PrecisionName, database: ProfileDatabase) -> Bed:
     measured = open_cost(gpu, model, precision, database)
     backend = measured.backend
     stage_us = partial(measured_stage_us, measured)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import click
 
@@ -29,13 +29,13 @@ from iosched.cli.source import input_file, read_model
 from iosched.cli.tables import print_columns
 from iosched.cli.words import latency_text, percent_more
 from iosched.models.errors import UsageError
+from iosched.scheduler.precision import DEFAULT_PRECISION, PRECISIONS, PrecisionName
 
 if TYPE_CHECKING:
     from iosched.jobs.matrix import MatrixResult, MatrixSettings
     from iosched.models.model import Model
     from iosched.scheduler.strategies import SearchStrategy
 
-PRECISIONS = ("fp32", "tf32", "fp16")
 
 _COST_TEXT = {
     "analytic": "computed by the analytic model, not measured",
@@ -60,7 +60,7 @@ def _sizes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
 
 def _settings(
     devices: tuple[str, ...],
-    precision: Literal["fp32", "tf32", "fp16"],
+    precision: PrecisionName,
     strategy: SearchStrategy,
     r: int,
     s: int,
@@ -106,7 +106,7 @@ def _settings(
 @click.option(
     "--precision",
     type=click.Choice(PRECISIONS),
-    default="fp32",
+    default=DEFAULT_PRECISION,
     show_default=True,
     help="What GPUs compute in.",
 )

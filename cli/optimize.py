@@ -40,6 +40,7 @@ from iosched.cli.schedule_from import refuse_searching, schedule_from, schedule_
 from iosched.cli.source import input_file, read_model, stem
 from iosched.cli.tables import print_pairs
 from iosched.cli.words import latency_text
+from iosched.scheduler.precision import DEFAULT_PRECISION, PRECISIONS
 from iosched.scheduler.strategies import BASELINES
 
 if TYPE_CHECKING:
@@ -131,8 +132,8 @@ def _settings(
 )
 @click.option(
     "--precision",
-    type=click.Choice(("fp32", "tf32", "fp16")),
-    default="fp32",
+    type=click.Choice(PRECISIONS),
+    default=DEFAULT_PRECISION,
     show_default=True,
     help="What a GPU computes in, attached or planned for.",
 )

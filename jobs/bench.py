@@ -34,6 +34,7 @@ from iosched.scheduler.baselines import sequential
 from iosched.scheduler.cost import CostModel
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.effort import Effort
+from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.search import search
 from iosched.scheduler.strategies import BASELINES, COMPARED, LIMITED, is_searched
@@ -148,7 +149,7 @@ def _bench_on_gpu(
     observer: Observer | None,
 ) -> BenchResult:
     gpu = attach(index)
-    precision = "fp32" if document is None else str(document.runtime.get("precision", "fp32"))
+    precision = DEFAULT_PRECISION if document is None else document.precision
     inputs = random_inputs(model.graph.inputs)
     with ProfileDatabase(profile_db or default_path()) as database:
         cost = open_cost(gpu, model, precision, database)

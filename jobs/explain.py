@@ -136,7 +136,7 @@ def _on_paper(model: Model, document: ScheduleDocument, operator: Operator) -> E
     gpu = gpu_called(document.device_name)
     if gpu is None:
         raise DeviceError(f"the schedule is for {document.device_name}, which this version has no specification of")
-    cost = analytic_cost(model, gpu, str(document.runtime.get("precision", "fp32")))
+    cost = analytic_cost(model, gpu, document.precision)
     place = _Place(model.graph, document.schedule, operator.name)
     found = _explained(place, cost, cost.stage_latency_us, document, slack=1.0)
     return Explained(operator, (operator.name,), found, gpu.name, "analytic", 0.0, on_paper(cost))
@@ -167,8 +167,7 @@ def _on_gpu(
     gpu = attach(attached_index(document.device_name) or 0)
     if gpu.name != document.device_name:
         raise DeviceError(f"the schedule was measured on {document.device_name}, and here is only {gpu.name}")
-    precision = str(document.runtime.get("precision", "fp32"))
-    cost = open_cost(gpu, model, precision, database)
+    cost = open_cost(gpu, model, document.precision, database)
     known = _MeasuredCost(KnownStages(cost), measurements)
     place = _Place(model.graph, document.schedule, operator.name)
     found = _explained(place, known, known.known_us, document, slack=GPU_EFFORT.bound_slack)

@@ -13,7 +13,7 @@ from iosched.jobs.effort import CPU_EFFORT, GPU_EFFORT
 from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
-from iosched.profiler.devices.analytic import AnalyticCost, Precision
+from iosched.profiler.devices.analytic import AnalyticCost
 from iosched.profiler.devices.cpu.cost import StageCost, cpu_name
 from iosched.profiler.devices.cpu.units import expand
 from iosched.profiler.devices.cuda.attached import AttachedGpu, attach
@@ -25,6 +25,7 @@ from iosched.runtime.cpu.backend import CpuBackend
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.cost import CostModel
 from iosched.scheduler.effort import Effort
+from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
 from iosched.scheduler.proof import Scope
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Schedule
@@ -54,7 +55,7 @@ class MatrixSettings:
     """
 
     devices: tuple[str, ...]
-    precision: Precision = "fp32"
+    precision: PrecisionName = DEFAULT_PRECISION
     strategy: SearchStrategy = "both"
     r: int | None = 3
     s: int | None = 8

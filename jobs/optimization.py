@@ -14,6 +14,7 @@ from iosched.models.graph import ComputationGraph
 from iosched.scheduler.cost import CostModel
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.effort import Effort
+from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.proof import Scope
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Block, Schedule, Stage
@@ -51,7 +52,7 @@ class OptimizeSettings:
     s: int | None = 8
     budget_s: float | None = None
     profile_db: Path | None = None
-    precision: str = "fp32"
+    precision: str = DEFAULT_PRECISION
     exhaustive: bool = False
     resume: bool = True
     barriers: Barriers = "auto"

@@ -26,6 +26,7 @@ from iosched.profiler.devices.resolve import planned_gpu
 from iosched.profiler.store.database import MeasurementStore, ProfileDatabase, default_path
 from iosched.profiler.store.refresh import Refreshed
 from iosched.runtime.cpu.backend import CpuBackend
+from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.strategies import NAMES
 
 __all__ = ["OptimizeResult", "OptimizeSettings", "optimize"]
@@ -65,7 +66,7 @@ def optimize(
         raise UsageError("--barriers is for attached GPUs")
     if gpu is not None:
         return plan(model, gpu, settings, observer, interrupt)
-    if settings.precision != "fp32":
+    if settings.precision != DEFAULT_PRECISION:
         raise UsageError("--precision is for GPUs; the CPU computes in the model's own types")
     started = time.monotonic()
     with _database(settings) as database, CpuBackend(model, lanes=settings.threads) as backend:

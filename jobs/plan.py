@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import cast, get_args
 
 from iosched.jobs.conclusion import Conclusion
 from iosched.jobs.optimization import (
@@ -17,13 +16,13 @@ from iosched.jobs.optimization import (
     searched,
     taken,
 )
-from iosched.models.errors import UsageError
 from iosched.models.model import Model
-from iosched.profiler.devices.analytic import AnalyticCost, Precision
+from iosched.profiler.devices.analytic import AnalyticCost
 from iosched.profiler.devices.gpus import GpuSpec
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.document import Alternative
 from iosched.scheduler.effort import Effort
+from iosched.scheduler.precision import precision_named
 from iosched.scheduler.schedule import Block, Schedule, Stage
 from iosched.scheduler.search import SearchResult
 from iosched.scheduler.strategies import runs_as_one
@@ -35,10 +34,7 @@ def analytic_cost(model: Model, gpu: GpuSpec, precision: str) -> AnalyticCost:
     Raises:
         UsageError: no such precision.
     """
-    known = get_args(Precision)
-    if precision not in known:
-        raise UsageError(f"unknown precision {precision!r}: give {', '.join(known)}")
-    return AnalyticCost(model.graph, gpu, cast(Precision, precision))
+    return AnalyticCost(model.graph, gpu, precision_named(precision))
 
 
 def plan(

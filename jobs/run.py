@@ -21,6 +21,7 @@ from iosched.runtime.cuda.gpu.exchange import DeviceArray
 from iosched.runtime.reference import Reference, ReferenceSettings
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.precision import DEFAULT_PRECISION
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +101,7 @@ def open_executor(
 
 def _open_on_gpu(model: Model, document: ScheduleDocument | None, index: int) -> Executor:
     gpu = attach(index)
-    precision = "fp32" if document is None else str(document.runtime.get("precision", "fp32"))
+    precision = DEFAULT_PRECISION if document is None else document.precision
     backend = gpu.backend(model, precision, gpu.plans_of(document))
     schedule = sequential(backend.graph) if document is None else document.schedule
     compiled = backend.compile(schedule, barriers=has_barriers(document))

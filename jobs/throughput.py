@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import get_args
 
 from iosched.jobs.plan import analytic_cost
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
-from iosched.profiler.devices.analytic import AnalyticCost, Precision, peak_tflops
+from iosched.profiler.devices.analytic import AnalyticCost, peak_tflops
 from iosched.profiler.devices.gpus import spec_of
 from iosched.profiler.devices.resolve import gpu_called
 from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.precision import PRECISIONS
 from iosched.scheduler.schedule import Stage, total_us
 
 
@@ -80,8 +80,7 @@ class Throughputs:
 
 def throughputs(model: Model, document: ScheduleDocument) -> Throughputs:
     """For stages of `document`, a schedule of `model`; of a device or precision that is not known, only the speed."""
-    named = document.runtime.get("precision", "fp32")
-    precision = next((known for known in get_args(Precision) if known == named), None)
+    precision = next((known for known in PRECISIONS if known == document.precision), None)
     analytic = document.cost == "analytic"
     if analytic:
         gpu = gpu_called(document.device_name)

@@ -16,6 +16,7 @@ from iosched.models.graph import ComputationGraph
 from iosched.models.structure import NodeForm, OperatorForm, PlacedOperator, Structure, form_value
 from iosched.scheduler import document_format as file
 from iosched.scheduler.document_format import Cost, SearchRecord, Shipped
+from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.proof import Scope
 from iosched.scheduler.schedule import Block, Schedule, Stage, total_us
 from iosched.scheduler.strategies import STAGES
@@ -88,6 +89,11 @@ class ScheduleDocument:
     def device_name(self) -> str:
         """The device's name, for people."""
         return self.device["name"]
+
+    @property
+    def precision(self) -> str:
+        """What a GPU is to compute in: one of `precision.PRECISIONS`, unless a stranger wrote another."""
+        return str(self.runtime.get("precision", DEFAULT_PRECISION))
 
     @property
     def optimal(self) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from iosched.runtime.plan import View
+from iosched.scheduler.precision import PrecisionName
 
 
 class Kernel(Protocol):
@@ -73,7 +74,7 @@ class Precision:
         name: "fp32" (strict), "tf32" (stored as float32, multiplied on tensor cores) or "fp16".
     """
 
-    name: str
+    name: PrecisionName
 
     @property
     def dtype(self) -> str:

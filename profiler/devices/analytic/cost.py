@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 
 from iosched.models.graph import ComputationGraph, Operator
 from iosched.profiler.devices.analytic.calibration import CALIBRATION, Calibration
-from iosched.profiler.devices.analytic.device import Device, Precision, Work
+from iosched.profiler.devices.analytic.device import Device, Work
 from iosched.profiler.devices.analytic.kernels import Kernel, kernels_of, merged_kernels
 from iosched.profiler.devices.gpus import GpuSpec
+from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.signature import default_label
 from iosched.scheduler.strategies import runs_as_one
@@ -42,7 +43,7 @@ class AnalyticCost:
         self,
         graph: ComputationGraph,
         gpu: GpuSpec,
-        precision: Precision = "fp32",
+        precision: PrecisionName = DEFAULT_PRECISION,
         *,
         calibration: Calibration = CALIBRATION,
     ) -> None:

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
-from typing import Literal
 
 from iosched.profiler.devices.analytic.calibration import CALIBRATION, Calibration
 from iosched.profiler.devices.analytic.kernels import Kernel, Product
 from iosched.profiler.devices.gpus import GpuSpec
-
-Precision = Literal["fp32", "tf32", "fp16"]
+from iosched.scheduler.precision import PrecisionName
 
 _TILE = 32  # rows and columns of a product that one thread block makes: the smallest that libraries choose
 _L2_SPEEDUP = 3.0  # bandwidth of the L2 over that of the memory, about the same on all these GPUs
@@ -51,7 +49,7 @@ class Device:
     """A GPU at one precision under one calibration; `halved` says that values are stored in half as many bytes."""
 
     gpu: GpuSpec
-    precision: Precision = "fp32"
+    precision: PrecisionName = "fp32"
     calibration: Calibration = CALIBRATION
     halved: bool = False
 
@@ -101,7 +99,7 @@ class Device:
         return peak_tflops(self.gpu, self.precision) * 1e6 * self.calibration.utilisation
 
 
-def peak_tflops(gpu: GpuSpec, precision: Precision) -> float:
+def peak_tflops(gpu: GpuSpec, precision: PrecisionName) -> float:
     """Peak of products: that of the tensor cores where they know the type, else of the CUDA cores."""
     tensor_cores = {"fp32": None, "tf32": gpu.tf32_tflops, "fp16": gpu.fp16_tensor_tflops}
     return tensor_cores[precision] or gpu.fp32_tflops

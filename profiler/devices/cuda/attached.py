@@ -25,6 +25,7 @@ from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.lower.plan import CUDA_LOWERING, MAX_LANES
 from iosched.runtime.cuda.onnxruntime.provider import Provider, ProviderSessions
 from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.precision import precision_named
 
 OLDEST_CAPABILITY = 75
 """Compute capability times ten: CUDA 13 compiles for nothing older."""
@@ -108,13 +109,14 @@ class AttachedGpu:
                 forgotten with the backend.
 
         Raises:
+            UsageError: no such precision.
             DeviceError: the model has tensors whose sizes only a run tells, or cuDNN is missing.
         """
         if not CudaBackend.supports(model):
             raise DeviceError(f"{model.name!r} has tensors of unknown or no size, which the GPU runtime cannot place")
         kept = memory or StoredPlans(ProfileDatabase(None), self.key(precision))
         choose = FastestCudnnPlans(self.driver, kept, self._lanes, self._handles)
-        stored = Precision(precision)
+        stored = Precision(precision_named(precision))
         sessions = ProviderSessions(self.driver, Provider.cuda(self.index, stored))
         exchange = CupyExchange(self.index)
         return CudaBackend(

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from networks import zoo_model
 
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
-from iosched.profiler.devices.analytic import CALIBRATION, AnalyticCost, Calibration, Precision
+from iosched.profiler.devices.analytic import CALIBRATION, AnalyticCost, Calibration
 from iosched.profiler.devices.analytic.kernels import kernels_of
 from iosched.profiler.devices.gpus import GpuSpec, gpu_named, gpu_names
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.cost import AdditiveGroups, CostModel, OperatorKeys
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.merge import can_merge
+from iosched.scheduler.precision import PRECISIONS, PrecisionName
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.search import search
@@ -94,8 +95,10 @@ def test_it_is_a_cost_model_with_keys() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(small_graphs(), st.sampled_from(gpu_names()), st.sampled_from(["fp32", "tf32", "fp16"]))
-def test_no_stage_undercuts_its_bound_or_its_groups(graph: ComputationGraph, name: str, precision: Precision) -> None:
+@given(small_graphs(), st.sampled_from(gpu_names()), st.sampled_from(PRECISIONS))
+def test_no_stage_undercuts_its_bound_or_its_groups(
+    graph: ComputationGraph, name: str, precision: PrecisionName
+) -> None:
     cost = AnalyticCost(graph, gpu(name), precision)
 
     for size in (1, 2, 3):
@@ -114,9 +117,9 @@ def test_no_stage_undercuts_its_bound_or_its_groups(graph: ComputationGraph, nam
 
 
 @settings(max_examples=60, deadline=None)
-@given(small_graphs(), st.sampled_from(gpu_names()), st.sampled_from(["fp32", "tf32", "fp16"]), st.data())
+@given(small_graphs(), st.sampled_from(gpu_names()), st.sampled_from(PRECISIONS), st.data())
 def test_a_group_takes_as_long_as_its_operators_in_turn(
-    graph: ComputationGraph, name: str, precision: Precision, data: st.DataObject
+    graph: ComputationGraph, name: str, precision: PrecisionName, data: st.DataObject
 ) -> None:
     """What `AdditiveGroups` declares, and what the proof that blocks lose nothing rests on."""
     cost: CostModel = AnalyticCost(graph, gpu(name), precision)
@@ -274,7 +277,7 @@ def test_a_matrix_product_is_bound_by_its_weights_at_batch_one_and_by_arithmetic
 def test_tensor_cores_and_half_the_bytes_make_large_products_faster_where_the_gpu_has_them() -> None:
     graph = branches(1, 1024, 112, batch=8)
 
-    def latency_us(name: str, precision: Precision) -> float:
+    def latency_us(name: str, precision: PrecisionName) -> float:
         return AnalyticCost(graph, gpu(name), precision).stage_latency_us(side_by_side("0"))
 
     assert latency_us("a100", "fp16") < latency_us("a100", "tf32") / 1.5 < latency_us("a100", "fp32") / 3
