@@ -41,7 +41,7 @@ from iosched.profiler.store.tables import (
 
 @dataclass(frozen=True)
 class DeviceStats:
-    """What is known about one device.
+    """How much the database knows about one device.
 
     Attributes:
         measurements: of stages, and of the yardstick; a comparison of whole models counts as one of runs in a row, one
@@ -58,7 +58,7 @@ class DeviceStats:
 
 @dataclass(frozen=True)
 class DatabaseStats:
-    """What a database holds. `path` is None for one in memory; `nbytes` is its size."""
+    """How much a database knows; `path` is None for one in memory, and `nbytes` is its size."""
 
     path: Path | None
     nbytes: int
@@ -83,7 +83,7 @@ _COUNTED = """(
 
 
 def default_path(environ: Mapping[str, str] | None = None) -> Path | None:
-    """Where the database lives unless a path is given; None where the environment asks for one in memory."""
+    """The path of the database where none is given; None where the environment asks for one in memory."""
     chosen = (os.environ if environ is None else environ).get(ENVIRONMENT_VARIABLE)
     if chosen == IN_MEMORY:
         return None
@@ -95,7 +95,7 @@ def default_path(environ: Mapping[str, str] | None = None) -> Path | None:
 
 
 def device_key(kind: str, name: str, *, precision: str, threads: int, versions: Mapping[str, str]) -> str:
-    """Canonical text of everything beside the stage that changes a latency.
+    """A canonical text of everything but the stage itself that changes a latency.
 
     Args:
         kind: "cpu" or "cuda".
@@ -112,7 +112,7 @@ class MeasurementStore(Protocol):
     """Where latencies of stages and of whole models are kept: a profile database, or a view of one."""
 
     def stage(self, signature: str, device: str, turn: Turn = "first") -> Measurement | None:
-        """What was measured of a stage in that turn; None where nothing was."""
+        """The measurement of a stage that was taken in that turn; None where none was."""
         ...
 
     def keep_stage(self, signature: str, device: str, found: Measurement, turn: Turn = "first") -> None:
@@ -120,15 +120,15 @@ class MeasurementStore(Protocol):
         ...
 
     def yardstick(self, device: str) -> Measurement | None:
-        """What the reference convolution took when the device was first met; None where it was not measured yet."""
+        """The latency of the reference convolution when the device was first met; None where it was not measured."""
         ...
 
     def keep_yardstick(self, device: str, found: Measurement) -> None:
-        """Keeps what the reference convolution takes."""
+        """Keeps the latency of the reference convolution."""
         ...
 
     def comparison(self, key: str, device: str) -> Mapping[str, Compared]:
-        """The candidates of a comparison, see `ComparisonRow`; empty where none was kept."""
+        """The candidates of a comparison by their digests, see `ComparisonRow`; empty where it was not kept."""
         ...
 
     def keep_comparison(self, key: str, device: str, candidates: Mapping[str, Compared]) -> None:
@@ -136,7 +136,7 @@ class MeasurementStore(Protocol):
         ...
 
     def undivided(self, key: str, device: str) -> UndividedRow | None:
-        """What an earlier iosched kept of a comparison, see `legacy.py`."""
+        """A row that an earlier iosched kept of a comparison, see `legacy.py`; None where that key has none."""
         ...
 
 
@@ -173,7 +173,7 @@ class ProfileDatabase:
         self._connection.close()
 
     def stage(self, signature: str, device: str, turn: Turn = "first") -> Measurement | None:
-        """What was measured of a stage in that turn; None where nothing was."""
+        """The measurement of a stage that was taken in that turn; None where none was."""
         with explained(self.path):
             row = self._connection.execute(
                 "SELECT samples_us, clock_mhz, throttled_by FROM stage WHERE device = ? AND signature = ? AND turn = ?",
@@ -191,16 +191,16 @@ class ProfileDatabase:
             self._connection.execute("DELETE FROM stage WHERE device = ? AND signature = ?", (device, signature))
 
     def yardstick(self, device: str) -> Measurement | None:
-        """What the reference convolution took when the device was first met; None where it was not measured yet."""
+        """The latency of the reference convolution when the device was first met; None where it was not measured."""
         found = self._found(YardstickRow, device=device)
         return measurement_of(found[0].samples_us, None, "") if found and found[0].samples_us else None
 
     def keep_yardstick(self, device: str, found: Measurement) -> None:
-        """Keeps what the reference convolution takes."""
+        """Keeps the latency of the reference convolution."""
         self._keep([YardstickRow(device, self._clock(), found.samples_us)])
 
     def comparison(self, key: str, device: str) -> Mapping[str, Compared]:
-        """The candidates of a comparison, see `ComparisonRow`; empty where none was kept as a whole."""
+        """The candidates of a comparison by their digests, see `ComparisonRow`; empty where it was not kept whole."""
         rows = self._found(ComparisonRow, device=device, key=key)
         is_whole = len({(row.measured_at, len(row.samples_us), len(row.rested_us)) for row in rows}) == 1
         return {row.candidate: _compared(row) for row in rows} if is_whole else {}
@@ -211,12 +211,12 @@ class ProfileDatabase:
         self._keep([_comparison_row(device, key, name, now, each) for name, each in candidates.items()])
 
     def undivided(self, key: str, device: str) -> UndividedRow | None:
-        """What an earlier iosched kept of a comparison, see `legacy.py`."""
+        """A row that an earlier iosched kept of a comparison, see `legacy.py`; None where that key has none."""
         found = self._found(UndividedRow, device=device, key=key)
         return found[0] if found else None
 
     def choice(self, key: str, device: str) -> str | None:
-        """What was chosen under `key` on `device`: measurements that are known were taken with it."""
+        """The choice that measurements on `device` were taken with; None where none was made under this key."""
         found = self._found(ChoiceRow, device=device, key=key)
         return found[0].value if found else None
 
@@ -269,7 +269,7 @@ class ProfileDatabase:
         return int(removed)
 
     def rows(self) -> Iterator[Row]:
-        """All that is worth to be moved to another machine, table by table, sorted by device and key."""
+        """All rows that can be moved to another machine, table by table, sorted by device and key."""
         with explained(self.path):
             for kind in KINDS:
                 query = f"SELECT {', '.join(columns_of(kind))} FROM {table_of(kind)} ORDER BY 1, 2, 3"
@@ -277,10 +277,10 @@ class ProfileDatabase:
                     yield row_of(kind, values)
 
     def merge(self, rows: Sequence[Row]) -> int:
-        """Adds rows, all or none; returns how many changed something.
+        """Adds rows, all of them or none; returns how many were added or replaced an older one.
 
-        Of two measurements of one thing the newer stays. Of two choices the one that is there stays: the measurements
-        beside it were taken with it.
+        Of two measurements of the same thing the newer one stays. Of two choices the one that was here before stays,
+        because the measurements beside it were taken with it.
         """
         with explained(self.path), transaction(self._connection):
             before = self._connection.total_changes
@@ -290,14 +290,14 @@ class ProfileDatabase:
             return self._connection.total_changes - before
 
     def _found(self, kind: type[Any], **key: str) -> list[Any]:
-        """The rows of `kind` with these values."""
+        """The rows of `kind` whose columns have these values."""
         where = " AND ".join(f"{name} = ?" for name in key)
         query = f"SELECT {', '.join(columns_of(kind))} FROM {table_of(kind)} WHERE {where}"
         with explained(self.path):
             return [row_of(kind, values) for values in self._connection.execute(query, tuple(key.values()))]
 
     def _keep(self, rows: Sequence[Row]) -> None:
-        """Puts these rows, of one kind, in place of earlier ones, all or none."""
+        """Writes rows of one kind, all of them or none, each in place of an earlier row with the same key."""
         with explained(self.path), transaction(self._connection):
             self._connection.executemany(_insertion(type(rows[0]), "OR REPLACE"), [values_of(row) for row in rows])
 

@@ -19,9 +19,9 @@ WAY_OUT = (
 
 @contextmanager
 def explained(path: Path | None) -> Iterator[None]:
-    """Turns errors of SQLite and of the file system, wherever they come up inside, into such of iosched.
+    """Turns errors of SQLite and of the file system that are raised inside into errors that say what to do.
 
-    A ValueError comes from a row whose values cannot be: the file is damaged there.
+    A ValueError inside comes from a row with impossible values, so the file is damaged there.
 
     Raises:
         UsageError: the file is damaged, or it or its folder cannot be written.

@@ -1,4 +1,4 @@
-"""Latencies of a model as a whole, kept beside those of its stages: a second run then says what the first one said."""
+"""Latencies of a model as a whole, kept beside those of its stages: a second run decides what the first one decided."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from iosched.scheduler.schedule import Schedule
 
 @dataclass(frozen=True, eq=False)
 class ModelLatencies:
-    """What whole runs of one model took on one device, one comparison of several ways to run it at a time.
+    """Comparisons of several ways to run one model on one device, whose latencies were measured in turn.
 
-    `ways` are names, each with a text that says all of how the model is run; ways of equal text are one candidate.
-    Samples of different comparisons make no rounds, so a comparison is kept, and replaced, as a whole.
+    `ways` gives each way a name, and a text that says all of how the model is run; ways with the same text are one
+    candidate. A comparison is kept and replaced as a whole: ratios are taken within its rounds, and samples of
+    different comparisons make no rounds.
     """
 
     model: Model
@@ -27,21 +28,23 @@ class ModelLatencies:
     device: str
 
     def known(self, ways: Mapping[str, str]) -> dict[str, Measurement] | None:
-        """What was measured in turn of just these `ways`, by name; None where they were never compared."""
+        """The latencies of just these `ways`, measured in turn, by name; None where they were never compared."""
         found = self._candidates(ways)
         return {name: found[text].found for name, text in ways.items()} if found else None
 
     def setting(self, ways: Mapping[str, str]) -> str | None:
-        """How onnxruntime was set in that comparison; None where it was not in it, or nothing was compared."""
+        """The setting of onnxruntime in that comparison; None where it took no part, or nothing was compared."""
         return next((each.setting for each in self._candidates(ways).values() if each.setting), None)
 
     def keep(
         self, ways: Mapping[str, str], measured: Mapping[str, Measurement], settings: Mapping[str, str] | None = None
     ) -> None:
-        """Keeps what was measured in turn of `ways`.
+        """Keeps the latencies of `ways` that were measured in turn.
 
         Args:
-            settings: by name, how that candidate was set, where its text leaves this open.
+            measured: the latencies by name.
+            settings: by name, the setting that a way was measured in, if its text does not say it: "reference" stands
+                for onnxruntime in whatever setting is its fastest.
         """
         set_as = {ways[name]: setting for name, setting in (settings or {}).items()}
         candidates = {text: Compared(measured[name], set_as.get(text)) for name, text in ways.items()}
@@ -49,7 +52,7 @@ class ModelLatencies:
         self.store.keep_comparison(self._key(*sorted(candidates)), self.device, kept)
 
     def _candidates(self, ways: Mapping[str, str]) -> Mapping[str, Compared]:
-        """The comparison of these ways by their texts; empty where there is none."""
+        """The candidates of the comparison of these ways, by their texts; empty where there is no such comparison."""
         texts = sorted({*ways.values()})
         kept = self.store.comparison(self._key(*texts), self.device)
         if kept.keys() == set(map(_digest, texts)):
@@ -66,5 +69,5 @@ def _digest(text: str) -> str:
 
 
 def structure(schedule: Schedule) -> str:
-    """What runs together, without what was measured: equal schedules have equal text."""
+    """A text of which operators run together and how, without any latency: equal schedules have equal texts."""
     return repr([(stage.strategy.value, stage.groups) for stage in schedule.stages])

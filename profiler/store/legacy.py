@@ -1,8 +1,10 @@
-"""What an iosched kept that had one table `measurement` for all things, told apart by prefixes of their signatures.
+"""Profiles of an earlier iosched, whose database had one table `measurement` for all that it kept.
 
-Files of such a database are migrated, and lines that it exported are imported, by `named`. Of a whole comparison of
-models there were up to three rows under digests that do not say which is which, so they stay as they are until a
-comparison is asked for whose digests they have (`undivided`).
+What kind of thing a row was, a prefix of its signature said. `named` finds the table that a row belongs to now: for
+files that are migrated, and for lines that are imported. A comparison of whole models had up to three rows (runs in a
+row, runs after a rest, and the number of a setting), whose signatures were digests that do not say which of these a row
+is, nor which candidates were compared. So such rows are kept as they are in a table `undivided`, and `undivided` below
+takes them apart when a comparison is asked for and the digests are known.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ class _Device(msgspec.Struct, frozen=True):
 
 
 def named(old: OldMeasurement) -> dict[str, Any]:
-    """The same in the table that it belongs to now: its columns, and "table"."""
+    """The columns of the row that a measurement is now, and under "table" the name of the table that it belongs to."""
     shared = {"device": old.device, "measured_at": old.measured_at}
     clock = {"clock_mhz": old.clock_mhz, "throttled_by": old.throttled_by or ""}
     if old.signature == "yardstick":
@@ -67,9 +69,10 @@ def named(old: OldMeasurement) -> dict[str, Any]:
 
 
 def _setting(device: str, index: int) -> str | None:
-    """How onnxruntime was set. There was only an index, kept as if it were a latency: no comparison has but one sample.
+    """The setting of onnxruntime that a number meant, which was kept as if it were the one sample of a latency.
 
-    It counts the settings that were tried on a CPU of so many threads; None where there was none of that number.
+    It counts the settings that were tried on a CPU of so many threads: those of `runtime.reference.candidates`, as they
+    were then. None where the device does not say its threads, or there was no setting of that number.
     """
     try:
         threads = msgspec.json.decode(device, type=_Device).threads
@@ -84,11 +87,12 @@ def _setting(device: str, index: int) -> str | None:
 def undivided(
     texts: Sequence[str], key_of: Callable[..., str], row_of: Callable[[str], UndividedRow | None]
 ) -> Mapping[str, Compared]:
-    """A comparison of candidates that are run as `texts` say, in ascending order; empty where none was kept.
+    """The candidates of a comparison that an earlier iosched kept, by their texts; empty where it kept none.
 
     Args:
-        key_of: the digest of the model, its shapes and some texts.
-        row_of: the row under a digest.
+        texts: how each candidate is run, in ascending order.
+        key_of: computes the digest of the model, its shapes, and the texts that it is given.
+        row_of: finds the row under a digest.
     """
     settings = row_of(key_of("setting", *texts))
     setting = None if settings is None else settings.setting
@@ -105,6 +109,6 @@ def undivided(
 
 
 def _part(whole: UndividedRow, rested_us: Sequence[float], place: int, count: int) -> Measurement:
-    """The samples of one of `count` candidates."""
+    """The latency of the candidate that has every `count`-th sample, beginning at `place`."""
     found = measurement_of(whole.samples_us[place::count], whole.clock_mhz, whole.throttled_by)
     return replace(found, rested_us=tuple(rested_us[place::count]))

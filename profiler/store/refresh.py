@@ -12,7 +12,7 @@ from iosched.profiler.store.tables import Compared, Turn, UndividedRow
 
 @dataclass(frozen=True)
 class Refreshed:
-    """A profile database of which nothing is known but what was kept through this object, so that the rest is replaced.
+    """A profile database that seems to know only what was kept through this object, so that all else is measured anew.
 
     The yardstick alone is taken from it all the same: what is known of other models is relative to it. The first
     measurement of a stage that is kept here supersedes all that was known of the stage, whatever turn it was from.
@@ -51,6 +51,6 @@ class Refreshed:
         self._comparisons.add((key, device))
 
     def undivided(self, key: str, device: str) -> UndividedRow | None:
-        """None: an earlier iosched has measured it."""
+        """None: what an earlier iosched kept was not measured through this object."""
         del key, device
         return None

@@ -20,7 +20,7 @@ BUSY_TIMEOUT_SECONDS = 30.0
 
 
 def _name_measurements(connection: sqlite3.Connection) -> None:
-    """Moves what stands in `measurement` to the tables that it belongs to."""
+    """Moves every row of `measurement` to the table that it belongs to."""
     names = ("device", "signature", "median", "samples", "measured_at", "clock_mhz", "throttled_by")
     for values in connection.execute(f"SELECT {', '.join(names)} FROM measurement"):
         fields = dict(zip(names, values, strict=True))
@@ -147,7 +147,7 @@ def connected(path: Path | None) -> sqlite3.Connection:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All that is written inside is written at the end, or nothing of it if something is raised."""
+    """What is written inside is written as a whole at the end, and not at all if something is raised."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield

@@ -1,4 +1,4 @@
-"""What is known of the stages of one device: in this process, and in the profile database."""
+"""The memory of a cost model: what was measured of stages, in this process and in the profile database."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ from iosched.profiler.store.tables import Turn
 
 @dataclass(eq=False)
 class StageMemory:
-    """Measurements of stages by signature, each looked up in the profile database once and measured if it is not there.
+    """Measurements of the stages of one device, by the signatures of the stages.
+
+    A stage is looked up in the profile database when it is asked for the first time, and has to be measured only if the
+    database does not know it. How it is measured is the cost model's affair.
 
     Attributes:
+        store: the profile database, or a view of it.
         device: the key of the device in the database.
         on_measured: called after every stage that was really measured.
         measurements: stages that were really measured so far.
@@ -29,11 +33,11 @@ class StageMemory:
     _met: dict[Turn, dict[str, Measurement]] = field(default_factory=lambda: {"first": {}, "again": {}, "rough": {}})
 
     def met(self, turn: Turn) -> Mapping[str, Measurement]:
-        """What was asked for so far, by signature."""
+        """The measurements, by signature, that were asked for so far in that turn."""
         return self._met[turn]
 
     def found(self, signature: str, turn: Turn) -> Measurement | None:
-        """What was measured before; None where the stage has to be measured."""
+        """The measurement of a stage that was taken before; None where the stage has to be measured."""
         if signature not in self._met[turn]:
             stored = self.store.stage(signature, self.device, turn)
             if stored is None:
@@ -43,12 +47,15 @@ class StageMemory:
         return self._met[turn][signature]
 
     def latest(self, signature: str) -> Measurement | None:
-        """What the database has of the stage, the later where it was measured twice; this counts as no cache hit."""
+        """The measurement of a stage in the database, the later one where it was measured twice; None where none is.
+
+        Being asked without need for an answer, this counts as no cache hit.
+        """
         again = self.store.stage(signature, self.device, "again")
         return again or self.store.stage(signature, self.device, "first")
 
     def keep(self, signature: str, turn: Turn, found: Measurement) -> Measurement:
-        """Keeps what was just measured, and returns it."""
+        """Keeps a measurement that was just taken, here and in the database, and returns it."""
         self.store.keep_stage(signature, self.device, found, turn)
         self._met[turn][signature] = found
         self.measurements += 1
@@ -56,5 +63,5 @@ class StageMemory:
         return found
 
     def answer(self, signature: str, turn: Turn, measure: Callable[[], Measurement]) -> Measurement:
-        """What was measured before, else what `measure` finds now, which is kept."""
+        """The measurement that was taken before; where there is none, `measure` takes one, which is kept."""
         return self.found(signature, turn) or self.keep(signature, turn, measure())

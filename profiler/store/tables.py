@@ -1,7 +1,7 @@
-"""The tables of the profile database; a row of one of them is a record, which travels as a line of JSON.
+"""The tables of the profile database: a class for the rows of each, which are written to SQLite and exported as JSON.
 
-Latencies are kept as the samples that they were taken from: medians and intervals are worked out anew from these
-whenever they are read, so nothing in a row can contradict itself.
+Of a latency all samples are kept, and nothing else: its median and its interval are computed anew from the samples
+whenever a row is read, so a row cannot contradict itself.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import msgspec
 from iosched.profiler.measuring.statistics import UNRUNNABLE, Measurement, summarize
 
 Turn = Literal["first", "again", "rough"]
-"""Which measurement of a stage it is: the first thorough one; the one that was taken again because a choice hung on it;
-or one that ended as soon as it was clear that the stage is too slow to matter."""
+"""Which measurement of a stage a row is: the first thorough one, the one that was taken again because a choice depended
+on it, or a rough one, which ended as soon as it was clear that the stage is too slow to matter."""
 
 Samples = tuple[Annotated[float, msgspec.Meta(ge=0)], ...]
 """Latencies in microseconds, in the order in which they were taken."""
@@ -26,11 +26,11 @@ Samples = tuple[Annotated[float, msgspec.Meta(ge=0)], ...]
 ClockMhz = Annotated[int, msgspec.Meta(ge=0, lt=1_000_000)]
 
 NOTHING_TO_RUN = Measurement(0.0, 0.0, 0.0, ())
-"""What stands in the place of a measurement where a stage has no kernel."""
+"""The measurement of a stage that has no kernel: it takes no time, and there is no sample."""
 
 
 class ChoiceRow(msgspec.Struct, frozen=True, tag_field="table", tag="choice"):
-    """What measurements were taken with, where a device offers several ways to do the same (plans of cuDNN, say)."""
+    """Which of several ways to do the same a device uses (cuDNN plans, say): its latencies were measured that way."""
 
     device: str
     key: str
@@ -38,7 +38,7 @@ class ChoiceRow(msgspec.Struct, frozen=True, tag_field="table", tag="choice"):
 
 
 class YardstickRow(msgspec.Struct, frozen=True, tag_field="table", tag="yardstick"):
-    """What the reference convolution took on a CPU: the latencies of its stages are relative to that."""
+    """The latency of the reference convolution on a CPU, which the latencies of all stages there are relative to."""
 
     device: str
     measured_at: datetime
@@ -52,8 +52,8 @@ class StageRow(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="table
         signature: of the stage (`scheduler/signature.py`); on a CPU it stands behind the number of lanes that the stage
             had, and of the kibibytes that were read before each run ("2:512K:…").
         samples_us: empty where the stage has nothing to run, None where the device cannot run it.
-        clock_mhz: of the device, read right after the last sample; None where nobody looked.
-        throttled_by: what held that clock down, separated by commas.
+        clock_mhz: the clock of the device, read right after the last sample; None where it was not read.
+        throttled_by: the reasons why that clock was lower than it could be, separated by commas.
     """
 
     device: str
@@ -66,14 +66,16 @@ class StageRow(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="table
 
 
 class ComparisonRow(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="table", tag="comparison"):
-    """One of several ways to run a whole model that were measured in turn. All rows of a comparison have one time.
+    """One of several ways to run a whole model, which were measured in turn.
+
+    All rows of a comparison have the same `measured_at`.
 
     Attributes:
-        key: of the comparison: a digest of the model, its shapes, and how each of its candidates is run.
-        candidate: a digest of how this one is run.
-        samples_us: of runs in a row, round by round.
-        rested_us: of the first run after a rest, round by round; empty where this was not measured.
-        setting: how onnxruntime was set; None where the candidate is a schedule.
+        key: says which comparison it is: a digest of the model, its shapes, and how each of the candidates is run.
+        candidate: a digest of how this candidate is run.
+        samples_us: the latency of runs in a row, one sample for each round.
+        rested_us: the latency of the first run after a rest in the same rounds; empty where this was not measured.
+        setting: the setting of onnxruntime, where it is the candidate; None where the candidate is a schedule.
     """
 
     device: str
@@ -88,12 +90,13 @@ class ComparisonRow(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="
 
 
 class UndividedRow(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="table", tag="undivided"):
-    """What an earlier iosched kept of a comparison: see `legacy.py`, which knows what the digests were made of.
+    """A row that an earlier iosched kept of a comparison; `legacy.py` says how it is read.
 
     Attributes:
-        key: a digest of the model, its shapes, what this row is of, and how each candidate is run.
-        samples_us: of all candidates, round by round; within a round in the order of the texts that say how they run.
-        setting: in a row of its own, without samples: how onnxruntime was set.
+        key: a digest of the model, its shapes, what the row is about, and how each of the candidates is run.
+        samples_us: the samples of all candidates, round by round, and within a round in the order of the texts that say
+            how the candidates are run.
+        setting: the setting of onnxruntime in the comparison; it stands in a row of its own, without samples.
     """
 
     device: str
@@ -111,29 +114,29 @@ KINDS: tuple[type[Row], ...] = (ChoiceRow, YardstickRow, StageRow, ComparisonRow
 
 @dataclass(frozen=True)
 class Compared:
-    """A candidate of a comparison: its latency, and how onnxruntime was set if the candidate is onnxruntime."""
+    """A candidate of a comparison: its latency, and the setting of onnxruntime where that is the candidate."""
 
     found: Measurement
     setting: str | None = None
 
 
 def table_of(kind: type[Row]) -> str:
-    """The name of the table that has such rows."""
+    """The name of the table that has rows of this class."""
     return str(kind.__struct_config__.tag)
 
 
 def columns_of(kind: type[Row]) -> tuple[str, ...]:
-    """The columns of that table, in the order of `values_of`; those of its key come first."""
+    """The columns of that table in the order of `values_of`, beginning with those of its primary key."""
     return kind.__struct_fields__
 
 
 def values_of(row: Row) -> tuple[Any, ...]:
-    """A row as SQLite keeps it."""
+    """The values of a row as SQLite keeps them."""
     return tuple(map(sqlite_value, msgspec.structs.astuple(row)))
 
 
 def sqlite_value(value: object) -> object:
-    """A value of a row as SQLite keeps it: samples as eight bytes each, times as texts that sort by time."""
+    """A value of a row as SQLite keeps it: samples as eight bytes each, a time as a text that sorts as times do."""
     if isinstance(value, tuple):
         return array("d", value).tobytes()
     if isinstance(value, datetime):
@@ -142,10 +145,10 @@ def sqlite_value(value: object) -> object:
 
 
 def row_of(kind: type[Row], values: tuple[Any, ...]) -> Row:
-    """The row that `values_of` took apart.
+    """The row that has these values; the inverse of `values_of`.
 
     Raises:
-        ValueError: it is no such row.
+        ValueError: a value is not of the type of its column.
     """
     taken = (unpacked(value) if isinstance(value, bytes) else value for value in values)
     return msgspec.convert(dict(zip(columns_of(kind), taken, strict=True)), kind)
@@ -157,7 +160,7 @@ def unpacked(samples: bytes) -> tuple[float, ...]:
 
 
 def measurement_of(samples_us: tuple[float, ...] | None, clock_mhz: int | None, throttled_by: str) -> Measurement:
-    """The measurement that the columns of a row make."""
+    """The measurement that these columns of a row stand for; see `StageRow`."""
     if samples_us is None:
         return UNRUNNABLE
     found = summarize(samples_us) if samples_us else NOTHING_TO_RUN
@@ -165,10 +168,10 @@ def measurement_of(samples_us: tuple[float, ...] | None, clock_mhz: int | None, 
 
 
 def samples_of(found: Measurement) -> tuple[float, ...] | None:
-    """What is kept of a measurement of a stage; see `StageRow.samples_us`."""
+    """The column `samples_us` of a measurement of a stage; see `StageRow`."""
     return None if found.median_us == UNRUNNABLE.median_us else found.samples_us
 
 
 def clock_of(found: Measurement) -> Mapping[str, Any]:
-    """The columns that tell the clock."""
+    """The columns of a measurement that are about the clock of the device; see `StageRow`."""
     return {"clock_mhz": found.clock_mhz, "throttled_by": ", ".join(found.throttled_by)}

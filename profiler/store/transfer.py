@@ -17,7 +17,9 @@ from iosched.profiler.store.tables import ChoiceRow, Row
 
 
 def export_lines(database: ProfileDatabase) -> Iterator[str]:
-    """Every row but the cuDNN plans as one line of JSON without the newline; see `ProfileDatabase.rows` for the order.
+    """Every row of the database but the serialized cuDNN plans, as one line of JSON without the newline.
+
+    `ProfileDatabase.rows` says in which order they come.
 
     Raises:
         UsageError: the file is damaged.
@@ -26,12 +28,15 @@ def export_lines(database: ProfileDatabase) -> Iterator[str]:
 
 
 def import_lines(database: ProfileDatabase, lines: Iterable[str]) -> int:
-    """Adds what `export_lines` of this or an earlier iosched wrote, all or none; returns how many rows came.
+    """Adds the rows that this or an earlier iosched exported, all of them or none.
 
-    Of two measurements of one thing the newer stays, of two choices the one that is there.
+    Of two measurements of the same thing the newer one stays; of two choices the one that the database had.
+
+    Returns:
+        How many rows were added or replaced an older one.
 
     Raises:
-        UsageError: naming the first line that is no row; nothing was imported then.
+        UsageError: some line is no row of a profile; its number is named, and nothing was imported.
     """
     return database.merge([_parsed(number, line) for number, line in enumerate(lines, 1) if line.strip()])
 
@@ -41,12 +46,13 @@ def _parsed(number: int, line: str) -> Row:
         return _row(msgspec.json.decode(line, type=dict[str, Any]))
     except (ValueError, OverflowError, RecursionError) as error:
         raise UsageError(
-            f"line {number} is no measurement of an iosched profile ({type(error).__name__}: {error}); nothing was"
-            " imported.\nGive a file that `iosched profile export` wrote."
+            f"line {number} is no measurement of an iosched profile ({error}); nothing was imported.\n"
+            "Give a file that `iosched profile export` wrote."
         ) from error
 
 
 def _row(fields: dict[str, Any]) -> Row:
+    """The row that a line describes; what has no "table" was exported by an earlier iosched."""
     if "table" not in fields:
         if "choice" in fields:
             old = msgspec.convert(fields, OldChoice)

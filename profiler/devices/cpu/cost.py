@@ -66,7 +66,7 @@ class StageCost:
 
     @property
     def signatures(self) -> int:
-        """Distinct stages met so far; one that was measured again counts twice."""
+        """How many different stages were asked for so far; one that was measured again counts twice."""
         met = self._stages.met
         return len(met("first").keys() | met("rough").keys()) + len(met("again"))
 
@@ -101,12 +101,10 @@ class StageCost:
         return self._measured(stage, self.lanes, "again").median_us
 
     def known(self, stage: Stage, lanes: int | None = None) -> Measurement | None:
-        """What was measured of the stage before, the later where it was twice; None where nothing was.
-
-        Measures nothing.
+        """The measurement of the stage that was taken before, the later of two; None where none was. Measures nothing.
 
         Args:
-            lanes: all by default.
+            lanes: the cores that the stage has; all by default.
         """
         if self._is_free(stage):
             return NOTHING_TO_RUN
@@ -135,7 +133,7 @@ class StageCost:
         return None if one is None else min(one.median_us, alone.median_us * self.lanes)
 
     def operator_key(self, name: str) -> str:
-        """What the unit is; stages of units with equal keys have one signature."""
+        """A text that says what the unit computes; stages of units with equal texts have the same signature."""
         return self._labels[self.backend.graph.by_name[name]]
 
     def _measured(self, stage: Stage, lanes: int, turn: Turn = "first") -> Measurement:
@@ -148,7 +146,7 @@ class StageCost:
         return not any(self.backend.coarse.nodes[name] for name in stage.operators)
 
     def _signature(self, stage: Stage, lanes: int) -> str:
-        """What the stage is, behind the lanes that it has and the kibibytes that are swept before each run."""
+        """The signature of the stage, behind the lanes that it has and the kibibytes that are read before each run."""
         return f"{lanes}:{self._swept_nbytes >> 10}K:{self._signatures.of(stage)}"
 
     def _timed(self, stage: Stage, lanes: int, worse_than_us: float | None = None) -> Measurement:
@@ -160,7 +158,7 @@ class StageCost:
         return found
 
     def _steadied(self, compiled: CompiledStage) -> Callable[[int], Sequence[float]]:
-        """Runs of a stage as they are amid the model, at the machine's reference speed."""
+        """A function that runs the stage as it runs amid the model; latencies are those at the reference speed."""
         run = partial(compiled.time, sweep_nbytes=self._swept_nbytes)
         return corrected(run, lambda count: self._yardstick.time(count), lambda: self._yardstick_us)
 
@@ -178,7 +176,7 @@ class StageCost:
 
     @cached_property
     def _yardstick_us(self) -> float:
-        """The yardstick's latency when this device was first met: all that is known of the device is relative to it."""
+        """The yardstick's latency when this device was first met, which all latencies of the device are relative to."""
         stored = self.database.yardstick(self.device)
         if stored is None:
             stored = measure_reference(self._yardstick.time)
@@ -187,7 +185,7 @@ class StageCost:
 
     @cached_property
     def device(self) -> str:
-        """Everything beside the stage that changes its latency."""
+        """The key of this machine in the database: everything but the stage itself that changes a latency."""
         executor = "compiled" if self.backend.is_native else "python"
         versions = {
             "onnxruntime": load_onnxruntime().__version__,
@@ -215,7 +213,8 @@ def swept_nbytes(weights_nbytes: int) -> int:
 
 
 class _Labels:
-    """What a unit is, for signatures: its optimized nodes with their shapes, not their names or weights' values."""
+    """For each unit a digest of what it computes: of its optimized nodes and their shapes, whatever their names and the
+    values of their weights are."""
 
     def __init__(self, backend: CpuBackend) -> None:
         self._backend = backend

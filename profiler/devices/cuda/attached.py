@@ -33,7 +33,7 @@ OLDEST_CAPABILITY = 75
 
 @dataclass(frozen=True)
 class KnownPlans:
-    """cuDNN plans that a schedule names; what else is wanted is cuDNN's first guess, so that nothing is timed."""
+    """The cuDNN plans that a schedule names; for other kernels cuDNN's first guess is taken, so nothing is timed."""
 
     plans: Mapping[str, str]
     times: ClassVar[bool] = False
@@ -58,10 +58,10 @@ class KnownPlans:
 
 @dataclass(frozen=True, eq=False)
 class StoredPlans:
-    """cuDNN plans in the profile database, beside the latencies measured with them.
+    """The cuDNN plans in the profile database, beside the latencies that were measured with them.
 
     Attributes:
-        times: whether what is not there is to be found by timing.
+        times: whether plans that the database does not know are to be found by timing.
     """
 
     database: ProfileDatabase

@@ -61,12 +61,12 @@ class CudaStageCost:
 
     @property
     def signatures(self) -> int:
-        """Distinct stages met so far."""
+        """How many different stages were asked for so far."""
         return len(self._stages.met("first"))
 
     @property
     def throttled(self) -> Counter[str]:
-        """How many of the stages met so far were measured while something held the clock down, by what did."""
+        """How many of these stages were measured while the clock was lower than it could be, by the reason for it."""
         return Counter(reason for each in self._stages.met("first").values() for reason in each.throttled_by)
 
     def stage_latency_us(self, stage: Stage) -> float:
@@ -76,8 +76,9 @@ class CudaStageCost:
     def remeasure(self, stage: Stage) -> float:
         """Median latency of the stage measured anew, with the plans of cuDNN that are fastest inside it.
 
-        The first answer is with the plans that are fastest alone, and stays: candidates are compared by it. What the
-        choice hangs on is worth a search for better plans. What the database has holds for the plans that it has too.
+        The first answer is with the plans that are fastest alone, and stays: candidates are compared by it. Only for
+        stages that the choice depends on is it worth to search for better plans. What the database knows was measured
+        with the plans that it knows: where those are missing, the stage is measured anew.
         """
         signature = self.backend.signature(stage)
         if signature not in self._stages.met("again") and self.backend.cudnn_plans_in(stage) is None:
@@ -85,7 +86,7 @@ class CudaStageCost:
         return self._stages.answer(signature, "again", lambda: self._tuned(stage)).median_us
 
     def known(self, stage: Stage) -> Measurement | None:
-        """What was measured of the stage before, the later where it was twice; None where nothing was."""
+        """The measurement of the stage that was taken before, the later of two; None where none was."""
         return self._stages.latest(self.backend.signature(stage))
 
     def lower_bound_us(self, stage: Stage) -> float:
@@ -115,11 +116,12 @@ class CudaStageCost:
         return StageMemory(self.database, self.device, self.on_measured)
 
     def _measured(self, stage: Stage) -> Measurement:
-        """With the plans that are fastest alone."""
+        """Measures the stage with the cuDNN plans that are fastest alone."""
         return self._tried(stage, lambda: self._with_executor(stage, FASTEST_ALONE, self._time))
 
     def _tuned(self, stage: Stage) -> Measurement:
-        """With the plans that are fastest in the stage: those that are chosen already, or the best that is found."""
+        """Measures the stage with the cuDNN plans that are fastest in it: those that were chosen before, else the best
+        that are found now."""
         names = self.backend.cudnn_plans_in(stage)
         if names is None:
             return self._tried(stage, lambda: self._with_executor(stage, FASTEST_ALONE, partial(self._tune, stage)))
