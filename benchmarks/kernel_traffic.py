@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from iosched.models.graph import ComputationGraph, Operator
-from iosched.profiler.devices.analytic.kernels import Kernel, Product, kernels_of, merged_kernels
+from iosched.profiler.devices.analytic.kernels import Kernel, Product, kernels_of, leading_types, merged_kernels
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 
 
@@ -64,11 +64,11 @@ def _reads(graph: ComputationGraph, operator: Operator) -> int:
     if not kernels_of(graph, operator):
         return 0
     inputs = [graph.tensor[name] for name in operator.inputs]
-    if operator.type not in ("ReluConv", "ReluSepConv"):
+    if not leading_types(operator):
         return sum(spec.nbytes for spec in inputs)
     source, result = inputs[0], graph.tensor[operator.name]
     assert source.shape is not None
     assert result.shape is not None
     sums = sum(count * source.nbytes for count in operator.integers("terms") if count > 1)
     between = source.nbytes * prod(result.shape[2:]) // prod(source.shape[2:])
-    return sums + 2 * source.nbytes + (between if operator.type == "ReluSepConv" else 0)
+    return sums + 2 * source.nbytes + (between if operator.node_types.count("Conv") > 1 else 0)

@@ -9,14 +9,13 @@ from iosched.models.graph import AttributeValue
 from iosched.models.node_attributes import integer, integers, padding, plain_values
 from iosched.models.wiring import is_standard
 
-_CONVOLUTIONS = ("Conv", "ReluConv", "ReluSepConv")
 _MAX_SHOWN_CONSTANT = 16
 
 
 def unit_attributes(view: GraphView, unit: Unit) -> tuple[tuple[str, AttributeValue], ...]:
     """The operator attributes of a unit, sorted by key; see `Operator.attributes`."""
     anchor = view.nodes[unit.anchor]
-    if unit.type in _CONVOLUTIONS and is_standard(anchor) and _has_kernel(view, anchor):
+    if view.is_op(unit.anchor, ("Conv",)) and _has_kernel(view, anchor):
         found = _conv_attributes(view, unit)
     else:
         found = {**plain_values(anchor), **_small_constants(view, anchor), **_features(view, anchor)}

@@ -61,14 +61,16 @@ class Operator:
         nodes: the ONNX nodes it covers, each by its first output, in topological order.
         inputs: tensors it reads that are computed or fed (no weights), in order of first use, each once.
         outputs: tensors that others read, or that the graph returns; `outputs[0] == name`.
-        attributes: what changes its result or its latency beside the shapes, sorted by key. Convolutions (types
-            "Conv" and "ReluSepConv") carry kernel_shape, strides, pads, dilations, group, activation ("" for none)
-            as normalised tuples; the remaining types carry their ONNX attributes, and products with a matrix of weights
-            its rows and columns as in_features and out_features. Sums folded into an operator show
-            as "terms": for each operand of the consumer, how many values are summed.
+        attributes: what changes its result or its latency beside the shapes, sorted by key. Convolutions, whatever is
+            fused with them, carry kernel_shape, strides, pads, dilations, group, in_channels, out_channels and
+            activation ("" for none) as normalised values; other operators carry their ONNX attributes, and products
+            with a matrix of weights its rows and columns as in_features and out_features. Sums folded into an operator
+            show as "terms": for each operand of the consumer, how many values are summed.
         weights: its constant inputs, in order of use.
         flops: multiply and add counted as two.
         nbytes: activations and weights read and written, each once.
+        node_types: the ONNX types of `nodes`, in their order; no part of labels and digests.
+        merges: whether it may be merged with operators of its kind, where `merge_rule` finds nothing against it.
     """
 
     name: str
@@ -80,6 +82,8 @@ class Operator:
     weights: tuple[TensorSpec, ...] = ()
     flops: int = 0
     nbytes: int = 0
+    node_types: tuple[str, ...] = ()
+    merges: bool = True
 
     def attribute(self, key: str, default: AttributeValue | None = None) -> AttributeValue | None:
         """The attribute `key`, or `default` where the operator has none of that name."""

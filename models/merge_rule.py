@@ -11,8 +11,6 @@ from dataclasses import dataclass, fields
 
 from iosched.models.graph import AttributeValue, Operator
 
-_CONVOLUTIONS = ("Conv", "ReluConv")
-_PRODUCTS = ("Gemm", "MatMul")
 _FLOATS = ("bfloat", "float")
 _FREE = frozenset({"kernel_shape", "out_channels", "out_features", "pads"})  # the attributes that may differ
 
@@ -44,18 +42,16 @@ class MergeKey:
 
 def merge_key(operator: Operator) -> MergeKey | None:
     """What the operator must share with those that it is merged with; None for one that never merges."""
-    if len(operator.inputs) != 1 or len(operator.outputs) != 1 or not operator.weights:
+    if not operator.merges or len(operator.inputs) != 1 or len(operator.outputs) != 1 or not operator.weights:
         return None
-    if operator.type in _CONVOLUTIONS and operator.attribute("residual") is None:
-        centre = _centre(operator)
-    elif operator.type in _PRODUCTS and _biases_are_rows(operator):
-        centre = ((), ())
-    else:
+    is_product = operator.integer("out_features") > 0
+    if is_product and not _biases_are_rows(operator):
         return None
+    centre = ((), ()) if is_product else _centre(operator)
     if centre is None:
         return None
     settings = tuple((key, value) for key, value in operator.attributes if key not in _FREE)
-    form = (len(operator.weights), len(operator.nodes)) if operator.type in _PRODUCTS else ()
+    form = (len(operator.weights), len(operator.nodes)) if is_product else ()
     types = {spec.dtype for spec in operator.weights if spec.dtype.startswith(_FLOATS)}
     if len(types) != 1:
         return None
@@ -87,12 +83,13 @@ def merged_size(operators: Sequence[Operator]) -> tuple[tuple[int, ...], tuple[i
 
 
 def _centre(operator: Operator) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """See `MergeKey.centre`; None for what is no convolution of one group and constant kernels, or adds a residual."""
+    if operator.integer("out_channels") == 0 or operator.integer("group") != 1 or operator.integer("residual"):
+        return None
     kernel, pads, strides, dilations = (
         operator.integers(key) for key in ("kernel_shape", "pads", "strides", "dilations")
     )
     if not kernel or len(pads) != 2 * len(kernel) or not len(strides) == len(dilations) == len(kernel):
-        return None
-    if operator.integer("group") != 1:
         return None
     reach = [dilation * (size - 1) for dilation, size in zip(dilations, kernel, strict=True)]
     offsets = tuple(2 * pad - extent for pad, extent in zip(pads, [*reach, *reach], strict=True))

@@ -53,6 +53,8 @@ def _operator(view: GraphView, unit: Unit, returned: frozenset[str]) -> Operator
         weights=weights,
         flops=sum(_flops(view, node) for node in nodes),
         nbytes=sum(spec.nbytes for spec in moved if spec is not None),
+        node_types=tuple(node.op_type for node in nodes),
+        merges=unit.merges,
     )
 
 

@@ -20,7 +20,7 @@ def match(view: GraphView, index: int, units: Mapping[int, Unit]) -> Unit | None
         return None
     norm = view.next_batch_norm(pointwise)
     nodes = (index, depthwise, pointwise) if norm is None else (index, depthwise, pointwise, norm)
-    return Unit("ReluSepConv", nodes, anchor=depthwise)
+    return Unit("ReluSepConv", nodes, anchor=depthwise, takes_sums=True, merges=False)
 
 
 def is_pointwise(view: GraphView, index: int) -> bool:

@@ -1,4 +1,4 @@
-"""Sums folded into what alone reads them: a Relu-SepConv, a Concat (as the thesis counts units), or another sum."""
+"""Sums folded into what alone reads them: a unit that takes sums, a Concat (as the thesis counts), or another sum."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ from dataclasses import replace
 from iosched.models.fusion.view import GraphView, Unit
 
 _SUMS = ("Add", "Sum")
-_FOLDING = ("ReluSepConv", "Concat", *_SUMS)
 
 
 def match(view: GraphView, index: int, units: Mapping[int, Unit]) -> Unit | None:
     """The unit of node `index`, together with the sums that it alone reads (and the sums that those alone read)."""
-    unit = units.get(index) or Unit(view.nodes[index].op_type, (index,), index)
-    first = unit.nodes[0]
-    if first != index or unit.type not in _FOLDING or not view.is_op(index, ("Relu", "Concat", *_SUMS)):
-        return None
-    if unit.type in _SUMS and not _is_sum(view, index):
+    alone = Unit(view.nodes[index].op_type, (index,), index, takes_sums=_takes_sums(view, index))
+    unit = units.get(index, alone)
+    if unit.nodes[0] != index or not unit.takes_sums:
         return None
     sums = _foldable(view, index, units)
     if not sums:
@@ -34,9 +31,13 @@ def _foldable(view: GraphView, index: int, units: Mapping[int, Unit]) -> list[in
             continue
         unit = units.get(producer)
         # A sum that a convolution does itself stays with it.
-        if unit is None or unit.type in _SUMS:
+        if unit is None or unit.anchor == producer:
             found.extend(unit.nodes if unit else (producer,))
     return found
+
+
+def _takes_sums(view: GraphView, index: int) -> bool:
+    return view.is_op(index, ("Concat",)) or _is_sum(view, index)
 
 
 def _is_sum(view: GraphView, index: int) -> bool:

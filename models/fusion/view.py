@@ -22,10 +22,18 @@ ACTIVATIONS = frozenset({
 
 @dataclass(frozen=True)
 class Unit:
-    """Nodes that make one operator, by index in topological order.
+    """Nodes that make one operator, and all that the rest of the program knows of what a pattern has found.
 
-    `anchor` is the node whose attributes are the operator's; `activation` and `residual` the nodes of these roles;
-    `sums` the folded additions.
+    Attributes:
+        type: the operator's type.
+        nodes: their indices, in topological order.
+        anchor: the node whose attributes are the operator's, and whose domain is the operator's.
+        activation: the node that is the operator's activation, if there is one.
+        residual: the node that adds another operator's value, if there is one.
+        sums: the additions that were folded into the operator.
+        takes_sums: whether sums that nothing but the unit reads become part of it.
+        merges: whether the operator may be merged, where `merge_rule` finds nothing against it; only what
+            `models.chain` can take apart may.
     """
 
     type: str
@@ -34,6 +42,8 @@ class Unit:
     activation: int | None = None
     residual: int | None = None
     sums: tuple[int, ...] = ()
+    takes_sums: bool = False
+    merges: bool = True
 
 
 @dataclass(frozen=True, eq=False)

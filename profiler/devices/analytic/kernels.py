@@ -42,7 +42,7 @@ def kernels_of(graph: ComputationGraph, operator: Operator) -> tuple[Kernel, ...
     """What runs for `operator`, in order, as the runtimes of the published measurements did it: cuDNN, and no fusion
     but of bias and activation into convolutions. Values that change only in name or shape run nothing.
     """
-    if operator.type in ("Conv", "ReluConv", "ReluSepConv"):
+    if operator.integer("out_channels"):
         convolution = tuple(_convolution(graph, operator)) or (_by_size(graph, operator),)
         return (*_sums(graph, operator), *convolution)
     if operator.type == "Concat":
@@ -65,8 +65,7 @@ def merged_kernels(graph: ComputationGraph, operators: Sequence[Operator]) -> tu
     if not source or not result:
         return tuple(_by_size(graph, one) for one in operators)
     item = _item_nbytes(graph.tensor[first.name])
-    relu = (Stream(item * prod(source) * 2),) if first.type == "ReluConv" else ()
-    if first.type in ("Gemm", "MatMul"):
+    if first.integer("out_features"):
         columns, rows = sum(one.integer("out_features") for one in operators), prod(result[:-1])
         inner = first.integer("in_features")
     else:
@@ -74,7 +73,13 @@ def merged_kernels(graph: ComputationGraph, operators: Sequence[Operator]) -> tu
         columns, rows = sum(one.integer("out_channels") for one in operators), result[0] * prod(result[2:])
         inner = first.integer("in_channels") * prod(kernel)
     moved = item * (prod(source) + rows * columns)
-    return (*relu, Product(rows, columns, inner, 1, moved, item * inner * columns))
+    return (*_before(first, item * prod(source)), Product(rows, columns, inner, 1, moved, item * inner * columns))
+
+
+def leading_types(operator: Operator) -> tuple[str, ...]:
+    """The nodes that compute what the operator's convolution reads, as a ReLU; no sums that are folded into it."""
+    position = operator.node_types.index("Conv") if "Conv" in operator.node_types else 0
+    return tuple(kind for kind in operator.node_types[:position] if kind not in ("Add", "Sum"))
 
 
 def _convolution(graph: ComputationGraph, operator: Operator) -> Iterator[Kernel]:
@@ -84,10 +89,9 @@ def _convolution(graph: ComputationGraph, operator: Operator) -> Iterator[Kernel
     if len(source) < 3 or len(result) < 3 or not in_channels or not out_channels:
         return
     item = _item_nbytes(graph.tensor[operator.name])
-    if operator.type != "Conv":
-        yield Stream(item * prod(source) * 2)
+    yield from _before(operator, item * prod(source))
     kernel, group = prod(operator.integers("kernel_shape")), max(operator.integer("group"), 1)
-    if operator.type == "ReluSepConv":
+    if operator.node_types.count("Conv") > 1:
         yield from _separable(item, source, result, kernel)
         return
     moved = item * (prod(source) * len(operator.inputs) + prod(result))
@@ -97,6 +101,10 @@ def _convolution(graph: ComputationGraph, operator: Operator) -> Iterator[Kernel
         return
     rows = result[0] * prod(result[2:])
     yield Product(rows, out_channels // group, in_channels // group * kernel, group, moved, weights)
+
+
+def _before(operator: Operator, source_nbytes: int) -> tuple[Kernel, ...]:
+    return (Stream(2 * source_nbytes),) * len(leading_types(operator))
 
 
 def _separable(item: int, source: tuple[int, ...], result: tuple[int, ...], kernel: int) -> Iterator[Kernel]:
