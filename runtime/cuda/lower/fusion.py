@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from iosched.runtime.cuda.kernels.separable import Separable
+from iosched.runtime.cuda.lower import separable
 from iosched.runtime.cuda.lower.network import Network
 
 VARIANTS = 3
@@ -60,7 +61,7 @@ def fused_by_choice(
         network: with two kernels everywhere.
         prepare: told of every network of which operators will be timed.
     """
-    operators = (each.name for each in network.model.graph.operators if each.type == "ReluSepConv")
+    operators = (each.name for each in network.model.graph.operators if each.type == separable.TYPE)
     keys = {name: fusion_key(network, name) for name in operators}
     known = {key: choices.choice(key) for key in keys.values()}
     if choices.times:
