@@ -16,8 +16,9 @@ from iosched.runtime.cpu.lower import KernelCache, Lowering, lower
 from iosched.runtime.cpu.merge import merge_nodes
 from iosched.runtime.cpu.native import NativeExecutor, NativeRuntime, available, supports
 from iosched.runtime.cpu.ownership import CoarseGraph, coarsen
-from iosched.runtime.cpu.placement import Placement, place_tensors
+from iosched.runtime.cpu.placement import place_tensors
 from iosched.runtime.cpu.python_executor import PythonExecutor, PythonRuntime
+from iosched.runtime.placement import Placement
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.strategies import runs_as_one
 

@@ -9,9 +9,9 @@ from math import ceil
 
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.lanes import assign_lanes
-from iosched.runtime.cpu.placement import Placement
 from iosched.runtime.cpu.split import Part, Slice, split
 from iosched.runtime.cpu.work import node_work_us
+from iosched.runtime.placement import Placement
 from iosched.runtime.plan import View
 from iosched.runtime.waits import Span, Step
 

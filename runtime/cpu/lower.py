@@ -11,15 +11,16 @@ from dataclasses import dataclass
 
 import onnx
 
+from iosched.models.graph import TensorSpec
 from iosched.models.node_attributes import has_subgraphs
 from iosched.runtime.arena import place
 from iosched.runtime.cpu.calls import Call, overlap, stage_calls, steps_of
 from iosched.runtime.cpu.kernel_graph import KernelGraph
-from iosched.runtime.cpu.placement import Placement
 from iosched.runtime.cpu.program import Kernel
 from iosched.runtime.cpu.programs import TaskKernel, build_kernel
 from iosched.runtime.given import given_spaces
 from iosched.runtime.hazards import CheckedPlan
+from iosched.runtime.placement import Placement
 from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View, Wait
 from iosched.runtime.waits import find_waits
 
@@ -85,7 +86,7 @@ def lower(
     waits = find_waits(steps, lanes)
     runs = _fuse(kernels, calls, waits, lanes)
     tasks, found = _tasks(kernels, placement, calls, runs, waits, lanes, cache)
-    buffers = _buffers(placement, tasks, given_spaces(steps) if partial else None)
+    buffers = _buffers(kernels, tasks, given_spaces(steps) if partial else None)
     placed, arena_nbytes = place(tasks, buffers)
     computed = [] if partial else [name for name in kernels.outputs if name in kernels.producer]
     outputs = tuple(placement.views[name] for name in computed)
@@ -202,17 +203,26 @@ def _reading_runs(calls: Sequence[Call], run_of: dict[int, int]) -> dict[str, li
 
 
 def _buffers(
-    placement: Placement, tasks: Sequence[Sequence[Task]], given: Mapping[str, Space] | None
+    kernels: KernelGraph, tasks: Sequence[Sequence[Task]], given: Mapping[str, Space] | None
 ) -> tuple[Buffer, ...]:
     """All buffers that the tasks name; of a stage alone those that are `given`, and all others in the arena."""
     used = dict.fromkeys(view.buffer for view in _all_views(tasks))
     found = []
     for name in used:
-        buffer = placement.buffer(name)
-        if given is not None and (name in given or buffer.space is Space.OUTPUT):
-            buffer = Buffer(name, given.get(name, Space.ARENA), buffer.nbytes)
-        found.append(buffer)
+        spec = kernels.tensors[name]
+        space = _space(kernels, spec)
+        if given is not None and (name in given or space is Space.OUTPUT):
+            space = given.get(name, Space.ARENA)
+        found.append(Buffer(name, space, spec.nbytes if spec.is_static else 0))
     return tuple(found)
+
+
+def _space(kernels: KernelGraph, spec: TensorSpec) -> Space:
+    if spec.name in kernels.inputs:
+        return Space.INPUT
+    if not spec.is_static:
+        return Space.DYNAMIC
+    return Space.OUTPUT if spec.name in kernels.outputs else Space.ARENA
 
 
 def _all_views(tasks: Sequence[Sequence[Task]]) -> Iterator[View]:

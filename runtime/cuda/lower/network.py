@@ -15,7 +15,8 @@ from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.layout import is_row_major, strides_of
 from iosched.runtime.cuda.lower.hoist import hoisted, rectifiable
 from iosched.runtime.cuda.lower.operators import lower_merged, lower_operator
-from iosched.runtime.cuda.lower.placement import Placement, place_calls
+from iosched.runtime.cuda.lower.placement import place_calls
+from iosched.runtime.placement import Placement
 
 Fused = Mapping[str, int]
 

@@ -18,10 +18,11 @@ from iosched.runtime.cuda.kernels.copy import Copy
 from iosched.runtime.cuda.layout import row_major_strides
 from iosched.runtime.cuda.lower.moves import Join, Part, Reshape
 from iosched.runtime.cuda.lower.network import Network
-from iosched.runtime.cuda.lower.placement import Placement, place_calls
+from iosched.runtime.cuda.lower.placement import place_calls
 from iosched.runtime.cuda.onnxruntime.views import Call, SessionViews
 from iosched.runtime.given import given_spaces
 from iosched.runtime.hazards import CheckedPlan
+from iosched.runtime.placement import Placement
 from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View
 from iosched.runtime.waits import Span, Step, find_waits
 from iosched.scheduler.schedule import Schedule, Stage, Strategy

@@ -9,7 +9,8 @@ from lowering import check_everything, loaded, proto_of, weight
 from onnx import helper
 
 from iosched.runtime.cpu.kernel_graph import KernelGraph, build_kernel_graph
-from iosched.runtime.cpu.placement import Placement, place_tensors
+from iosched.runtime.cpu.placement import place_tensors
+from iosched.runtime.placement import Placement
 
 node = helper.make_node
 SPLIT_SIZES = {"sizes": np.array([4, 8, 4], np.int64)}

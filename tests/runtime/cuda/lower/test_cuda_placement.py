@@ -16,7 +16,8 @@ from iosched.runtime.cuda.builder import KernelCall
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.layout import is_row_major, strides_of
 from iosched.runtime.cuda.lower.moves import Join, Part, Reshape
-from iosched.runtime.cuda.lower.placement import Placement, place_calls
+from iosched.runtime.cuda.lower.placement import place_calls
+from iosched.runtime.placement import Placement
 from iosched.runtime.plan import View
 
 
