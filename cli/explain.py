@@ -21,7 +21,7 @@ from iosched.models.errors import UsageError
 if TYPE_CHECKING:
     from iosched.jobs.explain import Explained
     from iosched.scheduler.document import ScheduleDocument
-    from iosched.scheduler.explain import Explanation, Placement, Verdict
+    from iosched.scheduler.elsewhere import Explanation, Placement, Verdict
     from iosched.scheduler.schedule import Stage
 
 _MOST_NAMES = 3

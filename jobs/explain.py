@@ -24,7 +24,7 @@ from iosched.profiler.store.database import ProfileDatabase, default_path
 from iosched.runtime.cpu.backend import CpuBackend, cpu_count
 from iosched.scheduler.cost import CostModel
 from iosched.scheduler.document import ScheduleDocument
-from iosched.scheduler.explain import Explanation, Known, explain
+from iosched.scheduler.elsewhere import Explanation, Known, explain
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Schedule, Stage
 from iosched.scheduler.strategies import is_searched

@@ -14,7 +14,7 @@ from iosched.cli.pictures.schedule_text import draw_text
 from iosched.models.errors import InvalidScheduleError
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler.document import check_operators
-from iosched.scheduler.explain import explain
+from iosched.scheduler.elsewhere import explain
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 from iosched.scheduler.search import search

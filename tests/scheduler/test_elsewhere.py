@@ -15,7 +15,7 @@ from iosched.models.graph import ComputationGraph
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.blocks import partition
 from iosched.scheduler.effort import Effort
-from iosched.scheduler.explain import Explanation, Placement, explain
+from iosched.scheduler.elsewhere import Explanation, Placement, explain
 from iosched.scheduler.pruning import NO_PRUNING, Pruning
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 from iosched.scheduler.search import search
