@@ -21,7 +21,7 @@ from iosched.models.errors import UsageError
 if TYPE_CHECKING:
     from iosched.jobs.explain import Explained
     from iosched.scheduler.document import ScheduleDocument
-    from iosched.scheduler.elsewhere import Explanation, Placement, Verdict
+    from iosched.scheduler.elsewhere import Elsewhere, Places, Verdict
     from iosched.scheduler.schedule import Stage
 
 _MOST_NAMES = 3
@@ -105,14 +105,14 @@ def as_object(document: ScheduleDocument, found: Explained) -> dict[str, object]
         "present_us": explanation.present_us,
         "tolerance": found.tolerance,
         "measurements": found.measurements,
-        "placements": [_placement_object(found, placement) for placement in explanation.placements],
+        "placements": [_placement_object(found, placement) for placement in explanation.elsewhere],
         "alternatives": [
             {"name": each.name, "latency_us": each.latency_us, **stage_object(each.stage)} for each in found.considered
         ],
     }
 
 
-def _placement_object(found: Explained, placement: Placement) -> dict[str, object]:
+def _placement_object(found: Explained, placement: Elsewhere) -> dict[str, object]:
     return {
         "kind": placement.kind,
         "stage": placement.stage,
@@ -144,12 +144,12 @@ def _print(document: ScheduleDocument, found: Explained) -> None:
 
 def _print_placements(found: Explained) -> None:
     explanation = found.explanation
-    if not explanation.placements:
+    if not explanation.elsewhere:
         return
     rows = [["as it is", latency_text(explanation.present_us), ""]]
     rows += [[_place(placement, explanation), *_price(placement, found)] for placement in explanation.possible]
     print_columns(["in another place", "the block takes at best", "difference"], rows)
-    if barred := [str((placement.stage or 0) + 1) for placement in explanation.placements if not placement.possible]:
+    if barred := [str((placement.stage or 0) + 1) for placement in explanation.elsewhere if not placement.possible]:
         click.echo(f"With operators of stage {_names(barred)}: not possible under -r and -s.")
     for line in _best_elsewhere(found):
         click.echo(printable(line))
@@ -183,7 +183,7 @@ def _why(found: Explained) -> str:
 
 
 def _best_elsewhere(found: Explained) -> list[str]:
-    known = [placement for placement in found.explanation.placements if placement.stages]
+    known = [placement for placement in found.explanation.elsewhere if placement.stages]
     if not known:
         return []
     best = min(known, key=lambda placement: placement.at_most_us)
@@ -197,7 +197,7 @@ def _best_elsewhere(found: Explained) -> list[str]:
     return lines
 
 
-def _place(placement: Placement, explanation: Explanation) -> str:
+def _place(placement: Elsewhere, explanation: Places) -> str:
     if placement.kind == "alone":
         return "alone"
     if placement.kind == "fewer":
@@ -207,7 +207,7 @@ def _place(placement: Placement, explanation: Explanation) -> str:
     return f"{when}, with operators of stage {placement.stage + 1}"
 
 
-def _price(placement: Placement, found: Explained) -> tuple[str, str]:
+def _price(placement: Elsewhere, found: Explained) -> tuple[str, str]:
     us, least = placement.at_most_us, ""
     if not placement.is_exact:
         us, least = placement.at_least_us, "at least "

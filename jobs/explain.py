@@ -24,7 +24,7 @@ from iosched.profiler.store.database import ProfileDatabase, default_path
 from iosched.runtime.cpu.backend import CpuBackend, cpu_count
 from iosched.scheduler.cost import CostModel
 from iosched.scheduler.document import ScheduleDocument
-from iosched.scheduler.elsewhere import Explanation, Known, explain
+from iosched.scheduler.elsewhere import Known, Places, places_of
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Schedule, Stage
 from iosched.scheduler.strategies import is_searched
@@ -59,7 +59,7 @@ class Explained:
 
     operator: Operator
     together: tuple[str, ...]
-    explanation: Explanation
+    explanation: Places
     device_name: str
     cost: str
     tolerance: float
@@ -192,11 +192,9 @@ class _Place:
     operator: str
 
 
-def _explained(
-    place: _Place, cost: CostModel, known_us: Known, document: ScheduleDocument, *, slack: float
-) -> Explanation:
+def _explained(place: _Place, cost: CostModel, known_us: Known, document: ScheduleDocument, *, slack: float) -> Places:
     strategy = document.search.strategy
-    return explain(
+    return places_of(
         place.graph,
         place.schedule,
         place.operator,

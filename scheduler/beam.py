@@ -58,15 +58,15 @@ def beam(
     """
     if len(names) > MAX_OPERATORS:
         return None
-    part = _Part(graph, tuple(names), pruning, estimate_us)
+    subgraph = _Subgraph(graph, tuple(names), pruning, estimate_us)
     levels: list[dict[int, _Partial]] = [{} for _ in range(len(names) + 1)]
     levels[0][0] = _Partial(0.0, 0.0)
     for level in levels[:-1]:
         # States of one size are compared by what they took, less half of what their operators take alone.
         ranked = sorted(level.items(), key=lambda entry: (entry[1].total_us - entry[1].alone_us / 2, entry[0]))
         for state, partial in ranked[:_KEPT]:
-            for mask, stage in part.next_stages(state).items():
-                alone_us = partial.alone_us + sum(part.alone_us[index] for index in bits(mask))
+            for mask, stage in subgraph.next_stages(state).items():
+                alone_us = partial.alone_us + sum(subgraph.alone_us[index] for index in bits(mask))
                 found = _Partial(partial.total_us + estimate_us(stage), alone_us, stage, partial)
                 known = levels[(state | mask).bit_count()].get(state | mask)
                 if known is None or found.total_us < known.total_us:
@@ -76,7 +76,7 @@ def beam(
 
 
 @dataclass(frozen=True)
-class _Part:
+class _Subgraph:
     graph: ComputationGraph
     names: tuple[str, ...]
     pruning: Pruning

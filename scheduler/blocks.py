@@ -24,7 +24,7 @@ _SHALLOWER = 0.75  # of the depth of all blocks: worth cutting across towers for
 
 
 @dataclass(frozen=True)
-class Part:
+class BlockOperators:
     """The operators of one block, in topological order.
 
     `narrow` is False where the block had to be cut out of a wider one, so that much might run beside each other that is
@@ -35,7 +35,7 @@ class Part:
     narrow: bool = True
 
 
-def partition(graph: ComputationGraph, max_states: int = MAX_STATES) -> tuple[Part, ...]:
+def partition(graph: ComputationGraph, max_states: int = MAX_STATES) -> tuple[BlockOperators, ...]:
     """Every operator in exactly one block; the first k blocks together are a down-set, for every k.
 
     A block has at most `max_states` states (a single operator has two) and 63 operators. States are counted operator
@@ -48,12 +48,12 @@ def partition(graph: ComputationGraph, max_states: int = MAX_STATES) -> tuple[Pa
         raise ValueError(f"a block has at least 2 states, so max_states cannot be {max_states}")
     order = _narrower_order(graph)
     cuts = _Cuts.of(order)
-    parts: list[Part] = []
+    parts: list[BlockOperators] = []
     gathers = [graph.by_name[name].type in _GATHERS for name in order.names]
     for first, last in _join_chains(cuts.segments(), gathers):
         parts.extend(_shallower(order, cuts, first, last, max_states))
     rank = {operator.name: index for index, operator in enumerate(graph.operators)}
-    return tuple(Part(tuple(sorted(part.operators, key=rank.__getitem__)), part.narrow) for part in parts)
+    return tuple(BlockOperators(tuple(sorted(part.operators, key=rank.__getitem__)), part.narrow) for part in parts)
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def _join_chains(segments: Iterator[tuple[int, int]], gathers: Sequence[bool]) -
         yield start, end
 
 
-def _shallower(order: _Order, cuts: _Cuts, first: int, last: int, max_states: int) -> list[Part]:
+def _shallower(order: _Order, cuts: _Cuts, first: int, last: int, max_states: int) -> list[BlockOperators]:
     """The blocks of a segment: in the given order, or level by level where their depths then add up to far less.
 
     Blocks run one after another, and so do the operators on the longest path through each: towers that stand in the
@@ -194,7 +194,7 @@ def _levels(order: _Order, first: int, last: int) -> list[int]:
     return found
 
 
-def _depth(order: _Order, part: Part) -> int:
+def _depth(order: _Order, part: BlockOperators) -> int:
     """Operators on the longest path through a block."""
     depth: dict[int, int] = {}
     for position in sorted(order.position[name] for name in part.operators):
@@ -202,7 +202,7 @@ def _depth(order: _Order, part: Part) -> int:
     return max(depth.values())
 
 
-def _split(order: _Order, cuts: _Cuts, first: int, last: int, max_states: int) -> Iterator[Part]:
+def _split(order: _Order, cuts: _Cuts, first: int, last: int, max_states: int) -> Iterator[BlockOperators]:
     """Blocks of positions `first` to `last`, each as large as the bound allows and ended at a narrow cut."""
     whole = True
     while first < last:
@@ -212,7 +212,7 @@ def _split(order: _Order, cuts: _Cuts, first: int, last: int, max_states: int) -
         if not narrow:
             # Not provable anyway, so not worth the long search of a large block.
             end = _narrowest(order, cuts, first, _reach(order, first, last, min(max_states, _WIDE_STATES)), last)
-        yield Part(order.names[first:end], whole and narrow)
+        yield BlockOperators(order.names[first:end], whole and narrow)
         first, whole = end, narrow
 
 

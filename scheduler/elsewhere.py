@@ -28,13 +28,13 @@ from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 from iosched.scheduler.strategies import SEARCHES, SearchStrategy, masks_of
 
 Known = Callable[[Stage], float | None]
-PlacementKind = Literal["alone", "fewer", "with_stage"]
+ElsewhereKind = Literal["alone", "fewer", "with_stage"]
 Verdict = Literal["only_place", "unknown", "best", "as_good", "worse", "within_tolerance", "undecided"]
-"""What the operator's place is, beside all others that it could have; see `Explanation.verdict`."""
+"""What the operator's place is, beside all others that it could have; see `Places.verdict`."""
 
 
 @dataclass(frozen=True)
-class Placement:
+class Elsewhere:
     """The operator in another stage, and the best schedule that has it there.
 
     Attributes:
@@ -47,7 +47,7 @@ class Placement:
         stages: the best schedule known with the operator there.
     """
 
-    kind: PlacementKind
+    kind: ElsewhereKind
     stage: int | None
     possible: bool
     at_least_us: float
@@ -61,7 +61,7 @@ class Placement:
 
 
 @dataclass(frozen=True)
-class Explanation:
+class Places:
     """Where an operator is, what that takes, and what the other places for it would take.
 
     Attributes:
@@ -72,7 +72,7 @@ class Explanation:
             unless the block is more than one of `blocks.partition`, or too wide to be searched.
         stages: these stages.
         present_us: what they take now; None where not known.
-        placements: the other places.
+        elsewhere: the other places.
     """
 
     operator: str
@@ -82,7 +82,7 @@ class Explanation:
     first_stage: int
     stages: tuple[Stage, ...]
     present_us: float | None
-    placements: tuple[Placement, ...]
+    elsewhere: tuple[Elsewhere, ...]
 
     @property
     def last_stage(self) -> int:
@@ -95,14 +95,14 @@ class Explanation:
         return self.stages[self.stage - self.first_stage]
 
     @property
-    def possible(self) -> tuple[Placement, ...]:
+    def possible(self) -> tuple[Elsewhere, ...]:
         """The other places that the pruning allows."""
-        return tuple(placement for placement in self.placements if placement.possible)
+        return tuple(other for other in self.elsewhere if other.possible)
 
     @property
-    def rival(self) -> Placement | None:
+    def rival(self) -> Elsewhere | None:
         """The other place that may take least; None where the operator has no other."""
-        return min(self.possible, key=lambda placement: placement.at_least_us, default=None)
+        return min(self.possible, key=lambda other: other.at_least_us, default=None)
 
     def verdict(self, tolerance: float) -> Verdict:
         """What the present place is beside the `rival`; differences below `tolerance` of a latency mean nothing.
@@ -122,7 +122,7 @@ class Explanation:
         return "worse" if rival.at_most_us < now * (1 - tolerance) else "within_tolerance"
 
 
-def explain(
+def places_of(
     graph: ComputationGraph,
     schedule: Schedule,
     operator: str,
@@ -133,7 +133,7 @@ def explain(
     pruning: Pruning = DEFAULT_PRUNING,
     bound_slack: float = 1.0,
     max_states: int = MAX_STATES,
-) -> Explanation:
+) -> Places:
     """Weighs every other place of `operator` in its block against the one that `schedule` gives it.
 
     Args:
@@ -159,7 +159,7 @@ def explain(
     names = tuple(sorted((name for stage in stages for name in stage.operators), key=rank.__getitem__))
     weighed = _Weighed.of(graph, names, cost, known_us, SEARCHES[strategy].stages, pruning, bound_slack)
     masks = [weighed.mask(stage.operators) for stage in stages]
-    return Explanation(
+    return Places(
         operator=operator,
         block=block.index,
         stage=number,
@@ -167,7 +167,7 @@ def explain(
         first_stage=first,
         stages=stages,
         present_us=_sum([_present_us(known_us, stage) for stage in stages]),
-        placements=tuple(_placements(weighed, operator, masks, number - first, first)),
+        elsewhere=tuple(_elsewhere(weighed, operator, masks, number - first, first)),
     )
 
 
@@ -227,7 +227,7 @@ def _fits(graph: ComputationGraph, stages: Sequence[Stage], max_states: int) -> 
     return True
 
 
-def _placements(weighed: _Weighed, operator: str, masks: Sequence[int], number: int, first: int) -> Iterator[Placement]:
+def _elsewhere(weighed: _Weighed, operator: str, masks: Sequence[int], number: int, first: int) -> Iterator[Elsewhere]:
     bit, stages = weighed.mask([operator]), weighed.lattice.stages
     now = np.uint64(masks[number])
     if masks[number] != bit:
@@ -278,12 +278,12 @@ class _Weighed:
         """The operators as bits."""
         return sum(1 << self.latencies.names.index(name) for name in names)
 
-    def best(self, operator: int, allowed: Flags, kind: PlacementKind, stage: int | None) -> Placement:
+    def best(self, operator: int, allowed: Flags, kind: ElsewhereKind, stage: int | None) -> Elsewhere:
         """The best schedule that has the operator in one of the allowed stages."""
         holds = (self.lattice.stages & np.uint64(operator)) != 0
         barred = holds & ~allowed
         if not (holds & allowed).any():
-            return Placement(kind, stage, False, math.inf, math.inf, ())
+            return Elsewhere(kind, stage, False, math.inf, math.inf, ())
         self._learn_along_shortest_paths(barred, math.nan)
         self._learn_along_shortest_paths(barred, math.inf)
         at_least = bound_us(self.lattice, self._weights(barred, math.nan))
@@ -291,7 +291,7 @@ class _Weighed:
         at_most = bound_us(self.lattice, weights)
         path = shortest_path(self.lattice, weights) if math.isfinite(at_most) else []
         stages = tuple(self.latencies.stage(position) for position in path)
-        return Placement(kind, stage, True, min(at_least, at_most), at_most, stages)
+        return Elsewhere(kind, stage, True, min(at_least, at_most), at_most, stages)
 
     def _learn_along_shortest_paths(self, barred: Flags, unknown_us: float) -> None:
         """Until nothing more can be learnt of the stages on the shortest path.

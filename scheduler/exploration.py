@@ -34,7 +34,7 @@ class Round:
 
 
 @dataclass(frozen=True)
-class Conclusion:
+class BestKnown:
     """The best schedule known of a block; `lower_bound_us` is what no schedule undercuts."""
 
     stages: tuple[Stage, ...]
@@ -82,10 +82,10 @@ class Exploration:
         Operators alone come first: they make the sequential schedule, which a deadline falls back to.
         """
         if self._rounds is None:
-            self._rounds = self._plan(is_over)
+            self._rounds = self._all_rounds(is_over)
         return next(self._rounds, None)
 
-    def _plan(self, is_over: Callable[[], bool]) -> Iterator[Round]:
+    def _all_rounds(self, is_over: Callable[[], bool]) -> Iterator[Round]:
         yield Round(self.latencies.missing(self.latencies.single_operators()))
         self._n_alone = self.latencies.n_measured
         if self.latencies.fill_bounds(is_over):
@@ -205,7 +205,7 @@ class Exploration:
             return []
         return self.latencies.missing(positions.tolist(), self.effort.bound_slack)
 
-    def conclude(self) -> Conclusion | None:
+    def best_known(self) -> BestKnown | None:
         """The best schedule known; None where it is proven that the device can run none."""
         weights = self.latencies.known_us()
         if self._only_settled:
@@ -215,11 +215,11 @@ class Exploration:
         if math.isfinite(total):
             path = shortest_path(self.lattice, weights)
             stages = tuple(self.latencies.stage(position) for position in path)
-            return Conclusion(stages, total, lower)
+            return BestKnown(stages, total, lower)
         if self.proven:
             return None
         alone = tuple(
             Stage(Strategy.CONCURRENT, ((name,),), predicted_us=self.latencies.operator_us(index))
             for index, name in enumerate(self.latencies.names)
         )
-        return Conclusion(alone, total, lower)
+        return BestKnown(alone, total, lower)

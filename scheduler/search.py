@@ -17,11 +17,11 @@ from typing import Protocol
 from iosched.models.errors import ExecutionError
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler import lattice as lattices
-from iosched.scheduler.blocks import MAX_STATES, Part, partition
+from iosched.scheduler.blocks import MAX_STATES, BlockOperators, partition
 from iosched.scheduler.classes import block_key, stage_classes
 from iosched.scheduler.cost import CostModel, OperatorKeys, Remeasurable
 from iosched.scheduler.effort import Effort
-from iosched.scheduler.exploration import Conclusion, Exploration, Round
+from iosched.scheduler.exploration import BestKnown, Exploration, Round
 from iosched.scheduler.latencies import KnownLatencies, stages_within
 from iosched.scheduler.lattice import Lattice
 from iosched.scheduler.proof import Scope, scope
@@ -173,21 +173,21 @@ class _Found:
 class _BlockSearch:
     """The search of one block, and of all blocks that are like it (the first one's names stand for the others')."""
 
-    parts: dict[int, Part]  # by index
+    parts: dict[int, BlockOperators]  # by index
     exploration: Exploration
 
     @property
     def index(self) -> int:
         return min(self.parts)
 
-    def conclude(self) -> Conclusion:
-        found = self.exploration.conclude()
+    def best_known(self) -> BestKnown:
+        found = self.exploration.best_known()
         if found is None:
             names = self.parts[self.index].operators
             raise ExecutionError(f"the device cannot run block {self.index}, {names[0]!r} to {names[-1]!r}")
         return found
 
-    def blocks(self, found: Conclusion) -> Iterator[Block]:
+    def blocks(self, found: BestKnown) -> Iterator[Block]:
         for index, part in self.parts.items():
             name_of = dict(zip(self.parts[self.index].operators, part.operators, strict=True))
             stages = tuple(
@@ -197,7 +197,7 @@ class _BlockSearch:
             yield Block(index, stages, found.optimal)
 
 
-def _block_searches(settings: _Settings, effort: Effort, parts: Sequence[Part]) -> list[_BlockSearch]:
+def _block_searches(settings: _Settings, effort: Effort, parts: Sequence[BlockOperators]) -> list[_BlockSearch]:
     lattice_of: dict[Hashable, Lattice] = {}
     found: dict[Hashable, _BlockSearch] = {}
     for index, part in enumerate(parts):
@@ -218,7 +218,7 @@ def _block_searches(settings: _Settings, effort: Effort, parts: Sequence[Part]) 
     return list(found.values())
 
 
-def _labels(cost: CostModel, part: Part) -> dict[str, str] | None:
+def _labels(cost: CostModel, part: BlockOperators) -> dict[str, str] | None:
     return {name: cost.operator_key(name) for name in part.operators} if isinstance(cost, OperatorKeys) else None
 
 
@@ -244,18 +244,20 @@ def _explore(guide: _Guide, searches: Sequence[_BlockSearch]) -> Iterator[_Found
 
 
 def _finish(guide: _Guide, found: _BlockSearch) -> _Found:
-    conclusion = found.conclude()
-    blocks = tuple(found.blocks(conclusion))
+    best = found.best_known()
+    blocks = tuple(found.blocks(best))
     for block in blocks:
         guide.observer.block_finished(block.index, guide.n_blocks, block)
     n, lattice = len(blocks), found.exploration.lattice
     sizes = n * (len(lattice.states) - 1), n * len(lattice.sources), n * len(lattice.stages)
     latencies = found.exploration.latencies
     asked = latencies.n_measured, latencies.n_remeasured
-    return _Found(blocks, *sizes, *asked, n * conclusion.lower_bound_us)
+    return _Found(blocks, *sizes, *asked, n * best.lower_bound_us)
 
 
-def _result(settings: _Settings, guide: _Guide, parts: Sequence[Part], found: Sequence[_Found]) -> SearchResult:
+def _result(
+    settings: _Settings, guide: _Guide, parts: Sequence[BlockOperators], found: Sequence[_Found]
+) -> SearchResult:
     blocks = tuple(sorted((block for one in found for block in one.blocks), key=lambda block: block.index))
     names = [part.operators for part in parts]
     kept = SearchResult(
@@ -274,7 +276,7 @@ def _result(settings: _Settings, guide: _Guide, parts: Sequence[Part], found: Se
 
 
 def _with_stages_across_cuts(
-    settings: _Settings, guide: _Guide, parts: Sequence[Part], kept: SearchResult
+    settings: _Settings, guide: _Guide, parts: Sequence[BlockOperators], kept: SearchResult
 ) -> SearchResult:
     doubted = settings.cost if settings.remeasures and isinstance(settings.cost, Remeasurable) else None
     blocks = kept.schedule.blocks

@@ -11,7 +11,7 @@ from itertools import groupby
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler.baselines import greedy_stages
 from iosched.scheduler.beam import beam
-from iosched.scheduler.blocks import Part
+from iosched.scheduler.blocks import BlockOperators
 from iosched.scheduler.cost import CostModel, OperatorBounds, Remeasurable
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Block, Stage, Strategy
@@ -33,7 +33,7 @@ class Improved:
 def across_cuts(
     graph: ComputationGraph,
     cost: CostModel,
-    parts: Sequence[Part],
+    parts: Sequence[BlockOperators],
     blocks: Sequence[Block],
     pruning: Pruning,
     is_over: Callable[[], bool],

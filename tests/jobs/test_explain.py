@@ -64,7 +64,7 @@ def test_after_an_exhaustive_search_nothing_is_faster_and_nothing_is_measured(
         assert (found.measurements, found.cost) == (0, "measured")
         assert operator.name in found.together
         assert explanation.present_us is not None
-        for placement in explanation.placements:
+        for placement in explanation.elsewhere:
             assert placement.at_most_us >= explanation.present_us * (1 - 1e-6)
     assert len(measured) == before
 
@@ -78,12 +78,12 @@ def test_no_more_is_measured_than_allowed(
     unknown = explain_operator(fire(), result.document, name, measurements=0, profile_db=tmp_path / "p.db")
     assert len(measured) == before
     assert unknown.explanation.present_us is None
-    assert all(math.isinf(placement.at_most_us) for placement in unknown.explanation.placements)
+    assert all(math.isinf(placement.at_most_us) for placement in unknown.explanation.elsewhere)
     some = explain_operator(fire(), result.document, name, measurements=3, profile_db=tmp_path / "p.db")
     assert (len(measured) - before, some.measurements) == (3, 3)
     known = explain_operator(fire(), result.document, name, measurements=1000, profile_db=tmp_path / "p.db")
     assert known.explanation.present_us is not None
-    assert any(placement.is_exact for placement in known.explanation.placements)
+    assert any(placement.is_exact for placement in known.explanation.elsewhere)
 
 
 def test_an_analytic_schedule_is_explained_by_the_analytic_model(
@@ -95,7 +95,7 @@ def test_an_analytic_schedule_is_explained_by_the_analytic_model(
         explanation = found.explanation
         assert (found.cost, found.device_name, found.tolerance) == ("analytic", "Tesla V100-SXM2-16GB", 0.0)
         assert explanation.present_us == pytest.approx(sum(stage.predicted_us or 0.0 for stage in explanation.stages))
-        for placement in explanation.placements:
+        for placement in explanation.elsewhere:
             assert placement.is_exact or not placement.possible
             assert placement.at_most_us >= explanation.present_us * (1 - 1e-9)
     assert not measured
@@ -114,7 +114,7 @@ def test_a_schedule_of_an_attached_gpu_is_explained_by_what_was_measured_on_it(
         assert (found.device_name, found.cost, found.measurements) == ("Host 1000", "measured", 0)
         present_us = found.explanation.present_us
         assert present_us is not None
-        assert all(placement.at_most_us >= present_us * (1 - 1e-6) for placement in found.explanation.placements)
+        assert all(placement.at_most_us >= present_us * (1 - 1e-6) for placement in found.explanation.elsewhere)
     elsewhere = replace(result.document, device={"kind": "cuda", "name": "Other 2000"})
     with pytest.raises(DeviceError, match="measured on Other 2000, and here is only Host 1000"):
         explain_operator(fire(), elsewhere, operator.name, profile_db=tmp_path / "p.db")

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
 from iosched.scheduler import lattice as lattices
-from iosched.scheduler.blocks import Part, partition
+from iosched.scheduler.blocks import BlockOperators, partition
 
 
-def sizes(parts: tuple[Part, ...]) -> list[int]:
+def sizes(parts: tuple[BlockOperators, ...]) -> list[int]:
     return [len(part.operators) for part in parts]
 
 

@@ -15,7 +15,7 @@ from iosched.models.graph import ComputationGraph
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.blocks import partition
 from iosched.scheduler.effort import Effort
-from iosched.scheduler.elsewhere import Explanation, Placement, explain
+from iosched.scheduler.elsewhere import Elsewhere, Places, places_of
 from iosched.scheduler.pruning import NO_PRUNING, Pruning
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 from iosched.scheduler.search import search
@@ -36,15 +36,15 @@ class PartlyKnown(TableCost):
         return self.stage_latency_us(stage) if one_of_hundred < 100 * self.known_share else None
 
 
-def explained_all(graph: ComputationGraph, schedule: Schedule, operator: str, cost: PartlyKnown) -> Explanation:
-    return explain(graph, schedule, operator, cost, cost.known_us, strategy="concurrent", pruning=NO_PRUNING)
+def explained_all(graph: ComputationGraph, schedule: Schedule, operator: str, cost: PartlyKnown) -> Places:
+    return places_of(graph, schedule, operator, cost, cost.known_us, strategy="concurrent", pruning=NO_PRUNING)
 
 
 def holding(schedule: Stages, operator: str) -> frozenset[str]:
     return next(stage for stage in schedule if operator in stage)
 
 
-def is_there(placement: Placement, block: Block, number: int, operator: str) -> Callable[[frozenset[str]], bool]:
+def is_there(placement: Elsewhere, block: Block, number: int, operator: str) -> Callable[[frozenset[str]], bool]:
     """Whether a stage that holds the operator is what the placement says, by its definition."""
     now = frozenset(block.stages[number].operators)
     if placement.kind == "alone":
@@ -66,8 +66,8 @@ def every(graph: ComputationGraph, seed: int, pruning: Pruning, operator: str) -
 
 def explained(
     graph: ComputationGraph, schedule: Schedule, cost: PartlyKnown, pruning: Pruning, operator: str
-) -> tuple[Explanation, Block]:
-    found = explain(graph, schedule, operator, cost, cost.known_us, strategy="concurrent", pruning=pruning)
+) -> tuple[Places, Block]:
+    found = places_of(graph, schedule, operator, cost, cost.known_us, strategy="concurrent", pruning=pruning)
     block = next(block for block in schedule.blocks if block.index == found.block)
     return found, block
 
@@ -83,7 +83,7 @@ def test_every_placement_is_the_best_of_all_schedules_that_have_it(
     found, block = explained(graph, schedule, cost, pruning, operator)
     schedules = list(every(graph, seed, pruning, operator))
     assert found.present_us == min(latency for _, latency in schedules)
-    for placement in found.placements:
+    for placement in found.elsewhere:
         there = is_there(placement, block, found.stage, operator)
         least = min((us for stages, us in schedules if there(holding(stages, operator))), default=math.inf)
         assert placement.at_least_us == placement.at_most_us == least
@@ -108,7 +108,7 @@ def test_what_is_only_partly_known_is_held_between_two_bounds(
     table = TableCost(seed)
     schedules = [(way[::-1], sum(map(table.latency_us, way))) for way in schedules_of(graph, names, 2, 3)]
     known = {stages: us for stages, us in schedules if all(cost_knows(cost, stage) for stage in stages)}
-    for placement in found.placements:
+    for placement in found.elsewhere:
         there = is_there(placement, block, found.stage, operator)
         least = min((us for stages, us in schedules if there(holding(stages, operator))), default=math.inf)
         most = min((us for stages, us in known.items() if there(holding(stages, operator))), default=math.inf)
@@ -124,9 +124,9 @@ def test_the_placements_cover_every_other_stage_that_the_operator_could_be_in() 
     graph = graph_of(5, [])
     schedule = greedy(graph)  # all five in one stage
     found = explained_all(graph, schedule, "2", PartlyKnown(1, 0.5))
-    assert [placement.kind for placement in found.placements] == ["alone", "fewer"]
+    assert [placement.kind for placement in found.elsewhere] == ["alone", "fewer"]
     found = explained_all(graph, sequential(graph), "2", PartlyKnown(1, 0.5))
-    assert [(placement.kind, placement.stage) for placement in found.placements] == [
+    assert [(placement.kind, placement.stage) for placement in found.elsewhere] == [
         ("with_stage", 0), ("with_stage", 1), ("with_stage", 3), ("with_stage", 4),
     ]  # fmt: skip
 
@@ -152,12 +152,12 @@ def test_stages_of_a_baseline_are_weighed_within_the_block_that_a_search_would_m
 
 def test_a_block_that_is_too_wide_is_weighed_around_the_operators_stage() -> None:
     graph, cost = graph_of(12, []), PartlyKnown(1, 0.5)
-    found = explain(graph, sequential(graph), "6", cost, cost.known_us, strategy="concurrent", max_states=64)
+    found = places_of(graph, sequential(graph), "6", cost, cost.known_us, strategy="concurrent", max_states=64)
     assert found.last_stage - found.first_stage + 1 == 6
     assert found.first_stage <= found.stage <= found.last_stage
-    assert all(found.first_stage <= (placement.stage or 6) <= found.last_stage for placement in found.placements)
+    assert all(found.first_stage <= (placement.stage or 6) <= found.last_stage for placement in found.elsewhere)
     with pytest.raises(UsageError, match="too wide"):
-        explain(graph, greedy(graph), "6", cost, cost.known_us, strategy="concurrent", max_states=64)
+        places_of(graph, greedy(graph), "6", cost, cost.known_us, strategy="concurrent", max_states=64)
 
 
 def test_an_operator_that_is_not_scheduled_is_refused() -> None:
@@ -166,12 +166,12 @@ def test_an_operator_that_is_not_scheduled_is_refused() -> None:
         explained_all(graph, greedy(graph), "9", PartlyKnown(1, 0.5))
 
 
-def beside(*others: tuple[float, float], present_us: float | None = 100.0) -> Explanation:
+def beside(*others: tuple[float, float], present_us: float | None = 100.0) -> Places:
     """A place that takes `present_us`, and others that take at least and at most so much."""
     stage = Stage(Strategy.CONCURRENT, (("a",),))
-    placements = tuple(Placement("with_stage", 0, True, low, high, (stage,)) for low, high in others)
-    barred = Placement("alone", None, False, 1.0, 1.0, ())
-    return Explanation("a", 0, 0, 0, 0, (stage,), present_us, (barred, *placements))
+    placements = tuple(Elsewhere("with_stage", 0, True, low, high, (stage,)) for low, high in others)
+    barred = Elsewhere("alone", None, False, 1.0, 1.0, ())
+    return Places("a", 0, 0, 0, 0, (stage,), present_us, (barred, *placements))
 
 
 @pytest.mark.parametrize(
@@ -188,5 +188,5 @@ def beside(*others: tuple[float, float], present_us: float | None = 100.0) -> Ex
         (beside((90.0, math.inf), (91.0, 91.0)), "undecided"),
     ],
 )
-def test_a_place_is_judged_by_the_other_that_may_take_least(explanation: Explanation, verdict: str) -> None:
+def test_a_place_is_judged_by_the_other_that_may_take_least(explanation: Places, verdict: str) -> None:
     assert explanation.verdict(0.05) == verdict

@@ -14,7 +14,7 @@ from iosched.cli.pictures.schedule_text import draw_text
 from iosched.models.errors import InvalidScheduleError
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler.document import check_operators
-from iosched.scheduler.elsewhere import explain
+from iosched.scheduler.elsewhere import places_of
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 from iosched.scheduler.search import search
@@ -99,8 +99,8 @@ def test_a_new_strategy_is_searched_and_proven(paired: StageRule) -> None:
 def test_a_new_strategy_is_weighed_when_a_place_is_explained(paired: StageRule) -> None:
     cost = FastInPairs()
     alone = Schedule((Block(0, tuple(Stage(Strategy.CONCURRENT, ((name,),)) for name in "0123")),))
-    found = explain(GRAPH, alone, "0", cost, cost.stage_latency_us)
-    assert MadeUp.PAIRED in {stage.strategy for place in found.placements for stage in place.stages}
+    found = places_of(GRAPH, alone, "0", cost, cost.stage_latency_us)
+    assert MadeUp.PAIRED in {stage.strategy for place in found.elsewhere for stage in place.stages}
 
 
 def test_a_new_strategy_is_checked_and_drawn(paired: StageRule) -> None:
