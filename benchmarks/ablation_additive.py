@@ -25,9 +25,10 @@ from statistics import mean, median
 import numpy as np
 from testbed import Bed, open_bed, option_parser, print_table, write_results
 
-from iosched.jobs.costing import analytic_latency_us, analytic_stage_us
+from iosched.jobs.costing import schedule_latency_us, stage_latency_us
 from iosched.models.graph import ComputationGraph
 from iosched.profiler.devices.analytic import AnalyticCost
+from iosched.profiler.devices.analytic.device import OpenOnPaper, PaperGpu
 from iosched.profiler.devices.gpus import spec_of
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.scheduler.blocks import partition
@@ -165,11 +166,11 @@ def measured_pairs(network: str, options: Namespace) -> Found:
             print(f"\r{network}: stages of {len(predicted)} of {len(schedules)}", end="", file=sys.stderr, flush=True)
         print(file=sys.stderr)
         spec = spec_of(bed.device)
-        model = None if spec is None else AnalyticCost(bed.graph, spec, options.precision)
+        model = None if spec is None else OpenOnPaper(PaperGpu(spec), AnalyticCost(bed.graph, spec, options.precision))
         distinct = {stage: bed.stage_us(stage) for schedule in schedules for stage in schedule.stages}
         turns = bed.in_turn(schedules, options.rounds)
         pairs = [_pair(*each, model) for each in zip(schedules, predicted, turns.measured, strict=True)]
-        stages = [] if model is None else [(us, analytic_stage_us(model, stage)) for stage, us in distinct.items()]
+        stages = [] if model is None else [(us, stage_latency_us(model, stage)) for stage, us in distinct.items()]
         rounded = [(round(ours, 3), round(theirs, 3)) for ours, theirs in stages]
         return Found(bed.device, pairs, rounded, turns.slowness)
 
@@ -184,12 +185,12 @@ def _sums(bed: Bed, schedule: Schedule) -> tuple[float, float | None]:
 
 
 def _pair(
-    schedule: Schedule, sums_us: tuple[float, float | None], measured: Measurement, model: AnalyticCost | None
+    schedule: Schedule, sums_us: tuple[float, float | None], measured: Measurement, model: OpenOnPaper | None
 ) -> Pair:
     predicted_us, warm_us = (None if us is None else round(us, 1) for us in sums_us)
     rested_us = None if measured.rested is None else round(measured.rested.median_us, 1)
     samples = tuple(round(sample, 1) for sample in measured.samples_us)
-    analytic_us = None if model is None else round(analytic_latency_us(model, schedule), 1)
+    analytic_us = None if model is None else round(schedule_latency_us(model, schedule), 1)
     n_stages = len(tuple(schedule.stages))
     return Pair(n_stages, predicted_us or 0.0, round(measured.median_us, 1), samples, analytic_us, warm_us, rested_us)
 

@@ -14,13 +14,14 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 
 from testbed import option_parser, print_table, write_results, zoo_model
 
-from iosched.jobs.effort import CPU_EFFORT
 from iosched.models.model import Model
-from iosched.profiler.devices.cpu.candidates import Budget, Runnable, close_all, measure_in_turn
 from iosched.profiler.devices.cpu.cost import StageCost
+from iosched.profiler.devices.cpu.device import CPU_EFFORT
+from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all, measure_in_turn
 from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.store.database import ProfileDatabase
@@ -97,12 +98,15 @@ def in_turn(
     model: Model, backend: CpuBackend, schedules: Mapping[str, Schedule], rounds: int
 ) -> Mapping[str, Measurement]:
     """Latencies of whole schedules."""
-    opened: dict[str, Runnable] = {}
+    inputs = random_inputs(model.graph.inputs)
+    candidates: dict[str, Candidate] = {}
     try:
-        opened |= {way: backend.compile(schedule) for way, schedule in schedules.items()}
-        return measure_in_turn(opened, random_inputs(model.graph.inputs), Budget(rounds))
+        for way, schedule in schedules.items():
+            compiled = backend.compile(schedule)
+            candidates[way] = Candidate(partial(compiled.time, inputs), compiled.close)
+        return measure_in_turn(candidates, Budget(rounds))
     finally:
-        close_all(list(opened.values()))
+        close_all(candidates.values())
 
 
 def _cells(one: Search) -> list[str]:

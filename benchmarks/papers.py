@@ -20,10 +20,10 @@ from kernel_traffic import is_merged, traffic
 from last_block import last_block
 from testbed import option_parser, write_results
 
-from iosched.jobs.throughput import Throughput, on_paper
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
 from iosched.models.load import load_model
 from iosched.profiler.devices.analytic import AnalyticCost
+from iosched.profiler.devices.throughput import Throughput
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.blocks import partition
 from iosched.scheduler.counts import count_blocks
@@ -130,7 +130,7 @@ def words(stage: Stage) -> str:
 def measures(cost: AnalyticCost, stages: Sequence[Stage]) -> Record:
     """What `iosched show` says of stages."""
     costed = [replace(stage, predicted_us=cost.stage_latency_us(stage), measured_us=None) for stage in stages]
-    return _rounded(on_paper(cost).of(costed))
+    return _rounded(cost.throughputs.of(costed))
 
 
 def _rounded(found: Throughput) -> Record:

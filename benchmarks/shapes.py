@@ -22,8 +22,8 @@ from pathlib import Path
 from search import TwoLanes
 from testbed import print_table, write_results
 
-from iosched.jobs.effort import CPU_EFFORT
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
+from iosched.profiler.devices.cpu.device import CPU_EFFORT
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.search import search
 

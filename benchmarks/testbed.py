@@ -14,27 +14,20 @@ from functools import partial
 from importlib import metadata
 from pathlib import Path
 
-import numpy as np
-
-from iosched.jobs.costing import measured_stage_us
-from iosched.jobs.effort import CPU_EFFORT, GPU_EFFORT
+from iosched.jobs.costing import measured_stage_us, stage_latency_us
+from iosched.jobs.opening import opened
 from iosched.models import zoo
 from iosched.models.graph import ComputationGraph
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.profiler.devices.analytic import AnalyticCost
-from iosched.profiler.devices.cpu.candidates import Arrays, Budget, Runnable, close_all, measure_in_turn
 from iosched.profiler.devices.cpu.cost import StageCost, cpu_name
+from iosched.profiler.devices.cpu.device import OpenOnCpu
 from iosched.profiler.devices.cpu.yardstick import compile_yardstick
-from iosched.profiler.devices.cuda import candidates as cuda_candidates
-from iosched.profiler.devices.cuda.attached import AttachedGpu, attach
-from iosched.profiler.devices.cuda.cost import open_cost
-from iosched.profiler.devices.resolve import attached_index, planned_gpu
+from iosched.profiler.devices.device import OpenModelHere, OpenSettings, Way
+from iosched.profiler.devices.resolve import resolve
+from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all
 from iosched.profiler.measuring.interleave import Comparison, compare
 from iosched.profiler.measuring.statistics import Measurement, summarize
-from iosched.profiler.store.database import ProfileDatabase, default_path
-from iosched.runtime.cpu.backend import CompiledStage, CpuBackend
-from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.cost import CostModel
 from iosched.scheduler.effort import Effort
@@ -99,69 +92,45 @@ def open_bed(
 ) -> Iterator[Bed]:
     """`network` of the zoo on a GPU under the analytic model, or measured: on this machine's CPU or a GPU of it."""
     model = zoo_model(network, batch_size)
-    index, gpu = attached_index(device), planned_gpu(device)
-    if index is None and gpu is not None:
-        cost = AnalyticCost(model.graph, gpu, precision)
-        yield Bed(model.graph, gpu.name, "analytic", cost, cost.stage_latency_us)
-        return
-    with ProfileDatabase(profile_db or default_path()) as database:
-        if index is not None:
-            yield _gpu_bed(model, attach(index), precision, database)
-            return
-        with CpuBackend(model) as backend:
-            measured = StageCost(backend, database)
-            stage_us = partial(measured_stage_us, measured)
-            warm_us = partial(measured_stage_us, StageCost(backend, database, sweep_nbytes=0))
-            in_turn = partial(_in_turn_on_cpu, model, measured)
-            yield Bed(backend.graph, cpu_name(), "measured", measured, stage_us, CPU_EFFORT, in_turn, warm_us)
+    where = resolve(device)
+    with opened(where, model, OpenSettings(precision=precision), profile_db) as there:
+        yield Bed(
+            there.graph,
+            where.name,
+            where.cost_kind,
+            there.cost,
+            partial(stage_latency_us, there),
+            there.effort,
+            None if there.here is None else partial(_in_turn, model, there.here),
+            partial(measured_stage_us, _warm(there.cost)) if isinstance(there, OpenOnCpu) else None,
+        )
 
 
-@dataclass(frozen=True)
-class _Yardstick:
-    """The yardstick as if it were a model, to be timed in turn with models."""
-
-    stage: CompiledStage
-
-    def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        raise NotImplementedError("the yardstick is only timed")
-
-    def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]:
-        del inputs
-        return self.stage.time(repeats)
-
-    def close(self) -> None:
-        self.stage.executor.close()
+def _warm(cost: StageCost) -> StageCost:
+    """The same, but stages find all that they touch in the caches."""
+    return StageCost(cost.backend, cost.database, sweep_nbytes=0)
 
 
-def _in_turn_on_cpu(model: Model, cost: StageCost, schedules: Sequence[Schedule], rounds: int) -> Turns:
-    opened: dict[str, Runnable] = {}
+def _in_turn(model: Model, here: OpenModelHere, schedules: Sequence[Schedule], rounds: int) -> Turns:
+    inputs = random_inputs(model.graph.inputs)
+    candidates: dict[str, Candidate] = {}
     try:
-        opened |= {str(index): cost.backend.compile(schedule) for index, schedule in enumerate(schedules)}
-        timed = {**opened, YARDSTICK: _Yardstick(compile_yardstick(cost.backend))}
-        found = measure_in_turn(timed, random_inputs(model.graph.inputs), Budget(rounds, MAX_SECONDS))
+        candidates |= {str(index): here.ready(Way(schedule), inputs) for index, schedule in enumerate(schedules)}
+        yardstick = _yardstick(here)
+        found = here.in_turn({**candidates, **yardstick}, Budget(rounds, MAX_SECONDS))
     finally:
-        close_all(list(opened.values()))
-    begun = cost.database.yardstick(cost.device)
+        close_all(candidates.values())
+    begun = here.cost.database.yardstick(here.cost.device) if yardstick else None
     slowness = 1.0 if begun is None else found[YARDSTICK].median_us / begun.median_us
-    return Turns([found[name] for name in opened], slowness)
+    return Turns([found[name] for name in candidates], slowness)
 
 
-def _gpu_bed(model: Model, gpu: AttachedGpu, precision: PrecisionName, database: ProfileDatabase) -> Bed:
-    measured = open_cost(gpu, model, precision, database)
-    backend = measured.backend
-    stage_us = partial(measured_stage_us, measured)
-    in_turn = partial(_in_turn_on_gpu, model, backend)
-    return Bed(backend.graph, gpu.name, "measured", measured, stage_us, GPU_EFFORT, in_turn)
-
-
-def _in_turn_on_gpu(model: Model, backend: CudaBackend, schedules: Sequence[Schedule], rounds: int) -> Turns:
-    opened = {str(index): backend.compile(schedule) for index, schedule in enumerate(schedules)}
-    try:
-        found = cuda_candidates.measure_in_turn(opened, random_inputs(model.graph.inputs), rounds)
-    finally:
-        for each in opened.values():
-            each.close()
-    return Turns([found[name] for name in opened])
+def _yardstick(here: OpenModelHere) -> dict[str, Candidate]:
+    """The CPU's yardstick, to be timed in turn with models; GPUs have none."""
+    if not isinstance(here, OpenOnCpu):
+        return {}
+    stage = compile_yardstick(here.cost.backend)
+    return {YARDSTICK: Candidate(stage.time)}
 
 
 def zoo_model(network: str, batch_size: int = 1) -> Model:

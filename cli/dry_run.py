@@ -9,7 +9,7 @@ from iosched.cli.output import emit_json
 
 if TYPE_CHECKING:
     from iosched.jobs.estimate import Estimate
-    from iosched.jobs.optimization import OptimizeSettings
+    from iosched.jobs.settings import OptimizeSettings
     from iosched.models.model import Model
 
 _COUNTS = ("operators", "width", "states", "stages", "signatures", "known", "measurements")

@@ -168,9 +168,9 @@ def _matrix(
     first: Model, batch_sizes: tuple[int, ...], shapes: dict[str, tuple[int, ...]], settings: MatrixSettings
 ) -> MatrixResult:
     from iosched.jobs.matrix import matrix
-    from iosched.profiler.devices.resolve import attached_index, planned_gpu
+    from iosched.profiler.devices.resolve import is_cpu
 
-    on_cpu = [device for device in settings.devices if attached_index(device) is None and planned_gpu(device) is None]
+    on_cpu = any(map(is_cpu, settings.devices))
     if len(batch_sizes) > 1 and on_cpu:
         note("cpu is measured, at each batch size anew: this takes minutes, and more the larger the batch is.")
     with progress_bar() as observer:

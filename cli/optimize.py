@@ -44,8 +44,10 @@ from iosched.scheduler.precision import DEFAULT_PRECISION, PRECISIONS
 from iosched.scheduler.strategies import BASELINES
 
 if TYPE_CHECKING:
-    from iosched.jobs.optimization import Barriers, OptimizeResult, OptimizeSettings
+    from iosched.jobs.result import OptimizeResult
+    from iosched.jobs.settings import OptimizeSettings
     from iosched.models.model import Model
+    from iosched.profiler.devices.device import Barriers
     from iosched.scheduler.strategies import StrategyName
 
 
@@ -75,13 +77,13 @@ def _settings(
     profile_db: Path | None,
 ) -> OptimizeSettings:
     """The settings that the options ask for; raises where they contradict each other, before the model is read."""
-    from iosched.jobs.optimization import OptimizeSettings
-    from iosched.profiler.devices.resolve import planned_gpu
+    from iosched.jobs.settings import OptimizeSettings
+    from iosched.profiler.devices.resolve import check_name
 
     refuse_searching()
     refuse_pruning_beside(strategy)
     pruning = pruning_asked(r, s, no_pruning)
-    planned_gpu(device)
+    check_name(device)
     return OptimizeSettings(
         device=device,
         threads=threads,

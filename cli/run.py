@@ -116,7 +116,7 @@ def command(
 
 
 def _document(model: Model, text: str, schedule: str | None, device: str) -> ScheduleDocument | None:
-    from iosched.jobs.run import runs_on_gpu
+    from iosched.profiler.devices.resolve import runs_on_gpu
 
     document = schedule_for(model, text, schedule, device)
     if document is None:

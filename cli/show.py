@@ -105,7 +105,7 @@ def _fitted(document: ScheduleDocument, model: Model) -> tuple[ScheduleDocument,
 
 def _drawn(document: ScheduleDocument, model: Model, fits: bool) -> Drawn:
     from iosched.cli.pictures.looks import looks_of
-    from iosched.jobs.throughput import throughputs
+    from iosched.profiler.devices.resolve import throughputs
 
     return Drawn(document, looks_of(model.graph), throughputs(model, document) if fits else None)
 

@@ -125,22 +125,12 @@ def schedule_for(model: Model, text: str, schedule: str | None, device: str) -> 
         UsageError: both files of the command line are standard input.
         InvalidScheduleError: the file cannot be read, or has no schedule.
     """
+    from iosched.profiler.devices.resolve import runner_name
+
     document = embedded_schedule(model) if schedule is None else read_schedule(schedule, model=text)
     if document is not None:
-        _remark_other_device(document, _device_name(device, document))
+        _remark_other_device(document, runner_name(device, document))
     return document
-
-
-def _device_name(device: str, document: ScheduleDocument) -> str:
-    """What `--device` runs on; "" for a GPU that cannot be used."""
-    from iosched.jobs.run import runs_on_gpu
-    from iosched.profiler.devices import resolve as target
-    from iosched.profiler.devices.cpu.cost import cpu_name
-
-    if not runs_on_gpu(device, document):
-        return cpu_name()
-    index = target.attached_index(device) or 0
-    return dict(enumerate(target.attached_names())).get(index, "")
 
 
 def _remark_other_device(document: ScheduleDocument, here: str) -> None:

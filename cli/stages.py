@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from iosched.jobs.throughput import Throughput
+    from iosched.profiler.devices.throughput import Throughput
     from iosched.scheduler.schedule import Stage
 
 _UNITS = ((1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1e3, "kFLOP"))

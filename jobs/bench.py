@@ -4,36 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
-from iosched.jobs.effort import CPU_EFFORT, GPU_EFFORT
 from iosched.jobs.fitting import fitted
-from iosched.jobs.optimization import Observer, SearchProgress
-from iosched.jobs.run import has_barriers, open_executor
+from iosched.jobs.opening import NO_SCHEDULE_POSSIBLE, opened
+from iosched.jobs.progress import Observer, SearchProgress
 from iosched.models.errors import DeviceError, UsageError
-from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
-from iosched.profiler.devices.cpu.candidates import Budget, Runnable, close_all, measure_in_turn
-from iosched.profiler.devices.cpu.cost import StageCost, cpu_name
-from iosched.profiler.devices.cuda.attached import AttachedGpu, attach, index_for
-from iosched.profiler.devices.cuda.candidates import ready
-from iosched.profiler.devices.cuda.cost import open_cost
-from iosched.profiler.devices.cuda.session_note import session_notes
-from iosched.profiler.devices.resolve import require_cpu
-from iosched.profiler.measuring.interleave import compare, interleave
+from iosched.profiler.devices.device import OpenModelHere, OpenSettings, Way
+from iosched.profiler.devices.resolve import resolve
+from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all
+from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement
-from iosched.profiler.peers.cpu import OPENERS
-from iosched.profiler.peers.cuda import OPENERS as GPU_OPENERS
-from iosched.profiler.peers.cuda import GpuPlace
-from iosched.profiler.store.database import ProfileDatabase, default_path
-from iosched.runtime.cpu.backend import CpuBackend
-from iosched.runtime.cuda.backend import CudaModel
-from iosched.runtime.cuda.onnxruntime.provider import Provider
-from iosched.runtime.inputs import random_inputs
-from iosched.scheduler.baselines import sequential
-from iosched.scheduler.cost import CostModel
+from iosched.profiler.peers.names import ON_CPU, ON_GPU, SLOW_TO_OPEN
+from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.scheduler.document import ScheduleDocument
-from iosched.scheduler.effort import Effort
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.search import search
@@ -41,11 +27,14 @@ from iosched.scheduler.strategies import BASELINES, COMPARED, LIMITED, is_search
 
 _NO_SCHEDULE = "the model carries no schedule; make one with 'iosched optimize'"
 
-NAMES = ("iosched", *COMPARED, *OPENERS, *GPU_OPENERS)
+NAMES = ("iosched", *COMPARED, *ON_CPU, *ON_GPU)
+
+MAX_SECONDS = 600.0
+"""Of running, after which no further round begins."""
 
 _FEW_ROUNDS = f"From fewer than {LEAST_SAMPLES} rounds it cannot be told which is faster: no speed-up is given."
 
-_ON_REQUEST = (*LIMITED, "torch-compile")
+_ON_REQUEST = (*LIMITED, *SLOW_TO_OPEN)
 """What takes a search of its own, or minutes to be opened."""
 
 
@@ -102,32 +91,69 @@ def bench(
         UsageError: a name is unknown, or the model's inputs cannot be made up.
         DeviceError: the device or onnxruntime is not there.
     """
-    index = index_for(model, device)
+    where = resolve(device, model)
     _check_names(names)
     document = None if document is None else fitted(document, model)
-    peers = OPENERS if index is None else GPU_OPENERS
-    usual = [name for name in ("iosched", *COMPARED, *peers) if name not in _ON_REQUEST]
-    wanted = list(dict.fromkeys(("sequential", *(names or usual))))
-    if index is not None:
-        return _bench_on_gpu(model, document, wanted, index, rounds, profile_db, observer)
-    require_cpu(device)
-    with ProfileDatabase(profile_db or default_path()) as database, CpuBackend(model, lanes=threads) as backend:
-        if not backend.is_supported():
-            raise UsageError("this model's inputs have no fixed size, so there is no schedule to measure")
-        cost = StageCost(backend, database)
-        opened: dict[str, Runnable] = {}
+    if where.cost_kind == "analytic":
+        where.executor(model, document)  # says that nothing runs there
+    precision = DEFAULT_PRECISION if document is None else document.precision
+    settings = OpenSettings(threads, precision)
+    with opened(where, model, settings, profile_db) as there:
+        assert there.here is not None
+        if not there.here.is_schedulable:
+            raise UsageError(NO_SCHEDULE_POSSIBLE)
+        alternatives = _Alternatives(model, document, there.here, threads, observer)
+        return alternatives.measured(names, rounds)
+
+
+@dataclass(frozen=True, eq=False)
+class _Alternatives:
+    """What can be measured of one model on one device."""
+
+    model: Model
+    document: ScheduleDocument | None
+    here: OpenModelHere
+    threads: int | None
+    observer: Observer | None
+
+    def measured(self, names: Sequence[str], rounds: int) -> BenchResult:
+        """Opens what is there of `names`, or of all, and measures it in turn."""
+        inputs = random_inputs(self.model.graph.inputs)
+        ready = self._openers(inputs)
+        usual = [name for name in ready if name not in _ON_REQUEST]
+        candidates = {"sequential": ready["sequential"]()}
         missing: list[tuple[str, str]] = []
         try:
-            for name in wanted:
+            for name in dict.fromkeys(names or usual):
                 try:
-                    opened[name] = _open(name, model, document, backend, cost, observer)
+                    if name not in candidates:
+                        candidates[name] = ready[name]() if name in ready else self._refused()
                 except DeviceError as error:
                     missing.append((name, str(error)))
-            inputs = random_inputs(model.graph.inputs)
-            found = measure_in_turn(opened, inputs, Budget(rounds, max_seconds=600.0), _told(observer))
+            found = self.here.in_turn(candidates, Budget(rounds, MAX_SECONDS), _told(self.observer))
+            return _result(self.here.device.name, found, missing, candidates["sequential"].notes())
         finally:
-            close_all(list(opened.values()))
-    return _result(cpu_name(), found, missing)
+            close_all(candidates.values())
+
+    def _openers(self, inputs: Arrays) -> Mapping[str, Callable[[], Candidate]]:
+        """All that this device has, by name."""
+        return {
+            "iosched": partial(self._shipped, inputs),
+            **{name: partial(self._scheduled, name, inputs) for name in COMPARED},
+            **self.here.rivals(inputs),
+        }
+
+    def _shipped(self, inputs: Arrays) -> Candidate:
+        if self.document is None:
+            raise DeviceError(_NO_SCHEDULE)
+        executor = self.here.device.executor(self.model, self.document, self.threads)
+        return executor.ready(inputs)
+
+    def _scheduled(self, name: str, inputs: Arrays) -> Candidate:
+        return self.here.ready(Way(schedule_named(name, self.here, self.observer)), inputs)
+
+    def _refused(self) -> Candidate:
+        raise DeviceError(self.here.wording.elsewhere)
 
 
 def _result(
@@ -137,51 +163,6 @@ def _result(
     samples_us = {name: measured.samples_us for name, measured in found.items()}
     few = () if len(samples_us["sequential"]) >= LEAST_SAMPLES else (_FEW_ROUNDS,)
     return BenchResult(device, rows, samples_us, tuple(missing), (*few, *notes))
-
-
-def _bench_on_gpu(
-    model: Model,
-    document: ScheduleDocument | None,
-    names: Sequence[str],
-    index: int,
-    rounds: int,
-    profile_db: Path | None,
-    observer: Observer | None,
-) -> BenchResult:
-    gpu = attach(index)
-    precision = DEFAULT_PRECISION if document is None else document.precision
-    inputs = random_inputs(model.graph.inputs)
-    with ProfileDatabase(profile_db or default_path()) as database:
-        cost = open_cost(gpu, model, precision, database)
-        backend = cost.backend
-        provider = Provider.cuda(index, backend.precision)
-        place = GpuPlace(model, inputs, backend.precision, gpu.driver, provider)
-        plain = backend.compile(sequential(backend.graph))
-        runs = {"sequential": ready(plain, inputs)}
-        missing: list[tuple[str, str]] = []
-        for name in names:
-            try:
-                if name == "iosched":
-                    runs[name] = ready(_shipped(gpu, model, document, precision), inputs)
-                elif name in COMPARED and name not in runs:
-                    schedule = schedule_named(name, backend.graph, cost, GPU_EFFORT, observer)
-                    runs[name] = ready(backend.compile(schedule), inputs)
-                elif name in GPU_OPENERS:
-                    runs[name] = GPU_OPENERS[name](place)
-                elif name in OPENERS:
-                    missing.append((name, "runs on the CPU: use --device cpu"))
-            except DeviceError as error:
-                missing.append((name, str(error)))
-        found = interleave(runs, rounds, observer=_told(observer))
-    return _result(gpu.name, found, missing, session_notes(plain))
-
-
-def _shipped(gpu: AttachedGpu, model: Model, document: ScheduleDocument | None, precision: str) -> CudaModel:
-    if document is None:
-        raise DeviceError(_NO_SCHEDULE)
-    return gpu.backend(model, precision, gpu.plans_of(document)).compile(
-        document.schedule, barriers=has_barriers(document)
-    )
 
 
 def _check_names(names: Sequence[str]) -> None:
@@ -196,33 +177,12 @@ def _told(observer: Observer | None) -> Callable[[int, int], None] | None:
     return lambda done, total: observer.progress(done, total, "measuring in turn")
 
 
-def _open(
-    name: str,
-    model: Model,
-    document: ScheduleDocument | None,
-    backend: CpuBackend,
-    cost: StageCost,
-    observer: Observer | None,
-) -> Runnable:
-    if name == "iosched":
-        if document is None:
-            raise DeviceError(_NO_SCHEDULE)
-        return open_executor(model, document, threads=backend.lanes)
-    if name in COMPARED:
-        return backend.compile(schedule_named(name, backend.graph, cost, CPU_EFFORT, observer))
-    if name in GPU_OPENERS:
-        raise DeviceError("runs on a GPU: use --device cuda")
-    return OPENERS[name](model, backend.lanes)
-
-
-def schedule_named(
-    name: str, graph: ComputationGraph, cost: CostModel, effort: Effort, observer: Observer | None = None
-) -> Schedule:
-    """The baseline or the best schedule of strategy `name`, in units of the graph that a backend schedules."""
+def schedule_named(name: str, here: OpenModelHere, observer: Observer | None = None) -> Schedule:
+    """The baseline or the best schedule of strategy `name`, in the device's units."""
     if not is_searched(name):
-        return BASELINES[name](graph)
+        return BASELINES[name](here.graph)
     progress = None if observer is None else SearchProgress(observer)
-    return search(graph, cost, strategy=name, observer=progress, effort=effort).schedule
+    return search(here.graph, here.cost, strategy=name, observer=progress, effort=here.effort).schedule
 
 
 def _row(name: str, found: Measurement, baseline: Measurement) -> BenchRow:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from iosched.profiler.measuring.interleave import Comparison, compare
+from iosched.profiler.measuring.interleave import Comparison, compare, speedup_text
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement
 
 
@@ -85,11 +85,6 @@ def decide(measured: Mapping[str, Measurement], plain: str, ours: Sequence[str])
     weighed = ours[0] if chosen == plain else chosen
     comparison = compare(measured[plain], measured[weighed])
     return Decision(plain, chosen, weighed, comparison, len(measured[plain].samples_us))
-
-
-def speedup_text(found: Comparison) -> str:
-    """The speed-up with its interval, for people."""
-    return f"{found.speedup:.3f}x ({found.low:.3f} to {found.high:.3f})"
 
 
 def _is_faster(measured: Mapping[str, Measurement], baseline: str, candidate: str) -> bool:

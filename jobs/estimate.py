@@ -7,35 +7,22 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from iosched.jobs.effort import CPU_EFFORT, GPU_EFFORT
-from iosched.jobs.optimization import OptimizeSettings
-from iosched.jobs.plan import analytic_cost
+from iosched.jobs.opening import opened
+from iosched.jobs.settings import OptimizeSettings
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
-from iosched.profiler.devices.cpu.cost import StageCost, cpu_name
-from iosched.profiler.devices.cuda.attached import attach, index_for
-from iosched.profiler.devices.cuda.cost import open_cost
+from iosched.profiler.devices.device import OpenModelHere, Prices
 from iosched.profiler.devices.known import KnownStages
-from iosched.profiler.devices.resolve import planned_gpu
-from iosched.profiler.store.database import ProfileDatabase, default_path
-from iosched.runtime.cpu.backend import CpuBackend
+from iosched.profiler.devices.resolve import resolve
 from iosched.scheduler import lattice as lattices
 from iosched.scheduler.blocks import partition
 from iosched.scheduler.classes import BlockKey, block_key, stage_classes
 from iosched.scheduler.counts import width
-from iosched.scheduler.effort import Effort
 from iosched.scheduler.lattice import bits
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.signature import Signatures
 from iosched.scheduler.strategies import is_searched
-
-SECONDS_PER_MEASUREMENT = {"cpu": 0.1, "cuda": 0.03}
-"""What a stage takes to be compiled, warmed up and sampled; on the CPU seldom half a second, see
-`cpu_cost.STAGE_SETTINGS`. That of GPUs is a guess."""
-
-COMPARISON_SECONDS = {"cpu": 8.0, "cuda": 1.0}
-"""What comparing whole models takes at the end, if they run for a few milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +48,13 @@ class BlockEstimate:
 
 @dataclass(frozen=True)
 class Estimate:
-    """All blocks, and what measuring takes; nothing where the device is planned for."""
+    """All blocks, and what measuring takes: `prices` are None where the device is not here and nothing is measured."""
 
     device_kind: str
     device_name: str
     cost: str
     blocks: tuple[BlockEstimate, ...]
+    prices: Prices | None = None
 
     @property
     def measurements(self) -> int:
@@ -76,9 +64,9 @@ class Estimate:
     @property
     def seconds(self) -> float:
         """About how long, at most."""
-        if self.cost == "analytic":
+        if self.prices is None:
             return 0.0
-        return self.measurements * SECONDS_PER_MEASUREMENT[self.device_kind] + COMPARISON_SECONDS[self.device_kind]
+        return self.measurements * self.prices.measurement_s + self.prices.comparison_s
 
 
 def estimate(model: Model, settings: OptimizeSettings) -> Estimate:
@@ -91,49 +79,33 @@ def estimate(model: Model, settings: OptimizeSettings) -> Estimate:
         InvalidModelError: onnxruntime refuses the model.
         DeviceError: the device or onnxruntime is not there.
     """
-    gpu = planned_gpu(settings.device)
-    pruning = settings.pruning
-    index = index_for(model, settings.device)
-    if index is not None:
-        return _on_gpu(model, settings, pruning, index)
-    if gpu is not None:
-        cost = analytic_cost(model, gpu, settings.precision)
-        blocks = tuple(_blocks(model.graph, pruning, cost.operator_key, lambda stages: (0, 0)))
-        return Estimate("cuda", gpu.name, "analytic", blocks)
-    with _database(settings) as database, CpuBackend(model, lanes=settings.threads) as backend:
-        measured = StageCost(backend, database)
-        counter = _Counter(KnownStages(measured), settings, CPU_EFFORT, samples_alone=2)
-        blocks = tuple(_blocks(backend.graph, pruning, measured.operator_key, counter.known_and_missing))
-        return Estimate("cpu", cpu_name(), "measured", blocks)
+    device = resolve(settings.device, model)
+    opening = replace(settings.opening, may_time=False)
+    with opened(device, model, opening, settings.profile_db, writes=False) as there:
+        here = there.here
+        counted = _nothing if here is None else _Counter(here, settings).known_and_missing
+        blocks = tuple(_blocks(there.graph, settings.pruning, there.cost.operator_key, counted))
+        prices = None if here is None else here.prices
+        return Estimate(device.kind, device.name, device.cost_kind, blocks, prices)
 
 
-def _on_gpu(model: Model, settings: OptimizeSettings, pruning: Pruning, index: int) -> Estimate:
-    gpu = attach(index)
-    with _database(settings) as database:
-        measured = open_cost(gpu, model, settings.precision, database, times=False)
-        counter = _Counter(KnownStages(measured), settings, GPU_EFFORT, samples_alone=1)
-        blocks = tuple(_blocks(measured.backend.graph, pruning, measured.operator_key, counter.known_and_missing))
-    return Estimate("cuda", gpu.name, "measured", blocks)
-
-
-def _database(settings: OptimizeSettings) -> ProfileDatabase:
-    """The database, or an empty one: one that is not there yet is not made for asking."""
-    path = settings.profile_db or default_path()
-    return ProfileDatabase(path if path is not None and path.exists() else None)
+def _nothing(stages: list[Stage]) -> tuple[int, int]:
+    """Nothing is known and nothing is missing where latencies are computed."""
+    del stages
+    return 0, 0
 
 
 @dataclass(frozen=True, eq=False)
 class _Counter:
-    known: KnownStages
+    here: OpenModelHere
     settings: OptimizeSettings
-    effort: Effort
-    samples_alone: int  # how often an operator alone is measured: on all lanes, and on one where that says something
 
     def known_and_missing(self, stages: list[Stage]) -> tuple[int, int]:
         """How many of these are known, and how many of the others the search may measure."""
         if not self.settings.resume:
             return 0, self._most(stages, known=[])
-        known = [stage for stage in stages if self.known.latency_us(stage) is not None]
+        stored = KnownStages(self.here.cost)
+        known = [stage for stage in stages if stored.latency_us(stage) is not None]
         return len(known), self._most(stages, known)
 
     def _most(self, stages: list[Stage], known: list[Stage]) -> int:
@@ -142,9 +114,9 @@ class _Counter:
         known_alone = sum(len(stage.operators) == 1 for stage in known)
         if not is_searched(self.settings.strategy):
             return 0
-        single = self.samples_alone * (alone - known_alone)
+        single = self.here.prices.samples_alone * (alone - known_alone)
         beyond = missing - (alone - known_alone)
-        limit = self.effort.max_measurements
+        limit = self.here.effort.max_measurements
         if self.settings.exhaustive or limit is None:
             return single + beyond
         return single + min(beyond, max(limit - (len(known) - known_alone), 0))

@@ -7,26 +7,18 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from iosched.jobs.effort import CPU_EFFORT, GPU_EFFORT
 from iosched.jobs.fitting import fitted
-from iosched.jobs.plan import analytic_cost
-from iosched.jobs.throughput import Throughputs, on_paper, throughputs
-from iosched.models.errors import DeviceError, UsageError
+from iosched.jobs.opening import opened
+from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph, Operator
 from iosched.models.model import Model
-from iosched.profiler.devices.cpu.cost import StageCost, cpu_name
-from iosched.profiler.devices.cpu.units import unit_schedule
-from iosched.profiler.devices.cuda.attached import attach
-from iosched.profiler.devices.cuda.cost import open_cost
 from iosched.profiler.devices.known import KnownStages
-from iosched.profiler.devices.resolve import attached_index, gpu_called
-from iosched.profiler.store.database import ProfileDatabase, default_path
-from iosched.runtime.cpu.backend import CpuBackend, cpu_count
-from iosched.scheduler.cost import CostModel
+from iosched.profiler.devices.resolve import recorded
+from iosched.profiler.devices.throughput import Throughputs
 from iosched.scheduler.document import ScheduleDocument
-from iosched.scheduler.elsewhere import Known, Places, places_of
+from iosched.scheduler.elsewhere import Places, places_of
 from iosched.scheduler.pruning import Pruning
-from iosched.scheduler.schedule import Schedule, Stage
+from iosched.scheduler.schedule import Stage
 from iosched.scheduler.strategies import is_searched
 
 MEASUREMENTS = 50
@@ -107,13 +99,30 @@ def _considered(document: ScheduleDocument, operator: str) -> Iterator[Considere
 def _weighed(
     model: Model, document: ScheduleDocument, operator: Operator, measurements: int, profile_db: Path | None
 ) -> Explained:
-    if document.cost == "analytic":
-        return _on_paper(model, document, operator)
-    with ProfileDatabase(profile_db or default_path()) as database:
-        if document.device_kind == "cuda":
-            return _on_gpu(model, document, operator, measurements, database)
-        with CpuBackend(model, lanes=_lanes(document)) as backend:
-            return _on_cpu(StageCost(backend, database), document, operator, measurements)
+    device, settings = recorded(document)
+    with opened(device, model, settings, profile_db) as there:
+        known = None if there.here is None else _MeasuredCost(KnownStages(there.here.cost), measurements)
+        unit, strategy = there.units.unit_of(operator.name), document.search.strategy
+        found = places_of(
+            there.graph,
+            there.units.scheduled(document.schedule),
+            unit,
+            there.cost if known is None else known,
+            there.cost.stage_latency_us if known is None else known.known_us,
+            strategy=strategy if is_searched(strategy) else "both",
+            pruning=Pruning(document.search.pruning.r, document.search.pruning.s),
+            bound_slack=there.effort.bound_slack,
+        )
+        return Explained(
+            operator,
+            there.units.members(unit),
+            found,
+            device.name,
+            device.cost_kind,
+            there.effort.tolerance,
+            there.throughputs,
+            0 if there.here is None else there.here.cost.measurements,
+        )
 
 
 def find_operator(graph: ComputationGraph, name: str) -> Operator:
@@ -130,85 +139,6 @@ def find_operator(graph: ComputationGraph, name: str) -> Operator:
     close = get_close_matches(name, [*graph.by_name, *inside], n=3)
     hint = f"did you mean {' or '.join(dict.fromkeys(close))}?" if close else "'iosched show' lists them"
     raise UsageError(f"there is no operator {name!r}: {hint}")
-
-
-def _on_paper(model: Model, document: ScheduleDocument, operator: Operator) -> Explained:
-    gpu = gpu_called(document.device_name)
-    if gpu is None:
-        raise DeviceError(f"the schedule is for {document.device_name}, which this version has no specification of")
-    cost = analytic_cost(model, gpu, document.precision)
-    place = _Place(model.graph, document.schedule, operator.name)
-    found = _explained(place, cost, cost.stage_latency_us, document, slack=1.0)
-    return Explained(operator, (operator.name,), found, gpu.name, "analytic", 0.0, on_paper(cost))
-
-
-def _on_cpu(cost: StageCost, document: ScheduleDocument, operator: Operator, measurements: int) -> Explained:
-    coarse = cost.backend.coarse
-    unit = coarse.unit_of()[operator.name]
-    schedule = unit_schedule(coarse, document.schedule)
-    known = _MeasuredCost(KnownStages(cost), measurements)
-    place = _Place(coarse.graph, schedule, unit)
-    found = _explained(place, known, known.known_us, document, slack=CPU_EFFORT.bound_slack)
-    return Explained(
-        operator,
-        coarse.members[unit],
-        found,
-        cpu_name(),
-        "measured",
-        CPU_EFFORT.tolerance,
-        Throughputs(coarse.graph),
-        cost.measurements,
-    )
-
-
-def _on_gpu(
-    model: Model, document: ScheduleDocument, operator: Operator, measurements: int, database: ProfileDatabase
-) -> Explained:
-    gpu = attach(attached_index(document.device_name) or 0)
-    if gpu.name != document.device_name:
-        raise DeviceError(f"the schedule was measured on {document.device_name}, and here is only {gpu.name}")
-    cost = open_cost(gpu, model, document.precision, database)
-    known = _MeasuredCost(KnownStages(cost), measurements)
-    place = _Place(model.graph, document.schedule, operator.name)
-    found = _explained(place, known, known.known_us, document, slack=GPU_EFFORT.bound_slack)
-    return Explained(
-        operator,
-        (operator.name,),
-        found,
-        gpu.name,
-        "measured",
-        GPU_EFFORT.tolerance,
-        throughputs(model, document),
-        cost.measurements,
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class _Place:
-    """An operator of a graph as the device sees it, and the schedule of that graph."""
-
-    graph: ComputationGraph
-    schedule: Schedule
-    operator: str
-
-
-def _explained(place: _Place, cost: CostModel, known_us: Known, document: ScheduleDocument, *, slack: float) -> Places:
-    strategy = document.search.strategy
-    return places_of(
-        place.graph,
-        place.schedule,
-        place.operator,
-        cost,
-        known_us,
-        strategy=strategy if is_searched(strategy) else "both",
-        pruning=Pruning(document.search.pruning.r, document.search.pruning.s),
-        bound_slack=slack,
-    )
-
-
-def _lanes(document: ScheduleDocument) -> int:
-    lanes = document.runtime.get("lanes")
-    return min(lanes, cpu_count()) if isinstance(lanes, int) and lanes > 0 else cpu_count()
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import dataclass
 from pathlib import Path
 
-from iosched.jobs.costing import analytic_latency_us, gpu_latency_us, measured_latency_us
-from iosched.jobs.effort import CPU_EFFORT, GPU_EFFORT
+from iosched.jobs.costing import schedule_latency_us
+from iosched.jobs.opening import NO_SCHEDULE_POSSIBLE
 from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
-from iosched.profiler.devices.analytic import AnalyticCost
-from iosched.profiler.devices.cpu.cost import StageCost, cpu_name
-from iosched.profiler.devices.cpu.units import expand
-from iosched.profiler.devices.cuda.attached import AttachedGpu, attach
-from iosched.profiler.devices.cuda.cost import open_cost
-from iosched.profiler.devices.gpus import GpuSpec
-from iosched.profiler.devices.resolve import attached_index, planned_gpu
+from iosched.profiler.devices.device import OpenModel, OpenSettings
+from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.store.database import ProfileDatabase, default_path
-from iosched.runtime.cpu.backend import CpuBackend
 from iosched.scheduler.baselines import sequential
-from iosched.scheduler.cost import CostModel
-from iosched.scheduler.effort import Effort
 from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
 from iosched.scheduler.proof import Scope
 from iosched.scheduler.pruning import Pruning
@@ -34,8 +25,6 @@ from iosched.scheduler.strategies import SearchStrategy, pruning_of
 
 Progress = Callable[[int, int | None, str], None]
 """Told how many steps are done, of how many (None: not known), and what is next."""
-
-CPU = "cpu"
 
 _ROUNDING = 1e-9
 
@@ -66,6 +55,11 @@ class MatrixSettings:
     def pruning(self) -> Pruning:
         """The limits on stages that the strategy is searched under."""
         return pruning_of(self.strategy, Pruning(self.r, self.s))
+
+    @property
+    def opening(self) -> OpenSettings:
+        """How the model is to be opened on each device."""
+        return OpenSettings(self.threads, self.precision)
 
 
 @dataclass(frozen=True)
@@ -145,19 +139,20 @@ def matrix(
         places = list(_places(batches, settings, open_things))
         found = []
         for index, place in enumerate(places):
-            progress(index, len(places), f"{place.device}, batch size {place.batch_size}")
-            found.append(place.search())
+            progress(index, len(places), f"{place.opened.device.key}, batch size {place.batch_size}")
+            found.append(place.search(settings))
         progress(len(places), len(places), "every schedule on every target")
-        costs = [[place.latency_us(one.schedule) for one in found] for place in places]
-        sequential_us = [place.latency_us(sequential(place.graph)) for place in places]
+        schedules = [place.opened.units.expanded(one.schedule) for place, one in zip(places, found, strict=True)]
+        costs = [[schedule_latency_us(place.opened, schedule) for schedule in schedules] for place in places]
+        sequential_us = [schedule_latency_us(place.opened, sequential(place.model.graph)) for place in places]
     sources = [_fastest(row, own) for own, row in enumerate(costs)]
     targets = tuple(
         MatrixTarget(
-            place.device,
-            place.name,
+            place.opened.device.key,
+            place.opened.device.name,
             place.batch_size,
-            place.cost,
-            found[sources[own]].schedule,
+            place.opened.device.cost_kind,
+            schedules[sources[own]],
             found[own].proven if sources[own] == own else None,
             sequential_us[own],
             None if sources[own] == own else sources[own],
@@ -173,42 +168,40 @@ def _fastest(row: Sequence[float], own: int) -> int:
     return best if row[best] < row[own] * (1 - _ROUNDING) else own
 
 
-@dataclass(frozen=True)
-class _Found:
-    """A schedule in terms of operators, and what it is proven to be the best schedule of."""
-
-    schedule: Schedule
-    proven: Scope | None
-
-    @classmethod
-    def of(cls, found: SearchResult) -> _Found:
-        return cls(found.schedule, found.proven)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Place:
-    """A device at a batch size, with the search for it and its latency of a schedule, both in terms of operators."""
+    """The model at a batch size, open on a device."""
 
-    device: str
-    name: str
     batch_size: int
-    cost: str
-    graph: ComputationGraph
-    search: Callable[[], _Found]
-    latency_us: Callable[[Schedule], float]
+    model: Model
+    opened: OpenModel
+
+    def search(self, settings: MatrixSettings) -> SearchResult:
+        """The best schedule found, in the device's units."""
+        there = self.opened
+        return search(
+            there.graph, there.cost, strategy=settings.strategy, pruning=settings.pruning, effort=there.effort
+        )
 
 
 def _places(batches: Iterable[tuple[int, Model]], settings: MatrixSettings, open_things: ExitStack) -> Iterator[_Place]:
-    """All targets, by device and then by batch size."""
-    machine = _Machine(settings, open_things)
-    makers = dict(machine.maker(device) for device in settings.devices)
-    found: dict[str, list[_Place]] = {key: [] for key in makers}
+    """All targets, by device and then by batch size; those of one device share its threads, and all one database."""
+    devices = {device.key: device for device in map(resolve, settings.devices)}
+    is_measured = any(device.cost_kind == "measured" for device in devices.values())
+    path = settings.profile_db or default_path()
+    database = open_things.enter_context(ProfileDatabase(path)) if is_measured else None
+    found: dict[str, list[_Place]] = {key: [] for key in devices}
     first: ComputationGraph | None = None
     for batch_size, model in batches:
         first = model.graph if first is None else first
         _check_same_operators(first, model.graph, batch_size)
-        for key, make in makers.items():
-            found[key].append(make(batch_size, model))
+        for key, device in devices.items():
+            beside = found[key][0].opened if found[key] else None
+            there = device.open(model, settings.opening, database, beside=beside)
+            open_things.callback(there.close)
+            if there.here is not None and not there.here.is_schedulable:
+                raise UsageError(NO_SCHEDULE_POSSIBLE)
+            found[key].append(_Place(batch_size, model, there))
     for places in found.values():
         yield from places
 
@@ -219,67 +212,3 @@ def _check_same_operators(first: ComputationGraph, graph: ComputationGraph, batc
             f"at batch size {batch_size} the model has other operators than at the first one, so that their schedules"
             " cannot change places: ask for one batch size at a time"
         )
-
-
-def _planned(settings: MatrixSettings, gpu: GpuSpec, batch_size: int, model: Model) -> _Place:
-    cost = AnalyticCost(model.graph, gpu, settings.precision)
-
-    def found() -> _Found:
-        pruning = settings.pruning
-        return _Found.of(search(model.graph, cost, strategy=settings.strategy, pruning=pruning))
-
-    latency_us = partial(analytic_latency_us, cost)
-    return _Place(gpu.key, gpu.name, batch_size, "analytic", model.graph, found, latency_us)
-
-
-_Maker = Callable[[int, Model], _Place]
-
-
-@dataclass(eq=False)
-class _Machine:
-    """What this machine measures: all batch sizes share worker threads, GPUs and one database, opened when needed."""
-
-    settings: MatrixSettings
-    open_things: ExitStack
-    first: CpuBackend | None = None
-
-    def maker(self, device: str) -> tuple[str, _Maker]:
-        """The key of a device, and what makes a place of it for each batch size.
-
-        Raises:
-            UsageError: no such device.
-            DeviceError: a GPU that was asked for by its number cannot be used.
-        """
-        index = attached_index(device)
-        if index is not None:
-            return f"cuda:{index}", partial(self._attached, attach(index), f"cuda:{index}")
-        gpu = planned_gpu(device)
-        return (CPU, self._cpu) if gpu is None else (gpu.key, partial(_planned, self.settings, gpu))
-
-    def _cpu(self, batch_size: int, model: Model) -> _Place:
-        backend = self.open_things.enter_context(CpuBackend(model, lanes=self.settings.threads, beside=self.first))
-        self.first = self.first or backend
-        if not backend.is_supported():
-            raise UsageError("this model's inputs have no fixed size, so there is no schedule to measure")
-        cost = StageCost(backend, self._database)
-
-        def found() -> _Found:
-            coarse = self._search(backend.graph, cost, CPU_EFFORT)
-            return replace(coarse, schedule=expand(backend.coarse, coarse.schedule))
-
-        latency_us = partial(measured_latency_us, cost)
-        return _Place(CPU, cpu_name(), batch_size, "measured", model.graph, found, latency_us)
-
-    def _attached(self, gpu: AttachedGpu, key: str, batch_size: int, model: Model) -> _Place:
-        cost = open_cost(gpu, model, self.settings.precision, self._database)
-        search_here = partial(self._search, cost.backend.graph, cost, GPU_EFFORT)
-        latency_us = partial(gpu_latency_us, cost)
-        return _Place(key, gpu.name, batch_size, "measured", model.graph, search_here, latency_us)
-
-    @cached_property
-    def _database(self) -> ProfileDatabase:
-        return self.open_things.enter_context(ProfileDatabase(self.settings.profile_db or default_path()))
-
-    def _search(self, graph: ComputationGraph, cost: CostModel, effort: Effort) -> _Found:
-        pruning = self.settings.pruning
-        return _Found.of(search(graph, cost, strategy=self.settings.strategy, pruning=pruning, effort=effort))

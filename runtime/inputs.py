@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from iosched.models.errors import UsageError
 from iosched.models.graph import TensorSpec
+
+Arrays = Mapping[str, np.ndarray]
+"""A model's inputs or outputs by name."""
 
 
 def random_inputs(specs: Sequence[TensorSpec], seed: int = 0) -> dict[str, np.ndarray]:

@@ -12,7 +12,7 @@ from iosched.cli.words import cost_remark
 
 if TYPE_CHECKING:
     from iosched.cli.pictures.looks import Look
-    from iosched.jobs.throughput import Throughput, Throughputs
+    from iosched.profiler.devices.throughput import Throughput, Throughputs
     from iosched.scheduler.document import ScheduleDocument
     from iosched.scheduler.schedule import Stage
 

@@ -10,6 +10,8 @@ from functools import cache
 from importlib import resources
 from types import MappingProxyType
 
+from iosched.scheduler.precision import PrecisionName
+
 _MAKE = re.compile(r"^(?:nvidia|geforce|tesla|rtx)+")
 
 
@@ -45,6 +47,16 @@ class GpuSpec:
     l2_nbytes: int
     confidence: str
 
+    def peak_tflops(self, precision: PrecisionName) -> float:
+        """Peak of products: that of the tensor cores where they know the type, else of the CUDA cores."""
+        tensor_cores = {"fp32": None, "tf32": self.tf32_tflops, "fp16": self.fp16_tensor_tflops}
+        return tensor_cores[precision] or self.fp32_tflops
+
+
+def known_gpus() -> tuple[GpuSpec, ...]:
+    """All of the table, from the oldest to the newest."""
+    return tuple(_known().values())
+
 
 def gpu_names() -> tuple[str, ...]:
     """Keys of the known GPUs, from the oldest to the newest."""
@@ -61,6 +73,11 @@ def spec_of(device_name: str) -> GpuSpec | None:
     words = re.split(r"[\s_/-]+", device_name.lower())
     runs = ("".join(words[start:end]) for start in range(len(words)) for end in range(start + 1, start + 4))
     return next((_known()[run] for run in runs if run in _known()), None)
+
+
+def gpu_called(name: str) -> GpuSpec | None:
+    """The GPU of that full name, as schedules give it ("Tesla V100-SXM2-16GB"); None where it is not known."""
+    return next((spec for spec in _known().values() if spec.name.lower() == name.lower()), None)
 
 
 @cache

@@ -6,12 +6,23 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from iosched.profiler.measuring.statistics import Measurement
+from iosched.profiler.store.database import MeasurementStore
 from iosched.scheduler.cost import CostModel
 from iosched.scheduler.schedule import Stage, Strategy
 
 
 class MeasuredCost(CostModel, Protocol):
     """A cost model that measures stages of one model on one device, and keeps what it finds."""
+
+    @property
+    def database(self) -> MeasurementStore:
+        """Where it keeps what it finds."""
+        ...
+
+    @property
+    def device(self) -> str:
+        """What is measured there stands in the database under this key."""
+        ...
 
     @property
     def lanes(self) -> int:
@@ -21,6 +32,24 @@ class MeasuredCost(CostModel, Protocol):
     @property
     def measurements(self) -> int:
         """Stages that were really measured so far."""
+        ...
+
+    @property
+    def cache_hits(self) -> int:
+        """Stages that the profile database knew."""
+        ...
+
+    @property
+    def signatures(self) -> int:
+        """Distinct stages met so far."""
+        ...
+
+    def remeasure(self, stage: Stage) -> float:
+        """See `Remeasurable`."""
+        ...
+
+    def operator_key(self, name: str) -> str:
+        """See `OperatorKeys`."""
         ...
 
     def known(self, stage: Stage) -> Measurement | None:

@@ -92,3 +92,8 @@ def compare(baseline: Measurement, candidate: Measurement) -> Comparison | None:
     ratios = tuple(before / after for before, after in pairs)
     low, high = median_interval(ratios)
     return Comparison(quantile(ratios, 0.5), low, high, ratios)
+
+
+def speedup_text(found: Comparison) -> str:
+    """The speed-up with its interval, for people."""
+    return f"{found.speedup:.3f}x ({found.low:.3f} to {found.high:.3f})"

@@ -181,7 +181,7 @@ def test_what_is_not_measured_is_not_set_beside(script) -> None:
 def test_a_gpu_is_measured_stage_by_stage_and_whole(script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     testbed = script("testbed")
     monkeypatch.setattr(testbed, "zoo_model", lambda *_: fire())
-    attach_host(monkeypatch, testbed)
+    attach_host(monkeypatch)
     time_by_size(monkeypatch)
     with testbed.open_bed("squeezenet", "cuda", profile_db=tmp_path / "p.db") as bed:
         found = bed.search().schedule

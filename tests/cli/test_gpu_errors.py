@@ -13,11 +13,10 @@ import pytest
 from host_cuda import needs_compiler
 from host_driver import HostDriver, HostMemory, chooser
 
-from iosched.cli import devices
-from iosched.jobs import optimize as optimize_module
-from iosched.jobs import run as run_module
 from iosched.models.errors import DeviceError, DeviceLostError
 from iosched.models.model import Model
+from iosched.profiler.devices import resolve
+from iosched.profiler.devices.cuda import facts as cuda_facts
 from iosched.profiler.devices.cuda.attached import AttachedGpu
 from iosched.profiler.devices.cuda.probe import probe, usable_names
 from iosched.profiler.devices.resolve import attached_index
@@ -103,8 +102,7 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[HostDriver], None]:
             return CudaBackend(model, self.driver, chooser(self.driver), Precision(precision))
 
     def attach_to(driver: HostDriver) -> None:
-        for module in (optimize_module, run_module):
-            monkeypatch.setattr(module, "attach", lambda index: HostGpu(index, "Host", {"cudnn": "9"}, driver))
+        monkeypatch.setattr(resolve, "attach", lambda index: HostGpu(index, "Host", {"cudnn": "9"}, driver))
 
     return attach_to
 
@@ -138,9 +136,9 @@ def shown(invoke) -> tuple[dict[str, Any], str]:
 
 def test_devices_show_a_gpu_that_lacks_everything(invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     without(monkeypatch, "cupy")
-    monkeypatch.setattr(devices, "_version", lambda package: None)
-    monkeypatch.setattr(devices, "_names_from_files", list)
-    monkeypatch.setattr(devices, "_names_from_tool", lambda: ["NVIDIA H100"])
+    monkeypatch.setattr(cuda_facts, "package_version", lambda package: None)
+    monkeypatch.setattr(cuda_facts, "_names_from_files", list)
+    monkeypatch.setattr(cuda_facts, "_names_from_tool", lambda: ["NVIDIA H100"])
     facts, text = shown(invoke)
     assert facts["names"] == ["NVIDIA H100"]
     assert not facts["usable"]
@@ -153,8 +151,8 @@ def test_devices_show_a_gpu_that_lacks_everything(invoke, monkeypatch: pytest.Mo
 def test_devices_show_what_is_in_the_way(invoke, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     arrange, words = CASES[case]
     arrange(monkeypatch)
-    monkeypatch.setattr(devices, "_version", lambda package: "1")
-    monkeypatch.setattr(devices, "_gpu_names", lambda: ["some GPU"])
+    monkeypatch.setattr(cuda_facts, "package_version", lambda package: "1")
+    monkeypatch.setattr(cuda_facts, "gpu_names", lambda: ["some GPU"])
     facts, text = shown(invoke)
     assert not facts["usable"]
     assert words in " ".join(facts["problems"])
@@ -163,8 +161,8 @@ def test_devices_show_what_is_in_the_way(invoke, monkeypatch: pytest.MonkeyPatch
 
 def test_devices_show_a_gpu_that_can_be_used(invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_cupy.install(monkeypatch)
-    monkeypatch.setattr(devices, "_version", lambda package: "1")
-    monkeypatch.setattr(devices, "_gpu_names", lambda: ["GPU 0"])
+    monkeypatch.setattr(cuda_facts, "package_version", lambda package: "1")
+    monkeypatch.setattr(cuda_facts, "gpu_names", lambda: ["GPU 0"])
     monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CPUExecutionProvider"])
     facts, text = shown(invoke)
     assert facts["usable"]
@@ -181,10 +179,10 @@ def test_the_tool_of_the_driver_is_asked_where_its_files_are_not(
     tool.write_text("#!/bin/sh\necho NVIDIA A100\necho NVIDIA L4\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.setattr(devices, "_names_from_files", list)
-    assert devices._gpu_names() == ["NVIDIA A100", "NVIDIA L4"]
+    monkeypatch.setattr(cuda_facts, "_names_from_files", list)
+    assert cuda_facts.gpu_names() == ["NVIDIA A100", "NVIDIA L4"]
     tool.write_text("#!/bin/sh\necho NVIDIA-SMI has failed\nexit 9\n")
-    assert devices._gpu_names() == []
+    assert cuda_facts.gpu_names() == []
 
 
 @needs_compiler

@@ -92,8 +92,9 @@ def test_devices_lists_the_gpus_that_can_be_planned_for(invoke) -> None:
 
 
 def test_devices_names_the_command_that_installs_a_runtime(invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("iosched.cli.devices._version", lambda package: None)
-    monkeypatch.setattr("iosched.cli.devices._gpu_names", lambda: ["NVIDIA H100"])
+    for kind in ("cpu", "cuda"):
+        monkeypatch.setattr(f"iosched.profiler.devices.{kind}.facts.package_version", lambda package: None)
+    monkeypatch.setattr("iosched.profiler.devices.cuda.facts.gpu_names", lambda: ["NVIDIA H100"])
     text = invoke("devices").stdout
     assert "pip install 'iosched[cpu]'" in text
     assert "pip install 'iosched[cuda]'" in text

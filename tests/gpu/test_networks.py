@@ -18,9 +18,9 @@ from gpu_plans import merged_schedule, random_schedule, relative_error
 from light import NAMES, light_model
 from scripted import fire
 
-from iosched.jobs.optimization import OptimizeSettings
 from iosched.jobs.optimize import optimize
 from iosched.jobs.run import open_executor
+from iosched.jobs.settings import OptimizeSettings
 from iosched.models import zoo
 from iosched.models.load import load_model
 from iosched.models.model import Model

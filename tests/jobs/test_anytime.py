@@ -19,7 +19,7 @@ from scripted import fire, script_models, script_stages
 from iosched.jobs.annotate import annotated
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.profiler.devices.cpu import cost as cpu_cost
-from iosched.profiler.devices.cpu.candidates import Budget, turn_seconds
+from iosched.profiler.measuring.in_turn import Budget, turn_seconds
 from iosched.profiler.measuring.interleave import interleave
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.profiler.store.database import ProfileDatabase
@@ -106,9 +106,7 @@ def test_an_interruption_while_whole_models_are_compared(
     interrupt = Asked(answer)
     rounds: list[int] = []
 
-    def slow(
-        runnables: dict[str, object], inputs: object, budget: Budget, observer: Callable[[int, int], None]
-    ) -> object:
+    def slow(runnables: dict[str, object], budget: Budget, observer: Callable[[int, int], None]) -> object:
         def run(name: str) -> float:
             rounds.append(1)
             interrupt.came = interrupt.came or len(rounds) == 2
@@ -119,7 +117,7 @@ def test_an_interruption_while_whole_models_are_compared(
 
     script_stages(monkeypatch)
     script_models(monkeypatch, LATENCIES)
-    monkeypatch.setattr("iosched.jobs.cpu_job.measure_in_turn", slow)
+    monkeypatch.setattr("iosched.profiler.devices.cpu.device.measure_in_turn", slow)
     if not answer:
         with pytest.raises(KeyboardInterrupt):
             optimize(fire(), settings, interrupt=interrupt)
@@ -139,7 +137,7 @@ def test_few_runs_are_said_to_tell_nothing(
 
     script_stages(monkeypatch)
     script_models(monkeypatch, LATENCIES)
-    monkeypatch.setattr("iosched.jobs.cpu_job.measure_in_turn", told)
+    monkeypatch.setattr("iosched.profiler.devices.cpu.device.measure_in_turn", told)
     result = optimize(fire(), settings)
     assert len(result.notes) == len(notes)
     assert all(words in note for words, note in zip(notes, result.notes, strict=True))
@@ -166,7 +164,7 @@ def test_a_budget_holds_for_everything(
     def stage(count: int) -> None:
         now[0] += 0.1
 
-    def compared(runnables: Mapping[str, object], inputs: object, budget: Budget, *_: object) -> object:
+    def compared(runnables: Mapping[str, object], budget: Budget, *_: object) -> object:
         def run() -> float:
             now[0] += 0.02
             return 20_000.0
@@ -175,8 +173,8 @@ def test_a_budget_holds_for_everything(
 
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     script_stages(monkeypatch, stage)
-    monkeypatch.setattr("iosched.jobs.cpu_job.measure_in_turn", compared)
-    monkeypatch.setattr("iosched.profiler.devices.cpu.candidates.measure_in_turn", compared)
+    monkeypatch.setattr("iosched.profiler.devices.cpu.device.measure_in_turn", compared)
+    monkeypatch.setattr("iosched.profiler.peers.onnxruntime.measure_in_turn", compared)
     result = optimize(fire(), replace(settings, budget_s=budget_s))
     shortest_comparison_s = 4 * 3 * 0.02
     assert now[0] - 1000.0 < budget_s + 0.1 + shortest_comparison_s + 1e-6
@@ -192,7 +190,7 @@ def long_search(monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
     """
     now = [1000.0]
 
-    def compared(runnables: Mapping[str, object], inputs: object, budget: Budget, *_: object) -> object:
+    def compared(runnables: Mapping[str, object], budget: Budget, *_: object) -> object:
         def run(name: str) -> float:
             now[0] += turn_seconds(0.0)
             return LATENCIES[name]
@@ -202,7 +200,7 @@ def long_search(monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
 
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     script_stages(monkeypatch, lambda _: now.__setitem__(0, now[0] + 0.5))
-    monkeypatch.setattr("iosched.jobs.cpu_job.measure_in_turn", compared)
+    monkeypatch.setattr("iosched.profiler.devices.cpu.device.measure_in_turn", compared)
     return lambda: now[0] - 1000.0
 
 

@@ -12,11 +12,11 @@ from onnx import TensorProto, helper
 from scripted import fire, model_with, script_stages
 from shipped import document
 
-from iosched.jobs import bench as benches
 from iosched.jobs.bench import bench
 from iosched.models.errors import DeviceError, UsageError
+from iosched.profiler.devices.cpu import device as cpu_device
 from iosched.profiler.measuring.statistics import Measurement, summarize
-from iosched.profiler.peers.cpu import open_openvino
+from iosched.profiler.peers.openvino import open_openvino
 from iosched.scheduler.strategies import COMPARED
 
 
@@ -52,7 +52,7 @@ def test_without_names_all_is_measured_but_what_has_to_be_asked_for(
     def told(runnables: Mapping[str, object], *_: object) -> dict[str, Measurement]:
         return {name: summarize([10.0] * 7) for name in runnables}
 
-    monkeypatch.setattr(benches, "measure_in_turn", told)
+    monkeypatch.setattr(cpu_device, "measure_in_turn", told)
     script_stages(monkeypatch)
     found = bench(fire(), None, threads=2, profile_db=tmp_path / "p.db")
     names = {*(row.name for row in found.rows), *(name for name, _ in found.missing)}
@@ -65,7 +65,7 @@ def test_speedup_is_against_sequential(tmp_path: Path, monkeypatch: pytest.Monke
         slow = (1.0, 1.0, 1.0, 1.0, 2.0, 2.0, 4.0)
         return {name: summarize([(10.0 if name == "greedy" else 30.0) * x for x in slow]) for name in runnables}
 
-    monkeypatch.setattr(benches, "measure_in_turn", told)
+    monkeypatch.setattr(cpu_device, "measure_in_turn", told)
     found = bench(fire(), None, names=["greedy"], threads=2, profile_db=tmp_path / "p.db")
     assert {row.name: row.speedup for row in found.rows} == {"sequential": 1.0, "greedy": 3.0}
     assert {(row.speedup_low, row.speedup_high) for row in found.rows} == {(1.0, 1.0), (3.0, 3.0)}
@@ -101,4 +101,4 @@ def test_a_peer_that_refuses_the_model_says_so_in_a_line(monkeypatch: pytest.Mon
 
     monkeypatch.setitem(sys.modules, "openvino", SimpleNamespace(Core=Core))
     with pytest.raises(DeviceError, match="cannot run this model"):
-        open_openvino(fire(), 1)
+        open_openvino(fire(), 1, {})

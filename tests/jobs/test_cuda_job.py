@@ -13,17 +13,18 @@ from host_driver import HostDriver, chooser
 from host_gpu import HostGpu, attach_host, time_by_size
 from scripted import fire
 
-from iosched.jobs import bench as bench_module
-from iosched.jobs import optimize as optimize_module
 from iosched.jobs import run as run_module
 from iosched.jobs.bench import bench
-from iosched.jobs.optimization import Barriers, OptimizeSettings
 from iosched.jobs.optimize import optimize
+from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import DeviceError, ExecutionError, UsageError
 from iosched.models.model import Model
+from iosched.profiler.devices import resolve
 from iosched.profiler.devices.cuda.attached import KnownPlans, StoredPlans
 from iosched.profiler.devices.cuda.clock import GpuClock
 from iosched.profiler.devices.cuda.cost import CudaStageCost
+from iosched.profiler.devices.device import Barriers
+from iosched.profiler.devices.resolve import runs_on_gpu
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import ComparisonRow, StageRow
 from iosched.runtime.cuda.backend import CudaBackend, CudaModel
@@ -39,7 +40,7 @@ pytestmark = needs_compiler
 @pytest.fixture
 def attached(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """What backends were given to choose plans by."""
-    return attach_host(monkeypatch, optimize_module, run_module, bench_module)
+    return attach_host(monkeypatch)
 
 
 @pytest.fixture
@@ -119,7 +120,7 @@ def test_barriers_are_for_attached_gpus(device: str) -> None:
 def test_a_hot_gpu_is_told(tmp_path: Path, by_size: None, monkeypatch: pytest.MonkeyPatch) -> None:
     hot = GpuClock(sm_mhz=900, memory_mhz=2619, temperature_c=88, power_w=700.0, throttled_by=("thermal slowdown",))
     gpu = HostGpu(0, "Host 1000", {}, HostDriver(), clock=lambda: hot)
-    monkeypatch.setattr(optimize_module, "attach", lambda index: gpu)
+    monkeypatch.setattr(resolve, "attach", lambda index: gpu)
     settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db")
     first, second = optimize(fire(), settings), optimize(fire(), settings)
     (note,) = first.notes
@@ -132,7 +133,7 @@ def test_a_hot_gpu_is_told(tmp_path: Path, by_size: None, monkeypatch: pytest.Mo
 
 def test_a_model_without_a_schedule_runs_one_operator_after_another(attached: list[object]) -> None:
     model = fire()
-    assert run_module.runs_on_gpu("cuda", None)
+    assert runs_on_gpu("cuda", None)
     executor = run_module.open_executor(model, None, device="cuda")
     inputs = random_inputs(model.graph.inputs)
     assert relative_error(executor.run(inputs), expected_outputs(model, inputs)) < 1e-4
@@ -141,7 +142,7 @@ def test_a_model_without_a_schedule_runs_one_operator_after_another(attached: li
 
 def test_auto_runs_a_model_without_a_schedule_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("iosched.profiler.devices.resolve.attached_names", lambda: ("Host 1000",))
-    assert not run_module.runs_on_gpu("auto", None)
+    assert not runs_on_gpu("auto", None)
     assert run_module.open_executor(fire(), None, device="auto").description.startswith("onnxruntime")
 
 

@@ -10,11 +10,10 @@ from host_cuda import needs_compiler
 from host_gpu import attach_host, time_by_size
 from scripted import fire, script_models, script_stages
 
-from iosched.jobs import estimate as estimate_module
-from iosched.jobs import optimize as optimize_module
-from iosched.jobs.estimate import COMPARISON_SECONDS, SECONDS_PER_MEASUREMENT, estimate
+from iosched.jobs.estimate import estimate
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.profiler.devices.cpu.cost import StageCost
+from iosched.profiler.devices.cpu.device import CPU_PRICES
 from iosched.profiler.devices.cuda.attached import StoredPlans
 from iosched.profiler.devices.known import KnownStages
 from iosched.profiler.store.database import ProfileDatabase
@@ -36,9 +35,7 @@ def test_counting_makes_no_database(settings: OptimizeSettings) -> None:
     assert settings.profile_db is not None
     assert not settings.profile_db.exists()
     assert found.measurements > 0
-    assert found.seconds == pytest.approx(
-        found.measurements * SECONDS_PER_MEASUREMENT["cpu"] + COMPARISON_SECONDS["cpu"]
-    )
+    assert found.seconds == pytest.approx(found.measurements * CPU_PRICES.measurement_s + CPU_PRICES.comparison_s)
 
 
 def test_no_more_is_measured_than_was_said(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +51,7 @@ def test_no_more_is_measured_than_was_said(settings: OptimizeSettings, monkeypat
 def test_on_a_gpu_no_more_is_measured_than_was_said_and_it_is_known_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = attach_host(monkeypatch, estimate_module, optimize_module)
+    given = attach_host(monkeypatch)
     time_by_size(monkeypatch)
     settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db", strategy="concurrent", exhaustive=True)
     said = estimate(fire(), settings)

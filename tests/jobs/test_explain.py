@@ -15,13 +15,11 @@ from host_gpu import attach_host, time_by_size
 from scripted import fire, script_models
 from shipped import document
 
-from iosched.jobs import explain as explanation_module
-from iosched.jobs import optimize as optimize_module
 from iosched.jobs.explain import explain_operator, find_operator
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
 from iosched.models.errors import DeviceError, InvalidScheduleError, UsageError
 from iosched.profiler.devices.cpu import cost as cpu_cost
-from iosched.profiler.devices.cpu.units import unit_schedule
+from iosched.profiler.devices.cpu.units import CpuUnits
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
@@ -105,7 +103,7 @@ def test_an_analytic_schedule_is_explained_by_the_analytic_model(
 def test_a_schedule_of_an_attached_gpu_is_explained_by_what_was_measured_on_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attach_host(monkeypatch, explanation_module, optimize_module)
+    attach_host(monkeypatch)
     time_by_size(monkeypatch)
     settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db", exhaustive=True, strategy="concurrent")
     result = optimize(fire(), settings)
@@ -148,9 +146,9 @@ def test_an_operator_is_found_by_what_is_inside_it() -> None:
 def test_a_schedule_from_elsewhere_is_taken_as_the_cpu_can_run_it() -> None:
     model = fire()
     with CpuBackend(model, lanes=2) as backend:
-        whole = unit_schedule(backend.coarse, document(model, "greedy").schedule)
+        whole = CpuUnits(backend.coarse).scheduled(document(model, "greedy").schedule)
         units = sorted(name for stage in whole.stages for name in stage.operators)
         assert units == sorted(operator.name for operator in backend.graph.operators)
         apart = tuple(Stage(Strategy.CONCURRENT, ((operator.name,),)) for operator in model.graph.operators)
-        taken = unit_schedule(backend.coarse, Schedule((Block(0, apart),)))
+        taken = CpuUnits(backend.coarse).scheduled(Schedule((Block(0, apart),)))
         assert sorted(name for stage in taken.stages for name in stage.operators) == units

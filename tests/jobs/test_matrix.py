@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 
@@ -18,13 +19,16 @@ from onnx import TensorProto, helper
 from scripted import fire, model_with, script_stages
 
 from iosched.jobs import matrix as profiler_matrix
-from iosched.jobs.costing import analytic_latency_us, measured_latency_us
+from iosched.jobs.costing import schedule_latency_us
 from iosched.jobs.matrix import MatrixResult, MatrixSettings, matrix
 from iosched.models.errors import DeviceError, UsageError
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.devices.analytic import AnalyticCost
+from iosched.profiler.devices.analytic.device import PaperGpu
 from iosched.profiler.devices.cpu.cost import StageCost
+from iosched.profiler.devices.cpu.device import CpuDevice
+from iosched.profiler.devices.device import OpenSettings
 from iosched.profiler.devices.gpus import gpu_named, gpu_names
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cpu.backend import CpuBackend
@@ -158,7 +162,7 @@ def test_schedules_of_the_cpu_name_operators_also_where_it_runs_several_as_one(
 def test_an_attached_gpu_is_measured_beside_what_is_planned_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attach_host(monkeypatch, profiler_matrix)
+    attach_host(monkeypatch)
     time_by_size(monkeypatch)
     models = [(size, fire(size)) for size in (1, 2)]
     result = matrix(models, MatrixSettings(("cuda", "v100"), profile_db=tmp_path / "p.db"))
@@ -186,10 +190,10 @@ def test_what_the_cpu_alone_can_merge_runs_side_by_side_on_a_gpu() -> None:
     graph = squeezenet(1).graph
     gpu = gpu_named("v100")
     assert gpu is not None
-    cost = AnalyticCost(graph, gpu)
+    paper = PaperGpu(gpu).open(squeezenet(1), OpenSettings())
     groups = tuple((operator.name,) for operator in graph.operators[:2])
     merge, concurrent = Stage(Strategy.MERGE, groups), Stage(Strategy.CONCURRENT, groups)
-    assert analytic_latency_us(cost, _one(merge)) == cost.stage_latency_us(concurrent)
+    assert schedule_latency_us(paper, _one(merge)) == paper.cost.stage_latency_us(concurrent)
 
 
 def test_a_merge_that_this_cpu_cannot_do_is_costed_side_by_side(
@@ -198,12 +202,14 @@ def test_a_merge_that_this_cpu_cannot_do_is_costed_side_by_side(
     monkeypatch.setattr(
         StageCost, "remeasure", lambda self, stage: math.inf if stage.strategy is Strategy.MERGE else 7.0
     )
-    with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
-        names = [operator.name for operator in backend.graph.operators]
+    with (
+        ProfileDatabase(tmp_path / "p.db") as database,
+        closing(CpuDevice().open(fire(), OpenSettings(threads=2), database)) as there,
+    ):
+        names = [operator.name for operator in there.graph.operators]
         stages = (Stage(Strategy.CONCURRENT, ((names[0],),)), Stage(Strategy.MERGE, tuple((n,) for n in names[1:3])))
         rest = tuple(Stage(Strategy.CONCURRENT, ((name,),)) for name in names[3:])
-        cost = StageCost(backend, database)
-        assert measured_latency_us(cost, _one(*stages, *rest)) == 7.0 * (2 + len(rest))
+        assert schedule_latency_us(there, _one(*stages, *rest)) == 7.0 * (2 + len(rest))
 
 
 def _one(*stages: Stage) -> Schedule:

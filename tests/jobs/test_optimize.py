@@ -109,7 +109,7 @@ def test_a_smaller_median_alone_is_no_reason_to_ship(
 
     script_stages(monkeypatch)
     script_models(monkeypatch, FASTEST["iosched"])
-    monkeypatch.setattr("iosched.jobs.cpu_job.measure_in_turn", told)
+    monkeypatch.setattr("iosched.profiler.devices.cpu.device.measure_in_turn", told)
     result = optimize(fire(), settings)
     assert result.measured_us is not None
     assert result.reference_us is not None
@@ -266,8 +266,8 @@ def test_what_is_slower_after_a_rest_ships_with_a_word_on_it(
         }
 
     script_stages(monkeypatch)
-    monkeypatch.setattr("iosched.jobs.cpu_job.measure_in_turn", told)
-    monkeypatch.setattr("iosched.profiler.devices.cpu.candidates.measure_in_turn", told)
+    monkeypatch.setattr("iosched.profiler.devices.cpu.device.measure_in_turn", told)
+    monkeypatch.setattr("iosched.profiler.peers.onnxruntime.measure_in_turn", told)
     for _ in range(2):
         result = optimize(fire(), settings)
         assert (result.shipped, result.measured_us) == ("iosched", 10.0)

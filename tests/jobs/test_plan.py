@@ -12,10 +12,10 @@ from scripted import fire, model_with
 
 from iosched.jobs.estimate import estimate
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
-from iosched.jobs.plan import analytic_cost
 from iosched.jobs.run import open_executor
 from iosched.models.errors import UsageError
 from iosched.models.load import load_model
+from iosched.profiler.devices.analytic import AnalyticCost
 from iosched.profiler.devices.gpus import gpu_named
 from iosched.runtime.compare import compare
 from iosched.runtime.inputs import random_inputs
@@ -34,7 +34,7 @@ def settings(tmp_path: Path) -> OptimizeSettings:
 def cost_us(result: OptimizeResult, precision: str = "fp32") -> float:
     gpu = gpu_named("v100")
     assert gpu is not None
-    return analytic_cost(fire(), gpu, precision).schedule_latency_us(result.schedule)
+    return AnalyticCost(fire().graph, gpu, precision).schedule_latency_us(result.schedule)
 
 
 def test_everything_says_that_it_is_computed(settings: OptimizeSettings) -> None:
@@ -53,7 +53,7 @@ def test_predictions_are_those_of_the_analytic_model(settings: OptimizeSettings)
     result = optimize(fire(), settings)
     gpu = gpu_named("v100")
     assert gpu is not None
-    cost = analytic_cost(fire(), gpu, "fp32")
+    cost = AnalyticCost(fire().graph, gpu, "fp32")
     assert result.predicted_us == pytest.approx(cost.schedule_latency_us(result.schedule))
     assert result.sequential_us == pytest.approx(cost.schedule_latency_us(sequential(fire().graph)))
     assert result.greedy_us == pytest.approx(cost.schedule_latency_us(greedy(fire().graph)))

@@ -13,9 +13,6 @@ from import_helpers import data
 from scripted import fire, script_models, script_stages
 from variants import renamed, retrained
 
-from iosched.jobs import bench as bench_module
-from iosched.jobs import optimize as optimize_module
-from iosched.jobs import run as run_module
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.jobs.run import open_executor
 from iosched.models.errors import InvalidScheduleError
@@ -119,7 +116,7 @@ def test_for_a_gpu_that_is_not_there_it_is_costed_by_the_model(settings: Optimiz
 def test_on_an_attached_gpu_it_is_compared_with_the_sequential_schedule(
     found: ScheduleDocument, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attach_host(monkeypatch, optimize_module, run_module, bench_module)
+    attach_host(monkeypatch)
     model = again()
     result = optimize(model, replace(settings, device="cuda", schedule_from=found))
     assert (result.device_name, result.measurements, result.states) == ("Host 1000", 0, 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from types import ModuleType
 from typing import ClassVar
 
 import pytest
@@ -11,6 +10,7 @@ from host_driver import HostDriver, chooser
 from host_exchange import HostExchange
 
 from iosched.models.model import Model
+from iosched.profiler.devices import resolve
 from iosched.profiler.devices.cuda.attached import AttachedGpu
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.cudnn.fastest import CudnnPlanStore
@@ -30,11 +30,10 @@ class HostGpu(AttachedGpu):
         return CudaBackend(model, self.driver, choose, Precision(precision), exchange=exchange, choices=memory)
 
 
-def attach_host(monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> list[object]:
-    """Makes it the GPU that these modules find; returns what backends will be given to choose plans by."""
+def attach_host(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Makes it the GPU that is found; returns what backends will be given to choose plans by."""
     HostGpu.given.clear()
-    for module in modules:
-        monkeypatch.setattr(module, "attach", lambda index: HostGpu(index, "Host 1000", {"cudnn": "90"}, HostDriver()))
+    monkeypatch.setattr(resolve, "attach", lambda index: HostGpu(index, "Host 1000", {"cudnn": "90"}, HostDriver()))
     return HostGpu.given
 
 

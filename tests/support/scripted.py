@@ -10,12 +10,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from iosched.jobs import cpu_job
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.profiler.devices.cpu import candidates
 from iosched.profiler.devices.cpu import cost as cpu_cost
+from iosched.profiler.devices.cpu import device as cpu_device
 from iosched.profiler.measuring.statistics import Measurement, summarize
+from iosched.profiler.peers import onnxruntime as plain
 
 
 def fire(batch: int = 1) -> Model:
@@ -59,8 +59,8 @@ def script_models(monkeypatch: pytest.MonkeyPatch, latencies_us: Mapping[str, fl
         calls.append(tuple(runnables))
         return {name: summarize([latencies_us.get(name, 1000.0 + int(name == "1"))] * 7) for name in runnables}
 
-    monkeypatch.setattr(cpu_job, "measure_in_turn", told)
-    monkeypatch.setattr(candidates, "measure_in_turn", told)
+    monkeypatch.setattr(cpu_device, "measure_in_turn", told)
+    monkeypatch.setattr(plain, "measure_in_turn", told)
     return calls
 
 

@@ -2,6 +2,5 @@
 
 from iosched.profiler.devices.analytic.calibration import CALIBRATION, Calibration
 from iosched.profiler.devices.analytic.cost import AnalyticCost
-from iosched.profiler.devices.analytic.device import peak_tflops
 
-__all__ = ["CALIBRATION", "AnalyticCost", "Calibration", "peak_tflops"]
+__all__ = ["CALIBRATION", "AnalyticCost", "Calibration"]

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 
 from iosched.models.graph import ComputationGraph, Operator
 from iosched.profiler.devices.analytic.calibration import CALIBRATION, Calibration
-from iosched.profiler.devices.analytic.device import Device, Work
 from iosched.profiler.devices.analytic.kernels import Kernel, kernels_of, merged_kernels
+from iosched.profiler.devices.analytic.work import ModelledGpu, Work
 from iosched.profiler.devices.gpus import GpuSpec
+from iosched.profiler.devices.throughput import Throughputs
 from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.signature import default_label
@@ -51,10 +52,10 @@ class AnalyticCost:
         self.gpu = gpu
         self.precision = precision
         wide = any(spec.dtype == "float32" for spec in (*graph.inputs, *graph.tensors))
-        self._device = Device(gpu, precision, calibration, halved=precision == "fp16" and wide)
+        self._modelled = ModelledGpu(gpu, precision, calibration, halved=precision == "fp16" and wide)
         label = default_label(graph)
         self._labels = {operator.name: label(operator) for operator in graph.operators}
-        self._work = _work(graph, self._device, self._labels)
+        self._work = _work(graph, self._modelled, self._labels)
         self._groups: dict[tuple[str, ...], Work] = {}
 
     def stage_latency_us(self, stage: Stage) -> float:
@@ -71,9 +72,14 @@ class AnalyticCost:
     def lower_bound_us(self, stage: Stage) -> float:
         """A launch where operators run as one; of other stages the longest of their groups, or all of their work."""
         if runs_as_one(stage):
-            return self._device.calibration.kernel_us
+            return self._modelled.calibration.kernel_us
         groups = [self._group(group) for group in stage.groups]
         return groups[0].path_us if len(groups) == 1 else self._concurrent_us(groups)
+
+    @property
+    def throughputs(self) -> Throughputs:
+        """What stages compute and how fast, with the share of the SMs' time that is filled with work."""
+        return Throughputs(self.graph, self.gpu.peak_tflops(self.precision), self.busy_us)
 
     def operator_key(self, name: str) -> str:
         """Type, attributes, shapes and types; no names."""
@@ -92,7 +98,7 @@ class AnalyticCost:
         """What runs side by side; operators that run as one are one."""
         if runs_as_one(stage):
             operators = [self.graph.by_name[name] for name in stage.operators]
-            return [self._device.work(_AS_ONE[stage.strategy](self.graph, operators))]
+            return [self._modelled.work(_AS_ONE[stage.strategy](self.graph, operators))]
         return [self._group(group) for group in stage.groups]
 
     def _group(self, names: tuple[str, ...]) -> Work:
@@ -106,7 +112,7 @@ class AnalyticCost:
         return known
 
     def _concurrent_us(self, groups: Sequence[Work], spilling: float = 0.0) -> float:
-        calibration = self._device.calibration
+        calibration = self._modelled.calibration
         busy = sum(group.busy_us for group in groups)
         spill = spilling * sum(group.spill_us for group in groups)
         hindered = max(group.path_us + calibration.interference * (busy - group.busy_us + spill) for group in groups)
@@ -119,11 +125,11 @@ class AnalyticCost:
         return max(1 - self.gpu.l2_nbytes / footprint, 0.0) if footprint else 0.0
 
 
-def _work(graph: ComputationGraph, device: Device, labels: dict[str, str]) -> dict[str, Work]:
+def _work(graph: ComputationGraph, gpu: ModelledGpu, labels: dict[str, str]) -> dict[str, Work]:
     """Each operator's work, computed once for all that are alike."""
     known: dict[str, Work] = {}
     for operator in graph.operators:
         label = labels[operator.name]
         if label not in known:
-            known[label] = device.work(kernels_of(graph, operator))
+            known[label] = gpu.work(kernels_of(graph, operator))
     return {name: known[label] for name, label in labels.items()}

@@ -1,105 +1,100 @@
-"""What single kernels and groups of them take on a GPU, from its specification."""
+"""A GPU that is not here, as a device: nothing runs, and latencies come from its specification."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from math import ceil
+from typing import ClassVar
 
-from iosched.profiler.devices.analytic.calibration import CALIBRATION, Calibration
-from iosched.profiler.devices.analytic.kernels import Kernel, Product
+from iosched.models.errors import DeviceError, UsageError
+from iosched.models.graph import ComputationGraph
+from iosched.models.model import Model
+from iosched.profiler.devices.analytic.cost import AnalyticCost
+from iosched.profiler.devices.device import CostKind, DeviceKind, Executor, OpenModel, OpenSettings
 from iosched.profiler.devices.gpus import GpuSpec
-from iosched.scheduler.precision import PrecisionName
-
-_TILE = 32  # rows and columns of a product that one thread block makes: the smallest that libraries choose
-_L2_SPEEDUP = 3.0  # bandwidth of the L2 over that of the memory, about the same on all these GPUs
+from iosched.profiler.devices.throughput import Throughputs
+from iosched.profiler.devices.units import OperatorUnits, Units
+from iosched.profiler.store.database import ProfileDatabase
+from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.effort import Effort
+from iosched.scheduler.precision import precision_named
 
 
 @dataclass(frozen=True)
-class Work:
-    """What kernels run in order take, in microseconds; the work of several in order is the sum.
+class PaperGpu:
+    """A GPU of which only the specification is here; see `Device`."""
 
-    Attributes:
-        path_us: with the whole GPU to themselves, launches included.
-        busy_us: what they keep the whole GPU busy for: the least that they add when others fill what they leave idle.
-        spill_us: what they take longer when what they read is no longer in the L2.
-        footprint_nbytes: the most that one of them reads and writes.
-    """
+    gpu: GpuSpec
+    kind: ClassVar[DeviceKind] = "cuda"
+    cost_kind: ClassVar[CostKind] = "analytic"
 
-    path_us: float = 0.0
-    busy_us: float = 0.0
-    spill_us: float = 0.0
-    footprint_nbytes: int = 0
-    n_kernels: int = 0
+    @property
+    def key(self) -> str:
+        """The GPU's short name."""
+        return self.gpu.key
 
-    def then(self, other: Work) -> Work:
-        """These kernels, then the others."""
-        return Work(
-            self.path_us + other.path_us,
-            self.busy_us + other.busy_us,
-            self.spill_us + other.spill_us,
-            max(self.footprint_nbytes, other.footprint_nbytes),
-            self.n_kernels + other.n_kernels,
+    @property
+    def name(self) -> str:
+        """The product's name."""
+        return self.gpu.name
+
+    def check(self, settings: OpenSettings) -> None:
+        """Refuses what is for attached GPUs, and precisions that are not known.
+
+        Raises:
+            UsageError: says which.
+        """
+        if settings.barriers != "auto":
+            raise UsageError("--barriers is for attached GPUs")
+        precision_named(settings.precision)
+
+    def open(
+        self,
+        model: Model,
+        settings: OpenSettings,
+        database: ProfileDatabase | None = None,
+        *,
+        beside: OpenModel | None = None,
+    ) -> OpenOnPaper:
+        """The analytic model of `model` on this GPU.
+
+        Raises:
+            UsageError: no such precision.
+        """
+        del database, beside
+        return OpenOnPaper(self, AnalyticCost(model.graph, self.gpu, precision_named(settings.precision)))
+
+    def executor(self, model: Model, document: ScheduleDocument | None, threads: int | None = None) -> Executor:
+        """Refuses to run anything.
+
+        Raises:
+            DeviceError: always; says what can be done instead.
+        """
+        del model, document, threads
+        raise DeviceError(
+            f"{self.name} is not here: 'iosched optimize --device {self.key}' plans for it, but nothing can be run or"
+            " measured on it; use --device cpu"
         )
 
 
-@dataclass(frozen=True)
-class Device:
-    """A GPU at one precision under one calibration; `halved` says that values are stored in half as many bytes."""
+@dataclass(frozen=True, eq=False)
+class OpenOnPaper:
+    """A model on a GPU that is not here; see `OpenModel`."""
 
-    gpu: GpuSpec
-    precision: PrecisionName = "fp32"
-    calibration: Calibration = CALIBRATION
-    halved: bool = False
+    device: PaperGpu
+    cost: AnalyticCost
+    effort: ClassVar[Effort] = Effort()
+    units: ClassVar[Units] = OperatorUnits()
+    here: ClassVar[None] = None
 
-    def work(self, kernels: Sequence[Kernel]) -> Work:
-        """What `kernels` take, one after another."""
-        total = Work()
-        for kernel in kernels:
-            total = total.then(self._kernel(kernel))
-        return total
+    @property
+    def graph(self) -> ComputationGraph:
+        """The model's own operators."""
+        return self.cost.graph
 
-    def _kernel(self, kernel: Kernel) -> Work:
-        activations = kernel.activation_nbytes * self._shrink
-        weights = kernel.weight_nbytes * self._shrink
-        footprint = round(activations + weights)
-        dram = (activations + weights) / self._bytes_per_us
-        fits = footprint <= self.gpu.l2_nbytes
-        moved = (activations / _L2_SPEEDUP + weights) / self._bytes_per_us if fits else dram
-        alone, busy = self._arithmetic_us(kernel)
-        device_us, busy_us = max(alone, moved), max(busy, moved)
-        spill_us = max(max(busy, dram) - busy_us, 0.0)
-        return Work(self.calibration.kernel_us + device_us, busy_us, spill_us, footprint, 1)
+    @property
+    def throughputs(self) -> Throughputs:
+        """With the share of the SMs' time that is filled with work, which the model alone knows."""
+        return self.cost.throughputs
 
-    def _arithmetic_us(self, kernel: Kernel) -> tuple[float, float]:
-        """Time alone, and time for which the whole GPU is kept busy."""
-        if not isinstance(kernel, Product):
-            time = kernel.window_flops / (self.gpu.fp32_tflops * 1e6 * self.calibration.window)
-            return time, time
-        # One thread block makes one tile; SMs take equally many blocks, or one more (wave quantisation).
-        blocks = ceil(kernel.rows / _TILE) * ceil(kernel.columns / _TILE) * kernel.count
-        sms = self.gpu.sms
-        tile_us = 2 * kernel.inner * _TILE**2 / (self._product_flops_per_us / sms)
-        # What is loaded at once holds twice as many values of half the size.
-        steps = kernel.inner * (0.5 if self.precision == "fp16" else 1.0)
-        latency_us = steps * self.calibration.step_cycles / self.gpu.boost_mhz
-        return max(ceil(blocks / sms) * tile_us, latency_us), blocks / sms * tile_us
-
-    @cached_property
-    def _shrink(self) -> float:
-        return 0.5 if self.halved else 1.0
-
-    @cached_property
-    def _bytes_per_us(self) -> float:
-        return self.gpu.dram_gb_per_s * 1e3 * self.calibration.utilisation
-
-    @cached_property
-    def _product_flops_per_us(self) -> float:
-        return peak_tflops(self.gpu, self.precision) * 1e6 * self.calibration.utilisation
-
-
-def peak_tflops(gpu: GpuSpec, precision: PrecisionName) -> float:
-    """Peak of products: that of the tensor cores where they know the type, else of the CUDA cores."""
-    tensor_cores = {"fp32": None, "tf32": gpu.tf32_tflops, "fp16": gpu.fp16_tensor_tflops}
-    return tensor_cores[precision] or gpu.fp32_tflops
+    def close(self) -> None:
+        """Holds nothing."""

@@ -1,45 +1,63 @@
-"""Schedules in terms of the CPU's units, and back in terms of the model's own operators."""
+"""The CPU's units: what onnxruntime fuses is scheduled as one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from iosched.runtime.cpu.backend import unit_stages
 from iosched.runtime.cpu.ownership import CoarseGraph
 from iosched.scheduler.schedule import Block, Schedule, Stage
 
 
-def unit_schedule(coarse: CoarseGraph, schedule: Schedule) -> Schedule:
-    """The schedule in terms of the CPU's units; one block where it was made elsewhere and takes units apart."""
-    unit_of = coarse.unit_of()
-    blocks = tuple(
-        Block(block.index, tuple(_in_units(unit_of, stage) for stage in block.stages), block.optimal)
-        for block in schedule.blocks
-    )
-    named = [name for block in blocks for stage in block.stages for name in stage.operators]
-    if len(named) == len(set(named)):
-        return Schedule(blocks)
-    stages = (Stage(strategy, tuple(map(tuple, groups))) for strategy, groups in unit_stages(coarse, schedule))
-    return Schedule((Block(0, tuple(stages), optimal=False),))
+@dataclass(frozen=True, eq=False)
+class CpuUnits:
+    """The units of a graph that onnxruntime's fusions made coarser; see `Units`."""
 
+    coarse: CoarseGraph
 
-def _in_units(unit_of: dict[str, str], stage: Stage) -> Stage:
-    groups: Iterator[tuple[str, ...]] = (
-        tuple(dict.fromkeys(unit_of[name] for name in group)) for group in stage.groups
-    )
-    return Stage(stage.strategy, tuple(groups), stage.predicted_us, stage.measured_us)
+    def unit_of(self, operator: str) -> str:
+        """The unit that the operator is in."""
+        return self._unit_of[operator]
 
+    def members(self, unit: str) -> tuple[str, ...]:
+        """The operators of a unit."""
+        return self.coarse.members[unit]
 
-def expand(coarse: CoarseGraph, schedule: Schedule) -> Schedule:
-    """The same schedule in terms of the model's own operators instead of the CPU's units."""
-    return Schedule(
-        tuple(
-            Block(block.index, tuple(_expanded(coarse, stage) for stage in block.stages), block.optimal)
+    def scheduled(self, schedule: Schedule) -> Schedule:
+        """A schedule of operators as one of units; one block where it was made elsewhere and takes units apart."""
+        blocks = tuple(
+            replace(block, stages=tuple(self._stage_of_units(stage) for stage in block.stages))
             for block in schedule.blocks
         )
-    )
+        named = [name for block in blocks for stage in block.stages for name in stage.operators]
+        if len(named) == len(set(named)):
+            return Schedule(blocks)
+        return Schedule((Block(0, tuple(self.stages(schedule)), optimal=False),))
 
+    def expanded(self, schedule: Schedule) -> Schedule:
+        """A schedule of units as one of operators."""
+        return Schedule(
+            tuple(
+                replace(block, stages=tuple(self._stage_of_operators(stage) for stage in block.stages))
+                for block in schedule.blocks
+            )
+        )
 
-def _expanded(coarse: CoarseGraph, stage: Stage) -> Stage:
-    groups = tuple(tuple(name for unit in group for name in coarse.members[unit]) for group in stage.groups)
-    return Stage(stage.strategy, groups, stage.predicted_us, stage.measured_us)
+    def stages(self, schedule: Schedule) -> Sequence[Stage]:
+        """The stages that any schedule, of operators or of units, comes to on this device."""
+        stages = unit_stages(self.coarse, schedule)
+        return tuple(Stage(strategy, tuple(map(tuple, groups))) for strategy, groups in stages)
+
+    @cached_property
+    def _unit_of(self) -> dict[str, str]:
+        return self.coarse.unit_of()
+
+    def _stage_of_units(self, stage: Stage) -> Stage:
+        groups = (tuple(dict.fromkeys(self._unit_of[name] for name in group)) for group in stage.groups)
+        return replace(stage, groups=tuple(groups))
+
+    def _stage_of_operators(self, stage: Stage) -> Stage:
+        groups = (tuple(name for unit in group for name in self.coarse.members[unit]) for group in stage.groups)
+        return replace(stage, groups=tuple(groups))

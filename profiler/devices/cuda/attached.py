@@ -11,7 +11,6 @@ from iosched.models.errors import DeviceError
 from iosched.models.model import Model
 from iosched.models.version import iosched_version
 from iosched.profiler.devices.cuda.clock import ReadClock, nvml_clock
-from iosched.profiler.devices.resolve import attached_index
 from iosched.profiler.store.database import ProfileDatabase, device_key
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.cudnn.fastest import CudnnPlanStore, FastestCudnnPlans
@@ -146,15 +145,6 @@ class AttachedGpu:
         """The device in a profile database: everything beside a stage that changes its latency."""
         versions = {**self.versions, "iosched": iosched_version(), "lowering": str(CUDA_LOWERING)}
         return device_key("cuda", self.name, precision=precision, threads=MAX_LANES, versions=versions)
-
-
-def index_for(model: Model, device: str) -> int | None:
-    """The CUDA index of the attached GPU that `--device` means for `model`; None where it means another device.
-
-    `auto` takes no GPU for a model that the GPU runtime cannot place.
-    """
-    index = attached_index(device)
-    return None if device == "auto" and not CudaBackend.supports(model) else index
 
 
 def attach(index: int = 0) -> AttachedGpu:

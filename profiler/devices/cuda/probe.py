@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from iosched.models.errors import DeviceError, IoschedError
+from iosched.profiler.devices.cuda.attached import check_capability
+from iosched.runtime.cuda.cudnn.target import load_cudnn
+from iosched.runtime.cuda.gpu.cupy import CupyDriver
 
 _CUDA_PROVIDER = "CUDAExecutionProvider"
 
@@ -32,10 +35,6 @@ class GpuProbe:
 
 def probe() -> GpuProbe:
     """Looks at the driver, CuPy, the GPUs and cuDNN, in this order: the first thing that fails hides the rest."""
-    from iosched.profiler.devices.cuda.attached import check_capability
-    from iosched.runtime.cuda.cudnn.target import load_cudnn
-    from iosched.runtime.cuda.gpu.cupy import CupyDriver
-
     names: list[str] = []
     problems: list[str] = []
     try:

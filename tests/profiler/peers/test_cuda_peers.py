@@ -11,8 +11,10 @@ from host_driver import HostDriver
 from scripted import fire
 
 from iosched.models.errors import DeviceError
-from iosched.profiler.peers import cuda as cuda_peers
-from iosched.profiler.peers.cuda import OPENERS, GpuPlace, open_onnxruntime
+from iosched.profiler.peers import onnxruntime as peer
+from iosched.profiler.peers.onnxruntime import open_on_gpu
+from iosched.profiler.peers.openers import GPU_OPENERS
+from iosched.profiler.peers.place import GpuPlace
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.onnxruntime.provider import Provider
 from iosched.runtime.inputs import random_inputs
@@ -27,18 +29,18 @@ def place(precision: str = "fp32", provider: Provider = HOST) -> GpuPlace:
 
 def test_onnxruntime_runs_on_inputs_that_are_bound_once(monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[Mapping[str, object]] = []
-    run = cuda_peers._run_bound
+    run = peer._run_bound
 
     def watched(session: object, binding: object) -> None:
         run(session, binding)
         runs.append({"outputs": binding.copy_outputs_to_cpu()})  # type: ignore[attr-defined]
 
-    monkeypatch.setattr(cuda_peers, "_run_bound", watched)
+    monkeypatch.setattr(peer, "_run_bound", watched)
     where = place()
-    once = open_onnxruntime(where)
+    candidate = open_on_gpu(where)
     assert runs == []
-    assert once() >= 0
-    assert once() >= 0
+    assert candidate.time(1)[0] >= 0
+    assert candidate.time(1)[0] >= 0
     from iosched.runtime.reference import Reference
 
     with Reference(where.model) as reference:
@@ -50,16 +52,16 @@ def test_onnxruntime_runs_on_inputs_that_are_bound_once(monkeypatch: pytest.Monk
 
 def test_onnxruntime_does_not_pretend() -> None:
     with pytest.raises(DeviceError, match="not in fp16"):
-        open_onnxruntime(place("fp16"))
+        open_on_gpu(place("fp16"))
     with pytest.raises(DeviceError, match=r"no CUDA provider here.*pip install"):
-        open_onnxruntime(place(provider=Provider("CUDAExecutionProvider", "cuda")))
+        open_on_gpu(place(provider=Provider("CUDAExecutionProvider", "cuda")))
 
 
 @pytest.mark.parametrize("name", ["torch", "torch-cudagraph", "torch-compile"])
 def test_pytorch_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setitem(sys.modules, "onnx2torch", None)
     with pytest.raises(DeviceError, match="onnx2torch is not installed; install it with"):
-        OPENERS[name](place())
+        GPU_OPENERS[name](place())
 
 
 def test_pytorch_that_cannot_is_told() -> None:
@@ -69,5 +71,5 @@ def test_pytorch_that_cannot_is_told() -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     with pytest.raises(DeviceError) as told:
-        OPENERS["torch"](place())
+        GPU_OPENERS["torch"](place())
     assert len(str(told.value).splitlines()) == 1

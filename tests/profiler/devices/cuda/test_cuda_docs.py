@@ -17,11 +17,9 @@ from host_gpu import attach_host, time_by_size
 from lowering import loaded, proto_of
 from onnx import helper
 
-from iosched.jobs import optimize as optimize_module
-from iosched.jobs import run as run_module
 from iosched.jobs.annotate import annotated
-from iosched.jobs.optimization import OptimizeSettings
 from iosched.jobs.optimize import optimize
+from iosched.jobs.settings import OptimizeSettings
 from iosched.models.export import write_model
 
 PAGE = Path(__file__).parents[4] / "docs" / "cuda.md"
@@ -29,7 +27,7 @@ PAGE = Path(__file__).parents[4] / "docs" / "cuda.md"
 
 @needs_compiler
 def test_the_example_reads_and_gives_arrays_of_another_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    attach_host(monkeypatch, optimize_module, run_module)
+    attach_host(monkeypatch)
     time_by_size(monkeypatch)
     monkeypatch.chdir(tmp_path)
     nodes = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("GlobalAveragePool", ["a"], ["y"])]

@@ -10,17 +10,16 @@ from host_cuda import needs_compiler
 from host_gpu import attach_host, time_by_size
 from separables import separables
 
-import iosched.jobs.optimize as optimize_module
 import iosched.jobs.run as run_module
-from iosched.jobs.optimization import OptimizeSettings
 from iosched.jobs.optimize import optimize
+from iosched.jobs.settings import OptimizeSettings
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.document import ScheduleDocument
 
 
 @needs_compiler
 def test_found_kept_and_run_without_timing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    attach_host(monkeypatch, optimize_module, run_module)
+    attach_host(monkeypatch)
     time_by_size(monkeypatch)
     model = separables()
     result = optimize(model, OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db"))

@@ -13,12 +13,10 @@ from host_gpu import attach_host
 from scripted import fire
 from session_models import sliced
 
-from iosched.jobs import bench as bench_module
-from iosched.jobs import optimize as optimize_module
 from iosched.jobs import run as run_module
 from iosched.jobs.bench import bench
-from iosched.jobs.optimization import OptimizeSettings
 from iosched.jobs.optimize import optimize
+from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import UsageError
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.inputs import random_inputs
@@ -32,7 +30,7 @@ SENTENCE = (
 
 @pytest.fixture(autouse=True)
 def attached(monkeypatch: pytest.MonkeyPatch) -> None:
-    attach_host(monkeypatch, optimize_module, run_module, bench_module)
+    attach_host(monkeypatch)
     samples = iter([(30.0, 200.0), (31.0, 210.0), (29.0, 190.0), (900.0, 1000.0), (1.0, 100.0)] * 9)
     monkeypatch.setattr(CudaExecutor, "time_sessions", lambda self: next(samples))
 

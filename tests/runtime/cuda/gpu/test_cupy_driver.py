@@ -26,8 +26,8 @@ from networks import zoo_model
 from onnx import helper
 from scripted import fire
 
-from iosched.jobs.optimization import OptimizeSettings
 from iosched.jobs.optimize import optimize
+from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError
 from iosched.models.model import Model
 from iosched.profiler.devices.cuda.attached import attach

@@ -6,16 +6,11 @@ figure 1.2; zeros that a merge pads kernels with are no work of the model's, and
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from iosched.jobs.plan import analytic_cost
 from iosched.models.graph import ComputationGraph
-from iosched.models.model import Model
-from iosched.profiler.devices.analytic import AnalyticCost, peak_tflops
 from iosched.profiler.devices.gpus import spec_of
-from iosched.profiler.devices.resolve import gpu_called
-from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.precision import PRECISIONS
 from iosched.scheduler.schedule import Stage, total_us
 
@@ -59,12 +54,12 @@ class Throughputs:
     Attributes:
         graph: whose operators the stages name: the model's, or the CPU's units.
         peak_tflops: of the device; None where not known.
-        analytic: the model of the device where nothing is measured.
+        busy_us: by a model of the device, for how long a stage's work would fill all SMs; None where it is measured.
     """
 
     graph: ComputationGraph
     peak_tflops: float | None = None
-    analytic: AnalyticCost | None = None
+    busy_us: Callable[[Stage], float] | None = None
 
     def of(self, stages: Iterable[Stage]) -> Throughput:
         """The throughput of `stages`, run one after another; latencies are those that the stages carry.
@@ -74,25 +69,11 @@ class Throughputs:
         """
         run = list(stages)
         flops = sum(self.graph.by_name[name].flops for stage in run for name in stage.operators)
-        busy_us = None if self.analytic is None else sum(map(self.analytic.busy_us, run))
+        busy_us = None if self.busy_us is None else sum(map(self.busy_us, run))
         return Throughput(flops, total_us(run), self.peak_tflops, busy_us)
 
 
-def throughputs(model: Model, document: ScheduleDocument) -> Throughputs:
-    """For stages of `document`, a schedule of `model`; of a device or precision that is not known, only the speed."""
-    precision = next((known for known in PRECISIONS if known == document.precision), None)
-    analytic = document.cost == "analytic"
-    if analytic:
-        gpu = gpu_called(document.device_name)
-    else:
-        gpu = spec_of(document.device_name) if document.device_kind == "cuda" else None
-    if gpu is None or precision is None:
-        return Throughputs(model.graph)
-    if analytic:
-        return on_paper(analytic_cost(model, gpu, precision))
-    return Throughputs(model.graph, peak_tflops(gpu, precision))
-
-
-def on_paper(cost: AnalyticCost) -> Throughputs:
-    """For stages that the analytic model says the latency of."""
-    return Throughputs(cost.graph, peak_tflops(cost.gpu, cost.precision), cost)
+def gpu_throughputs(graph: ComputationGraph, device_name: str, precision: str) -> Throughputs:
+    """For stages measured on a GPU, by the name that its driver gives; of one that is not known, only the speed."""
+    gpu, known = spec_of(device_name), next((name for name in PRECISIONS if name == precision), None)
+    return Throughputs(graph) if gpu is None or known is None else Throughputs(graph, gpu.peak_tflops(known))

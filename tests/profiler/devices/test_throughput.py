@@ -8,10 +8,11 @@ import pytest
 from scripted import fire
 from shipped import document
 
-from iosched.jobs.throughput import Throughput, Throughputs, on_paper, throughputs
 from iosched.models.model import Model
 from iosched.profiler.devices.analytic import AnalyticCost
 from iosched.profiler.devices.gpus import gpu_named
+from iosched.profiler.devices.resolve import throughputs
+from iosched.profiler.devices.throughput import Throughput, Throughputs
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.search import search
@@ -70,7 +71,7 @@ def test_stages_add_up_and_one_unknown_latency_is_enough(model: Model) -> None:
 def test_zeros_that_a_merge_pads_with_are_no_work(model: Model) -> None:
     gpu = gpu_named("v100")
     assert gpu is not None
-    known = on_paper(AnalyticCost(model.graph, gpu))
+    known = AnalyticCost(model.graph, gpu).throughputs
     groups = (("f1",), ("f3",))
 
     merged, beside = (known.of([Stage(strategy, groups, 10.0)]) for strategy in (MERGE, CONCURRENT))
@@ -108,12 +109,12 @@ def test_of_a_precision_that_is_none_only_the_speed_is_known(model: Model) -> No
 
 def test_of_a_gpu_of_another_table_only_the_speed_is_known(model: Model) -> None:
     known = throughputs(model, planned(model, "A GPU of 2040"))
-    assert (known.peak_tflops, known.analytic) == (None, None)
+    assert (known.peak_tflops, known.busy_us) == (None, None)
 
 
 def test_a_measured_gpu_has_its_specifications_peak_and_no_modelled_share(model: Model) -> None:
     known = throughputs(model, measured_on(model, "cuda", "NVIDIA H100 80GB HBM3", precision="tf32"))
-    assert (known.peak_tflops, known.analytic) == (494.7, None)
+    assert (known.peak_tflops, known.busy_us) == (494.7, None)
     assert throughputs(model, measured_on(model, "cuda", "NVIDIA GeForce 9999")).peak_tflops is None
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
 import pytest
 
-from iosched.profiler.devices.cpu import candidates
-from iosched.profiler.devices.cpu.candidates import MOST_IN_A_ROW, WARMUP_ROUNDS, Budget, measure_in_turn, turn_seconds
+from iosched.profiler.measuring import in_turn
+from iosched.profiler.measuring.in_turn import (
+    MOST_IN_A_ROW,
+    WARMUP_ROUNDS,
+    Budget,
+    Candidate,
+    measure_in_turn,
+    turn_seconds,
+)
 
 
 @dataclass
@@ -20,28 +25,22 @@ class Waking:
     waking_us: float
     counts: list[int] = field(default_factory=list)
 
-    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        raise AssertionError("only timed")
-
-    def time(self, inputs: Mapping[str, np.ndarray], repeats: int) -> tuple[float, ...]:
+    def time(self, repeats: int) -> tuple[float, ...]:
         self.counts.append(repeats)
         slower = float(len(self.counts))
         return (self.latency_us + self.waking_us + slower, *([self.latency_us + slower] * (repeats - 1)))
-
-    def close(self) -> None:
-        """Holds nothing."""
 
 
 @pytest.fixture(autouse=True)
 def rests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     told: list[str] = []
-    monkeypatch.setattr(candidates, "wait_until_idle", lambda: told.append("rest"))
+    monkeypatch.setattr(in_turn, "wait_until_idle", lambda: told.append("rest"))
     return told
 
 
 def test_what_comes_after_a_rest_is_told_apart_from_what_runs_in_a_row(rests: list[str]) -> None:
     models = {"small": Waking(1000.0, 500.0), "large": Waking(40_000.0, 10.0)}
-    found = measure_in_turn(models, {}, Budget(rounds=3))
+    found = measure_in_turn({name: Candidate(model.time) for name, model in models.items()}, Budget(rounds=3))
     kept = range(WARMUP_ROUNDS + 1, WARMUP_ROUNDS + 4)
     for name, (in_a_row_us, rested_us) in {"small": (1000.0, 1500.0), "large": (40_000.0, 40_010.0)}.items():
         assert found[name].samples_us == tuple(in_a_row_us + turn for turn in kept)
@@ -54,16 +53,16 @@ def test_what_comes_after_a_rest_is_told_apart_from_what_runs_in_a_row(rests: li
 @pytest.mark.parametrize(("latency_us", "in_a_row"), [(10.0, MOST_IN_A_ROW), (2500.0, 3), (9000.0, 1), (90_000.0, 1)])
 def test_short_runs_follow_each_other_until_ten_milliseconds_are_over(latency_us: float, in_a_row: int) -> None:
     model = Waking(latency_us, 0.0)
-    measure_in_turn({"a": model}, {}, Budget(rounds=2))
+    measure_in_turn({"a": Candidate(model.time)}, Budget(rounds=2))
     assert model.counts == [2, *[1 + in_a_row] * (WARMUP_ROUNDS + 1)]
 
 
 def test_a_turn_is_planned_as_long_as_it_takes() -> None:
     """A rest, a run after it, and those in a row."""
-    assert turn_seconds(1.0) == pytest.approx(2.0 + candidates.REST_SECONDS)
-    assert turn_seconds(0.0) == pytest.approx(candidates.IN_A_ROW_SECONDS + candidates.REST_SECONDS)
+    assert turn_seconds(1.0) == pytest.approx(2.0 + in_turn.REST_SECONDS)
+    assert turn_seconds(0.0) == pytest.approx(in_turn.IN_A_ROW_SECONDS + in_turn.REST_SECONDS)
 
 
 def test_time_allowed_counts_the_runs_after_a_rest_too() -> None:
-    found = measure_in_turn({"a": Waking(1e6, 0.0)}, {}, Budget(rounds=9, max_seconds=12.0, least_rounds=1))
+    found = measure_in_turn({"a": Candidate(Waking(1e6, 0.0).time)}, Budget(rounds=9, max_seconds=12.0, least_rounds=1))
     assert len(found["a"].samples_us) == 4

@@ -1,19 +1,13 @@
-"""Whole-model candidates on the CPU: schedules compiled for it, and plain onnxruntime in its best setting."""
+"""Whole models measured in turn on a CPU: each in a row, and after a rest."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
-import numpy as np
-
-from iosched.models.model import Model
 from iosched.profiler.measuring.idle import wait_until_idle
 from iosched.profiler.measuring.interleave import interleave
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement, quantile
-from iosched.runtime.reference import Reference, ReferenceSettings
-from iosched.runtime.reference import candidates as reference_candidates
 
 REST_SECONDS = 0.1
 """About what waiting for quiet takes before each run."""
@@ -23,26 +17,24 @@ WARMUP_ROUNDS = 2
 IN_A_ROW_SECONDS, MOST_IN_A_ROW = 0.01, 10
 """How long a turn of runs in a row lasts, and how many runs that is at most; one at least."""
 
-MANY_SESSIONS_NBYTES = 256 << 20
-"""Weights above this are not held by several sessions at once just to find onnxruntime's best setting."""
 
-Arrays = Mapping[str, np.ndarray]
+def _nothing() -> None:
+    """A candidate that holds nothing has nothing to close."""
 
 
-class Runnable(Protocol):
-    """Runs a whole model."""
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A whole model that is ready to be timed on inputs it was given.
 
-    def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        """One run; outputs by name."""
-        ...
+    Attributes:
+        time: runs it so many times; the microseconds of each run.
+        close: frees the sessions, buffers and threads it holds.
+        notes: sentences on what a user should know of how it runs; asked after it ran.
+    """
 
-    def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]:
-        """Microseconds of each of `repeats` runs."""
-        ...
-
-    def close(self) -> None:
-        """Frees what it holds."""
-        ...
+    time: Callable[[int], Sequence[float]]
+    close: Callable[[], None] = _nothing
+    notes: Callable[[], Sequence[str]] = tuple
 
 
 @dataclass(frozen=True)
@@ -60,21 +52,14 @@ class Budget:
     least_rounds: int = LEAST_SAMPLES
 
 
-QUICK = Budget(rounds=3, max_seconds=6.0, least_rounds=1)
-"""Enough to choose a setting of onnxruntime, not to claim that it is the fastest."""
-
-
 def measure_in_turn(
-    runnables: Mapping[str, Runnable],
-    inputs: Arrays,
-    budget: Budget,
-    observer: Callable[[int, int], None] | None = None,
+    candidates: Mapping[str, Candidate], budget: Budget, observer: Callable[[int, int], None] | None = None
 ) -> Mapping[str, Measurement]:
     """Latency of every candidate in a row, and after a rest; sample k of each taken in round k.
 
     In its turn a candidate rests, is run once, and then in a row: a sample is the median of the runs in a row.
     """
-    turns = {name: _Turns(runnable, inputs) for name, runnable in runnables.items()}
+    turns = {name: _Turns(candidate) for name, candidate in candidates.items()}
     found = interleave(
         {name: each.take for name, each in turns.items()},
         budget.rounds,
@@ -96,13 +81,12 @@ def _last(rested_us: Sequence[float], found: Measurement) -> tuple[float, ...]:
 class _Turns:
     """One candidate's turns, and what the first run of each took."""
 
-    runnable: Runnable
-    inputs: Arrays
+    candidate: Candidate
     rested_us: list[float] = field(default_factory=list)
 
     def take(self) -> float:
         """Microseconds of a run in a row."""
-        rested_us, *in_a_row_us = self.runnable.time(self.inputs, 1 + self._count())
+        rested_us, *in_a_row_us = self.candidate.time(1 + self._count())
         self.rested_us.append(rested_us)
         return quantile(in_a_row_us, 0.5)
 
@@ -117,24 +101,7 @@ def turn_seconds(run_s: float) -> float:
     return REST_SECONDS + run_s + max(run_s, IN_A_ROW_SECONDS)
 
 
-def best_reference(model: Model, inputs: Arrays, threads: int) -> ReferenceSettings:
-    """The setting in which plain onnxruntime is fastest, by a few quick rounds.
-
-    Where it is the only one, or every session would copy large weights, it is sequential mode on all threads.
-    """
-    settings = reference_candidates(threads)
-    if len(settings) == 1 or sum(array.nbytes for array in model.weights.values()) > MANY_SESSIONS_NBYTES:
-        return settings[0]
-    opened = {str(index): Reference(model, setting) for index, setting in enumerate(settings)}
-    try:
-        found = measure_in_turn(opened, inputs, QUICK)
-    finally:
-        for reference in opened.values():
-            reference.close()
-    return settings[int(min(found, key=lambda name: found[name].min_us))]
-
-
-def close_all(runnables: Sequence[Runnable]) -> None:
+def close_all(candidates: Iterable[Candidate]) -> None:
     """Closes every candidate."""
-    for runnable in runnables:
-        runnable.close()
+    for candidate in candidates:
+        candidate.close()

@@ -1,0 +1,40 @@
+"""A model opened on a device for the time of a job, with the profile database beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from iosched.models.model import Model
+from iosched.profiler.devices.device import Device, OpenModel, OpenSettings
+from iosched.profiler.store.database import ProfileDatabase, default_path
+
+
+@contextmanager
+def opened(
+    device: Device, model: Model, settings: OpenSettings, profile_db: Path | None, *, writes: bool = True
+) -> Iterator[OpenModel]:
+    """Opens `model` on `device`; where latencies are measured there, with the profile database.
+
+    Args:
+        profile_db: the database; the user's own by default.
+        writes: whether anything will be kept; else a database that is not there yet is not made.
+
+    Raises:
+        UsageError: a setting is wrong, or the database is damaged or of another program.
+        InvalidModelError: onnxruntime refuses the model.
+        DeviceError: the device cannot place the model, or a library is missing.
+    """
+    if device.cost_kind == "analytic":
+        yield device.open(model, settings, None)
+        return
+    path = profile_db or default_path()
+    if not writes and path is not None and not path.exists():
+        path = None
+    with ProfileDatabase(path) as database, closing(device.open(model, settings, database)) as there:
+        yield there
+
+
+NO_SCHEDULE_POSSIBLE = "this model's inputs have no fixed size, so there is no schedule to measure"
+"""Where `OpenModelHere.is_schedulable` is not so."""

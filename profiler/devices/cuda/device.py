@@ -1,0 +1,246 @@
+"""An attached GPU as a device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import ClassVar
+
+from iosched.models.graph import ComputationGraph
+from iosched.models.model import Model
+from iosched.profiler.devices.cuda.attached import AttachedGpu
+from iosched.profiler.devices.cuda.clock import with_clock
+from iosched.profiler.devices.cuda.cost import CudaStageCost, open_cost
+from iosched.profiler.devices.cuda.session_note import session_notes
+from iosched.profiler.devices.device import (
+    CostKind,
+    DeviceKind,
+    Executor,
+    OpenModel,
+    OpenModelHere,
+    OpenSettings,
+    Prices,
+    Running,
+    Way,
+    Wording,
+)
+from iosched.profiler.devices.throughput import Throughputs, gpu_throughputs
+from iosched.profiler.devices.units import OperatorUnits, Units
+from iosched.profiler.measuring.in_turn import Budget, Candidate
+from iosched.profiler.measuring.interleave import compare, interleave, speedup_text
+from iosched.profiler.measuring.statistics import Measurement
+from iosched.profiler.peers.onnxruntime import PlainOnnxruntime
+from iosched.profiler.peers.openers import GPU_OPENERS
+from iosched.profiler.peers.place import GpuPlace
+from iosched.profiler.store.database import ProfileDatabase
+from iosched.profiler.store.refresh import Refreshed
+from iosched.runtime.cuda.backend import CudaBackend, CudaModel
+from iosched.runtime.cuda.onnxruntime.provider import Provider
+from iosched.runtime.inputs import Arrays
+from iosched.scheduler.baselines import sequential
+from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.effort import Effort
+from iosched.scheduler.precision import DEFAULT_PRECISION
+from iosched.scheduler.schedule import Schedule
+
+GPU_EFFORT = Effort(bound_slack=0.95, tolerance=0.02, max_measurements=60)
+"""Latencies are steadier than on a CPU. Little bounds them from below, since nothing tells how much of the GPU an
+operator leaves idle, so that most searches end at the limit, which is a guess until searches were run on a GPU."""
+
+GPU_PRICES = Prices(measurement_s=0.03, comparison_s=1.0, samples_alone=1)
+"""A guess, until searches were run on a GPU."""
+
+ROUNDS = 30
+
+_NO_BARRIERS = " without barriers"
+
+
+@dataclass(frozen=True, eq=False)
+class CudaDevice:
+    """A GPU of this machine; see `Device`."""
+
+    gpu: AttachedGpu
+    kind: ClassVar[DeviceKind] = "cuda"
+    cost_kind: ClassVar[CostKind] = "measured"
+
+    @property
+    def key(self) -> str:
+        """By its number."""
+        return f"cuda:{self.gpu.index}"
+
+    @property
+    def name(self) -> str:
+        """As its driver calls it."""
+        return self.gpu.name
+
+    def check(self, settings: OpenSettings) -> None:
+        """All settings mean something here."""
+
+    def open(
+        self,
+        model: Model,
+        settings: OpenSettings,
+        database: ProfileDatabase | None,
+        *,
+        beside: OpenModel | None = None,
+    ) -> OpenOnGpu:
+        """Lowers `model` for this GPU.
+
+        Raises:
+            DeviceError: the GPU cannot place the model, or cuDNN is missing.
+        """
+        del beside
+        assert database is not None
+        store = database if settings.resume else Refreshed(database)
+        cost = open_cost(self.gpu, model, settings.precision, database, store=store, times=settings.may_time)
+        return OpenOnGpu(self, model, settings, cost)
+
+    def executor(self, model: Model, document: ScheduleDocument | None, threads: int | None = None) -> Executor:
+        """The model in CUDA graphs under its schedule; without one, one operator after another.
+
+        Raises:
+            DeviceError: the GPU cannot place the model, has not enough memory, or cuDNN is missing.
+            ExecutionError: a kernel fails.
+        """
+        del threads
+        precision = DEFAULT_PRECISION if document is None else document.precision
+        backend = self.gpu.backend(model, precision, self.gpu.plans_of(document))
+        schedule = sequential(backend.graph) if document is None else document.schedule
+        barriers = document is None or document.runtime.get("barriers") != "none"
+        compiled = backend.compile(schedule, barriers=barriers)
+        return Executor(
+            compiled,
+            f"iosched, {self.name}, {precision}, {compiled.kernel_count} kernels",
+            lambda: (*backend.notes, *session_notes(compiled)),
+            on_device=compiled.run_on_device,
+            placed=partial(_placed, compiled),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class OpenOnGpu:
+    """A model on an attached GPU; see `OpenModelHere`."""
+
+    device: CudaDevice
+    model: Model
+    settings: OpenSettings
+    cost: CudaStageCost
+    effort: ClassVar[Effort] = GPU_EFFORT
+    prices: ClassVar[Prices] = GPU_PRICES
+    budget: ClassVar[Budget] = Budget(ROUNDS, max_seconds=math.inf)
+    units: ClassVar[Units] = OperatorUnits()
+    is_schedulable: ClassVar[bool] = True
+    plain: ClassVar[PlainOnnxruntime | None] = None
+    wording: ClassVar[Wording] = Wording(
+        sequential="one operator after another in one CUDA graph",
+        rival="the sequential schedule in one CUDA graph",
+        elsewhere="runs on the CPU: use --device cpu",
+    )
+
+    @property
+    def _backend(self) -> CudaBackend:
+        return self.cost.backend
+
+    @property
+    def graph(self) -> ComputationGraph:
+        """The model's own operators."""
+        return self._backend.graph
+
+    @cached_property
+    def throughputs(self) -> Throughputs:
+        """Beside the GPU's peak, where its specification is known."""
+        return gpu_throughputs(self.graph, self.device.name, self.settings.precision)
+
+    @property
+    def here(self) -> OpenModelHere:
+        """This."""
+        return self
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """Of the driver, CUDA, cuDNN and CuPy."""
+        return self.device.gpu.versions
+
+    def ways(self, schedule: Schedule) -> Mapping[str, Way]:
+        """With stages that wait for all of the one before, and with such that wait for what they read alone."""
+        barriers = self.settings.barriers
+        ways = {"iosched": Way(schedule)} if barriers != "none" else {}
+        if barriers != "stage":
+            ways[f"iosched{_NO_BARRIERS}"] = Way(schedule, _NO_BARRIERS)
+        return ways
+
+    def ready(self, way: Way, inputs: Arrays) -> Candidate:
+        """Captured in CUDA graphs, with inputs that lie on the GPU, and run once."""
+        return _placed(self._compiled(way), inputs)
+
+    def rivals(self, inputs: Arrays) -> Mapping[str, Callable[[], Candidate]]:
+        """Onnxruntime on its CUDA provider, and PyTorch."""
+        gpu, precision = self.device.gpu, self._backend.precision
+        place = GpuPlace(self.model, inputs, precision, gpu.driver, Provider.cuda(gpu.index, precision))
+        return {name: partial(opener, place) for name, opener in GPU_OPENERS.items()}
+
+    def in_turn(
+        self, candidates: Mapping[str, Candidate], budget: Budget, observer: Callable[[int, int], None] | None = None
+    ) -> Mapping[str, Measurement]:
+        """One run a turn, timed between events on the GPU."""
+        runs = {name: partial(_once, candidate) for name, candidate in candidates.items()}
+        found = interleave(
+            runs,
+            budget.rounds,
+            max_seconds=budget.max_seconds,
+            least_rounds=budget.least_rounds,
+            observer=observer,
+        )
+        return {name: with_clock(each, self.device.gpu.clock) for name, each in found.items()}
+
+    def running(self, way: Way | None, measured: Mapping[str, Measurement]) -> Running:
+        """Kernel launches; precision, barriers and cuDNN's plans."""
+        if way is None:
+            lowering = self._backend.lower(sequential(self.graph))
+            return Running(sum(map(len, lowering.plan.lanes)))
+        model = self._compiled(way)
+        runtime = {
+            "precision": self.settings.precision,
+            "barriers": "none" if way.how == _NO_BARRIERS else "stage",
+            "cudnn_plans": {**model.cudnn_plans},
+        }
+        notes = (*_barrier_notes(measured), *_clock_notes(self.cost), *self._backend.notes, *session_notes(model))
+        running = Running(model.kernel_count, runtime, notes)
+        model.close()
+        return running
+
+    def close(self) -> None:
+        """Nothing to stop."""
+
+    def _compiled(self, way: Way) -> CudaModel:
+        return self._backend.compile(way.schedule, barriers=way.how != _NO_BARRIERS)
+
+
+def _placed(model: CudaModel, inputs: Arrays) -> Candidate:
+    """With its inputs on the GPU, run once."""
+    model.run(inputs)
+    return Candidate(model.executor.time_launches, model.close, lambda: session_notes(model))
+
+
+def _once(candidate: Candidate) -> float:
+    return candidate.time(1)[0]
+
+
+def _barrier_notes(measured: Mapping[str, Measurement]) -> tuple[str, ...]:
+    """What waiting for less than whole stages brings, where both were measured and differ."""
+    waiting, free = measured.get("iosched"), measured.get(f"iosched{_NO_BARRIERS}")
+    found = None if waiting is None or free is None else compare(waiting, free)
+    if found is None or not (found.is_faster or found.is_slower):
+        return ()
+    speedup = speedup_text(found)
+    return (f"With stages that wait only for what they read, the schedule found is {speedup} as fast as else.",)
+
+
+def _clock_notes(cost: CudaStageCost) -> tuple[str, ...]:
+    """What held the GPU's clock down, most often first."""
+    return tuple(
+        f"Of {cost.signatures} stages {count} were measured while the GPU ran slower than it could ({reason})."
+        for reason, count in cost.throttled.most_common()
+    )

@@ -1,0 +1,129 @@
+"""Plain onnxruntime: what a schedule has to beat on the CPU, and a peer there and on GPUs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+from iosched.models.errors import DeviceError
+from iosched.models.model import Model
+from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all, measure_in_turn
+from iosched.profiler.peers.place import GpuPlace
+from iosched.runtime.cuda.gpu.driver import Driver
+from iosched.runtime.inputs import Arrays, random_inputs
+from iosched.runtime.reference import Reference, ReferenceSettings, bound_source, candidates
+from iosched.runtime.session import load_onnxruntime, open_session, running
+
+QUICK = Budget(rounds=3, max_seconds=6.0, least_rounds=1)
+"""Enough to choose a setting of onnxruntime, not to claim that it is the fastest."""
+
+MANY_SESSIONS_NBYTES = 256 << 20
+"""Weights above this are not held by several sessions at once just to find onnxruntime's best setting."""
+
+
+@dataclass(frozen=True, eq=False)
+class PlainOnnxruntime:
+    """Plain onnxruntime on the model as it was given, on so many cores of this machine."""
+
+    model: Model
+    threads: int
+
+    @property
+    def settings(self) -> Sequence[ReferenceSettings]:
+        """Those that a user of these cores would try, the usual one first."""
+        return candidates(self.threads)
+
+    def ready(self, setting: ReferenceSettings, inputs: Arrays) -> Candidate:
+        """Opened in this setting.
+
+        Raises:
+            InvalidModelError: onnxruntime refuses the model.
+            DeviceError: onnxruntime is not installed.
+        """
+        reference = Reference(self.model, setting)
+        return Candidate(partial(reference.time, inputs), reference.close)
+
+    def best(self, inputs: Arrays) -> ReferenceSettings:
+        """The setting in which it is fastest, by a few quick rounds.
+
+        Where there is only one, or every session would copy large weights, it is the usual one.
+        """
+        settings = self.settings
+        weights_nbytes = sum(array.nbytes for array in self.model.weights.values())
+        if len(settings) == 1 or weights_nbytes > MANY_SESSIONS_NBYTES:
+            return settings[0]
+        opened = {str(index): self.ready(setting, inputs) for index, setting in enumerate(settings)}
+        try:
+            found = measure_in_turn(opened, QUICK)
+        finally:
+            close_all(opened.values())
+        return settings[int(min(found, key=lambda name: found[name].min_us))]
+
+    @cached_property
+    def opening_and_run_s(self) -> tuple[float, float]:
+        """Seconds that it takes to be opened in the usual setting, and to run once; found by trying it once."""
+        began = time.monotonic()
+        with Reference(self.model, self.settings[0]) as reference:
+            run_s = reference.time(random_inputs(self.model.graph.inputs), 1)[0] / 1e6
+        return time.monotonic() - began - run_s, run_s
+
+
+def open_best(model: Model, threads: int, inputs: Arrays) -> Candidate:
+    """Plain onnxruntime in the setting in which it is fastest."""
+    plain = PlainOnnxruntime(model, threads)
+    return plain.ready(plain.best(inputs), inputs)
+
+
+def open_parallel(model: Model, threads: int, inputs: Arrays) -> Candidate:
+    """Plain onnxruntime's own parallel mode."""
+    return PlainOnnxruntime(model, threads).ready(ReferenceSettings("parallel", max(1, threads // 2), threads), inputs)
+
+
+def open_on_gpu(place: GpuPlace) -> Candidate:
+    """Plain onnxruntime on its CUDA provider; what that cannot run is run on the CPU, as its users have it.
+
+    Raises:
+        DeviceError: the provider is not there, or does not compute in this precision.
+        InvalidModelError: onnxruntime refuses the model.
+    """
+    if place.precision.name == "fp16":
+        raise DeviceError("runs the model in its own types, not in fp16")
+    provider, stream = place.provider, place.driver.new_stream()
+    if not provider.is_there():
+        raise DeviceError("has no CUDA provider here: install it with: pip install 'iosched[cuda]'")
+    onnxruntime = load_onnxruntime()
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    source, kept = bound_source(place.model, options)
+    handle = int(getattr(stream, "ptr", 0))
+    providers = [(provider.name, provider.with_stream(handle))]
+    session = open_session(source, options, providers=providers)
+    if provider.name not in session.get_providers():
+        raise DeviceError("its CUDA provider does not load: install what it needs with: pip install 'iosched[cuda]'")
+    binding = session.io_binding()
+    make = onnxruntime.OrtValue.ortvalue_from_numpy
+    values = {name: make(array, provider.device, provider.index) for name, array in place.inputs.items()}
+    for name, value in values.items():
+        binding.bind_ortvalue_input(name, value)
+    for output in session.get_outputs():
+        binding.bind_output(output.name, provider.device, provider.index)
+    run, held = partial(_run_bound, session, binding), (stream, values, kept)
+    return Candidate(lambda repeats: tuple(_timed(place.driver, stream, run, held) for _ in range(repeats)))
+
+
+def _run_bound(session: Any, binding: Any) -> None:
+    with running():
+        session.run_with_iobinding(binding)
+
+
+def _timed(driver: Driver, stream: Any, run: Callable[[], None], held: object) -> float:
+    """Microseconds of `run`, which works on `stream`; `held` is what has to stay alive for it."""
+    del held
+    start, end = driver.new_event(timing=True), driver.new_event(timing=True)
+    driver.record(start, stream)
+    run()
+    driver.record(end, stream)
+    return driver.elapsed_us(start, end)

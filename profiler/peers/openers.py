@@ -1,0 +1,27 @@
+"""Who opens which peer. To add one: its module, a name in `names.py`, a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from iosched.models.model import Model
+from iosched.profiler.measuring.in_turn import Candidate
+from iosched.profiler.peers.onnxruntime import open_best, open_on_gpu, open_parallel
+from iosched.profiler.peers.openvino import open_openvino
+from iosched.profiler.peers.place import GpuPlace
+from iosched.profiler.peers.torch import open_torch
+from iosched.runtime.inputs import Arrays
+
+CPU_OPENERS: Mapping[str, Callable[[Model, int, Arrays], Candidate]] = {
+    "onnxruntime": open_best,
+    "onnxruntime-parallel": open_parallel,
+    "openvino": open_openvino,
+}
+"""By name: opens the peer for a model on so many threads, to be timed on these inputs."""
+
+GPU_OPENERS: Mapping[str, Callable[[GpuPlace], Candidate]] = {
+    "onnxruntime-cuda": open_on_gpu,
+    **{way: partial(open_torch, way) for way in ("torch", "torch-cudagraph", "torch-compile")},
+}
+"""By name: opens the peer at a place on a GPU."""

@@ -1,0 +1,35 @@
+"""PyTorch on an attached GPU."""
+
+from __future__ import annotations
+
+import onnx
+
+from iosched.models.errors import DeviceError
+from iosched.models.export import write_model
+from iosched.profiler.measuring.in_turn import Candidate
+from iosched.profiler.peers.place import GpuPlace
+
+
+def open_torch(way: str, place: GpuPlace) -> Candidate:
+    """PyTorch on the model as onnx2torch converts it.
+
+    Args:
+        way: of `torch_ways.WAYS`.
+
+    Raises:
+        DeviceError: PyTorch or onnx2torch is missing, or one of them cannot do this model.
+    """
+    try:
+        from onnx2torch import convert
+
+        from iosched.profiler.peers.torch_ways import open_way
+    except ImportError as error:
+        raise DeviceError(f"{error.name} is not installed; install it with: pip install torch onnx2torch") from error
+    proto = onnx.load_from_string(write_model(place.model.proto, place.model.weights, None) or b"")
+    try:
+        network = convert(proto)
+    except (NotImplementedError, RuntimeError, ValueError, KeyError) as error:
+        raise DeviceError(f"onnx2torch cannot convert this model: {error}") from error
+    arrays = [place.inputs[spec.name] for spec in place.model.graph.inputs]
+    run = open_way(way, network, arrays, place.precision)
+    return Candidate(lambda repeats: tuple(run.once() for _ in range(repeats)))
