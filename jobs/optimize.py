@@ -266,7 +266,8 @@ class _Comparison:
 
     @cached_property
     def _latencies(self) -> ModelLatencies:
-        return ModelLatencies(self.job.model, self.here.cost.database, self.here.cost.device)
+        cost = self.here.cost
+        return ModelLatencies(self.job.model, cost.database, cost.device, self.job.settings.resume)
 
 
 def _with_setting(running: Running, setting: ReferenceSettings | None) -> Running:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from iosched.profiler.measuring.statistics import Measurement
-from iosched.profiler.store.database import MeasurementStore
+from iosched.profiler.store.database import ProfileDatabase
 from iosched.scheduler.cost import CostModel
 from iosched.scheduler.schedule import Stage, Strategy
 
@@ -15,7 +15,7 @@ class MeasuredCost(CostModel, Protocol):
     """A cost model that measures stages of one model on one device, and keeps what it finds."""
 
     @property
-    def database(self) -> MeasurementStore:
+    def database(self) -> ProfileDatabase:
         """Where it keeps what it finds."""
         ...
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.store.explained import ENVIRONMENT_VARIABLE, IN_MEMORY, explained
@@ -106,38 +106,6 @@ def device_key(kind: str, name: str, *, precision: str, threads: int, versions: 
     """
     fields = {"kind": kind, "name": name, "precision": precision, "threads": threads, "versions": dict(versions)}
     return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-
-
-class MeasurementStore(Protocol):
-    """Where latencies of stages and of whole models are kept: a profile database, or a view of one."""
-
-    def stage(self, signature: str, device: str, turn: Turn = "first") -> Measurement | None:
-        """The measurement of a stage that was taken in that turn; None where none was."""
-        ...
-
-    def keep_stage(self, signature: str, device: str, found: Measurement, turn: Turn = "first") -> None:
-        """Keeps a measurement of a stage in place of an earlier one in the same turn."""
-        ...
-
-    def yardstick(self, device: str) -> Measurement | None:
-        """The latency of the reference convolution when the device was first met; None where it was not measured."""
-        ...
-
-    def keep_yardstick(self, device: str, found: Measurement) -> None:
-        """Keeps the latency of the reference convolution."""
-        ...
-
-    def comparison(self, key: str, device: str) -> Mapping[str, Compared]:
-        """The candidates of a comparison by their digests, see `ComparisonRow`; empty where it was not kept."""
-        ...
-
-    def keep_comparison(self, key: str, device: str, candidates: Mapping[str, Compared]) -> None:
-        """Keeps a comparison as a whole in place of an earlier one."""
-        ...
-
-    def undivided(self, key: str, device: str) -> UndividedRow | None:
-        """A row that an earlier iosched kept of a comparison, see `legacy.py`; None where that key has none."""
-        ...
 
 
 class ProfileDatabase:

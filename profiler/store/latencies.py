@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from iosched.models.model import Model
 from iosched.profiler.measuring.statistics import Measurement
-from iosched.profiler.store.database import MeasurementStore
+from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.legacy import undivided
 from iosched.profiler.store.tables import Compared
 from iosched.scheduler.schedule import Schedule
@@ -21,11 +21,16 @@ class ModelLatencies:
     `ways` gives each way a name, and a text that says all of how the model is run; ways with the same text are one
     candidate. A comparison is kept and replaced as a whole: ratios are taken within its rounds, and samples of
     different comparisons make no rounds.
+
+    Attributes:
+        device: the key of the device in the database.
+        resume: whether comparisons that the database has are taken; if not, none is known.
     """
 
     model: Model
-    store: MeasurementStore
+    database: ProfileDatabase
     device: str
+    resume: bool = True
 
     def known(self, ways: Mapping[str, str]) -> dict[str, Measurement] | None:
         """The latencies of just these `ways`, measured in turn, by name; None where they were never compared."""
@@ -49,15 +54,17 @@ class ModelLatencies:
         set_as = {ways[name]: setting for name, setting in (settings or {}).items()}
         candidates = {text: Compared(measured[name], set_as.get(text)) for name, text in ways.items()}
         kept = {_digest(text): each for text, each in candidates.items()}
-        self.store.keep_comparison(self._key(*sorted(candidates)), self.device, kept)
+        self.database.keep_comparison(self._key(*sorted(candidates)), self.device, kept)
 
     def _candidates(self, ways: Mapping[str, str]) -> Mapping[str, Compared]:
         """The candidates of the comparison of these ways, by their texts; empty where there is no such comparison."""
+        if not self.resume:
+            return {}
         texts = sorted({*ways.values()})
-        kept = self.store.comparison(self._key(*texts), self.device)
+        kept = self.database.comparison(self._key(*texts), self.device)
         if kept.keys() == set(map(_digest, texts)):
             return {text: kept[_digest(text)] for text in texts}
-        return undivided(texts, self._key, lambda key: self.store.undivided(key, self.device))
+        return undivided(texts, self._key, lambda key: self.database.undivided(key, self.device))
 
     def _key(self, *texts: str) -> str:
         shapes = sorted(self.model.bindings.items())

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from iosched.profiler.measuring.statistics import Measurement
-from iosched.profiler.store.database import MeasurementStore
+from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import Turn
 
 
@@ -18,15 +18,17 @@ class StageMemory:
     database does not know it. How it is measured is the cost model's affair.
 
     Attributes:
-        store: the profile database, or a view of it.
         device: the key of the device in the database.
+        resume: whether what the database knows is taken. If not, every stage is measured anew, and the first
+            measurement of a stage supersedes all that the database has of it, in whatever turn that was taken.
         on_measured: called after every stage that was really measured.
         measurements: stages that were really measured so far.
         cache_hits: stages that were found in the database.
     """
 
-    store: MeasurementStore
+    database: ProfileDatabase
     device: str
+    resume: bool = True
     on_measured: Callable[[], None] = lambda: None
     measurements: int = 0
     cache_hits: int = 0
@@ -38,25 +40,26 @@ class StageMemory:
 
     def found(self, signature: str, turn: Turn) -> Measurement | None:
         """The measurement of a stage that was taken before; None where the stage has to be measured."""
-        if signature not in self._met[turn]:
-            stored = self.store.stage(signature, self.device, turn)
+        if signature not in self._met[turn] and self.resume:
+            stored = self.database.stage(signature, self.device, turn)
             if stored is None:
                 return None
             self.cache_hits += 1
             self._met[turn][signature] = stored
-        return self._met[turn][signature]
+        return self._met[turn].get(signature)
 
     def latest(self, signature: str) -> Measurement | None:
-        """The measurement of a stage in the database, the later one where it was measured twice; None where none is.
-
-        Being asked without need for an answer, this counts as no cache hit.
-        """
-        again = self.store.stage(signature, self.device, "again")
-        return again or self.store.stage(signature, self.device, "first")
+        """The thorough measurement of a stage, the later of two; None where none was taken. Counts as no cache hit."""
+        if not self.resume:
+            return self._met["again"].get(signature) or self._met["first"].get(signature)
+        again = self.database.stage(signature, self.device, "again")
+        return again or self.database.stage(signature, self.device, "first")
 
     def keep(self, signature: str, turn: Turn, found: Measurement) -> Measurement:
         """Keeps a measurement that was just taken, here and in the database, and returns it."""
-        self.store.keep_stage(signature, self.device, found, turn)
+        if not self.resume and not any(signature in met for met in self._met.values()):
+            self.database.forget_stage(signature, self.device)
+        self.database.keep_stage(signature, self.device, found, turn)
         self._met[turn][signature] = found
         self.measurements += 1
         self.on_measured()

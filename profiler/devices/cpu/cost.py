@@ -14,7 +14,7 @@ from iosched.models.node_attributes import serialized
 from iosched.models.version import iosched_version
 from iosched.profiler.devices.cpu.yardstick import compile_yardstick, corrected, measure_reference
 from iosched.profiler.measuring.statistics import UNRUNNABLE, Measurement, MeasureSettings, is_thorough, measure
-from iosched.profiler.store.database import MeasurementStore, device_key
+from iosched.profiler.store.database import ProfileDatabase, device_key
 from iosched.profiler.store.stages import StageMemory
 from iosched.profiler.store.tables import NOTHING_TO_RUN, Turn
 from iosched.runtime.cpu.backend import CompiledStage, CpuBackend
@@ -41,13 +41,15 @@ class StageCost:
         sweep_nbytes: how much passes through the caches before each run; by default as much as in the whole model
             (`swept_nbytes`), nothing where 0, so that everything is found in them.
         on_measured: called after every stage that was really measured.
+        resume: whether latencies that the database has are taken, see `StageMemory`; the yardstick's always is.
     """
 
     backend: CpuBackend
-    database: MeasurementStore
+    database: ProfileDatabase
     settings: MeasureSettings = STAGE_SETTINGS
     sweep_nbytes: int | None = None
     on_measured: Callable[[], None] = lambda: None
+    resume: bool = True
 
     @property
     def lanes(self) -> int:
@@ -164,7 +166,7 @@ class StageCost:
 
     @cached_property
     def _stages(self) -> StageMemory:
-        return StageMemory(self.database, self.device, self.on_measured)
+        return StageMemory(self.database, self.device, self.resume, self.on_measured)
 
     @cached_property
     def _swept_nbytes(self) -> int:

@@ -31,7 +31,6 @@ from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.peers.onnxruntime import PlainOnnxruntime
 from iosched.profiler.peers.openers import CPU_OPENERS
 from iosched.profiler.store.database import ProfileDatabase
-from iosched.profiler.store.refresh import Refreshed
 from iosched.runtime.cpu.backend import CpuBackend, cpu_count
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.reference import Reference, ReferenceSettings
@@ -91,8 +90,7 @@ class CpuDevice:
         assert database is not None
         other = beside.cost.backend if isinstance(beside, OpenOnCpu) else None
         backend = CpuBackend(model, lanes=settings.threads, beside=other)
-        store = database if settings.resume else Refreshed(database)
-        return OpenOnCpu(self, model, StageCost(backend, store))
+        return OpenOnCpu(self, model, StageCost(backend, database, resume=settings.resume))
 
     def executor(self, model: Model, document: ScheduleDocument | None, threads: int | None = None) -> Executor:
         """The model under its schedule; plain onnxruntime without one, where it was shipped, or where nothing can be.

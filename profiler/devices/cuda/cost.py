@@ -13,7 +13,7 @@ from iosched.profiler.devices.cuda.attached import AttachedGpu, StoredPlans
 from iosched.profiler.devices.cuda.clock import ReadClock, with_clock
 from iosched.profiler.devices.cuda.tuning import copies_of, is_tunable, tune
 from iosched.profiler.measuring.statistics import UNRUNNABLE, Measurement, MeasureSettings, measure
-from iosched.profiler.store.database import MeasurementStore, ProfileDatabase
+from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.stages import StageMemory
 from iosched.profiler.store.tables import NOTHING_TO_RUN
 from iosched.runtime.cuda.backend import CudaBackend
@@ -34,14 +34,16 @@ class CudaStageCost:
         dropped: stages that failed to run, with the reason; they count as infinitely slow.
         on_measured: called after every stage that was really measured.
         clock: looks at the GPU after every measurement.
+        resume: whether latencies that the database has are taken, see `StageMemory`.
     """
 
     backend: CudaBackend
-    database: MeasurementStore
+    database: ProfileDatabase
     device: str
     settings: MeasureSettings = SETTINGS
     on_measured: Callable[[], None] = lambda: None
     clock: ReadClock = lambda: None
+    resume: bool = True
     dropped: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -113,7 +115,7 @@ class CudaStageCost:
 
     @cached_property
     def _stages(self) -> StageMemory:
-        return StageMemory(self.database, self.device, self.on_measured)
+        return StageMemory(self.database, self.device, self.resume, self.on_measured)
 
     def _measured(self, stage: Stage) -> Measurement:
         """Measures the stage with the cuDNN plans that are fastest alone."""
@@ -171,13 +173,13 @@ def open_cost(
     precision: str,
     database: ProfileDatabase,
     *,
-    store: MeasurementStore | None = None,
+    resume: bool = True,
     times: bool = True,
 ) -> CudaStageCost:
     """The cost model of `model` on `gpu`, with the backend that it measures on.
 
     Args:
-        store: of latencies; the database itself by default.
+        resume: whether latencies that the database has are taken; else all is measured anew and replaced.
         times: whether what the database does not know of plans and kernels may be found by timing.
 
     Raises:
@@ -185,4 +187,4 @@ def open_cost(
     """
     device = gpu.key(precision)
     backend = gpu.backend(model, precision, StoredPlans(database, device, times=times))
-    return CudaStageCost(backend, store or database, device, clock=gpu.clock)
+    return CudaStageCost(backend, database, device, clock=gpu.clock, resume=resume)

@@ -35,7 +35,6 @@ from iosched.profiler.peers.onnxruntime import PlainOnnxruntime
 from iosched.profiler.peers.openers import GPU_OPENERS
 from iosched.profiler.peers.place import GpuPlace
 from iosched.profiler.store.database import ProfileDatabase
-from iosched.profiler.store.refresh import Refreshed
 from iosched.runtime.cuda.backend import CudaBackend, CudaModel
 from iosched.runtime.cuda.onnxruntime.provider import Provider
 from iosched.runtime.inputs import Arrays
@@ -93,8 +92,7 @@ class CudaDevice:
         """
         del beside
         assert database is not None
-        store = database if settings.resume else Refreshed(database)
-        cost = open_cost(self.gpu, model, settings.precision, database, store=store, times=settings.may_time)
+        cost = open_cost(self.gpu, model, settings.precision, database, resume=settings.resume, times=settings.may_time)
         return OpenOnGpu(self, model, settings, cost)
 
     def executor(self, model: Model, document: ScheduleDocument | None, threads: int | None = None) -> Executor:

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import sqlite3
+import struct
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -113,6 +114,18 @@ def test_a_file_that_is_no_database_is_named_and_left_alone(tmp_path: Path, cont
     with pytest.raises(UsageError, match=r"p\.sqlite is damaged or no profile database[\s\S]*--profile-db"):
         ProfileDatabase(path)
     assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("damage", [f"samples_us = x'{struct.pack('d', math.nan).hex()}'", "measured_at = 'noon'"])
+def test_a_damaged_row_is_named_when_it_is_met(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "p.sqlite"
+    with ProfileDatabase(path) as profile:
+        profile.keep_stage("s", CPU, FOUND)
+        with sqlite3.connect(path) as raw:
+            raw.execute(f"UPDATE stage SET {damage}")
+        raw.close()
+        with pytest.raises(UsageError, match=r"p\.sqlite is damaged"):
+            profile.stage("s", CPU), list(profile.rows())
 
 
 def test_a_damaged_page_is_named_when_it_is_met(tmp_path: Path) -> None:

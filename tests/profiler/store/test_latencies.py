@@ -128,3 +128,12 @@ def test_what_an_earlier_iosched_compared_is_superseded_by_a_later_comparison() 
         assert kept.setting(OLD_WAYS) == "parallel mode, 2 x 1 threads"
         kept.keep(OLD_WAYS, later, {"reference": "one thread"})
         assert (kept.known(OLD_WAYS), kept.setting(OLD_WAYS)) == (later, "one thread")
+
+
+def test_without_resuming_no_comparison_is_known() -> None:
+    with ProfileDatabase(":memory:") as database:
+        anew = ModelLatencies(fire(), database, "a device", resume=False)
+        opened(database).keep(WAYS, rounds(5.0, 1.0), {"reference": "one thread"})
+        assert (anew.known(WAYS), anew.setting(WAYS)) == (None, None)
+        anew.keep(WAYS, rounds(7.0, 8.0))
+        assert opened(database).known(WAYS) == rounds(7.0, 8.0)

@@ -78,14 +78,14 @@ def test_what_passes_by_while_the_reference_is_measured_does_not_count() -> None
 
 
 def test_the_reference_is_measured_once_for_a_device(tmp_path: Path) -> None:
-    stages = [Stage(Strategy.CONCURRENT, ((name,),)) for name in ("f1", "f3")]
+    """Also where stages are measured anew: what is stored of other models is relative to it."""
     stored = []
-    for stage in stages:
+    for name, resume in (("f1", True), ("f3", True), ("fs", False)):
         with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
-            cost = StageCost(backend, database)
-            cost.stage_latency_us(stage)
+            cost = StageCost(backend, database, resume=resume)
+            cost.stage_latency_us(Stage(Strategy.CONCURRENT, ((name,),)))
             stored.append(database.yardstick(cost.device))
-    assert stored[0] == stored[1]
+    assert stored[0] == stored[1] == stored[2]
     assert stored[0] is not None
 
 
