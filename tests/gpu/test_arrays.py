@@ -14,7 +14,7 @@ from onnx import helper
 from session_models import counted, sliced
 
 from iosched.models.model import Model
-from iosched.profiler.devices.cuda.attached import AttachedGpu, KnownPlans
+from iosched.profiler.devices.cuda.attached import AttachedGpu, KnownCudnnPlans
 from iosched.profiler.devices.cuda.session_note import session_notes
 from iosched.runtime.cuda.backend import CudaModel
 from iosched.runtime.cuda.onnxruntime.sessions import Home
@@ -30,7 +30,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def opened(gpu: AttachedGpu, model: Model, precision: str = "fp32") -> CudaModel:
-    backend = gpu.backend(model, precision, KnownPlans({}))
+    backend = gpu.backend(model, precision, KnownCudnnPlans({}))
     return backend.compile(greedy(backend.graph))
 
 

@@ -9,7 +9,7 @@ from separables import separable_operators, separables
 
 from iosched.models import zoo
 from iosched.models.load import load_model
-from iosched.profiler.devices.cuda.attached import AttachedGpu, KnownPlans
+from iosched.profiler.devices.cuda.attached import AttachedGpu, KnownCudnnPlans
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.lower.fusion import fusion_key
 from iosched.runtime.cuda.lower.network import Network
@@ -25,7 +25,7 @@ def test_one_kernel_for_two(gpu: AttachedGpu, name: str, precision: str) -> None
     model = separables() if IS_DESK else load_model(zoo.build(name).SerializeToString(), name=name)
     network = Network(model, Precision(precision))
     pinned = {fusion_key(network, operator): "one kernel, variant 0" for operator in separable_operators(model)}
-    compiled = gpu.backend(model, precision, KnownPlans(pinned)).compile(greedy(model.graph))
+    compiled = gpu.backend(model, precision, KnownCudnnPlans(pinned)).compile(greedy(model.graph))
     assert any(key.startswith("fused ") for key in compiled.cudnn_plans)
     for seed in (1, 2):
         inputs = random_inputs(model.graph.inputs, seed=seed)

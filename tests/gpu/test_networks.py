@@ -25,7 +25,7 @@ from iosched.models import zoo
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.devices.analytic import AnalyticCost
-from iosched.profiler.devices.cuda.attached import AttachedGpu, KnownPlans
+from iosched.profiler.devices.cuda.attached import AttachedGpu, KnownCudnnPlans
 from iosched.profiler.devices.gpus import gpu_named
 from iosched.runtime.cuda.backend import CudaModel
 from iosched.runtime.inputs import random_inputs
@@ -81,7 +81,7 @@ def light(name: str) -> Case:
 
 def check(gpu: AttachedGpu, case: Case, precision: str) -> None:
     """Every schedule, with and without barriers, on unlike inputs and poisoned memory."""
-    backend = gpu.backend(case.model, precision, KnownPlans({}))
+    backend = gpu.backend(case.model, precision, KnownCudnnPlans({}))
     for name, schedule in case.schedules.items():
         for barriers in BARRIERS:
             compiled = backend.compile(schedule, barriers=barriers)

@@ -20,7 +20,7 @@ from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import DeviceError, ExecutionError, UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices import resolve
-from iosched.profiler.devices.cuda.attached import KnownPlans, StoredPlans
+from iosched.profiler.devices.cuda.attached import KnownCudnnPlans, StoredCudnnPlans
 from iosched.profiler.devices.cuda.clock import GpuClock
 from iosched.profiler.devices.cuda.cost import CudaStageCost
 from iosched.profiler.devices.device import Barriers
@@ -74,8 +74,8 @@ def test_a_schedule_is_found_written_and_run(
     assert relative_error(executor.run(inputs), expected_outputs(model, inputs)) < limit
     assert "Host 1000" in executor.description
     stored, known = attached
-    assert isinstance(stored, StoredPlans)
-    assert known == KnownPlans({"Conv": "eng7_k1=1"})
+    assert isinstance(stored, StoredCudnnPlans)
+    assert known == KnownCudnnPlans({"Conv": "eng7_k1=1"})
 
 
 @pytest.mark.parametrize("asked", ["auto", "none"])
@@ -226,8 +226,8 @@ def test_a_schedule_pins_plans_for_its_own_gpu_with_any_cudnn(tmp_path: Path, at
     document = optimize(
         fire(), OptimizeSettings(device="cuda", strategy="greedy", profile_db=tmp_path / "p.db")
     ).document
-    assert gpu.plans_of(document) == KnownPlans({"Conv": "eng7_k1=1"})
-    assert gpu.plans_of(None) == KnownPlans({})
-    assert gpu.plans_of(replace(document, device={"kind": "cuda", "name": "Host 2000"})) == KnownPlans({})
-    assert gpu.plans_of(replace(document, runtime={"cudnn_plans": ["eng7"]})) == KnownPlans({})
-    assert gpu.plans_of(replace(document, runtime={})) == KnownPlans({})
+    assert gpu.cudnn_plans_of(document) == KnownCudnnPlans({"Conv": "eng7_k1=1"})
+    assert gpu.cudnn_plans_of(None) == KnownCudnnPlans({})
+    assert gpu.cudnn_plans_of(replace(document, device={"kind": "cuda", "name": "Host 2000"})) == KnownCudnnPlans({})
+    assert gpu.cudnn_plans_of(replace(document, runtime={"cudnn_plans": ["eng7"]})) == KnownCudnnPlans({})
+    assert gpu.cudnn_plans_of(replace(document, runtime={})) == KnownCudnnPlans({})

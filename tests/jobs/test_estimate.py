@@ -14,7 +14,7 @@ from iosched.jobs.estimate import estimate
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.profiler.devices.cpu.cost import StageCost
 from iosched.profiler.devices.cpu.device import CPU_PRICES
-from iosched.profiler.devices.cuda.attached import StoredPlans
+from iosched.profiler.devices.cuda.attached import StoredCudnnPlans
 from iosched.profiler.devices.known import KnownStages
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cpu.backend import CpuBackend
@@ -61,7 +61,7 @@ def test_on_a_gpu_no_more_is_measured_than_was_said_and_it_is_known_afterwards(
     assert 0 < done.measurements <= said.measurements + 2 * stages
     after = estimate(fire(), settings)
     assert sum(block.known for block in after.blocks) == sum(block.signatures for block in said.blocks)
-    assert [isinstance(memory, StoredPlans) and memory.times for memory in given] == [False, True, False]
+    assert [isinstance(memory, StoredCudnnPlans) and memory.times for memory in given] == [False, True, False]
     assert after.measurements == 0
 
 

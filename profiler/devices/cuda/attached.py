@@ -31,7 +31,7 @@ OLDEST_CAPABILITY = 75
 
 
 @dataclass(frozen=True)
-class KnownPlans:
+class KnownCudnnPlans:
     """The cuDNN plans that a schedule names; for other kernels cuDNN's first guess is taken, so nothing is timed."""
 
     plans: Mapping[str, str]
@@ -56,7 +56,7 @@ class KnownPlans:
 
 
 @dataclass(frozen=True, eq=False)
-class StoredPlans:
+class StoredCudnnPlans:
     """The cuDNN plans in the profile database, beside the latencies that were measured with them.
 
     Attributes:
@@ -113,7 +113,7 @@ class AttachedGpu:
         """
         if not CudaBackend.supports(model):
             raise DeviceError(f"{model.name!r} has tensors of unknown or no size, which the GPU runtime cannot place")
-        kept = memory or StoredPlans(ProfileDatabase(None), self.key(precision))
+        kept = memory or StoredCudnnPlans(ProfileDatabase(None), self.key(precision))
         choose = FastestCudnnPlans(self.driver, kept, self._lanes, self._handles)
         stored = Precision(precision_named(precision))
         sessions = ProviderSessions(self.driver, Provider.cuda(self.index, stored))
@@ -122,15 +122,15 @@ class AttachedGpu:
             model, self.driver, choose, stored, self._lanes, sessions=sessions, exchange=exchange, choices=kept
         )
 
-    def plans_of(self, document: ScheduleDocument | None) -> KnownPlans:
-        """The plans that a schedule names; none where it was made on another GPU.
+    def cudnn_plans_of(self, document: ScheduleDocument | None) -> KnownCudnnPlans:
+        """The cuDNN plans that a schedule names; none where it was made on another GPU.
 
         Another cuDNN may have them too; what it lacks is told by the backend's `notes`.
         """
         plans = None if document is None else document.runtime.get("cudnn_plans")
         if document is None or document.device.get("name") != self.name or not isinstance(plans, dict):
-            return KnownPlans({})
-        return KnownPlans({key: str(value) for key, value in plans.items()})
+            return KnownCudnnPlans({})
+        return KnownCudnnPlans({key: str(value) for key, value in plans.items()})
 
     @cached_property
     def _lanes(self) -> Lanes:

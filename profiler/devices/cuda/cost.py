@@ -9,7 +9,7 @@ from functools import cached_property, partial
 
 from iosched.models.errors import DeviceError, ExecutionError
 from iosched.models.model import Model
-from iosched.profiler.devices.cuda.attached import AttachedGpu, StoredPlans
+from iosched.profiler.devices.cuda.attached import AttachedGpu, StoredCudnnPlans
 from iosched.profiler.devices.cuda.clock import ReadClock, with_clock
 from iosched.profiler.devices.cuda.tuning import copies_of, is_tunable, tune
 from iosched.profiler.measuring.statistics import UNRUNNABLE, Measurement, MeasureSettings, measure
@@ -186,5 +186,5 @@ def open_cost(
         DeviceError: the GPU cannot place the model, or cuDNN is missing.
     """
     device = gpu.key(precision)
-    backend = gpu.backend(model, precision, StoredPlans(database, device, times=times))
+    backend = gpu.backend(model, precision, StoredCudnnPlans(database, device, times=times))
     return CudaStageCost(backend, database, device, clock=gpu.clock, resume=resume)

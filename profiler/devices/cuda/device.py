@@ -104,7 +104,7 @@ class CudaDevice:
         """
         del threads
         precision = DEFAULT_PRECISION if document is None else document.precision
-        backend = self.gpu.backend(model, precision, self.gpu.plans_of(document))
+        backend = self.gpu.backend(model, precision, self.gpu.cudnn_plans_of(document))
         schedule = sequential(backend.graph) if document is None else document.schedule
         barriers = document is None or document.runtime.get("barriers") != "none"
         compiled = backend.compile(schedule, barriers=barriers)

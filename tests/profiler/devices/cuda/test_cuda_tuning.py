@@ -16,7 +16,7 @@ from scripted import fire
 
 from iosched.models.errors import DeviceError, DeviceLostError
 from iosched.profiler.devices.cuda import tuning as cuda_tuning
-from iosched.profiler.devices.cuda.attached import KnownPlans, StoredPlans
+from iosched.profiler.devices.cuda.attached import KnownCudnnPlans, StoredCudnnPlans
 from iosched.profiler.devices.cuda.cost import CudaStageCost
 from iosched.profiler.devices.cuda.tuning import copies_of, is_tunable, tune
 from iosched.profiler.store.database import ProfileDatabase
@@ -154,7 +154,7 @@ def test_plans_taken_later_are_those_that_run(monkeypatch: pytest.MonkeyPatch) -
 
 
 def cost_of(database: ProfileDatabase) -> CudaStageCost:
-    return CudaStageCost(backend_of(StoredPlans(database, "Host")), database, "Host")
+    return CudaStageCost(backend_of(StoredCudnnPlans(database, "Host")), database, "Host")
 
 
 def test_a_stage_is_tuned_when_it_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +254,7 @@ def test_a_choice_holds_in_its_stage_and_nowhere_else(monkeypatch: pytest.Monkey
         ((key, name),) = names_from_text(kept).items()
         assert name == "eng8"
         assert key not in together.cudnn_plans, "nothing runs the plan that is fastest alone"
-        pinned = backend_of(KnownPlans(together.cudnn_plans)).compile(Schedule((Block(0, tuple(stages)),)))
+        pinned = backend_of(KnownCudnnPlans(together.cudnn_plans)).compile(Schedule((Block(0, tuple(stages)),)))
         names = [[plan.name for _, plan in model.executor.cudnn_plans] for model in (together, pinned)]
         assert names[0] == names[1]
         assert pinned.cudnn_plans == together.cudnn_plans
