@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -11,6 +11,7 @@ import click
 
 from iosched.cli.dry_run import print_estimate
 from iosched.cli.interrupt import AskOnce
+from iosched.cli.optimize_report import as_object, table_rows
 from iosched.cli.options import (
     Binding,
     binding_options,
@@ -39,7 +40,6 @@ from iosched.cli.progress import progress_bar
 from iosched.cli.schedule_from import refuse_searching, schedule_from, schedule_from_option
 from iosched.cli.source import input_file, read_model, stem
 from iosched.cli.tables import print_pairs
-from iosched.cli.words import latency_text
 from iosched.scheduler.precision import DEFAULT_PRECISION, PRECISIONS
 from iosched.scheduler.strategies import BASELINES
 
@@ -227,133 +227,13 @@ def _write(model: Model, result: OptimizeResult, outputs: _Outputs) -> None:
         write(outputs.schedule, result.document.to_json().encode())
 
 
-def as_object(
-    model: str, result: OptimizeResult, output: Destination, schedule: Destination | None
-) -> dict[str, object]:
-    """The object that `optimize --json` prints; scripts rely on its keys."""
-    return {
-        "model": model,
-        "output": str(output),
-        "schedule": None if schedule is None else str(schedule),
-        "device": {"kind": result.device_kind, "name": result.device_name},
-        "cost": result.cost,
-        "optimal": result.optimal,
-        "proven": result.proven,
-        "latency_us": {
-            "predicted": result.predicted_us,
-            "measured": result.measured_us,
-            "sequential": result.sequential_us,
-            "greedy": result.greedy_us,
-            "reference": result.reference_us,
-            "ratio": None if result.ratio is None else asdict(result.ratio),
-            "after_rest": dict(result.rested_us) or None,
-        },
-        "shipped": result.shipped,
-        "reason": result.reason,
-        "search": {
-            "seconds": result.seconds,
-            "states": result.states,
-            "transitions": result.transitions,
-            "stages": result.stages,
-            "signatures": result.signatures,
-            "measurements": result.measurements,
-            "cache_hits": result.cache_hits,
-            "gap": result.gap,
-            "gap_of": result.gap_of,
-        },
-        "kernels": {"before": result.kernels_before, "after": result.kernels_after},
-        "notes": list(result.notes),
-    }
-
-
 def _report(model: Model, result: OptimizeResult, outputs: _Outputs, *, to_stderr: bool) -> None:
     if quiet():
         return
-    print_pairs(f"{model.name} on {result.device_name}", _rows(result), to_stderr=to_stderr)
+    print_pairs(f"{model.name} on {result.device_name}", table_rows(result), to_stderr=to_stderr)
     files = [str(output) for output in (outputs.model, outputs.schedule) if output is not None and output.path]
     lines = [f"Wrote {' and '.join(files)}."] if files else []
     if outputs.model.path is not None:
         lines.append(f"Next:  iosched run {quote(str(outputs.model))} --check")
     for line in [*result.notes, *lines]:
         note(line) if to_stderr else click.echo(line)
-
-
-def _rows(result: OptimizeResult) -> list[tuple[str, str]]:
-    before_us = result.sequential_us if result.reference_us is None else result.reference_us
-    baseline = "sequential" if result.reference_us is None else "onnxruntime"
-    rows = [
-        ("before", f"{_latency(before_us)}  {baseline}"),
-        ("after", f"{_latency(shipped_us(result))}{_gain_text(result)}"),
-        ("shipped", f"{result.shipped}: {result.reason}"),
-        ("schedule found", _found_text(result)),
-        *_rest_row(result),
-        ("baselines", f"sequential {_latency(result.sequential_us)}, greedy {_latency(result.greedy_us)}"),
-        ("kernels", f"{result.kernels_before} before, {result.kernels_after} after"),
-        ("search", _search_text(result)),
-        ("time spent", f"{result.seconds:.1f} s"),
-    ]
-    if result.cost == "analytic":
-        rows.insert(0, ("cost", "analytic: latencies are computed from the GPU's specification, not measured"))
-    return rows
-
-
-def _rest_row(result: OptimizeResult) -> list[tuple[str, str]]:
-    """Latencies after a rest, which are what a process that seldom runs the model gets."""
-    rested_us = result.rested_us
-    name = {"iosched": "measured"}.get(result.shipped, result.shipped)
-    if not {"reference", name} <= rested_us.keys():
-        return []
-    ours = "" if name == "reference" else f", shipped {_latency(rested_us[name])}"
-    return [("after a rest", f"onnxruntime {_latency(rested_us['reference'])}{ours}")]
-
-
-def _gain_text(result: OptimizeResult) -> str:
-    """How many times as fast as before what ships is: measured, with its interval, or by the analytic model."""
-    if result.cost == "analytic":
-        gain = result.sequential_us / shipped_us(result) if shipped_us(result) else 1.0
-        return f"  {gain:.2f}x by the analytic model"
-    ratio = result.ratio
-    if ratio is None or result.shipped == ratio.of.partition("/")[0]:
-        return ""
-    return f"  {ratio.median:.3f}x ({ratio.low:.3f} to {ratio.high:.3f})"
-
-
-def _found_text(result: OptimizeResult) -> str:
-    if result.cost == "analytic":
-        return f"predicted {_latency(result.predicted_us)}"
-    at = " at the speed that the machine had when its profile was begun" if result.device_kind == "cpu" else ""
-    return f"{_latency(result.measured_us)} (predicted {_latency(result.predicted_us)}{at})"
-
-
-def _latency(latency_us: float | None) -> str:
-    return latency_text(latency_us or None, unknown="not measured")
-
-
-def shipped_us(result: OptimizeResult) -> float:
-    """The latency of what was shipped; the predicted one where nothing was measured."""
-    if result.shipped == "reference" and result.reference_us is not None:
-        return result.reference_us
-    if result.shipped == "sequential":
-        return result.sequential_us
-    return result.predicted_us if result.measured_us is None else result.measured_us
-
-
-def _search_text(result: OptimizeResult) -> str:
-    if result.cost == "analytic":
-        counted = f"{result.signatures} of {result.stages} stages computed"
-        return f"{_proof_text(result, 'under the analytic model')}; {counted}"
-    counted = f"{result.measurements} stages measured, {result.cache_hits} from the profile database"
-    return f"{_proof_text(result, 'under the measured stages')}; {counted}"
-
-
-def _proof_text(result: OptimizeResult, under: str) -> str:
-    from iosched.scheduler.proof import proof_text
-
-    if result.gap is None:
-        return "nothing was searched"
-    if result.gap == 0:
-        return proof_text(result.gap_of, under)
-    if result.gap < 1:
-        possible = "possible" if result.gap_of == "whole" else "possible in these blocks"
-        return f"within {max(result.gap, 0.001):.1%} of the best {possible} under the stages' bounds"
-    return f"best found, {proof_text(None)}"

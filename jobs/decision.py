@@ -25,6 +25,11 @@ class Ratio:
     low: float
     high: float
 
+    @property
+    def baseline(self) -> str:
+        """What the other one is compared with."""
+        return self.of.partition("/")[0]
+
 
 @dataclass(frozen=True)
 class Decision:

@@ -72,6 +72,20 @@ class OptimizeResult:
         """Whether it is proven that no legal schedule of the whole graph is better."""
         return self.document.optimal
 
+    @property
+    def shipped_us(self) -> float:
+        """The latency of what ships; the predicted one where nothing was measured."""
+        if self.shipped == "reference" and self.reference_us is not None:
+            return self.reference_us
+        if self.shipped == "sequential":
+            return self.sequential_us
+        return self.predicted_us if self.measured_us is None else self.measured_us
+
+    @property
+    def shipped_rested_us(self) -> float | None:
+        """The latency of what ships after a rest; None where it was not measured."""
+        return self.rested_us.get("measured" if self.shipped == "iosched" else self.shipped)
+
 
 @dataclass(frozen=True)
 class Verdict:

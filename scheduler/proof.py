@@ -43,6 +43,24 @@ def proof_text(proven: Scope | None, under: str = "") -> str:
     return optimal if proven == "whole" else f"each block {optimal}, the whole not proven"
 
 
+def gap_text(gap: float | None, of: Scope | None, under: str) -> str:
+    """How near the schedule that a search found is to the best, in the same words.
+
+    Args:
+        gap: how much less the best schedule may take, as a share of the latency found; None where nothing was searched.
+        of: what the gap is about: the best schedule of the whole graph, or the best of each block.
+        under: what latencies it is said under, where the gap is 0.
+    """
+    if gap is None:
+        return "nothing was searched"
+    if gap == 0:
+        return proof_text(of, under)
+    if gap < 1:
+        possible = "possible" if of == "whole" else "possible in these blocks"
+        return f"within {max(gap, 0.001):.1%} of the best {possible} under the stages' bounds"
+    return f"best found, {proof_text(None)}"
+
+
 def scope(
     graph: ComputationGraph,
     blocks: Sequence[Sequence[str]],

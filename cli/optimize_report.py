@@ -1,0 +1,113 @@
+"""What `iosched optimize` says of its result: the JSON object, and the rows of the table for people."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from iosched.cli.words import latency_text
+
+if TYPE_CHECKING:
+    from iosched.cli.output import Destination
+    from iosched.jobs.result import OptimizeResult
+
+
+def as_object(
+    model: str, result: OptimizeResult, output: Destination, schedule: Destination | None
+) -> dict[str, object]:
+    """The object that `optimize --json` prints; scripts rely on its keys."""
+    return {
+        "model": model,
+        "output": str(output),
+        "schedule": None if schedule is None else str(schedule),
+        "device": {"kind": result.device_kind, "name": result.device_name},
+        "cost": result.cost,
+        "optimal": result.optimal,
+        "proven": result.proven,
+        "latency_us": {
+            "predicted": result.predicted_us,
+            "measured": result.measured_us,
+            "sequential": result.sequential_us,
+            "greedy": result.greedy_us,
+            "reference": result.reference_us,
+            "ratio": None if result.ratio is None else asdict(result.ratio),
+            "after_rest": dict(result.rested_us) or None,
+        },
+        "shipped": result.shipped,
+        "reason": result.reason,
+        "search": {
+            "seconds": result.seconds,
+            "states": result.states,
+            "transitions": result.transitions,
+            "stages": result.stages,
+            "signatures": result.signatures,
+            "measurements": result.measurements,
+            "cache_hits": result.cache_hits,
+            "gap": result.gap,
+            "gap_of": result.gap_of,
+        },
+        "kernels": {"before": result.kernels_before, "after": result.kernels_after},
+        "notes": list(result.notes),
+    }
+
+
+def table_rows(result: OptimizeResult) -> list[tuple[str, str]]:
+    """The table for people: names and values, row by row."""
+    before_us = result.sequential_us if result.reference_us is None else result.reference_us
+    baseline = "sequential" if result.reference_us is None else "onnxruntime"
+    rows = [
+        ("before", f"{_latency(before_us)}  {baseline}"),
+        ("after", f"{_latency(result.shipped_us)}{_gain_text(result)}"),
+        ("shipped", f"{result.shipped}: {result.reason}"),
+        ("schedule found", _found_text(result)),
+        *_rest_row(result),
+        ("baselines", f"sequential {_latency(result.sequential_us)}, greedy {_latency(result.greedy_us)}"),
+        ("kernels", f"{result.kernels_before} before, {result.kernels_after} after"),
+        ("search", _search_text(result)),
+        ("time spent", f"{result.seconds:.1f} s"),
+    ]
+    if result.cost == "analytic":
+        rows.insert(0, ("cost", "analytic: latencies are computed from the GPU's specification, not measured"))
+    return rows
+
+
+def _rest_row(result: OptimizeResult) -> list[tuple[str, str]]:
+    """Latencies after a rest, which are what a process that seldom runs the model gets."""
+    plain_us, shipped_us = result.rested_us.get("reference"), result.shipped_rested_us
+    if plain_us is None or shipped_us is None:
+        return []
+    ours = "" if result.shipped == "reference" else f", shipped {_latency(shipped_us)}"
+    return [("after a rest", f"onnxruntime {_latency(plain_us)}{ours}")]
+
+
+def _gain_text(result: OptimizeResult) -> str:
+    """How many times as fast as before what ships is: measured, with its interval, or by the analytic model."""
+    if result.cost == "analytic":
+        gain = result.sequential_us / result.shipped_us if result.shipped_us else 1.0
+        return f"  {gain:.2f}x by the analytic model"
+    ratio = result.ratio
+    if ratio is None or result.shipped == ratio.baseline:
+        return ""
+    return f"  {ratio.median:.3f}x ({ratio.low:.3f} to {ratio.high:.3f})"
+
+
+def _found_text(result: OptimizeResult) -> str:
+    if result.cost == "analytic":
+        return f"predicted {_latency(result.predicted_us)}"
+    at = " at the speed that the machine had when its profile was begun" if result.device_kind == "cpu" else ""
+    return f"{_latency(result.measured_us)} (predicted {_latency(result.predicted_us)}{at})"
+
+
+def _latency(latency_us: float | None) -> str:
+    return latency_text(latency_us or None, unknown="not measured")
+
+
+def _search_text(result: OptimizeResult) -> str:
+    from iosched.scheduler.proof import gap_text
+
+    if result.cost == "analytic":
+        under, counted = "under the analytic model", f"{result.signatures} of {result.stages} stages computed"
+    else:
+        under = "under the measured stages"
+        counted = f"{result.measurements} stages measured, {result.cache_hits} from the profile database"
+    return f"{gap_text(result.gap, result.gap_of, under)}; {counted}"
