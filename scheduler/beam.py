@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from iosched.models.graph import ComputationGraph
-from iosched.scheduler.lattice import bits
+from iosched.scheduler.lattice import Relation, bits, relation
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Stage, Strategy
 
@@ -83,20 +83,9 @@ class _Subgraph:
     estimate_us: Estimate
 
     @cached_property
-    def predecessors(self) -> tuple[int, ...]:
-        """Of each operator, as a mask."""
-        index = {name: position for position, name in enumerate(self.names)}
-        before = self.graph.predecessors
-        return tuple(sum(1 << index[other] for other in before[name] if other in index) for name in self.names)
-
-    @cached_property
-    def successors(self) -> tuple[int, ...]:
-        """Of each operator, as a mask."""
-        found = [0] * len(self.names)
-        for index, before in enumerate(self.predecessors):
-            for other in bits(before):
-                found[other] |= 1 << index
-        return tuple(found)
+    def order(self) -> Relation:
+        """The edges between the operators, which may be more than a lattice takes."""
+        return relation(self.graph, self.names)
 
     @cached_property
     def alone_us(self) -> tuple[float, ...]:
@@ -109,14 +98,14 @@ class _Subgraph:
         found = [0.0] * len(self.names)
         for index in reversed(range(len(self.names))):
             found[index] = self.alone_us[index] + max(
-                (found[other] for other in bits(self.successors[index])), default=0.0
+                (found[other] for other in bits(self.order.successors[index])), default=0.0
             )
         return tuple(found)
 
     def next_stages(self, state: int) -> dict[int, Stage]:
         """Stages to go on with: the first operators that are ready, each alone or with those that only wait for it."""
-        waiting = ((1 << len(self.names)) - 1) & ~state
-        ready = [index for index in bits(waiting) if not self.predecessors[index] & ~state]
+        waiting = self.order.full & ~state
+        ready = [index for index in bits(waiting) if not self.order.predecessors[index] & ~state]
         ready.sort(key=lambda index: (-self.ahead_us[index], index))
         widths = sorted({min(width, len(ready), self.pruning.s or len(ready)) for width in _WIDTHS} | {len(ready)})
         found: dict[int, Stage] = {}
@@ -131,11 +120,11 @@ class _Subgraph:
 
     def _chain(self, index: int, state: int, length: int) -> list[int]:
         """The operator, and others after it that wait for nothing else; no two chains of a state share or read one."""
+        predecessors, successors = self.order.predecessors, self.order.successors
         chain, inside = [index], 1 << index
         while len(chain) < length:
-            after = [
-                other for other in bits(self.successors[chain[-1]]) if not self.predecessors[other] & ~(state | inside)
-            ]
+            done = state | inside
+            after = [other for other in bits(successors[chain[-1]]) if not predecessors[other] & ~done]
             if not after:
                 break
             chain.append(max(after, key=lambda other: (self.ahead_us[other], -other)))

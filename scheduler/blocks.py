@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from iosched.models.graph import ComputationGraph
-from iosched.scheduler.lattice import MAX_OPERATORS
+from iosched.scheduler.lattice import fitting
 
 MAX_STATES = 8_000
 _WIDE_STATES = 1_000
@@ -218,16 +218,11 @@ def _split(order: _Order, cuts: _Cuts, first: int, last: int, max_states: int) -
 
 def _reach(order: _Order, first: int, last: int, max_states: int) -> int:
     """The furthest end of a block that starts at `first` and stays under the bound; at least one operator."""
-    states, end = [0], first
-    while end < min(last, first + MAX_OPERATORS):
-        needed = sum(1 << (other - first) for other in order.predecessors[end] if other >= first)
-        bit = 1 << (end - first)
-        added = [state | bit for state in states if state & needed == needed]
-        if len(states) + len(added) > max_states and end > first:
-            break
-        states += added
-        end += 1
-    return end
+    masks = (
+        sum(1 << (other - first) for other in order.predecessors[position] if other >= first)
+        for position in range(first, last)
+    )
+    return first + fitting(masks, max_states)
 
 
 def _narrowest(order: _Order, cuts: _Cuts, first: int, reach: int, last: int) -> int:

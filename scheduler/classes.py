@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler.forms import group_numbers
 from iosched.scheduler.lattice import Indices, Lattice, bits, components
+from iosched.scheduler.signature import outputs_read_outside
 
 BlockKey = tuple[object, ...]
 
@@ -32,17 +33,8 @@ def block_key(graph: ComputationGraph, operators: Sequence[str], labels: Mapping
                 reads.append((position[source], graph.by_name[source].outputs.index(tensor)))
             else:
                 reads.append((-1, outside.setdefault(tensor, len(outside))))
-        found.append((labels[name], tuple(reads), _handed_on(graph, name, position)))
+        found.append((labels[name], tuple(reads), outputs_read_outside(graph, name, position)))
     return tuple(found)
-
-
-def _handed_on(graph: ComputationGraph, name: str, inside: Mapping[str, int]) -> tuple[int, ...]:
-    """Which outputs of the operator are read outside the block, or are outputs of the graph."""
-    read = set(graph.outputs)
-    for reader in graph.successors[name]:
-        if reader not in inside:
-            read.update(graph.by_name[reader].inputs)
-    return tuple(index for index, tensor in enumerate(graph.by_name[name].outputs) if tensor in read)
 
 
 def stage_classes(

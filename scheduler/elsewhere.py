@@ -21,10 +21,10 @@ from iosched.scheduler.blocks import MAX_STATES, partition
 from iosched.scheduler.bounds import Latencies
 from iosched.scheduler.cost import CostModel
 from iosched.scheduler.latencies import Flags, KnownLatencies, stages_within
-from iosched.scheduler.lattice import MAX_OPERATORS, Lattice, popcount
+from iosched.scheduler.lattice import Lattice, fitting, in_order, popcount
 from iosched.scheduler.paths import bound_us, distances, shortest_path, some_shortest_path
 from iosched.scheduler.pruning import DEFAULT_PRUNING, Pruning
-from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
+from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy, sum_us
 from iosched.scheduler.strategies import SEARCHES, SearchStrategy, masks_of
 
 Known = Callable[[Stage], float | None]
@@ -155,8 +155,7 @@ def places_of(
     block, number = _find(schedule, operator)
     first, last = _window(graph, block, number, operator, max_states)
     stages = block.stages[first : last + 1]
-    rank = {each.name: index for index, each in enumerate(graph.operators)}
-    names = tuple(sorted((name for stage in stages for name in stage.operators), key=rank.__getitem__))
+    names = in_order(graph, (name for stage in stages for name in stage.operators))
     weighed = _Weighed.of(graph, names, cost, known_us, SEARCHES[strategy].stages, pruning, bound_slack)
     masks = [weighed.mask(stage.operators) for stage in stages]
     return Places(
@@ -166,7 +165,7 @@ def places_of(
         group=next(index for index, group in enumerate(block.stages[number].groups) if operator in group),
         first_stage=first,
         stages=stages,
-        present_us=_sum([_present_us(known_us, stage) for stage in stages]),
+        present_us=sum_us(_present_us(known_us, stage) for stage in stages),
         elsewhere=tuple(_elsewhere(weighed, operator, masks, number - first, first)),
     )
 
@@ -182,11 +181,6 @@ def _find(schedule: Schedule, operator: str) -> tuple[Block, int]:
 def _present_us(known_us: Known, stage: Stage) -> float | None:
     known = known_us(replace(stage, predicted_us=None, measured_us=None))
     return stage.predicted_us if known is None else known
-
-
-def _sum(latencies_us: Sequence[float | None]) -> float | None:
-    known = [latency for latency in latencies_us if latency is not None]
-    return sum(known) if len(known) == len(latencies_us) else None
 
 
 def _window(graph: ComputationGraph, block: Block, number: int, operator: str, max_states: int) -> tuple[int, int]:
@@ -214,17 +208,9 @@ def _window(graph: ComputationGraph, block: Block, number: int, operator: str, m
 
 
 def _fits(graph: ComputationGraph, stages: Sequence[Stage], max_states: int) -> bool:
-    """Counts states operator by operator and no further than the limit."""
-    rank = {each.name: index for index, each in enumerate(graph.operators)}
-    names = sorted((name for stage in stages for name in stage.operators), key=rank.__getitem__)
-    if len(names) > MAX_OPERATORS:
-        return False
-    states = [0]
-    for index, before in enumerate(lattices.relation(graph, names).predecessors):
-        states += [state | 1 << index for state in states if state & before == before]
-        if len(states) > max_states:
-            return False
-    return True
+    """Whether the lattice of these stages' operators has at most `max_states` states."""
+    names = in_order(graph, (name for stage in stages for name in stage.operators))
+    return fitting(lattices.relation(graph, names).predecessors, max_states) == len(names)
 
 
 def _elsewhere(weighed: _Weighed, operator: str, masks: Sequence[int], number: int, first: int) -> Iterator[Elsewhere]:

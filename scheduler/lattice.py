@@ -13,9 +13,10 @@ Developer notes:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,13 +47,18 @@ class Relation:
         return (1 << len(self)) - 1
 
     @cached_property
-    def neighbours(self) -> tuple[int, ...]:
-        """For every operator, the mask of its predecessors and successors."""
-        found = list(self.predecessors)
+    def successors(self) -> tuple[int, ...]:
+        """For every operator, the mask of the operators that read its outputs."""
+        found = [0] * len(self)
         for index, before in enumerate(self.predecessors):
             for other in bits(before):
                 found[other] |= 1 << index
         return tuple(found)
+
+    @cached_property
+    def neighbours(self) -> tuple[int, ...]:
+        """For every operator, the mask of its predecessors and successors."""
+        return tuple(before | after for before, after in zip(self.predecessors, self.successors, strict=True))
 
     def groups(self, mask: int) -> tuple[int, ...]:
         """Weakly connected components of the operators in `mask`, in the order of their first operators."""
@@ -84,6 +90,31 @@ def relation(graph: ComputationGraph, names: Sequence[str]) -> Relation:
     return Relation(
         tuple(sum(1 << index[before] for before in graph.predecessors[name] if before in index) for name in names)
     )
+
+
+def in_order(graph: ComputationGraph, names: Iterable[str]) -> tuple[str, ...]:
+    """The operators `names` in topological order; O(operators of the graph)."""
+    wanted = frozenset(names)
+    return tuple(operator.name for operator in graph.operators if operator.name in wanted)
+
+
+def fitting(predecessors: Iterable[int], max_states: int) -> int:
+    """How many operators, from the first on, a block of at most `max_states` states can have; at least one.
+
+    States are counted operator by operator and no further than the limit: O(operators * max_states).
+
+    Args:
+        predecessors: of each operator in topological order, as masks.
+        max_states: the limit.
+    """
+    states, count = [0], 0
+    for before in islice(predecessors, MAX_OPERATORS):
+        added = [state | 1 << count for state in states if state & before == before]
+        if len(states) + len(added) > max_states and count:
+            break
+        states += added
+        count += 1
+    return count
 
 
 def popcount(masks: Masks) -> Indices:

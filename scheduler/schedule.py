@@ -6,8 +6,8 @@ in the schedule file, see `scheduler/document.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -35,6 +35,10 @@ class Stage:
     def operators(self) -> tuple[str, ...]:
         """The stage's operators, group by group."""
         return tuple(name for group in self.groups for name in group)
+
+    def renamed(self, names: Mapping[str, str]) -> Stage:
+        """The same stage of other operators, by the operators' names in this one."""
+        return replace(self, groups=tuple(tuple(names[name] for name in group) for group in self.groups))
 
     @property
     def latency_us(self) -> float | None:
@@ -68,15 +72,19 @@ class Schedule:
     @property
     def predicted_us(self) -> float | None:
         """Sum of the stages' predicted latencies, or None where one is not known."""
-        total = 0.0
-        for stage in self.stages:
-            if stage.predicted_us is None:
-                return None
-            total += stage.predicted_us
-        return total
+        return sum_us(stage.predicted_us for stage in self.stages)
 
 
 def total_us(stages: Iterable[Stage]) -> float | None:
     """Latency of stages run one after another, measured or predicted; None where one is not known."""
-    latencies = [stage.latency_us for stage in stages]
-    return None if None in latencies else sum(latency for latency in latencies if latency is not None)
+    return sum_us(stage.latency_us for stage in stages)
+
+
+def sum_us(latencies_us: Iterable[float | None]) -> float | None:
+    """The sum, or None where one of the latencies is not known."""
+    total = 0.0
+    for latency_us in latencies_us:
+        if latency_us is None:
+            return None
+        total += latency_us
+    return total

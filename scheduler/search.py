@@ -190,11 +190,7 @@ class _BlockSearch:
     def blocks(self, found: BestKnown) -> Iterator[Block]:
         for index, part in self.parts.items():
             name_of = dict(zip(self.parts[self.index].operators, part.operators, strict=True))
-            stages = tuple(
-                replace(stage, groups=tuple(tuple(name_of[name] for name in group) for group in stage.groups))
-                for stage in found.stages
-            )
-            yield Block(index, stages, found.optimal)
+            yield Block(index, tuple(stage.renamed(name_of) for stage in found.stages), found.optimal)
 
 
 def _block_searches(settings: _Settings, effort: Effort, parts: Sequence[BlockOperators]) -> list[_BlockSearch]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from itertools import permutations, product
 from math import factorial, prod
@@ -92,7 +92,7 @@ class _View:
         return cls(
             {name: label(graph.by_name[name]) for name in group},
             reads,
-            {name: _returned(graph, name, inside) for name in group},
+            {name: outputs_read_outside(graph, name, inside) for name in group},
         )
 
 
@@ -110,8 +110,11 @@ def _sharing(graph: ComputationGraph, stage: Stage, label: Label) -> list[tuple[
     return sorted(shared.items())
 
 
-def _returned(graph: ComputationGraph, name: str, inside: set[str]) -> tuple[int, ...]:
-    """Outputs that somebody outside the group needs; the rest may stay within a fused kernel."""
+def outputs_read_outside(graph: ComputationGraph, name: str, inside: Container[str]) -> tuple[int, ...]:
+    """Positions of the operator's outputs that are read outside, or are outputs of the graph.
+
+    The others may stay within a fused kernel.
+    """
     outside = set(graph.outputs)
     for reader in graph.successors[name]:
         if reader not in inside:

@@ -68,4 +68,4 @@ def _stage(stage: Stage, names: Mapping[str, str]) -> Stage:
     missing = [name for name in stage.operators if name not in names]
     if missing:
         raise InvalidScheduleError(f"the schedule names operator {missing[0]!r}, which its own structure does not have")
-    return replace(stage, groups=tuple(tuple(names[name] for name in group) for group in stage.groups))
+    return stage.renamed(names)

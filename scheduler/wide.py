@@ -13,8 +13,9 @@ from iosched.scheduler.baselines import greedy_stages
 from iosched.scheduler.beam import beam
 from iosched.scheduler.blocks import BlockOperators
 from iosched.scheduler.cost import CostModel, OperatorBounds, Remeasurable
+from iosched.scheduler.lattice import in_order
 from iosched.scheduler.pruning import Pruning
-from iosched.scheduler.schedule import Block, Stage, Strategy
+from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 
 Groups = tuple[tuple[str, ...], ...]
 
@@ -51,10 +52,9 @@ def across_cuts(
     for cut, run in groupby(range(len(parts)), key=lambda index: not parts[index].narrow):
         indices = list(run)
         kept = [blocks[index] for index in indices]
-        total = _total_us(kept)
+        total = Schedule(tuple(kept)).predicted_us
         if cut and len(indices) > 1 and total is not None:
-            rank = {operator.name: position for position, operator in enumerate(graph.operators)}
-            names = sorted((name for index in indices for name in parts[index].operators), key=rank.__getitem__)
+            names = in_order(graph, (name for index in indices for name in parts[index].operators))
             trial = _Trial(cost, total, is_over, doubted)
             trial.learn(stage for block in kept for stage in block.stages)
             stages = _best_across(graph, names, pruning, trial)
@@ -80,11 +80,6 @@ def _best_across(
         if trial.n_measured == n_measured:
             break
     return best
-
-
-def _total_us(blocks: Sequence[Block]) -> float | None:
-    known = [stage.predicted_us for block in blocks for stage in block.stages]
-    return None if None in known else sum(latency for latency in known if latency is not None)
 
 
 @dataclass

@@ -18,6 +18,7 @@ from iosched.scheduler.document import Alternative, ScheduleDocument, SearchReco
 from iosched.scheduler.document_format import Counts, Limits
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 from iosched.scheduler.search import search
+from iosched.scheduler.strategies import NAMES
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "schedule.schema.json").read_text())
 GRAPH = graph_of(4, [(0, 1), (0, 2), (1, 3), (2, 3)])
@@ -60,6 +61,11 @@ def test_what_is_proven_is_kept_and_what_older_files_call_optimal_is_not_believe
     del older["proven"]
     jsonschema.validate(older, SCHEMA)
     assert not ScheduleDocument.from_json(json.dumps(older)).optimal
+
+
+def test_the_schema_knows_every_strategy() -> None:
+    assert set(SCHEMA["properties"]["search"]["properties"]["strategy"]["enum"]) == set(NAMES)
+    assert set(SCHEMA["$defs"]["stage"]["properties"]["strategy"]["enum"]) == set(Strategy)
 
 
 def test_latencies_are_rounded_so_that_text_is_the_same_everywhere() -> None:
