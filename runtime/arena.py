@@ -1,4 +1,4 @@
-"""Places buffers in one arena: small, and on memory that is still in the cache."""
+"""Places the buffers of a plan in one arena: small, and on memory that is still in the cache."""
 
 from __future__ import annotations
 
@@ -7,14 +7,37 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from iosched.runtime.hazards import CheckedPlan
 from iosched.runtime.order import Order, happens_before
-from iosched.runtime.plan import Buffer, Space, Task
+from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View
 
 # Buffers start at cache lines and fill them, so that lanes never write to one line at once.
 ALIGNMENT_NBYTES = 64
 
 # How much larger the arena may be for the sake of warm memory.
 _GROWTH_FOR_WARMTH = 1.15
+
+
+def plan_in_arena(
+    lanes: tuple[tuple[Task, ...], ...],
+    buffers: Sequence[Buffer],
+    *,
+    inputs: tuple[View, ...],
+    outputs: tuple[View, ...],
+) -> CheckedPlan:
+    """The checked plan of these tasks, with every ARENA buffer placed.
+
+    Args:
+        lanes: the plan's tasks.
+        buffers: the plan's buffers, the offsets of those in the arena still to be found.
+        inputs: the plan's inputs; see `ExecutionPlan`.
+        outputs: the plan's outputs.
+
+    Raises:
+        HazardError: the plan does not pass the check, which is a fault of the lowering.
+    """
+    placed, arena_nbytes = place(lanes, buffers)
+    return CheckedPlan(ExecutionPlan(lanes, placed, arena_nbytes, outputs=outputs, inputs=inputs))
 
 
 def place(lanes: Sequence[Sequence[Task]], buffers: Sequence[Buffer]) -> tuple[tuple[Buffer, ...], int]:

@@ -26,36 +26,43 @@ class Step:
     """Something that a lane does.
 
     Attributes:
-        after: positions of earlier steps that must be done before, whatever they touch.
+        stage: index of the schedule's stage that it belongs to.
+        is_alone: whether it has the device to itself: it waits for all steps before it, and all behind it wait for it.
     """
 
     lane: int
     reads: tuple[Span, ...]
     writes: tuple[Span, ...]
-    after: tuple[int, ...] = ()
+    stage: int = 0
+    is_alone: bool = False
 
 
-def find_waits(steps: Sequence[Step], lanes: int) -> list[tuple[Wait, ...]]:
+def find_waits(steps: Sequence[Step], lanes: int, *, barriers: bool = False) -> list[tuple[Wait, ...]]:
     """For each step, what it must wait for: the writers on other lanes of what it reads, as far as not known done.
 
     What a lane knows of the others is a vector clock, so a wait that follows from an earlier one is left out.
     Complexity: O(reads * writers of the buffer + steps * lanes).
+
+    Args:
+        barriers: a step waits for all steps of the stages before its own, whatever it reads.
     """
     stamps: list[list[tuple[int, ...]]] = [[] for _ in range(lanes)]  # for each lane, its clock after each step
     clocks = [(0,) * lanes for _ in range(lanes)]
     writers: dict[str, list[tuple[Span, int, int]]] = {}
-    place: list[tuple[int, int]] = []
+    before: list[tuple[int, int]] = []  # each lane, and how many of its steps all steps from here on wait for
     waits: list[tuple[Wait, ...]] = []
-    for step in steps:
+    for position, step in enumerate(steps):
+        earlier = steps[position - 1] if position else step
+        if (barriers and step.stage != earlier.stage) or step.is_alone or earlier.is_alone:
+            before = [(lane, clocks[lane][lane]) for lane in range(lanes)]
         clock = clocks[step.lane]
-        wanted = _wanted(step, clock, writers, [place[position] for position in step.after])
+        wanted = _wanted(step, clock, writers, before)
         known = [clock, *(stamps[lane][count - 1] for lane, count in wanted.items())]
         joined = [max(counts) for counts in zip(*known, strict=True)]
         direct = {lane: count for lane, count in wanted.items() if not _is_implied(lane, count, wanted, stamps)}
         joined[step.lane] += 1
         clocks[step.lane] = tuple(joined)
         stamps[step.lane].append(clocks[step.lane])
-        place.append((step.lane, joined[step.lane]))
         waits.append(tuple(Wait(lane, count) for lane, count in sorted(direct.items())))
         for span in step.writes:
             writers.setdefault(span.buffer, []).append((span, step.lane, joined[step.lane]))
@@ -66,14 +73,14 @@ def _wanted(
     step: Step,
     clock: tuple[int, ...],
     writers: dict[str, list[tuple[Span, int, int]]],
-    after: Sequence[tuple[int, int]],
+    before: Sequence[tuple[int, int]],
 ) -> dict[int, int]:
     """For each other lane, how many of its steps must be done that this lane does not know to be."""
     wanted: dict[int, int] = {}
-    before = [*after]
+    awaited = [*before]
     for read in step.reads:
-        before += [(lane, count) for span, lane, count in writers.get(read.buffer, ()) if span.overlaps(read)]
-    for lane, count in before:
+        awaited += [(lane, count) for span, lane, count in writers.get(read.buffer, ()) if span.overlaps(read)]
+    for lane, count in awaited:
         if lane != step.lane and count > max(clock[lane], wanted.get(lane, 0)):
             wanted[lane] = count
     return wanted

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, prod
 
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.lanes import assign_lanes
@@ -80,14 +80,9 @@ def _views(
 def _sliced(view: View, part: Slice | None) -> View:
     if part is None or view.shape is None:
         return view
-    size = 1
-    for extent in view.shape:
-        size *= extent
+    size = prod(view.shape)
     item = view.nbytes // size if size else 0
-    count = 1
-    for extent in part.shape:
-        count *= extent
-    return View(view.buffer, view.dtype, part.shape, view.offset + part.start * item, count * item)
+    return View(view.buffer, view.dtype, part.shape, view.offset + part.start * item, prod(part.shape) * item)
 
 
 def overlap(one: View, other: View) -> bool:
@@ -99,22 +94,13 @@ def overlap(one: View, other: View) -> bool:
     return one.offset < other.offset + other.nbytes and other.offset < one.offset + one.nbytes
 
 
-def steps_of(calls: Sequence[Call], *, barriers: bool = False) -> list[Step]:
-    """What the calls mean for waiting; a view of unknown size is all of its buffer.
+def steps_of(calls: Sequence[Call]) -> list[Step]:
+    """What the calls mean for waiting; a view of unknown size is all of its buffer."""
+    return [Step(call.lane, _spans(call.reads), _spans(call.writes), call.stage) for call in calls]
 
-    Args:
-        barriers: a call waits for all calls of the stages before its own, whatever it reads.
-    """
-    steps: list[Step] = []
-    before: tuple[int, ...] = ()  # the last call of each lane in the stages before
-    last: dict[int, int] = {}
-    for position, call in enumerate(calls):
-        if barriers and position > 0 and call.stage != calls[position - 1].stage:
-            before = tuple(last.values())
-        reads, writes = (tuple(_span(view) for _, view in views) for views in (call.reads, call.writes))
-        steps.append(Step(call.lane, reads, writes, before))
-        last[call.lane] = position
-    return steps
+
+def _spans(views: Iterable[tuple[str, View]]) -> tuple[Span, ...]:
+    return tuple(_span(view) for _, view in views)
 
 
 def _span(view: View) -> Span:

@@ -13,7 +13,7 @@ import onnx
 
 from iosched.models.graph import TensorSpec
 from iosched.models.node_attributes import has_subgraphs
-from iosched.runtime.arena import place
+from iosched.runtime.arena import plan_in_arena
 from iosched.runtime.cpu.calls import Call, overlap, stage_calls, steps_of
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.program import Kernel
@@ -82,17 +82,15 @@ def lower(
     calls = [
         call for number, groups in enumerate(stages) for call in stage_calls(kernels, placement, groups, lanes, number)
     ]
-    steps = steps_of(calls, barriers=barriers)
-    waits = find_waits(steps, lanes)
+    steps = steps_of(calls)
+    waits = find_waits(steps, lanes, barriers=barriers)
     runs = _fuse(kernels, calls, waits, lanes)
     tasks, found = _tasks(kernels, placement, calls, runs, waits, lanes, cache)
     buffers = _buffers(kernels, tasks, given_spaces(steps) if partial else None)
-    placed, arena_nbytes = place(tasks, buffers)
     computed = [] if partial else [name for name in kernels.outputs if name in kernels.producer]
     outputs = tuple(placement.views[name] for name in computed)
     inputs = tuple(placement.views[buffer.name] for buffer in buffers if buffer.is_given)
-    plan = ExecutionPlan(tasks, placed, arena_nbytes, outputs=outputs, inputs=inputs)
-    return Lowering(CheckedPlan(plan), found)
+    return Lowering(plan_in_arena(tasks, buffers, inputs=inputs, outputs=outputs), found)
 
 
 def _fuse(

@@ -25,7 +25,7 @@ from iosched.runtime.cuda.gpu.lanes import Lanes
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.lower.fusion import Choices, fused_by_choice
 from iosched.runtime.cuda.lower.network import Network, is_supported
-from iosched.runtime.cuda.lower.plan import Lowering, LoweringSettings, lower, lower_stage
+from iosched.runtime.cuda.lower.plan import Lowering, lower, lower_stage
 from iosched.runtime.cuda.onnxruntime.sessions import HostSessions, Sessions
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
@@ -169,7 +169,7 @@ class CudaBackend:
 
     def lower(self, schedule: Schedule, *, barriers: bool = True) -> Lowering:
         """The plan of the model under `schedule`."""
-        return lower(self._network, schedule, LoweringSettings(barriers=barriers))
+        return lower(self._network, schedule, barriers=barriers)
 
     def compile(self, schedule: Schedule, *, barriers: bool = True) -> CudaModel:
         """The model under `schedule`, captured and ready.

@@ -12,6 +12,7 @@ from lowering import loaded
 from scripted import fire
 from small_models import branches
 
+from iosched.runtime import arena
 from iosched.runtime.cpu import lower as cpu_lower
 from iosched.runtime.cpu import native
 from iosched.runtime.cpu.backend import CompiledModel, CompiledStage, CpuBackend
@@ -67,7 +68,7 @@ def test_buffers_that_overwrite_each_other_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with opened() as backend:
-        monkeypatch.setattr(lowering, "place", lambda tasks, buffers: (tuple(buffers), 1 << 30))
+        monkeypatch.setattr(arena, "place", lambda tasks, buffers: (tuple(buffers), 1 << 30))
         with pytest.raises(HazardError, match=r"not ordered|last written|second time"):
             compiled(backend)
 
@@ -76,7 +77,7 @@ def test_buffers_that_overwrite_each_other_are_refused(
 def test_lanes_that_do_not_wait_are_refused(
     opened: AnyBackend, lowering: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def without_waits(steps: Sequence[object], lanes: int) -> list[tuple[()]]:
+    def without_waits(steps: Sequence[object], lanes: int, *, barriers: bool) -> list[tuple[()]]:
         return [()] * len(steps)
 
     with opened() as backend:

@@ -25,7 +25,7 @@ from iosched.models.model import Model
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.lower.network import Network
-from iosched.runtime.cuda.lower.plan import LoweringSettings, lower, lower_stage
+from iosched.runtime.cuda.lower.plan import lower, lower_stage
 from iosched.runtime.hazards import HazardError, check
 from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View, Wait
 from iosched.scheduler.baselines import greedy, sequential
@@ -43,7 +43,7 @@ def of_gpus(model: Model) -> Iterator[ExecutionPlan]:
     schedules = [sequential(model.graph), greedy(model.graph), *(random_schedule(model.graph, seed) for seed in (1, 2))]
     for schedule in schedules:
         for barriers in (True, False):
-            yield lower(network, schedule, LoweringSettings(barriers=barriers)).plan
+            yield lower(network, schedule, barriers=barriers).plan
     for stage in schedules[-1].stages:
         alone = lower_stage(network, stage)
         assert alone is not None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from iosched.runtime.arena import place
+from iosched.runtime.arena import plan_in_arena
 from iosched.runtime.cuda.builder import KernelCall
 from iosched.runtime.cuda.kernel import Kernel, SessionKernel
 from iosched.runtime.cuda.kernels.copy import Copy
@@ -29,6 +29,7 @@ from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.strategies import runs_as_one
 
 MAX_LANES = 8
+"""Streams of a plan at most."""
 
 CUDA_LOWERING = 6
 """Raised whenever stages come to run in another way than before: latencies measured until then no longer hold."""
@@ -57,22 +58,6 @@ class Lowering:
 
 
 @dataclass(frozen=True)
-class LoweringSettings:
-    """How to lower.
-
-    Attributes:
-        lanes: streams at most.
-        barriers: whether a stage begins when all of the one before is done.
-    """
-
-    lanes: int = MAX_LANES
-    barriers: bool = True
-
-
-DEFAULT_SETTINGS = LoweringSettings()
-
-
-@dataclass(frozen=True)
 class _Where:
     """Which operator a call belongs to, and the stage and group that the operator is in."""
 
@@ -93,8 +78,11 @@ class _Placed:
     stage: int
 
 
-def lower(network: Network, schedule: Schedule, settings: LoweringSettings = DEFAULT_SETTINGS) -> Lowering:
+def lower(network: Network, schedule: Schedule, *, barriers: bool = True) -> Lowering:
     """The plan of the model under `schedule`; needs no device.
+
+    Args:
+        barriers: a stage begins when all of the one before is done; else a call waits for what it reads alone.
 
     Complexity: linear in kernel calls, beside the search for waits and the arena.
 
@@ -103,7 +91,7 @@ def lower(network: Network, schedule: Schedule, settings: LoweringSettings = DEF
     """
     stages = tuple(schedule.stages)
     sequence = [pair for number, stage in enumerate(stages) for pair in _stage_calls(network, stage, number)]
-    return _Draft(network, settings, sequence, len(stages), _placed_anew(network, sequence), whole=True).lower()
+    return _Draft(network, barriers, sequence, len(stages), _placed_anew(network, sequence), whole=True).lower()
 
 
 def lower_stage(network: Network, stage: Stage) -> Lowering | None:
@@ -126,7 +114,7 @@ def lower_stage(network: Network, stage: Stage) -> Lowering | None:
         else:
             sequence += [pair for pair in own if pair[1].operator == operator.name]
     placement = _placed_anew(network, sequence) if merging else network.placement
-    return _Draft(network, DEFAULT_SETTINGS, sequence, 1, placement, whole=False).lower()
+    return _Draft(network, True, sequence, 1, placement, whole=False).lower()
 
 
 def _placed_anew(network: Network, sequence: Sequence[tuple[KernelCall, _Where | None]]) -> Placement:
@@ -159,7 +147,7 @@ class _Draft:
     """One lowering under way."""
 
     network: Network
-    settings: LoweringSettings
+    barriers: bool
     sequence: Sequence[tuple[KernelCall, _Where | None]]  # all calls of the model; those of this plan with their place
     n_stages: int
     placement: Placement  # of `sequence`
@@ -175,20 +163,20 @@ class _Draft:
         """The plan, with everything in its place."""
         placed = self._placed()
         n_lanes = max((each.lane for each in placed), default=0) + 1
-        steps = _steps(placed, self.placement, self.settings.barriers)
-        waits = find_waits(steps, n_lanes)
+        steps = [_step(each, self.placement) for each in placed]
+        waits = find_waits(steps, n_lanes, barriers=self.barriers)
         kernels: dict[Kernel, int] = {}
         lanes: list[list[Task]] = [[] for _ in range(n_lanes)]
         for each, waited in zip(placed, waits, strict=True):
             number = kernels.setdefault(each.kernel, len(kernels))
             lanes[each.lane].append(Task(each.name, number, each.reads, each.writes, waited, each.stage))
         tasks = tuple(map(tuple, lanes))
-        buffers, arena_nbytes = place(tasks, self._buffers(placed, given_spaces(steps)))
+        buffers = self._buffers(placed, given_spaces(steps))
         outputs = self._outputs() if self.whole else ()
         inputs = tuple(_whole(buffer, placed) for buffer in buffers if buffer.is_given)
         used = {buffer.name for buffer in buffers}
         return Lowering(
-            CheckedPlan(ExecutionPlan(tasks, buffers, arena_nbytes, outputs=outputs, inputs=inputs)),
+            plan_in_arena(tasks, buffers, inputs=inputs, outputs=outputs),
             tuple(kernels),
             {name: array for name, array in self.builder.weights.items() if name in used},
             {each.name: each.kernel.operators for each in placed if isinstance(each.kernel, SessionKernel)},
@@ -242,7 +230,7 @@ class _Draft:
         found = {}
         for stage, groups in work.items():
             ranked = sorted(groups, key=lambda group: (-groups[group], group))
-            found.update({(stage, group): rank % self.settings.lanes for rank, group in enumerate(ranked)})
+            found.update({(stage, group): rank % MAX_LANES for rank, group in enumerate(ranked)})
         return found
 
     def _buffers(self, placed: Sequence[_Placed], given: Mapping[str, Space]) -> tuple[Buffer, ...]:
@@ -284,21 +272,10 @@ def _kernels(kernel: Kernel, reads: tuple[View, ...], writes: tuple[View, ...]) 
         yield kernel, reads, writes
 
 
-def _steps(placed: Sequence[_Placed], placement: Placement, barriers: bool) -> list[Step]:
-    """What each call means for waiting; calls in onnxruntime have the device to themselves."""
-    steps: list[Step] = []
-    before: list[int] = []  # the last call of each lane in the stages before
-    last: dict[int, int] = {}
-    for index, each in enumerate(placed):
-        alone = isinstance(each.kernel, SessionKernel)
-        fresh = index > 0 and each.stage != placed[index - 1].stage
-        after_session = index > 0 and isinstance(placed[index - 1].kernel, SessionKernel)
-        if (barriers and fresh) or alone or after_session:
-            before = list(last.values())
-        reads, writes = (tuple(_span(view, placement) for view in views) for views in (each.reads, each.writes))
-        steps.append(Step(each.lane, reads, writes, after=tuple(before)))
-        last[each.lane] = index
-    return steps
+def _step(placed: _Placed, placement: Placement) -> Step:
+    """What a call means for waiting; one in onnxruntime has the device to itself."""
+    reads, writes = (tuple(_span(view, placement) for view in views) for views in (placed.reads, placed.writes))
+    return Step(placed.lane, reads, writes, placed.stage, isinstance(placed.kernel, SessionKernel))
 
 
 def _span(view: View, placement: Placement) -> Span:

@@ -58,8 +58,8 @@ def test_of_two_waits_of_one_step_the_implied_one_is_left_out() -> None:
 
 
 def test_a_barrier_is_waited_for_whatever_it_touches() -> None:
-    steps = [Step(0, (), ()), Step(1, (), ()), Step(2, (), (), after=(0, 1)), Step(0, (), (), after=(0, 1))]
-    assert find_waits(steps, 3) == [(), (), (Wait(0, 1), Wait(1, 1)), (Wait(1, 1),)]
+    steps = [Step(0, (), ()), Step(1, (), ()), Step(2, (), (), stage=1), Step(0, (), (), stage=1)]
+    assert find_waits(steps, 3, barriers=True) == [(), (), (Wait(0, 1), Wait(1, 1)), (Wait(1, 1),)]
 
 
 def test_with_barriers_a_stage_waits_for_all_of_the_one_before_and_for_no_more() -> None:
@@ -70,7 +70,7 @@ def test_with_barriers_a_stage_waits_for_all_of_the_one_before_and_for_no_more()
         for number, (lane, stage) in enumerate(zip(lanes, stages, strict=True))
     ]
     assert find_waits(steps_of(calls), 2) == [()] * 5
-    assert find_waits(steps_of(calls, barriers=True), 2) == [(), (), (Wait(1, 1),), (), (Wait(0, 2),)]
+    assert find_waits(steps_of(calls), 2, barriers=True) == [(), (), (Wait(1, 1),), (), (Wait(0, 2),)]
 
 
 def test_views_of_unknown_size_are_the_whole_buffer() -> None:

@@ -19,7 +19,7 @@ from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.gpu.lanes import Lanes
 from iosched.runtime.cuda.kernel import CudnnKernel, Precision
 from iosched.runtime.cuda.lower.network import Network
-from iosched.runtime.cuda.lower.plan import LoweringSettings, lower, lower_stage
+from iosched.runtime.cuda.lower.plan import lower, lower_stage
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.plan import View
 from iosched.scheduler.baselines import greedy, sequential
@@ -48,7 +48,7 @@ def test_every_order_gives_the_same_numbers(seed: int, barriers: bool) -> None:
     network = Network(model, Precision("fp32"))
     for schedule in (sequential(model.graph), greedy(model.graph)):
         driver = HostDriver(seed)
-        executor = CudaExecutor(lower(network, schedule, LoweringSettings(barriers=barriers)), driver, chooser(driver))
+        executor = CudaExecutor(lower(network, schedule, barriers=barriers), driver, chooser(driver))
         executor.poison()
         found = executor.run(callers(model, inputs, executor))
         for name, array in expected(model, inputs).items():

@@ -19,8 +19,9 @@ from scripted import fire
 from iosched.models import zoo
 from iosched.models.load import load_model
 from iosched.runtime.cuda.kernel import Precision
+from iosched.runtime.cuda.lower import plan as plan_module
 from iosched.runtime.cuda.lower.network import Network, is_supported
-from iosched.runtime.cuda.lower.plan import Lowering, LoweringSettings, lower, lower_stage
+from iosched.runtime.cuda.lower.plan import Lowering, lower, lower_stage
 from iosched.runtime.hazards import HazardError, check
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.plan import ExecutionPlan, Space, Task
@@ -48,7 +49,7 @@ def test_every_network_under_random_schedules(name: str) -> None:
     schedules = [sequential(model.graph), greedy(model.graph), random_schedule(model.graph, 7)]
     plans = [(schedule, barriers) for schedule in schedules for barriers in (True, False)]
     for number, (schedule, barriers) in enumerate(plans):
-        lowering = lower(network, schedule, LoweringSettings(barriers=barriers))
+        lowering = lower(network, schedule, barriers=barriers)
         if number == 5 or (number == 2 and name not in LARGE):
             assert relative_error(interpreted(lowering, inputs, seed=number), expected) < 1e-4
 
@@ -96,7 +97,7 @@ def without_wait(plan: ExecutionPlan, lane: int, step: int, dropped: int) -> Exe
 
 @pytest.mark.parametrize("name", ["squeezenet", "inception_v3"])
 def test_dropping_any_wait_of_a_plan_without_barriers_is_caught(name: str) -> None:
-    plan = lower(zoo_network(name), greedy(zoo_model(name).graph), LoweringSettings(barriers=False)).plan
+    plan = lower(zoo_network(name), greedy(zoo_model(name).graph), barriers=False).plan
     waits = [
         (lane, step, number)
         for lane, tasks in enumerate(plan.lanes)
@@ -130,7 +131,7 @@ def test_the_interpreter_sees_a_race() -> None:
     """With a wait dropped, some order reads what is not written yet."""
     model = fire()
     inputs = random_inputs(model.graph.inputs)
-    lowering = lower(Network(model, FP32), greedy(model.graph), LoweringSettings(barriers=False))
+    lowering = lower(Network(model, FP32), greedy(model.graph), barriers=False)
     expected = expected_outputs(model, inputs)
     lane, step = next(
         (lane, step) for lane, tasks in enumerate(lowering.plan.lanes) for step, task in enumerate(tasks) if task.waits
@@ -153,14 +154,15 @@ def test_stages_wait_for_all_of_the_stage_before_unless_told_otherwise() -> None
         pairs = ((a, b) for a in range(len(stages)) for b in np.flatnonzero(stages > stages[a]).tolist())
         return any(not order.before(a, b) for a, b in pairs)
 
-    assert not depth(lower(zoo_network("inception_v3"), schedule, LoweringSettings(barriers=True)))
-    assert depth(lower(zoo_network("inception_v3"), schedule, LoweringSettings(barriers=False)))
+    assert not depth(lower(zoo_network("inception_v3"), schedule, barriers=True))
+    assert depth(lower(zoo_network("inception_v3"), schedule, barriers=False))
 
 
-def test_lanes_are_at_most_what_is_asked_for() -> None:
+def test_there_are_no_more_lanes_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     model = zoo_model("inception_v3")
     for lanes in (1, 2):
-        plan = lower(zoo_network("inception_v3"), greedy(model.graph), LoweringSettings(lanes=lanes)).plan
+        monkeypatch.setattr(plan_module, "MAX_LANES", lanes)
+        plan = lower(zoo_network("inception_v3"), greedy(model.graph)).plan
         assert len(plan.lanes) == lanes
 
 
@@ -208,7 +210,7 @@ def test_operators_without_a_kernel_run_in_onnxruntime_with_the_device_to_themse
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     model = load_model(made.SerializeToString(), name="g")
     assert is_supported(model)
-    lowering = lower(Network(model, FP32), greedy(model.graph), LoweringSettings(barriers=False))
+    lowering = lower(Network(model, FP32), greedy(model.graph), barriers=False)
     assert lowering.sessions == {"d": ("Det",)}
     inputs = random_inputs(model.graph.inputs)
     for seed in range(4):
