@@ -14,7 +14,7 @@ from iosched.jobs.opening import opened
 from iosched.jobs.pace import Pace
 from iosched.jobs.paper import predicted_verdict
 from iosched.jobs.progress import Interrupt, Observer, Silence, Uninterrupted
-from iosched.jobs.result import OptimizeResult, Shipped, Verdict, document_of, result_of
+from iosched.jobs.result import OptimizeResult, Verdict, document_of, result_of
 from iosched.jobs.search import asked_for, unsearched
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import UsageError
@@ -29,6 +29,7 @@ from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.reference import ReferenceSettings
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.document import Alternative
+from iosched.scheduler.document_format import Shipped
 from iosched.scheduler.search import SearchResult
 from iosched.scheduler.strategies import NAMES
 

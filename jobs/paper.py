@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from iosched.jobs.result import Shipped, Verdict
+from iosched.jobs.result import Verdict
 from iosched.models.model import Model
 from iosched.profiler.devices.device import OpenModel, Running
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.document import Alternative
+from iosched.scheduler.document_format import Shipped
 from iosched.scheduler.schedule import Schedule, Stage
 from iosched.scheduler.search import SearchResult
 from iosched.scheduler.strategies import runs_as_one

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 from iosched.jobs.decision import Ratio
 from iosched.jobs.settings import OptimizeSettings
@@ -13,12 +12,12 @@ from iosched.models.version import iosched_version
 from iosched.profiler.devices.device import Device, OpenModelHere, Running
 from iosched.profiler.devices.known import MeasuredCost
 from iosched.scheduler import document_format
-from iosched.scheduler.document import Alternative, ScheduleDocument, SearchRecord, model_dtype
+from iosched.scheduler.checks import model_dtype
+from iosched.scheduler.document import Alternative, ScheduleDocument, SearchRecord
+from iosched.scheduler.document_format import Shipped
 from iosched.scheduler.proof import Scope
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.search import SearchResult
-
-Shipped = Literal["iosched", "reference", "sequential"]
 
 _MEASURED = ("measured", "sequential", "greedy", "reference")
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 from iosched.models.errors import InvalidScheduleError
 from iosched.models.graph import ComputationGraph
 from iosched.models.structure import Structure, first_difference
-from iosched.scheduler.document import ScheduleDocument, check_dtype, check_operators, check_shapes
+from iosched.scheduler.checks import check_dtype, check_operators, check_shapes
+from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.schedule import Schedule, Stage
 
 

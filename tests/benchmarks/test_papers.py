@@ -13,7 +13,7 @@ from networks import zoo_model
 
 from iosched.models.load import load_model
 from iosched.models.zoo.network import Network
-from iosched.scheduler.document import check_operators
+from iosched.scheduler.checks import check_operators
 from iosched.scheduler.merge import can_merge
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 

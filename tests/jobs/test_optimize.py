@@ -20,7 +20,8 @@ from iosched.profiler.store.latencies import structure
 from iosched.runtime.compare import compare
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
-from iosched.scheduler.document import ScheduleDocument, check_operators
+from iosched.scheduler.checks import check_operators
+from iosched.scheduler.document import ScheduleDocument
 
 FASTEST = {
     "iosched": {"iosched": 10.0, "sequential": 20.0, "greedy": 30.0, "reference": 40.0},

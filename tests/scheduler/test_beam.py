@@ -14,7 +14,7 @@ from iosched.models.graph import ComputationGraph
 from iosched.scheduler import wide
 from iosched.scheduler.baselines import greedy
 from iosched.scheduler.beam import MAX_OPERATORS, beam
-from iosched.scheduler.document import check_operators
+from iosched.scheduler.checks import check_operators
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.pruning import NO_PRUNING, Pruning
 from iosched.scheduler.schedule import Block, Schedule, Stage

@@ -16,7 +16,7 @@ from iosched.models.graph import ComputationGraph
 from iosched.scheduler import lattice as lattices
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.blocks import partition
-from iosched.scheduler.document import check_operators
+from iosched.scheduler.checks import check_operators
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.merge import can_merge
 from iosched.scheduler.pruning import NO_PRUNING, Pruning

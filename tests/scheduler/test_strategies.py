@@ -13,7 +13,7 @@ from iosched.cli.pictures.schedule_svg import draw_svg
 from iosched.cli.pictures.schedule_text import draw_text
 from iosched.models.errors import InvalidScheduleError
 from iosched.models.graph import ComputationGraph
-from iosched.scheduler.document import check_operators
+from iosched.scheduler.checks import check_operators
 from iosched.scheduler.elsewhere import places_of
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
