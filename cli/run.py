@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,20 +28,10 @@ from iosched.models.errors import MismatchError, UsageError
 if TYPE_CHECKING:
     import numpy as np
 
+    from iosched.jobs.run import RunResult
     from iosched.models.model import Model
-    from iosched.profiler.measuring.statistics import Measurement
     from iosched.runtime.compare import Check
     from iosched.scheduler.document import ScheduleDocument
-
-
-@dataclass(frozen=True)
-class _Run:
-    """What running the model gave: its outputs, their comparison with onnxruntime, and how long runs take."""
-
-    outputs: Mapping[str, np.ndarray]
-    timing: Measurement
-    check: Check | None
-    description: str
 
 
 @click.command(name="run", short_help="Run MODEL by its schedule; check and time it.")
@@ -99,6 +87,7 @@ def command(
       iosched run squeezenet.iosched.onnx --check
       iosched run model.onnx --schedule model.schedule.json --input x=x.npy --output y.npz
     """
+    from iosched.jobs.run import run
 
     inputs = [input_file(model), *(path for _, path in input_files)]
     check_destinations([output], inputs=inputs, as_json=as_json)
@@ -109,7 +98,9 @@ def command(
     document = _document(loaded, model, schedule, device)
     arrays = _inputs(loaded, input_files)
     reference = _reference(loaded, against) if check or against is not None else None
-    found = _run(loaded, document, arrays, repeat, reference, device, threads)
+    found = run(loaded, document, arrays, repeats=repeat, reference=reference, device=device, threads=threads)
+    for line in found.notes:
+        note(line)
     _emit(found, output, as_json)
     if found.check is not None and not found.check.passed:
         raise MismatchError("\n".join(["outputs differ from onnxruntime's:", *found.check.reasons]))
@@ -144,38 +135,7 @@ def _reference(model: Model, against: str | None) -> Model:
     return read_model(against, Binding(input_shapes=model.bindings))
 
 
-def _run(
-    model: Model,
-    document: ScheduleDocument | None,
-    inputs: Mapping[str, np.ndarray],
-    repeat: int,
-    reference: Model | None,
-    device: str,
-    threads: int | None,
-) -> _Run:
-    from iosched.jobs.run import open_executor
-    from iosched.profiler.measuring.statistics import summarize
-
-    executor = open_executor(model, document, device=device, threads=threads)
-    try:
-        outputs = executor.run(inputs)
-        for line in executor.notes:
-            note(line)
-        check = None if reference is None else _check(reference, inputs, outputs)
-        return _Run(outputs, summarize(executor.time(inputs, repeat)), check, executor.description)
-    finally:
-        executor.close()
-
-
-def _check(reference: Model, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> Check:
-    from iosched.runtime.compare import compare
-    from iosched.runtime.reference import Reference
-
-    with Reference(reference) as session:
-        return compare(outputs, session.run(inputs))
-
-
-def _emit(found: _Run, output: Destination | None, as_json: bool) -> None:
+def _emit(found: RunResult, output: Destination | None, as_json: bool) -> None:
     if output is not None:
         from iosched.cli.arrays import npz
 
@@ -188,7 +148,7 @@ def _emit(found: _Run, output: Destination | None, as_json: bool) -> None:
         note(_check_text(found.check))
 
 
-def as_object(found: _Run) -> dict[str, object]:
+def as_object(found: RunResult) -> dict[str, object]:
     """The object that `run --json` prints; scripts rely on its keys."""
     timing, check = found.timing, found.check
     return {
@@ -211,7 +171,7 @@ def _shape(value: object) -> list[int] | None:
     return None if shape is None else list(shape)
 
 
-def _print(found: _Run) -> None:
+def _print(found: RunResult) -> None:
     timing, runs = found.timing, len(found.timing.samples_us)
     spread = f" (median of {runs}; {latency_text(timing.p10_us)} to {latency_text(timing.p90_us)})" if runs > 1 else ""
     rows = [("latency", f"{latency_text(timing.median_us)}{spread}")]
