@@ -70,6 +70,9 @@ class Measurement:
 UNRUNNABLE = Measurement(math.inf, math.inf, math.inf, ())
 """What stands in the place of a measurement where the device cannot run the thing at all."""
 
+NOTHING_TO_RUN = Measurement(0.0, 0.0, 0.0, ())
+"""The measurement of what has no kernel: it takes no time, and there is no sample."""
+
 
 @dataclass(frozen=True)
 class MeasureSettings:

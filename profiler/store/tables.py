@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from iosched.profiler.measuring.statistics import UNRUNNABLE, Measurement, summarize
+from iosched.profiler.measuring.statistics import NOTHING_TO_RUN, UNRUNNABLE, Measurement, summarize
 
 Turn = Literal["first", "again", "rough"]
 """Which measurement of a stage a row is: the first thorough one, the one that was taken again because a choice depended
@@ -24,9 +24,6 @@ Samples = tuple[Annotated[float, msgspec.Meta(ge=0)], ...]
 """Latencies in microseconds, in the order in which they were taken."""
 
 ClockMhz = Annotated[int, msgspec.Meta(ge=0, lt=1_000_000)]
-
-NOTHING_TO_RUN = Measurement(0.0, 0.0, 0.0, ())
-"""The measurement of a stage that has no kernel: it takes no time, and there is no sample."""
 
 
 class ChoiceRow(msgspec.Struct, frozen=True, tag_field="table", tag="choice"):

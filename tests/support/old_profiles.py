@@ -12,7 +12,7 @@ from pathlib import Path
 from scripted import fire
 
 from iosched.models.model import Model
-from iosched.profiler.measuring.statistics import UNRUNNABLE, Measurement, summarize
+from iosched.profiler.measuring.statistics import NOTHING_TO_RUN, UNRUNNABLE, Measurement, summarize
 from iosched.profiler.store.database import ProfileDatabase, device_key
 from iosched.profiler.store.latencies import ModelLatencies
 from iosched.profiler.store.schema import APPLICATION_ID, MIGRATIONS
@@ -66,7 +66,7 @@ def check_old_profile(database: ProfileDatabase, version: int = 5) -> None:
     assert database.yardstick(CPU) == summarize([100.0, 101.0, 102.0])
     assert database.stage("conv", GPU) == timed(summarize([3.0, 1.0, 2.0]), 1410, "power cap", "heat")
     assert database.stage("conv", GPU, "again") == timed(summarize([2.5]), 1980)
-    assert database.stage("views alone", GPU) == Measurement(0.0, 0.0, 0.0, ())
+    assert database.stage("views alone", GPU) == NOTHING_TO_RUN
     assert database.yardstick(GPU) is None
     assert database.choice("conv:1", GPU) == ("eng7\u2028k1=1" if version >= 2 else None)
     on_cpu, on_gpu = (ModelLatencies(compared_model(), database, device) for device in (CPU, GPU))

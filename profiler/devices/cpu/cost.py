@@ -13,10 +13,17 @@ from iosched.models.graph import Operator
 from iosched.models.node_attributes import serialized
 from iosched.models.version import iosched_version
 from iosched.profiler.devices.cpu.yardstick import compile_yardstick, corrected, measure_reference
-from iosched.profiler.measuring.statistics import UNRUNNABLE, Measurement, MeasureSettings, is_thorough, measure
+from iosched.profiler.measuring.statistics import (
+    NOTHING_TO_RUN,
+    UNRUNNABLE,
+    Measurement,
+    MeasureSettings,
+    is_thorough,
+    measure,
+)
 from iosched.profiler.store.database import ProfileDatabase, device_key
 from iosched.profiler.store.stages import StageMemory
-from iosched.profiler.store.tables import NOTHING_TO_RUN, Turn
+from iosched.profiler.store.tables import Turn
 from iosched.runtime.cpu.backend import CompiledStage, CpuBackend
 from iosched.runtime.cpu.lower import LOWERING
 from iosched.runtime.session import load_onnxruntime

@@ -12,10 +12,9 @@ from iosched.models.model import Model
 from iosched.profiler.devices.cuda.attached import AttachedGpu, StoredCudnnPlans
 from iosched.profiler.devices.cuda.clock import ReadClock, with_clock
 from iosched.profiler.devices.cuda.tuning import copies_of, is_tunable, tune
-from iosched.profiler.measuring.statistics import UNRUNNABLE, Measurement, MeasureSettings, measure
+from iosched.profiler.measuring.statistics import NOTHING_TO_RUN, UNRUNNABLE, Measurement, MeasureSettings, measure
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.stages import StageMemory
-from iosched.profiler.store.tables import NOTHING_TO_RUN
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.cudnn.chooser import FASTEST_ALONE, CudnnPlanNames
 from iosched.runtime.cuda.execute.executor import CudaExecutor

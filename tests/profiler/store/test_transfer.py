@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +18,7 @@ from iosched.models.errors import UsageError
 from iosched.profiler.measuring.statistics import summarize
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import (
+    KINDS,
     ChoiceRow,
     Compared,
     ComparisonRow,
@@ -24,6 +26,8 @@ from iosched.profiler.store.tables import (
     StageRow,
     UndividedRow,
     YardstickRow,
+    columns_of,
+    table_of,
 )
 from iosched.profiler.store.transfer import export_lines, import_lines
 
@@ -209,3 +213,11 @@ def test_of_many_rows_for_one_thing_the_newest_stays_in_whatever_order_they_come
         one.merge(measured)
         two.merge(shuffled)
         assert list(one.rows()) == list(two.rows())
+
+
+def test_the_guide_has_all_columns_of_all_lines() -> None:
+    """Each line there is an object that begins with its table, and names its columns in quotation marks."""
+    text = (Path(__file__).parents[3] / "docs/json.md").read_text(encoding="utf-8")
+    lines = re.findall(r'\{"table": "(\w+)", ([^}]*)\}', text)
+    named = {table: re.findall(r'(?:^|, |\n *)"(\w+)"', columns) for table, columns in lines}
+    assert named == {table_of(kind): list(columns_of(kind)) for kind in KINDS}
