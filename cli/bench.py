@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,28 +19,20 @@ from iosched.cli.options import (
     verbosity_options,
 )
 from iosched.cli.output import Destination, check_destinations, emit_json, note, write
+from iosched.cli.pictures.bars import draw_bars
 from iosched.cli.progress import progress_bar
 from iosched.cli.source import input_file, read_model, refuse_both_on_stdin, schedule_for
 from iosched.cli.tables import print_columns
 from iosched.cli.words import latency_text
 from iosched.models.errors import UsageError
+from iosched.profiler.peers.names import ON_CPU, ON_GPU
 from iosched.scheduler.strategies import COMPARED
 
 if TYPE_CHECKING:
     from iosched.jobs.bench import BenchResult, BenchRow
     from iosched.models.model import Model
 
-NAMES = (
-    "iosched",
-    *COMPARED,
-    "onnxruntime",
-    "onnxruntime-parallel",
-    "openvino",
-    "onnxruntime-cuda",
-    "torch",
-    "torch-cudagraph",
-    "torch-compile",
-)
+NAMES = ("iosched", *COMPARED, *ON_CPU, *ON_GPU)
 
 
 @click.command(name="bench", short_help="Measure all schedules of MODEL and other runtimes, in turn.")
@@ -142,34 +135,17 @@ def _emit(model: Model, result: BenchResult, plot: Destination | None, as_json: 
     elif plot is None or plot.path is not None:
         _print(model, result)
     if plot is not None:
-        from iosched.cli.pictures.bars import draw_bars
-
         rows = [(row.name, row.median_us, row.p10_us, row.p90_us) for row in result.rows]
         write(plot, draw_bars(_title(model, result), rows).encode())
 
 
 def as_object(model: Model, result: BenchResult) -> dict[str, object]:
     """The object that `bench --json` prints; scripts rely on its keys."""
-    rows = [
-        {
-            "name": row.name,
-            "median_us": row.median_us,
-            "p10_us": row.p10_us,
-            "p90_us": row.p90_us,
-            "min_us": row.min_us,
-            "samples": row.samples,
-            "speedup": row.speedup,
-            "speedup_low": row.speedup_low,
-            "speedup_high": row.speedup_high,
-            "rested_us": row.rested_us,
-        }
-        for row in result.rows
-    ]
     return {
         "model": model.name,
         "device": result.device,
         "batch_size": model.batch_size,
-        "rows": rows,
+        "rows": [asdict(row) for row in result.rows],
         "samples_us": {name: list(samples) for name, samples in result.samples_us.items()},
         "missing": dict(result.missing),
         "notes": list(result.notes),

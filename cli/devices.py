@@ -6,6 +6,7 @@ import click
 
 from iosched.cli.options import json_option, verbosity_options
 from iosched.cli.output import emit_json
+from iosched.cli.tables import print_pairs
 
 
 @click.command(name="devices", short_help="Devices seen, and what is missing to use them.")
@@ -21,8 +22,6 @@ def command(as_json: bool) -> None:
         named = [{"device": gpu.key, "name": gpu.name} for gpu in plannable]
         emit_json({"devices": [dict(facts.values) for facts in found], "plannable": named})
         return
-    from iosched.cli.tables import print_pairs
-
     for facts in found:
         print_pairs(facts.kind, facts.rows, to_stderr=False)
     rows = [(gpu.key, gpu.name) for gpu in plannable]

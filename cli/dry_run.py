@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from iosched.cli.output import emit_json
+from iosched.cli.tables import print_columns, print_pairs
 
 if TYPE_CHECKING:
     from iosched.jobs.estimate import Estimate
@@ -23,8 +24,6 @@ def print_estimate(model: Model, settings: OptimizeSettings, *, as_json: bool) -
     if as_json:
         emit_json(as_object(model, settings, found))
         return
-    from iosched.cli.tables import print_columns, print_pairs
-
     rows = [[str(block.index), *(f"{getattr(block, key):,}" for key in _COUNTS)] for block in found.blocks]
     headers = ["block", "n", "d", "states", "stages", "signatures", "known", "to measure at most"]
     print_columns(headers, rows, title=f"{model.name} on {found.device_name}: the search that 'optimize' would make")
@@ -37,7 +36,7 @@ def as_object(model: Model, settings: OptimizeSettings, found: Estimate) -> dict
         "model": model.name,
         "device": {"kind": found.device_kind, "name": found.device_name},
         "cost": found.cost,
-        "pruning": {"r": settings.pruning.r, "s": settings.pruning.s},
+        "pruning": asdict(settings.pruning),
         "measurements": found.measurements,
         "seconds": found.seconds,
         "blocks": [asdict(block) for block in found.blocks],

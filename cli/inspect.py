@@ -99,7 +99,7 @@ def as_object(found: _Inspected) -> dict[str, object]:
         "nodes": len(found.model.proto.graph.node),
         "flops": found.flops,
         "params": found.n_parameters,
-        "pruning": {"r": found.pruning.r, "s": found.pruning.s},
+        "pruning": asdict(found.pruning),
         "endings": "published" if found.published_endings else "all",
         "blocks": [{"index": index, **asdict(counts)} for index, counts in enumerate(found.blocks)],
     }

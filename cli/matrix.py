@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ from iosched.cli.options import (
     verbosity_options,
 )
 from iosched.cli.output import Destination, check_destinations, emit_json, note, write
+from iosched.cli.pictures.heat_map import draw_heat_map
 from iosched.cli.progress import progress_bar
 from iosched.cli.source import input_file, read_model
 from iosched.cli.tables import print_columns
@@ -146,8 +148,6 @@ def command(
         _print(first.name, result)
     _remark(result)
     if plot is not None:
-        from iosched.cli.pictures.heat_map import draw_heat_map
-
         title, how = _title(first.name, result), _cost_text(result)
         write(plot, draw_heat_map(title, how, labels(result), result.latency_us, _slowdown(result)).encode())
 
@@ -209,7 +209,7 @@ def as_object(model: str, result: MatrixResult, settings: MatrixSettings) -> dic
         "cost": result.cost,
         "precision": settings.precision,
         "strategy": settings.strategy,
-        "pruning": {"r": settings.pruning.r, "s": settings.pruning.s},
+        "pruning": asdict(settings.pruning),
         "targets": targets,
         "latency_us": result.latency_us,
         "slowdown": _slowdown(result),

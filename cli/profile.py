@@ -12,6 +12,7 @@ import click
 
 from iosched.cli.options import json_option, profile_db_option, verbosity_options
 from iosched.cli.output import Destination, check_destinations, destination, emit_json, note, write
+from iosched.cli.tables import print_columns
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,8 +40,6 @@ def _open(profile_db: Path | None) -> ProfileDatabase:
 @verbosity_options
 def stats(profile_db: Path | None, as_json: bool) -> None:
     """Print what is known about each device."""
-    from iosched.cli.tables import print_columns
-
     with _open(profile_db) as database:
         found = database.stats()
     if as_json:

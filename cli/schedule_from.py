@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from iosched.cli.options import given
+from iosched.cli.source import read_schedule
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
@@ -45,6 +46,4 @@ def schedule_from(source: str | None, model: str) -> ScheduleDocument | None:
         UsageError: both are standard input.
         InvalidScheduleError: the file cannot be read, or has no schedule.
     """
-    from iosched.cli.source import read_schedule
-
     return None if source is None else read_schedule(source, model=model)
