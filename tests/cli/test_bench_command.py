@@ -11,7 +11,7 @@ import pytest
 from small_models import branches
 
 from iosched.cli.bench import NAMES
-from iosched.jobs import bench as profiler_bench
+from iosched.jobs import bench as bench_job
 from iosched.jobs.bench import BenchResult, BenchRow
 
 ROW_KEYS = {
@@ -34,7 +34,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
         samples = {"sequential": (8.0, 10.0, 12.0), "both": (4.0, 5.0, 6.0)}
         return BenchResult("Test CPU", rows, samples, (("openvino", "not installed"),))
 
-    monkeypatch.setattr(profiler_bench, "bench", fake)
+    monkeypatch.setattr(bench_job, "bench", fake)
     return found
 
 
@@ -65,7 +65,7 @@ def test_names_choose_the_rows(invoke, complains, model: Path, asked) -> None:
 
 
 def test_every_name_is_one_that_can_be_measured() -> None:
-    assert NAMES == profiler_bench.NAMES
+    assert NAMES == bench_job.NAMES
 
 
 def test_each_batch_size_is_a_line_of_json(invoke, workdir: Path, asked) -> None:

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from small_models import branches
 
-from iosched.jobs import optimize as profiler_optimize
+from iosched.jobs import optimize as optimize_job
 from iosched.jobs.decision import Ratio
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings
 from iosched.models.load import load_model
@@ -63,7 +63,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[OptimizeSettings]:
         settings.append(given)
         return result_for(model)
 
-    monkeypatch.setattr(profiler_optimize, "optimize", fake)
+    monkeypatch.setattr(optimize_job, "optimize", fake)
     return settings
 
 
@@ -75,7 +75,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
         def fail(*_: object) -> None:
             raise error
 
-        monkeypatch.setattr(profiler_optimize, "optimize", fail)
+        monkeypatch.setattr(optimize_job, "optimize", fail)
 
     return arrange
 
@@ -106,7 +106,7 @@ def test_the_table_says_what_a_person_wants_to_know(invoke, model: Path, asked) 
 
 def test_what_else_should_be_known_is_said_below_the_table(invoke, model: Path, monkeypatch) -> None:
     notes = ("The GPU was hot.",)
-    monkeypatch.setattr(profiler_optimize, "optimize", lambda m, *_: replace(result_for(m), notes=notes))
+    monkeypatch.setattr(optimize_job, "optimize", lambda m, *_: replace(result_for(m), notes=notes))
     assert "\nThe GPU was hot.\nWrote " in invoke("optimize", model).stdout
     assert json.loads(invoke("optimize", model, "--json").stdout)["notes"] == ["The GPU was hot."]
 
@@ -123,14 +123,12 @@ def test_after_is_the_latency_of_what_was_shipped(
     invoke, model: Path, monkeypatch, shipped: str, weighed: str, after: str
 ) -> None:
     ratio = Ratio(f"reference/{weighed}", 1.98, 1.9, 2.1)
-    monkeypatch.setattr(
-        profiler_optimize, "optimize", lambda m, *_: replace(result_for(m), shipped=shipped, ratio=ratio)
-    )
+    monkeypatch.setattr(optimize_job, "optimize", lambda m, *_: replace(result_for(m), shipped=shipped, ratio=ratio))
     assert f"  after           {after}" in invoke("optimize", model).stdout
 
 
 def test_no_ratio_is_printed_where_none_is_known(invoke, model: Path, monkeypatch) -> None:
-    monkeypatch.setattr(profiler_optimize, "optimize", lambda m, *_: replace(result_for(m), ratio=None))
+    monkeypatch.setattr(optimize_job, "optimize", lambda m, *_: replace(result_for(m), ratio=None))
     assert "x (" not in invoke("optimize", model).stdout
     assert json.loads(invoke("optimize", model, "--json").stdout)["latency_us"]["ratio"] is None
 
@@ -179,7 +177,7 @@ def test_the_gap_to_the_best_possible_is_told(
         result = result_for(model)
         return replace(result, document=replace(result.document, proven=proven), gap=gap, gap_of=scope)
 
-    monkeypatch.setattr(profiler_optimize, "optimize", found)
+    monkeypatch.setattr(optimize_job, "optimize", found)
     shown = invoke("optimize", model).stdout
     told = json.loads(invoke("optimize", model, "--json").stdout)
 

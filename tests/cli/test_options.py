@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
-from iosched.cli.options import parse_input_file, parse_input_shape, shapes_of
+from iosched.cli.options import gathered, parse_input_file, parse_input_shape, shapes_of
 from iosched.models.errors import UsageError
 
 
@@ -46,6 +46,19 @@ def test_an_input_file_is_split_where_the_file_is(tmp_path: Path) -> None:
 def test_a_malformed_input_file_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):
         parse_input_file(text)
+
+
+def test_a_command_takes_one_value_in_place_of_the_options_that_it_is_made_of() -> None:
+    def both(left: str, right: str) -> tuple[str, str]:
+        return left, right
+
+    def command(pair: tuple[str, str], other: int) -> tuple[tuple[str, str], int]:
+        """Help."""
+        return pair, other
+
+    called = gathered("pair", both)(command)
+    assert called(left="a", right="b", other=3) == (("a", "b"), 3)
+    assert called.__doc__ == "Help."
 
 
 @pytest.mark.parametrize("command", ["inspect", "optimize"])

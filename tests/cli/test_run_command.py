@@ -14,7 +14,7 @@ import onnx
 import pytest
 from small_models import branches
 
-from iosched.jobs import run as profiler_run
+from iosched.jobs import run as run_job
 from iosched.models.load import load_model
 from iosched.profiler.devices.cpu.cost import cpu_name
 from iosched.runtime.cpu import lower as cpu_lower
@@ -196,7 +196,7 @@ def test_a_schedule_of_another_device_runs_with_a_word(invoke, model: Path, docu
 
 
 def test_outputs_are_refused_before_the_work(invoke, complains, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profiler_run, "open_executor", None)
+    monkeypatch.setattr(run_job, "open_executor", None)
     complains(invoke("run", model, "--output", "no/such/y.npz"), 2, "no/such")
     complains(invoke("run", model, "--output", model), 2, "overwrite")
     complains(invoke("run", model, "--output", "-", "--json"), 2, "both write to stdout")
@@ -233,14 +233,14 @@ class _Spy:
 @pytest.mark.parametrize("fails", [False, True])
 def test_the_executor_is_closed_whatever_happens(invoke, model: Path, monkeypatch, fails: bool) -> None:
     spy = _Spy(fails=fails)
-    monkeypatch.setattr(profiler_run, "open_executor", lambda *_, **__: spy)
+    monkeypatch.setattr(run_job, "open_executor", lambda *_, **__: spy)
     assert invoke("run", model, "--output", "y.npz").exit_code == (130 if fails else 0)
     assert spy.closed == 1
     assert Path("y.npz").exists() is not fails
 
 
 def test_every_output_name_fits_into_npz(invoke, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profiler_run, "open_executor", lambda *_, **__: _Spy())
+    monkeypatch.setattr(run_job, "open_executor", lambda *_, **__: _Spy())
     result = invoke("run", model, "--output", "y.npz")
     assert result.exit_code == 0
     assert "Something is amiss." in result.stderr
