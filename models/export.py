@@ -17,7 +17,7 @@ from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.merge_record import MERGED_KEY, Merge, to_json
 from iosched.models.merging import merge_operators
 from iosched.models.model import INLINE_NBYTES, SCHEDULE_KEY, Model
-from iosched.models.wiring import dependencies_first, reads
+from iosched.models.wiring import dependencies_first, reads, replace_nodes
 
 VERSION_KEY = "io.iosched.version"
 """Model metadata: the version of iosched that wrote the model."""
@@ -126,13 +126,12 @@ def _sort(graph: onnx.GraphProto, owner: Mapping[str, str], rank: Mapping[str, i
 
     Depth-first from the order: a node is placed after everything that it reads. O(nodes + edges).
     """
-    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in graph.node]
+    nodes = list(graph.node)
     producer = {name: index for index, node in enumerate(nodes) for name in node.output if name}
     last = len(rank)
     wanted = sorted(range(len(nodes)), key=lambda i: (rank.get(owner.get(_name(nodes[i]), ""), last), i))
     placed = dependencies_first(wanted, lambda i: (producer[name] for name in reads(nodes[i]) if name in producer))
-    del graph.node[:]
-    graph.node.extend(nodes[index] for index in placed)
+    replace_nodes(graph, [nodes[index] for index in placed])
 
 
 def _name(node: onnx.NodeProto) -> str:

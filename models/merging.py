@@ -19,7 +19,7 @@ from iosched.models.merge_record import Merge, from_metadata, part_of
 from iosched.models.merge_rule import merged_size, refusal
 from iosched.models.node_attributes import integer, integers, serialized, text, values
 from iosched.models.stacking import Origin, Stacked, margins, stacked
-from iosched.models.wiring import reads, standard_opset, use_counts
+from iosched.models.wiring import reads, replace_nodes, standard_opset, use_counts
 
 
 def merge_operators(
@@ -85,10 +85,7 @@ def _replace(graph: onnx.GraphProto, gone: set[str], new: Sequence[onnx.NodeProt
     """Take away the nodes that write `gone`, put `new` where the first of them stood."""
     first = next(index for index, node in enumerate(graph.node) if node.output and node.output[0] in gone)
     kept = [node for node in graph.node if not node.output or node.output[0] not in gone]
-    nodes = [*kept[:first], *new, *kept[first:]]
-    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del graph.node[:]
-    graph.node.extend(copies)
+    replace_nodes(graph, [*kept[:first], *new, *kept[first:]])
     written = {name for node in graph.node for name in node.output}
     infos = [info for info in graph.value_info if info.name in written]
     del graph.value_info[:]

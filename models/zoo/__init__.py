@@ -21,24 +21,22 @@ class ZooEntry:
         name: as in `zoo:NAME`; also the module that builds it.
         title: for people.
         operators: schedule units of its computation graph.
-        input_shape: (N, C, H, W) of its one input.
     """
 
     name: str
     title: str
     operators: int
-    input_shape: tuple[int, int, int, int]
 
 
 _ENTRIES = (
-    ZooEntry("inception_v3", "Inception V3", 119, (1, 3, 299, 299)),
-    ZooEntry("randwire", "RandWire, four random stages", 120, (1, 3, 224, 224)),
-    ZooEntry("nasnet_a", "NASNet-A large", 374, (1, 3, 331, 331)),
-    ZooEntry("squeezenet", "SqueezeNet with bypass", 50, (1, 3, 224, 224)),
-    ZooEntry("resnet50", "ResNet-50", 57, (1, 3, 224, 224)),
-    ZooEntry("googlenet", "GoogLeNet (Inception V1)", 82, (1, 3, 224, 224)),
-    ZooEntry("vgg16", "VGG-16", 22, (1, 3, 224, 224)),
-    ZooEntry("densenet121", "DenseNet-121", 248, (1, 3, 224, 224)),
+    ZooEntry("inception_v3", "Inception V3", 119),
+    ZooEntry("randwire", "RandWire, four random stages", 120),
+    ZooEntry("nasnet_a", "NASNet-A large", 374),
+    ZooEntry("squeezenet", "SqueezeNet with bypass", 50),
+    ZooEntry("resnet50", "ResNet-50", 57),
+    ZooEntry("googlenet", "GoogLeNet (Inception V1)", 82),
+    ZooEntry("vgg16", "VGG-16", 22),
+    ZooEntry("densenet121", "DenseNet-121", 248),
 )
 
 
