@@ -1,4 +1,4 @@
-"""What is known of merged operators, and its form in a model's metadata."""
+"""What an optimized model's metadata says about merged operators, so that the merge can be undone when it is loaded."""
 
 from __future__ import annotations
 
@@ -13,25 +13,30 @@ from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from iosched.models.stacking import Origin
 
 MERGED_KEY = "io.iosched.merged"
-"""Model metadata that says how merged operators are undone."""
+"""The key of the model metadata that says how to undo the merges in the model."""
 
 
 @dataclass(frozen=True)
-class Part:
-    """One operator inside a merged one.
+class UnmergedOperator:
+    """One of the operators that were merged, as it was before the merge.
 
     Attributes:
-        nodes: its nodes as they were, in order, in protobuf's JSON.
-        width: its output channels, or columns.
-        constants: where those of its constants lie that were cut, by name.
+        nodes: the operator's nodes in topological order, each in protobuf's JSON form.
+        width: how many output channels (of a convolution) or columns (of a product) the operator computes.
+        constants: for each constant that the nodes read, by name, where its values lie in the merged constants.
     """
 
     nodes: tuple[dict[str, Any], ...]
     width: int
     constants: Mapping[str, Origin]
 
+    @classmethod
+    def of(cls, nodes: Sequence[onnx.NodeProto], width: int, constants: Mapping[str, Origin]) -> UnmergedOperator:
+        """The record of an operator with these nodes; see the attributes."""
+        return cls(tuple(MessageToDict(node) for node in nodes), width, constants)
+
     def protos(self) -> list[onnx.NodeProto] | None:
-        """The nodes; None where they are none."""
+        """The nodes as messages; None where the metadata describes no valid nodes."""
         try:
             return [ParseDict(node, onnx.NodeProto()) for node in self.nodes]
         except (ParseError, ValueError, TypeError, AttributeError):
@@ -40,24 +45,24 @@ class Part:
 
 @dataclass(frozen=True)
 class Merge:
-    """A merged operator: `base` names its result before the Split, and begins the names of all that belongs to it."""
+    """A merged operator.
+
+    Attributes:
+        base: the tensor that the Split reads; the names of all other new tensors and constants begin with it.
+        parts: the operators that were merged, in the order of their results.
+    """
 
     base: str
-    parts: tuple[Part, ...]
-
-
-def part_of(nodes: Sequence[onnx.NodeProto], width: int, constants: Mapping[str, Origin]) -> Part:
-    """What to remember of a part."""
-    return Part(tuple(MessageToDict(node) for node in nodes), width, constants)
+    parts: tuple[UnmergedOperator, ...]
 
 
 def to_json(merges: Sequence[Merge]) -> str:
-    """The value of `MERGED_KEY`."""
+    """The text that the metadata has under `MERGED_KEY`."""
     return json.dumps([asdict(merge) for merge in merges], sort_keys=True)
 
 
 def from_metadata(proto: onnx.ModelProto) -> list[Merge]:
-    """The merges that the metadata tells of; what is not in our form is left out."""
+    """The merges that a model's metadata describes; entries that are not in the form of `to_json` are left out."""
     text = next((item.value for item in proto.metadata_props if item.key == MERGED_KEY), "[]")
     try:
         entries = json.loads(text)
@@ -74,12 +79,12 @@ def _merge_of(entry: object) -> Merge | None:
         or not isinstance(entry.get("base"), str)
     ):
         return None
-    parts = [_part_of(part) for part in entry["parts"]]
+    parts = [_operator_of(part) for part in entry["parts"]]
     known = tuple(part for part in parts if part is not None)
     return Merge(entry["base"], known) if 1 < len(known) == len(parts) and entry["base"] else None
 
 
-def _part_of(entry: object) -> Part | None:
+def _operator_of(entry: object) -> UnmergedOperator | None:
     if not isinstance(entry, dict):
         return None
     found: list[Any] = [entry.get(key) for key in ("nodes", "width", "constants")]
@@ -90,7 +95,7 @@ def _part_of(entry: object) -> Part | None:
         return None
     origins = {name: _origin_of(value) for name, value in constants.items()}
     known = {name: origin for name, origin in origins.items() if origin is not None}
-    return Part(tuple(nodes), width, known) if len(known) == len(origins) else None
+    return UnmergedOperator(tuple(nodes), width, known) if len(known) == len(origins) else None
 
 
 def _origin_of(entry: object) -> Origin | None:

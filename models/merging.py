@@ -1,7 +1,8 @@
-"""Merge of operators in an ONNX graph, and its undoing (thesis, section 3.2.2).
+"""Merges operators in an ONNX graph, and undoes such merges (thesis, section 3.2.2).
 
-Operators of one input become one, and a Split whose outputs carry the original names. The model's metadata says how to
-undo it: the parts' constants stand in the merged ones bit by bit, and are cut out of them again.
+Operators that read one tensor become one operator and a Split, whose outputs have the names of the original results.
+The model's metadata describes the original operators. Their constants are contained in the merged constants bit by
+bit, and are cut out of those again when the merge is undone.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import onnx
 from iosched.models.chain import Chain, chain_of
 from iosched.models.checks import is_well_formed
 from iosched.models.graph import Operator
-from iosched.models.merge_record import Merge, from_metadata, part_of
+from iosched.models.merge_record import Merge, UnmergedOperator, from_metadata
 from iosched.models.merge_rule import merged_size, refusal
 from iosched.models.node_attributes import integer, integers, serialized, text, values
 from iosched.models.stacking import Origin, Stacked, margins, stacked
@@ -28,12 +29,12 @@ def merge_operators(
     """Replace the nodes of `operators` in `proto` by those of one merged operator.
 
     Args:
-        proto: changed in place; its initializers are left to the caller.
-        weights: every initializer by name; merged ones are added, those that nobody reads any more are removed.
-        operators: what `merge_rule` lets merge.
+        proto: its nodes are changed in place; its initializers are left to the caller.
+        weights: every initializer by name. The merged ones are added, and those that no node reads any more removed.
+        operators: two or more that `merge_rule` allows to be merged.
 
     Returns:
-        What was merged, and the new nodes (which are also in `proto`).
+        The record that undoes the merge, and the new nodes (which are also in `proto`).
 
     Raises:
         ValueError: merging would not be exact, or is not possible; nothing was changed.
@@ -46,19 +47,22 @@ def merge_operators(
     pads = merged_size(operators)[1] if parts[0].is_convolution else ()
     base = _fresh(f"{parts[0].output}/merged", {*producer, *weights})
     found = stacked(parts, pads, base, standard_opset(proto))
-    record = [part_of(part.nodes, part.width, origins) for part, origins in zip(parts, found.origins, strict=True)]
+    record = tuple(
+        UnmergedOperator.of(part.nodes, part.width, origins) for part, origins in zip(parts, found.origins, strict=True)
+    )
     _replace(graph, {node.output[0] for part in parts for node in part.nodes}, found.nodes)
     weights.update(found.constants)
     _drop_unread(graph, weights, {name for origins in found.origins for name in origins})
-    return Merge(base, tuple(record)), list(found.nodes)
+    return Merge(base, record), list(found.nodes)
 
 
 def unmerge(proto: onnx.ModelProto, weights: dict[str, np.ndarray]) -> None:
-    """Restore what `merge_operators` replaced, as the model's metadata tells, bit for bit.
+    """Restore, bit for bit, the operators that `merge_operators` replaced, as the model's metadata describes them.
 
-    `proto` (nodes, initializers' order left alone) and `weights` are changed in place. What the metadata says is merged
-    again and compared with what stands in the graph: a merge that does not fit, as another tool edited it or the
-    metadata is not ours, is left as it is, and the model computes the same.
+    The nodes of `proto` and `weights` are changed in place; the initializers of `proto` are left to the caller. The
+    operators that the metadata describes are merged once more, and the result is compared with the graph. Where the two
+    differ, because another tool edited the graph or wrote the metadata, the merged operator stays: the model computes
+    the same with it.
     """
     for merge in from_metadata(proto):
         _undo(proto, weights, merge)
@@ -73,7 +77,7 @@ def _chain(operator: Operator, producer: Mapping[str, onnx.NodeProto], weights: 
 
 
 def _fresh(name: str, taken: set[str]) -> str:
-    """`name`, or with a number behind it, such that no tensor is called so or begins so."""
+    """`name`, with a number behind it where that is needed for no tensor to have this name or one that begins so."""
     candidate, count = name, 1
     while any(other == candidate or other.startswith(f"{candidate}/") for other in taken):
         count += 1
@@ -82,7 +86,7 @@ def _fresh(name: str, taken: set[str]) -> str:
 
 
 def _replace(graph: onnx.GraphProto, gone: set[str], new: Sequence[onnx.NodeProto]) -> None:
-    """Take away the nodes that write `gone`, put `new` where the first of them stood."""
+    """Remove the nodes that write the tensors `gone`, and put the nodes `new` where the first of those stood."""
     first = next(index for index, node in enumerate(graph.node) if node.output and node.output[0] in gone)
     kept = [node for node in graph.node if not node.output or node.output[0] not in gone]
     replace_nodes(graph, [*kept[:first], *new, *kept[first:]])
@@ -119,7 +123,7 @@ def _undo(proto: onnx.ModelProto, weights: dict[str, np.ndarray], merge: Merge) 
 
 
 def _cut_back(merge: Merge, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The parts' constants, as far as they can be cut out of the merged ones."""
+    """The constants of the operators before the merge, as far as they can be cut out of the merged constants."""
     found: dict[str, np.ndarray] = {}
     begin = 0
     for part in merge.parts:
@@ -132,7 +136,11 @@ def _cut_back(merge: Merge, weights: Mapping[str, np.ndarray]) -> dict[str, np.n
 
 
 def _cut(array: np.ndarray, origin: Origin, begin: int, width: int) -> np.ndarray | None:
-    """The rows of a part: of kernels the middle, of what was the same number for all rows the first."""
+    """One operator's rows `begin` to `begin + width` of a merged constant, in their original shape.
+
+    Of a kernel that was padded with zeros, the middle is taken; of a number that was repeated for every row, the first.
+    None where the merged constant has not enough elements.
+    """
     shape = origin.shape
     if origin.axis is not None and array.ndim > origin.axis:
         array = array[(slice(None),) * origin.axis + (slice(begin, begin + width),)]
@@ -149,7 +157,10 @@ def _cut(array: np.ndarray, origin: Origin, begin: int, width: int) -> np.ndarra
 
 
 def _fit(parts: Sequence[Chain], anchor: onnx.NodeProto) -> bool:
-    """Whether the parts agree in all that one merged operator has once, and their kernels are centred in `anchor`'s."""
+    """Whether one operator can stand for the parts: their settings are equal, and their kernels centred in `anchor`'s.
+
+    `anchor` is the merged convolution or product as it stands in the graph.
+    """
     first = parts[0]
     alike = all(_settings(part) == _settings(first) for part in parts)
     if not alike or not first.is_convolution:
@@ -160,6 +171,7 @@ def _fit(parts: Sequence[Chain], anchor: onnx.NodeProto) -> bool:
 
 
 def _settings(part: Chain) -> object:
+    """All that operators must have in common to be merged, as a value that can be compared."""
     anchor, ones = part.anchor, (1,) * (part.weight.ndim - 2)
     own: object = values(anchor)
     if part.is_convolution:
@@ -178,7 +190,7 @@ def _is_centred(part: Chain, kernel: Sequence[int], pads: Sequence[int]) -> bool
     if any(large < small or (large - small) % 2 for large, small in zip(kernel, own, strict=True)):
         return False
     if text(part.anchor, "auto_pad").startswith("SAME"):
-        return True  # depends on the input's size, which is not known here
+        return True  # the padding depends on the size of the input, which is not known before shape inference
     dilations = integers(part.anchor, "dilations", (1,) * len(own))
     before = integers(part.anchor, "pads", (0,) * (2 * len(own)))
     if len(dilations) != len(own) or len(before) != 2 * len(own):
@@ -188,7 +200,7 @@ def _is_centred(part: Chain, kernel: Sequence[int], pads: Sequence[int]) -> bool
 
 
 def _stands_in(graph: onnx.GraphProto, weights: Mapping[str, np.ndarray], found: Stacked) -> bool:
-    """Whether the graph holds exactly these nodes and constants, and nothing else reads what is between them."""
+    """Whether the graph has exactly the nodes and constants of `found`, and nothing else reads the tensors inside."""
     producer = {name: node for node in graph.node for name in node.output}
     for node in found.nodes:
         stands = producer.get(node.output[0])
@@ -215,7 +227,7 @@ def _identity(array: np.ndarray) -> object:
 def _names_are_free(
     graph: onnx.GraphProto, parts: Sequence[Chain], found: Stacked, weights: Mapping[str, np.ndarray]
 ) -> bool:
-    """Whether the tensors to restore have names of their own, and the constants those of no computed tensor."""
+    """Whether restoring the parts gives no two tensors of the graph the same name."""
     merged = {name for node in found.nodes for name in node.output}
     computed = {name for node in graph.node for name in node.output if name} | {item.name for item in graph.input}
     written = [str(node.output[0]) for part in parts for node in part.nodes]
