@@ -22,7 +22,10 @@ class Affine:
 def affine_of(
     node: onnx.NodeProto, source: str, constants: Mapping[str, np.ndarray], channels: int, rank: int
 ) -> Affine | None:
-    """What `node` does to `source`, a tensor of `rank` axes with `channels` along axis 1; None for anything else."""
+    """The scale and shift that `node` applies to `source`; None where the node does anything else.
+
+    `source` has `rank` axes, and `channels` channels along axis 1.
+    """
     if node.op_type == "BatchNormalization":
         return _normalization(node, source, constants, channels)
     others = [name for name in node.input if name != source]
@@ -42,7 +45,7 @@ def is_per_channel(shape: Sequence[int], rank: int) -> bool:
 
 
 def epsilon_of(node: onnx.NodeProto) -> float:
-    """What a batch normalization adds to the variance."""
+    """The number that a batch normalization adds to the variance before it divides by the root."""
     return number(node, "epsilon", 1e-5)
 
 

@@ -1,4 +1,4 @@
-"""Attributes of operators as plain values; convolutions in one normal form."""
+"""Makes the attributes of an operator from its nodes: plain values, of convolutions in one normal form."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _conv_attributes(view: GraphView, unit: Unit) -> dict[str, AttributeValue]:
     anchor = view.nodes[unit.anchor]
     channels, *kernel = view.weights[anchor.input[1]].shape[1:]
     group, ones = integer(anchor, "group", 1), (1,) * len(kernel)
-    # Of a separable convolution, the attributes are the depthwise one's, and the channels that leave the pointwise's.
+    # A separable convolution has the attributes of its depthwise convolution, but the output channels of its pointwise.
     last = next(i for i in reversed(unit.nodes) if view.is_op(i, ("Conv",)))
     spec = view.specs.get(anchor.input[0])
     sizes = () if spec is None or spec.shape is None else spec.shape[2:]
@@ -63,8 +63,9 @@ def _has_kernel(view: GraphView, node: onnx.NodeProto) -> bool:
 
 
 def _activation(view: GraphView, unit: Unit) -> dict[str, AttributeValue]:
+    """The activation's type and, as "activation.KEY", its own attributes and constants."""
     node = view.nodes[unit.activation if unit.activation is not None else unit.anchor]
-    if node.op_type == "Mul":  # see GraphView.next_gate
+    if node.op_type == "Mul":  # the second node of x * sigmoid(x), see GraphView.next_gate
         return {"activation": "Swish"}
     parameters: dict[str, AttributeValue] = {**plain_values(node), **_small_constants(view, node, any_type=True)}
     return {"activation": node.op_type, **{f"activation.{key}": value for key, value in parameters.items()}}

@@ -1,4 +1,4 @@
-"""Dynamic dimensions bound to numbers, and fixed batches changed where the model allows it."""
+"""Gives dynamic dimensions numbers, and changes a fixed batch size where the model allows it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ Dims = list[int | str]
 
 @dataclass(frozen=True)
 class Binding:
-    """What was bound: the shape of every tensor input, the symbols' values, and the fixed batch that was replaced."""
+    """What `bind_inputs` decided.
+
+    Attributes:
+        shapes: the static shape of every tensor input, by name.
+        symbols: the number that each symbolic dimension got.
+        replaced_batch: the fixed batch size that was replaced by another; None where none was.
+    """
 
     shapes: Mapping[str, tuple[int, ...]]
     symbols: Mapping[str, int]
@@ -57,10 +63,12 @@ def bind_inputs(
 
 
 def rebatch(proto: onnx.ModelProto, weights: dict[str, np.ndarray], old: int, new: int) -> None:
-    """Replace `old` by `new` where a Reshape of computed values hard-codes the batch as its leading entry, in place.
+    """Change the batch size from `old` to `new` in place, in each Reshape of computed values that fixes it.
+
+    A Reshape fixes the batch size where its target is a constant that begins with `old`.
 
     Raises:
-        InvalidModelError: the graph does not hold together at the new batch; says which node fixes it.
+        InvalidModelError: shapes contradict each other at the new batch size; the message names the node.
     """
     counts = use_counts(proto.graph)
     for node in _computed_reshapes(proto.graph):
@@ -90,7 +98,7 @@ def check_reshapes(graph: onnx.GraphProto, weights: Mapping[str, np.ndarray]) ->
     """Check that every Reshape keeps the number of elements. `graph` carries inferred shapes.
 
     Raises:
-        InvalidModelError: one does not, as where a batch is hard-coded; says which node.
+        InvalidModelError: one does not, for instance because it fixes the batch size; the message names the node.
     """
     specs = tensor_specs(graph)
     for node in _computed_reshapes(graph):
@@ -114,7 +122,7 @@ def _reshapes(shape: tuple[int, ...], target: list[int], node: onnx.NodeProto) -
 
 
 def _computed_reshapes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    """Reshape nodes whose data depends on a graph input. Nodes stand in topological order."""
+    """The Reshape nodes whose data depends on a graph input. The graph's nodes must stand in topological order."""
     computed = {value.name for value in graph.input}
     found = []
     for node in graph.node:

@@ -1,4 +1,4 @@
-"""From a loaded graph to its structure: the order of operators, and what each is, that follow from the wiring alone."""
+"""Makes a model's `Structure`: what each operator is, and an order that depends on the wiring alone."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from iosched.models.node_attributes import plain_values
 from iosched.models.structure import NodeForm, OperatorForm, PlacedOperator, Structure
 from iosched.models.wiring import captures, dependencies_first, is_standard, writes
 
-_MAX_SHOWN = 16  # elements of a constant; more are hashed
-_MAX_NCHARS = 200  # of an attribute
-_COUNTING = ("int32", "int64", "uint32", "uint64", "bool")  # of less than 32 bits are quantized weights
-# Inputs that computed values are scaled or limited by, as older opsets write in attributes; and integers that are
-# quantized weights: positions by op type.
+_MAX_SHOWN = 16  # a constant of more elements is shown by its hash
+_MAX_NCHARS = 200  # an attribute of more characters is shown by its hash
+_COUNTING = ("int32", "int64", "uint32", "uint64", "bool")  # integers of less than 32 bits are quantized weights
+# Positions of inputs by op type: of floats that say what the node does, since older opsets have them as attributes, and
+# of integers that are quantized weights.
 _FLOATS_THAT_COUNT = {
     "Clip": (1, 2),
     "NonMaxSuppression": (3, 4),
@@ -32,9 +32,10 @@ _QUANTIZED = {"DequantizeLinear": (0, 2), "QLinearConv": (8,)}
 def structure_of(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], graph: ComputationGraph) -> Structure:
     """The structure of a working graph and the operators made of it.
 
-    Operators are walked from the graph's outputs, operand by operand, each after what it reads: an order that only the
-    wiring decides. Values of weights do not count, but for constants that fix shapes or attributes (a Reshape's shape,
-    a Slice's bounds, axes, a Clip's bounds). Names count in graphs inside control-flow nodes alone.
+    Operators are walked from the graph's outputs, operand by operand, and each comes after those that it reads from:
+    only the wiring decides on this order. The values of weights are no part of the structure, except where a constant
+    says what a node does (a Reshape's shape, a Slice's bounds, axes, a Clip's bounds). Names of tensors are no part
+    of it either, except in the graphs inside control-flow nodes.
 
     Complexity: O(nodes + edges), beside the bytes of constants that count.
     """
@@ -64,7 +65,11 @@ class _Forms:
 def _tensors(
     graph: ComputationGraph, order: list[str], found: Mapping[str, tuple[OperatorForm, tuple[str, ...]]]
 ) -> Iterator[str]:
-    """Inputs in the order in which they are read, then those that nobody reads; then what operators compute."""
+    """The model's tensors in the order of their numbers.
+
+    First the inputs in the order in which operators read them, then the inputs that no operator reads, then the outputs
+    of each operator.
+    """
     inputs = {spec.name: spec for spec in graph.inputs}
     read = dict.fromkeys(name for operator in order for name in found[operator][1] if name in inputs)
     read.update(dict.fromkeys(name for name in graph.outputs if name in inputs))
@@ -75,7 +80,7 @@ def _tensors(
 
 
 def _form_of(operator: Operator, graph: ComputationGraph, forms: _Forms) -> tuple[OperatorForm, tuple[str, ...]]:
-    """What an operator is, and the tensors that it reads, in the order of its ports."""
+    """What an operator is, without names, and the names of the tensors that it reads, in the order of its ports."""
     nodes = [forms.nodes[name] for name in operator.nodes]
     inner = {name: node for node in nodes for name in writes(node)}
     last = nodes[-1]
@@ -101,7 +106,7 @@ def _form_of(operator: Operator, graph: ComputationGraph, forms: _Forms) -> tupl
 
 
 def _slots(node: onnx.NodeProto) -> tuple[str, ...]:
-    """What a node reads, by position; left-out inputs are "", and what inner graphs capture comes last."""
+    """The tensors that a node reads: its inputs by position, "" where left out, then what its inner graphs capture."""
     return (*node.input, *captures(node))
 
 
@@ -133,7 +138,7 @@ def _weight_text(node: onnx.NodeProto, position: int, array: np.ndarray) -> str:
 
 
 def _counts(node: onnx.NodeProto, position: int, dtype: str) -> bool:
-    """Whether a constant says what the node does, rather than being what it computes with."""
+    """Whether the value of a constant says what the node does (an axis, a bound), and not what it computes with."""
     if dtype in _COUNTING:
         return not (is_standard(node) and position in _QUANTIZED.get(node.op_type, ()))
     return is_standard(node) and position in _FLOATS_THAT_COUNT.get(node.op_type, ())

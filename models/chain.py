@@ -1,4 +1,8 @@
-"""The nodes of an operator that can be merged, by what they do: a ReLU?, the convolution or product, then the rest."""
+"""Takes the nodes of an operator that can be merged apart by what they do.
+
+They are an optional ReLU, a convolution or a product, the nodes that scale and shift its result, and an optional
+activation, each reading the result of the one before.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +27,15 @@ CONVOLUTION, PRODUCTS = "Conv", ("Gemm", "MatMul")
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """A convolution or a product by a matrix of weights, with what belongs to it.
+    """A convolution or a product with a matrix of weights, and the nodes before and behind it.
 
     Attributes:
-        weights: all constants that the nodes read.
-        relu: what the anchor reads is its result.
-        anchor: Conv, Gemm or MatMul.
-        linear: behind a convolution, nodes that scale and shift every channel; behind a product, the sum with a bias?
-        activation: none, one, or the two of x * sigmoid(x).
+        weights: the constants that the nodes read, by name, among others.
+        relu: the ReLU whose result the anchor reads; None where the anchor reads the chain's source itself.
+        anchor: the Conv, Gemm or MatMul.
+        linear: the nodes behind a convolution that scale and shift every channel; behind a product, at most one Add of
+            a constant bias.
+        activation: no node, one, or the two nodes of x * sigmoid(x).
     """
 
     weights: Mapping[str, np.ndarray]
@@ -51,7 +56,7 @@ class Chain:
 
     @property
     def nodes(self) -> tuple[onnx.NodeProto, ...]:
-        """All nodes, in order."""
+        """All nodes of the chain, in the order in which they run."""
         return (*([self.relu] if self.relu is not None else []), self.anchor, *self.linear, *self.activation)
 
     @property
@@ -61,12 +66,12 @@ class Chain:
 
     @property
     def weight(self) -> np.ndarray:
-        """Of a convolution `(out, in, *kernel)`, of a product `(in, out)`, or `(out, in)` where it is transposed."""
+        """The anchor's weights: (out, in, *kernel) of a convolution; (in, out) of a product, transposed (out, in)."""
         return self.weights[self.anchor.input[1]]
 
     @property
     def axis(self) -> int:
-        """The axis of `weight` along which results lie."""
+        """The axis of `weight` that counts the results: output channels or columns."""
         return 0 if self.is_convolution or integer(self.anchor, "transB") else 1
 
     @property
@@ -76,12 +81,15 @@ class Chain:
 
     @property
     def bias(self) -> str:
-        """The name of the bias that the anchor reads; "" for none."""
+        """The name of the bias that the anchor itself reads; "" where it reads none."""
         return str(self.anchor.input[2]) if len(self.anchor.input) > 2 else ""
 
 
 def chain_of(nodes: Sequence[onnx.NodeProto], weights: Mapping[str, np.ndarray]) -> Chain | None:
-    """The chain that `nodes`, in order, are, each reading what is before it and constants; None if they are none."""
+    """The chain that `nodes` make, in this order; None where they make none.
+
+    Each node must read the result of the node before it, and constants beside it.
+    """
     if any(not is_standard(node) or [bool(name) for name in node.output] != [True] for node in nodes):
         return None
     relu = nodes[0] if len(nodes) > 1 and nodes[0].op_type == "Relu" else None

@@ -1,4 +1,4 @@
-"""What makes a parsed file no runnable model, told before anything is built on it."""
+"""Finds what makes a parsed file no model that can be run, before anything else is done with it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from iosched.models.node_attributes import subgraphs
 from iosched.models.wiring import is_standard, reads, standard_opset, writes
 
 _KNOWN_PREFIXES = ("ai.onnx.", "com.microsoft", "com.ms.")
-# onnxruntime's own operators that it also accepts in ONNX's domain, at any opset.
+# Operators of onnxruntime that it also accepts in ONNX's domain, whatever the opset.
 _RUNTIME_EXTRAS = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})
 
 
@@ -78,7 +78,7 @@ def _check_operator(node: onnx.NodeProto, opset: int) -> None:
 
 
 def _check_definitions(proto: onnx.ModelProto, weights: set[str]) -> None:
-    """Let onnx check the nodes alone: weights and types of the real model are no part of it."""
+    """Let onnx check each node against its operator's definition, in a model that has no weights."""
     skeleton = onnx.ModelProto(ir_version=min(proto.ir_version, onnx.IR_VERSION))
     skeleton.ir_version = max(skeleton.ir_version, 8)
     skeleton.opset_import.extend(proto.opset_import)

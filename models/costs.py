@@ -1,4 +1,4 @@
-"""Work of one ONNX node in floating-point operations: a multiply and an add count as two."""
+"""Counts the floating-point operations (FLOPs) of one ONNX node; a multiply and an add count as two."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from iosched.models.node_attributes import integer, integers
 Shape = tuple[int, ...]
 Shapes = Sequence[Shape | None]
 
-# Types that only move or name data.
+# Nodes of these types only move or rename data, and count as no work.
 _MOVES = frozenset({
     "Cast", "CastLike", "Concat", "ConstantOfShape", "DepthToSpace", "Expand", "Flatten", "Gather",
     "GatherElements", "GatherND", "Identity", "OneHot", "Pad", "Reshape", "ScatterElements", "ScatterND", "Shape",
     "Size", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze", "If", "Loop", "Scan",
     "SequenceAt", "SequenceConstruct", "SequenceInsert", "ConcatFromSequence", "SplitToSequence",
 })  # fmt: skip
-# Results per element of a few types that cost clearly more than one operation each.
+# Operations for each element of the result, for the types that clearly need more than one.
 _PER_ELEMENT = {"BatchNormalization": 2, "Softmax": 4, "LogSoftmax": 4, "LRN": 8, "LayerNormalization": 8, "Gelu": 8}
 
 
@@ -46,7 +46,7 @@ def _size(shapes: Shapes) -> int:
 
 
 def _conv(node: onnx.NodeProto, inputs: Shapes, outputs: Shapes) -> int:
-    # Quantised forms put scale and zero point between the data and the kernel.
+    # In quantized forms, scale and zero point stand between the data and the kernel.
     kernel = next((shape for shape in inputs[1:] if shape is not None and len(shape) >= 3), None)
     if kernel is None or not outputs or outputs[0] is None:
         return 0

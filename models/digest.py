@@ -1,4 +1,4 @@
-"""A model's identity: what it computes and how its schedule can speak of it, independent of how the file is written."""
+"""Hashes a model: equal for files that compute the same with the same names of operators, however they are written."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ _CHUNK_NBYTES = 2**22
 def model_digest(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], graph: ComputationGraph) -> str:
     """SHA-256 (hex) over the graph's structure, its attributes, its weights' bytes, and the names that schedules use.
 
-    A tensor's hash is made of its node's type, attributes and the hashes of what that reads, so names of nodes, of
-    weights and of tensors inside an operator do not matter, nor do the order of nodes, metadata and comments. Names
-    of graph inputs, graph outputs and operators do. Complexity: O(nodes + bytes of weights); weights are streamed.
+    The hash of a tensor is made of the type and the attributes of the node that computes it and of the hashes of the
+    tensors that this node reads. So the names of nodes, of weights and of tensors inside an operator do not change the
+    digest, nor do the order of nodes, metadata and comments. The names of graph inputs, graph outputs and operators do.
+
+    Complexity: O(nodes + bytes of weights); weights are streamed.
     """
     opsets = opsets_of(proto)
     hashes = {spec.name: _hash("input", spec.name, spec.dtype, spec.shape) for spec in graph.inputs}
@@ -49,7 +51,7 @@ def opsets_of(proto: onnx.ModelProto) -> dict[str, int]:
 
 
 def since(node: onnx.NodeProto, opsets: Mapping[str, int]) -> int:
-    """The opset in which the operator got its present meaning; versions that change nothing do not count."""
+    """The opset since which the node's operator means what it means in the opset that the model imports."""
     domain = "" if is_standard(node) else node.domain
     opset = opsets.get(domain or "ai.onnx", 0)
     if not onnx.defs.has(node.op_type, opset, domain):

@@ -1,4 +1,4 @@
-"""The way out: the working graph as an ordinary ONNX model that carries its schedule, written at once or not at all."""
+"""Makes an ordinary ONNX model of the working graph, with its schedule inside, and writes it whole or not at all."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ VERSION_KEY = "io.iosched.version"
 """Model metadata: the version of iosched that wrote the model."""
 
 _PREFIX = "io.iosched."
-_METADATA_IR_VERSION = 10  # node metadata exists since then
-_INLINE_LIMIT_NBYTES = 1_900_000_000  # protobuf ends at 2 GiB
-_ALIGNMENT = 4096  # so that runtimes can map single tensors
+_METADATA_IR_VERSION = 10  # nodes have metadata since this version
+_INLINE_LIMIT_NBYTES = 1_900_000_000  # a protobuf message cannot have more than 2 GiB
+_ALIGNMENT = 4096  # bytes of a memory page, so that runtimes can map single tensors
 _CHUNK_NBYTES = 2**24
 
 
 @dataclass(frozen=True)
 class NodeNote:
-    """Where an operator stands in its schedule, and what its stage takes."""
+    """What the metadata of an operator's nodes says: its place in the schedule, and the latency of its stage."""
 
     block: int
     stage: int
@@ -40,7 +40,7 @@ class NodeNote:
     latency_us: float | None
 
     def items(self) -> Iterator[tuple[str, str]]:
-        """Metadata keys and values; an unknown latency is left out."""
+        """The metadata's keys, without their common prefix, and values; a latency that is not known is left out."""
         yield "block", str(self.block)
         yield "stage", str(self.stage)
         yield "group", str(self.group)
@@ -61,18 +61,20 @@ def annotate(
     """The model with its schedule inside: nodes in schedule order, merged operators as real merged nodes.
 
     Args:
-        model: left as it is.
-        order: every operator, in the order in which the schedule runs them.
-        notes: for operators by name, what to say at each of their nodes.
-        merges: sets of operators, each to become one convolution followed by a Split.
-        schedule_json: goes into the model's metadata, with `version`.
+        model: the model to annotate; it is not changed.
+        order: the names of all operators, in the order in which the schedule runs them.
+        notes: for operators by name, what the metadata of each of their nodes is to say.
+        merges: sets of operators by name, each of which becomes one operator followed by a Split.
+        schedule_json: the schedule; it goes into the model's metadata.
+        version: the version of iosched; it goes into the model's metadata, too.
 
     Returns:
-        The proto. Its large initializers still lie in `model.weights`, which `write_model` takes beside it; those of
-        merged operators are inside.
+        The annotated model. The payloads of its large initializers are still in `model.weights`, which `write_model`
+        takes as its second argument; those of merged operators are in the model.
 
     Raises:
-        ValueError: a merge is not exact, or `order` names an operator that is not there.
+        ValueError: a merge is not exact.
+        KeyError: `order` or `merges` names an operator that the model does not have.
     """
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
@@ -92,12 +94,12 @@ def annotate(
 
 
 def write_model(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], destination: Path | None) -> bytes | None:
-    """Write a model whose large initializers lie in `weights`; return its bytes where `destination` is None.
+    """Write a model, the payloads of whose large initializers are in `weights`; return its bytes for no `destination`.
 
-    Above 1.9 GB the weights go to NAME.data beside the model, tensor by tensor. Files appear whole or not at all.
+    Weights of more than 1.9 GB go to NAME.data beside the model, tensor by tensor. A file appears whole or not at all.
 
     Raises:
-        UsageError: the model is too large for one piece of bytes.
+        UsageError: the model is too large to be returned as bytes.
         InvalidModelError: an initializer is not in `weights`.
         OSError: the files cannot be written.
     """
@@ -122,9 +124,9 @@ def write_model(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], desti
 
 
 def _sort(graph: onnx.GraphProto, owner: Mapping[str, str], rank: Mapping[str, int]) -> None:
-    """Nodes in the operators' order; a node of no operator, and whatever would come too early, where it first can.
+    """Sort the nodes by the order of their operators; those of no operator, which `rank` does not have, come last.
 
-    Depth-first from the order: a node is placed after everything that it reads. O(nodes + edges).
+    A node that another one reads comes before that one, whatever their operators' order. O(nodes + edges).
     """
     nodes = list(graph.node)
     producer = {name: index for index, node in enumerate(nodes) for name in node.output if name}
@@ -149,7 +151,7 @@ def _write_notes(graph: onnx.GraphProto, owner: Mapping[str, str], notes: Mappin
 
 
 def _refresh_initializers(graph: onnx.GraphProto, weights: Mapping[str, np.ndarray]) -> None:
-    """One initializer for each of `weights`; those that stay are not touched."""
+    """Give the graph an initializer for each of `weights`; those that it has already are not changed."""
     kept = [tensor for tensor in graph.initializer if tensor.name in weights]
     known = {tensor.name for tensor in kept}
     fresh = [numpy_helper.from_array(array, name) for name, array in weights.items() if name not in known]
@@ -184,7 +186,7 @@ def _inlined(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray]) -> onnx.
 
 
 def _write_external(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], destination: Path) -> None:
-    """The weights first, so that the model never stands without them."""
+    """Write the weights to a file of their own, and the model only after them: it never stands without them."""
     beside = destination.with_name(f"{destination.name}.data")
     whole = onnx.ModelProto()
     whole.CopyFrom(proto)
@@ -220,7 +222,7 @@ def _chunks(array: np.ndarray) -> Iterable[bytes]:
 
 @contextmanager
 def _temporary(destination: Path) -> Iterator[BinaryIO]:
-    """A file beside `destination` that takes its name at the end, or vanishes on any failure, Ctrl-C included."""
+    """A file beside `destination` that is renamed to it at the end, and deleted after any failure, Ctrl-C included."""
     path = destination.with_name(f".{destination.name}.{os.getpid()}.tmp")
     try:
         with path.open("xb") as file:

@@ -1,4 +1,4 @@
-"""Nested Concat made flat: Concat(a, Concat(b, c)) on one axis is Concat(a, b, c)."""
+"""Makes nested Concat nodes flat: Concat(a, Concat(b, c)) along one axis is Concat(a, b, c)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from iosched.models.wiring import is_standard, use_counts
 
 
 def flatten_concats(graph: onnx.GraphProto, ranks: dict[str, int]) -> None:
-    """Pull each Concat with one reader, a Concat on the same axis, into that one, in place.
+    """Replace each operand that is a Concat along the same axis, and is read nowhere else, by its operands, in place.
 
     A Concat of one input is a copy that somebody put there on purpose, and stays. `ranks` has the number of dimensions
-    of tensors where it is known. Complexity: O(nodes + edges).
+    of every tensor for which it is known. Complexity: O(nodes + edges).
     """
     counts = use_counts(graph)
     inner: dict[str, onnx.NodeProto] = {}

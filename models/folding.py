@@ -1,7 +1,7 @@
-"""Constant folding: nodes whose result is known before the run become weights.
+"""Constant folding: replaces nodes whose results are known before the run by weights.
 
-Only cheap operators of ONNX's own domain are folded, only to a bounded size, and never what quantises or dequantises:
-a runtime wants to see those. A node that cannot be folded simply stays.
+Only cheap operators of ONNX's own domain are folded, and only where the result is not too large. Nodes that quantize or
+dequantize stay, because runtimes choose their kernels by them. A node that cannot be folded stays as well.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _EVALUATED = frozenset({
     "ReduceMin", "ReduceProd", "ReduceSum", "Reshape", "ScatterElements", "ScatterND", "Sign", "Slice", "Split",
     "Sqrt", "Squeeze", "Sub", "Tile", "Transpose", "Trilu", "Unsqueeze", "Where", "Xor",
 })  # fmt: skip
-# What onnx's own evaluator may raise on a node that is not as it should be.
+# The exceptions that onnx's evaluator raises for nodes that contradict their operator's definition.
 _FAILURES = (ArithmeticError, AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError, AssertionError)
 
 
 def fold_constants(proto: onnx.ModelProto, weights: dict[str, np.ndarray]) -> onnx.ModelProto:
-    """Fold until nothing changes, and return `proto` with inferred shapes; `weights` grows by the results.
+    """Fold until nothing changes; return `proto` with inferred shapes. The results are added to `weights`.
 
     Complexity: one pass over the nodes and one shape inference for each round; a chain of Shape nodes over computed
     values takes several rounds, everything else one or two.
@@ -148,7 +148,7 @@ def _fill(node: onnx.NodeProto, weights: Mapping[str, np.ndarray]) -> list[np.nd
     item = np.zeros(1, np.float32) if value is None else onnx.numpy_helper.to_array(value)
     if any(dim < 0 for dim in shape) or prod(shape) * item.itemsize > _MAX_FILLED_NBYTES or item.size != 1:
         return None
-    # One stored item, seen as a whole tensor: costs no memory however large it is.
+    # A view that repeats one stored element: it needs no memory, however large the tensor is.
     return [np.broadcast_to(item.reshape(()), shape)]
 
 

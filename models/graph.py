@@ -22,7 +22,7 @@ _ITEM_NBYTES = {
 
 
 def nbytes_of(dtype: str, shape: tuple[int, ...], unknown: int = 0) -> int:
-    """Size in bytes of a tensor; `unknown` where that of an element is."""
+    """Size in bytes of a tensor; `unknown` for types whose elements have no known size."""
     item = _ITEM_NBYTES.get(dtype)
     return unknown if item is None else prod(shape) * item
 
@@ -55,18 +55,18 @@ class Operator:
     """The schedule unit: one ONNX node, or several fused into one.
 
     Attributes:
-        name: its first output tensor.
-        type: the unit's type: an ONNX op type ("Conv", "MaxPool", "Concat"), a fused type ("ReluSepConv"), or, for
+        name: the operator's first output tensor.
+        type: an ONNX op type ("Conv", "MaxPool", "Concat"), a fused type ("ReluSepConv"), or, for
             an operator outside ONNX's own domain, "domain::Type".
-        nodes: the ONNX nodes it covers, each by its first output, in topological order.
-        inputs: tensors it reads that are computed or fed (no weights), in order of first use, each once.
+        nodes: the ONNX nodes that the operator covers, each by its first output, in topological order.
+        inputs: the computed or fed tensors that the operator reads (no weights), in order of first use, each once.
         outputs: tensors that others read, or that the graph returns; `outputs[0] == name`.
-        attributes: what changes its result or its latency beside the shapes, sorted by key. Convolutions, whatever is
+        attributes: what changes the result or the latency beside the shapes, sorted by key. Convolutions, whatever is
             fused with them, carry kernel_shape, strides, pads, dilations, group, in_channels, out_channels and
             activation ("" for none) as normalised values; other operators carry their ONNX attributes, and products
             with a matrix of weights its rows and columns as in_features and out_features. Sums folded into an operator
             show as "terms": for each operand of the consumer, how many values are summed.
-        weights: its constant inputs, in order of use.
+        weights: the constants that the operator reads, in order of first use.
         flops: multiply and add counted as two.
         nbytes: activations and weights read and written, each once.
         node_types: the ONNX types of `nodes`, in their order; no part of labels and digests.

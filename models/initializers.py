@@ -1,4 +1,4 @@
-"""Weights beside the graph: payloads as read-only arrays, memory-mapped where the file keeps them outside."""
+"""Takes the weights out of a graph: read-only arrays, memory-mapped where the model keeps them in another file."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def store_weights(graph: onnx.GraphProto, weights: Mapping[str, np.ndarray]) -> 
 
 
 def describe_weight(name: str, array: np.ndarray) -> TensorProto:
-    """The initializer of an array: with its payload up to `INLINE_NBYTES` and for strings, else without."""
+    """An initializer for an array; it contains the payload of strings and of up to `INLINE_NBYTES`, and else none."""
     if array.nbytes <= INLINE_NBYTES or array.dtype == object:
         return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
     tensor = TensorProto(name=name, dims=array.shape, data_type=onnx.helper.np_dtype_to_tensor_dtype(array.dtype))
@@ -82,7 +82,7 @@ def _read(tensor: TensorProto, source: Path | None, maps: dict[Path, np.memmap])
 
 
 def _read_external(tensor: TensorProto, source: Path | None, maps: dict[Path, np.memmap]) -> np.ndarray:
-    """A view of the file's one map: each map keeps a file open, and a process may have about a thousand."""
+    """A view of the one memory map of the file; each map keeps a file open, and a process may open about a thousand."""
     fields = {entry.key: entry.value for entry in tensor.external_data}
     path = _external_path(tensor.name, fields.get("location", ""), source)
     dtype, nbytes = _layout(tensor)

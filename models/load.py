@@ -1,4 +1,4 @@
-"""The way in: from a file or bytes to a `Model`, step by step."""
+"""Reads a `Model` from a file or from bytes, step by step."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def load_model(
 
     Args:
         source: the path of a model, beside which its external data lies; or the bytes of one.
-        name: how to call the model; by default the file's stem, or the graph's name.
+        name: the model's name; by default the file's stem or, for bytes, the graph's name.
         batch_size: the first dimension of every input; replaces a fixed one where the model allows it.
         input_shapes: full shapes of inputs by name.
 
@@ -87,7 +87,11 @@ def _load(
 
 
 def _normalize(proto: onnx.ModelProto, weights: dict[str, np.ndarray]) -> None:
-    """One way of writing: no functions, no Constant nodes, no weights among inputs; sorted, checked, merges undone."""
+    """Bring the graph into one form, in place, whatever tool wrote it.
+
+    Afterwards it has no functions, no Constant nodes, no weights among its inputs and no merged operators, its nodes
+    stand in topological order, and it has passed the checks.
+    """
     graph = proto.graph
     proto.ir_version = max(proto.ir_version, MIN_IR_VERSION)
     graph.name = graph.name or "graph"
@@ -109,7 +113,7 @@ def _normalize(proto: onnx.ModelProto, weights: dict[str, np.ndarray]) -> None:
 
 
 def _infer(proto: onnx.ModelProto, weights: dict[str, np.ndarray], binding: Binding) -> onnx.ModelProto:
-    """Shapes for the bound inputs, constants folded, Concats flat."""
+    """Infer all shapes from those of the inputs, fold constants and flatten Concats; return the changed model."""
     old = binding.replaced_batch
     forget_inferred(proto, binding.symbols, keep_shapes=old is None)
     if old is not None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from iosched.models.graph import AttributeValue, Operator
 
 _FLOATS = ("bfloat", "float")
-_FREE = frozenset({"kernel_shape", "out_channels", "out_features", "pads"})  # the attributes that may differ
+_FREE = frozenset({"kernel_shape", "out_channels", "out_features", "pads"})  # attributes that may differ
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,12 @@ class MergeKey:
         centre: of a convolution, twice the padding of every side less the kernel's reach, and the kernel's parity on
             every axis. They are equal where, padded with zeros, kernels stay centred: where for every operator and on
             every side `pad_merged - pad_op == dilation * (kernel_merged - kernel_op) / 2`. Equal output sizes follow.
-        settings: attributes but for the kernel, its padding and the number of results.
-        form: of a product, how many constants and nodes it has: onnxruntime makes nodes of other types of one with a
-            bias, and of one that adds it behind.
+        type: the operator's type.
+        input: the tensor that the operator reads.
+        weight_type: the element type of the weights.
+        settings: all attributes except the kernel's size, its padding and the number of results.
+        form: of a product, the number of its constants and of its nodes. onnxruntime makes different nodes of a product
+            that adds a bias itself and of one that an Add follows, and those cannot be merged.
 
     Equal input, stride and output size are not enough: 3x3 with padding 1 and stride 2, beside 2x2 with padding 0 and
     stride 2, agree on a 4x4 input (both give 2x2), but no zero padding puts the 2x2 taps in place, and the numbers
@@ -41,7 +44,7 @@ class MergeKey:
 
 
 def merge_key(operator: Operator) -> MergeKey | None:
-    """What the operator must share with those that it is merged with; None for one that never merges."""
+    """What the operator must have in common with those that it is merged with; None where it never can be merged."""
     if not operator.merges or len(operator.inputs) != 1 or len(operator.outputs) != 1 or not operator.weights:
         return None
     is_product = operator.integer("out_features") > 0
@@ -59,7 +62,7 @@ def merge_key(operator: Operator) -> MergeKey | None:
 
 
 def refusal(operators: Sequence[Operator]) -> str | None:
-    """Why these may not be merged; None where they may."""
+    """Why these operators may not be merged into one, as a message for people; None where they may."""
     if len({operator.name for operator in operators}) < max(len(operators), 2):
         return "merging takes two different operators or more"
     first = merge_key(operators[0])
@@ -73,7 +76,7 @@ def refusal(operators: Sequence[Operator]) -> str | None:
 
 
 def merged_size(operators: Sequence[Operator]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Kernel and padding of the convolution that `operators`, which may be merged, become."""
+    """The kernel's size and the padding of the convolution that stands for `operators`, which may be merged."""
     kernels = [operator.integers("kernel_shape") for operator in operators]
     kernel = tuple(max(sizes) for sizes in zip(*kernels, strict=True))
     first = operators[0]
@@ -83,7 +86,7 @@ def merged_size(operators: Sequence[Operator]) -> tuple[tuple[int, ...], tuple[i
 
 
 def _centre(operator: Operator) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """See `MergeKey.centre`; None for what is no convolution of one group and constant kernels, or adds a residual."""
+    """See `MergeKey.centre`; None for anything but a convolution of one group with constant weights and no residual."""
     if operator.integer("out_channels") == 0 or operator.integer("group") != 1 or operator.integer("residual"):
         return None
     kernel, pads, strides, dilations = (

@@ -34,9 +34,9 @@ class Model:
             and initializers above `INLINE_NBYTES` carry no payload (external data at `WEIGHTS_LOCATION`).
         weights: every top-level initializer by name; read-only, and memory-mapped where the file keeps it outside.
         graph: the schedule units and the tensors between them.
-        digest: SHA-256 over graph and weights; the same for a model and for its annotated form. `structure` has one of
-            its own, which weights and names leave as it is.
-        original: what was given: the path, or the bytes.
+        digest: SHA-256 over graph and weights; the same for a model and for its annotated form. `structure` has a
+            digest of its own, which does not depend on weights and names.
+        original: the path or the bytes that the model was loaded from.
         bindings: the bound shape of every tensor input.
         schedule_json: the schedule that the model carries, if any.
     """
@@ -57,5 +57,5 @@ class Model:
 
     @cached_property
     def structure(self) -> Structure:
-        """What a schedule feels of the model; made when it is first asked for."""
+        """All of the model that a schedule depends on; computed at the first use."""
         return structure_of(self.proto, self.weights, self.graph)

@@ -1,7 +1,7 @@
-"""Attributes of ONNX nodes as Python values: the one place that reads and writes `NodeProto.attribute`.
+"""Attributes of ONNX nodes as Python values: the one place that reads and changes `NodeProto.attribute`.
 
-An attribute that a node does not have, or has with another type than is asked for, reads as the default that the caller
-gives. That default is the operator's own; operators change theirs between opsets, so only the caller knows it.
+Where a node does not have an attribute, or has one of another type, the readers return the default that the caller
+gives. It is the default of the operator's definition, which may be another in another opset.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ def names(node: onnx.NodeProto) -> frozenset[str]:
 
 
 def integer(node: onnx.NodeProto, name: str, default: int = 0) -> int:
-    """An attribute that is one integer; flags are integers too."""
+    """The value of an attribute that is one integer, as flags are."""
     found = _find(node, name, AttributeProto.INT)
     return default if found is None else found.i
 
 
 def integers(node: onnx.NodeProto, name: str, default: Sequence[int] = ()) -> tuple[int, ...]:
-    """An attribute that is a list of integers; an empty list reads as the default."""
+    """The value of an attribute that is a list of integers; the default also for an empty list."""
     found = _find(node, name, AttributeProto.INTS)
     return tuple(default if found is None else found.ints or default)
 
 
 def number(node: onnx.NodeProto, name: str, default: float = 0.0) -> float:
-    """An attribute that is one number, be it a float or an integer."""
+    """The value of an attribute that is one number, a float or an integer."""
     found = _find(node, name, AttributeProto.FLOAT, AttributeProto.INT)
     if found is None:
         return default
@@ -42,19 +42,19 @@ def number(node: onnx.NodeProto, name: str, default: float = 0.0) -> float:
 
 
 def numbers(node: onnx.NodeProto, name: str) -> tuple[float, ...]:
-    """An attribute that is a list of floats; () where the node has none."""
+    """The value of an attribute that is a list of floats; () where the node has none."""
     found = _find(node, name, AttributeProto.FLOATS)
     return () if found is None else tuple(found.floats)
 
 
 def text(node: onnx.NodeProto, name: str, default: str = "") -> str:
-    """An attribute that is a string."""
+    """The value of an attribute that is a string."""
     found = _find(node, name, AttributeProto.STRING)
     return default if found is None else _decoded(found.s)
 
 
 def tensor(node: onnx.NodeProto, name: str) -> onnx.TensorProto | None:
-    """An attribute that is a tensor; None where the node has none."""
+    """The value of an attribute that is a tensor; None where the node has none."""
     found = _find(node, name, AttributeProto.TENSOR)
     return None if found is None else found.t
 

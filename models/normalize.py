@@ -1,4 +1,4 @@
-"""Old and redundant ways of writing a graph brought into one form; what is computed stays the same."""
+"""Brings old and redundant ways of writing a graph into one form; the graph computes the same."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from iosched.models.wiring import captures, is_standard, reads, replace_nodes, t
 
 
 def drop_weight_inputs(graph: onnx.GraphProto, weights: dict[str, np.ndarray]) -> None:
-    """IR 3 lists initializers among the inputs too; only what is fed stays an input."""
+    """Remove the initializers from the graph's inputs, where models of IR version 3 list them."""
     fed = [value for value in graph.input if value.name not in weights]
     del graph.input[:]
     graph.input.extend(fed)
@@ -38,7 +38,7 @@ def inline_functions(proto: onnx.ModelProto) -> None:
 
 
 def constants_to_weights(graph: onnx.GraphProto, weights: dict[str, np.ndarray]) -> None:
-    """Turn Constant nodes of the top level into initializers."""
+    """Turn the Constant nodes of the graph, but not of the graphs inside its nodes, into initializers."""
     kept = []
     for node in graph.node:
         value = _constant_value(node)
@@ -51,10 +51,10 @@ def constants_to_weights(graph: onnx.GraphProto, weights: dict[str, np.ndarray])
 
 
 def add_weight(graph: onnx.GraphProto, weights: dict[str, np.ndarray], name: str, value: np.ndarray) -> None:
-    """Add an initializer.
+    """Add an initializer to the graph and to `weights`.
 
     Raises:
-        InvalidModelError: there is one of that name.
+        InvalidModelError: there is an initializer of that name already.
     """
     if name in weights:
         raise InvalidModelError(f"tensor {name!r} is defined twice; names of tensors must be unique.")
@@ -64,7 +64,7 @@ def add_weight(graph: onnx.GraphProto, weights: dict[str, np.ndarray], name: str
 
 
 def keep_weights(graph: onnx.GraphProto, weights: dict[str, np.ndarray]) -> None:
-    """Forget the initializers that nothing reads any more."""
+    """Remove the initializers that nothing reads any more from the graph and from `weights`."""
     used = use_counts(graph)
     for name in [name for name in weights if name not in used]:
         del weights[name]
@@ -110,7 +110,7 @@ def drop_dead_nodes(graph: onnx.GraphProto) -> None:
 
 
 def drop_copies(graph: onnx.GraphProto, weights: dict[str, np.ndarray], opset: int) -> None:
-    """Remove Identity, and Dropout that only passes its input on, by renaming tensors where that is possible."""
+    """Remove Identity nodes and Dropout nodes that do nothing, by renaming tensors, where that is possible."""
     fixed = {name for node in graph.node for name in captures(node)}
     outputs = {value.name for value in graph.output}
     counts = use_counts(graph)

@@ -1,4 +1,4 @@
-"""From ONNX nodes to the computation graph."""
+"""Makes the computation graph of a working ONNX graph."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from iosched.models.wiring import is_standard, reads, writes
 
 
 def computation_graph(name: str, graph: onnx.GraphProto, weights: Mapping[str, np.ndarray]) -> ComputationGraph:
-    """The operators of `graph`, which carries inferred shapes and whose nodes stand in topological order.
+    """The computation graph of `graph`, which has inferred shapes and whose nodes stand in topological order.
 
-    Complexity: O(nodes + edges) beside fusion.
+    Complexity: O(nodes + edges), in addition to that of finding the units.
     """
     view = GraphView(graph, weights, tensor_specs(graph))
     outputs = tuple(value.name for value in graph.output)

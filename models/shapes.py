@@ -1,4 +1,4 @@
-"""Shape inference over the working graph, and tensors as `TensorSpec`."""
+"""Infers the shapes of the working graph's tensors, and describes tensors by `TensorSpec`."""
 
 from __future__ import annotations
 
@@ -34,16 +34,19 @@ def infer_shapes(proto: onnx.ModelProto, *, strict: bool = False) -> onnx.ModelP
 
 
 def _is_of_a_definition(error: Exception, graph: onnx.GraphProto) -> bool:
-    """Whether onnx fails in a function that defines an operator, at a node that the model has not.
+    """Whether the error is about a node of the function by which onnx defines an operator, not about one of the model.
 
-    onnx 1.23 fails so on every MeanVarianceNormalization, which onnxruntime runs.
+    onnx 1.23 raises such an error for every MeanVarianceNormalization, which onnxruntime runs.
     """
     named = _OPERATOR.findall(str(error))
     return bool(named) and named[-1] not in {node.op_type for node in nodes_within(graph)}
 
 
 def leaves_doubt(graph: onnx.GraphProto, weights: Mapping[str, np.ndarray]) -> bool:
-    """Whether a standard node has static inputs and an unknown result: shapes depend on data, or contradict."""
+    """Whether a standard node has static inputs and a result of unknown shape.
+
+    Either the shape depends on data, or the shapes contradict each other, which only strict inference says.
+    """
     specs = tensor_specs(graph)
     static = weights.keys() | {name for name, spec in specs.items() if spec.shape is not None}
     return any(
@@ -64,7 +67,7 @@ def weight_spec(name: str, array: np.ndarray) -> TensorSpec:
 
 
 def dtype_of(kind: TypeProto) -> str:
-    """numpy's name of a tensor's element type; ONNX's text for everything else; "" if unknown."""
+    """numpy's name of a tensor's element type; ONNX's text for sequences and the like; "" where the type is unknown."""
     which = kind.WhichOneof("value")
     if which == "tensor_type":
         return _element_name(kind.tensor_type.elem_type)
@@ -90,10 +93,10 @@ def shape_of(kind: TypeProto) -> tuple[int, ...] | None:
 
 
 def forget_inferred(proto: onnx.ModelProto, symbols: Mapping[str, int], *, keep_shapes: bool) -> None:
-    """Drop what the file says about inner tensors and outputs, so that inference starts from the inputs.
+    """Remove what the file says about inner tensors and outputs, so that inference starts from the inputs.
 
-    What ONNX cannot infer (operators of other domains) keeps its declaration, with `symbols` filled in; without
-    `keep_shapes`, its type alone.
+    ONNX cannot infer the results of operators of other domains. So what the file says about these stays, with the
+    numbers of `symbols` in place of symbolic dimensions; without `keep_shapes`, only their types stay.
     """
     graph = proto.graph
     opaque = {name for node in graph.node if not is_standard(node) for name in node.output}

@@ -1,4 +1,4 @@
-"""Reads a model's bytes: from a path or from memory, with every way a file can be no model told in plain words."""
+"""Parses a model from a path or from bytes, and says in plain words why a file is no model that can be run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def read_proto(source: Path | bytes) -> onnx.ModelProto:
 
 
 def describe(source: Path | bytes) -> str:
-    """How to name the source in a message."""
+    """The name of the source for messages to people."""
     return "the model given as bytes" if isinstance(source, bytes) else str(source)
 
 
@@ -93,7 +93,7 @@ def _check_text(proto: onnx.ModelProto, label: str) -> None:
 def _is_text_valid(message: Message) -> bool:
     """Whether every name in a message is UTF-8; protobuf does not check, and hands out bytes or fails later."""
     if isinstance(message, onnx.TensorProto):
-        # Listing its fields would copy the payload.
+        # ListFields, as below, would copy the tensor's payload.
         fields = [("name", message.name), ("external_data", message.external_data)]
     else:
         fields = [(field.name, value) for field, value in message.ListFields() if _holds_text(field)]

@@ -1,7 +1,8 @@
-"""One operator for several of one input: its nodes and constants, and where in these those of the parts are.
+"""Makes the nodes and constants of one operator that does the work of several which read one tensor.
 
-Kernels are padded with zeros around their centres and stacked along the results, and so are the constants that scale
-and shift channels behind them; the activation comes once, and a Split hands the parts on.
+Here the operators are called parts. Their kernels are padded with zeros to one size around their centres and stacked
+along the output channels, and so are the constants of the nodes that scale and shift channels. The activation stands
+once behind them, and a Split gives each part's channels the name that the part's result had.
 """
 
 from __future__ import annotations
@@ -17,13 +18,19 @@ from iosched.models.affine import epsilon_of
 from iosched.models.chain import Chain
 from iosched.models.node_attributes import integers, serialized, values
 
-_SPLIT_INPUT_OPSET = 13  # sizes are an input since then, an attribute before
+_SPLIT_INPUT_OPSET = 13  # Split has its sizes as an input since this opset, and as an attribute before
 _NORMALIZATION = ("scale", "bias", "mean", "variance")
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a constant of a part lies: in the part's rows of constant `source` along `axis`, or in all of it."""
+    """Where the values of a part's constant lie in a merged constant.
+
+    Attributes:
+        source: the merged constant's name.
+        axis: along which axis of it the part has its own rows; None where the parts share the whole constant.
+        shape: of the part's constant.
+    """
 
     source: str
     axis: int | None
@@ -32,12 +39,12 @@ class Origin:
 
 @dataclass(frozen=True, eq=False)
 class Stacked:
-    """What stands for the parts.
+    """The merged operator.
 
     Attributes:
-        nodes: in order, the last of them a Split.
-        constants: the new ones.
-        origins: for each part, where each of its constants lies, by name.
+        nodes: the new nodes in topological order; the last of them is the Split.
+        constants: the new constants by name.
+        origins: for each part, where the values of each of its constants lie, by the constant's name.
     """
 
     nodes: tuple[onnx.NodeProto, ...]
@@ -46,12 +53,12 @@ class Stacked:
 
 
 def stacked(parts: Sequence[Chain], pads: Sequence[int], base: str, opset: int) -> Stacked:
-    """The merged form of `parts`, which may be merged.
+    """The merged operator for `parts`; the caller has checked that merging them is exact.
 
     Args:
-        pads: of the merged convolution; nothing for products.
-        base: names the result, and begins the name of every other new tensor.
-        opset: of ONNX's own operators.
+        pads: the padding of the merged convolution; () for products.
+        base: the name of the tensor that the Split reads; the names of all other new tensors begin with it.
+        opset: the version of ONNX's own operators that the model imports.
     """
     draft = _Draft(parts, base)
     if (relu := parts[0].relu) is not None:
@@ -68,12 +75,16 @@ def stacked(parts: Sequence[Chain], pads: Sequence[int], base: str, opset: int) 
 
 
 def margins(own: Sequence[int], kernel: Sequence[int]) -> list[int]:
-    """The zeros on either side of a kernel inside a larger one, on every axis."""
+    """How many zeros pad a kernel of size `own` to the size `kernel` on either side, for every axis."""
     return [(large - small) // 2 for large, small in zip(kernel, own, strict=True)]
 
 
 def _steps(parts: Sequence[Chain]) -> list[tuple[onnx.NodeProto, list[onnx.NodeProto | None]]]:
-    """Every sequence of scales and shifts that a part has: each step, and the node that it is of each part or None."""
+    """The scales and shifts of the merged operator, in order.
+
+    Parts with the same sequence of node types share its steps. Each step is a node to copy, and for each part the
+    part's own node of that step, or None where the part has another sequence.
+    """
     found: dict[tuple[object, ...], list[tuple[onnx.NodeProto, list[onnx.NodeProto | None]]]] = {}
     kinds = [tuple(_kind(node) for node in part.linear) for part in parts]
     for part, kind in zip(parts, kinds, strict=True):
@@ -90,7 +101,7 @@ def _kind(node: onnx.NodeProto) -> object:
 
 @dataclass(eq=False)
 class _Draft:
-    """A merged operator under way."""
+    """A merged operator while it is being made; each method adds nodes behind those that are there."""
 
     parts: Sequence[Chain]
     base: str
@@ -104,17 +115,17 @@ class _Draft:
 
     @property
     def last(self) -> str:
-        """The tensor that comes next to be read."""
+        """The tensor that the next node has to read."""
         return str(self.nodes[-1].output[0]) if self.nodes else self.first.source
 
     def follow(self, like: onnx.NodeProto, inputs: Sequence[str], output: str) -> None:
-        """Adds a node as `like` that reads and writes other tensors."""
+        """Add a node of the type and with the attributes of `like`, which reads `inputs` and writes `output`."""
         node = helper.make_node(like.op_type, list(inputs), [output])
         node.attribute.extend(like.attribute)
         self.nodes.append(node)
 
     def follow_anchor(self, pads: Sequence[int]) -> None:
-        """Adds the convolution or the product."""
+        """Add the merged convolution or product."""
         name, first = f"{self.base}/weight", self.first
         sizes = zip(*(part.weight.shape[2:] for part in self.parts), strict=True)
         kernel = tuple(max(size) for size in sizes)
@@ -136,7 +147,13 @@ class _Draft:
         self.nodes.append(node)
 
     def follow_step(self, name: str, like: onnx.NodeProto, own: Sequence[onnx.NodeProto | None]) -> None:
-        """Adds a scale or shift; parts that have none get one that does nothing."""
+        """Add one scale or shift of every channel; it changes nothing for the parts that have none.
+
+        Args:
+            name: begins the names of the step's tensors.
+            like: the node to copy.
+            own: each part's own node of this step, or None.
+        """
         if like.op_type == "BatchNormalization":
             neutral = (1.0, 0.0, 0.0, 1.0 - epsilon_of(like))
             constants = [
@@ -153,7 +170,14 @@ class _Draft:
         self.follow(like, [self.last, *constants], f"{name}/result")
 
     def stack(self, name: str, own: Sequence[str], neutral: float, behind: int) -> str:
-        """A vector of a number for each result, with `behind` axes of one behind; `neutral` where a part has none."""
+        """Add a merged constant with one number for each result of each part, and return its name.
+
+        Args:
+            name: of the merged constant.
+            own: the name of each part's own constant; "" where the part has none, and `neutral` is taken.
+            neutral: the number that changes nothing.
+            behind: how many axes of extent 1 follow, for the constant to spread over an image.
+        """
         rows = []
         for part, origins, constant in zip(self.parts, self.origins, own, strict=True):
             values = part.weights[constant] if constant else np.array(neutral, self.dtype)
@@ -164,7 +188,7 @@ class _Draft:
         return name
 
     def follow_activation(self) -> None:
-        """Adds the activation, with the constants of the first part."""
+        """Add the activation; its constants, which are equal for all parts, are the first part's."""
         for number, node in enumerate(self.first.activation):
             for part, origins in zip(self.parts, self.origins, strict=True):
                 pairs = zip(part.activation[number].input, node.input, strict=False)
@@ -180,7 +204,7 @@ class _Draft:
                 self.follow(node, [before, *node.input[1:]], self.base)
 
     def split(self, opset: int) -> None:
-        """Adds the Split that gives the parts' results their names."""
+        """Add the Split, whose outputs have the names of the parts' results."""
         sizes, outputs = [part.width for part in self.parts], [part.output for part in self.parts]
         axis = 1 if self.first.is_convolution else -1
         if opset < _SPLIT_INPUT_OPSET:

@@ -1,11 +1,12 @@
-"""A model's structure: what a schedule feels of it, whatever its weights, its names and the order of its nodes are.
+"""A model's structure: all of it that a schedule depends on. Weights, names and the order of nodes are no part of it.
 
-Operators are numbered in an order that follows from the structure alone. So two models of one structure correspond
-operator by operator: the n-th of one is the n-th of the other.
+Operators are numbered in an order that follows from the structure alone. So two models of one structure correspond to
+each other: the n-th operator of the one is the n-th operator of the other.
 
 Developer notes:
-    * Operands have places, and every operator leads to an output. That makes the correspondence of two models unique,
-      and found by one walk from the outputs (`models/canonical.py`), where graphs in general would need a search.
+    * The operands of a node have an order, and a path leads from every operator to an output. So the correspondence of
+      two models is unique, and one walk from the outputs finds it (`models/canonical.py`); between graphs in general it
+      would take a search.
     * Nothing here may import onnx.
 """
 
@@ -24,11 +25,12 @@ class NodeForm:
     """One node of an operator.
 
     Attributes:
-        type: ONNX op type, of another domain with that before it ("com.microsoft::Gelu").
-        since: the opset in which it got its present meaning.
-        attributes: name and value as text, sorted.
-        reads: for each input what stands there: "port N", the N-th tensor that the operator reads; "node N", an earlier
-            node; type and shape of a weight, with its value where that says what the node does; "" for none.
+        type: the ONNX op type; for operators outside ONNX's own domain with the domain ("com.microsoft::Gelu").
+        since: the opset since which the node's operator means what it means here.
+        attributes: names and values as text, sorted by name.
+        reads: for each input a text: "port N" for the N-th tensor that the operator reads; "node N" for the result of
+            an earlier node; for a weight its type and shape, and its value where that says what the node does; "" where
+            the input is left out.
     """
 
     type: str
@@ -39,7 +41,7 @@ class NodeForm:
 
 @dataclass(frozen=True)
 class OperatorForm:
-    """What an operator is: its type, its nodes, and where in the last node's outputs which tensor is."""
+    """What an operator is, without names: its type, its nodes, and the types and shapes of its outputs."""
 
     type: str
     nodes: tuple[NodeForm, ...]
@@ -48,7 +50,7 @@ class OperatorForm:
 
 @dataclass(frozen=True)
 class PlacedOperator:
-    """An operator by its name, what it is, and the numbers of the tensors that it reads, port by port."""
+    """An operator of a structure: its name, what it is, and the numbers of the tensors that it reads, port by port."""
 
     name: str
     form: OperatorForm
@@ -57,14 +59,15 @@ class PlacedOperator:
 
 @dataclass(frozen=True)
 class Structure:
-    """A model's structure, with the names that it has there.
+    """A model's structure, with the names that its inputs and operators have in this model.
 
-    Tensors are numbered: first the inputs, then each operator's outputs.
+    Tensors are numbered: first the inputs, then the outputs of each operator.
 
     Attributes:
-        inputs: name, and type and shape ("float32 1x3x224x224"), in the order in which operators read them.
-        operators: each after those that it reads from.
-        outputs: numbers of the tensors that the model returns.
+        inputs: for each input its name, and its type and shape as text ("float32 1x3x224x224"), in the order in which
+            operators read them.
+        operators: each of them comes after those that it reads from.
+        outputs: the numbers of the tensors that the model returns.
     """
 
     inputs: tuple[tuple[str, str], ...]
@@ -91,7 +94,7 @@ class Structure:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 (hex) of all but the names; equal for models of one structure."""
+        """SHA-256 (hex) of everything but the names; equal for models of one structure."""
         parts = (
             [spec for _, spec in self.inputs],
             [form_value(form) for form in self.forms],
@@ -103,7 +106,7 @@ class Structure:
 
 
 def form_value(form: OperatorForm) -> dict[str, object]:
-    """The form as JSON knows it."""
+    """The form as a value that JSON can express."""
     nodes = [
         {"type": node.type, "since": node.since, "attributes": dict(node.attributes), "reads": list(node.reads)}
         for node in form.nodes
@@ -112,7 +115,7 @@ def form_value(form: OperatorForm) -> dict[str, object]:
 
 
 def first_difference(there: Structure, here: Structure) -> str | None:
-    """How the first operator that differs does so, in words; None for models of one structure."""
+    """How the first operator that differs is another one `there` than `here`, in words; None for equal structures."""
     return next(_differences(there, here), None)
 
 
@@ -152,7 +155,7 @@ def _operator_differences(
 
 
 def _as(name: str, other: str) -> str:
-    """What it is called here, where that is not what it is called there."""
+    """A phrase that says under which name a thing is found here, where its name there is another one."""
     return "" if name == other else f", as {name!r}"
 
 
@@ -184,6 +187,6 @@ def _value(attributes: dict[str, str], key: str) -> str:
 
 
 def _tensor_names(structure: Structure) -> list[str]:
-    """Names by number; of an operator's further outputs, the operator's."""
+    """The names of all tensors by their number; each output of an operator is called by the operator's name."""
     computed = [operator.name for operator in structure.operators for _ in operator.form.outputs]
     return [*(name for name, _ in structure.inputs), *computed]

@@ -1,4 +1,4 @@
-"""Who computes and who reads each tensor of an ONNX graph, seen from its top level."""
+"""Which nodes compute and which nodes read each tensor of an ONNX graph, inner graphs of its nodes included."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def is_standard(node: onnx.NodeProto) -> bool:
 
 
 def standard_opset(proto: onnx.ModelProto) -> int:
-    """The version of ONNX's own operators that the model imports; 0 for none."""
+    """The version of ONNX's own operators that the model imports; 0 where it imports none."""
     return max((item.version for item in proto.opset_import if item.domain in STANDARD_DOMAINS), default=0)
 
 
@@ -73,7 +73,7 @@ def producers(nodes: Iterable[onnx.NodeProto]) -> dict[str, int]:
 
 
 def topological_order(nodes: list[onnx.NodeProto]) -> list[int]:
-    """Indices of `nodes` so that each comes after what it reads, otherwise as they stand.
+    """The indices of `nodes`, sorted so that each node comes after those that it reads, and else in their own order.
 
     Complexity: O((nodes + edges) log nodes).
 
@@ -102,9 +102,10 @@ def topological_order(nodes: list[onnx.NodeProto]) -> list[int]:
 
 
 def dependencies_first(roots: Iterable[Key], before: Callable[[Key], Iterable[Key]]) -> list[Key]:
-    """`roots` and all that leads to them, each once and after what is `before` it, which is walked in order.
+    """`roots` and all keys that they depend on, each once and after the keys that `before` returns for it.
 
-    Depth-first, without recursion. Complexity: O(keys + edges). The keys must form no cycle.
+    Depth-first, in the order in which `roots` and `before` give the keys, without recursion. There must be no cycle.
+    Complexity: O(keys + edges).
     """
     placed: dict[Key, None] = {}
     stack = list(roots)[::-1]
@@ -119,7 +120,7 @@ def dependencies_first(roots: Iterable[Key], before: Callable[[Key], Iterable[Ke
 
 
 def replace_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> None:
-    """Make `nodes` the nodes of `graph`; they may be nodes of `graph` now."""
+    """Make `nodes` the nodes of `graph`, in this order; each may be a node that `graph` has now."""
     kept = [_copy(node) for node in nodes]
     del graph.node[:]
     graph.node.extend(kept)

@@ -1,9 +1,10 @@
-"""Fusion patterns: which ONNX nodes make one operator. One pattern per file.
+"""Fusion patterns: they decide which ONNX nodes make one operator. Each pattern has a file of its own.
 
-A pattern is a function `match(view, index, units) -> Unit | None`. It is asked for every node in topological order, one
-pattern after the other, and sees the units found before. It may answer with nodes that are free and with whole units,
-which the new one replaces. A value inside a unit must have exactly one reader and be no graph output; then a unit can
-never wait for itself.
+A pattern is a function `match(view, index, units) -> Unit | None`. The patterns are asked one after the other, each
+of them for every node in topological order. `units` has the units that were found before, by each of their nodes. A
+pattern may return a unit of nodes that belong to no unit yet and of whole units, which the new unit replaces. A
+tensor inside a unit must have exactly one reader and be no graph output: then no unit waits for a node that waits for
+the unit.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from iosched.models.fusion.view import GraphView, Unit
 Pattern = Callable[[GraphView, int, Mapping[int, Unit]], Unit | None]
 
 PATTERNS: tuple[Pattern, ...] = (sep_conv.match, conv.match, relu_conv.match, matmul.match, sums.match)
-"""In order of precedence: the earlier pattern takes a node."""
+"""The patterns in order of precedence: where two of them match a node, the earlier one takes it."""
 
 
 def find_units(view: GraphView) -> tuple[Unit, ...]:
     """Group the nodes of a graph into operators; the units are in topological order and cover each node once.
 
-    Complexity: O(patterns * (nodes + edges)).
+    Complexity: O(patterns * (nodes + edges)); a chain of n sums that are folded into one operator takes O(n^2).
     """
     units: dict[int, Unit] = {}
     for match in PATTERNS:
@@ -31,12 +32,12 @@ def find_units(view: GraphView) -> tuple[Unit, ...]:
             if unit is not None and _may_take(unit, units):
                 units.update(dict.fromkeys(unit.nodes, unit))
     alone = (Unit(node.op_type, (index,), index) for index, node in enumerate(view.nodes) if index not in units)
-    # All of a unit's results leave its last node, so the order of last nodes is topological.
+    # What others read of a unit is computed by its last node; so units are sorted where their last nodes are.
     return tuple(sorted((*dict.fromkeys(units.values()), *alone), key=lambda unit: unit.nodes[-1]))
 
 
 def _may_take(unit: Unit, units: Mapping[int, Unit]) -> bool:
-    """Whether the unit takes other units whole or not at all."""
+    """Whether the unit has all or none of the nodes of every other unit."""
     members = set(unit.nodes)
     taken = {units[index].anchor: units[index] for index in unit.nodes if index in units}
     return all(members.issuperset(other.nodes) for other in taken.values())

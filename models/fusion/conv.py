@@ -1,6 +1,7 @@
-"""Convolution, then BN or a constant scale and shift of each channel, then the sum with a residual, then an activation.
+"""A convolution, then batch normalization or other constant scales and shifts of each channel, then the sum with
+another operator's value (the residual), then an activation.
 
-Each but the convolution may be missing.
+All but the convolution may be missing.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ def match(view: GraphView, index: int, units: Mapping[int, Unit]) -> Unit | None
     nodes = [index]
     while (norm := _next_affine(view, nodes[-1])) is not None:
         nodes.append(norm)
-    # The sum would not fit between the convolution and what makes it a Relu-Conv.
+    # A convolution that a ReLU leads becomes a Relu-Conv, and such a unit has no residual.
     residual = None if leading_relu(view, index, units) is not None else _residual(view, nodes[-1])
     if residual is not None:
         nodes.append(residual)
     if (gate := view.next_gate(nodes[-1])) is not None:
         return Unit("Conv", (*nodes, *gate), index, gate[1], residual)
-    # A ReLU that leads a Relu-SepConv was taken by that one.
+    # An activation may belong to another unit already: a ReLU that leads a Relu-SepConv does.
     if (activation := view.next_activation(nodes[-1])) in units:
         activation = None
     if activation is not None:
@@ -45,15 +46,15 @@ def _residual(view: GraphView, index: int) -> int | None:
     rival = view.producer.get(other)
     if rival is None or not _could_take(view, rival):
         return reader
-    # Of two convolutions that are summed, the deeper one is likely to end last; it does the sum. Of two that are alike
-    # the second operand does: where a node stands in the file says nothing.
+    # Of two convolutions whose results are summed, the deeper one probably ends last, and does the sum. Of two that are
+    # equally deep, the one that is the second operand does; the order of nodes in the file must not decide.
     if view.depth[index] != view.depth[rival]:
         return reader if view.depth[index] > view.depth[rival] else None
     return reader if view.nodes[reader].input[1] == mine else None
 
 
 def _could_take(view: GraphView, index: int) -> bool:
-    """Whether the node ends a convolution that could do the sum as well."""
+    """Whether node `index` computes the result of another convolution, which could add the residual as well."""
     if view.only_reader(index) is None:
         return False
     if view.is_op(index, ("Conv",)):

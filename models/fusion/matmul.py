@@ -1,4 +1,4 @@
-"""MatMul or Gemm, then the sum with a constant bias, then an activation."""
+"""A MatMul or Gemm, then the sum with a constant bias, then an activation; one of the latter two may be missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ReLU before a dense 1x1 convolution: the Relu-Conv unit of NASNet."""
+"""A ReLU, then a dense 1x1 convolution and what belongs to it: the Relu-Conv unit of NASNet."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def match(view: GraphView, index: int, units: Mapping[int, Unit]) -> Unit | None
 
 
 def leading_relu(view: GraphView, index: int, units: Mapping[int, Unit]) -> int | None:
-    """The free ReLU that only the dense 1x1 convolution `index` reads."""
+    """The ReLU of no unit that nothing but the convolution `index` reads, if that is dense and 1x1."""
     if not view.is_op(index, ("Conv",)) or not view.constant_from(index, 1):
         return None
     relu = view.producer.get(view.nodes[index].input[0])
@@ -31,7 +31,7 @@ def leading_relu(view: GraphView, index: int, units: Mapping[int, Unit]) -> int 
 
 
 def _ends_a_sum(view: GraphView, index: int) -> bool:
-    """A ReLU that alone reads a sum belongs to the sum: the value that goes on is the ReLU's."""
+    """Whether the ReLU `index` is the only reader of a sum of computed values; then it is counted to the sum."""
     before = view.producer.get(view.nodes[index].input[0])
     if before is None or view.only_reader(before) != index:
         return False

@@ -1,4 +1,7 @@
-"""ReLU, depthwise and pointwise convolution (and BN): the Relu-SepConv unit of RandWire and NASNet."""
+"""A ReLU, a depthwise and a pointwise convolution, and a batch normalization if there is one.
+
+This is the Relu-SepConv unit of RandWire and NASNet.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,14 @@ def match(view: GraphView, index: int, units: Mapping[int, Unit]) -> Unit | None
     if depthwise is None or not _is_depthwise(view, depthwise):
         return None
     pointwise = view.only_reader(depthwise)
-    if pointwise is None or not is_pointwise(view, pointwise):
+    if pointwise is None or not _is_pointwise(view, pointwise):
         return None
     norm = view.next_batch_norm(pointwise)
     nodes = (index, depthwise, pointwise) if norm is None else (index, depthwise, pointwise, norm)
     return Unit("ReluSepConv", nodes, anchor=depthwise, takes_sums=True, merges=False)
 
 
-def is_pointwise(view: GraphView, index: int) -> bool:
+def _is_pointwise(view: GraphView, index: int) -> bool:
     """Whether a node is a dense 1x1 convolution of stride 1 without padding, with constant weights."""
     if not view.is_op(index, ("Conv",)) or not view.constant_from(index, 1):
         return False

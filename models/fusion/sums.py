@@ -1,4 +1,4 @@
-"""Sums folded into what alone reads them: a unit that takes sums, a Concat (as the thesis counts), or another sum."""
+"""Folds a sum into the only unit that reads it: a unit that takes sums, a Concat (as in the thesis), or a sum."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _foldable(view: GraphView, index: int, units: Mapping[int, Unit]) -> list[in
         if producer is None or not _is_sum(view, producer) or view.only_reader(producer) != index:
             continue
         unit = units.get(producer)
-        # A sum that a convolution does itself stays with it.
+        # A sum that is part of a convolution's unit, as its residual, stays there.
         if unit is None or unit.anchor == producer:
             found.extend(unit.nodes if unit else (producer,))
     return found

@@ -1,4 +1,4 @@
-"""What fusion patterns see of a graph, and what they answer with."""
+"""The form in which fusion patterns see a graph, and the units that they find in it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class GraphView:
 
     @cached_property
     def nodes(self) -> tuple[onnx.NodeProto, ...]:
-        """The nodes; patterns speak of them by index."""
+        """The nodes; patterns name them by their index."""
         return tuple(self.graph.node)
 
     @cached_property
@@ -91,7 +91,7 @@ class GraphView:
         return index is not None and is_standard(self.nodes[index]) and self.nodes[index].op_type in types
 
     def only_reader(self, index: int) -> int | None:
-        """The one node that reads the node's one output, if nothing else does."""
+        """The only reader of a node that has one output; None where there are more, or the output is the graph's."""
         outputs = writes(self.nodes[index])
         if len(outputs) != 1 or self.uses[outputs[0]] != 1:
             return None
@@ -103,14 +103,14 @@ class GraphView:
         return all(not name or name in self.weights for name in self.nodes[index].input[first:])
 
     def next_activation(self, index: int) -> int | None:
-        """The activation that alone reads the node, on its first input."""
+        """The activation that is the only reader of the node, and reads it as its first input."""
         reader = self.only_reader(index)
         if reader is None or not self.is_op(reader, ACTIVATIONS) or not self.constant_from(reader, 1):
             return None
         return reader if self.nodes[reader].input[0] == self.nodes[index].output[0] else None
 
     def next_gate(self, index: int) -> tuple[int, int] | None:
-        """The Sigmoid of the node and their product, x * sigmoid(x), which alone read the node: Swish in two nodes."""
+        """The two nodes of x * sigmoid(x), where nothing else reads the node x: the Sigmoid and the product."""
         (value, *more) = writes(self.nodes[index])
         readers = self._readers.get(value, ())
         if more or len(readers) != 2 or self.uses[value] != 2:
@@ -121,7 +121,7 @@ class GraphView:
         return (sigmoid, product) if self.only_reader(sigmoid) == product else None
 
     def next_batch_norm(self, index: int) -> int | None:
-        """The inference-mode BatchNormalization that alone reads the node."""
+        """The BatchNormalization in inference mode that is the only reader of the node."""
         reader = self.only_reader(index)
         if reader is None or not self.is_op(reader, ("BatchNormalization",)) or not self.constant_from(reader, 1):
             return None

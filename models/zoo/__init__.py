@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ZooEntry:
-    """What is known of a network without building it.
+    """What can be said of a network without building it.
 
     Attributes:
-        name: as in `zoo:NAME`; also the module that builds it.
-        title: for people.
-        operators: schedule units of its computation graph.
+        name: NAME in `zoo:NAME`, and the name of the module that builds the network.
+        title: the network's name as people write it.
+        operators: the number of operators of its computation graph.
     """
 
     name: str
@@ -46,7 +46,7 @@ def names() -> tuple[str, ...]:
 
 
 def describe(name: str) -> ZooEntry:
-    """What is known of network `name`, without building it.
+    """What can be said of the network `name` without building it.
 
     Raises:
         UsageError: no network has that name.
