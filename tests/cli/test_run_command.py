@@ -17,7 +17,7 @@ from small_models import branches
 from iosched.jobs import run as run_job
 from iosched.models.load import load_model
 from iosched.profiler.devices.cpu.cost import cpu_name
-from iosched.runtime.cpu import lower as cpu_lower
+from iosched.runtime import arena
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.document import ScheduleDocument
 
@@ -257,7 +257,7 @@ def test_a_plan_with_a_hazard_is_an_internal_error_and_does_not_run(
     model = Path("chain.onnx")
     onnx.save(onnx.helper.make_model(made, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), model)
     schedule = save(one_after_another(model), Path("s.json"))
-    monkeypatch.setattr(cpu_lower, "place", lambda tasks, buffers: (tuple(buffers), 1 << 20))
+    monkeypatch.setattr(arena, "place", lambda tasks, buffers: (tuple(buffers), 1 << 20))
     told = complains(
         invoke("run", model, "--schedule", schedule, "--repeat", 1), 1, "internal error: HazardError: task"
     )
