@@ -1,4 +1,4 @@
-"""Calls: one optimized node, or one core's part of it, on a lane; and the order in which calls may run."""
+"""Calls: one optimized node, or one core's share of it, on a lane; and the order in which calls may run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from math import ceil, prod
 
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.lanes import assign_lanes
-from iosched.runtime.cpu.split import Part, Slice, split
+from iosched.runtime.cpu.split import Share, Slice, split
 from iosched.runtime.cpu.work import node_work_us
 from iosched.runtime.placement import Placement
 from iosched.runtime.plan import View
@@ -22,7 +22,7 @@ _SMALLEST_PART_US = 10.0  # a hand-off between cores costs about a tenth of this
 class Call:
     """Attributes:
     node: index of the node in the kernel graph.
-    part: the share of it that this call computes, or None for all of it.
+    share: the share of the node's work that this call does, or None for all of it.
     is_copy: the call copies one operand of an elided Concat to its place.
     reads: tensors read, each with the bytes read.
     writes: tensors written, each with the bytes written.
@@ -31,7 +31,7 @@ class Call:
     node: int
     lane: int
     stage: int
-    part: Part | None
+    share: Share | None
     is_copy: bool
     reads: tuple[tuple[str, View], ...]
     writes: tuple[tuple[str, View], ...]
@@ -62,15 +62,15 @@ def _node_calls(
             yield Call(index, lanes[0], stage, None, True, reads, ((kernels.nodes[index].output[0], target),))
         return
     wanted = min(len(lanes), ceil(node_work_us(kernels, index) / _SMALLEST_PART_US))
-    parts = split(kernels, index, wanted)
-    for lane, part in zip(lanes, parts or (None,), strict=False):
-        yield Call(index, lane, stage, part, False, *_views(kernels, placement, index, part))
+    shares = split(kernels, index, wanted)
+    for lane, share in zip(lanes, shares or (None,), strict=False):
+        yield Call(index, lane, stage, share, False, *_views(kernels, placement, index, share))
 
 
 def _views(
-    kernels: KernelGraph, placement: Placement, index: int, part: Part | None
+    kernels: KernelGraph, placement: Placement, index: int, share: Share | None
 ) -> tuple[tuple[tuple[str, View], ...], tuple[tuple[str, View], ...]]:
-    slices = part.slices if part else {}
+    slices = share.slices if share else {}
     written = dict.fromkeys(name for name in kernels.nodes[index].output if name)
     reads = tuple((name, _sliced(placement.views[name], slices.get(name))) for name in kernels.reads[index])
     writes = tuple((name, _sliced(placement.views[name], slices.get(name))) for name in written)

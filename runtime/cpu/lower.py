@@ -165,7 +165,7 @@ def _tasks(
 def _call_name(kernels: KernelGraph, call: Call) -> str:
     node = kernels.nodes[call.node]
     name = node.name or node.output[0]
-    return f"{name}[{call.lane}]" if call.part else name
+    return f"{name}[{call.lane}]" if call.share else name
 
 
 def _kept(

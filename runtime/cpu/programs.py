@@ -76,9 +76,9 @@ class _LocalNames:
 
 def _renamed(kernels: KernelGraph, call: Call, names: _LocalNames, weights: dict[str, np.ndarray]) -> onnx.NodeProto:
     """The call's node over local names; adds the constants it reads to `weights`."""
-    source = call.part.node if call.part else kernels.nodes[call.node]
+    source = call.share.node if call.share else kernels.nodes[call.node]
     local = {name: names.of(name, view) for name, view in (*call.reads, *call.writes)}
-    sliced = call.part.weights if call.part else {}
+    sliced = call.share.weights if call.share else {}
     for name in kernels.constants[call.node]:
         array = sliced.get(name, kernels.weights[name])
         local[name] = _slice_name(name, array, kernels.weights[name])

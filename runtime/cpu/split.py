@@ -41,7 +41,7 @@ class Slice:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class Share:
     """One node's share of the work.
 
     Attributes:
@@ -55,18 +55,18 @@ class Part:
     weights: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
-def split(kernels: KernelGraph, index: int, parts: int) -> tuple[Part, ...]:
-    """Splits node `index` into at most `parts` parts of nearly equal size; the empty tuple where it cannot be."""
+def split(kernels: KernelGraph, index: int, shares: int) -> tuple[Share, ...]:
+    """Splits node `index` into at most `shares` shares of nearly equal size; the empty tuple where it cannot be."""
     node = kernels.nodes[index]
-    if parts < 2 or len(node.output) != 1 or not _is_static(kernels, index):
+    if shares < 2 or len(node.output) != 1 or not _is_static(kernels, index):
         return ()
     shape = _shape(kernels, node.output[0])
     if not shape or 0 in shape:
         return ()
     if shape[0] > 1:
-        return _split_batch(kernels, node, parts)
+        return _split_batch(kernels, node, shares)
     rule = _CHANNEL_RULES.get((node.domain, node.op_type))
-    return rule(kernels, node, parts) if rule else ()
+    return rule(kernels, node, shares) if rule else ()
 
 
 def _is_static(kernels: KernelGraph, index: int) -> bool:
@@ -85,11 +85,11 @@ def _with_attribute(node: onnx.NodeProto, key: str, value: int) -> onnx.NodeProt
     return changed
 
 
-def _ranges(total: int, parts: int, step: int = 1) -> list[tuple[int, int]]:
-    """`parts` ranges over `total` at multiples of `step`, as equal as can be; fewer where there are too few steps."""
+def _ranges(total: int, shares: int, step: int = 1) -> list[tuple[int, int]]:
+    """`shares` ranges over `total` at multiples of `step`, as equal as can be; fewer where there are too few steps."""
     steps = -(-total // step)
-    parts = min(parts, steps)
-    edges = [min(total, (steps * i // parts) * step) for i in range(parts + 1)]
+    shares = min(shares, steps)
+    edges = [min(total, (steps * i // shares) * step) for i in range(shares + 1)]
     return list(pairwise(edges))
 
 
@@ -98,7 +98,7 @@ def _along(shape: tuple[int, ...], axis: int, begin: int, end: int) -> Slice:
     return Slice(begin * prod(shape[axis + 1 :]), (*shape[:axis], end - begin, *shape[axis + 1 :]))
 
 
-def _split_batch(kernels: KernelGraph, node: onnx.NodeProto, parts: int) -> tuple[Part, ...]:
+def _split_batch(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tuple[Share, ...]:
     if node.op_type not in _BATCH_PARALLEL or not _keeps_images_apart(kernels, node):
         return ()
     out = _shape(kernels, node.output[0])
@@ -110,8 +110,8 @@ def _split_batch(kernels: KernelGraph, node: onnx.NodeProto, parts: int) -> tupl
     if node.op_type not in _ELEMENTWISE and any(name not in batched for name in computed):
         return ()
     return tuple(
-        Part(node, {name: _along(_shape(kernels, name), 0, begin, end) for name in batched})
-        for begin, end in _ranges(out[0], parts)
+        Share(node, {name: _along(_shape(kernels, name), 0, begin, end) for name in batched})
+        for begin, end in _ranges(out[0], shares)
     )
 
 
@@ -137,7 +137,7 @@ def _keeps_images_apart(kernels: KernelGraph, node: onnx.NodeProto) -> bool:
     return True
 
 
-def _split_convolution(kernels: KernelGraph, node: onnx.NodeProto, parts: int) -> tuple[Part, ...]:
+def _split_convolution(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tuple[Share, ...]:
     """Splits by output channels; convolutions in groups by groups, with their channels of input and output alike."""
     weight = kernels.weights.get(node.input[1])
     if weight is None:
@@ -145,16 +145,16 @@ def _split_convolution(kernels: KernelGraph, node: onnx.NodeProto, parts: int) -
     groups = integer(node, "group", 1)
     step = kernels.channel_block if node.domain == _NCHWC else 4
     if groups > 1:
-        return _split_groups(kernels, node, _ranges(groups, parts, step if groups == len(weight) else 1))
+        return _split_groups(kernels, node, _ranges(groups, shares, step if groups == len(weight) else 1))
     found = []
-    for begin, end in _ranges(weight.shape[0], parts, step):
+    for begin, end in _ranges(weight.shape[0], shares, step):
         constants = {name: kernels.weights[name][begin:end] for name in node.input[1:3] if name in kernels.weights}
         slices = {name: _along(_shape(kernels, name), 1, begin, end) for name in (node.output[0], *_summed(node))}
-        found.append(Part(node, slices, constants))
+        found.append(Share(node, slices, constants))
     return tuple(found) if len(found) > 1 else ()
 
 
-def _split_groups(kernels: KernelGraph, node: onnx.NodeProto, ranges: Sequence[tuple[int, int]]) -> tuple[Part, ...]:
+def _split_groups(kernels: KernelGraph, node: onnx.NodeProto, ranges: Sequence[tuple[int, int]]) -> tuple[Share, ...]:
     """Parts that compute these ranges of its groups; none where a block of channels would be cut."""
     groups = integer(node, "group", 1)
     results, taken = (_shape(kernels, name)[1] // groups for name in (node.output[0], node.input[0]))
@@ -173,7 +173,7 @@ def _split_groups(kernels: KernelGraph, node: onnx.NodeProto, ranges: Sequence[t
             for name in (node.output[0], *_summed(node))
         }
         slices[node.input[0]] = _along(_shape(kernels, node.input[0]), 1, begin * taken, end * taken)
-        found.append(Part(_with_attribute(node, "group", end - begin), slices, constants))
+        found.append(Share(_with_attribute(node, "group", end - begin), slices, constants))
     return tuple(found)
 
 
@@ -182,27 +182,27 @@ def _summed(node: onnx.NodeProto) -> tuple[str, ...]:
     return tuple(name for name in node.input[3:4] if name)
 
 
-def _split_channels(kernels: KernelGraph, node: onnx.NodeProto, parts: int) -> tuple[Part, ...]:
+def _split_channels(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tuple[Share, ...]:
     """Pooling: every channel on its own."""
     source, result = node.input[0], node.output[0]
     channels = _shape(kernels, result)[1]
     step = kernels.channel_block if node.domain == _NCHWC else 1
-    ranges = _ranges(channels, parts, step)
+    ranges = _ranges(channels, shares, step)
     if len(ranges) < 2 or _shape(kernels, source)[1] != channels:
         return ()
     return tuple(
-        Part(node, {name: _along(_shape(kernels, name), 1, begin, end) for name in (source, result)})
+        Share(node, {name: _along(_shape(kernels, name), 1, begin, end) for name in (source, result)})
         for begin, end in ranges
     )
 
 
-def _split_reorder(kernels: KernelGraph, node: onnx.NodeProto, parts: int) -> tuple[Part, ...]:
+def _split_reorder(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tuple[Share, ...]:
     """Layout conversion by blocks of channels; the plain side may end in an incomplete block."""
     if integer(node, "channels_last"):
         return ()
     source, result = _shape(kernels, node.input[0]), _shape(kernels, node.output[0])
     plain = min(source[1], result[1])
-    ranges = _ranges(plain, parts, kernels.channel_block)
+    ranges = _ranges(plain, shares, kernels.channel_block)
     if len(ranges) < 2:
         return ()
     found = []
@@ -214,11 +214,11 @@ def _split_reorder(kernels: KernelGraph, node: onnx.NodeProto, parts: int) -> tu
             node.output[0]: _along(result, 1, begin, ends[1]),
         }
         changed = _with_attribute(node, "channels", end - begin) if node.op_type == "ReorderOutput" else node
-        found.append(Part(changed, slices))
+        found.append(Share(changed, slices))
     return tuple(found)
 
 
-def _split_elementwise(kernels: KernelGraph, node: onnx.NodeProto, parts: int) -> tuple[Part, ...]:
+def _split_elementwise(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tuple[Share, ...]:
     """Splits on the first axis that is not 1; every operand is of the full shape or a single number."""
     shape = _shape(kernels, node.output[0])
     axis = next((i for i, size in enumerate(shape) if size > 1), None)
@@ -227,14 +227,14 @@ def _split_elementwise(kernels: KernelGraph, node: onnx.NodeProto, parts: int) -
     scalars_only = all(kernels.weights[name].size == 1 for name in node.input if name in kernels.weights)
     if axis is None or not scalars_only or any(prod(_shape(kernels, name)) != 1 for name in whole):
         return ()
-    ranges = _ranges(shape[axis], parts)
+    ranges = _ranges(shape[axis], shares)
     if len(ranges) < 2:
         return ()
     names = [name for name in computed if name not in whole] + [node.output[0]]
-    return tuple(Part(node, {name: _along(shape, axis, begin, end) for name in names}) for begin, end in ranges)
+    return tuple(Share(node, {name: _along(shape, axis, begin, end) for name in names}) for begin, end in ranges)
 
 
-def _split_gemm(kernels: KernelGraph, node: onnx.NodeProto, parts: int) -> tuple[Part, ...]:
+def _split_gemm(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tuple[Share, ...]:
     """One row times a transposed weight: a slice of outputs is a slice of the weight's rows."""
     weight = kernels.weights.get(node.input[1])
     shape = _shape(kernels, node.output[0])
@@ -247,16 +247,16 @@ def _split_gemm(kernels: KernelGraph, node: onnx.NodeProto, parts: int) -> tuple
     if any(len(array) not in (1, shape[1]) for array in sliced.values()):
         return ()
     return tuple(
-        Part(
+        Share(
             node,
             {node.output[0]: _along(shape, 1, begin, end)},
             {name: array[begin:end] for name, array in sliced.items() if len(array) == shape[1]},
         )
-        for begin, end in _ranges(shape[1], parts, 16)
+        for begin, end in _ranges(shape[1], shares, 16)
     )
 
 
-def _split_rows(kernels: KernelGraph, node: onnx.NodeProto, parts: int) -> tuple[Part, ...]:
+def _split_rows(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tuple[Share, ...]:
     """MatMul by a constant matrix: by rows of the left operand."""
     source, result = _shape(kernels, node.input[0]), _shape(kernels, node.output[0])
     axis = next((i for i, size in enumerate(result) if size > 1), None)
@@ -265,18 +265,18 @@ def _split_rows(kernels: KernelGraph, node: onnx.NodeProto, parts: int) -> tuple
     if len(source) != len(result) or any(name in kernels.tensors for name in node.input[1:]):
         return ()
     return tuple(
-        Part(
+        Share(
             node,
             {
                 node.input[0]: _along(source, axis, begin, end),
                 node.output[0]: _along(result, axis, begin, end),
             },
         )
-        for begin, end in _ranges(result[axis], parts, 4)
+        for begin, end in _ranges(result[axis], shares, 4)
     )
 
 
-_Rule = Callable[[KernelGraph, onnx.NodeProto, int], tuple[Part, ...]]
+_Rule = Callable[[KernelGraph, onnx.NodeProto, int], tuple[Share, ...]]
 _CHANNEL_RULES: Mapping[tuple[str, str], _Rule] = {
     (_NCHWC, "Conv"): _split_convolution,
     ("", "Conv"): _split_convolution,

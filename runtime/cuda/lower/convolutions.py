@@ -12,7 +12,7 @@ from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.kernels.conv import lower_conv
 from iosched.runtime.cuda.kernels.convolution import Convolution, fused_convolution, merged_convolution, output_shape
-from iosched.runtime.cuda.lower.moves import Part
+from iosched.runtime.cuda.lower.moves import Cut
 from iosched.runtime.cuda.source.activation import RELU
 
 
@@ -47,7 +47,7 @@ def lower_merged(
     if not all(map(builder.is_float, names)) or not emit(builder, merged, target, name):
         return False
     written = {each: builder.temporary(f"{each}/linear", builder.shape(each)) for each in late}
-    builder.emit(Part(1), (target,), [written.get(each, each) for each in names])
+    builder.emit(Cut(1), (target,), [written.get(each, each) for each in names])
     for each, linear in written.items():
         builder.emit(AddN(RELU), (linear,), (each,))
     return True

@@ -22,11 +22,15 @@ class Join:
         np.concatenate(reads, self.axis, out=writes[0])
 
 
-@dataclass(frozen=True)
-class Part:
+@dataclass(frozen=True, repr=False)
+class Cut:
     """Cuts its one read along `axis` into its writes, in order."""
 
     axis: int
+
+    def __repr__(self) -> str:
+        """The name that this move has in the keys of latencies: those that databases keep still hold."""
+        return f"Part(axis={self.axis})"
 
     def interpret(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
         """Each write gets the next indices of the axis."""

@@ -18,7 +18,7 @@ from iosched.runtime.cuda.kernels import NODES
 from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.kernels.matmul import lower_product, lower_stacked
 from iosched.runtime.cuda.lower import convolutions, separable, sums
-from iosched.runtime.cuda.lower.moves import Join, Part, Reshape
+from iosched.runtime.cuda.lower.moves import Cut, Join, Reshape
 from iosched.runtime.cuda.onnxruntime.operators import session_kernel
 from iosched.runtime.cuda.source.activation import IDENTITY
 
@@ -73,7 +73,7 @@ def _merged_products(builder: Builder, operators: Sequence[Operator], nodes: Map
     found = lower_stacked(builder, own, "merged:" + "+".join(each.name for each in operators))
     if found is not None:
         target, *parts = found
-        builder.emit(Part(len(builder.shape(target)) - 1), (target,), parts)
+        builder.emit(Cut(len(builder.shape(target)) - 1), (target,), parts)
     return found is not None
 
 
@@ -131,7 +131,7 @@ def _split(builder: Builder, node: onnx.NodeProto) -> bool:
     axis = integer(node, "axis")
     if node.input[0] not in builder.tensors or any(not name for name in node.output):
         return False
-    builder.emit(Part(axis % len(builder.shape(node.input[0]))), (node.input[0],), node.output)
+    builder.emit(Cut(axis % len(builder.shape(node.input[0]))), (node.input[0],), node.output)
     return True
 
 

@@ -16,7 +16,7 @@ from iosched.runtime.cuda.cudnn.graph import ALIGNMENT_NBYTES
 from iosched.runtime.cuda.kernel import CudnnKernel
 from iosched.runtime.cuda.kernels.conv import Conv
 from iosched.runtime.cuda.layout import is_channels_last, is_row_major, memory_order, strides_of
-from iosched.runtime.cuda.lower.moves import Join, Part, Reshape
+from iosched.runtime.cuda.lower.moves import Cut, Join, Reshape
 from iosched.runtime.placement import Homes, Placement
 from iosched.runtime.plan import View
 
@@ -82,7 +82,7 @@ def place_calls(
         if isinstance(call.kernel, Join):
             left[index] = _place_operands(draft, call, call.kernel.axis)
             elided.add(index)
-        if isinstance(call.kernel, Part) and _place_parts(draft, call, call.kernel.axis):
+        if isinstance(call.kernel, Cut) and _place_cut(draft, call, call.kernel.axis):
             elided.add(index)
     for index, call in enumerate(calls):
         if isinstance(call.kernel, Reshape) and _place_reshaped(draft, call):
@@ -120,8 +120,8 @@ def _rows(shape: Sequence[int], axis: int) -> int:
     return prod(shape[before] for before in order[: order.index(axis)])
 
 
-def _place_parts(draft: _Draft, call: KernelCall, axis: int) -> bool:
-    """Makes the writes of a Part columns of what it reads."""
+def _place_cut(draft: _Draft, call: KernelCall, axis: int) -> bool:
+    """Makes the writes of a Cut columns of what it reads."""
     source, homes = call.reads[0], draft.homes
     if any(name in draft.fixed or name in homes.host for name in call.writes):
         return False

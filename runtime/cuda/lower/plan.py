@@ -16,7 +16,7 @@ from iosched.runtime.cuda.builder import KernelCall
 from iosched.runtime.cuda.kernel import Kernel, SessionKernel
 from iosched.runtime.cuda.kernels.copy import Copy
 from iosched.runtime.cuda.layout import row_major_strides
-from iosched.runtime.cuda.lower.moves import Join, Part, Reshape
+from iosched.runtime.cuda.lower.moves import Cut, Join, Reshape
 from iosched.runtime.cuda.lower.network import Network
 from iosched.runtime.cuda.lower.placement import place_calls
 from iosched.runtime.cuda.onnxruntime.views import Call, SessionViews
@@ -261,7 +261,7 @@ def _kernels(kernel: Kernel, reads: tuple[View, ...], writes: tuple[View, ...]) 
     """Moves as copies; all else as it is."""
     if isinstance(kernel, Reshape):
         yield Copy(reshapes=True), reads, writes
-    elif isinstance(kernel, Part):
+    elif isinstance(kernel, Cut):
         start = 0
         for view in writes:
             yield Copy(axis=kernel.axis, start=start), reads, (view,)

@@ -16,7 +16,7 @@ from lowering import FLOAT, loaded, proto_of, weight
 from onnx import helper, numpy_helper
 
 from iosched.runtime.cpu.kernel_graph import KernelGraph, build_kernel_graph
-from iosched.runtime.cpu.split import Part, split
+from iosched.runtime.cpu.split import Share, split
 
 node = helper.make_node
 LIMITS = settings(max_examples=20, deadline=None, derandomize=True)
@@ -52,14 +52,14 @@ def _info(name: str, array: np.ndarray) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
 
 
-def cut(array: np.ndarray, part: Part, name: str) -> np.ndarray:
+def cut(array: np.ndarray, part: Share, name: str) -> np.ndarray:
     if name not in part.slices:
         return array
     piece = part.slices[name]
     return array.reshape(-1)[piece.start : piece.start + prod(piece.shape)].reshape(piece.shape)
 
 
-def check_parts(kernels: KernelGraph, index: int, parts: tuple[Part, ...]) -> None:
+def check_parts(kernels: KernelGraph, index: int, parts: tuple[Share, ...]) -> None:
     whole_node = kernels.nodes[index]
     random = np.random.default_rng(index)
     specs = [kernels.tensors[name] for name in kernels.reads[index]]

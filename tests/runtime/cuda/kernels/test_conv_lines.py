@@ -24,7 +24,7 @@ from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.kernels.conv import Conv
 from iosched.runtime.cuda.kernels.depthwise import Depthwise
-from iosched.runtime.cuda.lower.moves import Part
+from iosched.runtime.cuda.lower.moves import Cut
 from iosched.runtime.cuda.lower.network import Network
 from iosched.runtime.cuda.lower.placement import place_calls
 from iosched.runtime.cuda.lower.plan import Lowering, lower
@@ -213,7 +213,7 @@ def test_a_residual_that_is_a_part_of_a_batch_is_copied_out_of_it(batch: int) ->
     shapes = {"x": (batch, 8, 20), "a": (batch, 4, 20), "b": (batch, 4, 20), "y": (batch, 4, 20), "w": (4, 4, 1)}
     tensors = {name: TensorSpec(name, "float32", shape) for name, shape in shapes.items()}
     kernel = Conv((1,), (0, 0), (1,), bias=False, residual=True)
-    calls = [KernelCall(Part(1), ("x",), ("a", "b")), KernelCall(kernel, ("a", "w", "b"), ("y",))]
+    calls = [KernelCall(Cut(1), ("x",), ("a", "b")), KernelCall(kernel, ("a", "w", "b"), ("y",))]
     placement = place_calls(calls, tensors, fixed=("y",), constants=("w",))
     assert placement.elided == ({0} if batch == 1 else set())
     assert placement.views["b"].strides == placement.views["y"].strides

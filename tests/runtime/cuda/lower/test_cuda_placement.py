@@ -15,7 +15,7 @@ from iosched.models.graph import TensorSpec
 from iosched.runtime.cuda.builder import KernelCall
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.layout import is_row_major, strides_of
-from iosched.runtime.cuda.lower.moves import Join, Part, Reshape
+from iosched.runtime.cuda.lower.moves import Cut, Join, Reshape
 from iosched.runtime.cuda.lower.placement import place_calls
 from iosched.runtime.placement import Placement
 from iosched.runtime.plan import View
@@ -92,7 +92,7 @@ class Program:
             shape = list(self.shape(x))
             shape[axis] = extent
             parts.append(self.new(tuple(shape)))
-        self.calls.append(KernelCall(Part(axis), (x,), tuple(parts)))
+        self.calls.append(KernelCall(Cut(axis), (x,), tuple(parts)))
 
     def reshape(self) -> None:
         x = self.some()
@@ -188,7 +188,7 @@ def test_parts_of_a_merged_convolution_lie_in_the_concat_that_joins_them() -> No
     tensors |= {"q": spec("q", 1, 8, 2, 2), "r": spec("r", 1, 4, 2, 2), "c": spec("c", 1, 16, 2, 2)}
     calls = [
         KernelCall(Twice(), ("x",), ("m",)),
-        KernelCall(Part(1), ("m",), ("p", "q")),
+        KernelCall(Cut(1), ("m",), ("p", "q")),
         KernelCall(Twice(), ("x",), ("r",)),
         KernelCall(Join(1), ("r", "p", "q"), ("c",)),
     ]
