@@ -26,7 +26,19 @@ FACADE = {"iosched", "iosched.__main__"}
 ROOMS = {
     "iosched": ("models", "scheduler", "runtime", "profiler", "jobs", "cli"),
     "iosched.runtime.cuda": (
-        *("kernel", "builder", "layout", "gpu", "source", "cudnn", "kernels", "onnxruntime", "lower", "execute"),
+        *(
+            "kernel",
+            "builder",
+            "layout",
+            "choices",
+            "gpu",
+            "source",
+            "cudnn",
+            "kernels",
+            "onnxruntime",
+            "lower",
+            "execute",
+        ),
         "backend",
     ),
     "iosched.profiler": ("measuring", "store", "peers", "devices"),

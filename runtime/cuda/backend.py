@@ -15,6 +15,7 @@ import numpy as np
 from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError, UsageError
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
 from iosched.models.model import Model
+from iosched.runtime.cuda.choices import Choices
 from iosched.runtime.cuda.cudnn.chooser import FASTEST_ALONE, CudnnPlanChooser, CudnnPlanNames, names_to_text, stage_key
 from iosched.runtime.cuda.execute.dlpack import CALLERS, DeviceRuns, check_names, checked
 from iosched.runtime.cuda.execute.executor import CudaExecutor
@@ -23,7 +24,7 @@ from iosched.runtime.cuda.gpu.driver import Driver
 from iosched.runtime.cuda.gpu.exchange import DeviceArray, Exchange
 from iosched.runtime.cuda.gpu.lanes import Lanes
 from iosched.runtime.cuda.kernel import Precision
-from iosched.runtime.cuda.lower.fusion import Choices, fused_by_choice
+from iosched.runtime.cuda.lower.fusion import fused_by_choice
 from iosched.runtime.cuda.lower.network import Network, is_supported
 from iosched.runtime.cuda.lower.plan import Lowering, lower, lower_stage
 from iosched.runtime.cuda.onnxruntime.sessions import HostSessions, Sessions

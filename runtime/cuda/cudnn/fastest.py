@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from iosched.models.errors import DeviceError
+from iosched.runtime.cuda.choices import Choices
 from iosched.runtime.cuda.cudnn.chooser import (
     FASTEST_ALONE,
     Candidate,
@@ -48,21 +49,8 @@ def cudnn_plan_key(kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[
     return hashlib.sha256(f"{kernel!r}{views}".encode()).hexdigest()[:24]
 
 
-class CudnnPlanStore(Protocol):
-    """Where choices and plans are kept beyond the process."""
-
-    @property
-    def times(self) -> bool:
-        """Whether what it does not know is to be found by timing; if not, cuDNN's first guess will do."""
-        ...
-
-    def choice(self, key: str) -> str | None:
-        """What was chosen before."""
-        ...
-
-    def choose(self, key: str, value: str) -> str:
-        """Keeps a choice; answers the one that holds, which another process may have made."""
-        ...
+class CudnnPlanStore(Choices, Protocol):
+    """Where cuDNN plans are kept beyond the process, beside the choices between them."""
 
     def plan(self, key: str, name: str) -> bytes | None:
         """The serialized plan of that name for that key."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
+from iosched.runtime.cuda.choices import Choices
 from iosched.runtime.cuda.kernels.separable import Separable
 from iosched.runtime.cuda.lower import separable
 from iosched.runtime.cuda.lower.network import Network
@@ -22,23 +22,6 @@ GAIN = 0.97
 
 _TWO = "two kernels"
 _ONE = "one kernel, variant "
-
-
-class Choices(Protocol):
-    """Where choices are kept beyond the process; a `CudnnPlanStore` is one."""
-
-    @property
-    def times(self) -> bool:
-        """Whether what is not known is to be found by timing."""
-        ...
-
-    def choice(self, key: str) -> str | None:
-        """What was chosen before."""
-        ...
-
-    def choose(self, key: str, value: str) -> str:
-        """Keeps a choice; answers the one that holds, which another process may have made."""
-        ...
 
 
 Latency = Callable[[Network, str], float]
@@ -59,7 +42,7 @@ def fused_by_choice(
 
     Args:
         network: with two kernels everywhere.
-        prepare: told of every network of which operators will be timed.
+        prepare: called with every network of which operators will be timed.
     """
     operators = (each.name for each in network.model.graph.operators if each.type == separable.TYPE)
     keys = {name: fusion_key(network, name) for name in operators}
