@@ -47,7 +47,7 @@ def open_session(source: bytes | Path, options: Any, *, providers: Sequence[Any]
         model = source if isinstance(source, bytes) else str(source)
         # With its fallback it prints on stdout, and tries again on the CPU.
         return onnxruntime.InferenceSession(model, options, providers=list(providers), enable_fallback=0)
-    except _refusals() as error:
+    except refusals() as error:
         raise InvalidModelError(f"onnxruntime cannot run this model: {first_useful_line(error)}") from error
 
 
@@ -60,7 +60,7 @@ def running() -> Iterator[None]:
     """
     try:
         yield
-    except _refusals() as error:
+    except refusals() as error:
         raise ExecutionError(f"onnxruntime failed while it ran the model: {first_useful_line(error)}") from error
 
 
@@ -89,8 +89,12 @@ def first_useful_line(error: BaseException) -> str:
     return text if len(text) <= _MAX_REASON else text[: _MAX_REASON - 3] + "..."
 
 
-def _refusals() -> tuple[type[Exception], ...]:
-    """Everything that onnxruntime's binding raises: its own types share no base but Exception."""
+def refusals() -> tuple[type[Exception], ...]:
+    """Everything that onnxruntime's binding raises: its own types share no base but Exception.
+
+    Raises:
+        DeviceError: where onnxruntime is not installed.
+    """
     load_onnxruntime()
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from iosched.models.errors import DeviceError, ExecutionError
+from iosched.models.errors import ExecutionError
 from iosched.runtime.cpu.arrays import (
     ELEMENT_TYPE,
     aligned_empty,
@@ -33,6 +33,7 @@ from iosched.runtime.cpu.arrays import (
 from iosched.runtime.cpu.program import Copy, Kernel, Program
 from iosched.runtime.hazards import CheckedPlan
 from iosched.runtime.plan import Space, Task, View
+from iosched.runtime.session import load_onnxruntime, refusals
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, IOBinding, OrtValue, SessionOptions
@@ -47,11 +48,7 @@ class PythonRuntime:
         Raises:
             DeviceError: if onnxruntime is not installed.
         """
-        try:
-            import onnxruntime
-        except ImportError as error:
-            raise DeviceError("onnxruntime is not installed; run: pip install 'iosched[cpu]'") from error
-        self.onnxruntime = onnxruntime
+        self.onnxruntime = load_onnxruntime()
         self._sessions: dict[Program, InferenceSession] = {}
         self._lock = threading.Lock()
 
@@ -75,14 +72,6 @@ class PythonRuntime:
         """Drops sessions. May be called again."""
         self.forget_sessions()
 
-    def errors(self) -> tuple[type[Exception], ...]:
-        """What onnxruntime raises; its classes have no base of their own."""
-        from onnxruntime.capi import onnxruntime_pybind11_state as state
-
-        found = (getattr(state, name) for name in dir(state))
-        own = (kind for kind in found if isinstance(kind, type) and issubclass(kind, Exception))
-        return (*own, RuntimeError, ValueError)
-
     def _load(self, program: Program) -> InferenceSession:
         names = [name for name, _ in program.weights]
         values = [self.onnxruntime.OrtValue.ortvalue_from_numpy(array) for _, array in program.weights]
@@ -92,11 +81,11 @@ class PythonRuntime:
         try:
             try:
                 return self.onnxruntime.InferenceSession(program.model, options, providers=["CPUExecutionProvider"])
-            except self.errors():
+            except refusals():
                 # It looked for the placeholder's file before it looked at the values: replace the placeholders too.
                 options.add_external_initializers(names, values)
                 return self.onnxruntime.InferenceSession(program.model, options, providers=["CPUExecutionProvider"])
-        except self.errors() as error:
+        except refusals() as error:
             raise ExecutionError(str(error)) from error
 
     def _options(self) -> SessionOptions:
@@ -163,7 +152,7 @@ class PythonExecutor:
         plan = checked.plan
         check_kernels(plan, tuple(kernels))
         self._runtime = runtime or PythonRuntime()
-        self._errors = self._runtime.errors()
+        self._errors = refusals()
         self._plan, self._kernels = plan, tuple(kernels)
         self._inputs, self._outputs = input_views(plan), output_views(plan)
         self._buffers = {buffer.name: buffer for buffer in plan.buffers}
