@@ -10,13 +10,13 @@ Developer notes:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from iosched.runtime.cuda.cudnn.target import CudnnTarget, GpuDescription, load_cudnn
 from iosched.runtime.cuda.kernel import Precision
-from iosched.runtime.cuda.source.activation import Activation
+from iosched.runtime.cuda.source.activation import IDENTITY, RELU, Activation
 from iosched.runtime.cuda.source.loops import element_strides, shape_of
 from iosched.runtime.plan import View
 
@@ -101,36 +101,31 @@ def vector_shape(view: View, rank: int = 4) -> Shape:
 
 @dataclass(frozen=True)
 class Epilogue:
-    """What is done to the result of a convolution in the same graph, in the order of the fields."""
+    """What is done to the result of a convolution in the same graph, in the order of the fields.
+
+    Attributes:
+        residual: a tensor of the graph that is added.
+        bias: a tensor of the graph that is added to every pixel.
+        activation: identity or ReLU.
+    """
 
     residual: Any | None = None
     bias: Any | None = None
-    activation: Activation = Activation()
+    activation: Activation = IDENTITY
 
     def add(self, graph: Any, result: Any) -> Any:
-        """Appends it to `graph`; returns the last result."""
+        """Appends it to `graph`; returns the last result.
+
+        Raises:
+            ValueError: the activation is none that cuDNN has tuned engines for: identity and ReLU.
+        """
         if self.residual is not None:
             result = graph.add(a=result, b=self.residual)
         if self.bias is not None:
             result = graph.bias(input=result, bias=self.bias)
-        return (
-            result
-            if self.activation.is_identity
-            else _ACTIVATIONS[self.activation.type](graph, result, self.activation)
-        )
-
-
-_ACTIVATIONS: dict[str, Callable[[Any, Any, Activation], Any]] = {
-    "Relu": lambda graph, x, a: graph.relu(input=x),
-    "LeakyRelu": lambda graph, x, a: graph.relu(input=x, negative_slope=a.alpha),
-    "Clip": lambda graph, x, a: graph.relu(input=x, lower_clip=0.0, upper_clip=a.beta),
-    "Sigmoid": lambda graph, x, a: graph.sigmoid(input=x),
-    "Tanh": lambda graph, x, a: graph.tanh(input=x),
-    "Elu": lambda graph, x, a: graph.elu(input=x),
-    "Softplus": lambda graph, x, a: graph.softplus(input=x),
-    "Gelu": lambda graph, x, a: graph.gelu_approx_tanh(input=x) if a.beta else graph.gelu(input=x),
-    "Swish": lambda graph, x, a: graph.swish(input=x),
-}
+        if self.activation not in (IDENTITY, RELU):
+            raise ValueError(f"cuDNN has no tuned engine for a {self.activation.type} behind a product")
+        return result if self.activation.is_identity else graph.relu(input=result)
 
 
 def convolve(
