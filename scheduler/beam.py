@@ -1,9 +1,9 @@
-"""A beam over the lattice of down-sets of a part of the graph that is too wide to be searched whole.
+"""A beam search over the lattice of down-sets of operators that are too many to be searched as one block.
 
-Where the exact search has to cut, its stages keep to the cuts. The beam does not: from the empty state on, it keeps
-the few most promising states of each size, and from each of them goes on with a few stages of operators that are ready,
-those first that the longest way to the end starts with. Nothing is proven; what it finds is measured before it is
-believed.
+Where the exact search has to cut the graph, its stages keep to the cuts. The beam does not: from the empty state on, it
+keeps the few most promising states of each size, and goes on from each of them with a few stages of operators that are
+ready. It prefers operators at which the longest paths to the end begin. Nothing is proven: the schedule that the beam
+finds is measured before it is taken.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Stage, Strategy
 
 MAX_OPERATORS = 400
-"""Larger parts are left as they are: the beam's time grows with the square of the operators."""
+"""The most operators that are searched: the time grows with their square."""
 
 _KEPT = 6  # states of each size
 _WIDTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)  # groups of the stages that are tried, beside all that is ready
@@ -31,8 +31,10 @@ class _Partial:
     """Stages that lead to a state, the newest first, as a linked list.
 
     Attributes:
-        total_us: what the stages take.
-        alone_us: what their operators take one by one.
+        total_us: estimated latency of the stages.
+        alone_us: estimated latency of their operators one after another.
+        stage: the newest stage; None for the empty state.
+        before: the stages before it.
     """
 
     total_us: float
@@ -62,7 +64,7 @@ def beam(
     levels: list[dict[int, _Partial]] = [{} for _ in range(len(names) + 1)]
     levels[0][0] = _Partial(0.0, 0.0)
     for level in levels[:-1]:
-        # States of one size are compared by what they took, less half of what their operators take alone.
+        # States of one size hold different operators: half of what these take alone is taken off to compare them.
         ranked = sorted(level.items(), key=lambda entry: (entry[1].total_us - entry[1].alone_us / 2, entry[0]))
         for state, partial in ranked[:_KEPT]:
             for mask, stage in subgraph.next_stages(state).items():
@@ -89,12 +91,12 @@ class _Subgraph:
 
     @cached_property
     def alone_us(self) -> tuple[float, ...]:
-        """Of each operator in a stage of its own."""
+        """Estimated latency of each operator in a stage of its own."""
         return tuple(self.estimate_us(Stage(Strategy.CONCURRENT, ((name,),))) for name in self.names)
 
     @cached_property
     def ahead_us(self) -> tuple[float, ...]:
-        """The longest way from each operator to the end."""
+        """Estimated latency of the longest path from each operator to the end, itself included."""
         found = [0.0] * len(self.names)
         for index in reversed(range(len(self.names))):
             found[index] = self.alone_us[index] + max(
@@ -103,7 +105,7 @@ class _Subgraph:
         return tuple(found)
 
     def next_stages(self, state: int) -> dict[int, Stage]:
-        """Stages to go on with: the first operators that are ready, each alone or with those that only wait for it."""
+        """Stages to try after this state, by their masks: ready operators, each with others that wait for it alone."""
         waiting = self.order.full & ~state
         ready = [index for index in bits(waiting) if not self.order.predecessors[index] & ~state]
         ready.sort(key=lambda index: (-self.ahead_us[index], index))
@@ -119,7 +121,10 @@ class _Subgraph:
         return found
 
     def _chain(self, index: int, state: int, length: int) -> list[int]:
-        """The operator, and others after it that wait for nothing else; no two chains of a state share or read one."""
+        """A group: the operator, and others one after another that wait for these alone.
+
+        Two such groups of one state have no operator and no edge in common.
+        """
         predecessors, successors = self.order.predecessors, self.order.successors
         chain, inside = [index], 1 << index
         while len(chain) < length:

@@ -27,8 +27,8 @@ _SHALLOWER = 0.75  # of the depth of all blocks: worth cutting across towers for
 class BlockOperators:
     """The operators of one block, in topological order.
 
-    `narrow` is False where the block had to be cut out of a wider one, so that much might run beside each other that is
-    now in different blocks. Whether a narrow cut loses nothing at all is another question (`scheduler/proof.py`).
+    `narrow` is False where the block had to be cut out of a wider one, so that operators that might run side by side
+    are in different blocks now. Whether a narrow cut loses nothing at all is another question (`scheduler/proof.py`).
     """
 
     operators: tuple[str, ...]
@@ -93,13 +93,21 @@ class _Order:
 
 @dataclass(frozen=True)
 class _Cuts:
-    """For the cut behind each position: how many results cross it, over how many edges, and whether it is a vertex."""
+    """What is known of the cut behind each position of an order.
+
+    Attributes:
+        width: how many results cross the cut.
+        edges: over how many edges they do.
+        vertex: whether the operator at the position is a cut vertex.
+        dead_end: whether nothing reads that operator.
+        last_start: position of the last operator that reads graph inputs and no operator.
+    """
 
     width: tuple[int, ...]
     edges: tuple[int, ...]
     vertex: tuple[bool, ...]
-    dead_end: tuple[bool, ...]  # nothing reads the operator
-    last_start: int  # of the operators that read the graph's inputs alone
+    dead_end: tuple[bool, ...]
+    last_start: int
 
     @classmethod
     def of(cls, order: _Order) -> _Cuts:
@@ -128,7 +136,8 @@ class _Cuts:
     def is_narrow(self, first: int, end: int) -> bool:
         """Whether a block that starts at `first` may end before `end` with little loss.
 
-        What nobody reads could run beside all that follows, and what reads nobody beside all that comes before.
+        An operator that nothing reads could run beside all that follow it, and one that reads no other beside all that
+        come before it.
         """
         beside = any(self.dead_end[first:end]) or end <= self.last_start
         return self.width[end - 1] <= _NARROW and not beside

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from iosched.scheduler.lattice import Indices, Masks
+from iosched.scheduler.lattice import Indices, Latencies, Masks
 
-Latencies = NDArray[np.float64]
 Rounds = Sequence[tuple[Indices, Masks]]
 
 _ROWS = 1 << 15  # stages whose splits over two lanes are tried at once

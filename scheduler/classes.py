@@ -84,7 +84,10 @@ def _shared_inputs(graph: ComputationGraph, operators: Sequence[str]) -> dict[st
 def _sharing_columns(
     graph: ComputationGraph, operators: Sequence[str], lattice: Lattice, labels: Mapping[str, str]
 ) -> list[NDArray[np.int32]]:
-    """For each such tensor and stage, the number of the set of labels that read it from outside; 0 for fewer than 2."""
+    """A column for each tensor of `_shared_inputs`: for each stage, the number of the set of labels that read it.
+
+    The number is 0 where fewer than two operators of the stage read it, or where the stage computes the tensor itself.
+    """
     position = {name: index for index, name in enumerate(operators)}
     numbers: dict[tuple[str, ...], int] = {}
     columns = []

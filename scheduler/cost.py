@@ -93,7 +93,7 @@ class Curtailable(Protocol):
     """
 
     def latency_unless_worse_us(self, stage: Stage, worse_than_us: float) -> float:
-        """What `stage_latency_us` tells; or, where that is clearly above `worse_than_us`, a rough value above it."""
+        """The answer of `stage_latency_us`; or, where that is clearly above `worse_than_us`, a rough value above it."""
         ...
 
 

@@ -12,14 +12,14 @@ class Effort:
     Attributes:
         exhaustive: measures every stage instead of searching lazily.
         bound_slack: factor on all lower bounds, at most 1; less keeps noisy measurements from hiding the optimum.
-        tolerance: a block is done when its schedule is within this part of its lower bound: measured latencies
-            are not known better than that.
-        max_measurements: after so many, beside the single operators, a block is left as it is at the end of the round;
-            None is no limit. The schedule is then not proven, and no worse than the block's greedy one.
-        remeasure_rounds: with a cost that is `Remeasurable`, how often at most a block's search goes on after the
-            stages of its best schedule, or of those within the tolerance of it, were measured once more. Where that
+        tolerance: the search of a block ends when its best schedule exceeds its lower bound by no more than this part:
+            measured latencies are not known better than that.
+        max_measurements: the search of a block ends with the round in which it has made so many, not counting those of
+            single operators; None is no limit. The schedule is then not proven, and no worse than the greedy one.
+        remeasure_rounds: with a cost that is `Remeasurable`, how often at most the search of a block goes on after the
+            stages of its best schedule, or of those within the tolerance of it, were measured a second time. Where that
             does not suffice, the best schedule of stages that were all measured twice is taken. 0 trusts every
-            latency. These measurements are beside the limit above.
+            latency. These measurements do not count towards `max_measurements`.
     """
 
     exhaustive: bool = False

@@ -18,10 +18,9 @@ from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler import lattice as lattices
 from iosched.scheduler.blocks import MAX_STATES, partition
-from iosched.scheduler.bounds import Latencies
 from iosched.scheduler.cost import CostModel
-from iosched.scheduler.latencies import Flags, KnownLatencies, stages_within
-from iosched.scheduler.lattice import Lattice, fitting, in_order, popcount
+from iosched.scheduler.latencies import KnownLatencies, stages_within
+from iosched.scheduler.lattice import Flags, Latencies, Lattice, fitting, in_order, popcount
 from iosched.scheduler.paths import bound_us, distances, shortest_path, some_shortest_path
 from iosched.scheduler.pruning import DEFAULT_PRUNING, Pruning
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy, sum_us
@@ -35,16 +34,16 @@ Verdict = Literal["only_place", "unknown", "best", "as_good", "worse", "within_t
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """The operator in another stage, and the best schedule that has it there.
+    """A place that an operator could have in another stage, and the best schedule that puts it there.
 
     Attributes:
-        kind: "alone"; with "fewer" of those that it is with now; or "with_stage": with operators that are in another
-            stage now.
-        stage: that other stage's number in its block.
+        kind: what shares the stage with the operator: nothing ("alone"), only some of the operators that share its
+            present stage ("fewer"), or operators that are in another stage now ("with_stage").
+        stage: for "with_stage", the number of that other stage in its block.
         possible: whether the pruning allows any such stage.
-        at_least_us: no schedule with the operator there takes less.
-        at_most_us: latency of `stages`; infinite where too little is known for any schedule.
-        stages: the best schedule known with the operator there.
+        at_least_us: no schedule that has the operator in this place takes less.
+        at_most_us: latency of `stages`; infinite where too many latencies are unknown to name any schedule.
+        stages: the best schedule known that has the operator in this place.
     """
 
     kind: ElsewhereKind
@@ -56,22 +55,25 @@ class Elsewhere:
 
     @property
     def is_exact(self) -> bool:
-        """Whether `stages` is proven to be the best with the operator there."""
+        """Whether `stages` is proven to be the best schedule that has the operator in this place."""
         return self.at_least_us >= self.at_most_us * (1 - 1e-9)
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where an operator is, what that takes, and what the other places for it would take.
+    """The place of an operator in a schedule, the other places it could have, and what the schedule takes with each.
+
+    Compared are stages `first_stage` to `last_stage` of the operator's block. These are the whole block, unless it is
+    more than one block of `blocks.partition`, or has too many states to be searched.
 
     Attributes:
+        operator: its name.
         block: the block's number.
-        stage: the stage's number in its block.
-        group: the group's number in its stage.
-        first_stage: latencies are those of the stages `first_stage` to `last_stage` of the block, which are all of them
-            unless the block is more than one of `blocks.partition`, or too wide to be searched.
-        stages: these stages.
-        present_us: what they take now; None where not known.
+        stage: the number of the operator's stage in the block.
+        group: the number of the operator's group in the stage.
+        first_stage: number of the first of `stages` in the block.
+        stages: the stages that are compared, as they are now.
+        present_us: what these stages take now; None where not known.
         elsewhere: the other places.
     """
 
@@ -298,18 +300,21 @@ class _Weighed:
                 self._learn(position)
 
     def _weights(self, barred: Flags, unknown_us: float) -> Latencies:
-        """For each stage the latency of its best known way; what is not known is `unknown_us`, or its bound for NaN."""
-        ways = []
-        for way, value in self.latencies.value.items():
-            bound = self.latencies.bound[way] * self.bound_slack
+        """For each stage its latency by the best strategy known.
+
+        A latency that is not known is taken to be `unknown_us`, or where that is NaN the bound.
+        """
+        latencies = []
+        for strategy, value in self.latencies.value.items():
+            bound = self.latencies.bound[strategy] * self.bound_slack
             instead = bound if math.isnan(unknown_us) else np.full(len(value), unknown_us)
-            ways.append(np.where(np.isnan(value), instead, value))
-        least: Latencies = np.minimum.reduce([np.where(barred, np.inf, way) for way in ways])
+            latencies.append(np.where(np.isnan(value), instead, value))
+        least: Latencies = np.minimum.reduce([np.where(barred, np.inf, each) for each in latencies])
         return least
 
     def _learn(self, position: int) -> None:
-        for way, value in self.latencies.value.items():
+        for strategy, value in self.latencies.value.items():
             if np.isnan(value[position]):
-                known = self.known_us(self.latencies.stage_by(position, way))
+                known = self.known_us(self.latencies.stage_by(position, strategy))
                 value[position] = np.nan if known is None else known
         self.closed[position] = True

@@ -23,9 +23,12 @@ _NEAR_TIES = 8  # stages of the next best schedules that are measured again in o
 
 @dataclass(frozen=True)
 class Round:
-    """Positions of stages to measure next: for the first time, or once `more`.
+    """Stages to measure next, by position in `lattice.stages`.
 
-    `worse_than_us` has latencies above which it does not matter what a stage takes, by position.
+    Attributes:
+        positions: of the stages.
+        more: whether they were measured before, and are to be measured a second time.
+        worse_than_us: for some positions a latency above which it does not matter what the stage takes.
     """
 
     positions: list[int]
@@ -35,7 +38,13 @@ class Round:
 
 @dataclass(frozen=True)
 class BestKnown:
-    """The best schedule known of a block; `lower_bound_us` is what no schedule undercuts."""
+    """The best schedule known of a block.
+
+    Attributes:
+        stages: the schedule.
+        total_us: its latency.
+        lower_bound_us: no schedule of the block takes less.
+    """
 
     stages: tuple[Stage, ...]
     total_us: float
@@ -43,7 +52,7 @@ class BestKnown:
 
     @property
     def optimal(self) -> bool:
-        """Whether it is proven to be the best."""
+        """Whether it is proven that no schedule of the block takes less."""
         return self.lower_bound_us >= self.total_us and math.isfinite(self.total_us)
 
 
@@ -52,7 +61,10 @@ class Exploration:
     """The search of one block, a round of measurements at a time.
 
     Attributes:
-        proven: no schedule can be better, beyond the tolerance, than the best one that is all measured.
+        lattice: the block's states and stages.
+        latencies: what is known of the stages' latencies.
+        effort: how hard to search.
+        proven: no schedule can be better, beyond the tolerance, than the best one of measured stages.
     """
 
     lattice: Lattice
@@ -69,7 +81,7 @@ class Exploration:
         return self._rounds is not None
 
     def measure(self, position: int, wanted: Round) -> int:
-        """Measures a stage of a round where it still matters; returns how many measurements that took."""
+        """Measures a stage of a round, unless it is ruled out by now; returns how many measurements that took."""
         if wanted.more:
             self.latencies.remeasure(position)
             return 1
@@ -79,7 +91,7 @@ class Exploration:
     def next_round(self, is_over: Callable[[], bool]) -> Round | None:
         """The stages to measure next, or None at the end.
 
-        Operators alone come first: they make the sequential schedule, which a deadline falls back to.
+        Stages of one operator come first: they make the sequential schedule, the one that an early deadline leaves.
         """
         if self._rounds is None:
             self._rounds = self._all_rounds(is_over)
@@ -104,10 +116,10 @@ class Exploration:
             yield Round(self._greedy_if_promising())
 
     def _measured_again(self) -> Iterator[Round]:
-        """Until the best schedule is made of stages that were measured twice, and so are those that come close.
+        """Goes on until the stages of the best schedule, and of those that come close, were all measured twice.
 
-        What was measured once and looks better than it is gets onto the best schedule, is measured again, and loses
-        its place: the search goes on under the new latencies, each time to the end.
+        A stage whose first latency was too low gets onto the best schedule, is measured a second time, and loses its
+        place there. So after each of these rounds the search goes on to its end under the new latencies.
         """
         trusted = self.effort.remeasure_rounds < 1 or not isinstance(self.latencies.cost, Remeasurable)
         if trusted or not math.isfinite(self._best_us()):
@@ -134,7 +146,7 @@ class Exploration:
         return self._one_of_each(position for position in path if not settled[position])
 
     def _near_ties(self) -> list[int]:
-        """Of the stages that were measured once, those of the best schedules that are within the tolerance."""
+        """Stages that were measured once, of schedules that take no more than the best one and the tolerance."""
         weights = self.latencies.known_us()
         through = np.where(self.latencies.is_settled(), np.inf, through_us(self.lattice, weights))
         close = np.flatnonzero(through <= bound_us(self.lattice, weights) * (1 + self.effort.tolerance))
@@ -150,7 +162,7 @@ class Exploration:
     def _along_shortest_paths(self) -> Iterator[Round]:
         """LazySP, twice: bounds are good guesses, so first they find a good schedule; then, slackened, they prove it.
 
-        Slackened bounds alone would lead away from what is measured to whatever is not, and a limited search would
+        Slackened bounds alone would prefer any stage that is not measured to those that are, and a limited search would
         end among stages that only looked better.
         """
         if self.effort.bound_slack < 1:
@@ -175,7 +187,7 @@ class Exploration:
                 lattice = within(lattice, bounds, reached, best)
 
     def _worse_than_us(self, missing: Sequence[int], wanted: Sequence[int], best_us: float) -> dict[int, float]:
-        """Above what latency each wanted stage is on no schedule that takes less than `best_us`, wherever it stands.
+        """For each wanted stage the latency above which no schedule that has it takes less than `best_us`.
 
         No schedule takes less than its bounds, so one stage can exceed its own by as much as the best schedule known
         exceeds all bounds. A group that is wanted for the bounds of missing stages matters as long as one of them does.
@@ -193,7 +205,7 @@ class Exploration:
         return limit is not None and self.latencies.n_measured - self._n_alone >= limit
 
     def _greedy_if_promising(self) -> list[int]:
-        """What is not measured of the greedy schedule of the block, where it may be better than the best one known."""
+        """The unmeasured stages of the block's greedy schedule; none where bounds say that it is not the best one."""
         order = self.lattice.order
         ready = ready_sets(range(len(order)), lambda index: bits(order.predecessors[index]))
         masks = np.array([sum(1 << index for index in indices) for indices in ready], dtype=np.uint64)
@@ -206,7 +218,7 @@ class Exploration:
         return self.latencies.missing(positions.tolist(), self.effort.bound_slack)
 
     def best_known(self) -> BestKnown | None:
-        """The best schedule known; None where it is proven that the device can run none."""
+        """The best schedule known; None where it is proven that the device can run none at all."""
         weights = self.latencies.known_us()
         if self._only_settled:
             weights, self.proven = np.where(self.latencies.is_settled(), weights, np.inf), False

@@ -49,7 +49,7 @@ class _Structure:
     sources: NDArray[np.int64]  # (E,)
     targets: NDArray[np.int64]  # (E,)
     place: Colours  # (E,) which input of the target it is, and which output of the source
-    outputs: tuple[tuple[int, int | None], ...]  # operator, and the mask of its readers; None where others read it too
+    outputs: tuple[tuple[int, int | None], ...]  # operator, and the mask of its readers; None if read outside the block
 
     @classmethod
     def of(cls, graph: ComputationGraph, operators: Sequence[str], labels: Mapping[str, str]) -> _Structure:
@@ -81,7 +81,7 @@ class _Structure:
         while len(alive):
             refined = np.where(inside, self._refined(colours, inside), colours)
             ordered = np.sort(refined, axis=1)
-            # Colours that were all different have now been told of all edges.
+            # Where all colours were different already, this round has taken in every edge: they are canonical.
             done, now = alike == 0, _n_alike(ordered)
             found[alive[done]] = _key(refined[done], inside[done])
             stuck = np.flatnonzero((now == alike) & ~done)
@@ -101,14 +101,18 @@ class _Structure:
         return _mixed(colours)
 
     def _refined(self, colours: Colours, inside: NDArray[np.bool_]) -> Colours:
-        """What each operator reads goes by the place where it reads it; what reads it has no order."""
+        """The colours after one more round: of each operator, its own and those of what it reads and what reads it.
+
+        The colour at the other end of an edge is mixed with the places of the edge; all are added up, so that the order
+        of edges does not matter.
+        """
         sums = colours * np.uint64(3)
         for here, there, salt in ((self.targets, self.sources, _READ), (self.sources, self.targets, _WRITTEN)):
-            told = np.where(inside[:, there], _mixed(colours[:, there] + _mixed(self.place + salt)), np.uint64(0))
+            seen = np.where(inside[:, there], _mixed(colours[:, there] + _mixed(self.place + salt)), np.uint64(0))
             order = np.argsort(here, kind="stable")
             receivers, starts = np.unique(here[order], return_index=True)
             if len(starts):
-                sums[:, receivers] += np.add.reduceat(told[:, order], starts, axis=1)
+                sums[:, receivers] += np.add.reduceat(seen[:, order], starts, axis=1)
         return _mixed(sums)
 
 

@@ -8,36 +8,46 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-from iosched.scheduler.bounds import Latencies, concurrent_bounds
+from iosched.scheduler.bounds import concurrent_bounds
 from iosched.scheduler.cost import CostModel, Curtailable, OperatorBounds, Remeasurable
-from iosched.scheduler.lattice import Indices, Lattice, Relation, bits, components, popcount
+from iosched.scheduler.lattice import Flags, Indices, Latencies, Lattice, Relation, bits, components, popcount
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.strategies import STAGES
-
-Flags = NDArray[np.bool_]
 
 
 @dataclass(eq=False)
 class KnownLatencies:
-    """Latencies of the stages of one block, by position in `lattice.stages`.
+    """Latencies of the M stages of one block; all arrays are (M,), by position in `lattice.stages`.
 
-    A stage may run in several ways, by each strategy that allows its operators; each has an array of bounds and one of
-    measured values, NaN while unknown. Where a stage cannot run in a way, its latency in that way is known to be
-    infinite. `settled` are those that were measured again.
-    `ways` are in order of preference: of two that take equally long a stage runs in the first (thesis, algorithm 1).
+    A stage may run by several strategies, and has a latency by each.
+
+    Attributes:
+        cost: the device, which is asked for latencies.
+        names: the operators of the block, in topological order.
+        lattice: the block's states and stages.
+        strategies: in order of preference: of two by which a stage takes equally long, the first is taken (thesis,
+            algorithm 1).
+        bound: for each strategy lower bounds in microseconds.
+        value: for each strategy measured latencies in microseconds: NaN while a stage was not measured, and infinite
+            where it cannot run by that strategy.
+        settled: for each strategy, which stages were measured a second time.
+        classes: for each stage the number of its class; all stages of a class take equally long.
+        rounds: the k-th of these has for each stage the position of its k-th group as a stage of its own, or -1 where
+            the stage has fewer groups. Empty unless the cost model has `OperatorBounds`.
+        n_measured: how many latencies were asked for.
+        n_remeasured: how many were asked for a second time.
     """
 
     cost: CostModel
     names: tuple[str, ...]
     lattice: Lattice
-    ways: tuple[Strategy, ...]
+    strategies: tuple[Strategy, ...]
     bound: dict[Strategy, Latencies]
     value: dict[Strategy, Latencies]
     settled: dict[Strategy, Flags]
-    classes: Indices  # stages of one class have one latency
-    rounds: list[Indices] = field(default_factory=list)  # k-th group of each stage, as the stage it makes alone, or -1
+    classes: Indices
+    rounds: list[Indices] = field(default_factory=list)
     n_measured: int = 0
     n_remeasured: int = 0
     _alone_us: list[float] = field(default_factory=list)
@@ -52,7 +62,7 @@ class KnownLatencies:
         masks: Mapping[Strategy, Sequence[int]],
         classes: Indices | None = None,
     ) -> KnownLatencies:
-        """Nothing measured and nothing bounded yet.
+        """The latencies of a block of which nothing is measured or bounded yet.
 
         Args:
             cost: the device.
@@ -64,35 +74,35 @@ class KnownLatencies:
         n_stages = len(lattice.stages)
         single = popcount(lattice.stages) == 1
         runs = {}
-        for way, sets in masks.items():
-            can = single if way is Strategy.CONCURRENT else np.zeros(n_stages, dtype=np.bool_)
+        for strategy, sets in masks.items():
+            can = single if strategy is Strategy.CONCURRENT else np.zeros(n_stages, dtype=np.bool_)
             for mask in sets:
                 can = can | (((lattice.stages & ~np.uint64(mask)) == 0) & ~single)
             if can.any():
-                runs[way] = can
-        value = {way: np.where(can, np.nan, np.inf) for way, can in runs.items()}
-        bound = {way: np.where(can, 0.0, np.inf) for way, can in runs.items()}
-        settled = {way: np.zeros(n_stages, dtype=np.bool_) for way in runs}
+                runs[strategy] = can
+        value = {strategy: np.where(can, np.nan, np.inf) for strategy, can in runs.items()}
+        bound = {strategy: np.where(can, 0.0, np.inf) for strategy, can in runs.items()}
+        settled = {strategy: np.zeros(n_stages, dtype=np.bool_) for strategy in runs}
         alike = np.arange(n_stages, dtype=np.int64) if classes is None else classes
         return cls(cost, names, lattice, tuple(runs), bound, value, settled, alike)
 
     def fill_bounds(self, deadline: Callable[[], bool]) -> bool:
-        """Takes the cost model's bounds; False where the deadline came before, with the bounds left at zero."""
-        asked = list(self.ways)
+        """Asks the cost model for all bounds; False where the deadline came first, which leaves them at zero."""
+        asked = list(self.strategies)
         if isinstance(self.cost, OperatorBounds):
             asked.remove(Strategy.CONCURRENT)
             if not self._fill_operator_bounds(self.cost, deadline):
                 return False
-        for way in asked:
-            self._ask_bounds(way)
+        for strategy in asked:
+            self._ask_bounds(strategy)
         return True
 
-    def _ask_bounds(self, way: Strategy) -> None:
-        """One question for each class of stages: what takes equally long has the same bounds."""
-        unknown = np.flatnonzero(np.isnan(self.value[way]))
+    def _ask_bounds(self, strategy: Strategy) -> None:
+        """Asks for the bound of one stage of each class, since stages of a class have the same."""
+        unknown = np.flatnonzero(np.isnan(self.value[strategy]))
         _, first, members = np.unique(self.classes[unknown], return_index=True, return_inverse=True)
-        bounds = [self.cost.lower_bound_us(self.stage_by(position, way)) for position in unknown[first].tolist()]
-        self.bound[way][unknown] = np.maximum(np.array(bounds, dtype=np.float64), 0.0)[members]
+        bounds = [self.cost.lower_bound_us(self.stage_by(position, strategy)) for position in unknown[first].tolist()]
+        self.bound[strategy][unknown] = np.maximum(np.array(bounds, dtype=np.float64), 0.0)[members]
 
     def _fill_operator_bounds(self, cost: OperatorBounds, deadline: Callable[[], bool]) -> bool:
         for name in self.names:
@@ -117,35 +127,38 @@ class KnownLatencies:
 
     @property
     def informative(self) -> bool:
-        """Whether any bound says more than that latencies are positive."""
+        """Whether any bound is above zero, so that a lazy search can leave stages out."""
         return any(bool(np.any((bound > 0) & np.isfinite(bound))) for bound in self.bound.values())
 
     def known_us(self) -> Latencies:
-        """For each stage the latency of its best measured way; infinite where none is measured."""
-        return _least([np.where(np.isnan(self.value[way]), np.inf, self.value[way]) for way in self.ways])
+        """For each stage its latency by the best strategy measured; infinite where none is measured."""
+        return _least([np.where(np.isnan(value), np.inf, value) for value in self.value.values()])
 
     def bounds_us(self, slack: float = 1.0) -> Latencies:
-        """For each stage the least that it can take, as far as known: measured, or its bound times `slack`."""
-        return _least([self._way_us(way, slack) for way in self.ways])
+        """For each stage the least that it can take: its measured latency, else its bound times `slack`."""
+        return _least([self._least_by(strategy, slack) for strategy in self.strategies])
 
-    def _way_us(self, way: Strategy, slack: float) -> Latencies:
-        bound = self.bound[way] * slack
-        if way is Strategy.CONCURRENT and self.rounds:
-            measured = np.append(np.nan_to_num(self.value[way], nan=0.0, posinf=np.inf) * slack, 0.0)
+    def _least_by(self, strategy: Strategy, slack: float) -> Latencies:
+        bound = self.bound[strategy] * slack
+        if strategy is Strategy.CONCURRENT and self.rounds:
+            measured = np.append(np.nan_to_num(self.value[strategy], nan=0.0, posinf=np.inf) * slack, 0.0)
             for positions in self.rounds:
                 bound = np.maximum(bound, measured[positions])
-        return np.where(np.isnan(self.value[way]), bound, self.value[way])
+        return np.where(np.isnan(self.value[strategy]), bound, self.value[strategy])
 
     def missing(self, positions: Iterable[int], slack: float = 1.0) -> list[int]:
-        """Those stages with a way that is not measured and may be the best one; one of each class."""
+        """The positions of stages that a strategy not measured yet may be the best for; one stage of each class."""
         found: dict[int, int] = {}
         for position in positions:
-            if self._open_ways(position, slack):
+            if self._open_strategies(position, slack):
                 found.setdefault(int(self.classes[position]), position)
         return list(found.values())
 
     def groups_first(self, positions: Sequence[int]) -> list[int]:
-        """The unmeasured groups of these stages where groups bound their stages; else the stages themselves."""
+        """What to measure to raise the bounds of these stages: their unmeasured groups, or else the stages themselves.
+
+        A group is a stage of its own, and bounds every stage that it is a group of (`OperatorBounds`).
+        """
         if not self.rounds:
             return list(positions)
         found: dict[int, None] = {}
@@ -160,71 +173,74 @@ class KnownLatencies:
         return [int(position) for position in np.flatnonzero(popcount(self.lattice.stages) == 1)]
 
     def measure(self, position: int, slack: float = 1.0, worse_than_us: float = math.inf) -> int:
-        """Asks the cost model for the stage, in the way (or ways) that may be the best one; returns how often.
+        """Asks the cost model for a stage by every strategy that may be its best; returns how often.
 
         Args:
-            position: of the stage.
+            position: of the stage in `lattice.stages`.
             slack: factor on bounds.
-            worse_than_us: above this, it does not matter what the stage takes.
+            worse_than_us: a latency above which it does not matter what the stage takes.
 
         Raises:
             ValueError: the answer is NaN or negative.
         """
         asked = 0
-        while ways := self._open_ways(position, slack):
-            self._measure_way(position, ways[0], min(worse_than_us, self._best_way_us(position)))
+        while strategies := self._open_strategies(position, slack):
+            self._measure_by(position, strategies[0], min(worse_than_us, self._best_us(position)))
             asked += 1
         return asked
 
-    def _open_ways(self, position: int, slack: float = 1.0) -> list[Strategy]:
-        """Ways that are not measured and whose bounds leave room for being the best, the most promising first."""
-        best = self._best_way_us(position)
-        least = {
-            way: float(self.bound[way][position]) * slack for way in self.ways if np.isnan(self.value[way][position])
+    def _open_strategies(self, position: int, slack: float = 1.0) -> list[Strategy]:
+        """Strategies not measured yet whose bounds do not rule out that they are the best, the lowest bound first."""
+        best = self._best_us(position)
+        least_us = {
+            strategy: float(bound[position]) * slack
+            for strategy, bound in self.bound.items()
+            if np.isnan(self.value[strategy][position])
         }
-        ways = [way for way, us in least.items() if us < best or (us == best and way is not self.ways[-1])]
-        return sorted(ways, key=lambda way: float(self.bound[way][position]))
+        last = self.strategies[-1]
+        found = [each for each, us in least_us.items() if us < best or (us == best and each is not last)]
+        return sorted(found, key=lambda each: float(self.bound[each][position]))
 
-    def _best_way_us(self, position: int) -> float:
-        """Latency of the stage in its best measured way; infinite where none is measured, and only there."""
-        measured = [float(self.value[way][position]) for way in self.ways]  # numpy is slow on single numbers
+    def _best_us(self, position: int) -> float:
+        """Latency by the best strategy measured; infinite where none is measured, and only there."""
+        measured = [float(value[position]) for value in self.value.values()]  # numpy is slow on single numbers
         return min(math.inf if math.isnan(us) else min(us, sys.float_info.max) for us in measured)
 
-    def _measure_way(self, position: int, way: Strategy, worse_than_us: float) -> None:
-        stage = self.stage_by(position, way)
+    def _measure_by(self, position: int, strategy: Strategy, worse_than_us: float) -> None:
+        stage = self.stage_by(position, strategy)
         if isinstance(self.cost, Curtailable) and worse_than_us < math.inf:
             latency = _checked(self.cost.latency_unless_worse_us(stage, worse_than_us), stage)
         else:
             latency = _checked(self.cost.stage_latency_us(stage), stage)
-        alike = (self.classes == self.classes[position]) & np.isnan(self.value[way])
-        self.value[way][alike] = latency
+        alike = (self.classes == self.classes[position]) & np.isnan(self.value[strategy])
+        self.value[strategy][alike] = latency
         self.n_measured += 1
 
     def remeasure(self, position: int) -> None:
-        """Asks for the stage once more, in its best measured way.
+        """Asks the cost model once more for a stage, by its best strategy measured.
 
         Raises:
             ValueError: the answer is NaN or negative.
         """
-        way = self._best_way(position)
-        if not isinstance(self.cost, Remeasurable) or self.settled[way][position]:
+        strategy = self._best_strategy(position)
+        if not isinstance(self.cost, Remeasurable) or self.settled[strategy][position]:
             return
-        stage = self.stage_by(position, way)
+        stage = self.stage_by(position, strategy)
         latency = _checked(self.cost.remeasure(stage), stage)
-        alike = (self.classes == self.classes[position]) & np.isfinite(self.value[way])
-        self.value[way][alike] = latency
-        self.settled[way][alike] = True
+        alike = (self.classes == self.classes[position]) & np.isfinite(self.value[strategy])
+        self.value[strategy][alike] = latency
+        self.settled[strategy][alike] = True
         self.n_remeasured += 1
 
     def is_settled(self) -> Flags:
-        """For each stage, whether its best measured way was measured again."""
+        """For each stage, whether its latency by the best strategy measured was measured a second time."""
         best, found = self.known_us(), np.zeros(len(self.lattice.stages), dtype=np.bool_)
-        for way in reversed(self.ways):
-            found = np.where(self.value[way] == best, self.settled[way], found)
+        for strategy in reversed(self.strategies):
+            found = np.where(self.value[strategy] == best, self.settled[strategy], found)
         return found
 
     def refresh_bounds(self) -> None:
-        """Takes what operators alone take when measured again into the bounds of the stages that hold them."""
+        """Bounds stages anew by their operators, where the latency of an operator alone was measured a second time."""
         if not self.rounds or not isinstance(self.cost, OperatorBounds):
             return
         for index, position in enumerate(self.single_operators()):
@@ -235,36 +251,39 @@ class KnownLatencies:
         self._bound_by_operators(self.cost)
 
     def operator_us(self, index: int) -> float | None:
-        """Latency of operator `index` alone, if known and finite."""
+        """Latency of the stage that is operator `index` alone; None where that is not measured, or infinite."""
         position = int(np.searchsorted(self.lattice.stages, np.uint64(1 << index)))
         latency = float(self.value[Strategy.CONCURRENT][position])
         return latency if math.isfinite(latency) else None
 
     def stage(self, position: int) -> Stage:
-        """The stage in its best measured way, with that latency as its predicted one."""
-        way = self._best_way(position)
-        plain = self.stage_by(position, way)
-        return Stage(plain.strategy, plain.groups, predicted_us=float(self.value[way][position]))
+        """The stage by its best strategy measured, with that latency as the predicted one."""
+        strategy = self._best_strategy(position)
+        plain = self.stage_by(position, strategy)
+        return Stage(plain.strategy, plain.groups, predicted_us=float(self.value[strategy][position]))
 
-    def _best_way(self, position: int) -> Strategy:
-        """The measured way of least latency; where none is measured, one that the stage has."""
+    def _best_strategy(self, position: int) -> Strategy:
+        """The strategy of least measured latency; where none is measured, one by which the stage can run."""
 
-        def rank(way: Strategy) -> tuple[float, bool]:
-            latency = float(self.value[way][position])
+        def rank(strategy: Strategy) -> tuple[float, bool]:
+            latency = float(self.value[strategy][position])
             return (math.inf if math.isnan(latency) else latency, math.isinf(latency))
 
-        return min(self.ways, key=rank)
+        return min(self.strategies, key=rank)
 
-    def stage_by(self, position: int, way: Strategy) -> Stage:
-        """The stage by this strategy, whether it can run so or not."""
+    def stage_by(self, position: int, strategy: Strategy) -> Stage:
+        """The stage by this strategy, even where it cannot run so."""
         mask = int(self.lattice.stages[position])
-        apart = STAGES[way].is_one_operator
+        apart = STAGES[strategy].is_one_operator
         groups = [1 << index for index in bits(mask)] if apart else self.lattice.order.groups(mask)
-        return Stage(way, tuple(tuple(self.names[index] for index in bits(group)) for group in groups))
+        return Stage(strategy, tuple(tuple(self.names[index] for index in bits(group)) for group in groups))
 
 
 def stages_within(order: Relation, masks: Mapping[Strategy, Sequence[int]]) -> tuple[int, ...] | None:
-    """The sets that hold every stage of several operators that can run at all; None where every stage can."""
+    """Sets of operators, as masks, of which every stage of several operators is a part; None where all stages can run.
+
+    See `lattice.build`.
+    """
     sets = tuple(mask for found in masks.values() for mask in found)
     return None if order.full in sets else sets
 
@@ -275,8 +294,6 @@ def _checked(latency_us: float, stage: Stage) -> float:
     return latency_us
 
 
-def _least(ways: Sequence[Latencies]) -> Latencies:
-    least = ways[0]
-    for other in ways[1:]:
-        least = np.minimum(least, other)
+def _least(latencies: Sequence[Latencies]) -> Latencies:
+    least: Latencies = np.minimum.reduce(latencies)
     return least

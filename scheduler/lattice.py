@@ -26,6 +26,8 @@ from iosched.scheduler.pruning import NO_PRUNING, Pruning
 
 Masks = NDArray[np.uint64]
 Indices = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+Latencies = NDArray[np.float64]
 
 MAX_OPERATORS = 63
 _CHUNK = 1 << 22  # pairs of states compared at once: 32 MiB
@@ -184,7 +186,7 @@ def _flood(seeds: Masks, inside: Masks, tables: list[Masks]) -> Masks:
     return group
 
 
-def legal(masks: Masks, order: Relation, pruning: Pruning) -> NDArray[np.bool_]:
+def legal(masks: Masks, order: Relation, pruning: Pruning) -> Flags:
     """Which endings stay under `pruning`, decided on their complete groups."""
     if pruning == NO_PRUNING:
         return np.ones(len(masks), dtype=np.bool_)
@@ -193,7 +195,7 @@ def legal(masks: Masks, order: Relation, pruning: Pruning) -> NDArray[np.bool_]:
     for where, group in components(masks, order, largest=pruning.r):
         grouped[where] |= group
         n_groups[where] += 1
-    kept: NDArray[np.bool_] = grouped == masks
+    kept: Flags = grouped == masks
     return kept if pruning.s is None else kept & (n_groups <= pruning.s)
 
 
@@ -261,14 +263,14 @@ def _largest_stage(pruning: Pruning) -> int:
     return MAX_OPERATORS if pruning.r is None or pruning.s is None else min(pruning.r * pruning.s, MAX_OPERATORS)
 
 
-def _within(stages: Masks, only: Sequence[int]) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = popcount(stages) == 1
+def _within(stages: Masks, only: Sequence[int]) -> Flags:
+    found: Flags = popcount(stages) == 1
     for mask in only:
         found |= (stages & ~np.uint64(mask)) == 0
     return found
 
 
-def _have_single_sources(stages: Masks, order: Relation) -> NDArray[np.bool_]:
+def _have_single_sources(stages: Masks, order: Relation) -> Flags:
     """Whether each group of a stage has just one operator without predecessors in it."""
     sources = np.zeros(len(stages), dtype=np.uint64)
     for index, before in enumerate(order.predecessors):

@@ -7,9 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from iosched.scheduler.lattice import Lattice, popcount
-
-Latencies = NDArray[np.float64]
+from iosched.scheduler.lattice import Latencies, Lattice, popcount
 
 
 def distances(lattice: Lattice, weights_us: Latencies) -> Latencies:

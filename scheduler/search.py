@@ -34,7 +34,7 @@ Deadline = Callable[[], bool]
 
 
 class SearchObserver(Protocol):
-    """Told how the search goes; every method returns at once."""
+    """Somebody who wants to know how the search goes, and is called meanwhile; every method returns at once."""
 
     def block_started(self, index: int, n_blocks: int, n_stages: int) -> None:
         """Block `index` of `n_blocks` is next; `n_stages` distinct stages are its candidates."""
@@ -110,7 +110,7 @@ def search(
         strategy: "concurrent" (IOS-Parallel), "merge" (IOS-Merge: merged stages or single operators), "both" or "dos",
             which is "both" under limits of its own instead of `pruning`; see `strategies.SEARCHES`.
         pruning: at most r operators in a group and s groups in a stage.
-        observer: told about progress.
+        observer: is called as the search goes on.
         deadline: asked before each measurement; once true, the search ends with the best schedule known so far,
             never worse than the sequential one under the latencies known; `proven` says whether it is the best.
             With a deadline the blocks take turns, one round of measurements each, so that none is left out.
@@ -158,7 +158,7 @@ class _Guide:
 
 @dataclass(frozen=True)
 class _Found:
-    """The best schedules of a block and those like it; sizes and `lower_bound_us` are sums over them."""
+    """The best schedules of all blocks of one `_BlockSearch`; sizes and `lower_bound_us` are sums over these blocks."""
 
     blocks: tuple[Block, ...]
     states: int
@@ -171,7 +171,7 @@ class _Found:
 
 @dataclass(frozen=True)
 class _BlockSearch:
-    """The search of one block, and of all blocks that are like it (the first one's names stand for the others')."""
+    """The search of one block, and of all that are equal to it but for names; those of the first one stand for all."""
 
     parts: dict[int, BlockOperators]  # by index
     exploration: Exploration
@@ -219,7 +219,7 @@ def _labels(cost: CostModel, part: BlockOperators) -> dict[str, str] | None:
 
 
 def _explore(guide: _Guide, searches: Sequence[_BlockSearch]) -> Iterator[_Found]:
-    """Round by round: block after block, or in turns where there is a deadline to be fair about."""
+    """Searches all blocks: one after another, or a round of each in turn where a deadline may leave some unfinished."""
     pending = deque(searches)
     while pending and not guide.is_over():
         found = pending.popleft()

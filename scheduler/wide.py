@@ -1,4 +1,4 @@
-"""Graphs too wide for one block: what is cut into several is compared with stages that cross the cuts."""
+"""Graphs too wide for one block: the blocks they are cut into are compared with stages that cross the cuts."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 
 Groups = tuple[tuple[str, ...], ...]
 
-_BEAMS = 3  # each knows what was measured of the one before
+_BEAMS = 3  # each goes by the latencies that were measured for the beams before it
 
 
 @dataclass(frozen=True)
 class Improved:
-    """Blocks, renumbered, and how many latencies were asked for, and asked for once more."""
+    """Blocks, renumbered, and how many latencies were asked for, once and a second time."""
 
     blocks: tuple[Block, ...]
     measured: int
@@ -42,10 +42,10 @@ def across_cuts(
 ) -> Improved:
     """Replaces neighbouring blocks that were cut out of a wider one by one block of stages that cross the cuts.
 
-    Their best schedules keep the cuts, and may lose to stages that run everything ready, or to what a beam over all of
-    their operators finds: whatever is measured to be the fastest stays. At most one measurement for each stage of the
-    greedy schedule and of three beams, and none for those that bounds rule out. With `doubted`, stages that win are
-    measured once more, and have to win again.
+    The best schedules of these blocks keep the cuts. The greedy schedule of all their operators, or one that a beam
+    finds, may be faster: the one that is measured to be the fastest is taken. At most one measurement is made for each
+    stage of the greedy schedule and of three beams, and none of a schedule that bounds rule out. With `doubted`, the
+    stages of a schedule that wins are measured a second time, and it has to win again.
     """
     found: list[Block] = []
     measured = remeasured = 0
@@ -84,7 +84,18 @@ def _best_across(
 
 @dataclass
 class _Trial:
-    """Measures schedules as long as they may take less than `limit_us`: what the best one so far takes."""
+    """Compares schedules with the best one so far, and measures each only while it may still be faster.
+
+    Attributes:
+        cost: the device.
+        limit_us: what the best schedule so far takes.
+        is_over: whether the deadline has come.
+        doubted: the same device, where latencies are to be measured a second time.
+        n_measured: how many latencies were asked for.
+        n_remeasured: how many were asked for a second time.
+        known_us: latencies of concurrent stages by their groups.
+        settled: the groups of stages that were measured a second time.
+    """
 
     cost: CostModel
     limit_us: float
@@ -102,7 +113,10 @@ class _Trial:
                 self.known_us[stage.groups] = stage.predicted_us
 
     def estimate(self) -> Callable[[Stage], float]:
-        """What stages take: their latencies where known, else their bounds, as far exceeded as those of known ones."""
+        """Guesses what a stage takes: its latency where known, else its bound.
+
+        Bounds are scaled by what the stages with known latencies take, over their own bounds.
+        """
         bounds = sum(self._bound_us(Stage(Strategy.CONCURRENT, groups)) for groups in self.known_us)
         scale = sum(self.known_us.values()) / bounds if bounds > 0 else 1.0
         known: dict[Groups, float] = dict(self.known_us)
@@ -115,7 +129,7 @@ class _Trial:
         return estimate_us
 
     def beaten_by(self, stages: Sequence[Stage]) -> tuple[Stage, ...] | None:
-        """The stages with their latencies, which are the limit from now on; None where they do not beat it."""
+        """The stages with their latencies, if these add up to less than the limit; their sum then is the limit."""
         total = self._total_us(stages, self._measured_us)
         if total < self.limit_us and self.doubted is not None:
             total = self._total_us(stages, self._measured_again_us)
@@ -125,7 +139,7 @@ class _Trial:
         return tuple(replace(stage, predicted_us=self.known_us[stage.groups]) for stage in stages)
 
     def _total_us(self, stages: Sequence[Stage], latency_us: Callable[[Stage], float]) -> float:
-        """Infinite as soon as it is clear that they take longer, or the deadline came."""
+        """What the stages take together; infinite as soon as that cannot be below the limit, or the deadline came."""
         bounds = [self.known_us.get(stage.groups, self._bound_us(stage)) for stage in stages]
         for number, stage in enumerate(stages):
             if sum(bounds) >= self.limit_us or self.is_over():
