@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -159,27 +156,3 @@ def check_kernels(plan: ExecutionPlan, kernels: tuple[Kernel, ...]) -> None:
         views = (*task.reads, *task.writes)
         if isinstance(kernel, Copy) and any(space[view.buffer] is Space.DYNAMIC for view in views):
             raise ValueError(f"task {task.name!r} copies a buffer whose size is not known")
-
-
-def default_cpus(lanes: int) -> tuple[int, ...]:
-    """A processor for each lane: one thread of every physical core first, among those this process may use.
-
-    A single lane gets -1, no processor of its own: the system places it better than any fixed choice.
-    """
-    if lanes == 1:
-        return (-1,)
-    allowed = sorted(os.sched_getaffinity(0))
-    first = [cpu for cpu in allowed if cpu == min(_siblings(cpu) & set(allowed), default=cpu)]
-    ordered = first + [cpu for cpu in allowed if cpu not in first]
-    return tuple(ordered[lane % len(ordered)] for lane in range(lanes))
-
-
-@cache
-def _siblings(cpu: int) -> frozenset[int]:
-    """Processors that share a physical core with `cpu`, itself included; it alone where that is not known."""
-    path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-    try:
-        parts = [part.split("-") for part in path.read_text().strip().split(",")]
-        return frozenset(number for part in parts for number in range(int(part[0]), int(part[-1]) + 1))
-    except (OSError, ValueError):
-        return frozenset((cpu,))

@@ -12,9 +12,10 @@ import numpy as np
 from iosched.models.graph import ComputationGraph, TensorSpec
 from iosched.models.model import Model
 from iosched.runtime.cpu.kernel_graph import KernelGraph, build_kernel_graph
+from iosched.runtime.cpu.library import available
 from iosched.runtime.cpu.lower import KernelCache, Lowering, lower
 from iosched.runtime.cpu.merge import merge_nodes
-from iosched.runtime.cpu.native import NativeExecutor, NativeRuntime, available, supports
+from iosched.runtime.cpu.native import NativeExecutor, NativeRuntime, supports
 from iosched.runtime.cpu.ownership import CoarseGraph, coarsen
 from iosched.runtime.cpu.placement import place_tensors
 from iosched.runtime.cpu.python_executor import PythonExecutor, PythonRuntime

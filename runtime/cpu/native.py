@@ -8,16 +8,12 @@ Developer notes:
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import os
-import sysconfig
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -27,117 +23,23 @@ from iosched.runtime.cpu.arrays import (
     ELEMENT_TYPE,
     check_kernels,
     checked_inputs,
-    default_cpus,
     input_views,
     numpy_dtype,
     output_array,
     output_views,
     tasks_of,
 )
+from iosched.runtime.cpu.encoding import PlanEncoder
+from iosched.runtime.cpu.lanes import lane_cpus
+from iosched.runtime.cpu.library import Handle, Weight, call, compiled, missing, onnxruntime_path
 from iosched.runtime.cpu.program import Copy, Kernel, Program
 from iosched.runtime.hazards import CheckedPlan
-from iosched.runtime.plan import ExecutionPlan, Space, Task, View
-
-_ABI_VERSION = 2
-_ERROR_NBYTES = 2048
-_SPACE_CODE = {Space.ARENA: 0, Space.INPUT: 1, Space.INOUT: 1, Space.OUTPUT: 2, Space.DYNAMIC: 3}
-
-
-class _Weight(ctypes.Structure):
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("data", ctypes.c_void_p),
-        ("nbytes", ctypes.c_int64),
-        ("type", ctypes.c_int64),
-        ("rank", ctypes.c_int64),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-    )
-
-
-def available() -> bool:
-    """Whether plans can run natively here."""
-    return missing() is None
-
-
-@cache
-def missing() -> str | None:
-    """One line saying why plans cannot run natively here; None where they can."""
-    if _library() is None:
-        return "the compiled executor was not built (no C++ compiler at installation); reinstall iosched to build it"
-    if _onnxruntime_path() is None:
-        return "onnxruntime's shared library was not found; run: pip install 'iosched[cpu]'"
-    return None
+from iosched.runtime.plan import ExecutionPlan, Space, View
 
 
 def supports(plan: ExecutionPlan) -> bool:
     """Whether every array that goes into the plan or comes out of it is a tensor of numbers."""
     return all(view.dtype in ELEMENT_TYPE for view in (*input_views(plan), *output_views(plan)))
-
-
-@cache
-def _library() -> ctypes.CDLL | None:
-    folder = Path(__file__).parent
-    suffix = str(sysconfig.get_config_var("EXT_SUFFIX"))
-    for path in sorted(folder.glob("_executor*.so"), key=lambda path: (not path.name.endswith(suffix), path.name)):
-        try:
-            library = ctypes.CDLL(str(path))
-            if library.iosched_abi_version() == _ABI_VERSION:
-                return _declared(library)
-        except (OSError, AttributeError):
-            continue
-    return None
-
-
-def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
-    pointer, size, text = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
-    signatures: dict[str, tuple[Any, list[Any]]] = {
-        "runtime_create": (pointer, [pointer, text]),
-        "session_create": (pointer, [pointer, text, size, pointer, size, pointer, size, pointer, size, text]),
-        "executor_create": (pointer, [pointer, pointer, size, text]),
-        "executor_run": (ctypes.c_int, [pointer, pointer, pointer, size, size, pointer, text]),
-        "executor_dynamic": (ctypes.c_int, [pointer, size, pointer, pointer, text]),
-        "executor_release_dynamic": (None, [pointer]),
-        "runtime_release": (None, [pointer]),
-        "session_release": (None, [pointer]),
-        "executor_release": (None, [pointer]),
-    }
-    for name, (result, arguments) in signatures.items():
-        function = getattr(library, f"iosched_{name}")
-        function.restype, function.argtypes = result, arguments
-    return library
-
-
-@cache
-def _onnxruntime_path() -> Path | None:
-    spec = importlib.util.find_spec("onnxruntime")
-    for folder in (spec.submodule_search_locations or ()) if spec else ():
-        found = sorted((Path(folder) / "capi").glob("libonnxruntime.so*"))
-        if found:
-            return found[0]
-    return None
-
-
-def _call(function: Callable[..., Any], *arguments: object) -> Any:
-    """Calls into the library; its last argument takes the error's text."""
-    error = ctypes.create_string_buffer(_ERROR_NBYTES)
-    result = function(*arguments, error)
-    if error.value:
-        raise ExecutionError(error.value.decode(errors="replace"))
-    return result
-
-
-class _Handle:
-    """Owns one object of the library. A forked child lets go of nothing: the threads it would join are not there."""
-
-    def __init__(self, pointer: int, release: Callable[[int], None]) -> None:
-        self.pointer = pointer
-        self.pid = os.getpid()
-        self.close = weakref.finalize(self, _release_in, self.pid, release, pointer)
-
-
-def _release_in(pid: int, release: Callable[[int], None], pointer: int) -> None:
-    if os.getpid() == pid:
-        release(pointer)
 
 
 class NativeRuntime:
@@ -153,12 +55,12 @@ class NativeRuntime:
         Raises:
             DeviceError: if the compiled executor or onnxruntime is not there.
         """
-        library, path = _library(), _onnxruntime_path()
+        library, path = compiled(), onnxruntime_path()
         if library is None or path is None:
             raise DeviceError(f"cannot run natively: {missing()}")
         self._library = library
         get_api_base = ctypes.cast(ctypes.CDLL(str(path)).OrtGetApiBase, ctypes.c_void_p)
-        self.handle = _Handle(_call(library.iosched_runtime_create, get_api_base), library.iosched_runtime_release)
+        self.handle = Handle(call(library.iosched_runtime_create, get_api_base), library.iosched_runtime_release)
         self._by_program: weakref.WeakKeyDictionary[Program, _Session] = weakref.WeakKeyDictionary()
         self._by_content: dict[object, _Session] = {}
         self._lock = threading.Lock()
@@ -217,28 +119,28 @@ class _Session:
         create, release = runtime.library.iosched_session_create, runtime.library.iosched_session_release
         self.program = program
         inputs, outputs = _texts(program.inputs), _texts(program.outputs)
-        weights = (_Weight * len(program.weights))(*(_weight(name, array) for name, array in program.weights))
+        weights = (Weight * len(program.weights))(*(_weight(name, array) for name, array in program.weights))
         sizes = len(weights), len(inputs), len(outputs)
-        pointer = _call(
+        pointer = call(
             create,
             *(runtime.handle.pointer, program.model, len(program.model), weights, sizes[0]),
             *(inputs, sizes[1], outputs, sizes[2]),
         )
-        self.handle = _Handle(pointer, release)
+        self.handle = Handle(pointer, release)
 
 
 def _texts(names: Sequence[str]) -> ctypes.Array[ctypes.c_char_p]:
     return (ctypes.c_char_p * len(names))(*(name.encode() for name in names))
 
 
-def _weight(name: str, array: np.ndarray) -> _Weight:
+def _weight(name: str, array: np.ndarray) -> Weight:
     if not array.flags.c_contiguous or array.dtype.name not in ELEMENT_TYPE:
         raise ValueError(
             f"weight {name!r} must be C-contiguous numbers, not {array.dtype} with strides {array.strides}"
         )
     shape = (ctypes.c_int64 * array.ndim)(*array.shape)
     kind = ELEMENT_TYPE[array.dtype.name]
-    return _Weight(name.encode(), array.ctypes.data, array.nbytes, kind, array.ndim, shape)
+    return Weight(name.encode(), array.ctypes.data, array.nbytes, kind, array.ndim, shape)
 
 
 class NativeExecutor:
@@ -276,19 +178,18 @@ class NativeExecutor:
         sessions = {
             index: self._runtime.session(kernel) for index, kernel in used.items() if not isinstance(kernel, Copy)
         }
-        lanes = len(plan.lanes)
-        chosen = default_cpus(lanes) if cpus is None else tuple(cpus[lane % len(cpus)] for lane in range(lanes))
-        self._encoder = _Encoder(plan, [view.buffer for view in self._inputs], [view.buffer for view in self._outputs])
-        words = self._encoder.words({index: session.handle.pointer for index, session in sessions.items()}, chosen)
+        self._encoder = PlanEncoder(plan, self._inputs, self._outputs)
+        pointers = {index: session.handle.pointer for index, session in sessions.items()}
+        words = self._encoder.words(pointers, lane_cpus(len(plan.lanes), cpus))
         self._handle = self._create(words)
 
-    def _create(self, words: list[int]) -> _Handle:
+    def _create(self, words: list[int]) -> Handle:
         library = self._runtime.library
         array = (ctypes.c_int64 * len(words))(*words)
         if not self._runtime.handle.close.alive:
             raise ValueError("the runtime is closed")
-        pointer = _call(library.iosched_executor_create, self._runtime.handle.pointer, array, len(words))
-        return _Handle(pointer, library.iosched_executor_release)
+        pointer = call(library.iosched_executor_create, self._runtime.handle.pointer, array, len(words))
+        return Handle(pointer, library.iosched_executor_release)
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Runs the plan once, on the given arrays themselves; the results are new arrays.
@@ -351,7 +252,7 @@ class NativeExecutor:
         targets = _pointers([results[v.buffer].ctypes.data if v.buffer in results else 0 for v in self._outputs])
         times_us = (ctypes.c_double * repeats)()
         library = self._runtime.library
-        _call(library.iosched_executor_run, self._handle.pointer, sources, targets, repeats, sweep_nbytes, times_us)
+        call(library.iosched_executor_run, self._handle.pointer, sources, targets, repeats, sweep_nbytes, times_us)
         return list(times_us)
 
     def _collect(self, results: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -364,7 +265,7 @@ class NativeExecutor:
         description, data = (ctypes.c_int64 * 18)(), ctypes.c_void_p()
         slot = self._encoder.slot_of_dynamic(view.buffer)
         library = self._runtime.library
-        _call(library.iosched_executor_dynamic, self._handle.pointer, slot, description, ctypes.byref(data))
+        call(library.iosched_executor_dynamic, self._handle.pointer, slot, description, ctypes.byref(data))
         if description[0] not in DTYPE_NAME:
             raise ExecutionError(f"output {view.buffer!r} is no tensor of numbers")
         dtype = numpy_dtype(DTYPE_NAME[description[0]])
@@ -376,56 +277,3 @@ class NativeExecutor:
 
 def _pointers(addresses: list[int]) -> ctypes.Array[ctypes.c_void_p]:
     return (ctypes.c_void_p * len(addresses))(*addresses)
-
-
-class _Encoder:
-    """Writes a plan as the flat list of integers that the library reads; equal views become one slot."""
-
-    def __init__(self, plan: ExecutionPlan, inputs: list[str], outputs: list[str]) -> None:
-        self._plan = plan
-        self._buffers = {buffer.name: buffer for buffer in plan.buffers}
-        self._array_index = {name: index for names in (inputs, outputs) for index, name in enumerate(names)}
-        views = (view for task in tasks_of(plan) for view in (*task.reads, *task.writes))
-        self._slots: dict[object, int] = {}
-        self._views: list[View] = []
-        for view in views:
-            if self._key(view) not in self._slots:
-                self._slots[self._key(view)] = len(self._views)
-                self._views.append(view)
-
-    def words(self, sessions: Mapping[int, int], cpus: Sequence[int]) -> list[int]:
-        words = [self._plan.arena_nbytes, len(self._views)]
-        for view in self._views:
-            words += self._slot(view)
-        words += [len(self._plan.lanes), *cpus]
-        for lane in self._plan.lanes:
-            words.append(len(lane))
-            for task in lane:
-                words += self._task(task, sessions)
-        return words
-
-    def slot_of_dynamic(self, buffer: str) -> int:
-        return self._slots[buffer]
-
-    def _key(self, view: View) -> object:
-        return view.buffer if self._buffers[view.buffer].space is Space.DYNAMIC else view
-
-    def _slot(self, view: View) -> list[int]:
-        buffer = self._buffers[view.buffer]
-        code = _SPACE_CODE[buffer.space]
-        if buffer.space is Space.DYNAMIC:
-            return [code, 0, 0, 0, 0, 0]
-        if view.dtype not in ELEMENT_TYPE or view.shape is None:
-            raise ValueError(f"a view of {view.buffer!r} has no fixed size: {view.dtype} {view.shape}")
-        offset = view.offset + (buffer.offset if buffer.space is Space.ARENA else 0)
-        index = self._array_index.get(view.buffer, 0)
-        return [code, index, offset, view.nbytes, ELEMENT_TYPE[view.dtype], len(view.shape), *view.shape]
-
-    def _task(self, task: Task, sessions: Mapping[int, int]) -> list[int]:
-        words = [sessions.get(task.kernel, 0)]
-        for views in (task.reads, task.writes):
-            words += [len(views), *(self._slots[self._key(view)] for view in views)]
-        words.append(len(task.waits))
-        for wait in task.waits:
-            words += [wait.lane, wait.steps]
-        return words

@@ -23,13 +23,13 @@ from iosched.runtime.cpu.arrays import (
     aligned_empty,
     check_kernels,
     checked_inputs,
-    default_cpus,
     input_views,
     numpy_dtype,
     output_array,
     output_views,
     tasks_of,
 )
+from iosched.runtime.cpu.lanes import lane_cpus
 from iosched.runtime.cpu.program import Copy, Kernel, Program
 from iosched.runtime.hazards import CheckedPlan
 from iosched.runtime.plan import Space, Task, View
@@ -159,9 +159,8 @@ class PythonExecutor:
         self._arena = aligned_empty(plan.arena_nbytes)
         used = {task.kernel: kernels[task.kernel] for task in tasks_of(plan)}
         self._sessions = {i: self._runtime.session(k) for i, k in used.items() if isinstance(k, Program)}
-        lanes = len(plan.lanes)
-        self._cpus = default_cpus(lanes) if cpus is None else tuple(cpus[lane % len(cpus)] for lane in range(lanes))
-        self._pool = ThreadPoolExecutor(max(lanes - 1, 1), thread_name_prefix="iosched-lane")
+        self._cpus = lane_cpus(len(plan.lanes), cpus)
+        self._pool = ThreadPoolExecutor(max(len(plan.lanes) - 1, 1), thread_name_prefix="iosched-lane")
         self._lock = threading.Lock()
         self._closed = False
 

@@ -13,8 +13,8 @@ from scripted import fire
 from small_models import branches
 
 from iosched.runtime import arena
+from iosched.runtime.cpu import library
 from iosched.runtime.cpu import lower as cpu_lower
-from iosched.runtime.cpu import native
 from iosched.runtime.cpu.backend import CompiledModel, CompiledStage, CpuBackend
 from iosched.runtime.cpu.native import NativeExecutor
 from iosched.runtime.cpu.python_executor import PythonExecutor
@@ -27,7 +27,7 @@ from iosched.runtime.plan import Space
 from iosched.scheduler.baselines import greedy
 from iosched.scheduler.schedule import Stage, Strategy
 
-needs_native = pytest.mark.skipif(not native.available(), reason=f"no compiled executor: {native.missing()}")
+needs_native = pytest.mark.skipif(not library.available(), reason=f"no compiled executor: {library.missing()}")
 Compiled = CompiledModel | CompiledStage | CudaModel | CudaExecutor | None
 HALF = Stage(Strategy.CONCURRENT, (("f3", "fc", "gs"),))
 """Computes one operand of a Concat, and reads all of it."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from iosched.profiler.devices.cpu.cost import cpu_name
 from iosched.profiler.devices.facts import DeviceFacts, package_version
-from iosched.runtime.cpu import native
+from iosched.runtime.cpu import library
 
 RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
 _INSTRUCTION_SETS = {"avx512f": "AVX-512", "avx2": "AVX2", "avx": "AVX", "sve": "SVE", "asimd": "NEON"}
@@ -19,7 +19,7 @@ def cpu_facts() -> DeviceFacts:
     runtime = next(((name, version) for name, version in versions.items() if version), None)
     name, cores = cpu_name(), len(os.sched_getaffinity(0))
     instructions = _instruction_set(_cpu_field("flags") or _cpu_field("Features") or "")
-    compiled, missing = native.available(), native.missing()
+    compiled, missing = library.available(), library.missing()
     return DeviceFacts(
         "cpu",
         {

@@ -20,14 +20,14 @@ from hypothesis import strategies as st
 
 from iosched.models.errors import DeviceError, ExecutionError, UsageError
 from iosched.runtime import arena
-from iosched.runtime.cpu import native
-from iosched.runtime.cpu.native import NativeExecutor, NativeRuntime
+from iosched.runtime.cpu import library
+from iosched.runtime.cpu.native import NativeExecutor, NativeRuntime, supports
 from iosched.runtime.cpu.program import EXTERNAL_LOCATION, Copy, Kernel, Program
 from iosched.runtime.cpu.python_executor import PythonExecutor
 from iosched.runtime.hazards import CheckedPlan
 from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View, Wait
 
-needs_native = pytest.mark.skipif(not native.available(), reason=f"no compiled executor: {native.missing()}")
+needs_native = pytest.mark.skipif(not library.available(), reason=f"no compiled executor: {library.missing()}")
 EXECUTORS = [pytest.param(NativeExecutor, marks=needs_native, id="native"), pytest.param(PythonExecutor, id="python")]
 both = pytest.mark.parametrize("executor", EXECUTORS)
 AnyExecutor = Callable[..., NativeExecutor | PythonExecutor]
@@ -275,10 +275,10 @@ def test_an_inner_sequence_and_a_dynamic_read_beside_a_static_write(executor: An
 @needs_native
 def test_native_says_what_it_cannot_hand_over() -> None:
     plan, _ = diamond()
-    assert native.supports(plan.plan)
-    assert native.supports(nonzero()[0].plan)
+    assert supports(plan.plan)
+    assert supports(nonzero()[0].plan)
     for dtype in ("string", "seq(tensor(float))"):
-        assert not native.supports(replace(plan.plan, outputs=(View("y", dtype, None),)))
+        assert not supports(replace(plan.plan, outputs=(View("y", dtype, None),)))
 
 
 def test_strings_go_through_python() -> None:
@@ -286,7 +286,7 @@ def test_strings_go_through_python() -> None:
     kernel = program([node], {"a": ("string", (2,))}, {"c": ("string", (2,))})
     lane = (task("y", 0, [View("x", "string", (2,))], [View("y", "string", (2,))]),)
     plan = ExecutionPlan((lane,), (Buffer("x", Space.INPUT, 0), Buffer("y", Space.DYNAMIC, 0)), 0)
-    assert not native.supports(plan)
+    assert not supports(plan)
     with PythonExecutor(CheckedPlan(plan), [kernel]) as ready:
         assert ready.run({"x": np.array(["one", "two"])})["y"].tolist() == ["one", "two"]
 
@@ -498,18 +498,18 @@ def test_a_forked_child_is_told_and_the_parent_goes_on() -> None:
 
 @pytest.fixture
 def _no_cached_library() -> Iterator[None]:
-    native.missing.cache_clear()
-    native._library.cache_clear()
+    library.missing.cache_clear()
+    library.compiled.cache_clear()
     yield
-    native.missing.cache_clear()
-    native._library.cache_clear()
+    library.missing.cache_clear()
+    library.compiled.cache_clear()
 
 
 @pytest.mark.usefixtures("_no_cached_library")
 def test_without_the_library_there_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(native, "__file__", str(tmp_path / "native.py"))
-    assert not native.available()
-    assert "not built" in str(native.missing())
+    monkeypatch.setattr(library, "__file__", str(tmp_path / "library.py"))
+    assert not library.available()
+    assert "not built" in str(library.missing())
     with pytest.raises(DeviceError, match="not built"):
         NativeRuntime()
 
@@ -517,15 +517,15 @@ def test_without_the_library_there_is_one_clear_line(monkeypatch: pytest.MonkeyP
 @pytest.mark.usefixtures("_no_cached_library")
 @needs_native
 def test_a_library_of_another_version_counts_as_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "_ABI_VERSION", -1)
-    assert not native.available()
+    monkeypatch.setattr(library, "_ABI_VERSION", -1)
+    assert not library.available()
 
 
 @needs_native
 def test_the_library_exports_its_interface_alone() -> None:
-    library = native._library()
-    assert isinstance(library, ctypes.CDLL)
-    assert not hasattr(library, "_ZN12_GLOBAL__N_18ExecutorE")
+    found = library.compiled()
+    assert isinstance(found, ctypes.CDLL)
+    assert not hasattr(found, "_ZN12_GLOBAL__N_18ExecutorE")
 
 
 # --- random plans -----------------------------------------------------------------------------------------------------

@@ -14,8 +14,9 @@ from onnx import helper
 from iosched.runtime.compare import compare
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.kernel_graph import KernelGraph
+from iosched.runtime.cpu.library import available
 from iosched.runtime.cpu.lower import KernelCache, lower
-from iosched.runtime.cpu.native import NativeExecutor, available
+from iosched.runtime.cpu.native import NativeExecutor
 from iosched.runtime.cpu.placement import place_tensors
 from iosched.runtime.cpu.python_executor import PythonExecutor
 from iosched.runtime.hazards import HazardError, check

@@ -1,0 +1,124 @@
+"""The compiled executor as a library of C functions: found, declared and called through ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import sysconfig
+import weakref
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from iosched.models.errors import ExecutionError
+
+_ABI_VERSION = 2
+_ERROR_NBYTES = 2048
+
+
+class Weight(ctypes.Structure):
+    """A constant that a session borrows: its name, address, size, ONNX type and shape."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("data", ctypes.c_void_p),
+        ("nbytes", ctypes.c_int64),
+        ("type", ctypes.c_int64),
+        ("rank", ctypes.c_int64),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+    )
+
+
+def available() -> bool:
+    """Whether plans can run natively here."""
+    return missing() is None
+
+
+@cache
+def missing() -> str | None:
+    """One line saying why plans cannot run natively here; None where they can."""
+    if compiled() is None:
+        return "the compiled executor was not built (no C++ compiler at installation); reinstall iosched to build it"
+    if onnxruntime_path() is None:
+        return "onnxruntime's shared library was not found; run: pip install 'iosched[cpu]'"
+    return None
+
+
+@cache
+def compiled() -> ctypes.CDLL | None:
+    """The library; None where it was not built, or for another version of this package."""
+    folder = Path(__file__).parent
+    suffix = str(sysconfig.get_config_var("EXT_SUFFIX"))
+    for path in sorted(folder.glob("_executor*.so"), key=lambda path: (not path.name.endswith(suffix), path.name)):
+        try:
+            library = ctypes.CDLL(str(path))
+            if library.iosched_abi_version() == _ABI_VERSION:
+                return _declared(library)
+        except (OSError, AttributeError):
+            continue
+    return None
+
+
+def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
+    pointer, size, text = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
+    signatures: dict[str, tuple[Any, list[Any]]] = {
+        "runtime_create": (pointer, [pointer, text]),
+        "session_create": (pointer, [pointer, text, size, pointer, size, pointer, size, pointer, size, text]),
+        "executor_create": (pointer, [pointer, pointer, size, text]),
+        "executor_run": (ctypes.c_int, [pointer, pointer, pointer, size, size, pointer, text]),
+        "executor_dynamic": (ctypes.c_int, [pointer, size, pointer, pointer, text]),
+        "executor_release_dynamic": (None, [pointer]),
+        "runtime_release": (None, [pointer]),
+        "session_release": (None, [pointer]),
+        "executor_release": (None, [pointer]),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(library, f"iosched_{name}")
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+@cache
+def onnxruntime_path() -> Path | None:
+    """The shared library inside the installed onnxruntime; None where there is none."""
+    spec = importlib.util.find_spec("onnxruntime")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        found = sorted((Path(folder) / "capi").glob("libonnxruntime.so*"))
+        if found:
+            return found[0]
+    return None
+
+
+def call(function: Callable[..., Any], *arguments: object) -> Any:
+    """Calls a function of the library, whose last parameter takes the text of an error.
+
+    Raises:
+        ExecutionError: with that text.
+    """
+    error = ctypes.create_string_buffer(_ERROR_NBYTES)
+    result = function(*arguments, error)
+    if error.value:
+        raise ExecutionError(error.value.decode(errors="replace"))
+    return result
+
+
+class Handle:
+    """Owns one object of the library. A forked child lets go of nothing: the threads it would join are not there."""
+
+    def __init__(self, pointer: int, release: Callable[[int], None]) -> None:
+        """Takes an object that `release` frees.
+
+        Args:
+            pointer: to the object.
+            release: called once, by `close` or when the handle is no longer used.
+        """
+        self.pointer = pointer
+        self.pid = os.getpid()
+        self.close = weakref.finalize(self, _release_in, self.pid, release, pointer)
+
+
+def _release_in(pid: int, release: Callable[[int], None], pointer: int) -> None:
+    if os.getpid() == pid:
+        release(pointer)
