@@ -16,9 +16,10 @@ from iosched.runtime.cpu.library import available
 from iosched.runtime.cpu.lower import KernelCache, Lowering, lower
 from iosched.runtime.cpu.merge import merge_nodes
 from iosched.runtime.cpu.native import NativeExecutor, NativeRuntime, supports
-from iosched.runtime.cpu.ownership import CoarseGraph, coarsen
+from iosched.runtime.cpu.ownership import CoarseGraph, coarsen, tensor_owners
 from iosched.runtime.cpu.placement import place_tensors
 from iosched.runtime.cpu.python_executor import PythonExecutor, PythonRuntime
+from iosched.runtime.cpu.units import unit_stages
 from iosched.runtime.placement import Placement
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.strategies import runs_as_one
@@ -226,68 +227,6 @@ class CpuBackend:
             if found is not None:
                 kernels, nodes = found
         return kernels, (self._placement if kernels is self.kernels else place_tensors(kernels)), nodes
-
-
-def tensor_owners(model: Model) -> dict[str, str]:
-    """For every tensor that a node of `model` computes, the operator that covers the node."""
-    covering = {node: operator.name for operator in model.graph.operators for node in operator.nodes}
-    owners = {}
-    for node in model.proto.graph.node:
-        names = [name for name in node.output if name]
-        if names and names[0] in covering:
-            owners.update(dict.fromkeys(names, covering[names[0]]))
-    return owners
-
-
-def unit_stages(coarse: CoarseGraph, schedule: Schedule) -> list[tuple[Strategy, list[list[str]]]]:
-    """The schedule in terms of units: each stage's strategy and groups of units, empty stages left out.
-
-    A unit runs in the last stage that one of its operators is in, or later if what it reads comes later: schedules
-    made on another device may take operators apart that this one cannot.
-    """
-    unit_of = {**{unit: unit for unit in coarse.members}, **coarse.unit_of()}
-    position: dict[str, int] = {}
-    label: dict[str, tuple[int, int]] = {}
-    strategies = []
-    for number, stage in enumerate(schedule.stages):
-        strategies.append(stage.strategy)
-        for place, group in enumerate(stage.groups):
-            for name in group:
-                position[unit_of[name]] = number
-                label[unit_of[name]] = (number, place)
-    for operator in coarse.graph.operators:
-        before = [position[name] for name in coarse.graph.predecessors[operator.name]]
-        position[operator.name] = max([position[operator.name], *before])
-    return _group_units(coarse, position, label, strategies)
-
-
-def _group_units(
-    coarse: CoarseGraph,
-    position: Mapping[str, int],
-    label: Mapping[str, tuple[int, int]],
-    strategies: Sequence[Strategy],
-) -> list[tuple[Strategy, list[list[str]]]]:
-    """Groups of each stage: units of one original group, and units that depend on each other."""
-    group_of: dict[str, list[str]] = {}
-    first_of: dict[tuple[int, int], str] = {}
-    for operator in coarse.graph.operators:
-        name = operator.name
-        group_of[name] = [name]
-        same = [p for p in coarse.graph.predecessors[name] if position[p] == position[name]]
-        if label[name][0] == position[name]:
-            same.append(first_of.setdefault(label[name], name))
-        for other in same:
-            if group_of[other] is not group_of[name]:
-                group_of[other].extend(group_of[name])
-                for member in group_of[name]:
-                    group_of[member] = group_of[other]
-    stages: list[tuple[Strategy, list[list[str]]]] = [(strategy, []) for strategy in strategies]
-    order = {operator.name: index for index, operator in enumerate(coarse.graph.operators)}
-    for name in order:
-        group = group_of[name]
-        if min(group, key=order.__getitem__) == name:
-            stages[position[name]][1].append(sorted(group, key=order.__getitem__))
-    return [(strategy, groups) for strategy, groups in stages if groups]
 
 
 def _sample(spec: TensorSpec) -> np.ndarray:

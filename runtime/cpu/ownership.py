@@ -7,11 +7,13 @@ of units that respects the coarse graph can be lowered.
 
 from __future__ import annotations
 
+import heapq
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from iosched.models.graph import ComputationGraph, Operator
+from iosched.models.model import Model
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 
 # How onnxruntime names what it makes of a node: "<tensor>_nchwc", "<name>_token_3", "<name>/MatmulTransposeFusion/".
@@ -183,8 +185,6 @@ def _contract(
 
 def _topological(before: list[set[int]]) -> list[int]:
     """Kahn's algorithm, smallest index first, so that the order stays close to the model's own."""
-    import heapq
-
     missing = [len(names) for names in before]
     after: list[list[int]] = [[] for _ in before]
     for index, names in enumerate(before):
@@ -232,3 +232,14 @@ def _with_edges(operator: Operator, before: list[Operator]) -> Operator:
     """Adds the dependencies that only the optimized nodes have, as inputs."""
     extra = [p.outputs[0] for p in before if not set(p.outputs).intersection(operator.inputs)]
     return replace(operator, inputs=(*operator.inputs, *extra)) if extra else operator
+
+
+def tensor_owners(model: Model) -> dict[str, str]:
+    """For every tensor that a node of `model` computes, the operator that covers the node."""
+    covering = {node: operator.name for operator in model.graph.operators for node in operator.nodes}
+    owners = {}
+    for node in model.proto.graph.node:
+        names = [name for name in node.output if name]
+        if names and names[0] in covering:
+            owners.update(dict.fromkeys(names, covering[names[0]]))
+    return owners

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from iosched.runtime.cpu.backend import unit_stages
 from iosched.runtime.cpu.ownership import CoarseGraph
+from iosched.runtime.cpu.units import unit_stages
 from iosched.scheduler.schedule import Block, Schedule, Stage
 
 

@@ -12,9 +12,10 @@ from onnx import helper
 
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
 from iosched.models.load import load_model
-from iosched.runtime.cpu.backend import CpuBackend, unit_stages
+from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.ownership import CoarseGraph, coarsen
+from iosched.runtime.cpu.units import unit_stages
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 
 node = helper.make_node
