@@ -107,11 +107,11 @@ def command(
 
 
 def _document(model: Model, text: str, schedule: str | None, device: str) -> ScheduleDocument | None:
-    from iosched.profiler.devices.resolve import runs_on_gpu
+    from iosched.profiler.devices.resolve import unscheduled_text
 
     document = schedule_for(model, text, schedule, device)
     if document is None:
-        how = "one operator after another" if runs_on_gpu(device, None) else "on plain onnxruntime"
+        how = unscheduled_text(device)
         note(f"{model.name} carries no schedule: running it {how}. Make one with 'iosched optimize'.")
     return document
 

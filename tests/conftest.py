@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from iosched.profiler.devices import resolve as target
+from iosched.profiler.devices.cuda import device as cuda_device
 
 
 @pytest.fixture(autouse=True)
 def _no_gpu_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """`--device auto` means the CPU: tests of GPUs name theirs."""
-    monkeypatch.setattr(target, "attached_names", lambda: ())
+    monkeypatch.setattr(cuda_device, "usable_names", lambda: ())
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

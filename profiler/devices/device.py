@@ -32,7 +32,6 @@ from iosched.scheduler.effort import Effort
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.schedule import Schedule
 
-DeviceKind = Literal["cpu", "cuda"]
 CostKind = Literal["measured", "analytic"]
 Barriers = Literal["auto", "stage", "none"]
 
@@ -330,8 +329,8 @@ class Device(Protocol):
         ...
 
     @property
-    def kind(self) -> DeviceKind:
-        """A CPU or a GPU, here or not."""
+    def kind(self) -> str:
+        """ "cpu" or "cuda", as schedule files say it."""
         ...
 
     @property

@@ -58,7 +58,7 @@ def known_gpus() -> tuple[GpuSpec, ...]:
     return tuple(_known().values())
 
 
-def gpu_names() -> tuple[str, ...]:
+def gpu_keys() -> tuple[str, ...]:
     """Keys of the known GPUs, from the oldest to the newest."""
     return tuple(_known())
 

@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 
 from iosched.models.errors import DeviceError, UsageError
 from iosched.models.model import Model
-from iosched.profiler.devices.analytic.device import PaperGpu
-from iosched.profiler.devices.cpu.device import CpuDevice
-from iosched.profiler.devices.cpu.facts import cpu_facts
-from iosched.profiler.devices.cuda.attached import attach
-from iosched.profiler.devices.cuda.device import CudaDevice
-from iosched.profiler.devices.cuda.facts import cuda_facts
-from iosched.profiler.devices.cuda.probe import usable_names
+from iosched.profiler.devices.analytic.device import KIND as PAPER
+from iosched.profiler.devices.cpu.device import KIND as CPU
+from iosched.profiler.devices.cuda.device import KIND as CUDA
 from iosched.profiler.devices.device import Device, OpenSettings
 from iosched.profiler.devices.facts import DeviceFacts
-from iosched.profiler.devices.gpus import GpuSpec, gpu_called, gpu_named, gpu_names
+from iosched.profiler.devices.gpus import gpu_keys
+from iosched.profiler.devices.kind import Kind
 from iosched.profiler.devices.throughput import Throughputs, gpu_throughputs
-from iosched.runtime.cpu.backend import cpu_count
-from iosched.runtime.cuda.backend import CudaBackend
 from iosched.scheduler.document import ScheduleDocument
 
-HERE = ("auto", "cpu")
-_CUDA = re.compile(r"cuda(?::(\d+))?")
-
-
-def attached_names() -> tuple[str, ...]:
-    """Names of the GPUs of this machine by index, "" for one that cannot be used; see `probe.usable_names`."""
-    return usable_names()
+KINDS: tuple[Kind, ...] = (CUDA, CPU, PAPER)
+"""To add a kind of device: its folder, and its `KIND` here. An attached GPU comes before a paper one of its name."""
 
 
 def facts_here() -> tuple[DeviceFacts, ...]:
     """What this machine has to say of each kind of device, usable or not."""
-    return cpu_facts(), cuda_facts()
+    return tuple(kind.facts() for kind in (CPU, CUDA, PAPER) if kind.facts is not None)
 
 
 def check_name(device: str) -> None:
@@ -43,7 +31,10 @@ def check_name(device: str) -> None:
     Raises:
         UsageError: no such device; names what comes close, and the list.
     """
-    planned_gpu(device)
+    if not device.strip():
+        raise UsageError("--device is empty: give auto, cpu, or the name of a GPU to plan for")
+    if not any(kind.knows(device) for kind in KINDS):
+        raise UsageError(_unknown(device))
 
 
 def resolve(device: str, model: Model | None = None) -> Device:
@@ -56,46 +47,36 @@ def resolve(device: str, model: Model | None = None) -> Device:
         UsageError: no such device; names what comes close, and the list.
         DeviceError: a GPU was asked for that is not there or cannot be used; says what to do.
     """
-    gpu = planned_gpu(device)
-    index = attached_index(device)
-    if index is not None and not (device == "auto" and model is not None and not CudaBackend.supports(model)):
-        return CudaDevice(attach(index))
-    return CpuDevice() if gpu is None else PaperGpu(gpu)
+    return _kind_of(device, model).device(device)
 
 
-def is_cpu(device: str) -> bool:
+def is_measured_on_cpu(device: str) -> bool:
     """Whether `resolve` takes this machine's cores.
 
     Raises:
         UsageError: no such device; names what comes close, and the list.
     """
-    return attached_index(device) is None and planned_gpu(device) is None
-
-
-def runs_on_gpu(device: str, document: ScheduleDocument | None) -> bool:
-    """Whether `runner` takes an attached GPU: where one is asked for, or a schedule was made on one."""
-    made_on_gpu = document is not None and document.device_kind == "cuda"
-    return attached_index(device) is not None and (device != "auto" or made_on_gpu)
+    return _kind_of(device) is CPU
 
 
 def runner(device: str, document: ScheduleDocument | None) -> Device:
-    """The device that `--device` means for a schedule that is to be run; `auto` takes the kind it was made on.
+    """The device that a schedule is to be run on; `auto` takes one of the kind that it was made on.
 
     Raises:
         UsageError: no such device; names what comes close, and the list.
         DeviceError: a GPU was asked for that is not there or cannot be used; says what to do.
     """
-    if device == "auto" and not runs_on_gpu(device, document):
-        return CpuDevice()
-    return resolve(device)
+    return _runner_kind(device, document).device(device)
 
 
 def runner_name(device: str, document: ScheduleDocument | None) -> str:
-    """The name of what a schedule runs on; "" for a GPU that cannot be used. Opens nothing."""
-    if not runs_on_gpu(device, document):
-        return CpuDevice().name
-    index = attached_index(device) or 0
-    return dict(enumerate(attached_names())).get(index, "")
+    """The name of what `runner` takes, without opening it; "" where it cannot be used."""
+    return _runner_kind(device, document).name(device)
+
+
+def unscheduled_text(device: str) -> str:
+    """How a model without a schedule runs on what `runner` takes, in words."""
+    return _runner_kind(device, None).unscheduled
 
 
 def recorded(document: ScheduleDocument) -> tuple[Device, OpenSettings]:
@@ -104,18 +85,8 @@ def recorded(document: ScheduleDocument) -> tuple[Device, OpenSettings]:
     Raises:
         DeviceError: it is a GPU that is not here, or one for which there is no specification.
     """
-    precision = document.precision
-    if document.cost == "analytic":
-        gpu = gpu_called(document.device_name)
-        if gpu is None:
-            raise DeviceError(f"the schedule is for {document.device_name}, which this version has no specification of")
-        return PaperGpu(gpu), OpenSettings(precision=precision)
-    if document.device_kind != "cuda":
-        return CpuDevice(), OpenSettings(threads=_recorded_lanes(document))
-    attached = attach(attached_index(document.device_name) or 0)
-    if attached.name != document.device_name:
-        raise DeviceError(f"the schedule was measured on {document.device_name}, and here is only {attached.name}")
-    return CudaDevice(attached), OpenSettings(precision=precision)
+    made = (kind.made(document) for kind in KINDS)
+    return next((found for found in made if found is not None), (CPU.device("cpu"), OpenSettings()))
 
 
 def throughputs(model: Model, document: ScheduleDocument) -> Throughputs:
@@ -131,49 +102,19 @@ def throughputs(model: Model, document: ScheduleDocument) -> Throughputs:
         return Throughputs(model.graph)
 
 
-def planned_gpu(device: str) -> GpuSpec | None:
-    """The GPU to plan for without having it; None for this machine's own devices (`auto`, `cpu` and `cuda[:N]`).
-
-    Raises:
-        UsageError: no such device; names what comes close, and the list.
-    """
-    name = device.strip().lower()
-    if not name:
-        raise UsageError("--device is empty: give auto, cpu, or the name of a GPU to plan for")
-    if name in HERE or _CUDA.fullmatch(name):
-        return None
-    found = gpu_named(name) or gpu_called(device.strip())
-    if found is None:
-        raise UsageError(_unknown(device, name))
-    return found
+def _kind_of(device: str, model: Model | None = None) -> Kind:
+    check_name(device)
+    return next(kind for kind in KINDS if kind.claims(device, model))
 
 
-def attached_index(device: str, names: Callable[[], Sequence[str]] | None = None) -> int | None:
-    """The CUDA index of the attached GPU that `device` means; None where it means another device.
-
-    `cuda[:N]` always means one, whether it is there or not; the name of a GPU means one that is here by that name; and
-    `auto` the first one that can be used.
-
-    Args:
-        names: asked for the GPUs by index, "" for one that cannot be used; `attached_names` by default.
-    """
-    name = device.strip().lower()
-    if match := _CUDA.fullmatch(name):
-        return int(match[1] or 0)
-    if name == "cpu":
-        return None
-    wanted = "" if name == "auto" else name
-    found = enumerate((names or attached_names)())
-    return next((index for index, gpu in found if gpu and wanted in gpu.lower()), None)
+def _runner_kind(device: str, document: ScheduleDocument | None) -> Kind:
+    if device != "auto":
+        return _kind_of(device)
+    made_on = CPU.key if document is None else document.device_kind
+    return next((kind for kind in KINDS if kind.key == made_on and kind.claims(device, None)), CPU)
 
 
-def _recorded_lanes(document: ScheduleDocument) -> int:
-    lanes = document.runtime.get("lanes")
-    return min(lanes, cpu_count()) if isinstance(lanes, int) and lanes > 0 else cpu_count()
-
-
-def _unknown(device: str, name: str) -> str:
-    known = (*HERE, *gpu_names())
-    close = get_close_matches(name, known, n=2)
+def _unknown(device: str) -> str:
+    close = get_close_matches(device.strip().lower(), ("auto", "cpu", *gpu_keys()), n=2)
     hint = f": did you mean {' or '.join(close)}?" if close else ""
-    return f"there is no device {device!r}{hint}\nDevices are auto, cpu, and GPUs to plan for: {', '.join(gpu_names())}"
+    return f"there is no device {device!r}{hint}\nDevices are auto, cpu, and GPUs to plan for: {', '.join(gpu_keys())}"

@@ -15,11 +15,11 @@ from host_driver import HostDriver, HostMemory, chooser
 
 from iosched.models.errors import DeviceError, DeviceLostError
 from iosched.models.model import Model
-from iosched.profiler.devices import resolve
+from iosched.profiler.devices.cuda import device as cuda_device
 from iosched.profiler.devices.cuda import facts as cuda_facts
 from iosched.profiler.devices.cuda.attached import AttachedGpu
+from iosched.profiler.devices.cuda.device import attached_index
 from iosched.profiler.devices.cuda.probe import probe, usable_names
-from iosched.profiler.devices.resolve import attached_index
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.kernel import Precision
 
@@ -102,7 +102,7 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[HostDriver], None]:
             return CudaBackend(model, self.driver, chooser(self.driver), Precision(precision))
 
     def attach_to(driver: HostDriver) -> None:
-        monkeypatch.setattr(resolve, "attach", lambda index: HostGpu(index, "Host", {"cudnn": "9"}, driver))
+        monkeypatch.setattr(cuda_device, "attach", lambda index: HostGpu(index, "Host", {"cudnn": "9"}, driver))
 
     return attach_to
 
@@ -191,7 +191,7 @@ def test_a_schedule_is_at_home_on_the_gpu_that_it_was_made_on(
 ) -> None:
     use(HostDriver())
     for name, elsewhere in (("Host", False), ("Other", True), ("", False)):
-        monkeypatch.setattr("iosched.profiler.devices.resolve.attached_names", lambda name=name: (name,))
+        monkeypatch.setattr("iosched.profiler.devices.cuda.device.usable_names", lambda name=name: (name,))
         assert invoke("optimize", model, "--device", "cuda", "-o", "o.onnx", "--strategy", "greedy").exit_code == 0
         done = invoke("run", "o.onnx", "--device", "cuda", "--check")
         assert done.exit_code == 0, done.stderr

@@ -19,12 +19,12 @@ from iosched.jobs.optimize import optimize
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import DeviceError, ExecutionError, UsageError
 from iosched.models.model import Model
-from iosched.profiler.devices import resolve
+from iosched.profiler.devices.cuda import device as cuda_device
 from iosched.profiler.devices.cuda.attached import KnownCudnnPlans, StoredCudnnPlans
 from iosched.profiler.devices.cuda.clock import GpuClock
 from iosched.profiler.devices.cuda.cost import CudaStageCost
 from iosched.profiler.devices.device import Barriers
-from iosched.profiler.devices.resolve import runs_on_gpu
+from iosched.profiler.devices.resolve import unscheduled_text
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import ComparisonRow, StageRow
 from iosched.runtime.cuda.backend import CudaBackend, CudaModel
@@ -120,7 +120,7 @@ def test_barriers_are_for_attached_gpus(device: str) -> None:
 def test_a_hot_gpu_is_told(tmp_path: Path, by_size: None, monkeypatch: pytest.MonkeyPatch) -> None:
     hot = GpuClock(sm_mhz=900, memory_mhz=2619, temperature_c=88, power_w=700.0, throttled_by=("thermal slowdown",))
     gpu = HostGpu(0, "Host 1000", {}, HostDriver(), clock=lambda: hot)
-    monkeypatch.setattr(resolve, "attach", lambda index: gpu)
+    monkeypatch.setattr(cuda_device, "attach", lambda index: gpu)
     settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db")
     first, second = optimize(fire(), settings), optimize(fire(), settings)
     (note,) = first.notes
@@ -133,7 +133,7 @@ def test_a_hot_gpu_is_told(tmp_path: Path, by_size: None, monkeypatch: pytest.Mo
 
 def test_a_model_without_a_schedule_runs_one_operator_after_another(attached: list[object]) -> None:
     model = fire()
-    assert runs_on_gpu("cuda", None)
+    assert unscheduled_text("cuda") == "one operator after another"
     executor = run_module.open_executor(model, None, device="cuda")
     inputs = random_inputs(model.graph.inputs)
     assert relative_error(executor.run(inputs), expected_outputs(model, inputs)) < 1e-4
@@ -141,8 +141,8 @@ def test_a_model_without_a_schedule_runs_one_operator_after_another(attached: li
 
 
 def test_auto_runs_a_model_without_a_schedule_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("iosched.profiler.devices.resolve.attached_names", lambda: ("Host 1000",))
-    assert not runs_on_gpu("auto", None)
+    monkeypatch.setattr("iosched.profiler.devices.cuda.device.usable_names", lambda: ("Host 1000",))
+    assert unscheduled_text("auto") == "on plain onnxruntime"
     assert run_module.open_executor(fire(), None, device="auto").description.startswith("onnxruntime")
 
 

@@ -29,7 +29,7 @@ from iosched.profiler.devices.analytic.device import PaperGpu
 from iosched.profiler.devices.cpu.cost import StageCost
 from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.devices.device import OpenSettings
-from iosched.profiler.devices.gpus import gpu_named, gpu_names
+from iosched.profiler.devices.gpus import gpu_keys, gpu_named
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.scheduler.baselines import greedy, sequential
@@ -55,7 +55,7 @@ def cost_of(result: MatrixResult, index: int, model: Model) -> AnalyticCost:
 
 @settings(max_examples=12, deadline=None)
 @given(
-    devices=st.sets(st.sampled_from(gpu_names()), min_size=2, max_size=4).map(sorted),
+    devices=st.sets(st.sampled_from(gpu_keys()), min_size=2, max_size=4).map(sorted),
     sizes=st.sets(st.sampled_from((1, 3, 32)), min_size=1, max_size=2).map(sorted),
     pruning=st.sampled_from(((1, 2), (3, 8), (None, None))),
     strategy=st.sampled_from(("both", "concurrent", "merge")),
@@ -70,7 +70,7 @@ def test_no_schedule_loses_to_another_on_its_own_target(devices, sizes, pruning,
 
 
 def test_the_diagonal_is_the_best_for_all_gpus_on_a_network_where_they_disagree() -> None:
-    result = matrix(batches(1), MatrixSettings(gpu_names()))
+    result = matrix(batches(1), MatrixSettings(gpu_keys()))
     for own, row in enumerate(result.latency_us):
         assert row[own] == pytest.approx(min(row), rel=1e-9)
     assert max(max(row) / min(row) for row in result.latency_us) > 1.01

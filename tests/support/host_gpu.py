@@ -10,7 +10,7 @@ from host_driver import HostDriver, chooser
 from host_exchange import HostExchange
 
 from iosched.models.model import Model
-from iosched.profiler.devices import resolve
+from iosched.profiler.devices.cuda import device as cuda_device
 from iosched.profiler.devices.cuda.attached import AttachedGpu
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.cudnn.fastest import CudnnPlanStore
@@ -33,7 +33,7 @@ class HostGpu(AttachedGpu):
 def attach_host(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Makes it the GPU that is found; returns what backends will be given to choose plans by."""
     HostGpu.given.clear()
-    monkeypatch.setattr(resolve, "attach", lambda index: HostGpu(index, "Host 1000", {"cudnn": "90"}, HostDriver()))
+    monkeypatch.setattr(cuda_device, "attach", lambda index: HostGpu(index, "Host 1000", {"cudnn": "90"}, HostDriver()))
     return HostGpu.given
 
 

@@ -9,8 +9,9 @@ from iosched.models.errors import DeviceError, UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
 from iosched.profiler.devices.analytic.cost import AnalyticCost
-from iosched.profiler.devices.device import CostKind, DeviceKind, Executor, OpenModel, OpenSettings
-from iosched.profiler.devices.gpus import GpuSpec
+from iosched.profiler.devices.device import CostKind, Device, Executor, OpenModel, OpenSettings
+from iosched.profiler.devices.gpus import GpuSpec, gpu_called, gpu_named
+from iosched.profiler.devices.kind import Kind
 from iosched.profiler.devices.throughput import Throughputs
 from iosched.profiler.devices.units import OperatorUnits, Units
 from iosched.profiler.store.database import ProfileDatabase
@@ -24,7 +25,7 @@ class PaperGpu:
     """A GPU of which only the specification is here; see `Device`."""
 
     gpu: GpuSpec
-    kind: ClassVar[DeviceKind] = "cuda"
+    kind: ClassVar[str] = "cuda"
     cost_kind: ClassVar[CostKind] = "analytic"
 
     @property
@@ -98,3 +99,34 @@ class OpenOnPaper:
 
     def close(self) -> None:
         """Holds nothing."""
+
+
+def _spec(text: str) -> GpuSpec | None:
+    """By its key or its full name."""
+    return gpu_named(text.strip()) or gpu_called(text.strip())
+
+
+def _device(text: str) -> PaperGpu:
+    gpu = _spec(text)
+    assert gpu is not None  # it was claimed
+    return PaperGpu(gpu)
+
+
+def _made(document: ScheduleDocument) -> tuple[Device, OpenSettings] | None:
+    if document.cost != "analytic":
+        return None
+    gpu = gpu_called(document.device_name)
+    if gpu is None:
+        raise DeviceError(f"the schedule is for {document.device_name}, which this version has no specification of")
+    return PaperGpu(gpu), OpenSettings(precision=document.precision)
+
+
+KIND = Kind(
+    key="cuda",
+    knows=lambda text: _spec(text) is not None,
+    claims=lambda text, model: _spec(text) is not None,
+    device=_device,
+    name=lambda text: "",
+    made=_made,
+    unscheduled="on plain onnxruntime",
+)

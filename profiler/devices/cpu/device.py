@@ -11,10 +11,11 @@ from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu.cost import StageCost, cpu_name
+from iosched.profiler.devices.cpu.facts import cpu_facts
 from iosched.profiler.devices.cpu.units import CpuUnits
 from iosched.profiler.devices.device import (
     CostKind,
-    DeviceKind,
+    Device,
     Executor,
     OpenModel,
     OpenModelHere,
@@ -24,6 +25,7 @@ from iosched.profiler.devices.device import (
     Way,
     Wording,
 )
+from iosched.profiler.devices.kind import Kind
 from iosched.profiler.devices.throughput import Throughputs
 from iosched.profiler.devices.units import Units
 from iosched.profiler.measuring.in_turn import Budget, Candidate, measure_in_turn
@@ -54,7 +56,7 @@ class CpuDevice:
     """This machine's cores; see `Device`."""
 
     key: ClassVar[str] = "cpu"
-    kind: ClassVar[DeviceKind] = "cpu"
+    kind: ClassVar[str] = "cpu"
     cost_kind: ClassVar[CostKind] = "measured"
 
     @property
@@ -213,3 +215,23 @@ def _reference_settings(document: ScheduleDocument | None, lanes: int) -> Refere
         return ReferenceSettings("sequential", lanes)
     known_mode = cast(Literal["sequential", "parallel"], mode)
     return ReferenceSettings(known_mode, min(max(intra, 1), lanes), min(max(inter, 1), lanes))
+
+
+def _made(document: ScheduleDocument) -> tuple[Device, OpenSettings] | None:
+    if document.cost == "analytic" or document.device_kind != "cpu":
+        return None
+    lanes = document.runtime.get("lanes")
+    threads = min(lanes, cpu_count()) if isinstance(lanes, int) and lanes > 0 else cpu_count()
+    return CpuDevice(), OpenSettings(threads=threads)
+
+
+KIND = Kind(
+    key="cpu",
+    knows=lambda text: text.strip().lower() in ("auto", "cpu"),
+    claims=lambda text, model: text.strip().lower() in ("auto", "cpu"),
+    device=lambda text: CpuDevice(),
+    name=lambda text: cpu_name(),
+    made=_made,
+    unscheduled="on plain onnxruntime",
+    facts=cpu_facts,
+)

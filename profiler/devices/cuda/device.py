@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import ClassVar
 
+from iosched.models.errors import DeviceError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
-from iosched.profiler.devices.cuda.attached import AttachedGpu
+from iosched.profiler.devices.cuda.attached import AttachedGpu, attach
 from iosched.profiler.devices.cuda.clock import with_clock
 from iosched.profiler.devices.cuda.cost import CudaStageCost, open_cost
+from iosched.profiler.devices.cuda.facts import cuda_facts
+from iosched.profiler.devices.cuda.probe import usable_names
 from iosched.profiler.devices.cuda.session_note import session_notes
 from iosched.profiler.devices.device import (
     CostKind,
-    DeviceKind,
+    Device,
     Executor,
     OpenModel,
     OpenModelHere,
@@ -26,6 +30,7 @@ from iosched.profiler.devices.device import (
     Way,
     Wording,
 )
+from iosched.profiler.devices.kind import Kind
 from iosched.profiler.devices.throughput import Throughputs, gpu_throughputs
 from iosched.profiler.devices.units import OperatorUnits, Units
 from iosched.profiler.measuring.in_turn import Budget, Candidate
@@ -61,7 +66,7 @@ class CudaDevice:
     """A GPU of this machine; see `Device`."""
 
     gpu: AttachedGpu
-    kind: ClassVar[DeviceKind] = "cuda"
+    kind: ClassVar[str] = "cuda"
     cost_kind: ClassVar[CostKind] = "measured"
 
     @property
@@ -242,3 +247,51 @@ def _clock_notes(cost: CudaStageCost) -> tuple[str, ...]:
         f"Of {cost.signatures} stages {count} were measured while the GPU ran slower than it could ({reason})."
         for reason, count in cost.throttled.most_common()
     )
+
+
+_NUMBERED = re.compile(r"cuda(?::(\d+))?")
+
+
+def attached_index(device: str, names: Callable[[], Sequence[str]] | None = None) -> int | None:
+    """The CUDA index of the attached GPU that `device` means; None where it means another device.
+
+    `cuda[:N]` always means one, whether it is there or not; the name of a GPU means one that is here by that name; and
+    `auto` the first one that can be used.
+
+    Args:
+        names: asked for the GPUs by index, "" for one that cannot be used; `usable_names` by default.
+    """
+    name = device.strip().lower()
+    if match := _NUMBERED.fullmatch(name):
+        return int(match[1] or 0)
+    if name == "cpu":
+        return None
+    wanted = "" if name == "auto" else name
+    found = enumerate((names or usable_names)())
+    return next((index for index, gpu in found if gpu and wanted in gpu.lower()), None)
+
+
+def _claims(text: str, model: Model | None) -> bool:
+    is_placed = text != "auto" or model is None or CudaBackend.supports(model)
+    return is_placed and attached_index(text) is not None
+
+
+def _made(document: ScheduleDocument) -> tuple[Device, OpenSettings] | None:
+    if document.cost == "analytic" or document.device_kind != "cuda":
+        return None
+    gpu = attach(attached_index(document.device_name) or 0)
+    if gpu.name != document.device_name:
+        raise DeviceError(f"the schedule was measured on {document.device_name}, and here is only {gpu.name}")
+    return CudaDevice(gpu), OpenSettings(precision=document.precision)
+
+
+KIND = Kind(
+    key="cuda",
+    knows=lambda text: _NUMBERED.fullmatch(text.strip().lower()) is not None,
+    claims=_claims,
+    device=lambda text: CudaDevice(attach(attached_index(text) or 0)),
+    name=lambda text: dict(enumerate(usable_names())).get(attached_index(text) or 0, ""),
+    made=_made,
+    unscheduled="one operator after another",
+    facts=cuda_facts,
+)

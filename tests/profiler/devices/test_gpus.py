@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from iosched.profiler.devices.gpus import gpu_named, gpu_names, spec_of
+from iosched.profiler.devices.gpus import gpu_keys, gpu_named, spec_of
 
 
 def test_a_gpu_is_known_by_its_short_name() -> None:
@@ -44,7 +44,7 @@ def test_the_drivers_name_tells_the_specification(name: str, key: str | None) ->
     assert (spec and spec.key) == key
 
 
-@pytest.mark.parametrize("key", gpu_names())
+@pytest.mark.parametrize("key", gpu_keys())
 def test_a_specification_agrees_with_itself(key: str) -> None:
     gpu = gpu_named(key)
 
@@ -56,4 +56,4 @@ def test_a_specification_agrees_with_itself(key: str) -> None:
 
 
 def test_the_table_holds_the_gpus_of_the_published_measurements() -> None:
-    assert {"k80", "titanxp", "v100", "rtx2080ti"} <= set(gpu_names())
+    assert {"k80", "titanxp", "v100", "rtx2080ti"} <= set(gpu_keys())

@@ -6,21 +6,23 @@ import pytest
 from scripted import fire
 
 from iosched.models.errors import DeviceError, UsageError
-from iosched.profiler.devices.gpus import gpu_called, gpu_named, gpu_names
-from iosched.profiler.devices.resolve import attached_index, check_name, planned_gpu, resolve, runner
+from iosched.profiler.devices.analytic.device import PaperGpu
+from iosched.profiler.devices.cuda.device import attached_index
+from iosched.profiler.devices.gpus import gpu_called, gpu_keys, gpu_named
+from iosched.profiler.devices.resolve import check_name, resolve, runner
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu", " CPU "])
-def test_this_machine_is_no_planned_gpu(device: str) -> None:
-    assert planned_gpu(device) is None
-    assert runner(device, None).kind == "cpu"
+def test_this_machine_is_no_gpu_on_paper(device: str) -> None:
+    assert resolve(device).key == runner(device, None).key == "cpu"
 
 
-@pytest.mark.parametrize("key", gpu_names())
+@pytest.mark.parametrize("key", gpu_keys())
 def test_a_gpu_is_known_by_its_key_and_by_the_name_that_schedules_give_it(key: str) -> None:
     spec = gpu_named(key)
     assert spec is not None
-    assert planned_gpu(key.upper()) == planned_gpu(spec.name) == gpu_called(spec.name) == spec
+    assert resolve(key.upper()) == resolve(spec.name) == PaperGpu(spec)
+    assert gpu_called(spec.name) == spec
 
 
 def test_what_is_planned_for_cannot_be_run_on() -> None:
@@ -53,9 +55,9 @@ def test_an_unknown_device_is_told_from_the_list(device: str, hint: str) -> None
     for check in (check_name, resolve, lambda name: runner(name, None)):
         with pytest.raises(UsageError, match=hint) as error:
             check(device)
-        assert all(key in str(error.value) for key in gpu_names())
+        assert all(key in str(error.value) for key in gpu_keys())
 
 
 def test_an_empty_device_is_refused() -> None:
     with pytest.raises(UsageError, match="empty"):
-        planned_gpu(" ")
+        check_name(" ")

@@ -14,7 +14,7 @@ from networks import zoo_model
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
 from iosched.profiler.devices.analytic import CALIBRATION, AnalyticCost, Calibration
 from iosched.profiler.devices.analytic.kernels import kernels_of
-from iosched.profiler.devices.gpus import GpuSpec, gpu_named, gpu_names
+from iosched.profiler.devices.gpus import GpuSpec, gpu_keys, gpu_named
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.cost import AdditiveGroups, CostModel, OperatorKeys
 from iosched.scheduler.effort import Effort
@@ -95,7 +95,7 @@ def test_it_is_a_cost_model_with_keys() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(small_graphs(), st.sampled_from(gpu_names()), st.sampled_from(PRECISIONS))
+@given(small_graphs(), st.sampled_from(gpu_keys()), st.sampled_from(PRECISIONS))
 def test_no_stage_undercuts_its_bound_or_its_groups(
     graph: ComputationGraph, name: str, precision: PrecisionName
 ) -> None:
@@ -117,7 +117,7 @@ def test_no_stage_undercuts_its_bound_or_its_groups(
 
 
 @settings(max_examples=60, deadline=None)
-@given(small_graphs(), st.sampled_from(gpu_names()), st.sampled_from(PRECISIONS), st.data())
+@given(small_graphs(), st.sampled_from(gpu_keys()), st.sampled_from(PRECISIONS), st.data())
 def test_a_group_takes_as_long_as_its_operators_in_turn(
     graph: ComputationGraph, name: str, precision: PrecisionName, data: st.DataObject
 ) -> None:
