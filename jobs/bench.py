@@ -9,7 +9,8 @@ from pathlib import Path
 
 from iosched.jobs.fitting import fitted
 from iosched.jobs.opening import NO_SCHEDULE_POSSIBLE, opened
-from iosched.jobs.progress import Observer, SearchProgress
+from iosched.jobs.progress import Observer
+from iosched.jobs.schedules import schedule_by
 from iosched.models.errors import DeviceError, UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices.device import OpenModelHere, OpenSettings, Way
@@ -21,9 +22,7 @@ from iosched.profiler.peers.names import ON_CPU, ON_GPU, SLOW_TO_OPEN
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.precision import DEFAULT_PRECISION
-from iosched.scheduler.schedule import Schedule
-from iosched.scheduler.search import search
-from iosched.scheduler.strategies import BASELINES, COMPARED, LIMITED, is_searched
+from iosched.scheduler.strategies import COMPARED, LIMITED, StrategyName
 
 _NO_SCHEDULE = "the model carries no schedule; make one with 'iosched optimize'"
 
@@ -130,7 +129,7 @@ class _Alternatives:
                         candidates[name] = ready[name]() if name in ready else self._refused()
                 except DeviceError as error:
                     missing.append((name, str(error)))
-            found = self.here.in_turn(candidates, Budget(rounds, MAX_SECONDS), _told(self.observer))
+            found = self.here.in_turn(candidates, Budget(rounds, MAX_SECONDS), _progress(self.observer))
             return _result(self.here.device.name, found, missing, candidates["sequential"].notes())
         finally:
             close_all(candidates.values())
@@ -149,8 +148,9 @@ class _Alternatives:
         executor = self.here.device.executor(self.model, self.document, self.threads)
         return executor.ready(inputs)
 
-    def _scheduled(self, name: str, inputs: Arrays) -> Candidate:
-        return self.here.ready(Way(schedule_named(name, self.here, self.observer)), inputs)
+    def _scheduled(self, strategy: StrategyName, inputs: Arrays) -> Candidate:
+        found = schedule_by(self.here, strategy, observer=self.observer)
+        return self.here.ready(Way(found.schedule), inputs)
 
     def _refused(self) -> Candidate:
         raise DeviceError(self.here.wording.elsewhere)
@@ -171,18 +171,10 @@ def _check_names(names: Sequence[str]) -> None:
         raise UsageError(f"unknown alternative {unknown[0]!r}: choose from {', '.join(NAMES)}")
 
 
-def _told(observer: Observer | None) -> Callable[[int, int], None] | None:
+def _progress(observer: Observer | None) -> Callable[[int, int], None] | None:
     if observer is None:
         return None
     return lambda done, total: observer.progress(done, total, "measuring in turn")
-
-
-def schedule_named(name: str, here: OpenModelHere, observer: Observer | None = None) -> Schedule:
-    """The baseline or the best schedule of strategy `name`, in the device's units."""
-    if not is_searched(name):
-        return BASELINES[name](here.graph)
-    progress = None if observer is None else SearchProgress(observer)
-    return search(here.graph, here.cost, strategy=name, observer=progress, effort=here.effort).schedule
 
 
 def _row(name: str, found: Measurement, baseline: Measurement) -> BenchRow:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from iosched.jobs.costing import schedule_latency_us
 from iosched.jobs.opening import NO_SCHEDULE_POSSIBLE
+from iosched.jobs.schedules import schedule_by
 from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
@@ -20,7 +21,6 @@ from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
 from iosched.scheduler.proof import Scope
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Schedule
-from iosched.scheduler.search import SearchResult, search
 from iosched.scheduler.strategies import SearchStrategy, pruning_of
 
 Progress = Callable[[int, int | None, str], None]
@@ -140,7 +140,7 @@ def matrix(
         found = []
         for index, place in enumerate(places):
             progress(index, len(places), f"{place.opened.device.key}, batch size {place.batch_size}")
-            found.append(place.search(settings))
+            found.append(schedule_by(place.opened, settings.strategy, settings.pruning))
         progress(len(places), len(places), "every schedule on every target")
         schedules = [place.opened.units.expanded(one.schedule) for place, one in zip(places, found, strict=True)]
         costs = [[schedule_latency_us(place.opened, schedule) for schedule in schedules] for place in places]
@@ -175,13 +175,6 @@ class _Place:
     batch_size: int
     model: Model
     opened: OpenModel
-
-    def search(self, settings: MatrixSettings) -> SearchResult:
-        """The best schedule found, in the device's units."""
-        there = self.opened
-        return search(
-            there.graph, there.cost, strategy=settings.strategy, pruning=settings.pruning, effort=there.effort
-        )
 
 
 def _places(batches: Iterable[tuple[int, Model]], settings: MatrixSettings, open_things: ExitStack) -> Iterator[_Place]:

@@ -15,7 +15,7 @@ from iosched.jobs.pace import Pace
 from iosched.jobs.paper import predicted_verdict
 from iosched.jobs.progress import Interrupt, Observer, Silence, Uninterrupted
 from iosched.jobs.result import OptimizeResult, Verdict, document_of, result_of
-from iosched.jobs.search import asked_for, unsearched
+from iosched.jobs.schedules import schedule_asked_for, unsearched
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
@@ -102,8 +102,7 @@ class _Job:
         here = self.opened.here
         if here is not None and not here.is_schedulable:
             return unsearched(sequential(self.opened.graph))
-        until = None if self.settings.schedule_from is not None else self.pace.deadline()
-        return asked_for(self.opened, self.settings, self.observer, until)
+        return schedule_asked_for(self.opened, self.settings, self.observer, self.pace.deadline)
 
 
 class _StoppedError(Exception):

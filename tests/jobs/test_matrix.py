@@ -18,7 +18,7 @@ from networks import zoo_model
 from onnx import TensorProto, helper
 from scripted import fire, model_with, script_stages
 
-from iosched.jobs import matrix as profiler_matrix
+from iosched.jobs import schedules
 from iosched.jobs.costing import schedule_latency_us
 from iosched.jobs.matrix import MatrixResult, MatrixSettings, matrix
 from iosched.models.errors import DeviceError, UsageError
@@ -111,7 +111,7 @@ def test_a_search_that_ends_with_less_takes_the_better_schedule_of_another(monke
         worse = max((sequential(graph), greedy(graph)), key=cost.schedule_latency_us)
         return SearchResult(worse, 0, 0, 0, 0, 0.0)
 
-    monkeypatch.setattr(profiler_matrix, "search", poor_on_v100)
+    monkeypatch.setattr(schedules, "search", poor_on_v100)
     result = matrix(batches(1), MatrixSettings(("v100", "h100")))
     v100, h100 = result.targets
     assert (v100.taken_from, h100.taken_from) == (1, None)

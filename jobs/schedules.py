@@ -1,0 +1,81 @@
+"""Schedules of a model that is open on a device: searched, taken as given, or of a baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from iosched.jobs.progress import Observer, SearchProgress
+from iosched.jobs.settings import OptimizeSettings
+from iosched.profiler.devices.device import OpenModel
+from iosched.profiler.devices.known import KnownStages
+from iosched.scheduler.pruning import Pruning
+from iosched.scheduler.schedule import Schedule, Stage
+from iosched.scheduler.search import SearchResult, search
+from iosched.scheduler.strategies import BASELINES, StrategyName, is_searched
+
+Deadline = Callable[[], bool]
+
+
+def schedule_by(
+    opened: OpenModel,
+    strategy: StrategyName,
+    pruning: Pruning = Pruning(),  # noqa: B008 - frozen
+    *,
+    exhaustive: bool = False,
+    observer: Observer | None = None,
+    deadline: Deadline | None = None,
+) -> SearchResult:
+    """The schedule of a strategy, in the device's units: a baseline's, or the best that a search finds."""
+    if not is_searched(strategy):
+        return unsearched(BASELINES[strategy](opened.graph))
+    return search(
+        opened.graph,
+        opened.cost,
+        strategy=strategy,
+        pruning=pruning,
+        observer=None if observer is None else SearchProgress(observer),
+        deadline=deadline,
+        effort=opened.effort.exhausted() if exhaustive else opened.effort,
+    )
+
+
+def schedule_asked_for(
+    opened: OpenModel, settings: OptimizeSettings, observer: Observer, deadline: Callable[[], Deadline | None]
+) -> SearchResult:
+    """The schedule that the settings give or ask for, in the device's units.
+
+    Args:
+        deadline: asked only where something is searched, since it may have to run the model to say when.
+    """
+    if (given := settings.schedule_from) is not None:
+        return _as_it_was_given(opened, given.schedule)
+    return schedule_by(
+        opened,
+        settings.strategy,
+        settings.pruning,
+        exhaustive=settings.exhaustive,
+        observer=observer,
+        deadline=deadline(),
+    )
+
+
+def unsearched(schedule: Schedule) -> SearchResult:
+    """A schedule that needed no search."""
+    n_stages = len(tuple(schedule.stages))
+    return SearchResult(schedule, states=0, transitions=0, stages=n_stages, measured=0, lower_bound_us=0.0)
+
+
+def _as_it_was_given(opened: OpenModel, schedule: Schedule) -> SearchResult:
+    """Nothing is searched or proven; latencies are those that are known here, with nothing measured for them."""
+    here = opened.here
+    latency_us = opened.cost.stage_latency_us if here is None else KnownStages(here.cost).latency_us
+
+    def here_known(stage: Stage) -> Stage:
+        return replace(stage, predicted_us=latency_us(stage), measured_us=None)
+
+    blocks = (
+        replace(block, stages=tuple(map(here_known, block.stages)), optimal=False)
+        for block in opened.units.scheduled(schedule).blocks
+    )
+    return unsearched(Schedule(tuple(blocks)))
