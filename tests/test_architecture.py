@@ -26,8 +26,8 @@ FACADE = {"iosched", "iosched.__main__"}
 ROOMS = {
     "iosched": ("models", "scheduler", "runtime", "profiler", "jobs", "cli"),
     "iosched.runtime.cuda": (
-        *("kernel", "builder", "layout", "choices", "gpu", "source"),
-        *("cudnn", "kernels", "onnxruntime", "lower", "execute", "backend"),
+        *("kernel", "builder", "layout", "choices", "gpu", "source", "cudnn"),
+        *("kernels", "onnxruntime", "lower", "execute", "backend"),
     ),
     "iosched.profiler": ("measuring", "store", "peers", "devices"),
 }

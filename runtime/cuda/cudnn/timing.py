@@ -13,6 +13,7 @@ from iosched.models.errors import DeviceError, ExecutionError
 from iosched.runtime.cuda.cudnn.chooser import CudnnPlan
 from iosched.runtime.cuda.gpu.driver import Driver, Memory
 from iosched.runtime.cuda.gpu.lanes import Lanes
+from iosched.runtime.cuda.gpu.timing import elapsed_us
 
 HOPELESS = 1.3
 HOPELESS_US = 50.0
@@ -95,12 +96,7 @@ class CudnnPlanTimer:
             return math.inf
 
     def _elapsed_us(self, run: Callable[[Any], None]) -> float:
-        start, end = self.driver.new_event(timing=True), self.driver.new_event(timing=True)
-        origin = self.lanes.origin
-        self.driver.record(start, origin)
-        run(origin)
-        self.driver.record(end, origin)
-        return self.driver.elapsed_us(start, end)
+        return elapsed_us(self.driver, self.lanes.origin, partial(run, self.lanes.origin))
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,20 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from iosched.runtime.cuda.cudnn.chooser import FASTEST_ALONE, CudnnPlan, CudnnPlanChooser, CudnnPlanNames
+from iosched.runtime.cuda.execute.buffers import DeviceBuffers
 from iosched.runtime.cuda.execute.launches import Launch, Prepared, cudnn_launch, session_launch, source_launch
 from iosched.runtime.cuda.execute.segments import Segment, segments
 from iosched.runtime.cuda.gpu.driver import Driver, Memory
 from iosched.runtime.cuda.gpu.lanes import Lanes
+from iosched.runtime.cuda.gpu.timing import between, elapsed_in_a_row_us, elapsed_us
 from iosched.runtime.cuda.kernel import CudnnKernel, SessionKernel, SourceKernel
 from iosched.runtime.cuda.lower.plan import Lowering
 from iosched.runtime.cuda.onnxruntime.sessions import Home, HostSessions, SessionRun, Sessions
-from iosched.runtime.plan import Space, Task, View
+from iosched.runtime.plan import Task, View
 
 ADDRESSES_KEPT = 4
 """Sets of addresses of inputs for which a model stays captured."""
@@ -66,12 +67,11 @@ class CudaExecutor:
             ExecutionError: a kernel does not compile or fails.
         """
         self._plan, self._kernels, self._driver = lowering.plan, lowering.kernels, driver
-        self._memory: list[Memory] = []
         self._many: dict[int, Callable[[int], tuple[float, ...]]] = {}
         self._lanes = lanes or Lanes(driver)
         self._streams = self._lanes.streams(len(self._plan.lanes))
         self._origin = self._lanes.origin
-        self._base = self._allocate(lowering)
+        self._buffers = DeviceBuffers(lowering, driver, self._origin)
         self._choose, self._sessions = choose, sessions or HostSessions(driver)
         self._segments = segments(lowering)
         self._elsewhere = lru_cache(ADDRESSES_KEPT)(self._ready_at)
@@ -115,7 +115,7 @@ class CudaExecutor:
 
     def time_launches(self, repeats: int) -> tuple[float, ...]:
         """Microseconds of each of `repeats` runs on what lies on the device."""
-        return tuple(self._timed(self.launch) for _ in range(repeats))
+        return tuple(elapsed_us(self._driver, self._origin, self.launch) for _ in range(repeats))
 
     def time_many(self, repeats: int, copies: int) -> tuple[float, ...]:
         """Microseconds of one run, from `repeats` launches of a graph that holds `copies` runs one after another.
@@ -142,23 +142,19 @@ class CudaExecutor:
         def launch() -> None:
             self._driver.launch_graph(graph, self._origin)
 
-        return lambda repeats: tuple(each / copies for each in self._timed_in_a_row(launch, repeats))
+        def timed(repeats: int) -> tuple[float, ...]:
+            found = elapsed_in_a_row_us(self._driver, self._origin, launch, repeats)
+            return tuple(latency / copies for latency in found)
+
+        return timed
 
     def upload(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Copies inputs to the device."""
-        for view in self._plan.inputs:
-            array = np.asarray(inputs[view.buffer], order="C")
-            self._driver.upload(self._base[view.buffer], array, self._origin)
-        self._driver.synchronize(self._origin)
+        self._buffers.upload(inputs, self._origin)
 
     def download(self) -> dict[str, np.ndarray]:
         """Copies outputs from the device; outputs lie row-major."""
-        found = {}
-        for view in self._plan.outputs:
-            array = np.empty(view.shape or (), view.dtype)
-            self._driver.download(self._base[view.buffer], array, self._origin)
-            found[view.buffer] = array
-        return found
+        return self._buffers.download(self._origin)
 
     def launch(self) -> None:
         """One run on what lies on the device; may return before it is done."""
@@ -183,11 +179,11 @@ class CudaExecutor:
 
     def address_of(self, buffer: str) -> int:
         """Where an input or output buffer lies."""
-        return self._base[buffer]
+        return self._buffers.addresses[buffer]
 
     def memory_of(self, buffer: str) -> Memory:
         """What keeps an input or output buffer."""
-        return next(each for each in self._memory if each.ptr == self._base[buffer])
+        return self._buffers.memory_of(buffer)
 
     @property
     def homes(self) -> Mapping[str, Home]:
@@ -202,11 +198,12 @@ class CudaExecutor:
 
         def launch() -> None:
             for segment, graph in zip(self._segments, self._own.graphs, strict=True):
-                events = self._between(partial(self._launch_segment, self._own, segment, graph))
+                launching = partial(self._launch_segment, self._own, segment, graph)
+                events = between(self._driver, self._origin, launching)
                 if segment.is_session:
                     spent.append(events)
 
-        total_us = self._driver.elapsed_us(*self._between(launch))
+        total_us = elapsed_us(self._driver, self._origin, launch)
         return sum(self._driver.elapsed_us(*events) for events in spent), total_us
 
     def _launch(self, ready: _Ready) -> None:
@@ -223,63 +220,16 @@ class CudaExecutor:
         """Gives the memory and the graphs back, once nothing runs any more; what was given is not to be used again."""
         self._driver.synchronize(self._origin)
         self._own, self._segments, self._prepared, self.cudnn_plans = _Ready({}, ()), [], {}, ()
-        self._many, self._base = {}, {}
+        self._many = {}
         self._elsewhere.cache_clear()
-        self._memory.clear()
+        self._buffers.close()
 
     def poison(self) -> None:
         """Fills arena and outputs with bytes that are no number, so that what a run does not write is seen."""
-        if self._plan.arena_nbytes:
-            self._driver.fill(self._base[""], 0xFF, self._plan.arena_nbytes, self._origin)
-        for buffer in self._plan.buffers:
-            if buffer.space is Space.OUTPUT:
-                self._driver.fill(self._base[buffer.name], 0xFF, buffer.nbytes, self._origin)
-        self._driver.synchronize(self._origin)
-
-    def _timed_in_a_row(self, launch: Callable[[], None], repeats: int) -> list[float]:
-        """Microseconds of each of `repeats` launches; but for the first, the host is ahead and the GPU never waits."""
-        driver = self._driver
-        events = [driver.new_event(timing=True) for _ in range(repeats + 1)]
-        driver.record(events[0], self._origin)
-        for event in events[1:]:
-            launch()
-            driver.record(event, self._origin)
-        return [driver.elapsed_us(*pair) for pair in pairwise(events)]
-
-    def _timed(self, launch: Callable[[], None]) -> float:
-        return self._driver.elapsed_us(*self._between(launch))
-
-    def _between(self, launch: Callable[[], None]) -> tuple[Any, Any]:
-        """Events before and after."""
-        start, end = self._driver.new_event(timing=True), self._driver.new_event(timing=True)
-        self._driver.record(start, self._origin)
-        launch()
-        self._driver.record(end, self._origin)
-        return start, end
-
-    def _allocate(self, lowering: Lowering) -> dict[str, int]:
-        """Addresses of all buffers by name, and of the arena under ""."""
-        arena = self._reserve(self._plan.arena_nbytes)
-        found = {"": arena}
-        for buffer in self._plan.buffers:
-            if buffer.space is Space.ARENA:
-                found[buffer.name] = arena + buffer.offset
-                continue
-            found[buffer.name] = self._reserve(buffer.nbytes)
-            if buffer.space is Space.WEIGHT:
-                self._driver.upload(found[buffer.name], lowering.weights[buffer.name], self._origin)
-            else:
-                self._driver.fill(found[buffer.name], 0, buffer.nbytes, self._origin)
-        self._driver.synchronize(self._origin)
-        return found
-
-    def _reserve(self, nbytes: int) -> int:
-        self._memory.append(self._driver.allocate(nbytes))
-        return self._memory[-1].ptr
+        self._buffers.poison(self._origin)
 
     def _workspace(self, lane: int, nbytes: int) -> int:
-        self._memory.append(self._lanes.workspace(lane, nbytes))
-        return self._memory[-1].ptr
+        return self._buffers.keep(self._lanes.workspace(lane, nbytes))
 
     def take_cudnn_plans(self, names: Sequence[CudnnPlanNames]) -> None:
         """Runs with these of cuDNN's plans from now on, by stage, and otherwise with the fastest alone.
@@ -292,7 +242,7 @@ class CudaExecutor:
         self._origin = self._lanes.origin
         cudnn_plans = self._chosen(names)
         self._prepared = self._prepare(cudnn_plans)
-        launches = self._launches_at(self._base)
+        launches = self._launches_at(self._buffers.addresses)
         self._warm_up(launches)
         self._own = self._ready(launches)
         self._many.clear()
@@ -336,7 +286,7 @@ class CudaExecutor:
 
     def _ready_at(self, addresses: tuple[tuple[str, int], ...]) -> _Ready:
         self._driver.synchronize(self._origin)
-        return self._ready(self._launches_at({**self._base, **dict(addresses)}))
+        return self._ready(self._launches_at({**self._buffers.addresses, **dict(addresses)}))
 
     def _warm_up(self, launches: Mapping[tuple[int, int], Launch]) -> None:
         """Every launch once on its own stream, one after another: what comes lazily cannot come in a capture.
