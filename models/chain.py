@@ -22,7 +22,6 @@ _KNOWN_ATTRIBUTES = {
     "Gemm": {"alpha", "beta", "transA", "transB"},
     "MatMul": set(),
 }
-CONVOLUTION, PRODUCTS = "Conv", ("Gemm", "MatMul")
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +61,7 @@ class Chain:
     @property
     def is_convolution(self) -> bool:
         """Whether the anchor is a convolution, not a product."""
-        return bool(self.anchor.op_type == CONVOLUTION)
+        return bool(self.anchor.op_type == "Conv")
 
     @property
     def weight(self) -> np.ndarray:

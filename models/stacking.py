@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 import onnx
+from msgspec import Meta
 from onnx import helper
 
 from iosched.models.affine import epsilon_of
@@ -20,6 +22,10 @@ from iosched.models.node_attributes import integers, serialized, values
 
 _SPLIT_INPUT_OPSET = 13  # Split has its sizes as an input since this opset, and as an attribute before
 _NORMALIZATION = ("scale", "bias", "mean", "variance")
+
+
+Size = Annotated[int, Meta(gt=0, lt=2**31)]
+"""An extent that a model's metadata may claim."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +39,8 @@ class Origin:
     """
 
     source: str
-    axis: int | None
-    shape: tuple[int, ...]
+    axis: Annotated[int, Meta(ge=0, le=1)] | None
+    shape: tuple[Size, ...]
 
 
 @dataclass(frozen=True, eq=False)
