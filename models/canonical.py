@@ -39,7 +39,7 @@ def structure_of(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], grap
 
     Complexity: O(nodes + edges), beside the bytes of constants that count.
     """
-    forms = _Forms(weights, opsets_of(proto), {writes(node)[0]: node for node in proto.graph.node})
+    forms = _Forms(weights, opsets_of(proto), {node.name: node for node in proto.graph.node})
     found = {operator.name: _form_of(operator, graph, forms) for operator in graph.operators}
     producer = graph.producer
     returned = [producer[name] for name in graph.outputs if name in producer]
@@ -84,9 +84,7 @@ def _form_of(operator: Operator, graph: ComputationGraph, forms: _Forms) -> tupl
     nodes = [forms.nodes[name] for name in operator.nodes]
     inner = {name: node for node in nodes for name in writes(node)}
     last = nodes[-1]
-    order = dependencies_first(
-        [writes(last)[0]], lambda name: (writes(inner[n])[0] for n in _slots(inner[name]) if n in inner)
-    )
+    order = dependencies_first([last.name], lambda name: (inner[n].name for n in _slots(inner[name]) if n in inner))
     place = {name: index for index, name in enumerate(order)}
     ports: dict[str, int] = {}
 
@@ -124,7 +122,7 @@ def _short(text: str) -> str:
 
 def _inner_text(node: onnx.NodeProto, name: str, place: Mapping[str, int]) -> str:
     output = list(node.output).index(name)
-    return f"node {place[writes(node)[0]]}" + (f" output {output}" if output else "")
+    return f"node {place[node.name]}" + (f" output {output}" if output else "")
 
 
 def _weight_text(node: onnx.NodeProto, position: int, array: np.ndarray) -> str:

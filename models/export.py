@@ -131,19 +131,15 @@ def _sort(graph: onnx.GraphProto, owner: Mapping[str, str], rank: Mapping[str, i
     nodes = list(graph.node)
     producer = {name: index for index, node in enumerate(nodes) for name in node.output if name}
     last = len(rank)
-    wanted = sorted(range(len(nodes)), key=lambda i: (rank.get(owner.get(_name(nodes[i]), ""), last), i))
+    wanted = sorted(range(len(nodes)), key=lambda i: (rank.get(owner.get(nodes[i].name, ""), last), i))
     placed = dependencies_first(wanted, lambda i: (producer[name] for name in reads(nodes[i]) if name in producer))
     replace_nodes(graph, [nodes[index] for index in placed])
-
-
-def _name(node: onnx.NodeProto) -> str:
-    return next((name for name in node.output if name), "")
 
 
 def _write_notes(graph: onnx.GraphProto, owner: Mapping[str, str], notes: Mapping[str, NodeNote]) -> None:
     for node in graph.node:
         kept = [(item.key, item.value) for item in node.metadata_props if not item.key.startswith(_PREFIX)]
-        note = notes.get(owner.get(_name(node), ""))
+        note = notes.get(owner.get(node.name, ""))
         ours = [(_PREFIX + key, value) for key, value in note.items()] if note is not None else []
         del node.metadata_props[:]
         for key, value in (*kept, *ours):

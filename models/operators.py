@@ -46,7 +46,7 @@ def _operator(view: GraphView, unit: Unit, returned: frozenset[str]) -> Operator
     return Operator(
         name=outputs[0],
         type=unit.type if is_standard(anchor) else f"{anchor.domain}::{unit.type}",
-        nodes=tuple(writes(node)[0] for node in nodes),
+        nodes=tuple(node.name for node in nodes),
         inputs=inputs,
         outputs=outputs,
         attributes=unit_attributes(view, unit),

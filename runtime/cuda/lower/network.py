@@ -47,7 +47,7 @@ class Network:
             raise ValueError(f"{model.name!r} has tensors of unknown or no size")
         self.model, self.precision, self.fused = model, precision, fused
         self.builder: Builder = Builder.of(model, precision) if base is None else base.builder.copy()
-        self._nodes = {next(name for name in node.output if name): node for node in model.proto.graph.node}
+        self._nodes = {node.name: node for node in model.proto.graph.node}
         self._merged: dict[tuple[str, ...], list[KernelCall] | None] = {}
         self._lowered: dict[str, list[KernelCall]] = {
             operator.name: base._lowered[operator.name]
