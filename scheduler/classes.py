@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler.forms import group_numbers
 from iosched.scheduler.lattice import Indices, Lattice, bits, components
-from iosched.scheduler.signature import outputs_read_outside
+from iosched.scheduler.signature import outputs_read_outside, sources_inside
 
 BlockKey = tuple[object, ...]
 
@@ -25,15 +25,12 @@ def block_key(graph: ComputationGraph, operators: Sequence[str], labels: Mapping
     outside: dict[str, int] = {}
     found = []
     for name in operators:
-        operator = graph.by_name[name]
-        reads = []
-        for tensor in operator.inputs:
-            source = graph.producer.get(tensor)
-            if source in position and source is not None:
-                reads.append((position[source], graph.by_name[source].outputs.index(tensor)))
-            else:
-                reads.append((-1, outside.setdefault(tensor, len(outside))))
-        found.append((labels[name], tuple(reads), outputs_read_outside(graph, name, position)))
+        sources = zip(graph.by_name[name].inputs, sources_inside(graph, name, position), strict=True)
+        reads = tuple(
+            (-1, outside.setdefault(tensor, len(outside))) if source is None else (position[source], output)
+            for tensor, (source, output) in sources
+        )
+        found.append((labels[name], reads, outputs_read_outside(graph, name, position)))
     return tuple(found)
 
 

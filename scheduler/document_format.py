@@ -15,6 +15,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from iosched.models.errors import InvalidScheduleError
 from iosched.scheduler.proof import Scope
+from iosched.scheduler.pruning import DEFAULT_PRUNING
 from iosched.scheduler.schedule import Strategy
 from iosched.scheduler.strategies import STAGES, StrategyName
 
@@ -66,7 +67,7 @@ class SearchRecord(Struct, frozen=True):
     """
 
     strategy: StrategyName = "both"
-    pruning: Limits = Limits(3, 8)
+    pruning: Limits = Limits(DEFAULT_PRUNING.r, DEFAULT_PRUNING.s)
     counts: Counts = Counts(0, 0, 0, 0)
 
 

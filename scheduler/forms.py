@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler.lattice import Masks
+from iosched.scheduler.signature import sources_inside
 
 Colours = NDArray[np.uint64]
 
@@ -54,13 +55,12 @@ class _Structure:
     @classmethod
     def of(cls, graph: ComputationGraph, operators: Sequence[str], labels: Mapping[str, str]) -> _Structure:
         position = {name: index for index, name in enumerate(operators)}
-        edges = []
-        for name in operators:
-            for place, tensor in enumerate(graph.by_name[name].inputs):
-                source = graph.producer.get(tensor)
-                if source is not None and source in position:
-                    output = graph.by_name[source].outputs.index(tensor)
-                    edges.append((position[source], position[name], (place << 16) + output))
+        edges = [
+            (position[source], position[name], (place << 16) + output)
+            for name in operators
+            for place, (source, output) in enumerate(sources_inside(graph, name, position))
+            if source is not None
+        ]
         columns = np.array(edges, dtype=np.int64).reshape(-1, 3)
         return cls(
             np.array([_hash_of(f"{len(graph.by_name[name].inputs)} {labels[name]}") for name in operators], np.uint64),

@@ -32,8 +32,6 @@ from iosched.scheduler.strategies import STAGES
 Scope = Literal["whole", "blocks"]
 """What a proof is about: the whole graph, or each block as it was cut."""
 
-SCOPES: tuple[Scope, ...] = ("whole", "blocks")
-
 
 def proof_text(proven: Scope | None, under: str = "") -> str:
     """What is proven, in the words that every command uses; `under` what, if that is said too."""

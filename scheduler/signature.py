@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations, product
 from math import factorial, prod
@@ -80,18 +80,10 @@ class _View:
 
     @classmethod
     def of(cls, graph: ComputationGraph, group: Sequence[str], label: Label) -> _View:
-        inside = set(group)
-        reads: dict[str, tuple[tuple[str | None, int], ...]] = {}
-        for name in group:
-            tensors = graph.by_name[name].inputs
-            sources = [graph.producer.get(tensor) for tensor in tensors]
-            reads[name] = tuple(
-                (source, graph.by_name[source].outputs.index(tensor)) if source in inside and source else (None, 0)
-                for tensor, source in zip(tensors, sources, strict=True)
-            )
+        inside = frozenset(group)
         return cls(
             {name: label(graph.by_name[name]) for name in group},
-            reads,
+            {name: tuple(sources_inside(graph, name, inside)) for name in group},
             {name: outputs_read_outside(graph, name, inside) for name in group},
         )
 
@@ -108,6 +100,21 @@ def _sharing(graph: ComputationGraph, stage: Stage, label: Label) -> list[tuple[
         tuple(sorted(label(graph.by_name[name]) for name in names)) for names in readers.values() if len(names) > 1
     )
     return sorted(shared.items())
+
+
+def sources_inside(
+    graph: ComputationGraph, name: str, inside: Container[str]
+) -> Iterator[tuple[str, int] | tuple[None, int]]:
+    """For each input of the operator the operator of `inside` that computes it, and the position among its outputs.
+
+    An input that comes from elsewhere is (None, 0).
+    """
+    for tensor in graph.by_name[name].inputs:
+        source = graph.producer.get(tensor)
+        if source is None or source not in inside:
+            yield None, 0
+        else:
+            yield source, graph.by_name[source].outputs.index(tensor)
 
 
 def outputs_read_outside(graph: ComputationGraph, name: str, inside: Container[str]) -> tuple[int, ...]:
