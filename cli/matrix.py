@@ -16,6 +16,7 @@ from iosched.cli.options import (
     json_option,
     model_argument,
     output_option,
+    precision_option,
     profile_db_option,
     pruning_asked,
     pruning_options,
@@ -31,11 +32,11 @@ from iosched.cli.source import input_file, read_model
 from iosched.cli.tables import print_columns
 from iosched.cli.words import latency_text, percent_more
 from iosched.models.errors import UsageError
-from iosched.scheduler.precision import DEFAULT_PRECISION, PRECISIONS, PrecisionName
 
 if TYPE_CHECKING:
     from iosched.jobs.matrix import MatrixResult, MatrixSettings
     from iosched.models.model import Model
+    from iosched.scheduler.precision import PrecisionName
     from iosched.scheduler.strategies import SearchStrategy
 
 
@@ -105,13 +106,7 @@ def _settings(
     help="Batch sizes to schedule for, on every device. Default: the model's own.",
 )
 @input_shape_option
-@click.option(
-    "--precision",
-    type=click.Choice(PRECISIONS),
-    default=DEFAULT_PRECISION,
-    show_default=True,
-    help="What GPUs compute in.",
-)
+@precision_option("What GPUs compute in.")
 @strategy_option()
 @pruning_options
 @threads_option

@@ -20,6 +20,7 @@ from iosched.cli.options import (
     model_argument,
     output_option,
     planning_device_options,
+    precision_option,
     profile_db_option,
     pruning_asked,
     pruning_options,
@@ -40,7 +41,6 @@ from iosched.cli.progress import progress_bar
 from iosched.cli.schedule_from import refuse_searching, schedule_from, schedule_from_option
 from iosched.cli.source import input_file, read_model, stem
 from iosched.cli.tables import print_pairs
-from iosched.scheduler.precision import DEFAULT_PRECISION, PRECISIONS
 from iosched.scheduler.strategies import BASELINES
 
 if TYPE_CHECKING:
@@ -132,13 +132,7 @@ def _settings(
     show_default=True,
     help="Take what the profile database knows, or measure anew and replace it.",
 )
-@click.option(
-    "--precision",
-    type=click.Choice(PRECISIONS),
-    default=DEFAULT_PRECISION,
-    show_default=True,
-    help="What a GPU computes in, attached or planned for.",
-)
+@precision_option("What a GPU computes in, attached or planned for.")
 @click.option(
     "--barriers",
     type=click.Choice(("auto", "stage", "none")),

@@ -18,6 +18,7 @@ from click.core import ParameterSource
 
 from iosched.cli.output import destination
 from iosched.models.errors import UsageError
+from iosched.scheduler.precision import DEFAULT_PRECISION, PRECISIONS
 from iosched.scheduler.pruning import DEFAULT_PRUNING, NO_PRUNING, Pruning
 from iosched.scheduler.strategies import SEARCHES, own_pruning
 
@@ -174,28 +175,22 @@ def _device(text: str) -> Callable[[F], F]:
 
 def pruning_options(function: F) -> F:
     """`-r`, `-s` and `--no-pruning`, of which `pruning_asked` makes a `Pruning`."""
-    options = (
-        click.option(
-            "-r",
-            type=click.IntRange(min=1),
-            default=DEFAULT_PRUNING.r,
-            show_default=True,
-            metavar="N",
-            help="At most N operators in a group.",
-        ),
-        click.option(
-            "-s",
-            type=click.IntRange(min=1),
-            default=DEFAULT_PRUNING.s,
-            show_default=True,
-            metavar="N",
-            help="At most N groups in a stage.",
-        ),
-        click.option("--no-pruning", is_flag=True, help="Search every schedule: no limit on groups (can take long)."),
+    function = click.option(
+        "--no-pruning", is_flag=True, help="Search every schedule: no limit on groups (can take long)."
+    )(function)
+    function = _limit("-s", DEFAULT_PRUNING.s, "At most N groups in a stage.")(function)
+    return _limit("-r", DEFAULT_PRUNING.r, "At most N operators in a group.")(function)
+
+
+def _limit(flag: str, default: int | None, text: str) -> Callable[[F], F]:
+    return click.option(flag, type=click.IntRange(min=1), default=default, show_default=True, metavar="N", help=text)
+
+
+def precision_option(text: str) -> Callable[[F], F]:
+    """`--precision`; `text` is its help."""
+    return click.option(
+        "--precision", type=click.Choice(PRECISIONS), default=DEFAULT_PRECISION, show_default=True, help=text
     )
-    for option in reversed(options):
-        function = option(function)
-    return function
 
 
 def strategy_option(*baselines: str) -> Callable[[F], F]:
