@@ -11,8 +11,8 @@ from iosched.jobs.opening import opened
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
+from iosched.profiler.devices.cost import known_us
 from iosched.profiler.devices.device import OpenModelHere, Prices
-from iosched.profiler.devices.known import KnownStages
 from iosched.profiler.devices.resolve import resolve
 from iosched.scheduler import lattice as lattices
 from iosched.scheduler.blocks import partition
@@ -104,8 +104,7 @@ class _Counter:
         """How many of these are known, and how many of the others the search may measure."""
         if not self.settings.resume:
             return 0, self._most(stages, known=[])
-        stored = KnownStages(self.here.cost)
-        known = [stage for stage in stages if stored.latency_us(stage) is not None]
+        known = [stage for stage in stages if known_us(self.here.cost, stage) is not None]
         return len(known), self._most(stages, known)
 
     def _most(self, stages: list[Stage], known: list[Stage]) -> int:

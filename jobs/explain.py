@@ -12,13 +12,13 @@ from iosched.jobs.opening import opened
 from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph, Operator
 from iosched.models.model import Model
-from iosched.profiler.devices.known import KnownStages
+from iosched.profiler.devices.cost import MeasuredCosts, known_us
 from iosched.profiler.devices.resolve import recorded
 from iosched.profiler.devices.throughput import Throughputs
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.elsewhere import Places, places_of
 from iosched.scheduler.pruning import Pruning
-from iosched.scheduler.schedule import Stage
+from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.strategies import is_searched
 
 MEASUREMENTS = 50
@@ -101,7 +101,7 @@ def _weighed(
 ) -> Explained:
     device, settings = recorded(document)
     with opened(device, model, settings, profile_db) as there:
-        known = None if there.here is None else _MeasuredCost(KnownStages(there.here.cost), measurements)
+        known = None if there.here is None else _SparingCosts(there.here.cost, measurements)
         unit, strategy = there.units.unit_of(operator.name), document.search.strategy
         found = places_of(
             there.graph,
@@ -142,30 +142,30 @@ def find_operator(graph: ComputationGraph, name: str) -> Operator:
 
 
 @dataclass(frozen=True, eq=False)
-class _MeasuredCost:
-    """What the database knows, and what may be measured beside."""
+class _SparingCosts:
+    """Latencies that were measured before, and up to so many measurements more; an operator that is unknown costs 0."""
 
-    known: KnownStages
+    cost: MeasuredCosts
     measurements: int
 
     @property
     def lanes(self) -> int:
-        return self.known.cost.lanes
+        return self.cost.lanes
 
     def known_us(self, stage: Stage) -> float | None:
-        found = self.known.latency_us(stage)
-        if found is None and self.known.cost.measurements < self.measurements:
-            return self.known.cost.stage_latency_us(stage)
+        found = known_us(self.cost, stage)
+        if found is None and self.cost.measurements < self.measurements:
+            return self.cost.stage_latency_us(stage)
         return found
 
     def stage_latency_us(self, stage: Stage) -> float:
-        return self.known.cost.stage_latency_us(stage)
+        return self.cost.stage_latency_us(stage)
 
     def lower_bound_us(self, stage: Stage) -> float:
-        return self.known.cost.lower_bound_us(stage)
+        return self.cost.lower_bound_us(stage)
 
     def operator_latency_us(self, name: str) -> float:
-        return self.known.operator_latency_us(name) or 0.0
+        return known_us(self.cost, Stage(Strategy.CONCURRENT, ((name,),))) or 0.0
 
     def operator_work_us(self, name: str) -> float:
-        return self.known.operator_work_us(name) or 0.0
+        return self.cost.known_work_us(name) or 0.0

@@ -9,8 +9,8 @@ from iosched.jobs.decision import Ratio
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.model import Model
 from iosched.models.version import iosched_version
+from iosched.profiler.devices.cost import MeasuredCosts
 from iosched.profiler.devices.device import Device, OpenModelHere, Running
-from iosched.profiler.devices.known import MeasuredCost
 from iosched.scheduler import document_format
 from iosched.scheduler.checks import model_dtype
 from iosched.scheduler.document import Alternative, ScheduleDocument, SearchRecord
@@ -151,7 +151,7 @@ def document_of(
 
 
 def result_of(
-    document: ScheduleDocument, found: SearchResult, verdict: Verdict, cost: MeasuredCost | None, seconds: float
+    document: ScheduleDocument, found: SearchResult, verdict: Verdict, cost: MeasuredCosts | None, seconds: float
 ) -> OptimizeResult:
     """The answer.
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from iosched.jobs.progress import Observer, SearchProgress
 from iosched.jobs.settings import OptimizeSettings
+from iosched.profiler.devices.cost import known_us
 from iosched.profiler.devices.device import OpenModel
-from iosched.profiler.devices.known import KnownStages
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Schedule, Stage
 from iosched.scheduler.search import SearchResult, search
@@ -69,7 +70,7 @@ def unsearched(schedule: Schedule) -> SearchResult:
 def _as_it_was_given(opened: OpenModel, schedule: Schedule) -> SearchResult:
     """Nothing is searched or proven; latencies are those that are known here, with nothing measured for them."""
     here = opened.here
-    latency_us = opened.cost.stage_latency_us if here is None else KnownStages(here.cost).latency_us
+    latency_us = opened.cost.stage_latency_us if here is None else partial(known_us, here.cost)
 
     def here_known(stage: Stage) -> Stage:
         return replace(stage, predicted_us=latency_us(stage), measured_us=None)

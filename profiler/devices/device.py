@@ -16,7 +16,7 @@ import numpy as np
 from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
-from iosched.profiler.devices.known import MeasuredCost
+from iosched.profiler.devices.cost import MeasuredCosts, StageCosts
 from iosched.profiler.devices.throughput import Throughputs
 from iosched.profiler.devices.units import Units
 from iosched.profiler.measuring.in_turn import Budget, Candidate
@@ -26,7 +26,6 @@ from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.latencies import structure
 from iosched.runtime.cuda.gpu.exchange import DeviceArray
 from iosched.runtime.inputs import Arrays
-from iosched.scheduler.cost import CostModel, OperatorKeys
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.precision import DEFAULT_PRECISION
@@ -119,10 +118,6 @@ class Wording:
     elsewhere: str
 
 
-class StageCosts(CostModel, OperatorKeys, Protocol):
-    """What every device says of stages: their latencies, and which operators are alike."""
-
-
 class OpenModel(Protocol):
     """A model opened on a device: what is scheduled there, and what stages of it cost."""
 
@@ -170,7 +165,7 @@ class OpenModelHere(OpenModel, Protocol):
     """A model opened on a device that can run it."""
 
     @property
-    def cost(self) -> MeasuredCost:
+    def cost(self) -> MeasuredCosts:
         """Latencies of stages of units, measured and kept."""
         ...
 

@@ -12,10 +12,10 @@ from scripted import fire, script_models, script_stages
 
 from iosched.jobs.estimate import estimate
 from iosched.jobs.optimize import OptimizeSettings, optimize
+from iosched.profiler.devices.cost import known_us
 from iosched.profiler.devices.cpu.cost import StageCost
 from iosched.profiler.devices.cpu.device import CPU_PRICES
 from iosched.profiler.devices.cuda.attached import StoredCudnnPlans
-from iosched.profiler.devices.known import KnownStages
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.scheduler.schedule import Stage, Strategy
@@ -79,18 +79,18 @@ def test_every_stage_of_a_found_schedule_is_known(settings: OptimizeSettings) ->
     """The keys under which stages are looked up are those under which they were stored."""
     result = optimize(fire(), settings)
     with ProfileDatabase(settings.profile_db) as database, CpuBackend(fire(), lanes=2) as backend:
-        known = KnownStages(StageCost(backend, database))
+        cost = StageCost(backend, database)
         for stage in result.schedule.stages:
             units = tuple(tuple(dict.fromkeys(backend.coarse.unit_of()[n] for n in group)) for group in stage.groups)
-            assert known.latency_us(Stage(stage.strategy, units)) == pytest.approx(stage.predicted_us)
+            assert known_us(cost, Stage(stage.strategy, units)) == pytest.approx(stage.predicted_us)
         for unit in backend.graph.operators:
-            assert known.operator_work_us(unit.name) == known.cost.operator_work_us(unit.name)
-        assert known.cost.measurements == 0
+            assert cost.known_work_us(unit.name) == cost.operator_work_us(unit.name)
+        assert cost.measurements == 0
 
 
 def test_nothing_is_known_of_an_empty_database(settings: OptimizeSettings) -> None:
     with ProfileDatabase(None) as database, CpuBackend(fire(), lanes=2) as backend:
-        known = KnownStages(StageCost(backend, database))
+        cost = StageCost(backend, database)
         name = backend.graph.operators[0].name
-        assert known.latency_us(Stage(Strategy.CONCURRENT, ((name,),))) is None
-        assert known.operator_work_us(name) is None
+        assert known_us(cost, Stage(Strategy.CONCURRENT, ((name,),))) is None
+        assert cost.known_work_us(name) is None
