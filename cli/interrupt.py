@@ -11,7 +11,7 @@ from types import FrameType
 import click
 
 from iosched.cli.output import quiet
-from iosched.cli.progress import Observer
+from iosched.cli.progress import TerminalObserver
 
 
 class AskOnce:
@@ -20,7 +20,7 @@ class AskOnce:
     Where nobody can be asked, since standard input or stderr is no terminal, Ctrl-C is left as it is.
     """
 
-    def __init__(self, bar: Observer) -> None:
+    def __init__(self, bar: TerminalObserver) -> None:
         self._bar = bar
         self._asked = False
         self.can_come = sys.stdin.isatty() and sys.stderr.isatty() and not quiet()

@@ -9,17 +9,14 @@ from typing import TYPE_CHECKING, Protocol
 
 from iosched.cli.errors import printable
 from iosched.cli.output import quiet
+from iosched.jobs.progress import Observer
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 
-class Observer(Protocol):
-    """What long work reports its progress to."""
-
-    def progress(self, done: int, total: int | None, text: str) -> None:
-        """Reports that `done` of `total` steps (None: not known yet) are done, and what is done next."""
-        ...
+class TerminalObserver(Observer, Protocol):
+    """What long work reports its progress to, and what leaves the terminal free for a while."""
 
     def paused(self) -> AbstractContextManager[None]:
         """A context in which nothing is drawn, so that a question can be asked on the terminal."""
@@ -55,7 +52,7 @@ class _Bar:
 
 
 @contextmanager
-def progress_bar() -> Iterator[Observer]:
+def progress_bar() -> Iterator[TerminalObserver]:
     """An observer that draws a bar on stderr until the context is left, or nothing with `-q` or without a terminal."""
     if quiet() or not sys.stderr.isatty():
         yield _Silence()
