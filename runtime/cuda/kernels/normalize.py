@@ -11,7 +11,7 @@ import onnx
 from iosched.models.node_attributes import integer, number
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.kernel import CudaCall, Pointer
-from iosched.runtime.cuda.source.elements import C_TYPES, FLOATS, loaded, preamble, stored, widened
+from iosched.runtime.cuda.source.elements import FLOATS, stored, widened
 from iosched.runtime.cuda.source.loops import operand, shape_of
 from iosched.runtime.cuda.source.rows import Rows
 from iosched.runtime.plan import View
@@ -40,16 +40,10 @@ class Normalize:
         shape = shape_of(reads[0])
         x, y = operand(reads[0]), operand(writes[0])
         rows = Rows.of(shape, (x, y, *(operand(view, shape) for view in reads[1:])), self.axes)
-        source = _SOURCE.format(
-            preamble=preamble([x.dtype, y.dtype]),
-            constants=rows.constants,
-            x_type=C_TYPES[x.dtype],
-            y_type=C_TYPES[y.dtype],
-            parameters=rows.parameters,
-            place=rows.place,
-            row_offsets=rows.offsets("k", "row < n_rows ? row : 0"),
-            offsets=rows.offsets("r", "index"),
-            value=loaded(x.dtype, "p0[kat0 + rat0]"),
+        source = rows.source(
+            _SOURCE,
+            x,
+            y,
             combined=rows.combined("total", "a + b"),
             result=stored(y.dtype, "fmaf((x - mean) * factor, scale[kat2 + rat2], shift[kat3 + rat3])"),
         )

@@ -12,7 +12,7 @@ import onnx
 from iosched.models.node_attributes import integer, integers
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.kernel import CudaCall, Pointer
-from iosched.runtime.cuda.source.elements import C_TYPES, FLOATS, loaded, preamble, stored, widened
+from iosched.runtime.cuda.source.elements import FLOATS, stored, widened
 from iosched.runtime.cuda.source.loops import Operand, element_strides, operand, shape_of
 from iosched.runtime.cuda.source.rows import Rows
 from iosched.runtime.plan import View
@@ -66,16 +66,10 @@ class Reduce:
         x, shape, form = operand(reads[0]), shape_of(reads[0]), _FORMS[self.kind]
         y = Operand(writes[0].dtype, self._spread(writes[0], len(shape)), 0, writes[0].offset)
         rows = Rows.of(shape, (x, y), self.axes)
-        source = _SOURCE.format(
-            preamble=preamble([x.dtype, y.dtype]),
-            constants=rows.constants,
-            x_type=C_TYPES[x.dtype],
-            y_type=C_TYPES[y.dtype],
-            parameters=rows.parameters,
-            place=rows.place,
-            row_offsets=rows.offsets("k", "row < n_rows ? row : 0"),
-            offsets=rows.offsets("r", "index"),
-            value=loaded(x.dtype, "p0[kat0 + rat0]"),
+        source = rows.source(
+            _SOURCE,
+            x,
+            y,
             start=form.start,
             element=form.element,
             combination=form.combination,

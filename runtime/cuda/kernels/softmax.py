@@ -12,7 +12,7 @@ from iosched.models.node_attributes import integer
 from iosched.models.wiring import standard_opset
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.kernel import CudaCall, Pointer
-from iosched.runtime.cuda.source.elements import C_TYPES, FLOATS, loaded, preamble, stored, widened
+from iosched.runtime.cuda.source.elements import FLOATS, stored, widened
 from iosched.runtime.cuda.source.loops import operand, shape_of
 from iosched.runtime.cuda.source.rows import Rows
 from iosched.runtime.plan import View
@@ -41,16 +41,10 @@ class Softmax:
         """See `SourceKernel.call`."""
         x, y = operand(reads[0]), operand(writes[0])
         rows = Rows.of(shape_of(reads[0]), (x, y), self.axes)
-        source = _SOURCE.format(
-            preamble=preamble([x.dtype, y.dtype]),
-            constants=rows.constants,
-            x_type=C_TYPES[x.dtype],
-            y_type=C_TYPES[y.dtype],
-            parameters=rows.parameters,
-            place=rows.place,
-            row_offsets=rows.offsets("k", "row < n_rows ? row : 0"),
-            offsets=rows.offsets("r", "index"),
-            value=loaded(x.dtype, "p0[kat0 + rat0]"),
+        source = rows.source(
+            _SOURCE,
+            x,
+            y,
             combined_most=rows.combined("most", "fmaxf(a, b)"),
             combined_total=rows.combined("total", "a + b"),
             factor="logf(total)" if self.logarithm else "1.0f / total",

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from iosched.runtime.cuda.kernel import Argument, CudaCall
+from iosched.runtime.cuda.source.elements import C_TYPES, loaded, preamble
 from iosched.runtime.cuda.source.loops import Loop, Operand, collapse
 
 _BLOCK = 256
@@ -96,6 +97,28 @@ class Rows:
     def combined(self, value: str, combination: str) -> str:
         """Statements that make `value` of all lanes one, by an expression of `a` and `b`; all threads take part."""
         return _COMBINED.format(value=value, combination=combination)
+
+    def source(self, template: str, x: Operand, y: Operand, **others: str) -> str:
+        """A kernel that reads `x` (operand 0, at address p0) row by row and writes `y`.
+
+        Args:
+            template: a format with fields for what every such kernel has (`preamble`, `constants`, `x_type`, `y_type`,
+                `parameters`, `place`, `row_offsets` and `offsets`, see `offsets`; `value`, the element of x) and for
+                `others`.
+            others: the kernel's own fields.
+        """
+        return template.format(
+            preamble=preamble([x.dtype, y.dtype]),
+            constants=self.constants,
+            x_type=C_TYPES[x.dtype],
+            y_type=C_TYPES[y.dtype],
+            parameters=self.parameters,
+            place=self.place,
+            row_offsets=self.offsets("k", "row < n_rows ? row : 0"),
+            offsets=self.offsets("r", "index"),
+            value=loaded(x.dtype, "p0[kat0 + rat0]"),
+            **others,
+        )
 
     def call(self, source: str, entry: str, pointers: Sequence[Argument]) -> CudaCall:
         """The launch of a source that begins with the pointers and goes on with `parameters`."""
