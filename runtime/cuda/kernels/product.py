@@ -1,0 +1,267 @@
+"""Lowers products of matrices, with what follows them, to the kernels that do them.
+
+A factor of weights makes a product a dense layer. Of computed factors, cuDNN multiplies batches where it has an engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+import onnx
+
+from iosched.models.node_attributes import integer, number
+from iosched.runtime.cuda.builder import Builder
+from iosched.runtime.cuda.kernels.add import AddN
+from iosched.runtime.cuda.kernels.batched_matmul import BatchedMatMul
+from iosched.runtime.cuda.kernels.copy import Copy
+from iosched.runtime.cuda.kernels.elementwise import activation_of
+from iosched.runtime.cuda.kernels.matmul import MOST_AXES, Dense, MatMul
+from iosched.runtime.cuda.layout import is_channels_last
+from iosched.runtime.cuda.source.activation import IDENTITY, RELU, Activation
+
+
+def lower(builder: Builder, node: onnx.NodeProto) -> bool:
+    """Gemm and MatMul, the factors constant or computed."""
+    return lower_product(builder, [node])
+
+
+def lower_product(builder: Builder, nodes: Sequence[onnx.NodeProto]) -> bool:
+    """Emits the calls of a Gemm or MatMul, then the sum with a bias?, then an activation?
+
+    Returns:
+        False, with nothing emitted, where no kernel can do all of it: batches with a bias, scaled computed factors,
+        biases that differ from row to row, operands that are not floats on the device.
+    """
+    found = _followed_by(builder, nodes)
+    if found is None or not builder.is_float(found.y):
+        return False
+    if found.weight is None and len(builder.shape(found.b)) != 2:
+        return _emit_batches(builder, found)
+    return _emit_dense(builder, found)
+
+
+def lower_stacked(builder: Builder, operators: Sequence[Sequence[onnx.NodeProto]], y: str) -> list[str] | None:
+    """Emits the calls of several products of one factor with matrices of weights as one, whose columns are all theirs.
+
+    Args:
+        operators: the nodes of each.
+        y: what to call the result.
+
+    Returns:
+        The tensor that holds it, a temporary, and the results of the parts; None where no kernel can do it, with
+        nothing emitted.
+    """
+    parts = [_followed_by(builder, nodes) for nodes in operators]
+    found = [part for part in parts if part is not None and part.weight is not None and part.added is None]
+    if len(found) < len(parts) or not all(builder.is_float(part.y) for part in found):
+        return None
+    weight = np.concatenate([part.weight for part in found if part.weight is not None])
+    bias = None
+    if any(part.bias is not None for part in found):
+        widths = [builder.shape(part.y)[-1] for part in found]
+        rows = [part.bias for part in found]
+        bias = np.concatenate([np.zeros(n) if row is None else row for n, row in zip(widths, rows, strict=True)])
+    target = builder.temporary(y, (*builder.shape(found[0].y)[:-1], len(weight)))
+    if not _emit_dense(builder, replace(found[0], y=target, weight=weight, bias=bias)):
+        return None
+    return [target, *(part.y for part in found)]
+
+
+@dataclass(frozen=True, eq=False)
+class _Product:
+    """activation(a' @ b' + bias?), where a' and b' are transposed where told.
+
+    Attributes:
+        weight: b, transposed and scaled already, as (N, K); None where it is computed.
+        bias: (N,), or nothing.
+        added: a computed tensor of the result's shape that is added before the activation.
+    """
+
+    a: str
+    b: str
+    y: str
+    weight: np.ndarray | None
+    transposes_a: bool = False
+    transposes_b: bool = False
+    bias: np.ndarray | None = None
+    added: str | None = None
+    activation: Activation = IDENTITY
+
+
+def _followed_by(builder: Builder, nodes: Sequence[onnx.NodeProto]) -> _Product | None:
+    found = _product(builder, nodes[0])
+    for node in nodes[1:]:
+        found = None if found is None else _followed(builder, found, node)
+    return found
+
+
+def _product(builder: Builder, node: onnx.NodeProto) -> _Product | None:
+    return _gemm(builder, node) if node.op_type == "Gemm" else _matmul(builder, node)
+
+
+def _matmul(builder: Builder, node: onnx.NodeProto) -> _Product | None:
+    a, b = node.input[:2]
+    constant = builder.constant(b)
+    extra = builder.shape(b)[:-2]
+    is_one = prod(extra) == 1 and len(extra) <= max(len(builder.shape(a)) - 2, 0)
+    if constant is None or constant.ndim < 2 or not is_one:
+        return _Product(a, b, node.output[0], None)
+    return _Product(a, b, node.output[0], constant.reshape(constant.shape[-2:]).T)
+
+
+def _gemm(builder: Builder, node: onnx.NodeProto) -> _Product | None:
+    a, b, *others = node.input
+    alpha, beta = number(node, "alpha", 1.0), number(node, "beta", 1.0)
+    transposes_b = bool(integer(node, "transB"))
+    constant = builder.constant(b)
+    if constant is None and alpha != 1:
+        return None
+    weight = None if constant is None else alpha * (constant if transposes_b else constant.T)
+    found = _Product(a, b, node.output[0], weight, bool(integer(node, "transA")), transposes_b)
+    return _plus(builder, found, others[0], beta) if others and others[0] and beta else found
+
+
+def _followed(builder: Builder, known: _Product, node: onnx.NodeProto) -> _Product | None:
+    """`known` followed by a node of its unit."""
+    if node.op_type == "Add":
+        other = next(name for name in node.input if name != known.y)
+        found = _plus(builder, known, other, 1.0)
+    else:
+        activation = activation_of(builder, node)
+        found = None if activation is None else replace(known, activation=activation)
+    return None if found is None else replace(found, y=node.output[0])
+
+
+def _plus(builder: Builder, known: _Product, name: str, factor: float) -> _Product | None:
+    """`known` + factor * the tensor `name`."""
+    shape, size = builder.shape(name), builder.shape(known.y)
+    if known.added is not None or not known.activation.is_identity or len(shape) > len(size):
+        return None
+    constant = builder.constant(name)
+    if constant is None:
+        is_alike = shape == size and factor == 1 and builder.is_float(name)
+        return replace(known, added=name) if is_alike else None
+    if prod(shape[:-1]) != 1:
+        return None
+    values = factor * np.broadcast_to(constant.reshape(-1).astype(np.float64), size[-1:])
+    return replace(known, bias=values if known.bias is None else known.bias + values)
+
+
+def _emit_dense(builder: Builder, found: _Product) -> bool:
+    shape = builder.shape(found.y)
+    if not _is_operand(builder, found.a) or (found.weight is None and not _is_operand(builder, found.b)):
+        return False
+    x = _rows(builder, found)
+    is_fused = found.added is None and found.activation in (IDENTITY, RELU)
+    activation = found.activation if is_fused else IDENTITY
+    reads = [x, _factor(builder, found)]
+    has_bias = found.bias is not None or not activation.is_identity
+    if has_bias:
+        bias = np.zeros(shape[-1]) if found.bias is None else found.bias
+        reads.append(builder.weight(f"{found.y}/bias", bias))
+    flat = shape if len(shape) <= MOST_AXES else (prod(shape[:-1]), shape[-1])
+    written = found.y if is_fused and flat == shape else builder.temporary(f"{found.y}/product", flat)
+    builder.emit(Dense(has_bias, activation, builder.precision), reads, (written,))
+    _finish(builder, found, written, is_fused)
+    return True
+
+
+def _emit_batches(builder: Builder, found: _Product) -> bool:
+    if found.bias is not None or not all(_is_operand(builder, name) for name in (found.a, found.b)):
+        return False
+    if _is_for_cudnn(builder, found):
+        _emit_by_cudnn(builder, found)
+        return True
+    reads = [_in_rows(builder, name, f"{found.y}/{role}") for name, role in ((found.a, "a"), (found.b, "b"))]
+    is_fused = found.added is None
+    written = found.y if is_fused else builder.temporary(f"{found.y}/product", builder.shape(found.y))
+    builder.emit(BatchedMatMul(found.activation if is_fused else IDENTITY), reads, (written,))
+    _finish(builder, found, written, is_fused)
+    return True
+
+
+def _is_for_cudnn(builder: Builder, found: _Product) -> bool:
+    """Whether cuDNN has an engine: none for strict float32, vectors, and batches broadcast among each other."""
+    a, b, shape = builder.shape(found.a), builder.shape(found.b), builder.shape(found.y)
+    batches = {prod(each[:-2]) for each in (a, b)}
+    is_broadcast = (len(batches) > 1 and min(batches) > 1) or prod(shape[:-2]) not in batches
+    return builder.precision.name != "fp32" and min(len(a), len(b)) >= 2 and not is_broadcast
+
+
+def _emit_by_cudnn(builder: Builder, found: _Product) -> None:
+    shape = builder.shape(found.y)
+    reads = [_as_batch(builder, name, f"{found.y}/{role}") for name, role in ((found.a, "a"), (found.b, "b"))]
+    is_fused = found.added is None and found.activation.is_identity
+    flat = shape if len(shape) <= MOST_AXES else (prod(shape[:-2]), *shape[-2:])
+    written = found.y if is_fused and flat == shape else builder.temporary(f"{found.y}/product", flat)
+    builder.emit(MatMul(builder.precision), reads, (written,))
+    _finish(builder, found, written, is_fused)
+
+
+def _finish(builder: Builder, found: _Product, written: str, is_fused: bool) -> None:
+    """Brings the product into the result's shape, adds what is to be added, and applies the activation."""
+    shape = builder.shape(found.y)
+    if builder.shape(written) != shape:
+        shaped = found.y if is_fused else builder.temporary(f"{found.y}/shaped", shape)
+        builder.emit(Copy(reshapes=True), (written,), (shaped,))
+        written = shaped
+    if not is_fused:
+        terms = (written,) if found.added is None else (written, found.added)
+        builder.emit(AddN(found.activation), terms, (found.y,))
+
+
+def _is_operand(builder: Builder, name: str) -> bool:
+    constant = builder.constant(name)
+    return builder.is_float(name) if constant is None else constant.dtype == np.float32
+
+
+def _stored(builder: Builder, name: str) -> str:
+    return name if name in builder.tensors else builder.stored_weight(name)
+
+
+def _rows(builder: Builder, found: _Product) -> str:
+    """The left factor with at most three axes, the last of them summed over."""
+    name, shape = _stored(builder, found.a), builder.shape(found.a)
+    if found.transposes_a:
+        turned = builder.temporary(f"{found.y}/a", shape[::-1])
+        builder.emit(Copy(permutation=(1, 0)), (name,), (turned,))
+        return turned
+    if len(shape) <= MOST_AXES:
+        return name
+    flat = builder.temporary(f"{found.y}/a", (prod(shape[:-1]), shape[-1]))
+    builder.emit(Copy(reshapes=True), (name,), (flat,))
+    return flat
+
+
+def _factor(builder: Builder, found: _Product) -> str:
+    """The right factor as (N, K)."""
+    if found.weight is not None:
+        return builder.weight(f"{found.y}/weight", found.weight)
+    if found.transposes_b:
+        return found.b
+    turned = builder.temporary(f"{found.y}/b", builder.shape(found.b)[::-1])
+    builder.emit(Copy(permutation=(1, 0)), (found.b,), (turned,))
+    return turned
+
+
+def _as_batch(builder: Builder, name: str, role: str) -> str:
+    """A factor with at most three axes."""
+    source, shape = _stored(builder, name), builder.shape(name)
+    if len(shape) <= MOST_AXES:
+        return source
+    flat = builder.temporary(role, (prod(shape[:-2]), *shape[-2:]))
+    builder.emit(Copy(reshapes=True), (source,), (flat,))
+    return flat
+
+
+def _in_rows(builder: Builder, name: str, role: str) -> str:
+    """A factor whose rows or columns are dense: one that lies channels-last is copied, as one with five axes."""
+    source, shape = _stored(builder, name), builder.shape(name)
+    if source in builder.weights or not is_channels_last(shape) or shape[1] == 1:
+        return source
+    copied = builder.temporary(role, (1, *shape))
+    builder.emit(Copy(reshapes=True), (source,), (copied,))
+    return copied
