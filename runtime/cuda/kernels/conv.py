@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -23,10 +23,11 @@ from iosched.runtime.cuda.cudnn.graph import (
 )
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.kernels.add import AddN
+from iosched.runtime.cuda.kernels.convolution import Convolution
 from iosched.runtime.cuda.kernels.depthwise import Depthwise, depthwise_weight
 from iosched.runtime.cuda.layout import CHANNELS_LAST_RANK
 from iosched.runtime.cuda.source.activation import IDENTITY, RELU, Activation
-from iosched.runtime.cuda.source.window import Window, window_of
+from iosched.runtime.cuda.source.window import window_of
 from iosched.runtime.plan import View
 from iosched.runtime.session import load_onnxruntime, open_session
 
@@ -110,50 +111,29 @@ def conv_weight(weight: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(weight.transpose(0, 2, 3, 1) if weight.ndim == CHANNELS_LAST_RANK else weight)
 
 
-def lower_conv(
-    builder: Builder,
-    *,
-    x: str,
-    weight: np.ndarray,
-    bias: np.ndarray | None,
-    y: str,
-    strides: Sequence[int],
-    pads: Sequence[int],
-    dilations: Sequence[int],
-    groups: int,
-    leading_relu: bool,
-    residual: str | None,
-    activation: Activation,
-    name: str,
-) -> bool:
-    """Emits the calls of y = activation(conv(relu?(x), weight) + bias + residual?).
+def lower_conv(builder: Builder, found: Convolution, y: str, name: str) -> bool:
+    """Emits the calls of a convolution that writes `y`.
 
     cuDNN's kernel does what it has tuned engines for; the rest becomes elementwise kernels before and behind it.
     Depthwise convolutions of one or two dimensions are our own kernel's.
 
     Args:
-        weight: `(O, I / groups, *kernel)`, any float.
-        bias: `(O,)`, any float.
         name: prefix of the names of weights and temporaries.
 
     Returns:
         False, with nothing emitted, where no kernel can do it: more than three dimensions, negative padding, operands
         that are not floats on the device.
     """
-    operands = [x, y] if residual is None else [x, y, residual]
-    if min(pads, default=0) < 0 or not all(builder.is_float(operand) for operand in operands):
+    operands = [found.x, y] if found.residual is None else [found.x, y, found.residual]
+    if min(found.pads, default=0) < 0 or not all(builder.is_float(operand) for operand in operands):
         return False
-    if residual is not None and builder.shape(residual) != builder.shape(y):
+    if found.residual is not None and builder.shape(found.residual) != builder.shape(y):
         return False
-    window = Window(tuple(weight.shape[2:]), tuple(strides), tuple(pads), tuple(dilations))
-    if not 1 <= len(window.kernel) <= _MOST_AXES:
+    axes = len(found.kernel_shape)
+    if not 1 <= axes <= _MOST_AXES:
         return False
-    is_depthwise = groups > 1 and weight.shape[1] == 1 and groups == builder.shape(x)[1] and len(window.kernel) <= 2
-    whole = _Whole(x, weight, np.zeros(weight.shape[0]) if bias is None else bias, window, groups, y, name)
-    if is_depthwise:
-        _emit_depthwise(builder, whole, leading_relu, residual, activation)
-    else:
-        _emit_conv(builder, whole, leading_relu, residual, activation)
+    is_depthwise = found.groups > 1 and found.weight.shape[1] == 1 and found.groups == builder.shape(found.x)[1]
+    (_emit_depthwise if is_depthwise and axes <= 2 else _emit_conv)(builder, found, y, name)
     return True
 
 
@@ -162,83 +142,58 @@ def lower(builder: Builder, node: onnx.NodeProto) -> bool:
     constants = [builder.constant(name) for name in node.input[1:] if name]
     if any(array is None for array in constants) or node.input[0] not in builder.tensors:
         return False
-    weight, bias = np.asarray(constants[0]), constants[1] if len(constants) > 1 else None
+    weight = np.asarray(constants[0])
+    bias = constants[1] if len(constants) > 1 and constants[1] is not None else np.zeros(weight.shape[0])
     window = window_of(node, builder.shape(node.input[0]), weight.shape[2:], _MOST_AXES)
-    return window is not None and lower_conv(
-        builder,
-        x=node.input[0],
-        weight=weight,
-        bias=bias,
-        y=node.output[0],
-        strides=window.strides,
-        pads=window.pads,
-        dilations=window.dilations,
-        groups=integer(node, "group", 1),
-        leading_relu=False,
-        residual=None,
-        activation=IDENTITY,
-        name=node.output[0],
-    )
+    if window is None:
+        return False
+    groups, y = integer(node, "group", 1), node.output[0]
+    plain = Convolution(node.input[0], weight, bias, window.strides, window.pads, window.dilations, groups)
+    return lower_conv(builder, plain, y, y)
 
 
-@dataclass(frozen=True, eq=False)
-class _Whole:
-    """A convolution with its bias, and what is computed in the end."""
-
-    x: str
-    weight: np.ndarray
-    bias: np.ndarray
-    window: Window
-    groups: int
-    y: str
-    name: str
-
-    def temporary(self, builder: Builder) -> str:
-        return builder.temporary(f"{self.name}/conv", builder.shape(self.y))
-
-
-def _emit_depthwise(builder: Builder, whole: _Whole, relu: bool, residual: str | None, activation: Activation) -> None:
+def _emit_depthwise(builder: Builder, found: Convolution, y: str, name: str) -> None:
     """All in one kernel, but for a residual."""
-    window = whole.window
-    inside = activation if residual is None else IDENTITY
-    kernel = Depthwise(window.kernel, window.strides, window.pads, window.dilations, relu, inside)
-    weight = builder.weight(f"{whole.name}/weight", depthwise_weight(whole.weight))
-    bias = builder.float32_weight(f"{whole.name}/bias", whole.bias)
-    written = whole.y if residual is None else whole.temporary(builder)
-    builder.emit(kernel, (whole.x, weight, bias), (written,))
-    if residual is not None:
-        builder.emit(AddN(activation), (written, residual), (whole.y,))
+    inside = found.activation if found.residual is None else IDENTITY
+    kernel = Depthwise(found.kernel_shape, found.strides, found.pads, found.dilations, found.leading_relu, inside)
+    weight = builder.weight(f"{name}/weight", depthwise_weight(found.weight))
+    bias = builder.float32_weight(f"{name}/bias", found.bias)
+    written = y if found.residual is None else builder.temporary(f"{name}/conv", builder.shape(y))
+    builder.emit(kernel, (found.x, weight, bias), (written,))
+    if found.residual is not None:
+        builder.emit(AddN(found.activation), (written, found.residual), (y,))
 
 
-def _emit_conv(builder: Builder, whole: _Whole, relu: bool, residual: str | None, activation: Activation) -> None:
+def _emit_conv(builder: Builder, found: Convolution, y: str, name: str) -> None:
     """By cuDNN: a residual and a ReLU too. A ReLU before it and any other activation are kernels of their own."""
-    x = whole.x
-    if relu:
-        x = builder.temporary(f"{whole.name}/relu", builder.shape(whole.x))
-        builder.emit(AddN(RELU), (whole.x,), (x,))
-    if activation in (IDENTITY, RELU):
-        _emit_cudnn(builder, whole, x, residual, activation, whole.y)
+    x = found.x
+    if found.leading_relu:
+        x = builder.temporary(f"{name}/relu", builder.shape(found.x))
+        builder.emit(AddN(RELU), (found.x,), (x,))
+    if found.activation in (IDENTITY, RELU):
+        _emit_cudnn(builder, found.reading(x), y, name)
         return
-    written = whole.temporary(builder)
-    _emit_cudnn(builder, whole, x, None, IDENTITY, written)
-    builder.emit(AddN(activation), (written,) if residual is None else (written, residual), (whole.y,))
+    written = builder.temporary(f"{name}/conv", builder.shape(y))
+    _emit_cudnn(builder, replace(found, x=x, residual=None, activation=IDENTITY), written, name)
+    terms = (written,) if found.residual is None else (written, found.residual)
+    builder.emit(AddN(found.activation), terms, (y,))
 
 
-def _emit_cudnn(builder: Builder, whole: _Whole, x: str, residual: str | None, activation: Activation, y: str) -> None:
-    has_bias = bool(np.any(whole.bias)) or residual is not None or not activation.is_identity
-    reads = [x, builder.weight(f"{whole.name}/weight", conv_weight(whole.weight))]
+def _emit_cudnn(builder: Builder, found: Convolution, y: str, name: str) -> None:
+    has_bias = bool(np.any(found.bias)) or found.residual is not None or not found.activation.is_identity
+    reads = [found.x, builder.weight(f"{name}/weight", conv_weight(found.weight))]
     if has_bias:
-        reads.append(builder.weight(f"{whole.name}/bias", whole.bias))
-    if residual is not None:
-        reads.append(residual)
+        reads.append(builder.weight(f"{name}/bias", found.bias))
+    if found.residual is not None:
+        reads.append(found.residual)
     kernel = Conv(
-        whole.window.strides,
-        whole.window.pads,
-        whole.window.dilations,
-        whole.groups,
+        found.strides,
+        found.pads,
+        found.dilations,
+        found.groups,
         bias=has_bias,
-        residual=residual is not None,
-        activation=activation,
+        residual=found.residual is not None,
+        activation=found.activation,
         precision=builder.precision,
     )
     builder.emit(kernel, reads, (y,))

@@ -19,7 +19,7 @@ from iosched.runtime.cuda.source.activation import RELU
 def lower(builder: Builder, operator: Operator, nodes: Sequence[onnx.NodeProto], variant: int | None) -> bool:
     """One convolution with bias, residual and activation."""
     found = fused_convolution(builder, nodes, operator)
-    return found is not None and emit(builder, found, operator.name, operator.name)
+    return found is not None and lower_conv(builder, found, operator.name, operator.name)
 
 
 def lower_merged(
@@ -44,7 +44,7 @@ def lower_merged(
     name = "merged:" + "+".join(names)
     shape = output_shape(builder.shape(merged.x), merged)
     target = builder.temporary(name, shape)
-    if not all(map(builder.is_float, names)) or not emit(builder, merged, target, name):
+    if not all(map(builder.is_float, names)) or not lower_conv(builder, merged, target, name):
         return False
     written = {each: builder.temporary(f"{each}/linear", builder.shape(each)) for each in late}
     builder.emit(Cut(1), (target,), [written.get(each, each) for each in names])
@@ -56,22 +56,3 @@ def lower_merged(
 def _without_relu(part: Convolution, rectified: Collection[str]) -> Convolution:
     """The convolution, without a ReLU of what has gone through one already."""
     return replace(part, leading_relu=part.leading_relu and part.x not in rectified)
-
-
-def emit(builder: Builder, found: Convolution, y: str, name: str) -> bool:
-    """Emits the calls of a convolution that writes `y`; False where no kernel does it."""
-    return lower_conv(
-        builder,
-        x=found.x,
-        weight=found.weight,
-        bias=found.bias,
-        y=y,
-        strides=found.strides,
-        pads=found.pads,
-        dilations=found.dilations,
-        groups=found.groups,
-        leading_relu=found.leading_relu,
-        residual=found.residual,
-        activation=found.activation,
-        name=name,
-    )

@@ -16,7 +16,7 @@ from iosched.models.wiring import is_standard, reads
 from iosched.runtime.cuda.builder import Builder, KernelCall
 from iosched.runtime.cuda.kernels import NODES
 from iosched.runtime.cuda.kernels.add import AddN
-from iosched.runtime.cuda.kernels.matmul import lower_product, lower_stacked
+from iosched.runtime.cuda.kernels.product import lower_product, lower_stacked
 from iosched.runtime.cuda.lower import convolutions, separable, sums
 from iosched.runtime.cuda.lower.moves import Cut, Join, Reshape
 from iosched.runtime.cuda.onnxruntime.operators import session_kernel

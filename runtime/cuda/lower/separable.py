@@ -9,10 +9,10 @@ import onnx
 from iosched.models.graph import Operator
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.kernels.add import AddN
+from iosched.runtime.cuda.kernels.conv import lower_conv
 from iosched.runtime.cuda.kernels.convolution import Convolution, fused_convolution, output_shape, plain_convolution
 from iosched.runtime.cuda.kernels.depthwise import Depthwise, depthwise_weight
 from iosched.runtime.cuda.kernels.separable import lower_separable
-from iosched.runtime.cuda.lower import convolutions
 from iosched.runtime.cuda.lower.sums import terms_of
 from iosched.runtime.cuda.source.activation import IDENTITY, RELU
 
@@ -46,7 +46,7 @@ def lower(builder: Builder, operator: Operator, nodes: Sequence[onnx.NodeProto],
         depthwise.kernel_shape, depthwise.strides, depthwise.pads, depthwise.dilations, len(terms) == 1, IDENTITY
     )
     builder.emit(kernel, (source, weight, bias), (inner,))
-    return convolutions.emit(builder, pointwise.reading(inner), operator.name, operator.name)
+    return lower_conv(builder, pointwise.reading(inner), operator.name, operator.name)
 
 
 def _pointwise(builder: Builder, nodes: Sequence[onnx.NodeProto], axes: int) -> Convolution | None:

@@ -15,6 +15,7 @@ from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.kernel import CudnnKernel, Kernel, Precision
 from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.kernels.conv import Conv, conv_weight, lower_conv
+from iosched.runtime.cuda.kernels.convolution import Convolution
 from iosched.runtime.cuda.kernels.depthwise import Depthwise
 from iosched.runtime.cuda.source.activation import IDENTITY, RELU, Activation
 
@@ -135,10 +136,9 @@ def built(
     shape = (2, 8, 5, 5)
     model = loaded(proto_of([node, add], {"x": shape, "r": shape}, ["y", "z"], {"w": weight_of(groups)}))
     builder = Builder.of(model, precision)
-    done = lower_conv(
-        builder, x="x", weight=weight_of(groups), bias=bias, y="y", strides=(1, 1), pads=pads, dilations=(1, 1),
-        groups=groups, leading_relu=leading_relu, residual=residual, activation=activation, name="y",
-    )  # fmt: skip
+    weight, shift = weight_of(groups), np.zeros(8) if bias is None else bias
+    around = Convolution("x", weight, shift, (1, 1), pads, (1, 1), groups, leading_relu, residual, activation)
+    done = lower_conv(builder, around, "y", "y")
     assert done == bool(builder.calls)
     return builder
 
