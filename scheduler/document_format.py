@@ -241,13 +241,15 @@ def _parsed(text: str | bytes) -> object:
     if len(text) > _MAX_NCHARS:
         raise InvalidScheduleError(f"not a schedule: larger than {_MAX_NCHARS >> 20} MiB")
     try:
-        return json.loads(
+        content = json.loads(
             text, object_pairs_hook=_unique, parse_int=_number, parse_float=_number, parse_constant=_number
         )
+        json.dumps(content, ensure_ascii=False).encode()  # half a surrogate pair is no text, and raises here
     except RecursionError:
         raise InvalidScheduleError("not a schedule: nested too deeply") from None
     except ValueError as error:
         raise InvalidScheduleError(f"not a schedule: no JSON ({error})") from None
+    return content
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import jsonschema
 import pytest
 from by_definition import TableCost, dags, graph_of
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from iosched.models.errors import InvalidScheduleError
 from iosched.models.graph import ComputationGraph
@@ -122,6 +125,39 @@ def test_what_is_no_schedule_is_refused_in_a_line(text: str | bytes) -> None:
         ScheduleDocument.from_json(text)
     assert len(str(caught.value).splitlines()) == 1
     assert len(str(caught.value)) < 200
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**19), 10**19)
+    | st.floats()
+    | st.text()
+    | st.sampled_from(["\ud800", "0"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+def places(value: object, path: tuple = ()) -> Iterator[tuple]:
+    yield path
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in inside:
+        yield from places(inner, (*path, key))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_whatever_stands_in_one_place_of_a_file_is_read_or_refused(data: st.DataObject) -> None:
+    content = json.loads(replace(document(), structure=CHAIN).to_json())
+    *path, last = data.draw(st.sampled_from(list(places(content))[1:]))
+    target = content
+    for key in path:
+        target = target[key]
+    target[last] = data.draw(JSON)
+    with suppress(InvalidScheduleError):
+        text = ScheduleDocument.from_json(json.dumps(content)).to_json()
+        assert ScheduleDocument.from_json(text.encode()).to_json() == text
 
 
 @pytest.mark.parametrize(
