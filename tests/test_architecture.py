@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -133,3 +134,9 @@ def test_one_module_alone_knows_which_kinds_of_device_there_are() -> None:
     assert {"iosched.profiler.devices.cpu", "iosched.profiler.devices.cuda"} < {*KINDS_OF_DEVICE}
     for kind in KINDS_OF_DEVICE:
         _refuse(found for found in others if _is_in(found.target, [kind]) and not _is_in(found.importer, [kind]))
+
+
+def test_attributes_of_nodes_are_read_in_one_module() -> None:
+    walks = re.compile(r"\bin (sorted\()?[\w.\[\]]+\.attribute\b(?!\()|get_attribute_value")
+    walking = {name for name, path in MODULES.items() if walks.search(path.read_text())}
+    assert walking == {"iosched.models.node_attributes"}
