@@ -14,6 +14,7 @@ import onnx
 
 from iosched.models.affine import affine_of
 from iosched.models.fusion.view import ACTIVATIONS
+from iosched.models.merge_rule import is_row
 from iosched.models.node_attributes import integer, names
 from iosched.models.wiring import is_standard
 
@@ -110,6 +111,13 @@ def chain_of(nodes: Sequence[onnx.NodeProto], weights: Mapping[str, np.ndarray])
     return Chain(weights, relu, anchor, tuple(rest[:linear]), activation)
 
 
+def is_gate(nodes: Sequence[onnx.NodeProto], source: str) -> bool:
+    """Whether `nodes` are the two of x * sigmoid(x), where x is `source`."""
+    if [node.op_type for node in nodes] != ["Sigmoid", "Mul"] or list(nodes[0].input) != [source]:
+        return False
+    return sorted(nodes[1].input) == sorted([source, nodes[0].output[0]])
+
+
 def _is_anchor(node: onnx.NodeProto, weights: Mapping[str, np.ndarray]) -> bool:
     known = _KNOWN_ATTRIBUTES.get(node.op_type)
     if known is None or not known.issuperset(names(node)) or len(node.input) not in (2, 3):
@@ -121,7 +129,7 @@ def _is_anchor(node: onnx.NodeProto, weights: Mapping[str, np.ndarray]) -> bool:
     if bare.weight.ndim < 3 if bare.is_convolution else bare.weight.ndim != 2:
         return False
     shape = weights[bare.bias].shape if bare.bias else (bare.width,)
-    return shape == (bare.width,) if bare.is_convolution else _is_row(shape, bare.width)
+    return shape == (bare.width,) if bare.is_convolution else is_row(shape, bare.width)
 
 
 def _is_linear(chain: Chain, node: onnx.NodeProto, source: str) -> bool:
@@ -132,17 +140,12 @@ def _is_linear(chain: Chain, node: onnx.NodeProto, source: str) -> bool:
     others = [name for name in node.input if name != source]
     if node.op_type != "Add" or source != chain.anchor.output[0] or len(node.input) != 2 or len(others) != 1:
         return False
-    return others[0] in chain.weights and _is_row(chain.weights[others[0]].shape, chain.width)
-
-
-def _is_row(shape: Sequence[int], width: int) -> bool:
-    return set(shape[:-1]) <= {1} and set(shape[-1:]) <= {1, width}
+    return others[0] in chain.weights and is_row(chain.weights[others[0]].shape, chain.width)
 
 
 def _is_activation(nodes: Sequence[onnx.NodeProto], source: str, weights: Mapping[str, np.ndarray]) -> bool:
     first = nodes[0]
-    if len(nodes) == 2:
-        gates = first.op_type == "Sigmoid" and nodes[1].op_type == "Mul" and list(first.input) == [source]
-        return gates and sorted(nodes[1].input) == sorted([source, first.output[0]])
+    if is_gate(nodes, source):
+        return True
     constants = all(not name or name in weights for name in first.input[1:])
     return len(nodes) == 1 and first.op_type in ACTIVATIONS and first.input[0] == source and constants

@@ -103,7 +103,12 @@ def _biases_are_rows(operator: Operator) -> bool:
     """Whether the operator multiplies by a matrix of weights, and adds nothing but a number for each column."""
     columns = operator.integer("out_features")
     biases = [spec.shape or () for spec in operator.weights[1:]]
-    return columns > 0 and all(set(shape[:-1]) <= {1} and set(shape[-1:]) <= {1, columns} for shape in biases)
+    return columns > 0 and all(is_row(shape, columns) for shape in biases)
+
+
+def is_row(shape: Sequence[int], columns: int) -> bool:
+    """Whether a constant of `shape` is one number for each of so many columns, or one for all of them."""
+    return set(shape[:-1]) <= {1} and set(shape[-1:]) <= {1, columns}
 
 
 def _difference(one: MergeKey, other: MergeKey) -> str:

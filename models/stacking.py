@@ -85,6 +85,12 @@ def margins(own: Sequence[int], kernel: Sequence[int]) -> list[int]:
     return [(large - small) // 2 for large, small in zip(kernel, own, strict=True)]
 
 
+def padded_kernel(weight: np.ndarray, kernel: Sequence[int]) -> np.ndarray:
+    """A weight `(out, in, *own)` with zeros around its kernel up to the size `kernel`; for () the matrix as it is."""
+    around = [(margin, margin) for margin in margins(weight.shape[2:], kernel)] if kernel else []
+    return np.pad(weight, [(0, 0), (0, 0), *around])
+
+
 def _steps(parts: Sequence[Chain]) -> list[tuple[onnx.NodeProto, list[onnx.NodeProto | None]]]:
     """The scales and shifts of the merged operator, in order.
 
@@ -135,7 +141,7 @@ class _Draft:
         name, first = f"{self.base}/weight", self.first
         sizes = zip(*(part.weight.shape[2:] for part in self.parts), strict=True)
         kernel = tuple(max(size) for size in sizes)
-        rows = [_padded(part.weight, kernel) for part in self.parts]
+        rows = [padded_kernel(part.weight, kernel) for part in self.parts]
         self.constants[name] = np.concatenate(rows, axis=first.axis)
         for part, origins in zip(self.parts, self.origins, strict=True):
             origins[part.anchor.input[1]] = Origin(name, first.axis, part.weight.shape)
@@ -218,8 +224,3 @@ class _Draft:
             return
         self.constants[f"{self.base}/split"] = np.array(sizes, np.int64)
         self.nodes.append(helper.make_node("Split", [self.base, f"{self.base}/split"], outputs, axis=axis))
-
-
-def _padded(weight: np.ndarray, kernel: Sequence[int]) -> np.ndarray:
-    around = [(margin, margin) for margin in margins(weight.shape[2:], kernel)] if kernel else []
-    return np.pad(weight, [(0, 0), (0, 0), *around])

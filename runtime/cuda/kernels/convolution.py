@@ -9,7 +9,9 @@ import numpy as np
 import onnx
 
 from iosched.models.affine import Affine, affine_of
+from iosched.models.chain import is_gate
 from iosched.models.graph import Operator
+from iosched.models.stacking import margins, padded_kernel
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.kernels.elementwise import activation_of
 from iosched.runtime.cuda.source.activation import IDENTITY, Activation
@@ -82,7 +84,7 @@ def fused_convolution(builder: Builder, nodes: Sequence[onnx.NodeProto], operato
     current = nodes[position].output[0]
     rest = list(nodes[position + 1 :])
     while rest:
-        if found.activation.is_identity and _is_gate(rest, current):
+        if found.activation.is_identity and is_gate(rest, current):
             return replace(found, activation=Activation("Swish", 1.0))
         node = rest.pop(0)
         folded = _with(builder, found, node, current)
@@ -107,13 +109,6 @@ def _with(builder: Builder, known: Convolution, node: onnx.NodeProto, current: s
     return None if activation is None else replace(known, activation=activation)
 
 
-def _is_gate(nodes: Sequence[onnx.NodeProto], current: str) -> bool:
-    """Whether `nodes` are x * sigmoid(x), of x = `current`."""
-    if [node.op_type for node in nodes] != ["Sigmoid", "Mul"] or list(nodes[0].input) != [current]:
-        return False
-    return sorted(nodes[1].input) == sorted([current, nodes[0].output[0]])
-
-
 def _scaled(known: Convolution, affine: Affine) -> Convolution:
     factors = affine.scale.reshape((-1,) + (1,) * (known.weight.ndim - 1))
     return replace(known, weight=known.weight * factors, bias=known.bias * affine.scale + affine.shift)
@@ -124,16 +119,10 @@ def merged_convolution(parts: Sequence[Convolution]) -> Convolution:
 
     Exact under the rule of `models.merge_rule`, which the caller has checked.
     """
-    size = np.max([part.kernel_shape for part in parts], axis=0)
-    padded = []
-    for part in parts:
-        margins = [(int(want) - have) // 2 for want, have in zip(size, part.kernel_shape, strict=True)]
-        padded.append(np.pad(part.weight, [(0, 0), (0, 0), *((margin, margin) for margin in margins)]))
+    size = [max(extents) for extents in zip(*(part.kernel_shape for part in parts), strict=True)]
+    padded = [padded_kernel(part.weight, size) for part in parts]
     first = parts[0]
-    grown = [
-        dilation * (int(want) - have) // 2
-        for want, have, dilation in zip(size, first.kernel_shape, first.dilations, strict=True)
-    ]
+    grown = [by * more for by, more in zip(first.dilations, margins(first.kernel_shape, size), strict=True)]
     pads = tuple(pad + growth for pad, growth in zip(first.pads, [*grown, *grown], strict=True))
     return replace(first, weight=np.concatenate(padded), bias=np.concatenate([part.bias for part in parts]), pads=pads)
 
