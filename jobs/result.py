@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 from iosched.jobs.decision import Ratio
 from iosched.jobs.settings import OptimizeSettings
+from iosched.jobs.verdict import Verdict
 from iosched.models.model import Model
 from iosched.models.version import iosched_version
 from iosched.profiler.devices.cost import MeasuredCosts
-from iosched.profiler.devices.device import Device, OpenModelHere, Running
+from iosched.profiler.devices.device import Device, OpenModelHere
 from iosched.scheduler import document_format
 from iosched.scheduler.checks import model_dtype
-from iosched.scheduler.document import Alternative, ScheduleDocument, SearchRecord
-from iosched.scheduler.document_format import Shipped
+from iosched.scheduler.document import ScheduleDocument, SearchRecord
 from iosched.scheduler.proof import Scope
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.search import SearchResult
@@ -84,34 +84,6 @@ class OptimizeResult:
     def shipped_rested_us(self) -> float | None:
         """The latency of what ships after a rest; None where it was not measured."""
         return self.rested_us.get("measured" if self.shipped == "iosched" else self.shipped)
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What was decided about a schedule that was found.
-
-    Attributes:
-        shipped: what ships, and why in words.
-        schedule: what stands in the file, of the model's own operators.
-        proven: what that is proven to be the best schedule of.
-        alternatives: the other schedules that were considered, of the model's own operators.
-        latency_us: medians by name, of "predicted", "measured", "sequential", "greedy" and "reference", those known.
-        kernels_before: launches of one run without iosched.
-        running: what running the model as it ships comes to.
-        ratio: how what ships compares, where it was measured and can be told.
-        rested_us: the same latencies after a rest, where they were measured.
-    """
-
-    shipped: Shipped
-    reason: str
-    schedule: Schedule
-    proven: Scope | None
-    alternatives: tuple[Alternative, ...]
-    latency_us: Mapping[str, float]
-    kernels_before: int
-    running: Running
-    ratio: Ratio | None = None
-    rested_us: Mapping[str, float] = field(default_factory=dict)
 
 
 def document_of(

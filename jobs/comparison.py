@@ -1,0 +1,137 @@
+"""Whole models measured side by side: the schedule found, the baselines, and plain onnxruntime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from iosched.jobs.pace import Pace
+from iosched.jobs.progress import Observer
+from iosched.profiler.devices.device import OpenModelHere, Way
+from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all
+from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement
+from iosched.profiler.store.latencies import ModelLatencies
+from iosched.runtime.inputs import Arrays, random_inputs
+from iosched.runtime.reference import ReferenceSettings
+from iosched.scheduler.baselines import greedy, sequential
+from iosched.scheduler.schedule import Schedule
+
+REFERENCE = "reference"
+"""The name of plain onnxruntime among what is compared."""
+
+_HURRIED = Budget(rounds=LEAST_SAMPLES)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What was compared, and how long it takes.
+
+    Attributes:
+        found: the names of the ways to run the schedule that was found, the preferred one first.
+        ways: all ways by name, those of "sequential" and "greedy" among them; plain onnxruntime is none.
+        measured: the latencies by name, from one comparison; "greedy" is missing where the budget left no time for it.
+        setting: the setting of plain onnxruntime; None where it was not compared.
+    """
+
+    found: tuple[str, ...]
+    ways: Mapping[str, Way]
+    measured: Mapping[str, Measurement]
+    setting: ReferenceSettings | None
+
+
+def compare_models(
+    latencies: ModelLatencies, here: OpenModelHere, schedule: Schedule, pace: Pace, observer: Observer
+) -> Compared:
+    """Compares the ways to run a schedule that was found with what has to be beaten.
+
+    Args:
+        latencies: earlier comparisons of the model on this device.
+        here: the model, open on the device.
+        schedule: the one that was found, in the device's units.
+        pace: how much time there is.
+        observer: is shown how many rounds are done.
+
+    Raises:
+        DeviceError: the device has not enough memory, say.
+        ExecutionError: a kernel fails.
+        KeyboardInterrupt: somebody interrupts the comparison, and does not want the best schedule known.
+    """
+    found = here.ways(schedule)
+    ways = {**found, "sequential": Way(sequential(here.graph)), "greedy": Way(greedy(here.graph))}
+    measured, setting = _Comparison(latencies, here, pace, observer).of(ways)
+    return Compared(tuple(found), ways, measured, setting)
+
+
+class _StoppedError(Exception):
+    """An interruption came between two rounds of comparing."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Comparison:
+    latencies: ModelLatencies
+    here: OpenModelHere
+    pace: Pace
+    observer: Observer
+
+    def of(self, ways: Mapping[str, Way]) -> tuple[Mapping[str, Measurement], ReferenceSettings | None]:
+        """Latency of each way and of plain onnxruntime in a setting, from the database or measured in turn."""
+        texts = {name: way.text for name, way in ways.items()}
+        if self.here.plain is not None:
+            texts[REFERENCE] = REFERENCE
+        known = self._known(texts)
+        if known is not None:
+            return known
+        if self.pace.is_hurried and self.pace.left_s < self.pace.least_comparison_s(len(texts)):
+            ways = {name: way for name, way in ways.items() if name != "greedy"}
+        # Schedules that are the same are measured once, so that a later run finds the latencies that this one had.
+        twin = {texts[name]: name for name in reversed(tuple(ways))}
+        setting, measured = self._measured_now({name: ways[name] for name in reversed(tuple(twin.values()))})
+        found = {**measured, **{name: measured[twin[texts[name]]] for name in ways}}
+        if self._is_thorough(measured):  # else a later run that has the time shall measure again
+            kept = {name: text for name, text in texts.items() if name in found}
+            self.latencies.keep(kept, found, {} if setting is None else {REFERENCE: setting.description})
+        return found, setting
+
+    def _known(self, texts: Mapping[str, str]) -> tuple[Mapping[str, Measurement], ReferenceSettings | None] | None:
+        """An earlier comparison of the same ways, and plain onnxruntime's setting in it."""
+        found, plain = self.latencies.known(texts), self.here.plain
+        if found is None or plain is None:
+            return None if found is None else (found, None)
+        setting = {each.description: each for each in plain.settings}.get(self.latencies.setting(texts) or "")
+        return None if setting is None else (found, setting)
+
+    def _is_thorough(self, measured: Mapping[str, Measurement]) -> bool:
+        n_rounds = min(len(each.samples_us) for each in measured.values())
+        return n_rounds >= self.here.budget.rounds or not (self.pace.is_hurried or self.pace.interrupt.accepted)
+
+    def _measured_now(self, ways: Mapping[str, Way]) -> tuple[ReferenceSettings | None, Mapping[str, Measurement]]:
+        inputs = random_inputs(self.latencies.model.graph.inputs)
+        candidates: dict[str, Candidate] = {}
+        setting = None
+        try:
+            if (plain := self.here.plain) is not None:
+                setting = self._best_setting(inputs)
+                candidates[REFERENCE] = plain.ready(setting, inputs)
+            for name, way in ways.items():
+                candidates[name] = self.here.ready(way, inputs)
+            return setting, self._in_turn(candidates)
+        finally:
+            close_all(candidates.values())
+
+    def _best_setting(self, inputs: Arrays) -> ReferenceSettings:
+        """The setting in which plain onnxruntime is fastest, where there is time to find it."""
+        assert self.here.plain is not None
+        return self.here.plain.best(inputs) if self.pace.can_choose_setting else self.here.plain.settings[0]
+
+    def _in_turn(self, candidates: Mapping[str, Candidate]) -> Mapping[str, Measurement]:
+        budget = self.pace.comparison(self.here.budget, len(candidates))
+        try:
+            return self.here.in_turn(candidates, budget, self._round_done)
+        except _StoppedError:
+            self.pace.interrupt.ask()
+            return self.here.in_turn(candidates, _HURRIED, self._round_done)
+
+    def _round_done(self, done: int, total: int) -> None:
+        if self.pace.interrupt.came:
+            raise _StoppedError
+        self.observer.progress(done, total, f"comparing with {self.here.wording.rival}")

@@ -1,0 +1,179 @@
+"""What ships: the schedule found where it is faster than what there is without it, beyond the noise; else that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import cast
+
+from iosched.jobs.comparison import REFERENCE, Compared
+from iosched.jobs.decision import Ratio, decide
+from iosched.jobs.pace import Pace
+from iosched.models.model import Model
+from iosched.profiler.devices.device import OpenModel, OpenModelHere, Running
+from iosched.profiler.measuring.interleave import compare, speedup_text
+from iosched.profiler.measuring.statistics import Measurement
+from iosched.runtime.reference import ReferenceSettings
+from iosched.scheduler.baselines import greedy, sequential
+from iosched.scheduler.document import Alternative
+from iosched.scheduler.document_format import Shipped
+from iosched.scheduler.proof import Scope
+from iosched.scheduler.schedule import Schedule, Stage
+from iosched.scheduler.search import SearchResult
+from iosched.scheduler.strategies import runs_as_one
+
+_NOTHING_TO_SCHEDULE = "its inputs have no fixed size or nothing is computed, so there is nothing to schedule"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was decided about a schedule that was found.
+
+    Attributes:
+        shipped: what ships, and why in words.
+        schedule: what stands in the file, of the model's own operators.
+        proven: what that is proven to be the best schedule of.
+        alternatives: the other schedules that were considered, of the model's own operators.
+        latency_us: medians by name, of "predicted", "measured", "sequential", "greedy" and "reference", those known.
+        kernels_before: launches of one run without iosched.
+        running: what running the model as it ships comes to.
+        ratio: how what ships compares, where it was measured and can be told.
+        rested_us: the same latencies after a rest, where they were measured.
+    """
+
+    shipped: Shipped
+    reason: str
+    schedule: Schedule
+    proven: Scope | None
+    alternatives: tuple[Alternative, ...]
+    latency_us: Mapping[str, float]
+    kernels_before: int
+    running: Running
+    ratio: Ratio | None = None
+    rested_us: Mapping[str, float] = field(default_factory=dict)
+
+
+def measured_verdict(here: OpenModelHere, found: SearchResult, compared: Compared, pace: Pace) -> Verdict:
+    """Ships the schedule found if it is faster, beyond the noise, than what has to be beaten on this device."""
+    measured, plain = compared.measured, "sequential" if here.plain is None else REFERENCE
+    ours = compared.found if here.plain is None else (*compared.found, "sequential")
+    decided = decide(measured, plain, ours)
+    found_name = decided.weighed if decided.weighed in compared.found else compared.found[0]
+    in_file = found_name if decided.chosen == REFERENCE else decided.chosen
+    shipped = cast(Shipped, "iosched" if decided.chosen in compared.found else decided.chosen)
+    labels = dict.fromkeys(compared.found, "iosched")
+    words = {
+        **dict.fromkeys(compared.found, "the schedule found"),
+        "sequential": here.wording.sequential,
+        REFERENCE: "plain onnxruntime",
+    }
+    running = here.running(compared.ways.get(decided.chosen), measured)
+    n_rounds = min(len(each.samples_us) for each in measured.values())
+    notes = (*pace.notes(n_rounds), *_rest_notes(measured, decided.chosen, words), *running.notes)
+    known = {"measured": measured[found_name]}
+    known |= {name: measured[name] for name in ("sequential", "greedy", REFERENCE) if name in measured}
+    schedules = {name: here.units.expanded(way.schedule) for name, way in compared.ways.items()}
+    return Verdict(
+        shipped=shipped,
+        reason=decided.reason(words),
+        schedule=schedules[in_file],
+        proven=None if shipped == "sequential" else found.proven,
+        alternatives=tuple(
+            Alternative(labels.get(name, name), schedules[name], measured[name].median_us)
+            for name in (found_name, "sequential", "greedy")
+            if name != in_file and name in measured
+        ),
+        latency_us={name: each.median_us for name, each in known.items()},
+        kernels_before=here.running(None, measured).n_kernels,
+        running=_with_setting(replace(running, notes=notes), compared.setting),
+        ratio=decided.ratio(labels),
+        rested_us={name: each.rested.median_us for name, each in known.items() if each.rested},
+    )
+
+
+def unscheduled_verdict(here: OpenModelHere, found: SearchResult) -> Verdict:
+    """Ships plain onnxruntime, since no schedule of the model can be run."""
+    running, plain = here.running(None, {}), here.plain
+    return Verdict(
+        shipped="reference",
+        reason=_NOTHING_TO_SCHEDULE,
+        schedule=here.units.expanded(found.schedule),
+        proven=found.proven,
+        alternatives=(),
+        latency_us={},
+        kernels_before=running.n_kernels,
+        running=_with_setting(running, None if plain is None else plain.settings[0]),
+    )
+
+
+def predicted_verdict(model: Model, opened: OpenModel, precision: str, found: SearchResult) -> Verdict:
+    """Compares the schedule found with the baselines, and ships it where it is faster than the sequential one."""
+    predicted = {
+        name: _predicted(opened, schedule)
+        for name, schedule in (
+            ("iosched", found.schedule), ("sequential", sequential(model.graph)), ("greedy", greedy(model.graph))
+        )
+    }  # fmt: skip
+    latency_us = {name: sum(stage.predicted_us or 0.0 for stage in each.stages) for name, each in predicted.items()}
+    # Sums of the same latencies in another order differ in the last bits.
+    is_faster = latency_us["iosched"] < latency_us["sequential"] * (1 - 1e-9)
+    shipped: Shipped = "iosched" if is_faster else "sequential"
+    proven, chosen = found.proven, predicted[shipped]
+    if not is_faster:  # as fast as what was found; its only block is the whole graph
+        proven = "whole" if proven == "whole" else None
+        chosen = Schedule(tuple(replace(block, optimal=proven == "whole") for block in chosen.blocks))
+    return Verdict(
+        shipped=shipped,
+        reason=_reason(shipped, latency_us["iosched"], latency_us["sequential"]),
+        schedule=chosen,
+        proven=proven,
+        alternatives=tuple(Alternative(name, each) for name, each in predicted.items() if name != shipped),
+        latency_us={
+            "predicted": latency_us["iosched"],
+            "sequential": latency_us["sequential"],
+            "greedy": latency_us["greedy"],
+        },
+        kernels_before=len(model.graph.operators),
+        running=Running(sum(map(_kernel_count, chosen.stages)), {"precision": precision}),
+    )
+
+
+def _predicted(opened: OpenModel, schedule: Schedule) -> Schedule:
+    """With what each stage takes by the model of the device."""
+    blocks = (
+        replace(
+            block,
+            stages=tuple(replace(stage, predicted_us=opened.cost.stage_latency_us(stage)) for stage in block.stages),
+        )
+        for block in schedule.blocks
+    )
+    return Schedule(tuple(blocks))
+
+
+def _kernel_count(stage: Stage) -> int:
+    return 1 if runs_as_one(stage) else len(stage.operators)
+
+
+def _reason(shipped: Shipped, predicted_us: float, sequential_us: float) -> str:
+    if shipped == "sequential":
+        return "by the analytic model no other schedule is faster than one operator after another"
+    return f"by the analytic model it is {sequential_us / predicted_us:.2f}x as fast as one operator after another"
+
+
+def _with_setting(running: Running, setting: ReferenceSettings | None) -> Running:
+    """With plain onnxruntime's setting beside the rest of what the runtime is to be told."""
+    if setting is None:
+        return running
+    return replace(running, runtime={**running.runtime, "reference": asdict(setting)})
+
+
+def _rest_notes(measured: Mapping[str, Measurement], shipped: str, words: Mapping[str, str]) -> tuple[str, ...]:
+    """A word where what ships, being faster in a row, is slower after a rest."""
+    ours, plain = (measured[name].rested if name in measured else None for name in (shipped, "reference"))
+    found = None if ours is None or plain is None else compare(plain, ours)
+    if found is None or not found.is_slower:
+        return ()
+    return (
+        f"After a rest {words[shipped]} is {speedup_text(found)} as fast as plain onnxruntime: what runs seldom is"
+        " served better by the model as it was given.",
+    )
