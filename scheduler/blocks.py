@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from iosched.models.graph import ComputationGraph
+from iosched.scheduler.baselines import ready_sets
 from iosched.scheduler.lattice import fitting
 
 MAX_STATES = 8_000
@@ -184,8 +185,8 @@ def _shallower(order: _Order, cuts: _Cuts, first: int, last: int, max_states: in
     parts = list(_split(order, cuts, first, last, max_states))
     if len(parts) == 1:
         return parts
-    levels = _levels(order, first, last)
-    by_level = sorted(range(first, last), key=lambda position: (levels[position - first], position))
+    levels = ready_sets(range(first, last), order.predecessors.__getitem__)
+    by_level = [position for level in levels for position in level]
     side = order.part(by_level)
     found = list(_split(side, _Cuts.of(side), 0, last - first, max_states))
     depth, side_depth = (sum(_depth(order, part) for part in some) for some in (parts, found))
@@ -194,21 +195,10 @@ def _shallower(order: _Order, cuts: _Cuts, first: int, last: int, max_states: in
     return [replace(part, narrow=False) for part in found]  # what ends at a level could run beside what follows
 
 
-def _levels(order: _Order, first: int, last: int) -> list[int]:
-    """Length of the longest path to each position, within the segment."""
-    found: list[int] = []
-    for position in range(first, last):
-        before = (found[other - first] for other in order.predecessors[position] if other >= first)
-        found.append(max(before, default=-1) + 1)
-    return found
-
-
 def _depth(order: _Order, part: BlockOperators) -> int:
     """Operators on the longest path through a block."""
-    depth: dict[int, int] = {}
-    for position in sorted(order.position[name] for name in part.operators):
-        depth[position] = 1 + max((depth.get(other, 0) for other in order.predecessors[position]), default=0)
-    return max(depth.values())
+    positions = sorted(order.position[name] for name in part.operators)
+    return len(ready_sets(positions, order.predecessors.__getitem__))
 
 
 def _split(order: _Order, cuts: _Cuts, first: int, last: int, max_states: int) -> Iterator[BlockOperators]:

@@ -26,7 +26,7 @@ from iosched.scheduler.pruning import DEFAULT_PRUNING, Pruning
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy, sum_us
 from iosched.scheduler.strategies import SEARCHES, SearchStrategy, masks_of
 
-Known = Callable[[Stage], float | None]
+KnownLatency = Callable[[Stage], float | None]
 ElsewhereKind = Literal["alone", "fewer", "with_stage"]
 Verdict = Literal["only_place", "unknown", "best", "as_good", "worse", "within_tolerance", "undecided"]
 """What the operator's place is, beside all others that it could have; see `Places.verdict`."""
@@ -129,7 +129,7 @@ def places_of(
     schedule: Schedule,
     operator: str,
     cost: CostModel,
-    known_us: Known,
+    known_us: KnownLatency,
     *,
     strategy: SearchStrategy = "both",
     pruning: Pruning = DEFAULT_PRUNING,
@@ -180,7 +180,7 @@ def _find(schedule: Schedule, operator: str) -> tuple[Block, int]:
     raise UsageError(f"the schedule has no operator {operator!r}")
 
 
-def _present_us(known_us: Known, stage: Stage) -> float | None:
+def _present_us(known_us: KnownLatency, stage: Stage) -> float | None:
     known = known_us(replace(stage, predicted_us=None, measured_us=None))
     return stage.predicted_us if known is None else known
 
@@ -236,7 +236,7 @@ class _Weighed:
     """
 
     latencies: KnownLatencies
-    known_us: Known
+    known_us: KnownLatency
     bound_slack: float
     closed: Flags
 
@@ -246,7 +246,7 @@ class _Weighed:
         graph: ComputationGraph,
         names: tuple[str, ...],
         cost: CostModel,
-        known_us: Known,
+        known_us: KnownLatency,
         strategies: Sequence[Strategy],
         pruning: Pruning,
         bound_slack: float,

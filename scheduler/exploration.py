@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -143,7 +143,7 @@ class Exploration:
         weights = self.latencies.known_us()
         settled = self.latencies.is_settled()
         path = shortest_path(self.lattice, weights)
-        return self._one_of_each(position for position in path if not settled[position])
+        return self.latencies.one_of_each(position for position in path if not settled[position])
 
     def _near_ties(self) -> list[int]:
         """Stages that were measured once, of schedules that take no more than the best one and the tolerance."""
@@ -151,13 +151,7 @@ class Exploration:
         through = np.where(self.latencies.is_settled(), np.inf, through_us(self.lattice, weights))
         close = np.flatnonzero(through <= bound_us(self.lattice, weights) * (1 + self.effort.tolerance))
         nearest = close[np.argsort(through[close], kind="stable")]
-        return self._one_of_each(nearest.tolist())[:_NEAR_TIES]
-
-    def _one_of_each(self, positions: Iterable[int]) -> list[int]:
-        found: dict[int, int] = {}
-        for position in positions:
-            found.setdefault(int(self.latencies.classes[position]), position)
-        return list(found.values())
+        return self.latencies.one_of_each(nearest.tolist())[:_NEAR_TIES]
 
     def _along_shortest_paths(self) -> Iterator[Round]:
         """LazySP, twice: bounds are good guesses, so first they find a good schedule; then, slackened, they prove it.

@@ -148,10 +148,13 @@ class KnownLatencies:
 
     def missing(self, positions: Iterable[int], slack: float = 1.0) -> list[int]:
         """The positions of stages that a strategy not measured yet may be the best for; one stage of each class."""
+        return self.one_of_each(position for position in positions if self._open_strategies(position, slack))
+
+    def one_of_each(self, positions: Iterable[int]) -> list[int]:
+        """The first of these stages of each class."""
         found: dict[int, int] = {}
         for position in positions:
-            if self._open_strategies(position, slack):
-                found.setdefault(int(self.classes[position]), position)
+            found.setdefault(int(self.classes[position]), position)
         return list(found.values())
 
     def groups_first(self, positions: Sequence[int]) -> list[int]:

@@ -158,15 +158,11 @@ class _Guide:
 
 @dataclass(frozen=True)
 class _Found:
-    """The best schedules of all blocks of one `_BlockSearch`; sizes and `lower_bound_us` are sums over these blocks."""
+    """What a `_BlockSearch` came to: the best schedule of its first block, and of each block that is equal to that."""
 
+    exploration: Exploration
+    best: BestKnown
     blocks: tuple[Block, ...]
-    states: int
-    transitions: int
-    stages: int
-    measured: int
-    remeasured: int
-    lower_bound_us: float
 
 
 @dataclass(frozen=True)
@@ -244,11 +240,7 @@ def _finish(guide: _Guide, found: _BlockSearch) -> _Found:
     blocks = tuple(found.blocks(best))
     for block in blocks:
         guide.observer.block_finished(block.index, guide.n_blocks, block)
-    n, lattice = len(blocks), found.exploration.lattice
-    sizes = n * (len(lattice.states) - 1), n * len(lattice.sources), n * len(lattice.stages)
-    latencies = found.exploration.latencies
-    asked = latencies.n_measured, latencies.n_remeasured
-    return _Found(blocks, *sizes, *asked, n * best.lower_bound_us)
+    return _Found(found.exploration, best, blocks)
 
 
 def _result(
@@ -256,14 +248,15 @@ def _result(
 ) -> SearchResult:
     blocks = tuple(sorted((block for one in found for block in one.blocks), key=lambda block: block.index))
     names = [part.operators for part in parts]
+    lattices_of = [(len(one.blocks), one.exploration.lattice) for one in found]
     kept = SearchResult(
         Schedule(blocks),
-        states=sum(one.states for one in found),
-        transitions=sum(one.transitions for one in found),
-        stages=sum(one.stages for one in found),
-        measured=sum(one.measured for one in found),
-        lower_bound_us=sum(one.lower_bound_us for one in found),
-        remeasured=sum(one.remeasured for one in found),
+        states=sum(n * (len(lattice.states) - 1) for n, lattice in lattices_of),
+        transitions=sum(n * len(lattice.sources) for n, lattice in lattices_of),
+        stages=sum(n * len(lattice.stages) for n, lattice in lattices_of),
+        measured=sum(one.exploration.latencies.n_measured for one in found),
+        lower_bound_us=sum(len(one.blocks) * one.best.lower_bound_us for one in found),
+        remeasured=sum(one.exploration.latencies.n_remeasured for one in found),
         scope=scope(settings.graph, names, settings.cost, settings.strategies, settings.pruning),
     )
     if kept.proven == "whole" or Strategy.CONCURRENT not in settings.strategies or settings.pruning.s == 1:
