@@ -68,3 +68,9 @@ def _spelled_out(path: str) -> list[str]:
     if (braces := re.search(r"{(.*)}", path)) is None:
         return [path.rstrip("/.,")]
     return [path[: braces.start()] + each + path[braces.end() :] for each in braces[1].split(",")]
+
+
+@pytest.mark.parametrize("page", [ROOT / "CONTRIBUTING.md", *PAGES], ids=lambda page: page.name)
+def test_names_are_in_the_files_that_a_guide_says_they_are_in(page: Path) -> None:
+    for name, path in re.findall(r"`(\w+)` (?:in|of) `([\w./]+\.py)`", page.read_text()):
+        assert re.search(rf"\b{name}\b", (ROOT / path).read_text()), f"{page.name}: {name} in {path}"
