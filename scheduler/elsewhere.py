@@ -142,10 +142,10 @@ def places_of(
         graph: the graph that was scheduled.
         schedule: any legal schedule of it.
         operator: one of its operators.
-        cost: bounds of stages; with `OperatorBounds`, 0 stands for what is not known.
+        cost: bounds of stages; with `OperatorBounds`, it says 0 for operators whose latencies are not known.
         known_us: latency of a stage; None where it is not known and not to be measured, infinite where it cannot run.
         strategy: that of the search, which says how stages may run.
-        pruning: the stages that are weighed.
+        pruning: the limits on the stages that are weighed.
         bound_slack: factor on lower bounds, as in `search`.
         max_states: a block of more states is weighed only in the stages around the operator's own.
 
@@ -158,7 +158,7 @@ def places_of(
     first, last = _window(graph, block, number, operator, max_states)
     stages = block.stages[first : last + 1]
     names = in_order(graph, (name for stage in stages for name in stage.operators))
-    weighed = _Weighed.of(graph, names, cost, known_us, SEARCHES[strategy].stages, pruning, bound_slack)
+    weighed = _Weighed.of(graph, names, cost, known_us, SEARCHES[strategy].strategies, pruning, bound_slack)
     masks = [weighed.mask(stage.operators) for stage in stages]
     return Places(
         operator=operator,
@@ -167,7 +167,7 @@ def places_of(
         group=next(index for index, group in enumerate(block.stages[number].groups) if operator in group),
         first_stage=first,
         stages=stages,
-        present_us=sum_us(_present_us(known_us, stage) for stage in stages),
+        present_us=sum_us([_present_us(known_us, stage) for stage in stages]),  # asks for all, whatever is not known
         elsewhere=tuple(_elsewhere(weighed, operator, masks, number - first, first)),
     )
 

@@ -1,7 +1,7 @@
 """States, endings and transitions of a block, as bit masks (thesis, section 3.3).
 
-Operator `i` of a block, in topological order, is bit `i`. A state is a down-set: with an operator it holds all of its
-predecessors. A transition (S, S') takes the ending S' off the state S, so S - S' is a state again: transitions are the
+Operator `i` of a block, in topological order, is bit `i`. A state is a down-set: it contains all predecessors of its
+operators. A transition (S, S') takes the ending S' off the state S, so S - S' is a state again: transitions are the
 pairs of nested down-sets. With n operators and width d there are at most C(n/d + 2, 2)^d of them (Ding et al., "IOS:
 Inter-Operator Scheduler for CNN Acceleration", MLSys 2021, theorem 1).
 

@@ -114,7 +114,7 @@ def search(
         deadline: asked before each measurement; once true, the search ends with the best schedule known so far,
             never worse than the sequential one under the latencies known; `proven` says whether it is the best.
             With a deadline the blocks take turns, one round of measurements each, so that none is left out.
-        effort: how hard to search. Where that leaves a gap, `gap` tells it and nothing is proven.
+        effort: how hard to search. Where that is not enough for a proof, `SearchResult.gap` says how much is open.
         max_states: the bound that `blocks.partition` keeps.
 
     Equal costs give equal schedules: among the shortest paths, one with the fewest stages, then the one whose later
@@ -131,7 +131,7 @@ def search(
         raise ValueError(f"unknown strategy {strategy!r}")
     parts = partition(graph, max_states)
     limits = pruning_of(strategy, pruning)
-    settings = _Settings(graph, cost, SEARCHES[strategy].stages, limits, effort.remeasure_rounds > 0)
+    settings = _Settings(graph, cost, SEARCHES[strategy].strategies, limits, effort.remeasure_rounds > 0)
     guide = _Guide(observer or _Silence(), deadline, len(parts))
     searches = _block_searches(settings, effort, parts)
     return _result(settings, guide, parts, list(_explore(guide, searches)))
@@ -141,7 +141,7 @@ def search(
 class _Settings:
     graph: ComputationGraph
     cost: CostModel
-    strategies: tuple[Strategy, ...]  # of the stages
+    strategies: tuple[Strategy, ...]
     pruning: Pruning
     remeasures: bool
 

@@ -64,26 +64,26 @@ STAGES: dict[Strategy, StageRule] = {
 
 
 @dataclass(frozen=True)
-class Search:
-    """What a search goes through.
+class SearchRule:
+    """What a search tries.
 
     Attributes:
-        stages: how stages of two and more operators may run; a single operator runs by `Strategy.CONCURRENT` always.
+        strategies: how stages of two and more operators may run; a single one runs by `Strategy.CONCURRENT` always.
         pruning: limits that belong to the strategy, in place of those that are given.
     """
 
-    stages: tuple[Strategy, ...]
+    strategies: tuple[Strategy, ...]
     pruning: Pruning | None = None
 
 
 DOS = Pruning(r=1, s=None)
 """The limits of DOS, which came before IOS: the operators of a stage do not depend on each other."""
 
-SEARCHES: dict[SearchStrategy, Search] = {
-    "both": Search(tuple(STAGES)),
-    "concurrent": Search((Strategy.CONCURRENT,)),
-    "merge": Search((Strategy.MERGE,)),
-    "dos": Search(tuple(STAGES), DOS),
+SEARCHES: dict[SearchStrategy, SearchRule] = {
+    "both": SearchRule(tuple(STAGES)),
+    "concurrent": SearchRule((Strategy.CONCURRENT,)),
+    "merge": SearchRule((Strategy.MERGE,)),
+    "dos": SearchRule(tuple(STAGES), DOS),
 }
 
 BASELINES: dict[str, Callable[[ComputationGraph], Schedule]] = {"greedy": greedy, "sequential": sequential}
@@ -117,15 +117,17 @@ def runs_as_one(stage: Stage) -> bool:
     return STAGES[stage.strategy].is_one_operator and len(stage.operators) > 1
 
 
-def masks_of(graph: ComputationGraph, names: Names, stages: Sequence[Strategy]) -> Mapping[Strategy, tuple[int, ...]]:
-    """For each strategy the largest sets of the operators `names` that may run so, none for those not in `stages`.
+def masks_of(
+    graph: ComputationGraph, names: Names, strategies: Sequence[Strategy]
+) -> Mapping[Strategy, tuple[int, ...]]:
+    """For each strategy the largest sets of the operators `names` that may run so; none if it is not in `strategies`.
 
     A set is a mask: bit i stands for `names[i]`.
     """
     bit = {name: 1 << index for index, name in enumerate(names)}
     return {
         strategy: tuple(sum(bit[name] for name in found) for found in rule.largest_sets(graph, names))
-        if strategy in stages
+        if strategy in strategies
         else ()
         for strategy, rule in STAGES.items()
     }

@@ -37,7 +37,7 @@ def transferred(
         document.validate_for(graph, digest, bindings)
         return document
     if document.inputs.keys() == bindings.keys():
-        check_shapes(document.inputs, bindings)  # tells how to bind them
+        check_shapes(document.inputs, bindings)  # first, since its error says how to bind them
     check_dtype(document.dtype, graph)
     ours = structure()
     if (difference := first_difference(document.structure, ours)) is not None:

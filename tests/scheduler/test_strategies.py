@@ -24,7 +24,7 @@ from iosched.scheduler.strategies import (
     NAMES,
     SEARCHES,
     STAGES,
-    Search,
+    SearchRule,
     SearchStrategy,
     StageRule,
     pruning_of,
@@ -58,7 +58,7 @@ def paired(monkeypatch: pytest.MonkeyPatch) -> StageRule:
 
     rule = StageRule(lambda graph, names: [names[:2]], refusal, True, "paired", "#123456", "operators in pairs")
     monkeypatch.setitem(STAGES, MadeUp.PAIRED, rule)
-    monkeypatch.setitem(SEARCHES, "both", Search(tuple(STAGES)))
+    monkeypatch.setitem(SEARCHES, "both", SearchRule(tuple(STAGES)))
     return rule
 
 
