@@ -110,6 +110,7 @@ def test_a_broadcast_sum_is_no_residual():
 def test_relu_depthwise_pointwise_is_a_sep_conv():
     (operator,) = graph_of([*sep_conv("x", "p"), norm("p", "y")], ["y"]).operators
     assert (operator.type, operator.nodes) == ("ReluSepConv", ("p/r", "p/d", "p", "y"))
+    assert operator.node_types == ("Relu", "Conv", "Conv", "BatchNormalization")
     assert dict(operator.attributes) == {
         "activation": "", "dilations": (1, 1), "group": 4, "in_channels": 4, "kernel_shape": (3, 3),
         "out_channels": 4, "pads": (1, 1, 1, 1), "strides": (1, 1),

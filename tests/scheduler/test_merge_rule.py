@@ -12,6 +12,7 @@ from side_by_side import Conv, Product, products_side_by_side, side_by_side
 from iosched.models import zoo
 from iosched.models.graph import ComputationGraph
 from iosched.models.load import load_model
+from iosched.models.merge_rule import merge_key
 from iosched.scheduler.merge import can_merge, merge_classes
 
 BASE = Conv(channels=4)
@@ -52,6 +53,24 @@ def test_centred_kernels_of_one_input_merge(other: dict[str, object]) -> None:
 )
 def test_anything_else_does_not(other: dict[str, object]) -> None:
     assert not can_merge(graph_of(BASE, replace(BASE, **other)), ("o0", "o1"))
+
+
+def test_what_its_pattern_lets_not_merge_does_not() -> None:
+    graph = graph_of(BASE, BASE)
+    assert merge_key(graph.operators[0]) is not None
+    assert merge_key(replace(graph.operators[0], merges=False)) is None
+
+
+def test_other_operators_with_a_kernel_do_not_merge() -> None:
+    weight = numpy_helper.from_array(np.ones((3, 4, 3, 3), np.float32), "w")
+    settings = {"kernel_shape": [3, 3], "pads": [1] * 4, "strides": [1, 1], "dilations": [1, 1], "group": 1}
+    nodes = [helper.make_node("ConvTranspose", ["x", "w"], [name], **settings) for name in ("a", "b")]
+    shapes = {"x": (1, 3, 8, 8), "a": None, "b": None}
+    x, *results = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items())
+    made = helper.make_graph(nodes, "transposed", [x], results, [weight])
+    model = helper.make_model(made, ir_version=10, opset_imports=[helper.make_opsetid("", 17)])
+    graph = load_model(model.SerializeToString()).graph
+    assert [merge_key(operator) for operator in graph.operators] == [None, None]
 
 
 def test_equal_output_size_is_not_enough() -> None:

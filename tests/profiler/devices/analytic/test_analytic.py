@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from networks import zoo_model
 
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
+from iosched.models.load import load_model
+from iosched.models.zoo.network import Network
 from iosched.profiler.devices.analytic import CALIBRATION, AnalyticCost, Calibration
-from iosched.profiler.devices.analytic.kernels import kernels_of
+from iosched.profiler.devices.analytic.kernels import Product, Stream, kernels_of
 from iosched.profiler.devices.gpus import GpuSpec, gpu_keys, gpu_named
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.cost import AdditiveGroups, CostModel, OperatorKeys
@@ -317,3 +319,12 @@ def test_latencies_on_the_v100_are_near_the_published_ones(name: str) -> None:
 
     assert predicted == pytest.approx(PUBLISHED_MS[name], rel=0.1)
     assert schedules[2].predicted_us == pytest.approx(cost.schedule_latency_us(schedules[2]))
+
+
+def test_a_relu_before_a_convolution_and_each_convolution_of_a_separable_one_is_a_kernel() -> None:
+    net = Network("kernels")
+    x = net.max_pool(net.input(8, 10), 2, "pool")
+    both = net.concat([net.relu_conv(x, 16, "dense"), net.relu_sep_conv(x, 16, 3, "separable")], "y")
+    graph = load_model(net.finish(both).SerializeToString()).graph
+    kinds = {name: [type(kernel) for kernel in kernels_of(graph, graph.by_name[name])] for name in graph.by_name}
+    assert (kinds["dense"], kinds["separable"]) == ([Stream, Product], [Stream, Stream, Product])
