@@ -190,3 +190,15 @@ def beside(*others: tuple[float, float], present_us: float | None = 100.0) -> Pl
 )
 def test_a_place_is_judged_by_the_other_that_may_take_least(explanation: Places, verdict: str) -> None:
     assert explanation.verdict(0.05) == verdict
+
+
+def test_the_latencies_of_all_present_stages_are_asked_for_even_where_the_first_is_not_known() -> None:
+    graph = graph_of(3, [(0, 1), (1, 2)])
+    asked: list[tuple[str, ...]] = []
+
+    def unknown(stage: Stage) -> None:
+        asked.append(stage.operators)
+
+    found = places_of(graph, sequential(graph), "1", PartlyKnown(1, 0.0), unknown)
+    assert found.present_us is None
+    assert asked[:3] == [("0",), ("1",), ("2",)]
