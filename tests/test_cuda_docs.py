@@ -22,7 +22,7 @@ from iosched.jobs.optimize import optimize
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.export import write_model
 
-PAGE = Path(__file__).parents[4] / "docs" / "cuda.md"
+PAGE = Path(__file__).parents[1] / "docs" / "cuda.md"
 
 
 @needs_compiler
