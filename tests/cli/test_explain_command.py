@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from scripted import script_models, script_stages
+from scripted import LATENCIES_US, script_models, script_stages
 
-LATENCIES = {"iosched": 10.0, "sequential": 20.0, "greedy": 30.0, "reference": 40.0}
 STAGE = {"strategy", "groups", "predicted_us", "flops", "tflops", "share_of_peak", "sm_share"}
 
 
@@ -67,7 +66,7 @@ def test_a_model_without_a_schedule_is_refused(invoke, complains, model: Path) -
 
 def test_a_schedule_of_this_machine(invoke, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script_stages(monkeypatch)
-    script_models(monkeypatch, LATENCIES)
+    script_models(monkeypatch, LATENCIES_US)
     assert invoke("optimize", model, "--threads", 2, "-q").exit_code == 0
     result = invoke("explain", "branches.iosched.onnx", "b", "--measurements", 0)
     assert result.exit_code == 0
@@ -79,7 +78,7 @@ def test_a_schedule_of_this_machine(invoke, model: Path, monkeypatch: pytest.Mon
 
 def test_the_other_schedules_that_were_compared_are_told(invoke, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script_stages(monkeypatch)
-    script_models(monkeypatch, {**LATENCIES, "reference": 15.0})
+    script_models(monkeypatch, {**LATENCIES_US, "reference": 15.0})
     assert invoke("optimize", model, "--threads", 2, "-q").exit_code == 0
     words = ("explain", "branches.iosched.onnx", "b", "--measurements", 0)
     lines = invoke(*words).stdout.splitlines()
@@ -96,6 +95,6 @@ def test_the_other_schedules_that_were_compared_are_told(invoke, model: Path, mo
 
 def test_what_is_not_used_is_said(invoke, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script_stages(monkeypatch)
-    script_models(monkeypatch, {**LATENCIES, "reference": 1.0})
+    script_models(monkeypatch, {**LATENCIES_US, "reference": 1.0})
     invoke("optimize", model, "--threads", 2, "-q")
     assert "plain onnxruntime was shipped" in invoke("explain", "branches.iosched.onnx", "b").stderr

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from onnx import TensorProto, helper
@@ -13,10 +11,9 @@ from scripted import fire, model_with, script_stages
 from shipped import document
 
 from iosched.jobs.bench import bench
-from iosched.models.errors import DeviceError, UsageError
+from iosched.models.errors import UsageError
 from iosched.profiler.devices.cpu import device as cpu_device
 from iosched.profiler.measuring.statistics import Measurement, summarize
-from iosched.profiler.peers.openvino import open_openvino
 from iosched.scheduler.strategies import COMPARED
 
 
@@ -92,13 +89,3 @@ def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:
     text = model_with([helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT)], TensorProto.STRING)
     with pytest.raises(UsageError, match="no schedule"):
         bench(text, None, names=["greedy"], profile_db=tmp_path / "p.db")
-
-
-def test_a_peer_that_refuses_the_model_says_so_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Core:
-        def read_model(self, given: bytes | str) -> object:
-            raise RuntimeError("Exception from src/core/src/model.cpp:758:")
-
-    monkeypatch.setitem(sys.modules, "openvino", SimpleNamespace(Core=Core))
-    with pytest.raises(DeviceError, match="cannot run this model"):
-        open_openvino(fire(), 1, {})

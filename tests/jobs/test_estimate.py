@@ -8,25 +8,18 @@ from pathlib import Path
 import pytest
 from host_cuda import needs_compiler
 from host_gpu import attach_host, time_by_size
-from scripted import fire, script_models, script_stages
+from scripted import LATENCIES_US, fire, script_models, script_stages
 
 from iosched.jobs.estimate import estimate
 from iosched.jobs.optimize import OptimizeSettings, optimize
-from iosched.profiler.devices.cost import known_us
-from iosched.profiler.devices.cpu.cost import StageCost
 from iosched.profiler.devices.cpu.device import CPU_PRICES
 from iosched.profiler.devices.cuda.attached import StoredCudnnPlans
-from iosched.profiler.store.database import ProfileDatabase
-from iosched.runtime.cpu.backend import CpuBackend
-from iosched.scheduler.schedule import Stage, Strategy
-
-LATENCIES = {"iosched": 10.0, "sequential": 20.0, "greedy": 30.0, "reference": 40.0}
 
 
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OptimizeSettings:
     script_stages(monkeypatch)
-    script_models(monkeypatch, LATENCIES)
+    script_models(monkeypatch, LATENCIES_US)
     return OptimizeSettings(threads=2, profile_db=tmp_path / "p.db", strategy="concurrent")
 
 
@@ -73,24 +66,3 @@ def test_what_was_measured_is_known_afterwards(settings: OptimizeSettings) -> No
     assert sum(block.known for block in after.blocks) == sum(block.signatures for block in after.blocks)
     assert after.measurements == 0
     assert estimate(fire(), replace(settings, resume=False)).measurements == before.measurements
-
-
-def test_every_stage_of_a_found_schedule_is_known(settings: OptimizeSettings) -> None:
-    """The keys under which stages are looked up are those under which they were stored."""
-    result = optimize(fire(), settings)
-    with ProfileDatabase(settings.profile_db) as database, CpuBackend(fire(), lanes=2) as backend:
-        cost = StageCost(backend, database)
-        for stage in result.schedule.stages:
-            units = tuple(tuple(dict.fromkeys(backend.coarse.unit_of()[n] for n in group)) for group in stage.groups)
-            assert known_us(cost, Stage(stage.strategy, units)) == pytest.approx(stage.predicted_us)
-        for unit in backend.graph.operators:
-            assert cost.known_work_us(unit.name) == cost.operator_work_us(unit.name)
-        assert cost.measurements == 0
-
-
-def test_nothing_is_known_of_an_empty_database(settings: OptimizeSettings) -> None:
-    with ProfileDatabase(None) as database, CpuBackend(fire(), lanes=2) as backend:
-        cost = StageCost(backend, database)
-        name = backend.graph.operators[0].name
-        assert known_us(cost, Stage(Strategy.CONCURRENT, ((name,),))) is None
-        assert cost.known_work_us(name) is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import sys
 from collections.abc import Callable
@@ -12,34 +11,18 @@ from pathlib import Path
 import pytest
 from host_cuda import needs_compiler
 from host_gpu import attach_host, time_by_size
-from scripted import fire, script_models
-from shipped import document
+from scripted import LATENCIES_US, fire, script_models, script_stages
 
 from iosched.jobs.explain import explain_operator, find_operator
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
 from iosched.models.errors import DeviceError, InvalidScheduleError, UsageError
-from iosched.profiler.devices.cpu import cost as cpu_cost
-from iosched.profiler.devices.cpu.units import CpuUnits
-from iosched.profiler.measuring.statistics import Measurement, summarize
-from iosched.runtime.cpu.backend import CpuBackend
-from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
-
-LATENCIES = {"iosched": 10.0, "sequential": 20.0, "greedy": 30.0, "reference": 40.0}
 
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Stages cost something made up; one entry for each that is measured."""
-    found: list[int] = []
-
-    def told(run_batch: object, settings: object, **_: object) -> Measurement:
-        found.append(len(found))
-        digest = hashlib.sha256(str(len(found)).encode()).digest()
-        return summarize([50 + int.from_bytes(digest[:2]) / 1000] * 7)
-
-    monkeypatch.setattr(cpu_cost, "measure", told)
-    script_models(monkeypatch, LATENCIES)
-    return found
+    """Latencies of stages and of whole models are made up; one entry for each stage that is measured."""
+    script_models(monkeypatch, LATENCIES_US)
+    return script_stages(monkeypatch)
 
 
 @pytest.fixture
@@ -141,14 +124,3 @@ def test_an_operator_is_found_by_what_is_inside_it() -> None:
         assert all(find_operator(graph, part) == operator for part in (*operator.nodes, *operator.outputs))
     with pytest.raises(UsageError, match="iosched show"):
         find_operator(graph, "zzzzzzzz")
-
-
-def test_a_schedule_from_elsewhere_is_taken_as_the_cpu_can_run_it() -> None:
-    model = fire()
-    with CpuBackend(model, lanes=2) as backend:
-        whole = CpuUnits(backend.coarse).scheduled(document(model, "greedy").schedule)
-        units = sorted(name for stage in whole.stages for name in stage.operators)
-        assert units == sorted(operator.name for operator in backend.graph.operators)
-        apart = tuple(Stage(Strategy.CONCURRENT, ((operator.name,),)) for operator in model.graph.operators)
-        taken = CpuUnits(backend.coarse).scheduled(Schedule((Block(0, apart),)))
-        assert sorted(name for stage in taken.stages for name in stage.operators) == units

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from contextlib import closing
 from functools import cache
 from pathlib import Path
 
@@ -19,22 +17,15 @@ from onnx import TensorProto, helper
 from scripted import fire, model_with, script_stages
 
 from iosched.jobs import schedules
-from iosched.jobs.costing import schedule_latency_us
 from iosched.jobs.matrix import MatrixResult, MatrixSettings, matrix
 from iosched.models.errors import DeviceError, UsageError
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.devices.analytic import AnalyticCost
-from iosched.profiler.devices.analytic.device import PaperGpu
-from iosched.profiler.devices.cpu.cost import StageCost
-from iosched.profiler.devices.cpu.device import CpuDevice
-from iosched.profiler.devices.device import OpenSettings
 from iosched.profiler.devices.gpus import gpu_keys, gpu_named
-from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.pruning import Pruning
-from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 from iosched.scheduler.search import SearchResult, search
 
 
@@ -184,33 +175,3 @@ def test_what_cannot_be_done_is_said(tmp_path: Path) -> None:
     text = model_with([helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT)], TensorProto.STRING)
     with pytest.raises(UsageError, match="no fixed size"):
         matrix([(1, text)], MatrixSettings(("cpu",), profile_db=tmp_path / "p.db"))
-
-
-def test_what_the_cpu_alone_can_merge_runs_side_by_side_on_a_gpu() -> None:
-    graph = squeezenet(1).graph
-    gpu = gpu_named("v100")
-    assert gpu is not None
-    paper = PaperGpu(gpu).open(squeezenet(1), OpenSettings())
-    groups = tuple((operator.name,) for operator in graph.operators[:2])
-    merge, concurrent = Stage(Strategy.MERGE, groups), Stage(Strategy.CONCURRENT, groups)
-    assert schedule_latency_us(paper, _one(merge)) == paper.cost.stage_latency_us(concurrent)
-
-
-def test_a_merge_that_this_cpu_cannot_do_is_costed_side_by_side(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        StageCost, "remeasure", lambda self, stage: math.inf if stage.strategy is Strategy.MERGE else 7.0
-    )
-    with (
-        ProfileDatabase(tmp_path / "p.db") as database,
-        closing(CpuDevice().open(fire(), OpenSettings(threads=2), database)) as there,
-    ):
-        names = [operator.name for operator in there.graph.operators]
-        stages = (Stage(Strategy.CONCURRENT, ((names[0],),)), Stage(Strategy.MERGE, tuple((n,) for n in names[1:3])))
-        rest = tuple(Stage(Strategy.CONCURRENT, ((name,),)) for name in names[3:])
-        assert schedule_latency_us(there, _one(*stages, *rest)) == 7.0 * (2 + len(rest))
-
-
-def _one(*stages: Stage) -> Schedule:
-    return Schedule((Block(0, stages),))

@@ -8,14 +8,20 @@ from typing import ClassVar
 import pytest
 from host_driver import HostDriver, chooser
 from host_exchange import HostExchange
+from scripted import fire
 
 from iosched.models.model import Model
 from iosched.profiler.devices.cuda import device as cuda_device
 from iosched.profiler.devices.cuda.attached import AttachedGpu
+from iosched.profiler.peers.place import GpuPlace
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.cudnn.fastest import CudnnPlanStore
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.kernel import Precision
+from iosched.runtime.cuda.onnxruntime.provider import Provider
+from iosched.runtime.inputs import random_inputs
+
+HOST = Provider("CPUExecutionProvider", "cpu", takes_stream=False)
 
 
 class HostGpu(AttachedGpu):
@@ -45,3 +51,9 @@ def time_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(CudaExecutor, "repeated", lambda self, copies: partial(timed, self))
     monkeypatch.setattr(CudaExecutor, "time_launches", timed)
+
+
+def host_place(precision: str = "fp32", provider: Provider = HOST) -> GpuPlace:
+    """`fire` and inputs of it on a GPU made of host memory, where another runtime is to run it."""
+    model = fire(batch=2)
+    return GpuPlace(model, random_inputs(model.graph.inputs), Precision(precision), HostDriver(), provider)

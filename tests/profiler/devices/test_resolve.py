@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from scripted import fire
 
+from iosched.jobs.optimize import optimize
+from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import DeviceError, UsageError
 from iosched.profiler.devices.analytic.device import PaperGpu
 from iosched.profiler.devices.cuda.device import attached_index
@@ -61,3 +65,9 @@ def test_an_unknown_device_is_told_from_the_list(device: str, hint: str) -> None
 def test_an_empty_device_is_refused() -> None:
     with pytest.raises(UsageError, match="empty"):
         check_name(" ")
+
+
+@pytest.mark.parametrize("device", ["cpu", "v100"])
+def test_barriers_are_for_attached_gpus(device: str) -> None:
+    with pytest.raises(UsageError, match="--barriers is for attached GPUs"):
+        optimize(fire(), OptimizeSettings(device=device, barriers="none", profile_db=Path(":memory:")))

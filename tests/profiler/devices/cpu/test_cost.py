@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted import fire, script_stages
+from scripted import LATENCIES_US, fire, script_models, script_stages
 
+from iosched.jobs.optimize import OptimizeSettings, optimize
+from iosched.profiler.devices.cost import known_us
 from iosched.profiler.devices.cpu import cost as cpu_cost
 from iosched.profiler.devices.cpu.cost import LEAST_SWEPT, MOST_SWEPT, STAGE_SETTINGS, StageCost, swept_nbytes
 from iosched.profiler.measuring.statistics import Measurement, measure
@@ -209,3 +211,26 @@ def test_what_cannot_merge_is_infinite_whatever_is_asked(monkeypatch: pytest.Mon
         cost = StageCost(backend, database)
         assert cost.latency_unless_worse_us(merged("f1", "f3"), 50.0) == math.inf
         assert cost.stage_latency_us(merged("f1", "f3")) == math.inf
+
+
+def test_every_stage_of_a_found_schedule_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keys under which stages are looked up are those under which they were stored."""
+    script_stages(monkeypatch)
+    script_models(monkeypatch, LATENCIES_US)
+    result = optimize(fire(), OptimizeSettings(threads=2, profile_db=tmp_path / "p.db", strategy="concurrent"))
+    with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
+        cost = StageCost(backend, database)
+        for stage in result.schedule.stages:
+            units = tuple(tuple(dict.fromkeys(backend.coarse.unit_of()[n] for n in group)) for group in stage.groups)
+            assert known_us(cost, Stage(stage.strategy, units)) == pytest.approx(stage.predicted_us)
+        for unit in backend.graph.operators:
+            assert cost.known_work_us(unit.name) == cost.operator_work_us(unit.name)
+        assert cost.measurements == 0
+
+
+def test_nothing_is_known_of_an_empty_database() -> None:
+    with ProfileDatabase(None) as database, CpuBackend(fire(), lanes=2) as backend:
+        cost = StageCost(backend, database)
+        name = backend.graph.operators[0].name
+        assert known_us(cost, Stage(Strategy.CONCURRENT, ((name,),))) is None
+        assert cost.known_work_us(name) is None

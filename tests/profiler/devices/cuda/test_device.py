@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from gpu_plans import expected_outputs, relative_error
 from host_cuda import needs_compiler
-from host_driver import HostDriver, chooser
+from host_driver import HostDriver
 from host_gpu import HostGpu, attach_host, time_by_size
 from scripted import fire
+from separables import separables
 
 from iosched.jobs import run as run_module
 from iosched.jobs.bench import bench
 from iosched.jobs.optimize import optimize
 from iosched.jobs.settings import OptimizeSettings
-from iosched.models.errors import DeviceError, ExecutionError, UsageError
-from iosched.models.model import Model
 from iosched.profiler.devices.cuda import device as cuda_device
 from iosched.profiler.devices.cuda.attached import KnownCudnnPlans, StoredCudnnPlans
 from iosched.profiler.devices.cuda.clock import GpuClock
-from iosched.profiler.devices.cuda.cost import CudaStageCost
 from iosched.profiler.devices.device import Barriers
 from iosched.profiler.devices.resolve import unscheduled_text
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import ComparisonRow, StageRow
 from iosched.runtime.cuda.backend import CudaBackend, CudaModel
-from iosched.runtime.cuda.execute.executor import CudaExecutor
-from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.document import ScheduleDocument
-from iosched.scheduler.schedule import Schedule, Stage, Strategy
+from iosched.scheduler.schedule import Schedule
 
 pytestmark = needs_compiler
 
@@ -111,12 +105,6 @@ def test_a_second_run_says_what_the_first_one_said(tmp_path: Path, attached: lis
     assert first.document.to_json() == second.document.to_json()
 
 
-@pytest.mark.parametrize("device", ["cpu", "v100"])
-def test_barriers_are_for_attached_gpus(device: str) -> None:
-    with pytest.raises(UsageError, match="--barriers is for attached GPUs"):
-        optimize(fire(), OptimizeSettings(device=device, barriers="none", profile_db=Path(":memory:")))
-
-
 def test_a_hot_gpu_is_told(tmp_path: Path, by_size: None, monkeypatch: pytest.MonkeyPatch) -> None:
     hot = GpuClock(sm_mhz=900, memory_mhz=2619, temperature_c=88, power_w=700.0, throttled_by=("thermal slowdown",))
     gpu = HostGpu(0, "Host 1000", {}, HostDriver(), clock=lambda: hot)
@@ -160,52 +148,6 @@ def test_another_precision_is_another_device(tmp_path: Path, attached: list[obje
         assert optimize(fire(), settings).measurements > 0
 
 
-def cost_of(model: Model, database: ProfileDatabase) -> CudaStageCost:
-    driver = HostDriver()
-    return CudaStageCost(CudaBackend(model, driver, chooser(driver), Precision("fp32")), database, "Host")
-
-
-def test_a_stage_that_does_not_fit_is_no_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise DeviceError("the GPU has no memory left")
-
-    with ProfileDatabase(":memory:") as database:
-        cost = cost_of(fire(), database)
-        monkeypatch.setattr(CudaBackend, "compile_stage", full)
-        assert cost.stage_latency_us(Stage(Strategy.CONCURRENT, (("f1",), ("f3",)))) == np.inf
-        assert cost.dropped == {"f1+f3": "the GPU has no memory left"}
-        with pytest.raises(DeviceError, match="no memory"):
-            cost.stage_latency_us(Stage(Strategy.CONCURRENT, (("f1",),)))
-
-
-def test_an_engine_that_fails_ends_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(*_: object) -> None:
-        raise ExecutionError("the GPU failed")
-
-    with ProfileDatabase(":memory:") as database:
-        cost = cost_of(fire(), database)
-        monkeypatch.setattr(CudaExecutor, "time_many", failing)
-        assert cost.stage_latency_us(Stage(Strategy.CONCURRENT, (("f1",), ("f3",)))) == np.inf
-
-
-def test_stages_that_only_move_bytes_cost_nothing_and_stages_that_cannot_merge_are_infinite(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("iosched.runtime.cuda.lower.network.lower_merged", lambda *_: None)
-    with ProfileDatabase(":memory:") as database:
-        cost = cost_of(fire(), database)
-        assert cost.stage_latency_us(Stage(Strategy.CONCURRENT, (("fc",),))) == 0
-        assert cost.stage_latency_us(Stage(Strategy.MERGE, (("f1",), ("f3",)))) == np.inf
-
-
-def test_operators_alike_have_one_key() -> None:
-    """f1 and g1 differ by name alone; f3 has another kernel."""
-    with ProfileDatabase(":memory:") as database:
-        cost = cost_of(fire(), database)
-        assert cost.operator_key("f1") == cost.operator_key("g1")
-        assert cost.operator_key("f1") != cost.operator_key("f3")
-
-
 def test_schedules_are_compared_on_the_gpu(tmp_path: Path, attached: list[object], by_size: None) -> None:
     names = ("iosched", "greedy", "both", "onnxruntime")
     result = bench(fire(), None, names=names, device="cuda", rounds=6, profile_db=tmp_path / "p.db")
@@ -221,13 +163,17 @@ def test_schedules_are_compared_on_the_gpu(tmp_path: Path, attached: list[object
     assert shipped.rows[1].median_us == both.median_us
 
 
-def test_a_schedule_pins_plans_for_its_own_gpu_with_any_cudnn(tmp_path: Path, attached: list[object]) -> None:
-    gpu = HostGpu(0, "Host 1000", {"cudnn": "91"}, HostDriver())
-    document = optimize(
-        fire(), OptimizeSettings(device="cuda", strategy="greedy", profile_db=tmp_path / "p.db")
-    ).document
-    assert gpu.cudnn_plans_of(document) == KnownCudnnPlans({"Conv": "eng7_k1=1"})
-    assert gpu.cudnn_plans_of(None) == KnownCudnnPlans({})
-    assert gpu.cudnn_plans_of(replace(document, device={"kind": "cuda", "name": "Host 2000"})) == KnownCudnnPlans({})
-    assert gpu.cudnn_plans_of(replace(document, runtime={"cudnn_plans": ["eng7"]})) == KnownCudnnPlans({})
-    assert gpu.cudnn_plans_of(replace(document, runtime={})) == KnownCudnnPlans({})
+def test_two_convolutions_as_one_kernel_are_found_kept_and_run_without_timing(
+    tmp_path: Path, attached: list[object], by_size: None
+) -> None:
+    model = separables()
+    result = optimize(model, OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db"))
+    document = ScheduleDocument.from_json(result.document.to_json())
+    plans = document.runtime["cudnn_plans"]
+    assert isinstance(plans, dict)
+    fused = {text for key, text in plans.items() if key.startswith("fused ")}
+    assert fused == {"one kernel, variant 0"}
+    executor = run_module.open_executor(model, document, device="cuda:0")
+    assert f"{result.kernels_after} kernels" in executor.description
+    inputs = random_inputs(model.graph.inputs)
+    assert relative_error(executor.run(inputs), expected_outputs(model, inputs)) < 1e-4

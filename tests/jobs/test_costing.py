@@ -1,0 +1,50 @@
+"""The latency of a schedule on a device that it was not made for."""
+
+from __future__ import annotations
+
+import math
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from networks import zoo_model
+from scripted import fire
+
+from iosched.jobs.costing import schedule_latency_us
+from iosched.profiler.devices.analytic.device import PaperGpu
+from iosched.profiler.devices.cpu.cost import StageCost
+from iosched.profiler.devices.cpu.device import CpuDevice
+from iosched.profiler.devices.device import OpenSettings
+from iosched.profiler.devices.gpus import gpu_named
+from iosched.profiler.store.database import ProfileDatabase
+from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
+
+
+def test_what_the_cpu_alone_can_merge_runs_side_by_side_on_a_gpu() -> None:
+    model = zoo_model("squeezenet", 1)
+    gpu = gpu_named("v100")
+    assert gpu is not None
+    paper = PaperGpu(gpu).open(model, OpenSettings())
+    groups = tuple((operator.name,) for operator in model.graph.operators[:2])
+    merge, concurrent = Stage(Strategy.MERGE, groups), Stage(Strategy.CONCURRENT, groups)
+    assert schedule_latency_us(paper, _one(merge)) == paper.cost.stage_latency_us(concurrent)
+
+
+def test_a_merge_that_this_cpu_cannot_do_is_costed_side_by_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        StageCost, "remeasure", lambda self, stage: math.inf if stage.strategy is Strategy.MERGE else 7.0
+    )
+    with (
+        ProfileDatabase(tmp_path / "p.db") as database,
+        closing(CpuDevice().open(fire(), OpenSettings(threads=2), database)) as there,
+    ):
+        names = [operator.name for operator in there.graph.operators]
+        stages = (Stage(Strategy.CONCURRENT, ((names[0],),)), Stage(Strategy.MERGE, tuple((n,) for n in names[1:3])))
+        rest = tuple(Stage(Strategy.CONCURRENT, ((name,),)) for name in names[3:])
+        assert schedule_latency_us(there, _one(*stages, *rest)) == 7.0 * (2 + len(rest))
+
+
+def _one(*stages: Stage) -> Schedule:
+    return Schedule((Block(0, stages),))

@@ -1,0 +1,132 @@
+"""A budget of time is shared between the search and comparing whole models, and is kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from scripted import LATENCIES_US, fire, script_models, script_stages
+
+from iosched.jobs.optimize import OptimizeSettings, optimize
+from iosched.profiler.measuring.in_turn import Budget, turn_seconds
+from iosched.profiler.measuring.interleave import interleave
+from iosched.profiler.measuring.statistics import Measurement, summarize
+from iosched.profiler.store.database import ProfileDatabase
+from iosched.profiler.store.tables import ComparisonRow
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> OptimizeSettings:
+    return OptimizeSettings(threads=2, profile_db=tmp_path / "p.db")
+
+
+def comparisons(path: Path | None) -> set[str]:
+    """Keys of the comparisons of whole models in the database."""
+    with ProfileDatabase(path) as database:
+        return {row.key for row in database.rows() if isinstance(row, ComparisonRow)}
+
+
+@pytest.mark.parametrize(
+    ("runs", "notes"), [(1, ["run once each"]), (5, ["run 5 times each"]), (6, []), (15, [])]
+)  # fmt: skip
+def test_few_runs_are_said_to_tell_nothing(
+    runs: int, notes: list[str], settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(runnables: Mapping[str, object], *_: object) -> dict[str, Measurement]:
+        return {name: summarize([LATENCIES_US[name]] * runs) for name in runnables}
+
+    script_stages(monkeypatch)
+    script_models(monkeypatch, LATENCIES_US)
+    monkeypatch.setattr("iosched.profiler.devices.cpu.device.measure_in_turn", told)
+    result = optimize(fire(), settings)
+    assert len(result.notes) == len(notes)
+    assert all(words in note for words, note in zip(notes, result.notes, strict=True))
+    assert (result.shipped, result.ratio is None) == (("reference", True) if notes else ("iosched", False))
+    assert result.reason.startswith("too few runs to tell") == bool(notes)
+
+
+def test_hurried_comparisons_are_not_kept(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    script_stages(monkeypatch)
+    script_models(monkeypatch, LATENCIES_US)
+    optimize(fire(), replace(settings, budget_s=1e-9))
+    assert not comparisons(settings.profile_db)
+    optimize(fire(), settings)
+    assert len(comparisons(settings.profile_db)) == 1
+
+
+@pytest.mark.parametrize("budget_s", [0.0, 0.3, 1.0, 2.0, 5.0])
+def test_a_budget_holds_for_everything(
+    budget_s: float, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that goes on only where something is measured: a stage takes 0.1 s, a whole model 20 ms."""
+    now = [1000.0]
+
+    def stage(count: int) -> None:
+        now[0] += 0.1
+
+    def compared(runnables: Mapping[str, object], budget: Budget, *_: object) -> object:
+        def run() -> float:
+            now[0] += 0.02
+            return 20_000.0
+
+        return interleave(dict.fromkeys(runnables, run), budget.rounds, max_seconds=budget.max_seconds)
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    script_stages(monkeypatch, stage)
+    monkeypatch.setattr("iosched.profiler.devices.cpu.device.measure_in_turn", compared)
+    monkeypatch.setattr("iosched.profiler.peers.onnxruntime.measure_in_turn", compared)
+    result = optimize(fire(), replace(settings, budget_s=budget_s))
+    shortest_comparison_s = 4 * 3 * 0.02
+    assert now[0] - 1000.0 < budget_s + 0.1 + shortest_comparison_s + 1e-6
+    assert result.measured_us is not None
+    assert result.gap is not None
+
+
+@pytest.fixture
+def long_search(monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
+    """By a clock that goes on only where something is measured: a stage takes 0.5 s, a turn of a whole model 0.11 s.
+
+    Returns what tells how long it took.
+    """
+    now = [1000.0]
+
+    def compared(runnables: Mapping[str, object], budget: Budget, *_: object) -> object:
+        def run(name: str) -> float:
+            now[0] += turn_seconds(0.0)
+            return LATENCIES_US[name]
+
+        runs = {name: (lambda name=name: run(name)) for name in runnables}
+        return interleave(runs, budget.rounds, max_seconds=budget.max_seconds, least_rounds=budget.least_rounds)
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    script_stages(monkeypatch, lambda _: now.__setitem__(0, now[0] + 0.5))
+    monkeypatch.setattr("iosched.profiler.devices.cpu.device.measure_in_turn", compared)
+    return lambda: now[0] - 1000.0
+
+
+@pytest.mark.parametrize("budget_s", [2.8, 3.2, 6.0])
+def test_a_search_leaves_the_time_that_it_takes_to_tell_what_is_faster(
+    budget_s: float, settings: OptimizeSettings, long_search: Callable[[], float]
+) -> None:
+    """Three candidates, eight turns of each: 2.64 s."""
+    result = optimize(fire(), replace(settings, budget_s=budget_s))
+    assert result.measurements >= (budget_s - 2.64) // 0.5
+    assert result.gap != 0
+    assert result.ratio is not None
+    assert result.shipped == "iosched"
+    assert result.notes == ()
+    assert long_search() < budget_s + 0.5 + 0.11
+
+
+def test_a_budget_too_short_to_tell_ships_plain_onnxruntime_and_says_what_it_takes(
+    settings: OptimizeSettings, long_search: Callable[[], float]
+) -> None:
+    result = optimize(fire(), replace(settings, budget_s=2.0))
+    assert long_search() < 2.0 + 0.5 + 3 * 0.1
+    assert (result.shipped, result.ratio) == ("reference", None)
+    assert result.reason.startswith("too few runs to tell")
+    (note,) = result.notes
+    assert "about 3 s of --budget" in note

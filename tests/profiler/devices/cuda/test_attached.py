@@ -1,0 +1,36 @@
+"""The GPU that is attached, and the plans of cuDNN that a schedule made on it names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from host_cuda import needs_compiler
+from host_driver import HostDriver
+from host_gpu import HostGpu, attach_host
+from scripted import fire
+
+from iosched.jobs.optimize import optimize
+from iosched.jobs.settings import OptimizeSettings
+from iosched.profiler.devices.cuda.attached import KnownCudnnPlans
+
+pytestmark = needs_compiler
+
+
+@pytest.fixture
+def attached(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What backends were given to choose plans by."""
+    return attach_host(monkeypatch)
+
+
+def test_a_schedule_pins_plans_for_its_own_gpu_with_any_cudnn(tmp_path: Path, attached: list[object]) -> None:
+    gpu = HostGpu(0, "Host 1000", {"cudnn": "91"}, HostDriver())
+    document = optimize(
+        fire(), OptimizeSettings(device="cuda", strategy="greedy", profile_db=tmp_path / "p.db")
+    ).document
+    assert gpu.cudnn_plans_of(document) == KnownCudnnPlans({"Conv": "eng7_k1=1"})
+    assert gpu.cudnn_plans_of(None) == KnownCudnnPlans({})
+    assert gpu.cudnn_plans_of(replace(document, device={"kind": "cuda", "name": "Host 2000"})) == KnownCudnnPlans({})
+    assert gpu.cudnn_plans_of(replace(document, runtime={"cudnn_plans": ["eng7"]})) == KnownCudnnPlans({})
+    assert gpu.cudnn_plans_of(replace(document, runtime={})) == KnownCudnnPlans({})
