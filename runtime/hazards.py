@@ -3,10 +3,10 @@
 For every interleaving that lanes and waits allow: tasks that touch the same bytes, one of them writing, are ordered;
 every byte that is read was last written to the very buffer it is read from; and every output is written whole.
 
-The tasks are walked once, in one order in which they may run. Of each byte it is enough to know who wrote it last and
-who has read it since: whoever came earlier is done before these, or had been refused then. As a lane runs its tasks in
-order, of the readers on one lane it is enough to know the last (vector clocks, as in FastTrack: Flanagan & Freund, PLDI
-2009).
+The tasks are walked once, in one order in which they may run. Of each byte it is enough to know which task wrote it
+last and which have read it since: earlier ones are done before these, or the plan was refused when they were met. As a
+lane runs its tasks in order, of the readers on one lane it is enough to know the last (vector clocks, as in FastTrack:
+Flanagan & Freund, PLDI 2009).
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _rows(buffer: Buffer) -> int:
 
 
 class _Piece(NamedTuple):
-    """Columns that were written at once: by which task, none where the caller did, and who has read them since."""
+    """Columns that were written at once: by which task (by none where the caller gives them), and who has read them."""
 
     writers: tuple[int, ...] = ()
     readers: _Latest = MappingProxyType({})
@@ -130,7 +130,7 @@ class _Tenure:
         awaited: the last tasks of these.
         pieces: of the buffer's columns, as far as they are written.
         reads: columns and task of those that are not yet among the readers of `pieces`.
-        touched: who has read or written the buffer.
+        touched: by lane, the last task that has read or written the buffer.
         writes: how often it was written.
         ended: the task that wrote to another buffer on its bytes, and that buffer.
     """
@@ -175,7 +175,7 @@ class _Walk:
         tenure.touched[self._order.lane[number]] = number
 
     def write(self, number: int, view: View) -> None:
-        """Who has touched the same bytes is done."""
+        """Every task that has read or written the same bytes is done."""
         start, stop = _columns(view, self._buffers, self._order.tasks[number].name)
         buffer = self._buffers[view.buffer]
         if buffer.space in _READ_ONLY:
@@ -226,7 +226,10 @@ class _Walk:
         return tenure
 
     def _check_overwriting(self, number: int, tenure: _Tenure, start: int, stop: int) -> None:
-        """Who wrote or read what task `number` writes over is done. Readers are noted only here: it is a rare thing."""
+        """Every task that wrote or read what task `number` overwrites is done.
+
+        Readers are noted only here, since bytes are seldom overwritten within a tenure.
+        """
         for low, high, reader in tenure.reads:
             for first, last, piece in tenure.pieces.within(low, high):
                 readers = {**piece.readers, self._order.lane[reader]: reader}

@@ -17,7 +17,7 @@ class Intervals(Generic[Value]):
     """
 
     def __init__(self) -> None:
-        """Nothing has a value."""
+        """Gives no number a value yet."""
         self._starts: list[int] = []
         self._stops: list[int] = []
         self._values: list[Value] = []

@@ -48,7 +48,7 @@ class ReferenceSettings:
 
     @property
     def description(self) -> str:
-        """For people and for files of results."""
+        """What runs and with how many threads, for people and for files of results."""
         if self.mode == "sequential":
             return f"sequential mode, {self.intra_threads} threads"
         return f"parallel mode, {self.inter_threads} x {self.intra_threads} threads"

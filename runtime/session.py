@@ -1,4 +1,4 @@
-"""The one place that opens onnxruntime sessions: what it says becomes an error for people, weights are lent to it."""
+"""Opens onnxruntime sessions: their errors become errors for people, and weights are lent to them, not copied."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ class Span:
     stop: int
 
     def overlaps(self, other: Span) -> bool:
-        """Whether the two share anything."""
+        """Whether both have a byte or column in common."""
         return self.buffer == other.buffer and self.start < other.stop and other.start < self.stop
 
 

@@ -175,7 +175,7 @@ class _Writer:
         return self._add(f"{name}/aligned", array)
 
     def _gather(self, tensor: str) -> onnx.NodeProto:
-        """Takes the real channels out. Its name is nobody's, so it belongs to the operator that computes the tensor."""
+        """A node that takes the real channels out; by its name it belongs to the operator that computes the tensor."""
         indices = self._add(f"{tensor}/channels", np.array(self.maps[tensor].real, np.int64))
         name, inputs = self._fresh(f"{tensor}/gather"), [self.padded[tensor], indices]
         return onnx.helper.make_node("Gather", inputs, [self.real[tensor]], name=name, axis=1)
@@ -192,7 +192,7 @@ class _Writer:
         return name
 
     def specs(self) -> dict[str, TensorSpec]:
-        """Types and shapes under the new maps."""
+        """Types and shapes of the tensors, with as many channels as the new maps give them."""
         found = dict(self.view.tensors)
         for tensor, channels in self.maps.items():
             spec = self.view.tensors[tensor]

@@ -37,18 +37,18 @@ _AS_ONE: dict[Strategy, Callable[[KernelGraph, Nodes, Sequence[str]], tuple[Kern
 
 
 class PlanExecutor(Protocol):
-    """Walks one plan; `inputs` holds an array for every INPUT and INOUT buffer of it."""
+    """Runs one plan on `inputs`: an array for every INPUT and INOUT buffer of the plan, by its name."""
 
     def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        """One run; the OUTPUT buffers by name."""
+        """Runs the plan once; the result is an array for each OUTPUT buffer, by its name."""
         ...
 
     def time(self, inputs: Arrays, repeats: int, *, sweep_nbytes: int = 0) -> tuple[float, ...]:
-        """Microseconds of each of `repeats` runs, each after so many other bytes passed through the caches."""
+        """Microseconds of each of `repeats` runs; before each, `sweep_nbytes` other bytes pass through the caches."""
         ...
 
     def close(self) -> None:
-        """Frees what the executor holds."""
+        """Frees the sessions, threads and buffers that are the executor's own."""
         ...
 
 
@@ -65,7 +65,7 @@ class CompiledStage:
     inputs: Arrays
 
     def time(self, repeats: int, *, sweep_nbytes: int = 0) -> tuple[float, ...]:
-        """Microseconds of each of `repeats` runs, each after so many other bytes passed through the caches."""
+        """Microseconds of each of `repeats` runs; before each, `sweep_nbytes` other bytes pass through the caches."""
         return self.executor.time(self.inputs, repeats, sweep_nbytes=sweep_nbytes)
 
 

@@ -20,12 +20,16 @@ _SMALLEST_PART_US = 10.0  # a hand-off between cores costs about a tenth of this
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """Attributes:
-    node: index of the node in the kernel graph.
-    share: the share of the node's work that this call does, or None for all of it.
-    is_copy: the call copies one operand of an elided Concat to its place.
-    reads: tensors read, each with the bytes read.
-    writes: tensors written, each with the bytes written.
+    """One node of the kernel graph, or one core's share of it, on a lane.
+
+    Attributes:
+        node: index of the node in the kernel graph.
+        lane: which runs it.
+        stage: index of the schedule's stage that it belongs to.
+        share: the share of the node's work that this call does, or None for all of it.
+        is_copy: the call copies one operand of an elided Concat to its place.
+        reads: tensors read, each with the bytes read.
+        writes: tensors written, each with the bytes written.
     """
 
     node: int

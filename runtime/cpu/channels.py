@@ -187,7 +187,7 @@ def _clip_role(view: ChannelView, node: onnx.NodeProto) -> Role:
 
 
 def _clip_bound(view: ChannelView, node: onnx.NodeProto, place: int, default: float) -> float:
-    """A limit of a Clip; not a number, which no comparison holds for, where only the run knows it."""
+    """A limit of a Clip; where only the run knows it, NaN, for which every comparison is false."""
     if len(node.input) > place and node.input[place]:
         weight = view.weights.get(node.input[place])
         return float("nan") if weight is None or weight.size != 1 else float(weight.item())

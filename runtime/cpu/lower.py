@@ -50,7 +50,13 @@ class KernelCache:
         self._built: dict[object, TaskKernel] = {}
 
     def get(self, kernels: KernelGraph, calls: Sequence[Call], kept: frozenset[str]) -> TaskKernel:
-        """The kernel for `calls`, built once."""
+        """The kernel that does `calls`, built when it is first asked for.
+
+        Args:
+            kernels: the graph that the calls are of.
+            calls: of one task.
+            kept: tensors that leave the kernel; see `build_kernel`.
+        """
         key = (tuple((call.node, call.is_copy, call.reads, call.writes) for call in calls), kept)
         if key not in self._built:
             self._built[key] = build_kernel(kernels, calls, kept)

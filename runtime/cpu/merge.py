@@ -195,7 +195,7 @@ class _Draft:
         self.nodes.append(onnx.helper.make_node("Split", inputs, outputs, name=name, axis=self.axis))
 
     def graph(self) -> KernelGraph:
-        """The kernel graph with all of it."""
+        """The kernel graph with the merged nodes in place of the units' own."""
         kernels = self.kernels
         return replace(
             kernels,

@@ -1,7 +1,8 @@
 """The compiled CPU executor: a wrapper of `executor.cpp` through ctypes.
 
 Developer notes:
-    * A process that forks may go on using its runtime; the child may not (its worker threads are gone) and is told so.
+    * A process that forks may go on using its runtime; the child may not (its worker threads are gone): a run there
+      raises an error that says so.
     * Handles are released by Python's collector or by `close`, in any order: the library shares ownership inside.
 """
 
@@ -207,8 +208,9 @@ class NativeExecutor:
         """Runs the plan `repeats` times in a row; latency of each run in microseconds.
 
         Args:
-            sweep_nbytes: where above 0, before each run its cores read so many other bytes between them, and write the
-                inputs as they are: as in a larger plan, where weights come from afar and inputs from another core.
+            sweep_nbytes: where above 0, before each run the cores read this many other bytes between them, and write
+                the inputs again with the values that they have. So caches are as they would be in a larger plan, in
+                which weights come from memory and inputs from another core.
 
         Raises:
             ExecutionError: as `run` does.

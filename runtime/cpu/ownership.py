@@ -40,7 +40,7 @@ class CoarseGraph:
 
 
 def coarsen(graph: ComputationGraph, kernels: KernelGraph, tensor_owner: Mapping[str, str]) -> CoarseGraph:
-    """Assigns every optimized node to an operator and contracts operators that cannot be told apart.
+    """Assigns every optimized node to an operator, and makes one unit of operators that depend on each other.
 
     Args:
         graph: the computation graph.

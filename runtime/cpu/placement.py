@@ -49,7 +49,7 @@ def _view(spec: TensorSpec, root: str, offset: int) -> View:
 
 
 def _is_movable(kernels: KernelGraph, name: str) -> bool:
-    """Whether a tensor may live in another's buffer: it is computed, its size is known, nobody outside expects it."""
+    """Whether a tensor may live in another's buffer: it is computed, of known size, and no output of the model."""
     spec = kernels.tensors.get(name)
     return spec is not None and spec.is_static and name not in kernels.outputs and name not in kernels.inputs
 

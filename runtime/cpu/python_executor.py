@@ -179,8 +179,8 @@ class PythonExecutor:
         """Runs the plan `repeats` times in a row; latency of each run in microseconds.
 
         Args:
-            sweep_nbytes: before each run, its cores read so many other bytes between them, as if as much of a larger
-                plan had run before. Where inputs come from counts for little beside the hand-offs here.
+            sweep_nbytes: before each run, the cores read this many other bytes between them, as if as much of a larger
+                plan had run before. Inputs stay in the caches: that counts for little beside the hand-offs here.
 
         Raises:
             ExecutionError: as `run` does.

@@ -42,9 +42,10 @@ class CudaModel:
     """A whole model under one schedule; `run` takes and returns arrays by the model's own names.
 
     Attributes:
-        cudnn_plans: what is chosen of cuDNN's plans, by what it is chosen for; with these known it runs the same.
-        inputs: of the model by name; what `run` is given is checked against them.
-        exchange: takes arrays that lie on the GPU, where there is one.
+        cudnn_plans: names of the chosen cuDNN plans, by the keys of what they are chosen for. Given the same choices,
+            the model runs the same kernels again.
+        inputs: the model's inputs by name; arrays given to `run` are checked against their types and shapes.
+        exchange: reads arrays of other libraries that lie on the GPU; None where that cannot be done.
     """
 
     executor: CudaExecutor
@@ -75,9 +76,9 @@ class CudaModel:
         """One run on arrays that lie on the GPU, read where they lie; outputs are not copied either.
 
         Inputs are arrays of any library that knows DLPack (PyTorch, CuPy, JAX, ...), of the model's types and shapes,
-        row-major; those on the host are copied to the GPU. For arrays that come for the first time the model is
-        captured anew, for those of the last few runs it is not: fill the same arrays anew. One that does not begin at
-        a multiple of 16 bytes is copied on the GPU. Outputs hold what they hold until the next run.
+        row-major; those on the host are copied to the GPU. The model is captured again for arrays at addresses that the
+        last few runs did not have, so it pays to fill the same arrays again. An array that does not begin at a
+        multiple of 16 bytes is copied on the GPU. The next run overwrites the outputs of this one.
 
         Args:
             stream: handle of the CUDA stream on which inputs are made and outputs used
@@ -129,10 +130,11 @@ class CudaBackend:
         """Lowers the operators of `model`.
 
         Args:
-            lanes: the GPU's streams, where others run on it too.
-            sessions: runs what no kernel does; on the CPU by default.
-            exchange: takes and gives arrays that lie on the GPU.
-            choices: knows, or lets find out, which kernels are one; without it none are.
+            lanes: the GPU's streams, to be shared with other models on it; by default its own.
+            sessions: runs operators that no kernel does; by default onnxruntime on the CPU.
+            exchange: reads and hands out arrays that lie on the GPU.
+            choices: says for which operators one kernel is faster than two, or lets that be timed; without it, every
+                operator has two.
 
         Raises:
             ValueError: the model is not one that `is_supported`.
@@ -155,7 +157,7 @@ class CudaBackend:
 
     @property
     def notes(self) -> Sequence[str]:
-        """What people should know of how the model runs, in sentences."""
+        """Sentences for people about what they may not expect of how the model runs."""
         return self._choose.notes
 
     @staticmethod
@@ -192,7 +194,7 @@ class CudaBackend:
         """One stage alone, on random numbers; None where it is to be merged and cannot be.
 
         Args:
-            names: cuDNN's plans to take instead of the fastest alone.
+            names: the cuDNN plans to take instead of those that are fastest alone.
 
         Raises:
             DeviceError: the GPU has not enough memory, or cuDNN no engine.
@@ -201,7 +203,7 @@ class CudaBackend:
         return self._compile_stage(self._network, stage, names)
 
     def _alone_us(self, network: Network, name: str) -> float:
-        """Latency of one operator as `network` has it."""
+        """Microseconds of one operator alone, with its kernels in `network`; infinite where it fails."""
         try:
             executor = self._compile_stage(network, Stage(Strategy.CONCURRENT, ((name,),)), FASTEST_ALONE)
             if executor is None or not executor.is_captured:
@@ -233,11 +235,15 @@ class CudaBackend:
         return self._signatures.of(stage)
 
     def cudnn_plans_in(self, stage: Stage) -> CudnnPlanNames | None:
-        """cuDNN's plans chosen in stages like this one, beside what is fastest alone; None where nobody looked."""
+        """The cuDNN plans that are better than the fastest alone in stages like this; None where none were tried."""
         return self._choose.of_stage(self.signature(stage))
 
     def keep_cudnn_plans(self, stage: Stage, names: CudnnPlanNames) -> CudnnPlanNames:
-        """Keeps a choice of plans for stages like this one; answers what holds, which another process may have made."""
+        """Keeps a choice of cuDNN plans for stages like this one.
+
+        Returns:
+            The choice that is kept: where another process has made one before, it is that one.
+        """
         return self._choose.keep(self.signature(stage), names)
 
     @cached_property

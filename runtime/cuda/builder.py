@@ -48,7 +48,7 @@ class Builder:
         return cls(model, precision, tensors)
 
     def copy(self) -> Builder:
-        """A builder that knows the same and can be given more."""
+        """Another builder of the same model, with the same tensors and weights so far and no calls."""
         return Builder(self.model, self.precision, dict(self.tensors), dict(self.weights))
 
     def constant(self, name: str) -> np.ndarray | None:
@@ -109,7 +109,7 @@ class Builder:
         return unique
 
     def emit(self, kernel: Kernel, reads: Sequence[str], writes: Sequence[str]) -> None:
-        """Adds one call."""
+        """Adds one call of `kernel`, behind those there are."""
         self.calls.append(KernelCall(kernel, tuple(reads), tuple(writes)))
 
 

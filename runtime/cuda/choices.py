@@ -18,5 +18,9 @@ class Choices(Protocol):
         ...
 
     def choose(self, key: str, value: str) -> str:
-        """Keeps a choice; answers the one that holds, which another process may have made."""
+        """Keeps a choice.
+
+        Returns:
+            The choice that is kept: where another process has made one before, it is that one.
+        """
         ...

@@ -1,7 +1,8 @@
-"""Which of cuDNN's plans run which kernels: what is chosen, for what, and how choices are written down.
+"""Which cuDNN plan runs which kernel: who chooses, and how choices are written down.
 
-A plan is chosen for a kernel and the layout of its tensors (its key): the fastest alone. A stage in which another plan
-turned out faster has choices of its own, which hold in that stage only.
+A cuDNN plan is chosen for a kernel and the layout of its tensors; a hash of both is its key. The choice is the plan
+that is fastest when it runs alone. A stage in which another one turned out faster has choices of its own, which are for
+that stage only.
 """
 
 from __future__ import annotations
@@ -15,18 +16,19 @@ from iosched.runtime.cuda.kernel import CudnnKernel
 from iosched.runtime.plan import View
 
 CudnnPlanNames = Mapping[str, str]
-"""Plans' names, by the keys that they are chosen for."""
+"""Names of cuDNN plans, by the keys that they are chosen for."""
 
 FASTEST_ALONE: CudnnPlanNames = MappingProxyType({})
+"""No choice at all: for every key the plan that is fastest alone."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A plan that may be the best for its key.
+    """A cuDNN plan that may be the best one for its key.
 
     Attributes:
-        name: the plan's.
-        latency_us: what it takes alone; None where it was not timed.
+        name: of the plan.
+        latency_us: microseconds that it takes alone; None where it was not timed.
     """
 
     name: str
@@ -38,12 +40,12 @@ class CudnnPlan(Protocol):
 
     @property
     def key(self) -> str:
-        """What it was chosen for."""
+        """The key of the kernel and layout that the plan was chosen for."""
         ...
 
     @property
     def name(self) -> str:
-        """Which one it is."""
+        """cuDNN's name of the plan: its engine, and how that is tuned."""
         ...
 
     @property
@@ -53,11 +55,16 @@ class CudnnPlan(Protocol):
 
     @property
     def workspace_nbytes(self) -> int:
-        """Memory that it needs while it runs."""
+        """Bytes of memory that the plan needs beside its tensors while it runs."""
         ...
 
     def execute(self, addresses: Sequence[int], workspace: int, stream: Any) -> None:
-        """Gives the stream the work; `addresses` of (*reads, *writes).
+        """Enqueues the kernel on the stream.
+
+        Args:
+            addresses: of (*reads, *writes).
+            workspace: address of `workspace_nbytes` bytes.
+            stream: where it runs.
 
         Raises:
             ExecutionError: cuDNN refuses.
@@ -66,11 +73,11 @@ class CudnnPlan(Protocol):
 
 
 class CudnnPlanChooser(Protocol):
-    """Which plan runs a kernel on tensors as they lie."""
+    """Chooses the cuDNN plan that runs a kernel on tensors of given layouts."""
 
     @property
     def notes(self) -> Sequence[str]:
-        """What people should know of the choices, in sentences."""
+        """Sentences for people about choices that could not be kept to."""
         ...
 
     def __call__(
@@ -84,11 +91,15 @@ class CudnnPlanChooser(Protocol):
         ...
 
     def of_stage(self, signature: str) -> CudnnPlanNames | None:
-        """What is chosen for stages of that signature beside what is fastest alone; None where nobody looked."""
+        """The plans that are better than the fastest alone in stages of that signature; None where none were tried."""
         ...
 
     def keep(self, signature: str, names: CudnnPlanNames) -> CudnnPlanNames:
-        """Keeps what is chosen for stages of that signature; answers what holds, which others may have chosen."""
+        """Keeps what is chosen for stages of that signature.
+
+        Returns:
+            The choice that is kept: where another process has made one before, it is that one.
+        """
         ...
 
 
@@ -98,7 +109,7 @@ def stage_key(signature: str) -> str:
 
 
 def names_to_text(names: CudnnPlanNames) -> str:
-    """One line, in the order of the keys."""
+    """Keys and names in one line, in the order of the keys."""
     return ", ".join(f"{key}: {name}" for key, name in sorted(names.items()))
 
 

@@ -44,7 +44,7 @@ _ORDINARY = 0x3C  # repeated, a float32 of 0.01 and a float16 of 1.06: zeros and
 
 
 def cudnn_plan_key(kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View]) -> str:
-    """What a choice of plan holds for: the kernel and how its tensors lie, whatever they are called."""
+    """The key of a kernel on tensors of these layouts: equal where one cuDNN plan is right for both."""
     views = [(view.dtype, view.shape, view.strides, view.offset % 16) for view in (*reads, *writes)]
     return hashlib.sha256(f"{kernel!r}{views}".encode()).hexdigest()[:24]
 
@@ -57,13 +57,13 @@ class CudnnPlanStore(Choices, Protocol):
         ...
 
     def keep_plan(self, key: str, name: str, content: bytes) -> None:
-        """Keeps a serialized plan."""
+        """Keeps the serialized plan of that name for that key."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class _Case:
-    """A kernel on tensors as they lie."""
+    """A kernel with the views of the tensors that it reads and writes, and the key of both."""
 
     key: str
     kernel: CudnnKernel

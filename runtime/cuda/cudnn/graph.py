@@ -85,7 +85,7 @@ def image_shape(view: View) -> Shape:
 
 
 def filter_shape(view: View) -> Shape:
-    """(O, I, KH, KW) of a weight that is stored as (O, KH, KW, I); others are stored as they are seen."""
+    """(O, I, KH, KW) of a weight that is stored as (O, KH, KW, I); others lie in the order of their axes."""
     extents, strides = shape_of(view), element_strides(view)
     if len(extents) != 4:
         return image_shape(view)

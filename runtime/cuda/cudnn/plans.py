@@ -5,8 +5,8 @@ The same code runs at a desk, with the description of a GPU, and on the GPU, wit
 Developer notes:
     * A plan is known by cuDNN's own name for it ("eng44_k2=12_k18=0": engine 44, knob 2 is 12). The frontend's
       `get_engine_and_knobs_at_index` calls every knob that it does not know NOT_SET, which `create_execution_plan` does
-      not take: one plan in eight cannot be built again that way. Names tell all and cost no build, and the list that
-      they stand in takes milliseconds.
+      not take: one plan in eight cannot be built again that way. A name says all of that, is known before the plan is
+      built, and listing the names takes milliseconds.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ class Handles:
     """One cuDNN handle for each stream; a handle holds memory of the GPU, so streams should be few."""
 
     def __init__(self) -> None:
-        """None yet.
+        """Opens no handle yet.
 
         Raises:
             DeviceError: cuDNN is not installed.
@@ -53,16 +53,16 @@ class RunningCudnnPlan:
 
     @property
     def name(self) -> str:
-        """Which one it is."""
+        """cuDNN's name of the plan."""
         return self.plan.name
 
     @property
     def workspace_nbytes(self) -> int:
-        """Memory that it needs while it runs."""
+        """Bytes of memory that the plan needs beside its tensors while it runs."""
         return self.plan.workspace_nbytes
 
     def execute(self, addresses: Sequence[int], workspace: int, stream: Any) -> None:
-        """Gives the stream the work.
+        """Enqueues the kernel on the stream. See `CudnnPlan`.
 
         Raises:
             ExecutionError: cuDNN refuses.

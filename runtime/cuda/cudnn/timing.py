@@ -27,7 +27,7 @@ _GRAPH_US = 200.0
 
 @dataclass(frozen=True, eq=False)
 class CudnnPlanTimer:
-    """Where plans are timed: on the first of the lanes, on tensors at `addresses`, all plans on the same."""
+    """Times cuDNN plans of one kernel: on the first of the lanes, all on the same tensors at `addresses`."""
 
     driver: Driver
     lanes: Lanes
@@ -72,7 +72,7 @@ class CudnnPlanTimer:
         return self._elapsed_us(run)
 
     def _repeated(self, run: _Run, once_us: float) -> Callable[[], float]:
-        """Measures the run in a graph of several."""
+        """What measures one run, as part of a captured graph of several; infinite where it cannot be captured."""
         copies = max(1, min(_COPIES, math.ceil(_GRAPH_US / max(once_us, 1.0))))
         origin = self.lanes.origin
 

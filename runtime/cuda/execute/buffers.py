@@ -46,7 +46,7 @@ class DeviceBuffers:
         return memory.ptr
 
     def memory_of(self, buffer: str) -> Memory:
-        """What keeps an input or output buffer."""
+        """The memory of an input or output buffer; the buffer lives as long as somebody refers to it."""
         return next(each for each in self._memory if each.ptr == self.addresses[buffer])
 
     def upload(self, inputs: Mapping[str, np.ndarray], stream: Any) -> None:

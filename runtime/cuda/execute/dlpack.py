@@ -21,7 +21,7 @@ class DeviceRuns:
     """Runs of one model on arrays of other libraries.
 
     An array is read where it lies. The model is captured for its address when it comes first, and stays captured for
-    the last few sets of addresses: a caller that fills the same arrays anew pays nothing for that.
+    the last few sets of addresses: a caller that fills the same arrays again pays nothing for that.
     """
 
     def __init__(self, executor: CudaExecutor, exchange: Exchange, inputs: Mapping[str, TensorSpec]) -> None:

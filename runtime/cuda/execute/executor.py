@@ -40,7 +40,7 @@ class CudaExecutor:
     """One lowering in the memory of one GPU, captured and ready to run.
 
     Attributes:
-        cudnn_plans: those that it runs, each with the number of its stage.
+        cudnn_plans: the cuDNN plans that it runs, each with the number of its stage.
     """
 
     cudnn_plans: tuple[tuple[int, CudnnPlan], ...]
@@ -58,9 +58,9 @@ class CudaExecutor:
         """Allocates, uploads weights, loads kernels, runs once eagerly, and captures.
 
         Args:
-            lanes: streams to run on, which may be others' too; its own by default.
-            sessions: runs what no kernel does; on the CPU by default.
-            names: cuDNN's plans to take in each stage of the lowering; by default the fastest alone.
+            lanes: streams to run on, which other executors may share; by default its own.
+            sessions: runs operators that no kernel does; by default onnxruntime on the CPU.
+            names: the cuDNN plans to take in each stage of the lowering; by default the fastest alone.
 
         Raises:
             DeviceError: the device has not enough memory, or onnxruntime is wanted and not installed.
@@ -99,7 +99,7 @@ class CudaExecutor:
 
     @property
     def is_captured(self) -> bool:
-        """Whether all of it is one CUDA graph."""
+        """Whether the whole plan is one CUDA graph, with nothing run by onnxruntime."""
         return len(self._segments) == 1 and not self._segments[0].is_session
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -163,26 +163,26 @@ class CudaExecutor:
     def launch_at(self, addresses: Mapping[str, int]) -> None:
         """One run on inputs that lie elsewhere on the device: multiples of 16 bytes, by the names of their buffers.
 
-        It is captured anew unless it ran on the same addresses lately.
+        The plan is captured again unless one of the last few runs was on the same addresses.
         """
         self._launch(self._elsewhere(tuple(sorted(addresses.items()))) if addresses else self._own)
 
     @property
     def driver(self) -> Driver:
-        """Of its GPU."""
+        """The driver of the GPU that the plan runs on."""
         return self._driver
 
     @property
     def origin(self) -> Any:
-        """The stream in whose order runs come."""
+        """The stream that runs are enqueued on: what it is given later comes after them."""
         return self._origin
 
     def address_of(self, buffer: str) -> int:
-        """Where an input or output buffer lies."""
+        """The address of an input or output buffer."""
         return self._buffers.addresses[buffer]
 
     def memory_of(self, buffer: str) -> Memory:
-        """What keeps an input or output buffer."""
+        """The memory of an input or output buffer; the buffer lives as long as somebody refers to it."""
         return self._buffers.memory_of(buffer)
 
     @property
@@ -217,7 +217,7 @@ class CudaExecutor:
             self._driver.launch_graph(graph, self._origin)
 
     def close(self) -> None:
-        """Gives the memory and the graphs back, once nothing runs any more; what was given is not to be used again."""
+        """Gives the memory and the graphs back, once nothing runs; arrays given out are invalid."""
         self._driver.synchronize(self._origin)
         self._own, self._segments, self._prepared, self.cudnn_plans = _Ready({}, ()), [], {}, ()
         self._many = {}
@@ -232,7 +232,7 @@ class CudaExecutor:
         return self._buffers.keep(self._lanes.workspace(lane, nbytes))
 
     def take_cudnn_plans(self, names: Sequence[CudnnPlanNames]) -> None:
-        """Runs with these of cuDNN's plans from now on, by stage, and otherwise with the fastest alone.
+        """From now on runs with these cuDNN plans, given for each stage, and with the fastest alone for all other keys.
 
         Raises:
             DeviceError: the device has not enough memory.

@@ -1,4 +1,4 @@
-"""What a task gives its stream: all but the addresses is prepared once, since inputs may come to lie elsewhere."""
+"""Launches of tasks on streams, prepared once for all but the addresses: inputs of later runs may lie elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from iosched.runtime.cuda.onnxruntime.sessions import Sessions, Tensor
 from iosched.runtime.plan import Task, View
 
 Launch = Callable[[Any], None]
-"""Gives a stream its work."""
+"""Enqueues the work of a task on a stream."""
 
 Prepared = Callable[[Mapping[str, int]], Launch]
 """The launch of a task, given the addresses of buffers by name."""

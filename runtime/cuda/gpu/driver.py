@@ -21,7 +21,7 @@ class Memory(Protocol):
 
     @property
     def ptr(self) -> int:
-        """The address of the first one."""
+        """The address of the first byte."""
         ...
 
 
@@ -29,7 +29,7 @@ class Driver(Protocol):
     """Memory, streams, events and captured graphs of one GPU. Streams and events are opaque; addresses are ints."""
 
     def allocate(self, nbytes: int) -> Memory:
-        """So many bytes, aligned to 256.
+        """Memory of `nbytes` bytes that begins at a multiple of 256.
 
         Raises:
             DeviceError: the device has not that much memory left.
@@ -45,7 +45,7 @@ class Driver(Protocol):
         ...
 
     def fill(self, address: int, value: int, nbytes: int, stream: Any) -> None:
-        """Sets bytes, in the order of the stream."""
+        """Sets `nbytes` bytes from `address` on to `value`, in the order of the stream."""
         ...
 
     def new_stream(self) -> Any:
@@ -53,7 +53,7 @@ class Driver(Protocol):
         ...
 
     def new_event(self, *, timing: bool = False) -> Any:
-        """An event."""
+        """An event that streams can record and wait for; with `timing`, the time between two can be asked for."""
         ...
 
     def record(self, event: Any, stream: Any) -> None:
@@ -85,11 +85,11 @@ class Driver(Protocol):
         ...
 
     def prepare(self, calls: Iterable[CudaCall]) -> None:
-        """Compiles what `load` will be asked for, side by side; what fails, fails there."""
+        """Compiles these calls side by side, so that `load` finds them; of errors, `load` alone speaks."""
         ...
 
     def launch(self, function: Any, call: CudaCall, arguments: Sequence[Number], stream: Any) -> None:
-        """Launches a function that was loaded."""
+        """Enqueues a function that `load` gave on the stream, with the grid and block of `call`."""
         ...
 
     def begin_capture(self, stream: Any) -> None:
@@ -97,9 +97,9 @@ class Driver(Protocol):
         ...
 
     def end_capture(self, stream: Any) -> Any:
-        """The captured graph."""
+        """Ends the capture; the result is the graph of all that was captured."""
         ...
 
     def launch_graph(self, graph: Any, stream: Any) -> None:
-        """Runs a captured graph."""
+        """Enqueues a captured graph on the stream."""
         ...

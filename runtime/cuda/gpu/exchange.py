@@ -39,7 +39,7 @@ class SupportsDLPack(Protocol):
 class DeviceArray:
     """An output where it lies on the GPU; every library that knows DLPack takes it: `torch.from_dlpack(array)`.
 
-    It is row-major, and holds the output until the next run of the model.
+    It is row-major. The next run of the model overwrites it.
 
     Attributes:
         shape: its extents.
@@ -84,7 +84,7 @@ class Exchange(Protocol):
 
     @property
     def index(self) -> int:
-        """Of the GPU."""
+        """CUDA's number of the GPU."""
         ...
 
     def take(self, given: SupportsDLPack, stream: Any) -> Taken:
@@ -96,7 +96,7 @@ class Exchange(Protocol):
         ...
 
     def give(self, address: int, view: View, owner: Any, stream: Any) -> DeviceArray:
-        """What `stream` writes at `address`; whoever takes it comes after all that the stream was given by then."""
+        """The array that `stream` writes at `address`; who takes it waits for what the stream was given by then."""
         ...
 
     def copy(self, target: int, source: int, nbytes: int, stream: Any) -> None:
@@ -104,7 +104,7 @@ class Exchange(Protocol):
         ...
 
     def stream_of(self, handle: int) -> Any:
-        """The stream of somebody else's handle."""
+        """The stream of that handle, which another library made."""
         ...
 
 
@@ -127,7 +127,7 @@ class CupyExchange:
     """
 
     def __init__(self, index: int) -> None:
-        """Of GPU `index`."""
+        """The exchange with GPU `index`."""
         self.index = index
 
     @cached_property

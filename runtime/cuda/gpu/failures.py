@@ -1,4 +1,4 @@
-"""What CUDA, CuPy and cuDNN raise, told to people."""
+"""Errors for people in place of those that CUDA, CuPy and cuDNN raise."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def no_gpu(error: Exception, driver: int, runtime: int) -> DeviceError:
 
 
 def keep_if_lost(error: IoschedError) -> IoschedError:
-    """`error`; one that tells of a lost GPU is kept, and so all that was on that GPU when it happened.
+    """Returns `error`; one that says that the GPU is lost is kept for ever, and with it all that was on that GPU.
 
     CuPy's objects complain on stderr, each with a traceback, when they are given back to a GPU that is lost, graphs
     even at the end of the process. So the error, whose traceback holds them, is never freed.
@@ -74,7 +74,7 @@ def keep_if_lost(error: IoschedError) -> IoschedError:
 
 
 def first_line(error: BaseException) -> str:
-    """What an exception says first, or its name."""
+    """The first line of an exception's message, or its type's name where there is none."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 

@@ -11,14 +11,14 @@ from iosched.runtime.cuda.gpu.driver import Driver, Memory
 
 
 class Lanes:
-    """A stream for each lane, made when it is first wanted, and a workspace beside it that grows with what is asked.
+    """A stream for each lane, made when it is first used, and a workspace beside it as large as any kernel there needs.
 
     A stream costs a cuDNN handle, and a handle memory of the GPU. A search runs hundreds of stages, so they run on the
     same streams, one stage after another.
     """
 
     def __init__(self, driver: Driver) -> None:
-        """No stream yet."""
+        """Makes no stream yet."""
         self._driver = driver
         self._streams: list[Any] = []
         self._workspaces: dict[int, tuple[int, Memory]] = {}
@@ -35,7 +35,7 @@ class Lanes:
         return self._streams[:count]
 
     def workspace(self, lane: int, nbytes: int) -> Memory:
-        """At least `nbytes` that belong to whatever runs on the lane; keep it as long as its address is used.
+        """At least `nbytes` for whatever runs on the lane. The caller keeps the result as long as it uses the address.
 
         Raises:
             DeviceError: the device has not enough memory.
@@ -49,7 +49,7 @@ class Lanes:
     def capture(self, origin: Any, launch: Callable[[], object]) -> Any:
         """The graph of what `launch` gives `origin`, and the streams that it forks from there and joins.
 
-        Where it fails, there are new streams from then on: nobody knows what these are in.
+        Where it fails, new streams are used from then on: the state of these is not known.
         """
         self._driver.begin_capture(origin)
         try:

@@ -97,7 +97,7 @@ class Conv:
 
     @property
     def _lifted(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """Strides, pads and dilations as cuDNN is told: a line is an image of one row."""
+        """Strides, pads and dilations for cuDNN, to which a line is an image of one row."""
         if len(self.strides) > 1:
             return self.strides, self.pads, self.dilations
         return (1, *self.strides), (0, self.pads[0], 0, self.pads[1]), (1, *self.dilations)
@@ -153,7 +153,7 @@ def lower(builder: Builder, node: onnx.NodeProto) -> bool:
 
 
 def _emit_depthwise(builder: Builder, found: Convolution, y: str, name: str) -> None:
-    """All in one kernel, but for a residual."""
+    """Emits one kernel of ours for all but a residual, which is added behind it."""
     inside = found.activation if found.residual is None else IDENTITY
     kernel = Depthwise(found.kernel_shape, found.strides, found.pads, found.dilations, found.leading_relu, inside)
     weight = builder.weight(f"{name}/weight", depthwise_weight(found.weight))
@@ -165,7 +165,10 @@ def _emit_depthwise(builder: Builder, found: Convolution, y: str, name: str) -> 
 
 
 def _emit_conv(builder: Builder, found: Convolution, y: str, name: str) -> None:
-    """By cuDNN: a residual and a ReLU too. A ReLU before it and any other activation are kernels of their own."""
+    """Emits a kernel of cuDNN, which does a residual and a ReLU too.
+
+    A ReLU before the convolution, and any other activation, become kernels of their own.
+    """
     x = found.x
     if found.leading_relu:
         x = builder.temporary(f"{name}/relu", builder.shape(found.x))

@@ -72,7 +72,7 @@ def lower_stacked(builder: Builder, operators: Sequence[Sequence[onnx.NodeProto]
 
 @dataclass(frozen=True, eq=False)
 class _Product:
-    """activation(a' @ b' + bias?), where a' and b' are transposed where told.
+    """activation(a' @ b' + bias?), where a' and b' are a and b, or transposed.
 
     Attributes:
         weight: b, transposed and scaled already, as (N, K); None where it is computed.

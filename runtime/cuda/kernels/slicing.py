@@ -111,7 +111,7 @@ def lower(builder: Builder, node: onnx.NodeProto) -> bool:
     starts, axes, steps = given
     firsts, strides = [0] * len(spec.shape), [1] * len(spec.shape)
     for start, axis, step in zip(starts, axes or range(len(starts)), steps or [1] * len(starts), strict=True):
-        # ONNX clamps as Python does; where it ends, the result's shape tells.
+        # ONNX clamps bounds as Python does; the result's shape says where the slice ends.
         firsts[axis] = slice(start, None, step).indices(spec.shape[axis])[0]
         strides[axis] = step
     builder.emit(Slice(tuple(firsts), tuple(strides)), node.input[:1], node.output)

@@ -29,7 +29,7 @@ Latency = Callable[[Network, str], float]
 
 
 def fusion_key(network: Network, name: str) -> str:
-    """What a choice holds for: the kernels of the operator where there are two, and how their tensors lie."""
+    """The key of an operator's choice: a hash of its two kernels, and of how their tensors lie."""
     return "fused " + hashlib.sha256(repr(network.layout_of(name)).encode()).hexdigest()[:24]
 
 
@@ -62,7 +62,7 @@ def _timed(
     latency_us: Latency,
     prepare: Callable[[Network], None],
 ) -> dict[str, str]:
-    """What holds for each key, of which `names` has one operator."""
+    """The choice that is kept for each key, found by timing the operator that `names` has for it."""
     prepare(network)
     best = {key: (_TWO, GAIN * latency_us(network, name)) for key, name in names.items()}
     for variant in range(VARIANTS if names else 0):

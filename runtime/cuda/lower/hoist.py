@@ -29,10 +29,10 @@ Ending = AddN | ScaleShift | Conv | Depthwise | Separable
 
 
 def rectifiable(graph: ComputationGraph, calls: Calls) -> frozenset[str]:
-    """The tensors that shall hold what a ReLU makes of them; O(calls * length of the longest chain of Concats).
+    """The tensors whose ReLU is to move into the kernel that makes them; O(calls * longest chain of Concats).
 
-    Each is written by a kernel that can end in a ReLU, and all that read it begin with one; a Concat can and does where
-    its operands can and the readers of its result do. Only where a kernel is saved by it.
+    Each is written by a kernel that can end in a ReLU, and every kernel that reads it begins with one. A Concat counts
+    as both, where its operands are such tensors and so is its result. Only tensors for which that saves a kernel.
 
     Args:
         calls: of each operator of the graph, by its name.
@@ -41,7 +41,7 @@ def rectifiable(graph: ComputationGraph, calls: Calls) -> frozenset[str]:
 
 
 def hoisted(builder: Builder, calls: Calls, rectified: Collection[str]) -> dict[str, list[KernelCall]]:
-    """`calls` where the tensors `rectified` hold what a ReLU makes of them; constants are added to `builder`."""
+    """`calls` with the ReLU of the tensors `rectified` in the kernels that write them; adds constants to `builder`."""
     found, public = {}, builder.model.graph.producer
     for operator, own in calls.items():
         lone = (call for call in own if is_relu(call) and call.writes[0] not in public)
@@ -118,7 +118,7 @@ class _Uses:
 
 
 def _rewritten(builder: Builder, call: KernelCall, gone: Mapping[str, str], rectified: Collection[str]) -> KernelCall:
-    """The call, reading what was made instead of what is gone, and with a ReLU behind it where that is to be.
+    """The call, reading rectified tensors in place of results of ReLUs that are gone, and ending in a ReLU if need be.
 
     Depthwise kernels keep theirs, which costs nothing and changes nothing.
     """

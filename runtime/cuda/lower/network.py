@@ -37,7 +37,7 @@ class Network:
         """Lowers every operator alone; needs no device.
 
         Args:
-            base: a network of the same model and precision, of which all is taken that is alike.
+            base: a network of the same model and precision; operators that are lowered alike are taken from it.
             fused: see `with_fused`.
 
         Raises:
@@ -83,7 +83,7 @@ class Network:
 
     @cached_property
     def fixed(self) -> frozenset[str]:
-        """Tensors that must have a buffer of their own: what the caller sees as it is."""
+        """Tensors that must have a buffer of their own: inputs and outputs whose form is the same for the caller."""
         graph = self.model.graph
         outputs = (name for name in graph.outputs if name not in self.callers_outputs)
         return frozenset((*(spec.name for spec in graph.inputs), *outputs))

@@ -44,7 +44,7 @@ class _Draft:
     rows: dict[str, int] = field(default_factory=dict)
 
     def become_table(self, name: str, rows: int) -> bool:
-        """Makes the buffer that `name` is all of a table of so many rows; False where it is another one already."""
+        """Makes the buffer of `name` a table of that many rows; False where it is a table of another number already."""
         root, _ = self.homes.resolve(name)
         return self.rows.setdefault(root, rows) == rows
 
@@ -98,7 +98,7 @@ def place_calls(
 
 
 def _aligned(calls: Sequence[KernelCall]) -> frozenset[str]:
-    """What cuDNN is given the address of."""
+    """Tensors whose address cuDNN is given."""
     cudnn = {kernel for kernel in {call.kernel for call in calls} if isinstance(kernel, CudnnKernel)}
     return frozenset(name for call in calls if call.kernel in cudnn for name in (*call.reads, *call.writes))
 

@@ -41,7 +41,7 @@ class Lowering:
 
     Attributes:
         checked: its lanes are streams; buffers of the space WEIGHT hold `weights`.
-        kernels: what the tasks' indices mean.
+        kernels: those that the tasks' `kernel` indexes.
         weights: constants by buffer name, row-major.
         sessions: operators that run in onnxruntime, with their ONNX types.
     """
@@ -68,7 +68,7 @@ class _Where:
 
 @dataclass(frozen=True)
 class _Placed:
-    """A call on a lane."""
+    """A kernel call with its views, on a lane: what becomes a task of the plan."""
 
     name: str
     kernel: Kernel
@@ -160,7 +160,7 @@ class _Draft:
         self.sessions = SessionViews(self.graph.tensor)
 
     def lower(self) -> Lowering:
-        """The plan, with everything in its place."""
+        """The checked plan with its kernels and weights."""
         placed = self._placed()
         n_lanes = max((each.lane for each in placed), default=0) + 1
         steps = [_step(each, self.placement) for each in placed]
@@ -258,7 +258,7 @@ class _Draft:
 
 
 def _kernels(kernel: Kernel, reads: tuple[View, ...], writes: tuple[View, ...]) -> Iterable[Call]:
-    """Moves as copies; all else as it is."""
+    """The kernel calls of a call: copies for a move that no placement made superfluous, else the call itself."""
     if isinstance(kernel, Reshape):
         yield Copy(reshapes=True), reads, writes
     elif isinstance(kernel, Cut):
@@ -279,7 +279,7 @@ def _step(placed: _Placed, placement: Placement) -> Step:
 
 
 def _span(view: View, placement: Placement) -> Span:
-    """Columns of a table, or bytes."""
+    """The columns that a view has of its buffer's rows: of a buffer that is no table, its bytes."""
     width = view.nbytes // placement.rows.get(view.buffer, 1)
     return Span(view.buffer, view.offset, view.offset + width)
 

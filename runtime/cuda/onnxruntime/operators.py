@@ -93,7 +93,7 @@ def _constants(
 
 
 def _plain(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
-    """The node without what is for people."""
+    """The node without its name and documentation, over other names of tensors."""
     copied = onnx.NodeProto(op_type=node.op_type, domain=node.domain, overload=node.overload)
     copied.input.extend(names.get(name, "") for name in node.input)
     copied.output.extend(names.get(name, "") for name in node.output)

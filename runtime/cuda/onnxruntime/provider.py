@@ -154,8 +154,8 @@ class _Session:
     Attributes:
         inputs: names and ONNX types.
         outputs: the same.
-        in_order: whether its runs are done in the order of our stream, with nothing copied on the host's side: then
-            nobody has to wait.
+        in_order: whether its runs take place in the order of our stream, with nothing copied by the host; then the host
+            need not wait before and after a run.
     """
 
     session: Any
@@ -185,7 +185,7 @@ def _is_on_device(session: Any) -> bool:
 
 
 class _BoundRun:
-    """A session bound to addresses."""
+    """A session with the addresses of its tensors, as a `SessionRun`."""
 
     def __init__(
         self,

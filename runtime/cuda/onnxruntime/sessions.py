@@ -40,7 +40,7 @@ class SessionRun(Protocol):
 
     @property
     def home(self) -> Home:
-        """Where it runs."""
+        """Where the operator runs."""
         ...
 
     def __call__(self, stream: Any) -> None:
@@ -53,7 +53,7 @@ class SessionRun(Protocol):
 
 
 class Sessions(Protocol):
-    """Who opens operators for onnxruntime."""
+    """Opens the operators that no kernel does, so that onnxruntime runs them."""
 
     def open(self, kernel: SessionKernel, reads: Sequence[Tensor], writes: Sequence[Tensor], stream: Any) -> SessionRun:
         """`kernel` on these tensors, to be run in the order of `stream` and of no other.
@@ -80,7 +80,7 @@ class HostSessions:
 
 @dataclass(frozen=True, eq=False)
 class _Copied:
-    """A tensor and its place on the host."""
+    """A tensor on the device, and the array on the host that it is copied to or from."""
 
     address: int
     array: np.ndarray
@@ -115,6 +115,6 @@ def described(operators: Mapping[str, tuple[str, ...]], homes: Mapping[str, Home
 
 
 def _named(kind: str, names: Sequence[str]) -> str:
-    """The first few of `names`."""
+    """An operator's types with the first few of its names, and how many more there are."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"{kind} {', '.join(map(repr, names[:_NAMED]))}{more}"

@@ -46,7 +46,7 @@ class SessionViews:
         yield from _copies((after[name], writes[name]) for name in writes)
 
     def _plain(self, operator: str, name: str, view: View) -> View:
-        """`view` itself, or one of a new buffer."""
+        """`view` itself where onnxruntime can use it; else a row-major view of a new buffer."""
         spec = self.specs[name]
         if _is_plain(view, spec):
             return view
