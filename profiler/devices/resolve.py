@@ -21,8 +21,8 @@ KINDS: tuple[Kind, ...] = (CUDA, CPU, PAPER)
 
 
 def facts_here() -> tuple[DeviceFacts, ...]:
-    """What this machine has to say of each kind of device, usable or not."""
-    return tuple(kind.facts() for kind in (CPU, CUDA, PAPER) if kind.facts is not None)
+    """What this machine has to say of each kind of device, usable or not; first of the CPU, which every machine has."""
+    return tuple(kind.facts() for kind in sorted(KINDS, key=lambda kind: kind is not CPU) if kind.facts is not None)
 
 
 def check_name(device: str) -> None:
