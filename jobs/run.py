@@ -10,7 +10,7 @@ import numpy as np
 
 from iosched.jobs.fitting import fitted
 from iosched.models.model import Model
-from iosched.profiler.devices.device import Executor
+from iosched.profiler.devices.executor import Executor
 from iosched.profiler.devices.resolve import runner
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.runtime.compare import Check, compare

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Literal, Protocol
 
-import numpy as np
-
-from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import MeasuredCosts, StageCosts
+from iosched.profiler.devices.executor import Executor
 from iosched.profiler.devices.throughput import Throughputs
 from iosched.profiler.devices.units import Units
 from iosched.profiler.measuring.in_turn import Budget, Candidate
@@ -24,7 +21,6 @@ from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.peers.onnxruntime import PlainOnnxruntime
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.latencies import structure
-from iosched.runtime.cuda.gpu.exchange import DeviceArray
 from iosched.runtime.inputs import Arrays
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.effort import Effort
@@ -233,86 +229,6 @@ class OpenModelHere(OpenModel, Protocol):
             measured: what was measured of whole models, by the names of `ways`, for remarks on it.
         """
         ...
-
-
-class Runnable(Protocol):
-    """Runs a whole model."""
-
-    def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        """One run; outputs by name."""
-        ...
-
-    def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]:
-        """Microseconds of each of `repeats` runs."""
-        ...
-
-    def close(self) -> None:
-        """Frees what it holds."""
-        ...
-
-
-class RunOnDevice(Protocol):
-    """One run on arrays that lie on a GPU."""
-
-    def __call__(self, inputs: Mapping[str, Any], *, stream: int | None = None) -> dict[str, DeviceArray]:
-        """See `Executor.run_on_device`."""
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class Executor:
-    """A model that is ready to run.
-
-    Attributes:
-        runnable: runs it.
-        description: says in a line how it runs.
-        remarks: asked for `notes`.
-        frees: called when it is closed, beside the runnable.
-        on_device: runs it on arrays that lie on a GPU; None on a CPU.
-        placed: makes it ready to be timed on inputs that lie where it runs; by default these are given to each run.
-    """
-
-    runnable: Runnable
-    description: str
-    remarks: Callable[[], Sequence[str]] = tuple
-    frees: Callable[[], None] | None = None
-    on_device: RunOnDevice | None = None
-    placed: Callable[[Arrays], Candidate] | None = None
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Sentences on what is amiss; all is known after a run."""
-        return tuple(self.remarks())
-
-    def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        """One run; outputs by name."""
-        return self.runnable.run(inputs)
-
-    def run_on_device(self, inputs: Mapping[str, Any], *, stream: int | None = None) -> dict[str, DeviceArray]:
-        """One run on arrays that lie on the GPU; see `CudaModel.run_on_device`.
-
-        Raises:
-            UsageError: this runs on the CPU, or an input is not what it should be.
-        """
-        if self.on_device is None:
-            raise UsageError("this model runs on the CPU: arrays that lie on a GPU need device='cuda'")
-        return self.on_device(inputs, stream=stream)
-
-    def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]:
-        """Microseconds of each of `repeats` runs."""
-        return self.runnable.time(inputs, repeats)
-
-    def ready(self, inputs: Arrays) -> Candidate:
-        """Ready to be timed on these inputs."""
-        if self.placed is not None:
-            return self.placed(inputs)
-        return Candidate(partial(self.time, inputs), self.close, self.remarks)
-
-    def close(self) -> None:
-        """Frees sessions, buffers and threads."""
-        self.runnable.close()
-        if self.frees is not None:
-            self.frees()
 
 
 class Device(Protocol):

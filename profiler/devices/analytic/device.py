@@ -9,7 +9,8 @@ from iosched.models.errors import DeviceError, UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
 from iosched.profiler.devices.analytic.cost import AnalyticCost
-from iosched.profiler.devices.device import CostKind, Device, Executor, OpenModel, OpenSettings
+from iosched.profiler.devices.device import CostKind, Device, OpenModel, OpenSettings
+from iosched.profiler.devices.executor import Executor
 from iosched.profiler.devices.gpus import GpuSpec, gpu_called, gpu_named
 from iosched.profiler.devices.kind import Kind
 from iosched.profiler.devices.throughput import Throughputs

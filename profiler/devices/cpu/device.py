@@ -16,7 +16,6 @@ from iosched.profiler.devices.cpu.units import CpuUnits
 from iosched.profiler.devices.device import (
     CostKind,
     Device,
-    Executor,
     OpenModel,
     OpenModelHere,
     OpenSettings,
@@ -25,6 +24,7 @@ from iosched.profiler.devices.device import (
     Way,
     Wording,
 )
+from iosched.profiler.devices.executor import Executor
 from iosched.profiler.devices.kind import Kind
 from iosched.profiler.devices.throughput import Throughputs
 from iosched.profiler.devices.units import Units

@@ -21,7 +21,6 @@ from iosched.profiler.devices.cuda.session_note import session_notes
 from iosched.profiler.devices.device import (
     CostKind,
     Device,
-    Executor,
     OpenModel,
     OpenModelHere,
     OpenSettings,
@@ -30,6 +29,7 @@ from iosched.profiler.devices.device import (
     Way,
     Wording,
 )
+from iosched.profiler.devices.executor import Executor
 from iosched.profiler.devices.kind import Kind
 from iosched.profiler.devices.throughput import Throughputs, gpu_throughputs
 from iosched.profiler.devices.units import OperatorUnits, Units
