@@ -23,7 +23,8 @@ from published import BATCH_CROSS_MS, BATCH_MS, DEVICE_CROSS_MS, STRATEGIES, V10
 from iosched.models import zoo
 from iosched.models.graph import ComputationGraph
 from iosched.models.load import load_model
-from iosched.profiler.devices.analytic import CALIBRATION, AnalyticCost, Calibration
+from iosched.profiler.devices.analytic.calibration import CALIBRATION, Calibration
+from iosched.profiler.devices.analytic.cost import AnalyticCost
 from iosched.profiler.devices.gpus import GpuSpec, gpu_named
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.merge import merge_classes

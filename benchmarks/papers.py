@@ -22,7 +22,7 @@ from testbed import option_parser, write_results
 
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
 from iosched.models.load import load_model
-from iosched.profiler.devices.analytic import AnalyticCost
+from iosched.profiler.devices.analytic.cost import AnalyticCost
 from iosched.profiler.devices.throughput import Throughput
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.blocks import partition

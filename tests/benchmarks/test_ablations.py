@@ -22,7 +22,7 @@ from networks import zoo_model
 from scripted import fire, script_stages
 
 from iosched.models.graph import ComputationGraph
-from iosched.profiler.devices.analytic import AnalyticCost
+from iosched.profiler.devices.analytic.cost import AnalyticCost
 from iosched.profiler.devices.cpu.cost import StageCost
 from iosched.profiler.devices.gpus import gpu_named
 from iosched.profiler.measuring.statistics import Measurement, measure, summarize

@@ -15,7 +15,7 @@ from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
 from iosched.jobs.run import open_executor
 from iosched.models.errors import UsageError
 from iosched.models.load import load_model
-from iosched.profiler.devices.analytic import AnalyticCost
+from iosched.profiler.devices.analytic.cost import AnalyticCost
 from iosched.profiler.devices.gpus import gpu_named
 from iosched.runtime.compare import compare
 from iosched.runtime.inputs import random_inputs

@@ -14,7 +14,8 @@ from networks import zoo_model
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
 from iosched.models.load import load_model
 from iosched.models.zoo.network import Network
-from iosched.profiler.devices.analytic import CALIBRATION, AnalyticCost, Calibration
+from iosched.profiler.devices.analytic.calibration import CALIBRATION, Calibration
+from iosched.profiler.devices.analytic.cost import AnalyticCost
 from iosched.profiler.devices.analytic.kernels import Product, Stream, kernels_of
 from iosched.profiler.devices.gpus import GpuSpec, gpu_keys, gpu_named
 from iosched.scheduler.baselines import greedy, sequential
