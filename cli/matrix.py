@@ -169,7 +169,7 @@ def _matrix(
     if len(batch_sizes) > 1 and on_cpu:
         note("cpu is measured, at each batch size anew: this takes minutes, and more the larger the batch is.")
     with progress_bar() as observer:
-        return matrix(_batches(first, batch_sizes, shapes), settings, observer.progress)
+        return matrix(_batches(first, batch_sizes, shapes), settings, observer)
 
 
 def labels(result: MatrixResult) -> list[str]:

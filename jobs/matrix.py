@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from iosched.jobs.costing import schedule_latency_us
 from iosched.jobs.opening import NO_SCHEDULE_POSSIBLE
+from iosched.jobs.progress import Observer, Silence
 from iosched.jobs.schedules import schedule_by
 from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
@@ -22,9 +23,6 @@ from iosched.scheduler.proof import Scope
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.strategies import SearchStrategy, pruning_of
-
-Progress = Callable[[int, int | None, str], None]
-"""Told how many steps are done, of how many (None: not known), and what is next."""
 
 _ROUNDING = 1e-9
 
@@ -119,7 +117,7 @@ class MatrixResult:
 
 
 def matrix(
-    batches: Iterable[tuple[int, Model]], settings: MatrixSettings, progress: Progress = lambda *_: None
+    batches: Iterable[tuple[int, Model]], settings: MatrixSettings, observer: Observer | None = None
 ) -> MatrixResult:
     """Schedules for every device at every batch size, and costs each schedule on every target.
 
@@ -129,19 +127,20 @@ def matrix(
     Args:
         batches: batch sizes with the model bound to each; asked for one after another.
         settings: devices and how to search.
-        progress: told about every target.
+        observer: is shown the number of targets that are done, and the next one.
 
     Raises:
         UsageError: there is no such device, or the model's operators depend on its batch size.
         DeviceError: a device is not here and cannot be modelled.
     """
+    observer = observer or Silence()
     with ExitStack() as open_things:
         places = list(_places(batches, settings, open_things))
         found = []
         for index, place in enumerate(places):
-            progress(index, len(places), f"{place.opened.device.key}, batch size {place.batch_size}")
+            observer.progress(index, len(places), f"{place.opened.device.key}, batch size {place.batch_size}")
             found.append(schedule_by(place.opened, settings.strategy, settings.pruning))
-        progress(len(places), len(places), "every schedule on every target")
+        observer.progress(len(places), len(places), "every schedule on every target")
         schedules = [place.opened.units.expanded(one.schedule) for place, one in zip(places, found, strict=True)]
         costs = [[schedule_latency_us(place.opened, schedule) for schedule in schedules] for place in places]
         sequential_us = [schedule_latency_us(place.opened, sequential(place.model.graph)) for place in places]
