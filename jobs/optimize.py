@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 from iosched.jobs.comparison import compare_models
 from iosched.jobs.fitting import fitted
+from iosched.jobs.interrupt import Interrupt, Uninterrupted
 from iosched.jobs.opening import opened
 from iosched.jobs.pace import Pace
-from iosched.jobs.progress import Interrupt, Observer, Silence, Uninterrupted
+from iosched.jobs.progress import Observer, Silence
 from iosched.jobs.result import OptimizeResult, document_of, result_of
 from iosched.jobs.schedules import schedule_asked_for, unsearched
 from iosched.jobs.settings import OptimizeSettings

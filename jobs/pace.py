@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from iosched.jobs.progress import Interrupt
+from iosched.jobs.interrupt import Interrupt
 from iosched.profiler.measuring.in_turn import WARMUP_ROUNDS, Budget, turn_seconds
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES
 from iosched.profiler.peers.onnxruntime import QUICK, PlainOnnxruntime

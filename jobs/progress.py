@@ -1,8 +1,7 @@
-"""Whom a job tells how it goes, and who may stop it."""
+"""How a job reports its progress to its caller."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 from iosched.scheduler.schedule import Block
@@ -16,55 +15,11 @@ class Observer(Protocol):
         ...
 
 
-class Interrupt(Protocol):
-    """Somebody who may stop the search early and keep what it found."""
-
-    @property
-    def can_come(self) -> bool:
-        """Whether interruptions are ever held back; where not, they are raised at once."""
-        ...
-
-    @property
-    def came(self) -> bool:
-        """An interruption was held back, and `ask` has not been called yet."""
-        ...
-
-    @property
-    def accepted(self) -> bool:
-        """The best schedule known is wanted, and soon."""
-        ...
-
-    def holding(self) -> AbstractContextManager[None]:
-        """While inside, the first interruption is held back."""
-        ...
-
-    def ask(self) -> None:
-        """Asks whether to go on with the best schedule known.
-
-        Raises:
-            KeyboardInterrupt: it is not wanted.
-        """
-        ...
-
-
 class Silence:
     """An observer that says nothing."""
 
     def progress(self, done: int, total: int | None, text: str) -> None:
         """Says nothing."""
-
-
-class Uninterrupted:
-    """Interruptions are raised at once: the caller alone deals with them."""
-
-    can_come = came = accepted = False
-
-    def holding(self) -> AbstractContextManager[None]:
-        """Holds nothing back."""
-        return nullcontext()
-
-    def ask(self) -> None:
-        """Nobody is there to be asked."""
 
 
 class SearchProgress:
