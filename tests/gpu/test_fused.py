@@ -9,7 +9,8 @@ from separables import separable_operators, separables
 
 from iosched.models import zoo
 from iosched.models.load import load_model
-from iosched.profiler.devices.cuda.attached import AttachedGpu, KnownCudnnPlans
+from iosched.profiler.devices.cuda.attached import AttachedGpu
+from iosched.profiler.devices.cuda.cudnn_plans import KnownCudnnPlans
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.lower.fusion import fusion_key
 from iosched.runtime.cuda.lower.network import Network

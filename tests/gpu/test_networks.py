@@ -25,7 +25,8 @@ from iosched.models import zoo
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.devices.analytic.cost import AnalyticCost
-from iosched.profiler.devices.cuda.attached import AttachedGpu, KnownCudnnPlans
+from iosched.profiler.devices.cuda.attached import AttachedGpu
+from iosched.profiler.devices.cuda.cudnn_plans import KnownCudnnPlans
 from iosched.profiler.devices.gpus import gpu_named
 from iosched.runtime.cuda.backend import CudaModel
 from iosched.runtime.inputs import random_inputs

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
 
 from iosched.models.errors import DeviceError
 from iosched.models.model import Model
 from iosched.models.version import iosched_version
 from iosched.profiler.devices.cuda.clock import ReadClock, nvml_clock
+from iosched.profiler.devices.cuda.cudnn_plans import KnownCudnnPlans, StoredCudnnPlans
 from iosched.profiler.store.database import ProfileDatabase, device_key
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.cudnn.fastest import CudnnPlanStore, FastestCudnnPlans
@@ -28,60 +28,6 @@ from iosched.scheduler.precision import precision_named
 
 OLDEST_CAPABILITY = 75
 """Compute capability times ten: CUDA 13 compiles for nothing older."""
-
-
-@dataclass(frozen=True)
-class KnownCudnnPlans:
-    """The cuDNN plans that a schedule names; for other kernels cuDNN's first guess is taken, so nothing is timed."""
-
-    plans: Mapping[str, str]
-    times: ClassVar[bool] = False
-
-    def choice(self, key: str) -> str | None:
-        """See `CudnnPlanStore`."""
-        return self.plans.get(key)
-
-    def choose(self, key: str, value: str) -> str:
-        """See `CudnnPlanStore`."""
-        del key
-        return value
-
-    def plan(self, key: str, name: str) -> bytes | None:
-        """None: a schedule carries names alone."""
-        del key, name
-        return None
-
-    def keep_plan(self, key: str, name: str, content: bytes) -> None:
-        """Keeps nothing."""
-
-
-@dataclass(frozen=True, eq=False)
-class StoredCudnnPlans:
-    """The cuDNN plans in the profile database, beside the latencies that were measured with them.
-
-    Attributes:
-        times: whether plans that the database does not know are to be found by timing.
-    """
-
-    database: ProfileDatabase
-    device: str
-    times: bool = True
-
-    def choice(self, key: str) -> str | None:
-        """See `CudnnPlanStore`."""
-        return self.database.choice(key, self.device)
-
-    def choose(self, key: str, value: str) -> str:
-        """See `CudnnPlanStore`."""
-        return self.database.choose(key, self.device, value)
-
-    def plan(self, key: str, name: str) -> bytes | None:
-        """See `CudnnPlanStore`."""
-        return self.database.cudnn_plan(key, name, self.device)
-
-    def keep_plan(self, key: str, name: str, content: bytes) -> None:
-        """See `CudnnPlanStore`."""
-        self.database.keep_cudnn_plan(key, name, self.device, content)
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,8 +9,9 @@ from functools import cached_property, partial
 
 from iosched.models.errors import DeviceError, ExecutionError
 from iosched.models.model import Model
-from iosched.profiler.devices.cuda.attached import AttachedGpu, StoredCudnnPlans
+from iosched.profiler.devices.cuda.attached import AttachedGpu
 from iosched.profiler.devices.cuda.clock import ReadClock, with_clock
+from iosched.profiler.devices.cuda.cudnn_plans import StoredCudnnPlans
 from iosched.profiler.devices.cuda.tuning import copies_of, is_tunable, tune
 from iosched.profiler.measuring.statistics import NOTHING_TO_RUN, UNRUNNABLE, Measurement, MeasureSettings, measure
 from iosched.profiler.store.database import ProfileDatabase

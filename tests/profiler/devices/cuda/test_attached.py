@@ -13,7 +13,7 @@ from scripted import fire
 
 from iosched.jobs.optimize import optimize
 from iosched.jobs.settings import OptimizeSettings
-from iosched.profiler.devices.cuda.attached import KnownCudnnPlans
+from iosched.profiler.devices.cuda.cudnn_plans import KnownCudnnPlans
 
 pytestmark = needs_compiler
 

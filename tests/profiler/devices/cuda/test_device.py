@@ -17,8 +17,8 @@ from iosched.jobs.bench import bench
 from iosched.jobs.optimize import optimize
 from iosched.jobs.settings import OptimizeSettings
 from iosched.profiler.devices.cuda import device as cuda_device
-from iosched.profiler.devices.cuda.attached import KnownCudnnPlans, StoredCudnnPlans
 from iosched.profiler.devices.cuda.clock import GpuClock
+from iosched.profiler.devices.cuda.cudnn_plans import KnownCudnnPlans, StoredCudnnPlans
 from iosched.profiler.devices.device import Barriers
 from iosched.profiler.devices.resolve import unscheduled_text
 from iosched.profiler.store.database import ProfileDatabase

@@ -16,8 +16,8 @@ from scripted import fire
 
 from iosched.models.errors import DeviceError, DeviceLostError
 from iosched.profiler.devices.cuda import tuning as cuda_tuning
-from iosched.profiler.devices.cuda.attached import KnownCudnnPlans, StoredCudnnPlans
 from iosched.profiler.devices.cuda.cost import CudaStageCost
+from iosched.profiler.devices.cuda.cudnn_plans import KnownCudnnPlans, StoredCudnnPlans
 from iosched.profiler.devices.cuda.tuning import copies_of, is_tunable, tune
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cuda.backend import CudaBackend

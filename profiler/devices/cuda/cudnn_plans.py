@@ -1,0 +1,63 @@
+"""The plans of cuDNN that were chosen before, as a schedule names them or the profile database keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from iosched.profiler.store.database import ProfileDatabase
+
+
+@dataclass(frozen=True)
+class KnownCudnnPlans:
+    """The cuDNN plans that a schedule names; for other kernels cuDNN's first guess is taken, so nothing is timed."""
+
+    plans: Mapping[str, str]
+    times: ClassVar[bool] = False
+
+    def choice(self, key: str) -> str | None:
+        """See `CudnnPlanStore`."""
+        return self.plans.get(key)
+
+    def choose(self, key: str, value: str) -> str:
+        """See `CudnnPlanStore`."""
+        del key
+        return value
+
+    def plan(self, key: str, name: str) -> bytes | None:
+        """None: a schedule carries names alone."""
+        del key, name
+        return None
+
+    def keep_plan(self, key: str, name: str, content: bytes) -> None:
+        """Keeps nothing."""
+
+
+@dataclass(frozen=True, eq=False)
+class StoredCudnnPlans:
+    """The cuDNN plans in the profile database, beside the latencies that were measured with them.
+
+    Attributes:
+        times: whether plans that the database does not know are to be found by timing.
+    """
+
+    database: ProfileDatabase
+    device: str
+    times: bool = True
+
+    def choice(self, key: str) -> str | None:
+        """See `CudnnPlanStore`."""
+        return self.database.choice(key, self.device)
+
+    def choose(self, key: str, value: str) -> str:
+        """See `CudnnPlanStore`."""
+        return self.database.choose(key, self.device, value)
+
+    def plan(self, key: str, name: str) -> bytes | None:
+        """See `CudnnPlanStore`."""
+        return self.database.cudnn_plan(key, name, self.device)
+
+    def keep_plan(self, key: str, name: str, content: bytes) -> None:
+        """See `CudnnPlanStore`."""
+        self.database.keep_cudnn_plan(key, name, self.device, content)
