@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from iosched.jobs.fitting import fitted
-from iosched.jobs.opening import NO_SCHEDULE_POSSIBLE, opened
+from iosched.jobs.opening import check_schedulable, opened
 from iosched.jobs.progress import Observer
 from iosched.jobs.schedules import schedule_by
 from iosched.models.errors import DeviceError, UsageError
@@ -99,8 +99,7 @@ def bench(
     settings = OpenSettings(threads, precision)
     with opened(where, model, settings, profile_db) as there:
         assert there.here is not None
-        if not there.here.is_schedulable:
-            raise UsageError(NO_SCHEDULE_POSSIBLE)
+        check_schedulable(there)
         alternatives = _Alternatives(model, document, there.here, threads, observer)
         return alternatives.measured(names, rounds)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from iosched.jobs.costing import schedule_latency_us
-from iosched.jobs.opening import NO_SCHEDULE_POSSIBLE
+from iosched.jobs.opening import check_schedulable
 from iosched.jobs.progress import Observer, Silence
 from iosched.jobs.schedules import schedule_by
 from iosched.models.errors import UsageError
@@ -191,8 +191,7 @@ def _places(batches: Iterable[tuple[int, Model]], settings: MatrixSettings, open
             beside = found[key][0].opened if found[key] else None
             there = device.open(model, settings.opening, database, beside=beside)
             open_things.callback(there.close)
-            if there.here is not None and not there.here.is_schedulable:
-                raise UsageError(NO_SCHEDULE_POSSIBLE)
+            check_schedulable(there)
             found[key].append(_Place(batch_size, model, there))
     for places in found.values():
         yield from places

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from iosched.models.errors import UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices.device import Device, OpenModel, OpenSettings
 from iosched.profiler.store.database import ProfileDatabase, default_path
@@ -36,5 +37,11 @@ def opened(
         yield there
 
 
-NO_SCHEDULE_POSSIBLE = "this model's inputs have no fixed size, so there is no schedule to measure"
-"""Where `OpenModelHere.is_schedulable` is not so."""
+def check_schedulable(opened: OpenModel) -> None:
+    """Accepts a model that schedules can be found for.
+
+    Raises:
+        UsageError: its inputs have no fixed size, or it computes nothing.
+    """
+    if opened.here is not None and not opened.here.is_schedulable:
+        raise UsageError("this model's inputs have no fixed size, so there is no schedule to measure")
