@@ -1,6 +1,6 @@
-"""Runs operators of ONNX models in parallel with each other, by schedules found by measurement.
+"""Runs operators of ONNX models in parallel with each other, by schedules that are found by measurement.
 
-The names below are the public Python API. They are imported on first use, so that `import iosched` costs nothing.
+The names below are the public Python API. Each is imported when it is first used, so that `import iosched` is fast.
 """
 
 from __future__ import annotations
@@ -98,7 +98,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Imports a public name when it is first asked for."""
+    """Imports a public name when it is first used.
+
+    Raises:
+        AttributeError: there is no such public name.
+    """
     if name == "__version__":
         from iosched.models.version import iosched_version
 
@@ -111,5 +115,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """The public names, for completion."""
+    """The public names, for completion in an interactive Python."""
     return sorted(__all__)

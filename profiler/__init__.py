@@ -1,1 +1,1 @@
-"""Measures stages on a device and keeps what was measured."""
+"""Measures stages and whole models on a device, and keeps the latencies."""

@@ -1,1 +1,1 @@
-"""What schedules are found for: one folder a kind of device."""
+"""The devices that schedules are found for: a folder for each kind of device."""

@@ -1,4 +1,4 @@
-"""What every device says of the cost of stages, and what a device says that measures them."""
+"""The latencies of stages that a search asks a device for: of any device, and of one that measures them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from iosched.scheduler.schedule import Stage
 
 
 class StageCosts(CostModel, OperatorKeys, Protocol):
-    """Latencies of the stages of one model on one device, and which operators are alike there."""
+    """Latencies of the stages of one model on one device, and keys that are equal for operators that are alike."""
 
 
 class MeasuredCosts(StageCosts, OperatorBounds, Remeasurable, Protocol):
-    """Latencies that are measured on a device at hand, and kept."""
+    """Latencies of stages that are measured on this machine and kept in the profile database."""
 
     @property
     def database(self) -> ProfileDatabase:
-        """Where they are kept."""
+        """The profile database that keeps the latencies."""
         ...
 
     @property
@@ -29,29 +29,32 @@ class MeasuredCosts(StageCosts, OperatorBounds, Remeasurable, Protocol):
 
     @property
     def measurements(self) -> int:
-        """How many stages were measured for this object."""
+        """How many stages this object has measured."""
         ...
 
     @property
     def cache_hits(self) -> int:
-        """How many stages the database knew already."""
+        """How many stages this object found in the database."""
         ...
 
     @property
     def signatures(self) -> int:
-        """How many different stages were asked for."""
+        """How many stages with different signatures this object was asked for."""
         ...
 
     def known(self, stage: Stage) -> Measurement | None:
-        """The latency with all lanes as it was measured before, the later of two; None where it was not."""
+        """The latest thorough measurement of the stage, with all lanes; None where the stage was never measured.
+
+        Measures nothing.
+        """
         ...
 
     def known_work_us(self, name: str) -> float | None:
-        """The answer of `operator_work_us`; None where it would have to measure."""
+        """What `operator_work_us` answers; None where it would have to measure something first."""
         ...
 
 
 def known_us(cost: MeasuredCosts, stage: Stage) -> float | None:
-    """The median latency of the stage as it was measured before; None where it was not."""
+    """The median of `cost.known(stage)` in microseconds; None where the stage was never measured."""
     found = cost.known(stage)
     return None if found is None else found.median_us

@@ -1,7 +1,7 @@
 """A device that schedules are found for, and a model opened on it: all that `jobs/` knows of CPUs and GPUs.
 
-Each kind of device is a folder beside this file; `resolve.py` alone asks which kind one is. A GPU that is not here, but
-only its specification, is a device too: there nothing runs, and latencies come from a formula.
+Each kind of device has a folder beside this file, and only `resolve.py` asks of which kind a device is. A GPU that is
+not attached is a device too: nothing can be run there, and latencies are computed from the GPU's specification.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ class OpenSettings:
     """How a model is to be opened on a device.
 
     Attributes:
-        threads: cores that a CPU uses; all that the process may use by default.
+        threads: the number of CPU cores to use; by default all that the process may use.
         precision: what a GPU computes in: "fp32", "tf32" or "fp16".
-        barriers: on an attached GPU, whether a stage waits for all of the one before ("stage"), for what it reads alone
-            ("none"), or as is faster ("auto").
-        resume: whether latencies in the profile database are taken; else all is measured anew and replaced.
-        may_time: whether something may be run to open the model, as to find out which kernels suit it.
+        barriers: whether a stage on an attached GPU waits for the whole stage before it ("stage"), only for the
+            operators whose results it reads ("none"), or whichever of the two is faster ("auto").
+        resume: whether the latencies in the profile database are used; if not, everything is measured anew and the new
+            latencies replace the old ones.
+        may_time: whether opening the model may run something, for example to find out which kernels are fastest.
     """
 
     threads: int | None = None
@@ -56,8 +57,8 @@ class Way:
     """One way to run a whole model.
 
     Attributes:
-        schedule: in the device's units.
-        how: what the device does differently from its usual way, in words of its own; empty for the usual way.
+        schedule: the schedule to run, in the device's units.
+        how: a text of the device's own that says how this way differs from its usual way; empty for the usual way.
     """
 
     schedule: Schedule
@@ -65,18 +66,18 @@ class Way:
 
     @property
     def text(self) -> str:
-        """Equal for ways that do the same."""
+        """A text that says all of how the model is run; ways with equal texts do the same."""
         return structure(self.schedule) + self.how
 
 
 @dataclass(frozen=True)
 class Running:
-    """What a way of running the model comes to.
+    """Facts about one way to run the model.
 
     Attributes:
-        n_kernels: launched in one run.
-        runtime: how the runtime is to be set to run it this way again, as schedule files say it.
-        notes: sentences on what a user should know of it.
+        n_kernels: how many kernels one run launches.
+        runtime: the settings with which the runtime runs the model this way again; "runtime" in a schedule file.
+        notes: sentences that a user should read about this way.
     """
 
     n_kernels: int
@@ -86,12 +87,13 @@ class Running:
 
 @dataclass(frozen=True)
 class Prices:
-    """About what measuring takes on a device.
+    """About how long it takes to measure something on a device.
 
     Attributes:
-        measurement_s: for a stage to be compiled, warmed up and sampled.
-        comparison_s: for whole models to be compared at the end, if they run for a few milliseconds.
-        samples_alone: how often an operator is measured alone: on all lanes, and on one where that says something.
+        measurement_s: seconds to compile, warm up and sample one stage.
+        comparison_s: seconds to compare whole models at the end, if one run of a model takes a few milliseconds.
+        samples_alone: how often each operator is measured alone: once on all lanes and, where the device has several,
+            once more on a single lane.
     """
 
     measurement_s: float
@@ -101,12 +103,12 @@ class Prices:
 
 @dataclass(frozen=True)
 class Wording:
-    """How things are called on a device.
+    """Words for messages that depend on the device.
 
     Attributes:
-        sequential: one operator after another.
-        rival: what whole models are compared with at the end.
-        elsewhere: where the runtimes are that do not run here.
+        sequential: names the schedule that runs one operator after another.
+        rival: names what the schedule is compared with at the end.
+        elsewhere: says on which device a runtime can be measured that does not run on this one.
     """
 
     sequential: str
@@ -115,16 +117,16 @@ class Wording:
 
 
 class OpenModel(Protocol):
-    """A model opened on a device: what is scheduled there, and what stages of it cost."""
+    """A model opened on a device: the graph that is scheduled there, and the latencies of its stages."""
 
     @property
     def device(self) -> Device:
-        """Where it is open."""
+        """The device that the model is opened on."""
         ...
 
     @property
     def graph(self) -> ComputationGraph:
-        """What is scheduled: the model's operators, or the units that the device runs several of them as."""
+        """The graph that is scheduled: of the model's operators, or of units of several operators that run as one."""
         ...
 
     @property
@@ -134,26 +136,26 @@ class OpenModel(Protocol):
 
     @property
     def cost(self) -> StageCosts:
-        """Latencies of stages of units."""
+        """The latencies of stages; a stage names nodes of `graph`."""
         ...
 
     @property
     def effort(self) -> Effort:
-        """How hard a search tries here, by how well latencies are known and what they cost to be known."""
+        """How hard a search tries: it depends on how exact latencies are, and how long measuring one takes."""
         ...
 
     @property
     def throughputs(self) -> Throughputs:
-        """What stages of units compute, and how fast."""
+        """How much stages compute and how fast; a stage names nodes of `graph`."""
         ...
 
     @property
     def here(self) -> OpenModelHere | None:
-        """The same, where the model can be run; None where the device is not here."""
+        """This object, if the device can run the model; None if the device is not attached."""
         ...
 
     def close(self) -> None:
-        """Frees what it holds."""
+        """Frees the sessions, buffers and threads of the open model."""
         ...
 
 
@@ -162,71 +164,74 @@ class OpenModelHere(OpenModel, Protocol):
 
     @property
     def cost(self) -> MeasuredCosts:
-        """Latencies of stages of units, measured and kept."""
+        """The latencies of stages, which are measured and kept in the profile database."""
         ...
 
     @property
     def is_schedulable(self) -> bool:
-        """Whether schedules can be run: inputs have a fixed size, and something is computed."""
+        """Whether the model can be run by a schedule: its inputs have a fixed size, and it computes something."""
         ...
 
     @property
     def versions(self) -> Mapping[str, str]:
-        """Of libraries and drivers that change latencies."""
+        """The versions of the libraries and drivers that influence latencies, by their names."""
         ...
 
     @property
     def prices(self) -> Prices:
-        """What measuring takes."""
+        """About how long measuring takes."""
         ...
 
     @property
     def wording(self) -> Wording:
-        """How things are called here."""
+        """Words for messages about this device."""
         ...
 
     @property
     def plain(self) -> PlainOnnxruntime | None:
-        """What people have without a schedule; None where that is running one operator after another."""
+        """Plain onnxruntime, which a schedule has to beat; None if it has to beat the sequential schedule instead."""
         ...
 
     @property
     def budget(self) -> Budget:
-        """How long whole models are measured in turn where nobody says otherwise."""
+        """How long whole models are measured in turn by default."""
         ...
 
     def ways(self, schedule: Schedule) -> Mapping[str, Way]:
-        """The ways to run a schedule that was found, by name; the preferred one, "iosched" or a variant, first."""
+        """The ways to run `schedule`, by name; the first one is preferred where they are equally fast."""
         ...
 
     def ready(self, way: Way, inputs: Arrays) -> Candidate:
-        """The model compiled to run this way, with its inputs in place.
+        """Compiles the model to run this way, and puts the inputs where it reads them.
 
         Raises:
-            DeviceError: the device has not enough memory for it, say.
+            DeviceError: the device cannot run the model this way, for example because its memory is too small.
             ExecutionError: a kernel fails.
         """
         ...
 
     def rivals(self, inputs: Arrays) -> Mapping[str, Callable[[], Candidate]]:
-        """Other runtimes by name, as `profiler/peers` opens them here.
+        """Functions that open another runtime on this model and these inputs, by its name in `profiler/peers`.
 
-        Raises:
-            DeviceError: by those called, where it is not installed or cannot run this model.
+        Each of them raises a `DeviceError` if the runtime is not installed or cannot run this model.
         """
         ...
 
     def in_turn(
         self, candidates: Mapping[str, Candidate], budget: Budget, observer: Callable[[int, int], None] | None = None
     ) -> Mapping[str, Measurement]:
-        """Latency of every candidate, sample k of each taken in round k."""
+        """Measures the latency of every candidate by name; sample k of each is taken in round k.
+
+        Args:
+            observer: is called after each round with the rounds done and the rounds in all.
+        """
         ...
 
     def running(self, way: Way | None, measured: Mapping[str, Measurement]) -> Running:
-        """What running the model this way comes to; None: without a schedule.
+        """Facts about running the model this way, or without a schedule if `way` is None.
 
         Args:
-            measured: what was measured of whole models, by the names of `ways`, for remarks on it.
+            measured: latencies of whole models by the names of `ways`, which the notes comment on.
         """
         ...
 
@@ -236,29 +241,29 @@ class Device(Protocol):
 
     @property
     def key(self) -> str:
-        """What tells it from others in a table: "cpu", "cuda:0", "v100"."""
+        """A short name that no other device has: "cpu", "cuda:0", "v100"."""
         ...
 
     @property
     def kind(self) -> str:
-        """ "cpu" or "cuda", as schedule files say it."""
+        """The kind of device as schedule files name it: "cpu" or "cuda"."""
         ...
 
     @property
     def name(self) -> str:
-        """The device's own name."""
+        """The product's name, for example "NVIDIA H100 80GB HBM3"."""
         ...
 
     @property
     def cost_kind(self) -> CostKind:
-        """Whether latencies are measured, or computed since the device is not here."""
+        """Whether latencies are measured, or computed because the device is not attached."""
         ...
 
     def check(self, settings: OpenSettings) -> None:
         """Refuses settings that mean nothing on this device.
 
         Raises:
-            UsageError: says which, and where it means something.
+            UsageError: a setting means nothing here; the text says on which devices it does.
         """
         ...
 
@@ -270,24 +275,24 @@ class Device(Protocol):
         *,
         beside: OpenModel | None = None,
     ) -> OpenModel:
-        """Opens a model.
+        """Opens `model` on this device.
 
         Args:
-            database: of what was measured; needed where `cost_kind` is "measured".
-            beside: another model that is open here, and stays open longer, whose threads this one may use too.
+            database: the profile database; needed if `cost_kind` is "measured".
+            beside: another model that is open on this device and is closed later; the new one may use its threads.
 
         Raises:
             InvalidModelError: onnxruntime refuses the model.
             DeviceError: the device cannot place the model, or a library is missing.
-            UsageError: no such precision.
+            UsageError: there is no such precision.
         """
         ...
 
     def executor(self, model: Model, document: ScheduleDocument | None, threads: int | None = None) -> Executor:
-        """The model ready to run by a schedule that fits it; without one in the device's usual way.
+        """Makes `model` ready to run by a schedule that fits it, or in the device's usual way if there is none.
 
         Raises:
             InvalidModelError: onnxruntime refuses the model.
-            DeviceError: the device is not here, cannot place the model, or lacks a library.
+            DeviceError: the device is not attached, cannot place the model, or a library is missing.
         """
         ...

@@ -19,20 +19,20 @@ class Runnable(Protocol):
     """Runs a whole model."""
 
     def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        """One run; outputs by name."""
+        """Runs once and returns the outputs by name."""
         ...
 
     def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]:
-        """Microseconds of each of `repeats` runs."""
+        """Runs `repeats` times and returns the microseconds of each run."""
         ...
 
     def close(self) -> None:
-        """Frees what it holds."""
+        """Frees sessions, buffers and threads."""
         ...
 
 
 class RunOnDevice(Protocol):
-    """One run on arrays that lie on a GPU."""
+    """Runs a whole model once on arrays that lie on a GPU."""
 
     def __call__(self, inputs: Mapping[str, Any], *, stream: int | None = None) -> dict[str, DeviceArray]:
         """See `Executor.run_on_device`."""
@@ -44,12 +44,13 @@ class Executor:
     """A model that is ready to run.
 
     Attributes:
-        runnable: runs it.
-        description: says in a line how it runs.
-        remarks: asked for `notes`.
-        frees: called when it is closed, beside the runnable.
-        on_device: runs it on arrays that lie on a GPU; None on a CPU.
-        placed: makes it ready to be timed on inputs that lie where it runs; by default these are given to each run.
+        runnable: runs the model.
+        description: a line that says how the model runs.
+        remarks: returns the sentences for `notes`.
+        frees: is called on closing, after the runnable is closed.
+        on_device: runs the model on arrays that lie on a GPU; None on a CPU.
+        placed: puts inputs into the device's memory and returns the model ready to be timed on them; by default each
+            run is given the inputs.
     """
 
     runnable: Runnable
@@ -61,29 +62,29 @@ class Executor:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Sentences on what is amiss; all is known after a run."""
+        """Sentences on what a user should know about how the model runs; complete only after a run."""
         return tuple(self.remarks())
 
     def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        """One run; outputs by name."""
+        """Runs once and returns the outputs by name."""
         return self.runnable.run(inputs)
 
     def run_on_device(self, inputs: Mapping[str, Any], *, stream: int | None = None) -> dict[str, DeviceArray]:
-        """One run on arrays that lie on the GPU; see `CudaModel.run_on_device`.
+        """Runs once on arrays that lie on the GPU; see `CudaModel.run_on_device`.
 
         Raises:
-            UsageError: this runs on the CPU, or an input is not what it should be.
+            UsageError: the model runs on the CPU, or an input is missing or of another shape or type.
         """
         if self.on_device is None:
             raise UsageError("this model runs on the CPU: arrays that lie on a GPU need device='cuda'")
         return self.on_device(inputs, stream=stream)
 
     def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]:
-        """Microseconds of each of `repeats` runs."""
+        """Runs `repeats` times and returns the microseconds of each run."""
         return self.runnable.time(inputs, repeats)
 
     def ready(self, inputs: Arrays) -> Candidate:
-        """Ready to be timed on these inputs."""
+        """The model ready to be timed on these inputs."""
         if self.placed is not None:
             return self.placed(inputs)
         return Candidate(partial(self.time, inputs), self.close, self.remarks)

@@ -1,4 +1,4 @@
-"""What this machine has to say of a kind of device: shown by `iosched devices`."""
+"""Facts about the devices of this machine, which `iosched devices` shows."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from importlib.metadata import PackageNotFoundError, version
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """Of one kind of device.
+    """Facts about one kind of device.
 
     Attributes:
         kind: "cpu" or "cuda".
-        values: for programs; `docs/json.md` lists the keys.
-        rows: the same for people, what is missing with the command that installs it.
+        values: the facts for programs; `docs/json.md` lists the keys.
+        rows: the facts for people, as pairs of a label and a text; the text says how to install what is missing.
     """
 
     kind: str
@@ -23,7 +23,7 @@ class DeviceFacts:
 
 
 def package_version(package: str) -> str | None:
-    """Of an installed package; None where it is not installed."""
+    """The version of a Python package; None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

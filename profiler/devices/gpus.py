@@ -1,4 +1,4 @@
-"""Specifications of GPUs, for devices that are not at hand; the numbers and their sources are in `gpus.json`."""
+"""Specifications of GPUs, also of GPUs that are not attached; the numbers and their sources are in `gpus.json`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class GpuSpec:
     Attributes:
         key: the short name by which `--device` asks for it ("v100").
         name: the product's name.
-        compute_capability: CUDA's, as "7.0".
-        sms: streaming multiprocessors.
-        cores_per_sm: FP32 lanes of each.
+        compute_capability: the version of its instruction set in CUDA, as "7.0".
+        sms: number of streaming multiprocessors.
+        cores_per_sm: FP32 lanes of each streaming multiprocessor.
         boost_mhz: clock at which the peaks below hold.
-        fp32_tflops: peak of the CUDA cores.
-        tf32_tflops: dense peak of the tensor cores; None where they do not know the type.
+        fp32_tflops: peak of the CUDA cores, 10^12 operations a second.
+        tf32_tflops: dense peak of the tensor cores; None where they do not compute in TF32.
         fp16_tensor_tflops: dense peak of the tensor cores, FP32 accumulate; None where there are none.
         dram_gb_per_s: bandwidth of the device memory, 10^9 bytes a second.
         l2_nbytes: size of the cache that all SMs share.
@@ -48,13 +48,13 @@ class GpuSpec:
     confidence: str
 
     def peak_tflops(self, precision: PrecisionName) -> float:
-        """Peak of products: that of the tensor cores where they know the type, else of the CUDA cores."""
+        """Peak of matrix products: of the tensor cores if they compute in this precision, else of the CUDA cores."""
         tensor_cores = {"fp32": None, "tf32": self.tf32_tflops, "fp16": self.fp16_tensor_tflops}
         return tensor_cores[precision] or self.fp32_tflops
 
 
 def known_gpus() -> tuple[GpuSpec, ...]:
-    """All of the table, from the oldest to the newest."""
+    """All GPUs of the table, from the oldest to the newest."""
     return tuple(_known().values())
 
 
@@ -64,19 +64,22 @@ def gpu_keys() -> tuple[str, ...]:
 
 
 def gpu_named(text: str) -> GpuSpec | None:
-    """The GPU of that key, in upper or lower case; blanks, dashes and the make ("Tesla", "RTX") may be there or not."""
+    """The GPU with this key; None if there is none.
+
+    Upper and lower case, blanks, dashes and the make ("Tesla", "RTX") make no difference.
+    """
     return _by_plain_name().get(_plain(text))
 
 
 def spec_of(device_name: str) -> GpuSpec | None:
-    """The specification of a GPU by the name that its driver gives ("NVIDIA H100 80GB HBM3"); None where not known."""
+    """The GPU that a driver calls `device_name` ("NVIDIA H100 80GB HBM3"); None if the table does not have it."""
     words = re.split(r"[\s_/-]+", device_name.lower())
     runs = ("".join(words[start:end]) for start in range(len(words)) for end in range(start + 1, start + 4))
     return next((_known()[run] for run in runs if run in _known()), None)
 
 
 def gpu_called(name: str) -> GpuSpec | None:
-    """The GPU of that full name, as schedules give it ("Tesla V100-SXM2-16GB"); None where it is not known."""
+    """The GPU with this full name, as schedules have it ("Tesla V100-SXM2-16GB"); None if there is none."""
     return next((spec for spec in _known().values() if spec.name.lower() == name.lower()), None)
 
 

@@ -1,4 +1,4 @@
-"""A kind of device, as `resolve.py` asks for it: the `device.py` of each folder has one, called `KIND`."""
+"""What `resolve.py` has to know of a kind of device: the `device.py` of each folder says it in a constant `KIND`."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class Kind:
     """One kind of device.
 
     Attributes:
-        key: what schedule files call it: "cpu" or "cuda".
-        knows: whether the text of `--device` can mean a device of this kind; no look at the machine.
-        claims: whether it means one on this machine, for this model if that is known: of several kinds that claim a
-            text, as `auto`, the first in `resolve.KINDS` has it.
-        device: the device that a text means which is claimed; raises `DeviceError` where it cannot be used.
-        name: its name, without opening it; "" where it cannot be used.
-        made: the device that a schedule was made for, and how a model is opened there as it was then; None where it was
-            made for a device of another kind. Raises `DeviceError` where the device is not here.
-        unscheduled: how a model runs there that has no schedule, in words.
-        facts: what this machine has to say of the kind; None of what is not here.
+        key: the name of the kind in schedule files: "cpu" or "cuda".
+        knows: whether the text of `--device` can mean a device of this kind; does not look at the machine.
+        claims: whether the text of `--device` means a device of this kind on this machine, for the given model if there
+            is one. If several kinds claim a text, such as `auto`, the first of them in `resolve.KINDS` gets it.
+        device: opens the device that a claimed text means; raises `DeviceError` if the device cannot be used.
+        name: the name of that device, which is not opened for it; "" if the device cannot be used.
+        made: the device that a schedule was made for, and the settings with which the model was opened there; None if
+            the schedule was made for a device of another kind. Raises `DeviceError` if the device is not attached.
+        unscheduled: says how such a device runs a model that has no schedule.
+        facts: facts about the devices of this kind on this machine; None for a kind that is on no machine.
     """
 
     key: str

@@ -1,4 +1,4 @@
-"""What `--device` means on this machine: the only place that asks of which kind a device is."""
+"""The device that the text of `--device` means on this machine: the only file that asks of which kind a device is."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from iosched.profiler.devices.throughput import Throughputs, gpu_throughputs
 from iosched.scheduler.document import ScheduleDocument
 
 KINDS: tuple[Kind, ...] = (CUDA, CPU, PAPER)
-"""To add a kind of device: its folder, and its `KIND` here. An attached GPU comes before a paper one of its name."""
+"""All kinds of devices. An attached GPU comes before the specification of a GPU of the same name."""
 
 
 def facts_here() -> tuple[DeviceFacts, ...]:
-    """What this machine has to say of each kind of device, usable or not; first of the CPU, which every machine has."""
+    """Facts about each kind of device on this machine, usable or not; first about the CPU, which every machine has."""
     return tuple(kind.facts() for kind in sorted(KINDS, key=lambda kind: kind is not CPU) if kind.facts is not None)
 
 
 def check_name(device: str) -> None:
-    """Accepts what `resolve` does, without a look at the machine.
+    """Accepts the texts that `resolve` accepts on some machine; does not look at this one.
 
     Raises:
-        UsageError: no such device; names what comes close, and the list.
+        UsageError: there is no such device; the text lists all, and those with a similar name.
     """
     if not device.strip():
         raise UsageError("--device is empty: give auto, cpu, or the name of a GPU to plan for")
@@ -41,56 +41,59 @@ def resolve(device: str, model: Model | None = None) -> Device:
     """The device that `--device` means.
 
     Args:
-        model: what is to run there, where it is known: `auto` takes no GPU for one that the GPU runtime cannot place.
+        model: the model to run, if it is known: `auto` means no GPU for a model that the GPU runtime cannot place.
 
     Raises:
-        UsageError: no such device; names what comes close, and the list.
-        DeviceError: a GPU was asked for that is not there or cannot be used; says what to do.
+        UsageError: there is no such device; the text lists all, and those with a similar name.
+        DeviceError: the GPU that was asked for is not attached or cannot be used; the text says what to do.
     """
     return _kind_of(device, model).device(device)
 
 
 def is_measured_on_cpu(device: str) -> bool:
-    """Whether `resolve` takes this machine's cores.
+    """Whether `resolve` returns the CPU of this machine.
 
     Raises:
-        UsageError: no such device; names what comes close, and the list.
+        UsageError: there is no such device; the text lists all, and those with a similar name.
     """
     return _kind_of(device) is CPU
 
 
 def runner(device: str, document: ScheduleDocument | None) -> Device:
-    """The device that a schedule is to be run on; `auto` takes one of the kind that it was made on.
+    """The device to run a schedule on; `auto` means a device of the kind that the schedule was made on.
 
     Raises:
-        UsageError: no such device; names what comes close, and the list.
-        DeviceError: a GPU was asked for that is not there or cannot be used; says what to do.
+        UsageError: there is no such device; the text lists all, and those with a similar name.
+        DeviceError: the GPU that was asked for is not attached or cannot be used; the text says what to do.
     """
     return _runner_kind(device, document).device(device)
 
 
 def runner_name(device: str, document: ScheduleDocument | None) -> str:
-    """The name of what `runner` takes, without opening it; "" where it cannot be used."""
+    """The name of the device that `runner` returns, which is not opened for it; "" if it cannot be used."""
     return _runner_kind(device, document).name(device)
 
 
 def unscheduled_text(device: str) -> str:
-    """How a model without a schedule runs on what `runner` takes, in words."""
+    """Says how the device that `runner` returns runs a model without a schedule."""
     return _runner_kind(device, None).unscheduled
 
 
 def recorded(document: ScheduleDocument) -> tuple[Device, OpenSettings]:
-    """The device that a schedule was made for, and how a model is opened there as it was then.
+    """The device that a schedule was made for, and the settings with which the model was opened there.
 
     Raises:
-        DeviceError: it is a GPU that is not here, or one for which there is no specification.
+        DeviceError: the device is a GPU that is not attached, or one that the table of GPUs does not have.
     """
     made = (kind.made(document) for kind in KINDS)
     return next((found for found in made if found is not None), (CPU.device("cpu"), OpenSettings()))
 
 
 def throughputs(model: Model, document: ScheduleDocument) -> Throughputs:
-    """For stages of `document`, a schedule of `model`; of a device or precision that is not known, only the speed."""
+    """The throughputs of stages of `document`, a schedule of `model`.
+
+    If the device or the precision is not known, they have no peak to be compared with.
+    """
     if document.cost != "analytic" and document.device_kind == "cuda":
         return gpu_throughputs(model.graph, document.device_name, document.precision)
     if document.cost != "analytic":

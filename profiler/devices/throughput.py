@@ -1,7 +1,7 @@
-"""How much of a device a schedule's stages use: FLOP/s, the share of the peak, and the model's share of the SMs.
+"""How much of a device the stages of a schedule use: FLOP/s, the share of the peak, and the share of the SMs' time.
 
-The IOS papers show this for stages (figures 1.2 and 4.3 of the thesis). A multiply and an add count as two, as in
-figure 1.2; zeros that a merge pads kernels with are no work of the model's, and do not count.
+The IOS papers show these numbers for stages (figures 1.2 and 4.3 of the thesis). A multiplication and an addition count
+as two operations, as in figure 1.2. Zeros that merging pads kernels with are not part of the model, and do not count.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from iosched.scheduler.schedule import Stage, total_us
 
 @dataclass(frozen=True)
 class Throughput:
-    """What some stages compute, and how fast.
+    """How much some stages compute, and how fast.
 
     Attributes:
-        flops: of their operators; a multiply and an add count as two.
-        latency_us: of all of them; None where one is not known.
-        peak_tflops: of the device, by its specification; None where that is not known, as for CPUs.
-        busy_us: by the analytic model, for how long the work would fill all SMs; None where latencies are measured.
+        flops: operations of the stages' operators; a multiplication and an addition count as two.
+        latency_us: the sum of the stages' latencies; None if one of them is not known.
+        peak_tflops: the peak of the device by its specification; None if that is not known, as for CPUs.
+        busy_us: for how long the work would fill all SMs, by the analytic model; None if latencies are measured.
     """
 
     flops: int
@@ -33,28 +33,28 @@ class Throughput:
 
     @property
     def tflops(self) -> float | None:
-        """10^12 operations a second; None where the latency is not known."""
+        """Speed in 10^12 operations a second; None if the latency is not known."""
         return self.flops / self.latency_us / 1e6 if self.latency_us else None
 
     @property
     def share_of_peak(self) -> float | None:
-        """Part of the device's peak; None where that or the latency is not known."""
+        """The speed over the device's peak; None if the peak or the latency is not known."""
         return self.tflops / self.peak_tflops if self.tflops is not None and self.peak_tflops else None
 
     @property
     def sm_share(self) -> float | None:
-        """Part of the SMs' time that is filled with work, by the analytic model; from 0 to 1."""
+        """The part of the SMs' time that is filled with work, from 0 to 1; None if latencies are measured."""
         return self.busy_us / self.latency_us if self.busy_us is not None and self.latency_us else None
 
 
 @dataclass(frozen=True, eq=False)
 class Throughputs:
-    """Says the throughput of stages of `graph` on one device.
+    """Computes the throughput of stages of `graph` on one device.
 
     Attributes:
-        graph: whose operators the stages name: the model's, or the CPU's units.
-        peak_tflops: of the device; None where not known.
-        busy_us: by a model of the device, for how long a stage's work would fill all SMs; None where it is measured.
+        graph: the graph whose nodes the stages name: the model's operators, or the CPU's units.
+        peak_tflops: the peak of the device; None if it is not known.
+        busy_us: returns for how long the work of a stage would fill all SMs; None if latencies are measured.
     """
 
     graph: ComputationGraph
@@ -62,7 +62,7 @@ class Throughputs:
     busy_us: Callable[[Stage], float] | None = None
 
     def of(self, stages: Iterable[Stage]) -> Throughput:
-        """The throughput of `stages`, run one after another; latencies are those that the stages carry.
+        """The throughput of `stages` that run one after another, with the latencies that are written in the stages.
 
         Raises:
             KeyError: a stage names an operator that the graph does not have.
@@ -74,6 +74,9 @@ class Throughputs:
 
 
 def gpu_throughputs(graph: ComputationGraph, device_name: str, precision: str) -> Throughputs:
-    """For stages measured on a GPU, by the name that its driver gives; of one that is not known, only the speed."""
+    """The throughputs of stages that were measured on the GPU that its driver calls `device_name`.
+
+    If the GPU or the precision is not known, they have no peak to be compared with.
+    """
     gpu, known = spec_of(device_name), next((name for name in PRECISIONS if name == precision), None)
     return Throughputs(graph) if gpu is None or known is None else Throughputs(graph, gpu.peak_tflops(known))

@@ -1,4 +1,4 @@
-"""Schedules in terms of a device's units, and in terms of the model's own operators."""
+"""Translates schedules of a model's operators to schedules of a device's units, and back."""
 
 from __future__ import annotations
 
@@ -9,46 +9,49 @@ from iosched.scheduler.schedule import Schedule, Stage
 
 
 class Units(Protocol):
-    """What a device runs as one: single operators, or several that its kernels do together."""
+    """The units of a device: a unit is one operator, or several that the device's kernels compute together."""
 
     def unit_of(self, operator: str) -> str:
-        """The unit that the operator is in."""
+        """The name of the unit that the operator is in."""
         ...
 
     def members(self, unit: str) -> tuple[str, ...]:
-        """The operators of a unit."""
+        """The names of the operators of a unit."""
         ...
 
     def scheduled(self, schedule: Schedule) -> Schedule:
-        """A schedule of operators as one of units; one block where it was made elsewhere and takes units apart."""
+        """A schedule of operators as a schedule of units.
+
+        A schedule of another device may separate operators of one unit; it then becomes a single block.
+        """
         ...
 
     def expanded(self, schedule: Schedule) -> Schedule:
-        """A schedule of units as one of operators."""
+        """A schedule of units as a schedule of operators."""
         ...
 
     def stages(self, schedule: Schedule) -> Sequence[Stage]:
-        """The stages that any schedule, of operators or of units, comes to on this device."""
+        """The stages of units that the device runs for a schedule, which may be one of operators or of units."""
         ...
 
 
 class OperatorUnits:
-    """Every operator is a unit."""
+    """The units of a device on which every operator is a unit of its own; see `Units`."""
 
     def unit_of(self, operator: str) -> str:
-        """The operator."""
+        """The operator's own name."""
         return operator
 
     def members(self, unit: str) -> tuple[str, ...]:
-        """The operator alone."""
+        """The unit's only operator, which has its name."""
         return (unit,)
 
     def scheduled(self, schedule: Schedule) -> Schedule:
-        """The schedule as it is."""
+        """The same schedule."""
         return schedule
 
     def expanded(self, schedule: Schedule) -> Schedule:
-        """The schedule as it is."""
+        """The same schedule."""
         return schedule
 
     def stages(self, schedule: Schedule) -> Sequence[Stage]:

@@ -1,1 +1,1 @@
-"""Timing: samples and what they say, alternatives in turn, a quiet machine."""
+"""Measures latencies: statistics of samples, alternatives in turn, waiting until the machine is quiet."""

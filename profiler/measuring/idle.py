@@ -1,4 +1,4 @@
-"""Waiting until this process is quiet, so that what ran before does not disturb what is measured next."""
+"""Waits until the threads of this process are quiet, so that they do not disturb the next measurement."""
 
 from __future__ import annotations
 
@@ -17,8 +17,12 @@ def wait_until_idle(
 ) -> None:
     """Returns once all threads of this process together use less than a tenth of one core, or after half a second.
 
-    Worker threads of some runtimes spin after a run and would take the cores from whatever comes next. How long they
-    do depends on the processor: onnxruntime counts turns, not time (60 to 90 ms were seen).
+    The worker threads of some runtimes spin after a run, and would take the cores from whatever runs next. How long
+    they spin depends on the processor: onnxruntime counts iterations, not time (60 to 90 ms were seen).
+
+    Args:
+        process_time: returns the processor time of this process in seconds.
+        sleep: sleeps for a number of seconds.
     """
     before = process_time()
     for _ in range(round(LONGEST_SECONDS / WINDOW_SECONDS)):

@@ -1,4 +1,4 @@
-"""Whole models measured in turn on a CPU: each in a row, and after a rest."""
+"""Measures whole models in turn on a CPU, each after a rest and in a row, and says what can be measured in turn."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from iosched.profiler.measuring.interleave import interleave
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement, quantile
 
 REST_SECONDS = 0.1
-"""About what waiting for quiet takes before each run."""
+"""About how long a candidate waits for a quiet process before its turn (`wait_until_idle`)."""
 
 WARMUP_ROUNDS = 2
 
 IN_A_ROW_SECONDS, MOST_IN_A_ROW = 0.01, 10
-"""How long a turn of runs in a row lasts, and how many runs that is at most; one at least."""
+"""How long the runs in a row of one turn last together, and how many there are at most; there is at least one."""
 
 
 def _nothing() -> None:
-    """A candidate that holds nothing has nothing to close."""
+    """Closes nothing."""
 
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A whole model that is ready to be timed on inputs it was given.
+    """A whole model that is ready to be timed on inputs that it was given.
 
     Attributes:
-        time: runs it so many times; the microseconds of each run.
-        close: frees the sessions, buffers and threads it holds.
-        notes: sentences on what a user should know of how it runs; asked after it ran.
+        time: runs the model a number of times, and returns the microseconds of each run.
+        close: frees the model's sessions, buffers and threads.
+        notes: returns sentences that a user should read about how the model runs; complete only after a run.
     """
 
     time: Callable[[int], Sequence[float]]
@@ -42,9 +42,9 @@ class Budget:
     """How long to measure whole models in turn.
 
     Attributes:
-        rounds: that are kept, as far as there is time.
-        max_seconds: of running, after which no further round begins.
-        least_rounds: that are kept in any case; by default as many as it takes to tell what is faster.
+        rounds: the number of rounds whose samples are kept, if there is time for them.
+        max_seconds: no further round begins after the runs have taken this long together.
+        least_rounds: the number of rounds that are kept in any case; by default enough to find out what is faster.
     """
 
     rounds: int = 15
@@ -55,16 +55,22 @@ class Budget:
 def measure_in_turn(
     candidates: Mapping[str, Candidate], budget: Budget, observer: Callable[[int, int], None] | None = None
 ) -> Mapping[str, Measurement]:
-    """Latency of every candidate in a row, and after a rest; sample k of each taken in round k.
+    """Measures the latency of every candidate in a row and after a rest; sample k of each is taken in round k.
 
-    In its turn a candidate rests, is run once, and then in a row: a sample is the median of the runs in a row.
+    In its turn a candidate waits until the process is quiet, is run once, and is then run several times in a row. A
+    sample is the median of the runs in a row; the run after the rest is kept in `Measurement.rested_us`.
+
+    Args:
+        candidates: whole models, ready to be timed, by name.
+        budget: how long to measure.
+        observer: is called after each round with the rounds done and the rounds in all.
     """
     turns = {name: _Turns(candidate) for name, candidate in candidates.items()}
     found = interleave(
         {name: each.take for name, each in turns.items()},
         budget.rounds,
         warmup=WARMUP_ROUNDS,
-        max_seconds=budget.max_seconds / 2,  # every sample has a run before it that is none
+        max_seconds=budget.max_seconds / 2,  # the runs after a rest take about as long again
         least_rounds=budget.least_rounds,
         rest=wait_until_idle,
         observer=observer,
@@ -73,19 +79,19 @@ def measure_in_turn(
 
 
 def _last(rested_us: Sequence[float], found: Measurement) -> tuple[float, ...]:
-    """Those of the rounds that were kept."""
+    """The latencies after a rest of the rounds that were kept; the rounds to warm up come before them."""
     return tuple(rested_us[-len(found.samples_us) :])
 
 
 @dataclass(frozen=True)
 class _Turns:
-    """One candidate's turns, and what the first run of each took."""
+    """The turns of one candidate, and the microseconds of the first run of each turn."""
 
     candidate: Candidate
     rested_us: list[float] = field(default_factory=list)
 
     def take(self) -> float:
-        """Microseconds of a run in a row."""
+        """Takes a turn, and returns the median of its runs in a row in microseconds."""
         rested_us, *in_a_row_us = self.candidate.time(1 + self._count())
         self.rested_us.append(rested_us)
         return quantile(in_a_row_us, 0.5)
@@ -97,7 +103,7 @@ class _Turns:
 
 
 def turn_seconds(run_s: float) -> float:
-    """About what a turn of a candidate takes whose runs take `run_s`."""
+    """About how many seconds a turn takes of a candidate whose runs take `run_s` seconds."""
     return REST_SECONDS + run_s + max(run_s, IN_A_ROW_SECONDS)
 
 

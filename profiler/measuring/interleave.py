@@ -1,4 +1,4 @@
-"""Several alternatives measured in turn, A B C A B C, so that a slow minute of the machine hits all of them alike."""
+"""Measures alternatives in turn, A B C A B C, so that a slow minute of the machine slows all; and compares two."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Comparison:
         speedup: median over the rounds of (baseline latency / candidate latency); above 1 the candidate is faster.
         low: lower end of that median's confidence interval.
         high: upper end of it.
-        ratios: the ratio of every round.
+        ratios: baseline latency / candidate latency of every round.
     """
 
     speedup: float
@@ -45,19 +45,19 @@ def interleave(
     rest: Callable[[], None] = lambda: None,
     observer: Callable[[int, int], None] | None = None,
 ) -> Mapping[str, Measurement]:
-    """Measures all alternatives in one run; sample k of each was taken in round k.
+    """Measures all alternatives in turn; sample k of each is taken in round k.
 
     Args:
-        runs: by name, what runs the alternative once and returns its latency in microseconds.
-        rounds: samples of each.
-        warmup: rounds before the first sample; thrown away.
-        max_seconds: start no further round once the runs add up to this time.
-        least_rounds: so many are kept in any case.
-        rest: called before each run, so that what ran before is over.
-        observer: told (rounds done, rounds in all), warm-up included.
+        runs: by name, functions that run an alternative once and return its latency in microseconds.
+        rounds: the number of samples of each alternative.
+        warmup: the number of rounds before the first sample, whose latencies are thrown away.
+        max_seconds: no further round begins after the runs have taken this long together.
+        least_rounds: the number of rounds that are kept in any case.
+        rest: is called before each run, to wait until the run before has no more effect.
+        observer: is called after each round with the rounds done and the rounds in all, warm-up included.
 
     Raises:
-        ValueError: where there is nothing to run or no round.
+        ValueError: there is no alternative or no round.
     """
     if not runs or rounds < 1:
         raise ValueError("interleave needs at least one alternative and one round")
@@ -77,14 +77,14 @@ def interleave(
 
 
 def compare(baseline: Measurement, candidate: Measurement) -> Comparison | None:
-    """Speed-up of `candidate` over `baseline`, both from one `interleave`; None where it cannot be told.
+    """The speed-up of `candidate` over `baseline`, both measured by one call of `interleave`; None if it is not known.
 
-    Ratios are taken within a round, where both met the same weather; the median of ratios has the same
-    distribution-free interval as any median. Nothing is told from fewer than `LEAST_SAMPLES` rounds, which have no
-    such interval, or of something that takes no time.
+    Ratios are taken within rounds, in which both met the same speed of the machine. The median of the ratios has the
+    same distribution-free interval as any median. It is not known from fewer than `LEAST_SAMPLES` rounds, which have no
+    such interval, nor if the candidate takes no time.
 
     Raises:
-        ValueError: where the two do not have the same number of samples.
+        ValueError: the two do not have the same number of samples.
     """
     pairs = list(zip(baseline.samples_us, candidate.samples_us, strict=True))
     if len(pairs) < LEAST_SAMPLES or any(after <= 0 for _, after in pairs):
@@ -95,5 +95,5 @@ def compare(baseline: Measurement, candidate: Measurement) -> Comparison | None:
 
 
 def speedup_text(found: Comparison) -> str:
-    """The speed-up with its interval, for people."""
+    """The speed-up with its interval as a text: "1.085x (1.062 to 1.101)"."""
     return f"{found.speedup:.3f}x ({found.low:.3f} to {found.high:.3f})"

@@ -1,4 +1,4 @@
-"""Latency samples and what they say: the median, its confidence interval, and when there are enough of them.
+"""Statistics of latency samples: the median, its confidence interval, and when there are enough samples.
 
 On a shared machine latencies have a heavy right tail (another process takes the core), so means and standard deviations
 say little. Everything here rests on order statistics, which hold for any distribution of independent samples.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 CONFIDENCE = 0.95
-"""Probability with which the interval of a median holds the true median, where there are samples enough (six)."""
+"""Probability that the interval of a median contains the true median, if there are at least six samples."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class Measurement:
         low_us: lower end of the median's confidence interval.
         high_us: upper end of it.
         samples_us: every sample in the order in which it was taken.
-        rested_us: of whole models on the CPU, what the first run after a rest took, round by round; the samples are of
-            runs in a row.
-        clock_mhz: of the device, read right after the last sample; None where nobody looked.
-        throttled_by: what held that clock down.
+        clock_mhz: the clock of the device, read right after the last sample; None if it was not read.
+        throttled_by: the reasons why that clock was lower than it could be.
+        rested_us: latencies of the first run after a rest, round by round, while the samples are of runs in a row;
+            empty if they were not measured.
     """
 
     median_us: float
@@ -46,32 +46,32 @@ class Measurement:
 
     @property
     def p10_us(self) -> float:
-        """The latency that one run in ten undercuts."""
+        """The latency that one run in ten is faster than."""
         return quantile(self.samples_us, 0.1) if self.samples_us else self.median_us
 
     @property
     def rested(self) -> Measurement | None:
-        """The latency after a rest; None where it was not measured."""
+        """The latency after a rest; None if it was not measured."""
         return summarize(self.rested_us) if self.rested_us else None
 
     @property
     def p90_us(self) -> float:
-        """The latency that one run in ten exceeds."""
+        """The latency that one run in ten is slower than."""
         return quantile(self.samples_us, 0.9) if self.samples_us else self.median_us
 
     @property
     def relative_width(self) -> float:
-        """Width of the confidence interval over the median; infinite where there are too few samples for one."""
+        """Width of the confidence interval over the median; infinite if there are too few samples for an interval."""
         if len(self.samples_us) < LEAST_SAMPLES:
             return math.inf
         return (self.high_us - self.low_us) / self.median_us if self.median_us > 0 else 0.0
 
 
 UNRUNNABLE = Measurement(math.inf, math.inf, math.inf, ())
-"""What stands in the place of a measurement where the device cannot run the thing at all."""
+"""Stands for the measurement of something that the device cannot run."""
 
 NOTHING_TO_RUN = Measurement(0.0, 0.0, 0.0, ())
-"""The measurement of what has no kernel: it takes no time, and there is no sample."""
+"""Stands for the measurement of something that has no kernel to run: it takes no time, and there is no sample."""
 
 
 @dataclass(frozen=True)
@@ -79,11 +79,12 @@ class MeasureSettings:
     """How long to measure.
 
     Attributes:
-        warmup: runs before the first sample; thrown away.
-        min_samples: samples taken before any decision to stop.
-        max_samples: samples after which to stop in any case.
-        relative_width: stop when the interval of the median is narrower than this part of the median.
-        max_seconds: stop when the runs, warm-up included, add up to this time; one sample is taken in any case.
+        warmup: the number of runs before the first sample, whose latencies are thrown away.
+        min_samples: the number of samples that are taken before measuring may stop.
+        max_samples: the number of samples after which measuring stops in any case.
+        relative_width: measuring stops when the interval of the median is narrower than this part of the median.
+        max_seconds: measuring stops after the runs, warm-up included, have taken this long together; at least one
+            sample is taken.
     """
 
     warmup: int = 3
@@ -101,7 +102,7 @@ def quantile(samples: Sequence[float], fraction: float) -> float:
     """The `fraction` quantile, interpolated between neighbouring order statistics.
 
     Raises:
-        ValueError: where there is no sample.
+        ValueError: there is no sample.
     """
     if not samples:
         raise ValueError("no samples")
@@ -129,25 +130,28 @@ def _interval_rank(count: int, confidence: float) -> int:
 
 
 def interval_coverage(count: int, confidence: float = CONFIDENCE) -> float:
-    """Probability that `median_interval` of `count` samples holds the true median; lower where they are too few."""
+    """Probability that `median_interval` of `count` samples contains the true median.
+
+    It is lower than `confidence` if there are too few samples.
+    """
     rank = _interval_rank(count, confidence)
     missed = 2 * sum(math.comb(count, k) for k in range(rank + 1)) / (1 << count)
     return max(0.0, 1 - missed)
 
 
 LEAST_SAMPLES = next(count for count in itertools.count(1) if interval_coverage(count) >= CONFIDENCE)
-"""With fewer samples there is no interval of `CONFIDENCE`: six for 95 %."""
+"""The least number of samples that have an interval with `CONFIDENCE`: six for 95 %."""
 
 
 def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
     """Distribution-free confidence interval of the median, from order statistics.
 
-    Where there are too few samples for `confidence` (fewer than six for 95 %), it spans all of them. It holds for a
-    number of samples fixed beforehand; one that stops when the interval is narrow covers slightly less.
-    H. A. David, H. N. Nagaraja, Order Statistics, 3rd edition, section 7.1.
+    If there are too few samples for `confidence` (fewer than six for 95 %), the interval spans all of them. Its
+    confidence is exact for a number of samples that is fixed beforehand, and slightly lower if sampling stops when the
+    interval is narrow. H. A. David, H. N. Nagaraja, Order Statistics, 3rd edition, section 7.1.
 
     Raises:
-        ValueError: where there is no sample.
+        ValueError: there is no sample.
     """
     if not samples:
         raise ValueError("no samples")
@@ -157,10 +161,10 @@ def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) ->
 
 
 def summarize(samples_us: Sequence[float]) -> Measurement:
-    """The measurement that these samples make; O(n log n).
+    """The measurement that has these samples, in microseconds; O(n log n).
 
     Raises:
-        ValueError: where there is no sample, or one is negative or no number.
+        ValueError: there is no sample, or one is negative or not a finite number.
     """
     if not all(math.isfinite(sample) and sample >= 0 for sample in samples_us):
         raise ValueError("a latency must be a finite number that is not negative")
@@ -173,15 +177,15 @@ def measure(
 ) -> Measurement:
     """Measures until the median is known well enough, or the candidate is clearly worse than the best known.
 
-    The clock is the caller's: time spent is the sum of the latencies returned, so equal samples give equal decisions.
+    No clock is read here: the time spent is the sum of the latencies, so that equal samples give equal decisions.
 
     Args:
-        run_batch: runs the candidate so many times and returns the latency of each run in microseconds.
+        run_batch: runs the candidate a number of times, and returns the latency of each run in microseconds.
         settings: how long to measure.
-        worse_than_us: stop as soon as the whole interval lies above this latency.
+        worse_than_us: measuring stops as soon as the whole interval lies above this latency.
 
     Raises:
-        ValueError: where `run_batch` returns another number of latencies than asked for, or impossible ones.
+        ValueError: `run_batch` returns another number of latencies than it was asked for, or impossible latencies.
     """
     spent_us, last_us = _warm_up(run_batch, settings)
     samples: list[float] = []
@@ -210,7 +214,7 @@ def _warm_up(run_batch: Callable[[int], Sequence[float]], settings: MeasureSetti
 
 
 def _affordable(wanted: int, left_us: float, each_us: float) -> int:
-    """How many of the `wanted` runs fit into the time left; at least one."""
+    """How many of the `wanted` runs fit into the time that is left; at least one."""
     if wanted * each_us <= left_us:
         return wanted
     return max(1, int(left_us / each_us)) if each_us > 0 else 1
@@ -224,7 +228,7 @@ def _checked_batch(run_batch: Callable[[int], Sequence[float]], count: int) -> S
 
 
 def is_thorough(found: Measurement, settings: MeasureSettings) -> bool:
-    """Whether the samples suffice by themselves: they are many, or agree."""
+    """Whether the samples suffice by `settings`, even if there is time left: they are many, or agree."""
     count = len(found.samples_us)
     agree = count >= settings.min_samples and found.relative_width <= settings.relative_width
     return agree or count >= settings.max_samples

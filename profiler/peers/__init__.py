@@ -1,1 +1,1 @@
-"""Other runtimes, measured beside ours."""
+"""Peers: other runtimes, which are measured beside the runtime of this project."""

@@ -1,4 +1,4 @@
-"""The other runtimes that can be measured beside ours, by name; nothing heavy is imported to know them."""
+"""The names of the runtimes in this folder, in a file that imports none of them."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ ON_CPU = ("onnxruntime", "onnxruntime-parallel", "openvino")
 ON_GPU = ("onnxruntime-cuda", "torch", "torch-cudagraph", "torch-compile")
 
 SLOW_TO_OPEN = ("torch-compile",)
-"""Measured only where asked for by name: these take minutes before the first run."""
+"""Peers that take minutes until their first run, and are measured only if they are asked for by name."""

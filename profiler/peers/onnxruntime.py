@@ -1,4 +1,4 @@
-"""Plain onnxruntime: what a schedule has to beat on the CPU, and a peer there and on GPUs."""
+"""Plain onnxruntime, which a schedule has to beat on the CPU, and which is a peer on the CPU and on GPUs."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from iosched.runtime.reference import Reference, ReferenceSettings, bound_source
 from iosched.runtime.session import load_onnxruntime, open_session, running
 
 QUICK = Budget(rounds=3, max_seconds=6.0, least_rounds=1)
-"""Enough to choose a setting of onnxruntime, not to claim that it is the fastest."""
+"""Enough rounds to choose a setting of onnxruntime, but not to claim that it is the fastest one."""
 
 MANY_SESSIONS_NBYTES = 256 << 20
-"""Weights above this are not held by several sessions at once just to find onnxruntime's best setting."""
+"""The settings of onnxruntime are compared only for models with fewer bytes of weights: every session copies them."""
 
 
 @dataclass(frozen=True, eq=False)
 class PlainOnnxruntime:
-    """Plain onnxruntime on the model as it was given, on so many cores of this machine."""
+    """Plain onnxruntime on the model as it was given, with `threads` cores of this machine."""
 
     model: Model
     threads: int
 
     @property
     def settings(self) -> Sequence[ReferenceSettings]:
-        """Those that a user of these cores would try, the usual one first."""
+        """The settings that a user with this number of cores would try, the usual one first."""
         return candidates(self.threads)
 
     def ready(self, setting: ReferenceSettings, inputs: Arrays) -> Candidate:
-        """Opened in this setting.
+        """Opens the model in this setting.
 
         Raises:
             InvalidModelError: onnxruntime refuses the model.
@@ -47,9 +47,9 @@ class PlainOnnxruntime:
         return Candidate(partial(reference.time, inputs), reference.close)
 
     def best(self, inputs: Arrays) -> ReferenceSettings:
-        """The setting in which it is fastest, by a few quick rounds.
+        """The setting in which onnxruntime is fastest in a few quick rounds.
 
-        Where there is only one, or every session would copy large weights, it is the usual one.
+        It is the usual one if there is no other, or if every session would copy large weights.
         """
         settings = self.settings
         weights_nbytes = sum(array.nbytes for array in self.model.weights.values())
@@ -64,7 +64,7 @@ class PlainOnnxruntime:
 
     @cached_property
     def opening_and_run_s(self) -> tuple[float, float]:
-        """Seconds that it takes to be opened in the usual setting, and to run once; found by trying it once."""
+        """Seconds to open the model in the usual setting, and seconds of one run; measured once."""
         began = time.monotonic()
         with Reference(self.model, self.settings[0]) as reference:
             run_s = reference.time(random_inputs(self.model.graph.inputs), 1)[0] / 1e6
@@ -72,21 +72,21 @@ class PlainOnnxruntime:
 
 
 def open_best(model: Model, threads: int, inputs: Arrays) -> Candidate:
-    """Plain onnxruntime in the setting in which it is fastest."""
+    """Opens plain onnxruntime in the setting in which it is fastest."""
     plain = PlainOnnxruntime(model, threads)
     return plain.ready(plain.best(inputs), inputs)
 
 
 def open_parallel(model: Model, threads: int, inputs: Arrays) -> Candidate:
-    """Plain onnxruntime's own parallel mode."""
+    """Opens plain onnxruntime in its own parallel mode."""
     return PlainOnnxruntime(model, threads).ready(ReferenceSettings("parallel", max(1, threads // 2), threads), inputs)
 
 
 def open_on_gpu(place: GpuPlace) -> Candidate:
-    """Plain onnxruntime on its CUDA provider; what that cannot run is run on the CPU, as its users have it.
+    """Opens plain onnxruntime on its CUDA provider; operators that this cannot run are run on the CPU.
 
     Raises:
-        DeviceError: the provider is not there, or does not compute in this precision.
+        DeviceError: there is no CUDA provider, or it does not compute in this precision.
         InvalidModelError: onnxruntime refuses the model.
     """
     if place.precision.name == "fp16":
@@ -120,7 +120,7 @@ def _run_bound(session: Any, binding: Any) -> None:
 
 
 def _timed(driver: Driver, stream: Any, run: Callable[[], None], held: object) -> float:
-    """Microseconds of `run`, which works on `stream`; `held` is what has to stay alive for it."""
+    """Microseconds of `run`, which works on `stream`; `held` are objects that must not be freed before."""
     del held
     start, end = driver.new_event(timing=True), driver.new_event(timing=True)
     driver.record(start, stream)

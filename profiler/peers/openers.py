@@ -1,4 +1,4 @@
-"""Who opens which peer. To add one: its module, a name in `names.py`, a line here."""
+"""The functions that open peers, by name. A new peer has a module, its name in `names.py`, and a line here."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ CPU_OPENERS: Mapping[str, Callable[[Model, int, Arrays], Candidate]] = {
     "onnxruntime-parallel": open_parallel,
     "openvino": open_openvino,
 }
-"""By name: opens the peer for a model on so many threads, to be timed on these inputs."""
+"""By name, functions that open a peer for a model on a number of threads, to be timed on given inputs."""
 
 GPU_OPENERS: Mapping[str, Callable[[GpuPlace], Candidate]] = {
     "onnxruntime-cuda": open_on_gpu,
     **{way: partial(open_torch, way) for way in ("torch", "torch-cudagraph", "torch-compile")},
 }
-"""By name: opens the peer at a place on a GPU."""
+"""By name, functions that open a peer at a place on a GPU."""

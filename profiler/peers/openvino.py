@@ -1,4 +1,4 @@
-"""OpenVINO on the CPU."""
+"""OpenVINO on the CPU, as a peer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from iosched.runtime.inputs import Arrays
 
 
 def open_openvino(model: Model, threads: int, inputs: Arrays) -> Candidate:
-    """OpenVINO for latency on all cores, in the precision of the model.
+    """Opens OpenVINO on `threads` cores with its settings for low latency, in the precision of the model.
 
     Raises:
         DeviceError: OpenVINO is not installed, or cannot run this model.

@@ -1,4 +1,4 @@
-"""Where a peer runs on a GPU."""
+"""What a peer is given to run on a GPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from iosched.runtime.inputs import Arrays
 
 @dataclass(frozen=True, eq=False)
 class GpuPlace:
-    """A GPU, and the model and inputs that a peer is to run there."""
+    """A GPU, and the model, inputs and precision that a peer runs there."""
 
     model: Model
     inputs: Arrays

@@ -1,4 +1,4 @@
-"""PyTorch on an attached GPU."""
+"""PyTorch on an attached GPU, as a peer."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from iosched.profiler.peers.place import GpuPlace
 
 
 def open_torch(way: str, place: GpuPlace) -> Candidate:
-    """PyTorch on the model as onnx2torch converts it.
+    """Opens PyTorch on the network that onnx2torch makes of the model.
 
     Args:
-        way: of `torch_ways.WAYS`.
+        way: how PyTorch runs it, a key of `torch_ways.WAYS`.
+        place: the GPU, the model and its inputs.
 
     Raises:
-        DeviceError: PyTorch or onnx2torch is missing, or one of them cannot do this model.
+        DeviceError: PyTorch or onnx2torch is not installed, or one of them cannot handle this model.
     """
     try:
         from onnx2torch import convert

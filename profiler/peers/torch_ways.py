@@ -1,4 +1,7 @@
-"""How users of PyTorch run a network on a GPU: eager, in a CUDA graph, and compiled. Imports PyTorch."""
+"""Three ways in which users of PyTorch run a network on a GPU: eager, in a CUDA graph, and compiled.
+
+This file imports PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,12 @@ _WARM_UP = 3
 
 @dataclass(frozen=True, eq=False)
 class TorchRun:
-    """A network that is ready to run on inputs that lie on the GPU."""
+    """A network that is ready to run on inputs that lie on the GPU; `run` starts it and returns its outputs."""
 
     run: Run
 
     def once(self) -> float:
-        """One run; microseconds between events on the GPU."""
+        """Runs once, and returns the microseconds between two events on the GPU."""
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         with torch.inference_mode():
             start.record()
@@ -33,7 +36,7 @@ class TorchRun:
         return float(start.elapsed_time(end)) * 1e3
 
     def outputs(self) -> tuple[np.ndarray, ...]:
-        """One run; its outputs in order, floats as float32."""
+        """Runs once, and returns the outputs in order, floats as float32."""
         with torch.inference_mode():
             found = self.run()
         tensors = found if isinstance(found, tuple | list) else (found,)
@@ -41,10 +44,13 @@ class TorchRun:
 
 
 def open_way(way: str, network: nn.Module, inputs: Sequence[np.ndarray], precision: Precision) -> TorchRun:
-    """`network` on the GPU, channels last, warmed up, one of `WAYS`.
+    """Places `network` on the GPU with channels last, and warms it up.
+
+    Args:
+        way: how PyTorch runs the network, a key of `WAYS`.
 
     Raises:
-        DeviceError: PyTorch cannot run it this way; says why in a line.
+        DeviceError: PyTorch cannot run the network this way; the text is a line that says why.
     """
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision.name == "tf32"
@@ -52,7 +58,7 @@ def open_way(way: str, network: nn.Module, inputs: Sequence[np.ndarray], precisi
     try:
         placed = network.to("cuda", dtype).to(memory_format=torch.channels_last).eval()
         return TorchRun(WAYS[way](placed, [_on_gpu(array, dtype) for array in inputs]))
-    except Exception as error:  # whatever a compiler does, the other alternatives are wanted
+    except Exception as error:  # whatever a compiler raises, the other peers are still measured
         raise DeviceError(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from error
 
 
@@ -70,7 +76,7 @@ def _eager(network: nn.Module, arrays: Sequence[torch.Tensor]) -> Run:
 def _graphed(network: nn.Module, arrays: Sequence[torch.Tensor]) -> Run:
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):  # as PyTorch asks for before a capture
+    with torch.cuda.stream(side):  # PyTorch requires that before a capture
         _warm_up(lambda: network(*arrays))
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
@@ -87,7 +93,7 @@ def _graphed(network: nn.Module, arrays: Sequence[torch.Tensor]) -> Run:
 def _compiled(network: nn.Module, arrays: Sequence[torch.Tensor]) -> Run:
     torch._dynamo.reset()
     compiled = torch.compile(network, mode="max-autotune", fullgraph=True)
-    _warm_up(lambda: compiled(*arrays))  # it records its CUDA graph in the second run
+    _warm_up(lambda: compiled(*arrays))  # PyTorch records its CUDA graph in the second run
     return lambda: compiled(*arrays)
 
 

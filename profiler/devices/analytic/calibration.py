@@ -7,17 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Calibration:
-    """The same for all GPUs; what tells GPUs apart is their specification.
+    """Constants that are the same for all GPUs; only the specifications of GPUs differ.
 
     Attributes:
-        kernel_us: what a kernel takes beside its work: its launch and its end.
-        issue_us: several streams together start a kernel no more often than this.
-        fork_us: what a stage of several groups takes for each of them: events between the streams.
-        utilisation: the part of peak arithmetic and of peak bandwidth that a large kernel attains (set, not fitted).
-        step_cycles: clocks that a matrix product needs for each step along its inner dimension, however few results
-            it makes: a thread block waits for what it loads.
+        kernel_us: the time of a kernel beside its work: its launch and its end.
+        issue_us: the least time between the starts of two kernels, even if they are on different streams.
+        fork_us: the time that each group of a stage with several groups adds, for events between the streams.
+        utilisation: the part of peak arithmetic and of peak bandwidth that a large kernel attains (chosen, not fitted).
+        step_cycles: clock cycles that a matrix product needs for each step along its inner dimension, however few
+            results it has, because a thread block waits for the values that it loads.
         window: the part of the CUDA cores' peak that depthwise convolutions and poolings attain.
-        interference: the part of the other groups' work that does not hide in what the longest group leaves idle.
+        interference: the part of the other groups' work that prolongs the longest group, because it does not fit into
+            what that group leaves idle.
     """
 
     kernel_us: float

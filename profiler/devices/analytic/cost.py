@@ -1,4 +1,4 @@
-"""The analytic model as the search's cost model: no device is asked."""
+"""The cost model of a GPU that is not attached: latencies of stages by the analytic model."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ from iosched.scheduler.strategies import runs_as_one
 _AS_ONE: dict[Strategy, Callable[[ComputationGraph, Sequence[Operator]], tuple[Kernel, ...]]] = {
     Strategy.MERGE: merged_kernels
 }
-"""For each strategy that makes several operators one, the kernels of that operator."""
+"""For each strategy that makes several operators one, a function that returns the kernels of that operator."""
 
 
 class AnalyticCost:
     """Latencies of stages of `graph` on `gpu` by the analytic model: deterministic, and the same in every process.
 
-    It is a `CostModel` with `OperatorKeys` and `AdditiveGroups`. Of a stage of several groups it says
+    This is a `CostModel` with `OperatorKeys` and `AdditiveGroups`. The latency of a stage of several groups is
 
         forks + max(busy of all groups, issue of all kernels, path of g + interference * (busy of the others + spill))
 
-    for the group g that makes it longest. A group's path is the sum of its operators' latencies alone, busy is what it
-    takes if it uses the whole GPU throughout, and spill is what the groups lose when they do not fit into the L2
-    together. Bounds leave out the spill, so no stage undercuts its bound.
+    for the group g that makes this sum largest. The path of a group is the sum of the latencies of its operators when
+    each runs alone, its busy time is how long it would take if it used the whole GPU throughout, and spill is the time
+    that groups lose because they do not fit into the L2 cache together. Lower bounds leave out the spill, so no stage
+    is faster than its bound.
 
     Args:
         graph: the model, at the batch size of its bound shapes.
-        gpu: a GPU of the table, see `gpus.gpu_named`.
-        precision: "tf32" and "fp16" use tensor cores for matrix products where the GPU has them, and "fp16" stores
-            float32 values in half as many bytes.
+        gpu: the specification of the GPU, see `gpus.gpu_named`.
+        precision: with "tf32" and "fp16", matrix products run on tensor cores where the GPU has them; with "fp16",
+            float32 values are stored in half as many bytes.
         calibration: constants of the model.
     """
 
@@ -59,18 +60,18 @@ class AnalyticCost:
         self._groups: dict[tuple[str, ...], Work] = {}
 
     def stage_latency_us(self, stage: Stage) -> float:
-        """Latency of `stage`; O(operators)."""
+        """Latency of `stage` in microseconds; O(operators)."""
         groups = self._groups_of(stage)
         if len(groups) == 1:
             return groups[0].path_us
         return self._concurrent_us(groups, self._spilling(groups))
 
     def busy_us(self, stage: Stage) -> float:
-        """For how long the work of `stage` would fill the whole GPU: at most its latency; O(operators)."""
+        """For how many microseconds the work of `stage` would fill the whole GPU; at most its latency; O(operators)."""
         return sum(group.busy_us for group in self._groups_of(stage))
 
     def lower_bound_us(self, stage: Stage) -> float:
-        """A launch where operators run as one; of other stages the longest of their groups, or all of their work."""
+        """A bound below `stage_latency_us`: one launch if operators run as one, else the latency without spill."""
         if runs_as_one(stage):
             return self._modelled.calibration.kernel_us
         groups = [self._group(group) for group in stage.groups]
@@ -78,31 +79,31 @@ class AnalyticCost:
 
     @property
     def throughputs(self) -> Throughputs:
-        """What stages compute and how fast, with the share of the SMs' time that is filled with work."""
+        """How much stages compute and how fast, with the share of the SMs' time that is filled with work."""
         return Throughputs(self.graph, self.gpu.peak_tflops(self.precision), self.busy_us)
 
     def operator_key(self, name: str) -> str:
-        """Type, attributes, shapes and types; no names."""
+        """A text of the operator's type, attributes, and its tensors' shapes and types, but of no names."""
         return self._labels[name]
 
     @property
     def groups_are_additive(self) -> bool:
-        """True: the kernels of a group run in order, and each takes what it takes alone."""
+        """True: the kernels of a group run in order, and each takes as long as it takes alone."""
         return True
 
     def schedule_latency_us(self, schedule: Schedule) -> float:
-        """Sum over the stages: they run one after another."""
+        """The sum of the latencies of the stages, which run one after another."""
         return sum(self.stage_latency_us(stage) for stage in schedule.stages)
 
     def _groups_of(self, stage: Stage) -> list[Work]:
-        """What runs side by side; operators that run as one are one."""
+        """The work of each group; operators that run as one make a single group."""
         if runs_as_one(stage):
             operators = [self.graph.by_name[name] for name in stage.operators]
             return [self._modelled.work(_AS_ONE[stage.strategy](self.graph, operators))]
         return [self._group(group) for group in stage.groups]
 
     def _group(self, names: tuple[str, ...]) -> Work:
-        """Operators of a group run in order; groups recur in many stages."""
+        """The work of a group, whose operators run in order; it is kept, since groups recur in many stages."""
         known = self._groups.get(names)
         if known is None:
             known = Work()
@@ -120,13 +121,13 @@ class AnalyticCost:
         return calibration.fork_us * len(groups) + max(busy, hindered, issued)
 
     def _spilling(self, groups: Sequence[Work]) -> float:
-        """The part of what the groups use together that does not fit into the L2."""
+        """The part of all that the groups read and write that does not fit into the L2 cache."""
         footprint = sum(group.footprint_nbytes for group in groups)
         return max(1 - self.gpu.l2_nbytes / footprint, 0.0) if footprint else 0.0
 
 
 def _work(graph: ComputationGraph, gpu: ModelledGpu, labels: dict[str, str]) -> dict[str, Work]:
-    """Each operator's work, computed once for all that are alike."""
+    """Each operator's work by name, computed once for operators with equal labels."""
     known: dict[str, Work] = {}
     for operator in graph.operators:
         label = labels[operator.name]

@@ -1,4 +1,4 @@
-"""A GPU that is not here, as a device: nothing runs, and latencies come from its specification."""
+"""A GPU that is not attached, as a device: nothing runs there, and latencies are computed from its specification."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from iosched.scheduler.precision import precision_named
 
 @dataclass(frozen=True)
 class PaperGpu:
-    """A GPU of which only the specification is here; see `Device`."""
+    """A GPU of which only the specification is known; see `Device`."""
 
     gpu: GpuSpec
     kind: ClassVar[str] = "cuda"
@@ -40,10 +40,10 @@ class PaperGpu:
         return self.gpu.name
 
     def check(self, settings: OpenSettings) -> None:
-        """Refuses what is for attached GPUs, and precisions that are not known.
+        """Refuses settings for attached GPUs, and unknown precisions.
 
         Raises:
-            UsageError: says which.
+            UsageError: a setting is refused; the text says which.
         """
         if settings.barriers != "auto":
             raise UsageError("--barriers is for attached GPUs")
@@ -57,10 +57,10 @@ class PaperGpu:
         *,
         beside: OpenModel | None = None,
     ) -> OpenOnPaper:
-        """The analytic model of `model` on this GPU.
+        """Opens the analytic model of `model` on this GPU.
 
         Raises:
-            UsageError: no such precision.
+            UsageError: there is no such precision.
         """
         del database, beside
         return OpenOnPaper(self, AnalyticCost(model.graph, self.gpu, precision_named(settings.precision)))
@@ -69,7 +69,7 @@ class PaperGpu:
         """Refuses to run anything.
 
         Raises:
-            DeviceError: always; says what can be done instead.
+            DeviceError: always; the text says what can be done instead.
         """
         del model, document, threads
         raise DeviceError(
@@ -80,7 +80,7 @@ class PaperGpu:
 
 @dataclass(frozen=True, eq=False)
 class OpenOnPaper:
-    """A model on a GPU that is not here; see `OpenModel`."""
+    """A model on a GPU that is not attached; see `OpenModel`."""
 
     device: PaperGpu
     cost: AnalyticCost
@@ -95,21 +95,21 @@ class OpenOnPaper:
 
     @property
     def throughputs(self) -> Throughputs:
-        """With the share of the SMs' time that is filled with work, which the model alone knows."""
+        """Throughputs with the share of the SMs' time that is filled with work, which is known on no other device."""
         return self.cost.throughputs
 
     def close(self) -> None:
-        """Holds nothing."""
+        """Does nothing: there is nothing to free."""
 
 
 def _spec(text: str) -> GpuSpec | None:
-    """By its key or its full name."""
+    """The specification of the GPU with this key or full name."""
     return gpu_named(text.strip()) or gpu_called(text.strip())
 
 
 def _device(text: str) -> PaperGpu:
     gpu = _spec(text)
-    assert gpu is not None  # it was claimed
+    assert gpu is not None  # `KIND.claims` was asked before
     return PaperGpu(gpu)
 
 

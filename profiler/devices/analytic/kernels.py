@@ -1,4 +1,4 @@
-"""The GPU kernels that an operator runs as, without onnx: matrix products, and the rest by what it moves."""
+"""The GPU kernels that an operator runs as by the analytic model: matrix products, and others that move bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from iosched.models.graph import ComputationGraph, Operator, TensorSpec
 
 @dataclass(frozen=True)
 class Product:
-    """A convolution or a matrix product: `count` products of (rows, inner) with (inner, columns)."""
+    """A convolution or a matrix product, as `count` products of a (rows, inner) with an (inner, columns) matrix."""
 
     rows: int
     columns: int
@@ -23,7 +23,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Stream:
-    """Anything else: every value read and written once, with `window_flops` of arithmetic in sliding windows."""
+    """Any other kernel: it reads and writes every value once, and computes `window_flops` in sliding windows."""
 
     activation_nbytes: int
     weight_nbytes: int = 0
@@ -34,13 +34,15 @@ Kernel = Product | Stream
 
 _WINDOWS = frozenset({"AveragePool", "LpPool", "MaxPool"})
 _REDUCTIONS = ("Arg", "CumSum", "Global", "Reduce")
-_LEAST_INNER = 4  # multiply-adds for each result
+_LEAST_INNER = 4  # multiply-adds for each result, from which on an unknown operator counts as a product
 _NO_KERNEL = frozenset({"Flatten", "Identity", "Reshape", "Shape", "Size", "Squeeze", "Unsqueeze", "Dropout"})
 
 
 def kernels_of(graph: ComputationGraph, operator: Operator) -> tuple[Kernel, ...]:
-    """What runs for `operator`, in order, as the runtimes of the published measurements did it: cuDNN, and no fusion
-    but of bias and activation into convolutions. Values that change only in name or shape run nothing.
+    """The kernels that `operator` runs as, in order.
+
+    The runtimes of the published measurements ran cuDNN's kernels, and fused only bias and activation into
+    convolutions. An operator that changes only names or shapes runs no kernel.
     """
     if operator.integer("out_channels"):
         convolution = tuple(_convolution(graph, operator)) or (_by_size(graph, operator),)
@@ -55,10 +57,10 @@ def kernels_of(graph: ComputationGraph, operator: Operator) -> tuple[Kernel, ...
 
 
 def merged_kernels(graph: ComputationGraph, operators: Sequence[Operator]) -> tuple[Kernel, ...]:
-    """One convolution or product that computes all of `operators`: as many results as they have together, the largest
-    kernel. A ReLU before it runs once.
+    """The kernels of one convolution or matrix product that computes all of `operators`.
 
-    Each part of its output is a view, so there is nothing after it.
+    It has as many output channels as the operators have together, and the largest of their kernels. A ReLU before the
+    convolutions runs once. The parts of the output are views of it, so no kernel splits them.
     """
     first = operators[0]
     source, result = _shape(graph, first.inputs[0]), _shape(graph, first.name)
@@ -77,7 +79,7 @@ def merged_kernels(graph: ComputationGraph, operators: Sequence[Operator]) -> tu
 
 
 def leading_types(operator: Operator) -> tuple[str, ...]:
-    """The nodes that compute what the operator's convolution reads, as a ReLU; no sums that are folded into it."""
+    """Types of the operator's nodes before its convolution, such as a ReLU, but for sums that are folded into it."""
     position = operator.node_types.index("Conv") if "Conv" in operator.node_types else 0
     return tuple(kind for kind in operator.node_types[:position] if kind not in ("Add", "Sum"))
 
@@ -123,7 +125,10 @@ def _sums(graph: ComputationGraph, operator: Operator) -> Iterator[Kernel]:
 
 
 def _by_size(graph: ComputationGraph, operator: Operator) -> Kernel:
-    """By bytes and FLOPs alone: a product where every result takes many operations, else a stream."""
+    """The kernel of an operator of which only bytes and FLOPs are known.
+
+    It is a product if every result takes many operations, else a stream.
+    """
     weights = sum(spec.nbytes for spec in operator.weights)
     moved = operator.nbytes - weights
     if operator.type in _WINDOWS:

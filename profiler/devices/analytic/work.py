@@ -1,4 +1,4 @@
-"""What single kernels and groups of them take on a GPU, from its specification."""
+"""How long kernels, one or several in order, take on a GPU by its specification."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ _L2_SPEEDUP = 3.0  # bandwidth of the L2 over that of the memory, about the same
 
 @dataclass(frozen=True)
 class Work:
-    """What kernels run in order take, in microseconds; the work of several in order is the sum.
+    """How long kernels take that run in order, in microseconds.
 
     Attributes:
-        path_us: with the whole GPU to themselves, launches included.
-        busy_us: what they keep the whole GPU busy for: the least that they add when others fill what they leave idle.
-        spill_us: what they take longer when what they read is no longer in the L2.
-        footprint_nbytes: the most that one of them reads and writes.
+        path_us: how long they take with the whole GPU to themselves, launches included.
+        busy_us: for how long they would fill the whole GPU: the least time that they add to other kernels, if those
+            use everything that these leave idle.
+        spill_us: how much longer they take if the values that they read are no longer in the L2 cache.
+        footprint_nbytes: the largest number of bytes that one of the kernels reads and writes.
+        n_kernels: how many kernels these are.
     """
 
     path_us: float = 0.0
@@ -34,7 +36,7 @@ class Work:
     n_kernels: int = 0
 
     def then(self, other: Work) -> Work:
-        """These kernels, then the others."""
+        """The work of these kernels followed by the others."""
         return Work(
             self.path_us + other.path_us,
             self.busy_us + other.busy_us,
@@ -46,7 +48,7 @@ class Work:
 
 @dataclass(frozen=True)
 class ModelledGpu:
-    """A GPU at one precision under one calibration; `halved` says that values are stored in half as many bytes."""
+    """A GPU at one precision under one calibration; if `halved`, values are stored in half as many bytes."""
 
     gpu: GpuSpec
     precision: PrecisionName = DEFAULT_PRECISION
@@ -54,7 +56,7 @@ class ModelledGpu:
     halved: bool = False
 
     def work(self, kernels: Sequence[Kernel]) -> Work:
-        """What `kernels` take, one after another."""
+        """The work of `kernels`, run one after another."""
         total = Work()
         for kernel in kernels:
             total = total.then(self._kernel(kernel))
@@ -73,7 +75,7 @@ class ModelledGpu:
         return Work(self.calibration.kernel_us + device_us, busy_us, spill_us, footprint, 1)
 
     def _arithmetic_us(self, kernel: Kernel) -> tuple[float, float]:
-        """Time alone, and time for which the whole GPU is kept busy."""
+        """Microseconds of arithmetic if the kernel runs alone, and for which it would fill the whole GPU."""
         if not isinstance(kernel, Product):
             time = kernel.window_flops / (self.gpu.fp32_tflops * 1e6 * self.calibration.window)
             return time, time
@@ -81,7 +83,7 @@ class ModelledGpu:
         blocks = ceil(kernel.rows / _TILE) * ceil(kernel.columns / _TILE) * kernel.count
         sms = self.gpu.sms
         tile_us = 2 * kernel.inner * _TILE**2 / (self._product_flops_per_us / sms)
-        # What is loaded at once holds twice as many values of half the size.
+        # A load brings twice as many values if they have half the size.
         steps = kernel.inner * (0.5 if self.precision == "fp16" else 1.0)
         latency_us = steps * self.calibration.step_cycles / self.gpu.boost_mhz
         return max(ceil(blocks / sms) * tile_us, latency_us), blocks / sms * tile_us

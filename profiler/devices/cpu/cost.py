@@ -1,4 +1,4 @@
-"""Latencies of stages on this machine's cores, measured through the executor that will run them, and kept."""
+"""Latencies of stages on this machine's CPU, measured in the executor that will run them, and kept in the database."""
 
 from __future__ import annotations
 
@@ -33,22 +33,23 @@ from iosched.scheduler.signature import Signatures
 STAGE_SETTINGS = MeasureSettings(warmup=2, min_samples=6, max_samples=24, relative_width=0.04, max_seconds=0.4)
 
 LEAST_SWEPT, MOST_SWEPT = 1 << 16, 32 << 20
-"""Bytes. Reading more before each run changes little and takes long."""
+"""Bounds of `swept_nbytes`, in bytes. Reading more before each run changes little and takes long."""
 
 
 @dataclass(frozen=True, eq=False)
 class StageCost:
     """The search's cost model of one model on this CPU.
 
-    A stage is measured once per signature; what the database has is not measured again. It is measured as it runs amid
-    the model: its weights were not used since the run before, and its inputs were just written by the cores that share
-    the work. Latencies are corrected for the speed of the machine at the time (`yardstick.py`).
+    A stage is measured once for each signature, and not at all if the database has its latency. It is measured as it
+    runs in the middle of the model: its weights have not been used since the last run of the model, and its inputs have
+    just been written by the cores that share the work. Latencies are corrected for the speed that the machine had while
+    they were measured (`yardstick.py`).
 
     Attributes:
-        sweep_nbytes: how much passes through the caches before each run; by default as much as in the whole model
-            (`swept_nbytes`), nothing where 0, so that everything is found in them.
-        on_measured: called after every stage that was really measured.
-        resume: whether latencies that the database has are taken, see `StageMemory`; the yardstick's always is.
+        sweep_nbytes: how many bytes are read through the caches before each run, so that they no longer have the
+            weights; by default about as many as the whole model's (`swept_nbytes`). With 0 everything stays in them.
+        on_measured: is called after every stage that was really measured.
+        resume: whether the latencies in the database are used, see `StageMemory`; the yardstick's always is.
     """
 
     backend: CpuBackend
@@ -60,34 +61,34 @@ class StageCost:
 
     @property
     def lanes(self) -> int:
-        """Cores that stages may use."""
+        """How many cores a stage may use."""
         return self.backend.lanes
 
     @property
     def measurements(self) -> int:
-        """Stages that were really measured so far."""
+        """How many stages were really measured so far."""
         return self._stages.measurements
 
     @property
     def cache_hits(self) -> int:
-        """Stages that were found in the database."""
+        """How many stages were found in the database so far."""
         return self._stages.cache_hits
 
     @property
     def signatures(self) -> int:
-        """How many different stages were asked for so far; one that was measured again counts twice."""
+        """How many different stages this object was asked for so far; one that was measured again counts twice."""
         met = self._stages.met
         return len(met("first").keys() | met("rough").keys()) + len(met("again"))
 
     def stage_latency_us(self, stage: Stage) -> float:
-        """Median latency of the stage with all lanes; infinite where it cannot be run this way."""
+        """Median latency of the stage with all lanes, in microseconds; infinite if it cannot be run by its strategy."""
         return self._measured(stage, self.lanes).median_us
 
     def latency_unless_worse_us(self, stage: Stage, worse_than_us: float) -> float:
-        """As `stage_latency_us`, but measured only until it is clear that it is above `worse_than_us`.
+        """Like `stage_latency_us`, but measuring ends as soon as the stage is clearly slower than `worse_than_us`.
 
-        Its whole interval then lies above that. Such a rough measurement is kept apart: it answers the same question
-        again, and none that a better one is needed for, which is then taken in full.
+        The whole confidence interval then lies above `worse_than_us`. Such a rough measurement is kept apart from the
+        thorough ones: it answers the same question again, and is followed by a thorough one if that is asked for.
         """
         if self._is_free(stage):
             return 0.0
@@ -102,39 +103,40 @@ class StageCost:
         return self.stage_latency_us(stage)
 
     def remeasure(self, stage: Stage) -> float:
-        """Median latency of the stage, measured anew, or as it was when the database says that it was done before.
+        """Median latency of the stage in a second measurement, which is taken now if the database has none.
 
-        The first answer is not pooled with it: it was low by chance more often than not where the search chose it.
-        `stage_latency_us` keeps answering the first, so that a later search asks the same questions.
+        Its samples are not pooled with those of the first measurement: a stage that the search chose was more often
+        than not fast by chance in that one. `stage_latency_us` still answers the first latency, so that a later search
+        asks for the same stages.
         """
         return self._measured(stage, self.lanes, "again").median_us
 
     def known(self, stage: Stage, lanes: int | None = None) -> Measurement | None:
-        """The measurement of the stage that was taken before, the later of two; None where none was. Measures nothing.
+        """The latest thorough measurement of the stage; None if the stage was never measured. Measures nothing.
 
         Args:
-            lanes: the cores that the stage has; all by default.
+            lanes: the number of cores that the stage may use; all by default.
         """
         if self._is_free(stage):
             return NOTHING_TO_RUN
         return self._stages.latest(self._signature(stage, lanes or self.lanes))
 
     def lower_bound_us(self, stage: Stage) -> float:
-        """No bound: a merged convolution can beat anything that is known of its parts but their arithmetic."""
+        """Zero, which is no bound: nothing that is known of convolutions bounds the latency of their merge."""
         del stage
         return 0.0
 
     def operator_latency_us(self, name: str) -> float:
-        """Latency of one unit with all lanes to itself."""
+        """Latency of one unit that has all lanes to itself, in microseconds."""
         return self.stage_latency_us(_alone(name))
 
     def operator_work_us(self, name: str) -> float:
-        """Latency of one unit on one lane, or less where splitting it is better than even."""
+        """Microseconds that one unit takes of all lanes together: on a single lane or on all, whichever is less."""
         one = self._measured(_alone(name), 1).median_us
         return min(one, self.operator_latency_us(name) * self.lanes)
 
     def known_work_us(self, name: str) -> float | None:
-        """What `operator_work_us` answers; None where it would have to measure."""
+        """What `operator_work_us` answers; None if it would have to measure something first."""
         alone = self.known(_alone(name))
         if alone is None or self._is_free(_alone(name)):
             return None if alone is None else alone.median_us
@@ -151,11 +153,11 @@ class StageCost:
         return self._stages.answer(self._signature(stage, lanes), turn, lambda: self._timed(stage, lanes))
 
     def _is_free(self, stage: Stage) -> bool:
-        """Whether the stage has no kernel at all."""
+        """Whether the stage runs no kernel at all."""
         return not any(self.backend.coarse.nodes[name] for name in stage.operators)
 
     def _signature(self, stage: Stage, lanes: int) -> str:
-        """The signature of the stage, behind the lanes that it has and the kibibytes that are read before each run."""
+        """The stage's key in the database: its lanes, the kibibytes read before each run, and its signature."""
         return f"{lanes}:{self._swept_nbytes >> 10}K:{self._signatures.of(stage)}"
 
     def _timed(self, stage: Stage, lanes: int, worse_than_us: float | None = None) -> Measurement:
@@ -167,7 +169,7 @@ class StageCost:
         return found
 
     def _steadied(self, compiled: CompiledStage) -> Callable[[int], Sequence[float]]:
-        """A function that runs the stage as it runs amid the model; latencies are those at the reference speed."""
+        """A function that runs the stage as amid the model, and returns latencies at the reference speed."""
         run = partial(compiled.time, sweep_nbytes=self._swept_nbytes)
         return corrected(run, lambda count: self._yardstick.time(count), lambda: self._yardstick_us)
 
@@ -185,7 +187,7 @@ class StageCost:
 
     @cached_property
     def _yardstick_us(self) -> float:
-        """The yardstick's latency when this device was first met, which all latencies of the device are relative to."""
+        """The yardstick's latency in the first search on this machine, which all its latencies are relative to."""
         stored = self.database.yardstick(self.device)
         if stored is None:
             stored = measure_reference(self._yardstick.time)
@@ -194,7 +196,7 @@ class StageCost:
 
     @cached_property
     def device(self) -> str:
-        """The key of this machine in the database: everything but the stage itself that changes a latency."""
+        """The key of this machine in the database: it names everything beside the stage that changes a latency."""
         executor = "compiled" if self.backend.is_native else "python"
         versions = {
             "onnxruntime": load_onnxruntime().__version__,
@@ -214,16 +216,16 @@ class StageCost:
 
 
 def swept_nbytes(weights_nbytes: int) -> int:
-    """How much passes through the caches between two runs of a stage when the whole model runs: about its weights.
+    """How many bytes pass through the caches between two runs of a stage when the whole model runs: about its weights.
 
-    A power of two, so that models of about one size share what is measured of stages that look the same.
+    The answer is a power of two, so that models of about the same size share the latencies of equal stages.
     """
     return min(max(1 << max(weights_nbytes - 1, 0).bit_length(), LEAST_SWEPT), MOST_SWEPT)
 
 
 class _Labels:
-    """For each unit a digest of what it computes: of its optimized nodes and their shapes, whatever their names and the
-    values of their weights are."""
+    """For each unit a digest of what it computes: of its optimized nodes and their shapes, but not of their names and
+    the values of their weights."""
 
     def __init__(self, backend: CpuBackend) -> None:
         self._backend = backend
@@ -260,7 +262,7 @@ def _alone(name: str) -> Stage:
 
 
 def cpu_name() -> str:
-    """The processor's own name, or what the platform says of it."""
+    """The product name of the processor; the platform's name for it where Linux does not say."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

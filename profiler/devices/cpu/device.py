@@ -1,4 +1,4 @@
-"""This machine's cores as a device."""
+"""The CPU of this machine as a device."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.schedule import Schedule
 
 CPU_EFFORT = Effort(bound_slack=0.95, tolerance=0.03, max_measurements=80)
-"""Operators one after another in one session keep their data in the cache, and timings are noisy: bounds give way.
-With 80 stages of a block the gap to its bound has closed to a few percent, see benchmarks/search.py; each takes about
-0.1 s, and its latency is not known better than to 3 %."""
+"""Bounds are lowered a little: operators that run one after another share the cache, and timings are noisy.
+After 80 measured stages of a block, the gap to the block's bound is a few percent, see benchmarks/search.py. A stage
+takes about 0.1 s to be measured, and its latency is known to about 3 %."""
 
 CPU_PRICES = Prices(measurement_s=0.1, comparison_s=8.0, samples_alone=2)
-"""A stage takes half a second seldom, see `cost.STAGE_SETTINGS`."""
+"""Seldom a stage takes longer to be measured, up to half a second, see `cost.STAGE_SETTINGS`."""
 
 
 @dataclass(frozen=True)
 class CpuDevice:
-    """This machine's cores; see `Device`."""
+    """The CPU of this machine; see `Device`."""
 
     key: ClassVar[str] = "cpu"
     kind: ClassVar[str] = "cpu"
@@ -61,14 +61,14 @@ class CpuDevice:
 
     @property
     def name(self) -> str:
-        """The processor's own name."""
+        """The product name of the processor."""
         return cpu_name()
 
     def check(self, settings: OpenSettings) -> None:
-        """Refuses what is for GPUs.
+        """Refuses settings for GPUs.
 
         Raises:
-            UsageError: says which.
+            UsageError: a setting is refused; the text says which.
         """
         if settings.barriers != "auto":
             raise UsageError("--barriers is for attached GPUs")
@@ -83,7 +83,7 @@ class CpuDevice:
         *,
         beside: OpenModel | None = None,
     ) -> OpenOnCpu:
-        """Prepares `model` for these cores.
+        """Prepares `model` for this CPU.
 
         Raises:
             InvalidModelError: onnxruntime refuses the model.
@@ -95,7 +95,10 @@ class CpuDevice:
         return OpenOnCpu(self, model, StageCost(backend, database, resume=settings.resume))
 
     def executor(self, model: Model, document: ScheduleDocument | None, threads: int | None = None) -> Executor:
-        """The model under its schedule; plain onnxruntime without one, where it was shipped, or where nothing can be.
+        """Makes `model` ready to run by its schedule, or on plain onnxruntime.
+
+        Plain onnxruntime runs a model without a schedule, one that was shipped to run on it, and one that no plan can
+        be made for.
 
         Raises:
             InvalidModelError: onnxruntime refuses the model.
@@ -115,7 +118,7 @@ class CpuDevice:
 
 @dataclass(frozen=True, eq=False)
 class OpenOnCpu:
-    """A model on this machine's cores; see `OpenModelHere`."""
+    """A model that is open on the CPU of this machine; see `OpenModelHere`."""
 
     device: CpuDevice
     model: Model
@@ -135,60 +138,60 @@ class OpenOnCpu:
 
     @property
     def graph(self) -> ComputationGraph:
-        """The units: what onnxruntime fuses is one."""
+        """The graph of units: operators that onnxruntime fuses are one unit."""
         return self._backend.graph
 
     @cached_property
     def units(self) -> Units:
-        """Translates between operators and units."""
+        """Translates schedules between operators and units."""
         return CpuUnits(self._backend.coarse)
 
     @property
     def throughputs(self) -> Throughputs:
-        """Without a peak: nobody knows a CPU's."""
+        """Throughputs without a share of the peak, which is not known of a CPU."""
         return Throughputs(self.graph)
 
     @property
     def here(self) -> OpenModelHere:
-        """This."""
+        """This object: the CPU can run the model."""
         return self
 
     @property
     def is_schedulable(self) -> bool:
-        """Whether plans can be made, see `CpuBackend.is_supported`."""
+        """Whether plans can be made for the model, see `CpuBackend.is_supported`."""
         return self._backend.is_supported()
 
     @property
     def versions(self) -> Mapping[str, str]:
-        """Onnxruntime's, whose kernels run."""
+        """The version of onnxruntime, whose kernels run."""
         return {"onnxruntime": load_onnxruntime().__version__}
 
     @cached_property
     def plain(self) -> PlainOnnxruntime | None:
-        """Onnxruntime on as many cores."""
+        """Plain onnxruntime on the same number of cores."""
         return PlainOnnxruntime(self.model, self._backend.lanes)
 
     def ways(self, schedule: Schedule) -> Mapping[str, Way]:
-        """There is one."""
+        """The only way to run `schedule` here, by the name "iosched"."""
         return {"iosched": Way(schedule)}
 
     def ready(self, way: Way, inputs: Arrays) -> Candidate:
-        """Compiled for these cores."""
+        """Compiles the model for these cores; the inputs are given to each run."""
         compiled = self._backend.compile(way.schedule)
         return Candidate(partial(compiled.time, inputs), compiled.close)
 
     def rivals(self, inputs: Arrays) -> Mapping[str, Callable[[], Candidate]]:
-        """Onnxruntime in its settings, and OpenVINO."""
+        """Functions that open onnxruntime in two settings, and OpenVINO."""
         return {name: partial(opener, self.model, self._backend.lanes, inputs) for name, opener in CPU_OPENERS.items()}
 
     def in_turn(
         self, candidates: Mapping[str, Candidate], budget: Budget, observer: Callable[[int, int], None] | None = None
     ) -> Mapping[str, Measurement]:
-        """In a row and after a rest, see `measure_in_turn`."""
+        """Measures candidates in a row and after a rest, see `measure_in_turn`."""
         return measure_in_turn(candidates, budget, observer)
 
     def running(self, way: Way | None, measured: Mapping[str, Measurement]) -> Running:
-        """Kernel calls of onnxruntime's optimized graph, or of the plan; the lanes and the executor."""
+        """The kernels that one run calls, the number of lanes, and which executor runs."""
         del measured
         runtime = {"lanes": self._backend.lanes, "executor": "compiled" if self._backend.is_native else "python"}
         if way is None:
@@ -196,7 +199,7 @@ class OpenOnCpu:
         return Running(sum(map(len, self._backend.lower(way.schedule).plan.lanes)), runtime)
 
     def close(self) -> None:
-        """Stops the worker threads, where they are its own."""
+        """Stops the worker threads, unless another open model lent them."""
         self._backend.close()
 
 
@@ -205,7 +208,7 @@ def _plain_executor(model: Model, settings: ReferenceSettings) -> Executor:
 
 
 def _reference_settings(document: ScheduleDocument | None, lanes: int) -> ReferenceSettings:
-    """The setting that `optimize` found best, as far as the file says so and this machine has the cores."""
+    """The setting that `optimize` found best, if the file says so, with no more threads than `lanes`."""
     known = document.runtime.get("reference") if document is not None else None
     if not isinstance(known, dict):
         return ReferenceSettings("sequential", lanes)

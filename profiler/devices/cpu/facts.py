@@ -1,4 +1,4 @@
-"""The processor, the runtime, and whether the compiled executor was built."""
+"""Facts about the CPU: the processor, the runtime, and whether the compiled executor was built."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _INSTRUCTION_SETS = {"avx512f": "AVX-512", "avx2": "AVX2", "avx": "AVX", "sve": 
 
 
 def cpu_facts() -> DeviceFacts:
-    """What this machine's cores are and run with."""
+    """Facts about this machine's CPU and what is installed to run on it."""
     versions = {name: package_version(name) for name in RUNTIMES}
     runtime = next(((name, version) for name, version in versions.items() if version), None)
     name, cores = cpu_name(), len(os.sched_getaffinity(0))

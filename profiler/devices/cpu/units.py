@@ -1,4 +1,4 @@
-"""The CPU's units: what onnxruntime fuses is scheduled as one."""
+"""The CPU's units: operators that onnxruntime fuses are scheduled as one unit."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ from iosched.scheduler.schedule import Block, Schedule, Stage
 
 @dataclass(frozen=True, eq=False)
 class CpuUnits:
-    """The units of a graph that onnxruntime's fusions made coarser; see `Units`."""
+    """The units of a graph in which onnxruntime fused operators; see `Units`."""
 
     coarse: CoarseGraph
 
     def unit_of(self, operator: str) -> str:
-        """The unit that the operator is in."""
+        """The name of the unit that the operator is in."""
         return self._unit_of[operator]
 
     def members(self, unit: str) -> tuple[str, ...]:
-        """The operators of a unit."""
+        """The names of the operators of a unit."""
         return self.coarse.members[unit]
 
     def scheduled(self, schedule: Schedule) -> Schedule:
-        """A schedule of operators as one of units; one block where it was made elsewhere and takes units apart."""
+        """A schedule of operators as a schedule of units.
+
+        A schedule of another device may separate operators of one unit; it then becomes a single block.
+        """
         blocks = tuple(
             replace(block, stages=tuple(self._stage_of_units(stage) for stage in block.stages))
             for block in schedule.blocks
@@ -37,7 +40,7 @@ class CpuUnits:
         return Schedule((Block(0, tuple(self.stages(schedule)), optimal=False),))
 
     def expanded(self, schedule: Schedule) -> Schedule:
-        """A schedule of units as one of operators."""
+        """A schedule of units as a schedule of operators."""
         return Schedule(
             tuple(
                 replace(block, stages=tuple(self._stage_of_operators(stage) for stage in block.stages))
@@ -46,7 +49,7 @@ class CpuUnits:
         )
 
     def stages(self, schedule: Schedule) -> Sequence[Stage]:
-        """The stages that any schedule, of operators or of units, comes to on this device."""
+        """The stages of units that the CPU runs for a schedule, which may be one of operators or of units."""
         stages = unit_stages(self.coarse, schedule)
         return tuple(Stage(strategy, tuple(map(tuple, groups))) for strategy, groups in stages)
 

@@ -1,10 +1,10 @@
-"""A convolution that is always the same, timed beside what is measured, since the machine is not always the same.
+"""A yardstick: a convolution that is always the same, timed beside each stage to correct for the machine's speed.
 
-Clocks, neighbours on a shared host and heat change the speed of a machine by a quarter and more within minutes. That is
-longer than a stage is measured and shorter than a search: stages measured at different times cannot be compared. What a
-fixed convolution takes just before and after a batch of runs tells how fast the machine was then. Over a
-minute on two shared cores this cut the variation of a convolution's medians from 17 % to 6 %, of a pooling's, which
-waits for memory, from 22 % to 16 % only (benchmarks/yardstick.py).
+Clocks, neighbours on a shared host and heat change the speed of a machine by a quarter and more within minutes. A stage
+is measured in less time, but a search takes longer, so that latencies of its stages cannot be compared as they are. The
+latency of the yardstick just before and after a batch of runs says how fast the machine was then. Over a minute on two
+shared cores, correcting by it reduced the variation of a convolution's medians from 17 % to 6 %, but of a pooling's,
+which waits for memory, only from 22 % to 16 % (benchmarks/yardstick.py).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ RunBatch = Callable[[int], Sequence[float]]
 
 
 def corrected(run_batch: RunBatch, yardstick: RunBatch, reference_us: Callable[[], float]) -> RunBatch:
-    """`run_batch` with latencies as they would be on the machine at its reference speed.
+    """Returns a function that runs `run_batch` and corrects its latencies to the machine's reference speed.
 
     Args:
-        run_batch: runs what is measured so many times and returns the latency of each run in microseconds.
-        yardstick: the same of the yardstick.
-        reference_us: what the yardstick takes at reference speed; asked when something runs, not before.
+        run_batch: runs the stage a number of times and returns the latency of each run in microseconds.
+        yardstick: runs the yardstick a number of times and returns the latency of each run in microseconds.
+        reference_us: returns the yardstick's latency at the reference speed; called only when something runs.
     """
     before: Sequence[float] = ()
 
@@ -51,7 +51,7 @@ def corrected(run_batch: RunBatch, yardstick: RunBatch, reference_us: Callable[[
 
 
 def compile_yardstick(backend: CpuBackend) -> CompiledStage:
-    """The convolution on all lanes of `backend`, in its executor and on its threads."""
+    """Compiles the yardstick for all lanes of `backend`, to run in its executor and on its threads."""
     own = CpuBackend(_convolution(), beside=backend)
     stage = own.compile_stage(Stage(Strategy.CONCURRENT, ((own.graph.operators[0].name,),)))
     assert stage is not None  # only a merge can be refused
@@ -59,10 +59,10 @@ def compile_yardstick(backend: CpuBackend) -> CompiledStage:
 
 
 def measure_reference(yardstick: RunBatch, rest: Callable[[], None] = wait_until_idle) -> Measurement:
-    """What the yardstick takes when nothing disturbs the machine, to be kept as the reference.
+    """Measures the yardstick's latency when nothing disturbs the machine, to be kept as the reference.
 
-    Groups of runs are spread over a second and more, and the faster half is believed: what passes by makes a machine
-    slower than it is, hardly ever faster.
+    Groups of runs are spread over a second and more, and only the faster half of them counts: a disturbance makes the
+    machine slower, hardly ever faster.
     """
     yardstick(RUNS_BESIDE)
     medians = []

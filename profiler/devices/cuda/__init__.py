@@ -1,1 +1,1 @@
-"""GPUs that are attached."""
+"""NVIDIA GPUs that are attached to this machine."""

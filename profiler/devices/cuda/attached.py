@@ -1,4 +1,4 @@
-"""The GPU that is attached: its name, versions, and what stands ready to run on it."""
+"""One attached GPU: its name, the versions of its libraries, and backends that run models on it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.precision import precision_named
 
 OLDEST_CAPABILITY = 75
-"""Compute capability times ten: CUDA 13 compiles for nothing older."""
+"""The oldest compute capability that CUDA 13 compiles for, times ten."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,9 +35,10 @@ class AttachedGpu:
     """One GPU of this machine.
 
     Attributes:
-        name: as the driver calls it ("NVIDIA H100 80GB HBM3").
-        versions: of the driver and of the libraries that change latencies.
-        clock: looks at how fast it may run now.
+        index: the number of the GPU in CUDA.
+        name: the name that its driver gives, for example "NVIDIA H100 80GB HBM3".
+        versions: the versions of the driver and of the libraries that influence latencies, by their names.
+        clock: reads how fast the GPU may run at the moment.
     """
 
     index: int
@@ -47,15 +48,15 @@ class AttachedGpu:
     clock: ReadClock = lambda: None
 
     def backend(self, model: Model, precision: str, memory: CudnnPlanStore | None = None) -> CudaBackend:
-        """The backend of `model` on this GPU.
+        """Makes a backend that runs `model` on this GPU.
 
         Args:
-            memory: cuDNN plans to use, and where those chosen are kept; by default they are found by timing, and
-                forgotten with the backend.
+            memory: the cuDNN plans that are known, which also keeps those that are chosen; by default plans are chosen
+                by timing, and are forgotten with the backend.
 
         Raises:
-            UsageError: no such precision.
-            DeviceError: the model has tensors whose sizes only a run tells, or cuDNN is missing.
+            UsageError: there is no such precision.
+            DeviceError: the model has tensors whose sizes are known only when it runs, or cuDNN is missing.
         """
         if not CudaBackend.supports(model):
             raise DeviceError(f"{model.name!r} has tensors of unknown or no size, which the GPU runtime cannot place")
@@ -69,9 +70,9 @@ class AttachedGpu:
         )
 
     def cudnn_plans_of(self, document: ScheduleDocument | None) -> KnownCudnnPlans:
-        """The cuDNN plans that a schedule names; none where it was made on another GPU.
+        """The cuDNN plans that a schedule names; none if the schedule was made on another GPU.
 
-        Another cuDNN may have them too; what it lacks is told by the backend's `notes`.
+        Another version of cuDNN may lack some of these plans; the backend's `notes` then say so.
         """
         plans = None if document is None else document.runtime.get("cudnn_plans")
         if document is None or document.device.get("name") != self.name or not isinstance(plans, dict):
@@ -80,7 +81,7 @@ class AttachedGpu:
 
     @cached_property
     def _lanes(self) -> Lanes:
-        """All backends share streams, and so cuDNN's handles, which hold memory of the GPU."""
+        """Streams that all backends share, so that they also share cuDNN's handles, which take memory of the GPU."""
         return Lanes(self.driver)
 
     @cached_property
@@ -88,16 +89,16 @@ class AttachedGpu:
         return Handles()
 
     def key(self, precision: str) -> str:
-        """The device in a profile database: everything beside a stage that changes its latency."""
+        """The key of this GPU in the database: it names everything beside the stage that changes a latency."""
         versions = {**self.versions, "iosched": iosched_version(), "lowering": str(CUDA_LOWERING)}
         return device_key("cuda", self.name, precision=precision, threads=MAX_LANES, versions=versions)
 
 
 def attach(index: int = 0) -> AttachedGpu:
-    """Opens GPU `index`.
+    """Opens the GPU with this number in CUDA.
 
     Raises:
-        DeviceError: there is none, it is too old, or CuPy or cuDNN is missing; says what to do.
+        DeviceError: there is no such GPU, it is too old, or CuPy or cuDNN is missing; the text says what to do.
     """
     driver = CupyDriver(index)
     facts = driver.facts()
@@ -110,7 +111,7 @@ def check_capability(facts: GpuFacts) -> None:
     """Accepts a GPU that kernels can be compiled for.
 
     Raises:
-        DeviceError: it is too old.
+        DeviceError: the GPU is too old.
     """
     if facts.capability < OLDEST_CAPABILITY:
         raise DeviceError(

@@ -1,4 +1,4 @@
-"""How fast an attached GPU was allowed to run while something was measured, as NVML tells; nothing is ever set."""
+"""The clock of an attached GPU while something was measured, as NVML reports it; no clock is ever changed."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _THROTTLES = {
     0x40: "hardware thermal slowdown",
     0x80: "power brake",
 }
-"""NVML's `nvmlClocksEventReason` bits that mean a clock below what was asked for; an idle GPU and set clocks do not."""
+"""The bits of NVML's `nvmlClocksEventReason` that mean a GPU slower than it could be; idling is none of them."""
 
 
 @dataclass(frozen=True)
 class GpuClock:
-    """A look at a GPU.
+    """The state of a GPU at one moment.
 
     Attributes:
-        sm_mhz: clock of its streaming multiprocessors.
-        memory_mhz: clock of its memory.
-        temperature_c: of the chip, degrees Celsius.
-        power_w: drawn by the board.
-        throttled_by: what holds the clock down; empty where nothing does.
+        sm_mhz: the clock of its streaming multiprocessors.
+        memory_mhz: the clock of its memory.
+        temperature_c: the temperature of the chip in degrees Celsius.
+        power_w: the power that the board draws.
+        throttled_by: the reasons why the clock is lower than it could be; empty if it is not.
     """
 
     sm_mhz: int
@@ -39,19 +39,20 @@ class GpuClock:
 
 
 ReadClock = Callable[[], GpuClock | None]
-"""Looks at a GPU, some ten microseconds; None where nobody can tell."""
+"""Reads the state of a GPU, in some ten microseconds; None if it cannot be read."""
 
 
 def with_clock(found: Measurement, read: ReadClock) -> Measurement:
-    """`found` with the clock as it is now; as it is where nothing was timed or nobody can tell."""
+    """`found` with the GPU's present clock; unchanged if nothing was timed or the clock cannot be read."""
     clock = read() if found.samples_us else None
     return found if clock is None else replace(found, clock_mhz=clock.sm_mhz, throttled_by=clock.throttled_by)
 
 
 def nvml_clock(pci_bus_id: str) -> ReadClock:
-    """What looks at the GPU of that PCI address, which CUDA tells; CUDA's numbers of GPUs are not NVML's.
+    """A function that reads the state of the GPU at a PCI address.
 
-    Without `nvidia-ml-py`, or where the driver does not let us look, it always answers None.
+    The address comes from CUDA, since CUDA and NVML number GPUs differently. If `nvidia-ml-py` is not installed, or the
+    driver does not permit it, the function always returns None.
     """
     try:
         import pynvml

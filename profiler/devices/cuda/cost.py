@@ -1,4 +1,4 @@
-"""Latencies of stages on an attached GPU, measured as they will run, and kept."""
+"""Latencies of stages on an attached GPU, measured in the executor that will run them, and kept in the database."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class CudaStageCost:
     `OperatorKeys`.
 
     Attributes:
-        device: the GPU in the database, `AttachedGpu.key`.
-        dropped: stages that failed to run, with the reason; they count as infinitely slow.
-        on_measured: called after every stage that was really measured.
-        clock: looks at the GPU after every measurement.
-        resume: whether latencies that the database has are taken, see `StageMemory`.
+        device: the key of the GPU in the database, see `AttachedGpu.key`.
+        on_measured: is called after every stage that was really measured.
+        clock: reads the clock of the GPU after every measurement.
+        resume: whether the latencies in the database are used, see `StageMemory`.
+        dropped: the reason for every stage that failed to run; such stages count as infinitely slow.
     """
 
     backend: CudaBackend
@@ -48,39 +48,39 @@ class CudaStageCost:
 
     @property
     def lanes(self) -> int:
-        """One: the work bound below says nothing of how much of the GPU an operator leaves idle."""
+        """One: it is not known how much of the GPU an operator leaves idle, see `operator_work_us`."""
         return 1
 
     @property
     def measurements(self) -> int:
-        """Stages that were really measured so far."""
+        """How many stages were really measured so far."""
         return self._stages.measurements
 
     @property
     def cache_hits(self) -> int:
-        """Stages that were found in the database."""
+        """How many stages were found in the database so far."""
         return self._stages.cache_hits
 
     @property
     def signatures(self) -> int:
-        """How many different stages were asked for so far."""
+        """How many different stages this object was asked for so far."""
         return len(self._stages.met("first"))
 
     @property
     def throttled(self) -> Counter[str]:
-        """How many of these stages were measured while the clock was lower than it could be, by the reason for it."""
+        """How many of these stages were measured while the clock was lower than it could be, by the reason for that."""
         return Counter(reason for each in self._stages.met("first").values() for reason in each.throttled_by)
 
     def stage_latency_us(self, stage: Stage) -> float:
-        """Median latency of the stage; infinite where it cannot be run this way."""
+        """Median latency of the stage in microseconds; infinite if it cannot be run by its strategy."""
         return self._stages.answer(self.backend.signature(stage), "first", lambda: self._measured(stage)).median_us
 
     def remeasure(self, stage: Stage) -> float:
-        """Median latency of the stage measured anew, with the plans of cuDNN that are fastest inside it.
+        """Median latency of the stage in a second measurement, with the cuDNN plans that are fastest inside the stage.
 
-        The first answer is with the plans that are fastest alone, and stays: candidates are compared by it. Only for
-        stages that the choice depends on is it worth to search for better plans. What the database knows was measured
-        with the plans that it knows: where those are missing, the stage is measured anew.
+        `stage_latency_us` still answers the latency with the plans that are fastest alone, by which stages are
+        compared. Searching for better plans takes long, and is done only for stages that a choice depends on. A latency
+        in the database is that of the plans in the database; if these are missing, the stage is measured anew.
         """
         signature = self.backend.signature(stage)
         if signature not in self._stages.met("again") and self.backend.cudnn_plans_in(stage) is None:
@@ -88,29 +88,29 @@ class CudaStageCost:
         return self._stages.answer(signature, "again", lambda: self._tuned(stage)).median_us
 
     def known(self, stage: Stage) -> Measurement | None:
-        """The measurement of the stage that was taken before, the later of two; None where none was."""
+        """The latest thorough measurement of the stage; None if the stage was never measured. Measures nothing."""
         return self._stages.latest(self.backend.signature(stage))
 
     def lower_bound_us(self, stage: Stage) -> float:
-        """No bound of merged stages."""
+        """Zero, which is no bound: nothing bounds the latency of a merged stage."""
         del stage
         return 0.0
 
     def operator_latency_us(self, name: str) -> float:
-        """Latency of one operator with the GPU to itself."""
+        """Latency of one operator that has the GPU to itself, in microseconds."""
         return self.stage_latency_us(Stage(Strategy.CONCURRENT, ((name,),)))
 
     def operator_work_us(self, name: str) -> float:
-        """Nothing is known of it."""
+        """Zero: it is not known how much of the GPU an operator leaves idle."""
         del name
         return 0.0
 
     def known_work_us(self, name: str) -> float | None:
-        """What `operator_work_us` answers, which measures nothing."""
+        """What `operator_work_us` answers; it never has to measure."""
         return self.operator_work_us(name)
 
     def operator_key(self, name: str) -> str:
-        """What the operator's kernels are and how their tensors lie."""
+        """A text that says which kernels the operator runs and how their tensors lie in memory."""
         return self.backend.operator_key(name)
 
     @cached_property
@@ -122,8 +122,7 @@ class CudaStageCost:
         return self._tried(stage, lambda: self._with_executor(stage, FASTEST_ALONE, self._time))
 
     def _tuned(self, stage: Stage) -> Measurement:
-        """Measures the stage with the cuDNN plans that are fastest in it: those that were chosen before, else the best
-        that are found now."""
+        """Measures the stage with the cuDNN plans that are fastest inside it, and chooses them if that was not done."""
         names = self.backend.cudnn_plans_in(stage)
         if names is None:
             return self._tried(stage, lambda: self._with_executor(stage, FASTEST_ALONE, partial(self._tune, stage)))
@@ -157,7 +156,7 @@ class CudaStageCost:
         return found
 
     def _tried(self, stage: Stage, measured: Callable[[], Measurement]) -> Measurement:
-        """One stage that does not fit or fails must not end the search: it is no candidate."""
+        """Measures the stage; one that needs too much memory or fails is no candidate, but does not end the search."""
         try:
             return with_clock(measured(), self.clock)
         except (DeviceError, ExecutionError) as error:
@@ -176,11 +175,11 @@ def open_cost(
     resume: bool = True,
     times: bool = True,
 ) -> CudaStageCost:
-    """The cost model of `model` on `gpu`, with the backend that it measures on.
+    """Opens the cost model of `model` on `gpu`, with a backend that it measures on.
 
     Args:
-        resume: whether latencies that the database has are taken; else all is measured anew and replaced.
-        times: whether what the database does not know of plans and kernels may be found by timing.
+        resume: whether the latencies in the database are used; if not, everything is measured anew and replaced.
+        times: whether plans and kernels that the database does not have may be chosen by timing.
 
     Raises:
         DeviceError: the GPU cannot place the model, or cuDNN is missing.

@@ -1,4 +1,4 @@
-"""The plans of cuDNN that were chosen before, as a schedule names them or the profile database keeps them."""
+"""The cuDNN plans that were chosen before: those that a schedule names, and those that the profile database keeps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from iosched.profiler.store.database import ProfileDatabase
 
 @dataclass(frozen=True)
 class KnownCudnnPlans:
-    """The cuDNN plans that a schedule names; for other kernels cuDNN's first guess is taken, so nothing is timed."""
+    """The cuDNN plans that a schedule names. Nothing is timed: other kernels run cuDNN's first suggestion."""
 
     plans: Mapping[str, str]
     times: ClassVar[bool] = False
@@ -26,20 +26,21 @@ class KnownCudnnPlans:
         return value
 
     def plan(self, key: str, name: str) -> bytes | None:
-        """None: a schedule carries names alone."""
+        """None: a schedule has the names of plans, but not the plans themselves."""
         del key, name
         return None
 
     def keep_plan(self, key: str, name: str, content: bytes) -> None:
-        """Keeps nothing."""
+        """Does nothing: plans are not kept in a schedule."""
 
 
 @dataclass(frozen=True, eq=False)
 class StoredCudnnPlans:
-    """The cuDNN plans in the profile database, beside the latencies that were measured with them.
+    """The cuDNN plans in the profile database, which also has the latencies that were measured with them.
 
     Attributes:
-        times: whether plans that the database does not know are to be found by timing.
+        device: the key of the GPU in the database.
+        times: whether plans that the database does not have are to be chosen by timing.
     """
 
     database: ProfileDatabase

@@ -50,11 +50,11 @@ from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.schedule import Schedule
 
 GPU_EFFORT = Effort(bound_slack=0.95, tolerance=0.02, max_measurements=60)
-"""Latencies are steadier than on a CPU. Little bounds them from below, since nothing tells how much of the GPU an
-operator leaves idle, so that most searches end at the limit, which is a guess until searches were run on a GPU."""
+"""Latencies are steadier than on a CPU, but their bounds are weak, since it is not known how much of the GPU an
+operator leaves idle. Most searches therefore end at the limit, a guess until searches have been run on a GPU."""
 
 GPU_PRICES = Prices(measurement_s=0.03, comparison_s=1.0, samples_alone=1)
-"""A guess, until searches were run on a GPU."""
+"""A guess, until searches have been run on a GPU."""
 
 ROUNDS = 30
 
@@ -71,16 +71,16 @@ class CudaDevice:
 
     @property
     def key(self) -> str:
-        """By its number."""
+        """The number of the GPU in CUDA, as "cuda:0"."""
         return f"cuda:{self.gpu.index}"
 
     @property
     def name(self) -> str:
-        """As its driver calls it."""
+        """The name that its driver gives."""
         return self.gpu.name
 
     def check(self, settings: OpenSettings) -> None:
-        """All settings mean something here."""
+        """Accepts all settings."""
 
     def open(
         self,
@@ -101,7 +101,7 @@ class CudaDevice:
         return OpenOnGpu(self, model, settings, cost)
 
     def executor(self, model: Model, document: ScheduleDocument | None, threads: int | None = None) -> Executor:
-        """The model in CUDA graphs under its schedule; without one, one operator after another.
+        """Captures `model` in CUDA graphs by its schedule; without one it runs one operator after another.
 
         Raises:
             DeviceError: the GPU cannot place the model, has not enough memory, or cuDNN is missing.
@@ -124,7 +124,7 @@ class CudaDevice:
 
 @dataclass(frozen=True, eq=False)
 class OpenOnGpu:
-    """A model on an attached GPU; see `OpenModelHere`."""
+    """A model that is open on an attached GPU; see `OpenModelHere`."""
 
     device: CudaDevice
     model: Model
@@ -153,21 +153,21 @@ class OpenOnGpu:
 
     @cached_property
     def throughputs(self) -> Throughputs:
-        """Beside the GPU's peak, where its specification is known."""
+        """Throughputs with the share of the GPU's peak, if its specification is known."""
         return gpu_throughputs(self.graph, self.device.name, self.settings.precision)
 
     @property
     def here(self) -> OpenModelHere:
-        """This."""
+        """This object: the GPU can run the model."""
         return self
 
     @property
     def versions(self) -> Mapping[str, str]:
-        """Of the driver, CUDA, cuDNN and CuPy."""
+        """The versions of the driver, CUDA, cuDNN and CuPy, by their names."""
         return self.device.gpu.versions
 
     def ways(self, schedule: Schedule) -> Mapping[str, Way]:
-        """With stages that wait for all of the one before, and with such that wait for what they read alone."""
+        """Two ways: stages that wait for the whole stage before them, and stages that wait only for what they read."""
         barriers = self.settings.barriers
         ways = {"iosched": Way(schedule)} if barriers != "none" else {}
         if barriers != "stage":
@@ -175,11 +175,11 @@ class OpenOnGpu:
         return ways
 
     def ready(self, way: Way, inputs: Arrays) -> Candidate:
-        """Captured in CUDA graphs, with inputs that lie on the GPU, and run once."""
+        """Captures the model in CUDA graphs, copies the inputs to the GPU, and runs it once."""
         return _placed(self._compiled(way), inputs)
 
     def rivals(self, inputs: Arrays) -> Mapping[str, Callable[[], Candidate]]:
-        """Onnxruntime on its CUDA provider, and PyTorch."""
+        """Functions that open onnxruntime on its CUDA provider, and PyTorch in three ways."""
         gpu, precision = self.device.gpu, self._backend.precision
         place = GpuPlace(self.model, inputs, precision, gpu.driver, Provider.cuda(gpu.index, precision))
         return {name: partial(opener, place) for name, opener in GPU_OPENERS.items()}
@@ -187,7 +187,7 @@ class OpenOnGpu:
     def in_turn(
         self, candidates: Mapping[str, Candidate], budget: Budget, observer: Callable[[int, int], None] | None = None
     ) -> Mapping[str, Measurement]:
-        """One run a turn, timed between events on the GPU."""
+        """Measures one run of each candidate in each round, between events on the GPU."""
         runs = {name: partial(_once, candidate) for name, candidate in candidates.items()}
         found = interleave(
             runs,
@@ -199,7 +199,7 @@ class OpenOnGpu:
         return {name: with_clock(each, self.device.gpu.clock) for name, each in found.items()}
 
     def running(self, way: Way | None, measured: Mapping[str, Measurement]) -> Running:
-        """Kernel launches; precision, barriers and cuDNN's plans."""
+        """The kernels that one run launches; the precision, barriers and cuDNN plans; what slowed the model down."""
         if way is None:
             lowering = self._backend.lower(sequential(self.graph))
             return Running(sum(map(len, lowering.plan.lanes)))
@@ -215,14 +215,14 @@ class OpenOnGpu:
         return running
 
     def close(self) -> None:
-        """Nothing to stop."""
+        """Does nothing: no threads are to be stopped, and memory of the GPU is freed with the objects that have it."""
 
     def _compiled(self, way: Way) -> CudaModel:
         return self._backend.compile(way.schedule, barriers=way.how != _NO_BARRIERS)
 
 
 def _placed(model: CudaModel, inputs: Arrays) -> Candidate:
-    """With its inputs on the GPU, run once."""
+    """The compiled model with its inputs on the GPU, after one run."""
     model.run(inputs)
     return Candidate(model.executor.time_launches, model.close, lambda: session_notes(model))
 
@@ -232,7 +232,7 @@ def _once(candidate: Candidate) -> float:
 
 
 def _barrier_notes(measured: Mapping[str, Measurement]) -> tuple[str, ...]:
-    """What waiting for less than whole stages brings, where both were measured and differ."""
+    """Says how much faster stages run that wait only for what they read, if both ways were measured and differ."""
     waiting, free = measured.get("iosched"), measured.get(f"iosched{_NO_BARRIERS}")
     found = None if waiting is None or free is None else compare(waiting, free)
     if found is None or not (found.is_faster or found.is_slower):
@@ -242,7 +242,7 @@ def _barrier_notes(measured: Mapping[str, Measurement]) -> tuple[str, ...]:
 
 
 def _clock_notes(cost: CudaStageCost) -> tuple[str, ...]:
-    """What held the GPU's clock down, most often first."""
+    """Says why the GPU's clock was lower than it could be, the most frequent reason first."""
     return tuple(
         f"Of {cost.signatures} stages {count} were measured while the GPU ran slower than it could ({reason})."
         for reason, count in cost.throttled.most_common()
@@ -253,13 +253,14 @@ _NUMBERED = re.compile(r"cuda(?::(\d+))?")
 
 
 def attached_index(device: str, names: Callable[[], Sequence[str]] | None = None) -> int | None:
-    """The CUDA index of the attached GPU that `device` means; None where it means another device.
+    """The number in CUDA of the attached GPU that `device` means; None if `device` means another device.
 
-    `cuda[:N]` always means one, whether it is there or not; the name of a GPU means one that is here by that name; and
-    `auto` the first one that can be used.
+    `cuda[:N]` always means a GPU, even if it is not attached. The name of a GPU means an attached one of that name, and
+    `auto` means the first one that can be used.
 
     Args:
-        names: asked for the GPUs by index, "" for one that cannot be used; `usable_names` by default.
+        names: returns the names of all attached GPUs in the order of their numbers, "" for one that cannot be used; by
+            default `usable_names`.
     """
     name = device.strip().lower()
     if match := _NUMBERED.fullmatch(name):

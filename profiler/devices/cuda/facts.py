@@ -1,4 +1,4 @@
-"""The GPUs that the driver shows, which packages are missing, and what else is in the way of using them."""
+"""Facts about attached GPUs: their names, the packages that are missing, and what else prevents their use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _INSTALL = "pip install 'iosched[cuda]'"
 
 
 def cuda_facts() -> DeviceFacts:
-    """What this machine's GPUs are, and what they lack."""
+    """Facts about this machine's GPUs and about what is missing for using them."""
     missing = [package for package in PACKAGES if package_version(package) is None]
     names = gpu_names()
     found = probe() if names and find_spec("cupy") is not None else GpuProbe()
@@ -37,7 +37,7 @@ def cuda_facts() -> DeviceFacts:
 
 
 def gpu_names() -> list[str]:
-    """Names from the driver's own files or its own tool: nothing has to be installed for them."""
+    """Names of the attached GPUs, from the files or the tool of the driver, so that no package has to be installed."""
     return _names_from_files() or _names_from_tool()
 
 
@@ -50,7 +50,7 @@ def _names_from_files() -> list[str]:
 
 
 def _names_from_tool() -> list[str]:
-    """As in a container, where the files are not."""
+    """Names of the GPUs in a container, where the driver's files are missing."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return []

@@ -1,4 +1,4 @@
-"""Which attached GPUs can be used, and what is in the way of the others."""
+"""Finds out which attached GPUs can be used, and what prevents the use of the others."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _CUDA_PROVIDER = "CUDAExecutionProvider"
 
 @dataclass(frozen=True)
 class GpuProbe:
-    """What a look at this machine's GPUs found.
+    """Which GPUs of this machine can be used.
 
     Attributes:
-        names: of the GPUs by CUDA index; "" for one that cannot be used.
-        problems: why some or all cannot be used, each with the way out.
-        remarks: what works without, but not as well.
+        names: the names of the GPUs in the order of their numbers in CUDA; "" for one that cannot be used.
+        problems: why GPUs cannot be used, each with what to do about it.
+        remarks: what is missing without which GPUs can be used, but models run more slowly.
     """
 
     names: tuple[str, ...] = ()
@@ -29,12 +29,12 @@ class GpuProbe:
 
     @property
     def usable(self) -> bool:
-        """Whether some GPU can be used."""
+        """Whether at least one GPU can be used."""
         return any(self.names)
 
 
 def probe() -> GpuProbe:
-    """Looks at the driver, CuPy, the GPUs and cuDNN, in this order: the first thing that fails hides the rest."""
+    """Tries CuPy, the driver, each GPU and cuDNN; if one of them fails, those after it are not tried."""
     names: list[str] = []
     problems: list[str] = []
     try:
@@ -54,7 +54,10 @@ def probe() -> GpuProbe:
 
 
 def usable_names() -> tuple[str, ...]:
-    """Names of the GPUs by CUDA index, "" for one that cannot be used; none where CuPy or cuDNN is not installed."""
+    """Names of the GPUs in the order of their numbers, "" for one that cannot be used.
+
+    There are none if CuPy or cuDNN's frontend is not installed.
+    """
     if find_spec("cupy") is None or find_spec("cudnn") is None:
         return ()
     return probe().names

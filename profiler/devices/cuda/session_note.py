@@ -1,4 +1,4 @@
-"""What operators that no CUDA kernel does cost a model, in a sentence."""
+"""A sentence that says which operators of a model have no CUDA kernel, and how long they take."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ RUNS = 5
 
 
 def session_notes(model: CudaModel) -> tuple[str, ...]:
-    """Names the operators that run in onnxruntime and tells their part of the latency; nothing where there are none.
+    """A sentence on the operators that run in onnxruntime and their part of the latency; empty if there are none.
 
-    Runs the model a few times on what lies on the GPU.
+    Runs the model a few times on the inputs that already lie on the GPU.
 
     Raises:
-        ExecutionError: something fails on the GPU.
+        ExecutionError: a kernel fails on the GPU.
     """
     executor = model.executor
     if not executor.homes:

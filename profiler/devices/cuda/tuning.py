@@ -1,4 +1,4 @@
-"""cuDNN's plans chosen inside the stage that they run in: what is fastest alone may be in the way of its neighbours."""
+"""Chooses cuDNN's plans inside the stage where they run: a plan that is fastest alone may slow its neighbours."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from iosched.runtime.cuda.execute.executor import CudaExecutor
 
 LEAST_COPIES, MOST_COPIES = 4, 24
 GRAPH_US = 2000.0
-"""What a graph of several runs of a stage should take: its launch, some microseconds, is then none of the latency."""
+"""How long a graph with several runs of a stage should take, so that its launch of some microseconds does not count."""
 
 ROUNDS = 7
 MOST_TRIED = 8
 LEAST_GAIN = 1.01
-"""What is kept has to be faster by this factor in the median, and faster in every round."""
+"""A plan is kept only if the stage is faster with it by this factor in the median, and faster in every round."""
 
 Timed = Callable[[int], tuple[float, ...]]
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """The best choice found.
+    """The best choice of plans that was found for a stage.
 
     Attributes:
-        names: plans that are better here than the ones that are fastest alone, by their keys.
-        time: measures the stage with them: microseconds of each of so many runs.
+        names: by their keys, the plans that are faster in this stage than those that are fastest alone.
+        time: runs the stage with these plans a number of times, and returns the microseconds of each run.
     """
 
     names: CudnnPlanNames
@@ -38,17 +38,17 @@ class Tuned:
 
 
 def copies_of(executor: CudaExecutor) -> int:
-    """Runs of a stage in one graph: so many that the launch does not count, and few of what takes long."""
+    """How many runs of the stage one graph gets, so that it takes about `GRAPH_US`: few if a run takes long."""
     once_us = min(executor.time_launches(2))
     return max(LEAST_COPIES, min(MOST_COPIES, math.ceil(GRAPH_US / max(once_us, 1.0))))
 
 
 def tune(executor: CudaExecutor) -> Tuned:
-    """Tries other plans one at a time, next best alone first, costliest kernels first, and keeps what is faster.
+    """Tries other plans one at a time, and keeps those that make the stage faster (coordinate descent).
 
-    Coordinate descent: each is compared, in turn, with the best choice so far. A plan that fails here is no candidate.
-    Takes at most `MOST_TRIED` comparisons of `ROUNDS` graphs of `copies_of` runs. The executor is left with the last
-    plan that was tried.
+    The plans that are second best alone are tried first, those of the slowest kernels before others. Each is compared
+    in turn with the best choice so far; a plan that fails is no candidate. There are at most `MOST_TRIED` comparisons
+    of `ROUNDS` graphs with `copies_of` runs. The executor is left with the plan that was tried last.
 
     Raises:
         ExecutionError: the stage does not run with the plans that are fastest alone.
@@ -70,12 +70,12 @@ def tune(executor: CudaExecutor) -> Tuned:
 
 
 def is_tunable(executor: CudaExecutor) -> bool:
-    """Whether a choice of plans can matter: more than one kernel, one graph, and a plan that has alternatives."""
+    """Whether other plans can make a difference: several kernels run in one graph, and a plan has alternatives."""
     return executor.is_captured and executor.kernel_count > 1 and bool(_alternatives(executor))
 
 
 def _alternatives(executor: CudaExecutor) -> list[tuple[str, str]]:
-    """Keys and names of plans, first the second best alone of the key that costs most, then of the next, and so on."""
+    """Keys and names of the plans to try: first the second best plan of each key, the slowest key first, and so on."""
     cost_us: dict[str, float] = {}
     others: dict[str, list[tuple[str, str]]] = {}
     for _, plan in executor.cudnn_plans:
@@ -86,7 +86,7 @@ def _alternatives(executor: CudaExecutor) -> list[tuple[str, str]]:
 
 
 def _is_faster(challenger: Timed, best: Timed) -> bool:
-    """Round by round, until it loses one: most do at once."""
+    """Compares round by round, and ends at the first round that the challenger loses, which is mostly the first."""
     best(1), challenger(1)  # to warm up
     before_us: list[float] = []
     after_us: list[float] = []
