@@ -108,3 +108,8 @@ class ExecutionPlan:
     arena_nbytes: int
     outputs: tuple[View, ...] = ()
     inputs: tuple[View, ...] = ()
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """All tasks, lane after lane."""
+        return tuple(task for lane in self.lanes for task in lane)

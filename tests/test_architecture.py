@@ -26,6 +26,10 @@ FACADE = {"iosched", "iosched.__main__"}
 # The rooms of a package; each imports only those before it.
 ROOMS = {
     "iosched": ("models", "scheduler", "runtime", "profiler", "jobs", "cli"),
+    "iosched.runtime": (
+        *("plan", "order", "intervals", "waits", "given", "hazards", "arena", "placement", "compare", "inputs"),
+        *("session", "reference", "cpu", "cuda"),
+    ),
     "iosched.runtime.cuda": (
         *("kernel", "builder", "layout", "choices", "gpu", "source", "cudnn"),
         *("kernels", "onnxruntime", "lower", "execute", "backend"),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from iosched.models.errors import UsageError
 from iosched.runtime.cpu.program import Copy, Kernel
-from iosched.runtime.plan import ExecutionPlan, Space, Task, View
+from iosched.runtime.plan import ExecutionPlan, Space, View
 
 # Codes of ONNX's TensorProto.DataType, which onnxruntime uses too; names as in TensorSpec.
 ELEMENT_TYPE: Mapping[str, int] = {
@@ -62,11 +62,6 @@ def output_array(view: View) -> np.ndarray:
     return aligned_empty(view.nbytes).view(dtype).reshape(view.shape or ())
 
 
-def tasks_of(plan: ExecutionPlan) -> Iterator[Task]:
-    """All tasks, lane by lane."""
-    return (task for lane in plan.lanes for task in lane)
-
-
 def input_views(plan: ExecutionPlan) -> tuple[View, ...]:
     """One view for each input array that the plan names; its shape is None where tasks see only parts of it.
 
@@ -78,7 +73,7 @@ def input_views(plan: ExecutionPlan) -> tuple[View, ...]:
         if left_out := size.keys() - {view.buffer for view in plan.inputs}:
             raise ValueError(f"the plan's inputs leave out {min(left_out)!r}")
         return plan.inputs
-    reads = [view for task in tasks_of(plan) for view in task.reads if view.buffer in size]
+    reads = [view for task in plan.tasks for view in task.reads if view.buffer in size]
     whole = _whole_views(reads, size)
     dtype = {view.buffer: view.dtype for view in reads}
     return tuple(
@@ -97,7 +92,7 @@ def output_views(plan: ExecutionPlan) -> tuple[View, ...]:
         if left_out := size.keys() - {view.buffer for view in plan.outputs}:
             raise ValueError(f"the plan's outputs leave out {min(left_out)!r}")
         return plan.outputs
-    whole = _whole_views((view for task in tasks_of(plan) for view in (*task.writes, *task.reads)), size)
+    whole = _whole_views((view for task in plan.tasks for view in (*task.writes, *task.reads)), size)
     if unknown := [name for name in size if name not in whole]:
         raise ValueError(f"the plan does not tell the shape of its output {unknown[0]!r}")
     return (*(whole[name] for name in size), *_unread_dynamic(plan))
@@ -109,8 +104,8 @@ def _whole_views(views: Iterable[View], size: Mapping[str, int]) -> dict[str, Vi
 
 def _unread_dynamic(plan: ExecutionPlan) -> list[View]:
     dynamic = {buffer.name for buffer in plan.buffers if buffer.space is Space.DYNAMIC}
-    read = {view.buffer for task in tasks_of(plan) for view in task.reads}
-    return [view for task in tasks_of(plan) for view in task.writes if view.buffer in dynamic - read]
+    read = {view.buffer for task in plan.tasks for view in task.reads}
+    return [view for task in plan.tasks for view in task.writes if view.buffer in dynamic - read]
 
 
 def checked_inputs(expected: tuple[View, ...], given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
@@ -146,7 +141,7 @@ def check_kernels(plan: ExecutionPlan, kernels: tuple[Kernel, ...]) -> None:
         ValueError: naming the first task that has none.
     """
     space = {buffer.name: buffer.space for buffer in plan.buffers}
-    for task in tasks_of(plan):
+    for task in plan.tasks:
         if not 0 <= task.kernel < len(kernels):
             raise ValueError(f"task {task.name!r} names kernel {task.kernel} of {len(kernels)}")
         kernel = kernels[task.kernel]

@@ -84,7 +84,7 @@ class CompiledModel:
     @property
     def kernel_count(self) -> int:
         """Kernel calls of one run."""
-        return sum(len(lane) for lane in self.lowering.plan.lanes)
+        return len(self.lowering.plan.tasks)
 
     def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
         """One run of the model."""

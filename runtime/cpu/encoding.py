@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from iosched.runtime.cpu.arrays import ELEMENT_TYPE, tasks_of
+from iosched.runtime.cpu.arrays import ELEMENT_TYPE
 from iosched.runtime.plan import ExecutionPlan, Space, Task, View
 
 _SPACE_CODE = {Space.ARENA: 0, Space.INPUT: 1, Space.INOUT: 1, Space.OUTPUT: 2, Space.DYNAMIC: 3}
@@ -26,7 +26,7 @@ class PlanEncoder:
         self._array_index = {
             name: index for views in (inputs, outputs) for index, name in enumerate(view.buffer for view in views)
         }
-        views = (view for task in tasks_of(plan) for view in (*task.reads, *task.writes))
+        views = (view for task in plan.tasks for view in (*task.reads, *task.writes))
         self._slots: dict[object, int] = {}
         self._views: list[View] = []
         for view in views:

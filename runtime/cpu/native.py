@@ -28,7 +28,6 @@ from iosched.runtime.cpu.arrays import (
     numpy_dtype,
     output_array,
     output_views,
-    tasks_of,
 )
 from iosched.runtime.cpu.encoding import PlanEncoder
 from iosched.runtime.cpu.lanes import lane_cpus
@@ -175,7 +174,7 @@ class NativeExecutor:
         self._inputs, self._outputs = input_views(plan), output_views(plan)
         self._space = {buffer.name: buffer.space for buffer in plan.buffers}
         self._lock = threading.Lock()
-        used = {task.kernel: kernels[task.kernel] for task in tasks_of(plan)}
+        used = {task.kernel: kernels[task.kernel] for task in plan.tasks}
         sessions = {
             index: self._runtime.session(kernel) for index, kernel in used.items() if not isinstance(kernel, Copy)
         }

@@ -27,7 +27,6 @@ from iosched.runtime.cpu.arrays import (
     numpy_dtype,
     output_array,
     output_views,
-    tasks_of,
 )
 from iosched.runtime.cpu.lanes import lane_cpus
 from iosched.runtime.cpu.program import Copy, Kernel, Program
@@ -157,7 +156,7 @@ class PythonExecutor:
         self._inputs, self._outputs = input_views(plan), output_views(plan)
         self._buffers = {buffer.name: buffer for buffer in plan.buffers}
         self._arena = aligned_empty(plan.arena_nbytes)
-        used = {task.kernel: kernels[task.kernel] for task in tasks_of(plan)}
+        used = {task.kernel: kernels[task.kernel] for task in plan.tasks}
         self._sessions = {i: self._runtime.session(k) for i, k in used.items() if isinstance(k, Program)}
         self._cpus = lane_cpus(len(plan.lanes), cpus)
         self._pool = ThreadPoolExecutor(max(len(plan.lanes) - 1, 1), thread_name_prefix="iosched-lane")

@@ -57,7 +57,7 @@ class CudaModel:
     @property
     def kernel_count(self) -> int:
         """Kernel launches of one run."""
-        return sum(len(lane) for lane in self.lowering.plan.lanes)
+        return len(self.lowering.plan.tasks)
 
     def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
         """One run of the model.

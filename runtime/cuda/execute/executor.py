@@ -95,7 +95,7 @@ class CudaExecutor:
     @property
     def kernel_count(self) -> int:
         """Kernel launches of one run."""
-        return sum(map(len, self._plan.lanes))
+        return len(self._plan.tasks)
 
     @property
     def is_captured(self) -> bool:

@@ -21,7 +21,7 @@ Prepared = Callable[[Mapping[str, int]], Launch]
 
 def source_calls(lowering: Lowering) -> Iterator[CudaCall]:
     """The calls of our own kernels in a plan, whose sources will be compiled."""
-    for task in (task for lane in lowering.plan.lanes for task in lane):
+    for task in lowering.plan.tasks:
         kernel = lowering.kernels[task.kernel]
         if isinstance(kernel, SourceKernel):
             yield kernel.call(task.reads, task.writes)

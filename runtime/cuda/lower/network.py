@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 
@@ -91,7 +91,17 @@ class Network:
     @cached_property
     def placement(self) -> Placement:
         """Where tensors lie while nothing is merged and calls come in the order of the graph."""
-        calls = [call for operator in self.model.graph.operators for call in self.calls[operator.name]]
+        return self._place(self._in_order)
+
+    def placement_of(self, calls: Sequence[KernelCall]) -> Placement:
+        """Where tensors lie under these calls of the whole model, in this order."""
+        return self.placement if calls == self._in_order else self._place(calls)
+
+    @cached_property
+    def _in_order(self) -> list[KernelCall]:
+        return [call for operator in self.model.graph.operators for call in self.calls[operator.name]]
+
+    def _place(self, calls: Sequence[KernelCall]) -> Placement:
         return place_calls(calls, self.builder.tensors, self.fixed, self.builder.weights)
 
     def _differs(self, spec: TensorSpec) -> bool:

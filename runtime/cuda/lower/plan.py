@@ -18,7 +18,6 @@ from iosched.runtime.cuda.kernels.copy import Copy
 from iosched.runtime.cuda.layout import row_major_strides
 from iosched.runtime.cuda.lower.moves import Cut, Join, Reshape
 from iosched.runtime.cuda.lower.network import Network
-from iosched.runtime.cuda.lower.placement import place_calls
 from iosched.runtime.cuda.onnxruntime.views import Call, SessionViews
 from iosched.runtime.given import given_spaces
 from iosched.runtime.hazards import CheckedPlan
@@ -91,7 +90,7 @@ def lower(network: Network, schedule: Schedule, *, barriers: bool = True) -> Low
     """
     stages = tuple(schedule.stages)
     sequence = [pair for number, stage in enumerate(stages) for pair in _stage_calls(network, stage, number)]
-    return _Draft(network, barriers, sequence, len(stages), _placed_anew(network, sequence), whole=True).lower()
+    return _Draft(network, barriers, sequence, len(stages), whole=True).lower()
 
 
 def lower_stage(network: Network, stage: Stage) -> Lowering | None:
@@ -99,27 +98,17 @@ def lower_stage(network: Network, stage: Stage) -> Lowering | None:
 
     Tensors lie where they do in the whole model; what the stage reads of earlier ones are inputs of the plan.
     """
-    names = stage.operators
-    merging = runs_as_one(stage)
-    if merging and _calls_as_one(network, stage) is None:
+    if runs_as_one(stage) and _calls_as_one(network, stage) is None:
         return None
-    own = list(_stage_calls(network, stage, 0))
-    inside = set(names)
+    own: dict[str, list[tuple[KernelCall, _Where]]] = {name: [] for name in stage.operators}
+    for call, where in _stage_calls(network, stage, 0):
+        own[where.operator].append((call, where))
     sequence: list[tuple[KernelCall, _Where | None]] = []
     for operator in network.model.graph.operators:
-        if operator.name not in inside:
-            sequence += [(call, None) for call in network.calls[operator.name]]
-        elif merging:
-            sequence += own if operator.name == names[0] else []
-        else:
-            sequence += [pair for pair in own if pair[1].operator == operator.name]
-    placement = _placed_anew(network, sequence) if merging else network.placement
-    return _Draft(network, True, sequence, 1, placement, whole=False).lower()
-
-
-def _placed_anew(network: Network, sequence: Sequence[tuple[KernelCall, _Where | None]]) -> Placement:
-    calls = [call for call, _ in sequence]
-    return place_calls(calls, network.builder.tensors, network.fixed, network.builder.weights)
+        others = () if operator.name in own else network.calls[operator.name]
+        sequence += own.get(operator.name, ())
+        sequence += [(call, None) for call in others]
+    return _Draft(network, True, sequence, 1, whole=False).lower()
 
 
 def _stage_calls(network: Network, stage: Stage, number: int) -> Iterable[tuple[KernelCall, _Where]]:
@@ -150,12 +139,12 @@ class _Draft:
     barriers: bool
     sequence: Sequence[tuple[KernelCall, _Where | None]]  # all calls of the model; those of this plan with their place
     n_stages: int
-    placement: Placement  # of `sequence`
     whole: bool
 
     def __post_init__(self) -> None:
         self.graph = self.network.model.graph
         self.builder = self.network.builder
+        self.placement = self.network.placement_of([call for call, _ in self.sequence])
         self.callers_inputs, self.callers_outputs = self.network.callers_inputs, self.network.callers_outputs
         self.sessions = SessionViews(self.graph.tensor)
 
