@@ -19,23 +19,22 @@ import numpy as np
 
 from iosched.models.errors import ExecutionError
 from iosched.runtime.cpu.arrays import (
-    ELEMENT_TYPE,
     aligned_empty,
     check_kernels,
     checked_inputs,
     input_views,
-    numpy_dtype,
     output_array,
     output_views,
 )
 from iosched.runtime.cpu.lanes import lane_cpus
 from iosched.runtime.cpu.program import Copy, Kernel, Program
+from iosched.runtime.cpu.values import Values, as_bytes
 from iosched.runtime.hazards import CheckedPlan
 from iosched.runtime.plan import Space, Task, View
 from iosched.runtime.session import load_onnxruntime, refusals
 
 if TYPE_CHECKING:
-    from onnxruntime import InferenceSession, IOBinding, OrtValue, SessionOptions
+    from onnxruntime import InferenceSession, IOBinding, SessionOptions
 
 
 class PythonRuntime:
@@ -207,24 +206,24 @@ class PythonExecutor:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _bind(self, inputs: Mapping[str, Any]) -> _Values:
+    def _bind(self, inputs: Mapping[str, Any]) -> Values:
         if self._closed:
             raise ValueError("the executor is closed")
         arrays = {v.buffer: a for v, a in zip(self._inputs, checked_inputs(self._inputs, inputs), strict=True)}
         outputs = {v.buffer: output_array(v) for v in self._outputs if self._space(v) is Space.OUTPUT}
         memory = {name: array.reshape(-1).view(np.uint8) for name, array in outputs.items()}
         numbers = {name: array for name, array in arrays.items() if array.dtype.kind not in "OUS"}
-        memory |= {name: _as_bytes(array) for name, array in numbers.items()}
+        memory |= {name: as_bytes(array) for name, array in numbers.items()}
         for buffer in self._plan.buffers:
             if buffer.space is Space.ARENA:
                 memory[buffer.name] = self._arena[buffer.offset : buffer.offset + buffer.nbytes]
         texts = {name: array.astype(np.object_) for name, array in arrays.items() if name not in numbers}
-        return _Values(self._runtime.onnxruntime.OrtValue, memory, texts, outputs, {}, {})
+        return Values(self._runtime.onnxruntime.OrtValue, memory, texts, outputs, {}, {})
 
     def _space(self, view: View) -> Space:
         return self._buffers[view.buffer].space
 
-    def _run(self, values: _Values) -> _Values:
+    def _run(self, values: Values) -> Values:
         lanes = _Lanes([0] * len(self._plan.lanes))
         others = [self._pool.submit(self._run_lane, lane, lanes, values) for lane in range(1, len(self._plan.lanes))]
         if self._plan.lanes:
@@ -244,7 +243,7 @@ class PythonExecutor:
         for other in others:
             other.result()
 
-    def _run_lane(self, lane: int, lanes: _Lanes, values: _Values) -> None:
+    def _run_lane(self, lane: int, lanes: _Lanes, values: Values) -> None:
         with _pinned(self._cpus[lane]):
             for task in self._plan.lanes[lane]:
                 if not lanes.wait(task):
@@ -256,7 +255,7 @@ class PythonExecutor:
                     return
                 lanes.step(lane)
 
-    def _execute(self, task: Task, values: _Values) -> None:
+    def _execute(self, task: Task, values: Values) -> None:
         kernel = self._kernels[task.kernel]
         if isinstance(kernel, Copy):
             np.copyto(values.bytes_of(task.writes[0]), values.bytes_of(task.reads[0]))
@@ -271,7 +270,7 @@ class PythonExecutor:
         session.run_with_iobinding(bound)
 
 
-def _binding(session: InferenceSession, kernel: Program, task: Task, values: _Values) -> IOBinding:
+def _binding(session: InferenceSession, kernel: Program, task: Task, values: Values) -> IOBinding:
     bound = session.io_binding()
     for name, view in zip(kernel.inputs, task.reads, strict=True):
         bound.bind_ortvalue_input(name, values.value(view))
@@ -280,68 +279,20 @@ def _binding(session: InferenceSession, kernel: Program, task: Task, values: _Va
     return bound
 
 
-def _execute_on_objects(session: InferenceSession, kernel: Program, task: Task, values: _Values) -> None:
+def _execute_on_objects(session: InferenceSession, kernel: Program, task: Task, values: Values) -> None:
     """Runs a task that touches strings, sequences, or tensors whose size was not known: onnxruntime allocates."""
     feeds = {name: values.object_of(view) for name, view in zip(kernel.inputs, task.reads, strict=True)}
     for view, result in zip(task.writes, session.run(list(kernel.outputs), feeds), strict=True):
         if values.is_memory(view):
-            np.copyto(values.bytes_of(view), _as_bytes(result))
+            np.copyto(values.bytes_of(view), as_bytes(result))
         else:
             values.objects[view.buffer] = result
-
-
-@dataclass(frozen=True, eq=False)
-class _Values:
-    """The values of one call.
-
-    Attributes:
-        ort_value: onnxruntime's class of that name.
-        memory: bytes of every buffer whose size is known.
-        objects: values of the other buffers, as Python has them: arrays, or lists of arrays.
-        outputs: the arrays whose bytes the OUTPUT buffers are.
-        views: parts of `memory` as onnxruntime sees them.
-        bindings: of tasks, by identity, to those views.
-    """
-
-    ort_value: type[OrtValue]
-    memory: dict[str, np.ndarray]
-    objects: dict[str, Any]
-    outputs: dict[str, np.ndarray]
-    views: dict[View, OrtValue]
-    bindings: dict[int, IOBinding]
-
-    def is_memory(self, view: View) -> bool:
-        return view.buffer in self.memory
-
-    def bytes_of(self, view: View) -> np.ndarray:
-        return self.memory[view.buffer][view.offset : view.offset + view.nbytes]
-
-    def value(self, view: View) -> OrtValue:
-        if view not in self.views:
-            self.views[view] = self._make(view)
-        return self.views[view]
-
-    def object_of(self, view: View) -> Any:
-        return self.value(view) if self.is_memory(view) else self.objects[view.buffer]
-
-    def result(self, view: View) -> Any:
-        return self.outputs[view.buffer] if view.buffer in self.outputs else self.objects[view.buffer]
-
-    def _make(self, view: View) -> OrtValue:
-        array = self.bytes_of(view).view(numpy_dtype(view.dtype)).reshape(view.shape or ())
-        if array.dtype.isbuiltin == 1:
-            return self.ort_value.ortvalue_from_numpy(array)
-        return self.ort_value.ortvalue_from_numpy_with_onnx_type(array, ELEMENT_TYPE[view.dtype])
 
 
 def _read(array: np.ndarray, cpu: int) -> None:
     """Brings an array into the caches of a core."""
     with _pinned(cpu):
         array.sum()
-
-
-def _as_bytes(array: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 @contextmanager

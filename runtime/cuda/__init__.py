@@ -1,4 +1,15 @@
 """Schedules on NVIDIA GPUs: cuDNN plans and own kernels on streams, captured into one CUDA graph.
 
-Everything up to the checked execution plan works without a GPU and without cupy.
+Everything up to the checked execution plan works without a GPU and without cupy. The rooms, each of which imports only
+those before it:
+
+    kernel, builder, layout, choices   what a kernel is, what operators are lowered into, how tensors lie in memory
+    gpu/                               one GPU through CuPy: memory, streams, events, captures, failures
+    source/                            what the CUDA C++ of several kernels has in common
+    cudnn/                             cuDNN's graphs, its plans for them, and which plan is fastest
+    kernels/                           one file for each kernel: its meaning, its launch, and its ONNX nodes
+    onnxruntime/                       operators that no kernel does
+    lower/                             from a model and a schedule to the checked execution plan
+    execute/                           launches, captured graphs, and arrays that callers keep on the GPU
+    backend                            a model on one GPU, for all others
 """
