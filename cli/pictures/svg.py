@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from xml.sax.saxutils import escape
+from html import escape  # not of xml.sax, which loads http
 
 from iosched.cli.errors import printable
 
@@ -34,4 +34,4 @@ def text(
 
 def escaped(words: str) -> str:
     """Words as XML takes them; control characters, which XML does not allow, and line breaks are replaced."""
-    return escape(printable(words.replace("\n", "\N{REPLACEMENT CHARACTER}")))
+    return escape(printable(words.replace("\n", "\N{REPLACEMENT CHARACTER}")), quote=False)
