@@ -26,7 +26,7 @@ from iosched.cli.tables import print_columns
 from iosched.cli.words import latency_text
 from iosched.models.errors import UsageError
 from iosched.profiler.peers.names import ON_CPU, ON_GPU
-from iosched.scheduler.strategies import COMPARED
+from iosched.scheduler.strategy_names import COMPARED
 
 if TYPE_CHECKING:
     from iosched.jobs.bench import BenchResult, BenchRow

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from iosched.jobs.matrix import MatrixResult, MatrixSettings
     from iosched.models.model import Model
     from iosched.scheduler.precision import PrecisionName
-    from iosched.scheduler.strategies import SearchStrategy
+    from iosched.scheduler.strategy_names import SearchStrategy
 
 
 _COST_TEXT = {

@@ -41,14 +41,14 @@ from iosched.cli.progress import progress_bar
 from iosched.cli.schedule_from import refuse_searching, schedule_from, schedule_from_option
 from iosched.cli.source import input_file, read_model, stem
 from iosched.cli.tables import print_pairs
-from iosched.scheduler.strategies import BASELINES
+from iosched.scheduler.strategy_names import BASELINE_NAMES
 
 if TYPE_CHECKING:
     from iosched.jobs.result import OptimizeResult
     from iosched.jobs.settings import OptimizeSettings
     from iosched.models.model import Model
     from iosched.profiler.devices.device import Barriers
-    from iosched.scheduler.strategies import StrategyName
+    from iosched.scheduler.strategy_names import StrategyName
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def _settings(
 @schedule_from_option
 @planning_device_options
 @binding_options
-@strategy_option(*BASELINES)
+@strategy_option(*BASELINE_NAMES)
 @pruning_options
 @click.option(
     "--budget",

@@ -20,7 +20,7 @@ from iosched.cli.output import destination
 from iosched.models.errors import UsageError
 from iosched.scheduler.precision import DEFAULT_PRECISION, PRECISIONS
 from iosched.scheduler.pruning import DEFAULT_PRUNING, NO_PRUNING, Pruning
-from iosched.scheduler.strategies import SEARCHES, own_pruning
+from iosched.scheduler.strategy_names import LIMITED, SEARCH_NAMES
 
 F = TypeVar("F", bound=Callable[..., object])
 T = TypeVar("T")
@@ -198,7 +198,7 @@ def strategy_option(*baselines: str) -> Callable[[F], F]:
     more = f" {' and '.join(map(repr, baselines))} are baselines." if baselines else ""
     return click.option(
         "--strategy",
-        type=click.Choice((*SEARCHES, *baselines)),
+        type=click.Choice((*SEARCH_NAMES, *baselines)),
         default="both",
         show_default=True,
         help="'concurrent': groups side by side; 'merge': convolutions or products of one input stacked into one; "
@@ -225,7 +225,7 @@ def refuse_pruning_beside(strategy: str) -> None:
     Raises:
         UsageError: one of them was written on the command line.
     """
-    own = own_pruning(strategy)
+    own = LIMITED.get(strategy)
     if own is not None and (options := given("no_pruning", "r", "s")):
         limits = {"r": own.r, "s": own.s}.items()
         said = " and ".join(f"no limit on {name}" if most is None else f"{name}={most}" for name, most in limits)

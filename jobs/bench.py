@@ -22,7 +22,7 @@ from iosched.profiler.peers.names import ON_CPU, ON_GPU, SLOW_TO_OPEN
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.precision import DEFAULT_PRECISION
-from iosched.scheduler.strategies import COMPARED, LIMITED, StrategyName
+from iosched.scheduler.strategy_names import COMPARED, LIMITED, StrategyName
 
 _NO_SCHEDULE = "the model carries no schedule; make one with 'iosched optimize'"
 

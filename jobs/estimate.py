@@ -22,7 +22,7 @@ from iosched.scheduler.lattice import bits
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.signature import Signatures
-from iosched.scheduler.strategies import is_searched
+from iosched.scheduler.strategy_names import is_searched
 
 
 @dataclass(frozen=True)

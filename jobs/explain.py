@@ -19,7 +19,7 @@ from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.elsewhere import Places, places_of
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Stage, Strategy
-from iosched.scheduler.strategies import is_searched
+from iosched.scheduler.strategy_names import is_searched
 
 MEASUREMENTS = 50
 """What is not in the database is measured up to so many times, some seconds in all."""

@@ -22,7 +22,7 @@ from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
 from iosched.scheduler.proof import Scope
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Schedule
-from iosched.scheduler.strategies import SearchStrategy, pruning_of
+from iosched.scheduler.strategy_names import SearchStrategy, pruning_of
 
 _ROUNDING = 1e-9
 

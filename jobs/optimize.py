@@ -22,7 +22,7 @@ from iosched.profiler.devices.resolve import check_name, resolve
 from iosched.profiler.store.latencies import ModelLatencies
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.search import SearchResult
-from iosched.scheduler.strategies import NAMES
+from iosched.scheduler.strategy_names import NAMES
 
 __all__ = ["OptimizeResult", "OptimizeSettings", "optimize"]
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from iosched.scheduler.schedule import Block
+if TYPE_CHECKING:
+    from iosched.scheduler.schedule import Block
 
 
 class Observer(Protocol):

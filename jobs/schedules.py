@@ -13,7 +13,8 @@ from iosched.profiler.devices.device import OpenModel
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Schedule, Stage
 from iosched.scheduler.search import SearchResult, search
-from iosched.scheduler.strategies import BASELINES, StrategyName, is_searched
+from iosched.scheduler.strategies import BASELINES
+from iosched.scheduler.strategy_names import StrategyName, is_searched
 
 Deadline = Callable[[], bool]
 

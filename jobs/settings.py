@@ -9,7 +9,7 @@ from iosched.profiler.devices.device import Barriers, OpenSettings
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.pruning import Pruning
-from iosched.scheduler.strategies import StrategyName, pruning_of
+from iosched.scheduler.strategy_names import StrategyName, pruning_of
 
 
 @dataclass(frozen=True)

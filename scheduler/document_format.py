@@ -17,7 +17,8 @@ from iosched.models.errors import InvalidScheduleError
 from iosched.scheduler.proof import Scope
 from iosched.scheduler.pruning import DEFAULT_PRUNING
 from iosched.scheduler.schedule import Strategy
-from iosched.scheduler.strategies import STAGES, StrategyName
+from iosched.scheduler.strategies import STAGES
+from iosched.scheduler.strategy_names import StrategyName
 
 FORMAT = "iosched.schedule"
 VERSION = 1

@@ -24,7 +24,8 @@ from iosched.scheduler.lattice import Flags, Latencies, Lattice, fitting, in_ord
 from iosched.scheduler.paths import bound_us, distances, shortest_path, some_shortest_path
 from iosched.scheduler.pruning import DEFAULT_PRUNING, Pruning
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy, sum_us
-from iosched.scheduler.strategies import SEARCHES, SearchStrategy, masks_of
+from iosched.scheduler.strategies import SEARCHES, masks_of
+from iosched.scheduler.strategy_names import SearchStrategy
 
 KnownLatency = Callable[[Stage], float | None]
 ElsewhereKind = Literal["alone", "fewer", "with_stage"]
@@ -158,7 +159,7 @@ def places_of(
     first, last = _window(graph, block, number, operator, max_states)
     stages = block.stages[first : last + 1]
     names = in_order(graph, (name for stage in stages for name in stage.operators))
-    weighed = _Weighed.of(graph, names, cost, known_us, SEARCHES[strategy].strategies, pruning, bound_slack)
+    weighed = _Weighed.of(graph, names, cost, known_us, SEARCHES[strategy], pruning, bound_slack)
     masks = [weighed.mask(stage.operators) for stage in stages]
     return Places(
         operator=operator,

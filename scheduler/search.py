@@ -27,7 +27,8 @@ from iosched.scheduler.lattice import Lattice
 from iosched.scheduler.proof import Scope, scope
 from iosched.scheduler.pruning import DEFAULT_PRUNING, Pruning
 from iosched.scheduler.schedule import Block, Schedule, Strategy
-from iosched.scheduler.strategies import SEARCHES, SearchStrategy, masks_of, pruning_of
+from iosched.scheduler.strategies import SEARCHES, masks_of
+from iosched.scheduler.strategy_names import SearchStrategy, pruning_of
 from iosched.scheduler.wide import across_cuts
 
 Deadline = Callable[[], bool]
@@ -131,7 +132,7 @@ def search(
         raise ValueError(f"unknown strategy {strategy!r}")
     parts = partition(graph, max_states)
     limits = pruning_of(strategy, pruning)
-    settings = _Settings(graph, cost, SEARCHES[strategy].strategies, limits, effort.remeasure_rounds > 0)
+    settings = _Settings(graph, cost, SEARCHES[strategy], limits, effort.remeasure_rounds > 0)
     guide = _Guide(observer or _Silence(), deadline, len(parts))
     searches = _block_searches(settings, effort, parts)
     return _result(settings, guide, parts, list(_explore(guide, searches)))

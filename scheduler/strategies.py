@@ -1,29 +1,22 @@
-"""Every strategy by name: how a stage may run, what can be searched for, and what is compared with it.
+"""Every strategy: how a stage may run, how stages may run in each search, and the schedules that need none.
 
 A strategy of stages is a member of `Strategy` and a rule in `STAGES`: the search, the proof, the schedule file and the
 pictures go by the rules alone. Beside them it needs a lowering for each kind of device (`runtime/`), and a latency on a
-GPU that is not there (`profiler/devices/analytic/`). The command line takes names from here: nothing heavy is imported.
+GPU that is not there (`profiler/devices/analytic/`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeGuard, get_args
 
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.merge import merge_classes, merge_refusal
-from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
+from iosched.scheduler.strategy_names import SearchStrategy
 
 Names = Sequence[str]
-
-SearchStrategy = Literal["both", "concurrent", "merge", "dos"]
-"""What a search can be asked for."""
-
-StrategyName = Literal[SearchStrategy, "greedy", "sequential"]
-"""What `optimize` can be asked for: a search, or a baseline."""
 
 
 @dataclass(frozen=True)
@@ -63,53 +56,15 @@ STAGES: dict[Strategy, StageRule] = {
 """In order of preference: of two strategies that take equally long, a stage runs by the first (thesis, algorithm 1)."""
 
 
-@dataclass(frozen=True)
-class SearchRule:
-    """What a search tries.
-
-    Attributes:
-        strategies: how stages of two and more operators may run; a single one runs by `Strategy.CONCURRENT` always.
-        pruning: limits that belong to the strategy, in place of those that are given.
-    """
-
-    strategies: tuple[Strategy, ...]
-    pruning: Pruning | None = None
-
-
-DOS = Pruning(r=1, s=None)
-"""The limits of DOS, which came before IOS: the operators of a stage do not depend on each other."""
-
-SEARCHES: dict[SearchStrategy, SearchRule] = {
-    "both": SearchRule(tuple(STAGES)),
-    "concurrent": SearchRule((Strategy.CONCURRENT,)),
-    "merge": SearchRule((Strategy.MERGE,)),
-    "dos": SearchRule(tuple(STAGES), DOS),
+SEARCHES: dict[SearchStrategy, tuple[Strategy, ...]] = {
+    "both": tuple(STAGES),
+    "concurrent": (Strategy.CONCURRENT,),
+    "merge": (Strategy.MERGE,),
+    "dos": tuple(STAGES),
 }
+"""How stages of two and more operators may run in a search; a single operator runs by `Strategy.CONCURRENT` always."""
 
 BASELINES: dict[str, Callable[[ComputationGraph], Schedule]] = {"greedy": greedy, "sequential": sequential}
-"""Strategies that search nothing."""
-
-NAMES: tuple[StrategyName, ...] = get_args(StrategyName)
-LIMITED: tuple[StrategyName, ...] = tuple(name for name, search in SEARCHES.items() if search.pruning is not None)
-"""Searches under limits of their own: `bench` makes them on request only."""
-
-COMPARED: tuple[StrategyName, ...] = (*(name for name in reversed(NAMES) if name not in LIMITED), *LIMITED)
-"""All strategies in the order in which `bench` compares them: from the plainest on."""
-
-
-def is_searched(name: str) -> TypeGuard[SearchStrategy]:
-    """Whether this is the name of a search; else it is that of a baseline, if of anything."""
-    return name in SEARCHES
-
-
-def own_pruning(name: str) -> Pruning | None:
-    """The limits that belong to the strategy; None where it goes by those that are given."""
-    return SEARCHES[name].pruning if is_searched(name) else None
-
-
-def pruning_of(name: str, given: Pruning) -> Pruning:
-    """The limits that the strategy searches under: its own, or else those given."""
-    return own_pruning(name) or given
 
 
 def runs_as_one(stage: Stage) -> bool:

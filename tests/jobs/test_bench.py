@@ -14,7 +14,7 @@ from iosched.jobs.bench import bench
 from iosched.models.errors import UsageError
 from iosched.profiler.devices.cpu import device as cpu_device
 from iosched.profiler.measuring.statistics import Measurement, summarize
-from iosched.scheduler.strategies import COMPARED
+from iosched.scheduler.strategy_names import COMPARED
 
 
 def test_rows_have_every_number_and_peers_that_are_missing_are_told(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from iosched.scheduler.merge import can_merge
 from iosched.scheduler.pruning import NO_PRUNING, Pruning
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.search import search
-from iosched.scheduler.strategies import SearchStrategy
+from iosched.scheduler.strategy_names import SearchStrategy
 
 PRUNINGS = [Pruning(3, 8), Pruning(1, 2), Pruning(2, 3), NO_PRUNING]
 

@@ -18,17 +18,8 @@ from iosched.scheduler.elsewhere import places_of
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 from iosched.scheduler.search import search
-from iosched.scheduler.strategies import (
-    BASELINES,
-    COMPARED,
-    NAMES,
-    SEARCHES,
-    STAGES,
-    SearchRule,
-    SearchStrategy,
-    StageRule,
-    pruning_of,
-)
+from iosched.scheduler.strategies import BASELINES, SEARCHES, STAGES, StageRule
+from iosched.scheduler.strategy_names import COMPARED, NAMES, SearchStrategy, StrategyName, pruning_of
 
 FOLDERS = ("models", "scheduler", "runtime", "profiler", "jobs", "cli", "api")
 LOWERED_IN = (
@@ -58,7 +49,7 @@ def paired(monkeypatch: pytest.MonkeyPatch) -> StageRule:
 
     rule = StageRule(lambda graph, names: [names[:2]], refusal, True, "paired", "#123456", "operators in pairs")
     monkeypatch.setitem(STAGES, MadeUp.PAIRED, rule)
-    monkeypatch.setitem(SEARCHES, "both", SearchRule(tuple(STAGES)))
+    monkeypatch.setitem(SEARCHES, "both", tuple(STAGES))
     return rule
 
 
@@ -67,7 +58,7 @@ PAIR = Stage(MadeUp.PAIRED, (("0",), ("1",)))
 
 
 def test_every_name_is_a_search_or_a_baseline() -> None:
-    assert (*SEARCHES, *BASELINES) == NAMES
+    assert (*SEARCHES, *BASELINES) == NAMES == get_args(StrategyName)
     assert tuple(SEARCHES) == get_args(SearchStrategy)
     assert sorted(COMPARED) == sorted(NAMES)
     assert set(STAGES) == set(Strategy)

@@ -1,0 +1,44 @@
+"""What can be asked for: the names of searches and baselines, with the limits that some of them bring along.
+
+The command line takes its choices from here, so nothing heavy is imported. `strategies.py` says what a name stands for.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeGuard, get_args
+
+from iosched.scheduler.pruning import Pruning
+
+SearchStrategy = Literal["both", "concurrent", "merge", "dos"]
+"""What a search can be asked for."""
+
+BaselineStrategy = Literal["greedy", "sequential"]
+"""Schedules that need no search."""
+
+StrategyName = Literal[SearchStrategy, BaselineStrategy]
+"""What `optimize` can be asked for."""
+
+SEARCH_NAMES: tuple[SearchStrategy, ...] = get_args(SearchStrategy)
+BASELINE_NAMES: tuple[BaselineStrategy, ...] = get_args(BaselineStrategy)
+NAMES: tuple[StrategyName, ...] = (*SEARCH_NAMES, *BASELINE_NAMES)
+
+DOS = Pruning(r=1, s=None)
+"""The limits of DOS, which came before IOS: the operators of a stage do not depend on each other."""
+
+LIMITED: dict[str, Pruning] = {"dos": DOS}
+"""Searches under limits of their own, in place of those that are given; `bench` makes them on request only."""
+
+COMPARED: tuple[StrategyName, ...] = tuple(
+    name for is_limited in (False, True) for name in reversed(NAMES) if (name in LIMITED) is is_limited
+)
+"""All strategies in the order in which `bench` compares them: from the plainest on."""
+
+
+def is_searched(name: str) -> TypeGuard[SearchStrategy]:
+    """Whether this is the name of a search, not of a baseline."""
+    return name in SEARCH_NAMES
+
+
+def pruning_of(name: str, given: Pruning) -> Pruning:
+    """The limits that the strategy searches under: its own, or else those given."""
+    return LIMITED.get(name, given)
