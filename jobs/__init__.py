@@ -1,1 +1,1 @@
-"""What a user asks for, for any device."""
+"""The jobs that a user asks for, each a function that works on any device: optimize, run, bench, matrix, explain."""

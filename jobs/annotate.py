@@ -1,4 +1,4 @@
-"""A model together with its schedule, as the annotated ONNX that is written."""
+"""The annotated ONNX model that is written: a model with its schedule as metadata."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from iosched.scheduler.schedule import Schedule, Stage, Strategy
 
 
 def annotated(model: Model, document: ScheduleDocument) -> onnx.ModelProto:
-    """`model` in schedule order, its merge stages merged, with the schedule as metadata of the model and its nodes.
+    """`model` with its nodes in schedule order, merge stages merged, and the schedule as metadata of model and nodes.
 
-    Where plain onnxruntime is shipped, nothing is merged: the file is then for plain onnxruntime.
+    If plain onnxruntime ships, nothing is merged, since the file is then run by plain onnxruntime.
 
     Raises:
         InvalidScheduleError: the schedule was made for a model of another structure.
@@ -34,7 +34,7 @@ def annotated(model: Model, document: ScheduleDocument) -> onnx.ModelProto:
 
 
 def notes_of(schedule: Schedule) -> dict[str, NodeNote]:
-    """Where every operator stands; stages are counted within their block, latencies are those of the whole stage."""
+    """For every operator its place in the schedule and the latency of its stage; stages are numbered in their block."""
     return {
         name: NodeNote(block.index, stage_index, group_index, stage.strategy.value, _latency_us(stage))
         for block in schedule.blocks
@@ -45,10 +45,10 @@ def notes_of(schedule: Schedule) -> dict[str, NodeNote]:
 
 
 def merges_of(schedule: Schedule) -> Iterator[tuple[str, ...]]:
-    """The operators of each stage that becomes one operator in the file.
+    """The operators of each merge stage that becomes one operator in the file.
 
-    A device may have grouped an operator with others that cannot be merged; the file then keeps them apart, which
-    computes the same.
+    A unit of a device may contain operators that cannot be merged. The operators of such a stage stay separate in the
+    file, which computes the same.
     """
     for stage in schedule.stages:
         if (

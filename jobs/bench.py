@@ -1,4 +1,4 @@
-"""Schedules and other runtimes measured side by side, in turn."""
+"""The job `bench`: measures schedules and other runtimes in turn."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ _NO_SCHEDULE = "the model carries no schedule; make one with 'iosched optimize'"
 NAMES = ("iosched", *COMPARED, *ON_CPU, *ON_GPU)
 
 MAX_SECONDS = 600.0
-"""Of running, after which no further round begins."""
+"""No further round begins after the runs have taken this many seconds together."""
 
 _FEW_ROUNDS = f"From fewer than {LEAST_SAMPLES} rounds it cannot be told which is faster: no speed-up is given."
 
 _ON_REQUEST = (*LIMITED, *SLOW_TO_OPEN)
-"""What takes a search of its own, or minutes to be opened."""
+"""Alternatives that need a search of their own, or take minutes to open: measured only if asked for by name."""
 
 
 @dataclass(frozen=True)
 class BenchRow:
-    """One alternative; latencies in microseconds, of runs in a row.
+    """The latency of one alternative in microseconds, of runs in a row.
 
-    `speedup` is against `sequential`, the median of ratios within rounds, and `speedup_low` and `speedup_high` are the
-    ends of its confidence interval; None where there are too few rounds for one. `rested_us` is the median after a
-    rest; None on a GPU.
+    `speedup` is the median of the ratios within rounds, latency of `sequential` over that of this alternative, and
+    `speedup_low` and `speedup_high` are the ends of its confidence interval; all three are None if there are too few
+    rounds for an interval. `rested_us` is the median of runs after a rest; None on a GPU.
     """
 
     name: str
@@ -60,7 +60,15 @@ class BenchRow:
 
 @dataclass(frozen=True)
 class BenchResult:
-    """All rows of one run, every sample, what was left out with the reason, and sentences on what should be known."""
+    """The result of a benchmark.
+
+    Attributes:
+        device: the name of the device.
+        rows: one row for each alternative that was measured, `sequential` first.
+        samples_us: all latencies of each alternative, round by round, in microseconds.
+        missing: names of alternatives that were not measured, each with the reason.
+        notes: sentences that a user should read.
+    """
 
     device: str
     rows: tuple[BenchRow, ...]
@@ -82,19 +90,28 @@ def bench(
 ) -> BenchResult:
     """Measures the alternatives `names` in turn, A B C A B C; `sequential` is always among them.
 
-    Without names these are all that the device has, but for "dos" and what takes minutes to be opened. On a GPU,
-    schedules are one CUDA graph each, and all is timed there.
+    On a GPU, each schedule is one CUDA graph, and all latencies are measured between events on the GPU.
+
+    Args:
+        model: the model.
+        document: its schedule, which "iosched" measures; None if it has none.
+        names: alternatives of `NAMES`; by default all of the device, but those that are measured only by name.
+        device: the device, as `--device` takes it.
+        threads: the number of CPU cores to use; by default all that the process may use.
+        rounds: how often each alternative is measured, if there is time.
+        profile_db: the profile database; by default the user's own.
+        observer: is shown the progress.
 
     Raises:
-        InvalidScheduleError: the schedule is one of another structure, shape or type.
-        UsageError: a name is unknown, or the model's inputs cannot be made up.
-        DeviceError: the device or onnxruntime is not there.
+        InvalidScheduleError: the schedule was made for another structure, shape or type.
+        UsageError: a name is unknown, or inputs of the model cannot be made up.
+        DeviceError: the device is not attached, or onnxruntime is not installed.
     """
     where = resolve(device, model)
     _check_names(names)
     document = None if document is None else fitted(document, model)
     if where.cost_kind == "analytic":
-        where.executor(model, document)  # says that nothing runs there
+        where.executor(model, document)  # raises an error, since nothing runs there
     precision = DEFAULT_PRECISION if document is None else document.precision
     settings = OpenSettings(threads, precision)
     with opened(where, model, settings, profile_db) as there:
@@ -106,7 +123,7 @@ def bench(
 
 @dataclass(frozen=True, eq=False)
 class _Alternatives:
-    """What can be measured of one model on one device."""
+    """The alternatives that can be measured for one model on one device."""
 
     model: Model
     document: ScheduleDocument | None
@@ -115,7 +132,7 @@ class _Alternatives:
     observer: Observer | None
 
     def measured(self, names: Sequence[str], rounds: int) -> BenchResult:
-        """Opens what is there of `names`, or of all, and measures it in turn."""
+        """Opens the alternatives `names`, or the usual ones, and measures in turn those that can be opened."""
         inputs = random_inputs(self.model.graph.inputs)
         ready = self._openers(inputs)
         usual = [name for name in ready if name not in _ON_REQUEST]
@@ -134,7 +151,7 @@ class _Alternatives:
             close_all(candidates.values())
 
     def _openers(self, inputs: Arrays) -> Mapping[str, Callable[[], Candidate]]:
-        """All that this device has, by name."""
+        """For each alternative of this device, by name, a function that opens it."""
         return {
             "iosched": partial(self._shipped, inputs),
             **{name: partial(self._scheduled, name, inputs) for name in COMPARED},

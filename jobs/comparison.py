@@ -1,4 +1,4 @@
-"""Whole models measured side by side: the schedule found, the baselines, and plain onnxruntime."""
+"""Compares ways to run a model by measuring them in turn: the schedule found, the baselines, plain onnxruntime."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.schedule import Schedule
 
 REFERENCE = "reference"
-"""The name of plain onnxruntime among what is compared."""
+"""The name of plain onnxruntime among the ways that are compared."""
 
 _HURRIED = Budget(rounds=LEAST_SAMPLES)
 
 
 @dataclass(frozen=True)
 class Compared:
-    """What was compared, and how long it takes.
+    """The ways that were compared, and their latencies.
 
     Attributes:
         found: the names of the ways to run the schedule that was found, the preferred one first.
-        ways: all ways by name, those of "sequential" and "greedy" among them; plain onnxruntime is none.
+        ways: all ways but plain onnxruntime by name, with "sequential" and "greedy" among them.
         measured: the latencies by name, from one comparison; "greedy" is missing where the budget left no time for it.
-        setting: the setting of plain onnxruntime; None where it was not compared.
+        setting: the setting of plain onnxruntime; None if it was not compared.
     """
 
     found: tuple[str, ...]
@@ -42,19 +42,19 @@ class Compared:
 def compare_models(
     latencies: ModelLatencies, here: OpenModelHere, schedule: Schedule, pace: Pace, observer: Observer
 ) -> Compared:
-    """Compares the ways to run a schedule that was found with what has to be beaten.
+    """Compares the ways to run the schedule that was found with the baselines and plain onnxruntime.
 
     Args:
         latencies: earlier comparisons of the model on this device.
         here: the model, open on the device.
-        schedule: the one that was found, in the device's units.
+        schedule: the schedule that was found, in the device's units.
         pace: how much time there is.
         observer: is shown how many rounds are done.
 
     Raises:
-        DeviceError: the device has not enough memory, say.
+        DeviceError: the device cannot run one of them, for example because its memory is too small.
         ExecutionError: a kernel fails.
-        KeyboardInterrupt: somebody interrupts the comparison, and does not want the best schedule known.
+        KeyboardInterrupt: the user interrupts the comparison, and does not want the best schedule known.
     """
     found = here.ways(schedule)
     ways = {**found, "sequential": Way(sequential(here.graph)), "greedy": Way(greedy(here.graph))}
@@ -63,7 +63,7 @@ def compare_models(
 
 
 class _StoppedError(Exception):
-    """An interruption came between two rounds of comparing."""
+    """The user interrupted the comparison between two rounds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +74,7 @@ class _Comparison:
     observer: Observer
 
     def of(self, ways: Mapping[str, Way]) -> tuple[Mapping[str, Measurement], ReferenceSettings | None]:
-        """Latency of each way and of plain onnxruntime in a setting, from the database or measured in turn."""
+        """The latencies of `ways` and of plain onnxruntime, known or measured now, and onnxruntime's setting."""
         texts = {name: way.text for name, way in ways.items()}
         if self.here.plain is not None:
             texts[REFERENCE] = REFERENCE
@@ -87,13 +87,13 @@ class _Comparison:
         twin = {texts[name]: name for name in reversed(tuple(ways))}
         setting, measured = self._measured_now({name: ways[name] for name in reversed(tuple(twin.values()))})
         found = {**measured, **{name: measured[twin[texts[name]]] for name in ways}}
-        if self._is_thorough(measured):  # else a later run that has the time shall measure again
+        if self._is_thorough(measured):  # otherwise a later run that has more time shall measure again
             kept = {name: text for name, text in texts.items() if name in found}
             self.latencies.keep(kept, found, {} if setting is None else {REFERENCE: setting.description})
         return found, setting
 
     def _known(self, texts: Mapping[str, str]) -> tuple[Mapping[str, Measurement], ReferenceSettings | None] | None:
-        """An earlier comparison of the same ways, and plain onnxruntime's setting in it."""
+        """The latencies and onnxruntime's setting in an earlier comparison of the same ways; None if there was none."""
         found, plain = self.latencies.known(texts), self.here.plain
         if found is None or plain is None:
             return None if found is None else (found, None)
@@ -119,7 +119,7 @@ class _Comparison:
             close_all(candidates.values())
 
     def _best_setting(self, inputs: Arrays) -> ReferenceSettings:
-        """The setting in which plain onnxruntime is fastest, where there is time to find it."""
+        """The setting in which plain onnxruntime is fastest; its usual one if there is no time to find that out."""
         assert self.here.plain is not None
         return self.here.plain.best(inputs) if self.pace.can_choose_setting else self.here.plain.settings[0]
 

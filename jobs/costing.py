@@ -1,4 +1,4 @@
-"""What any schedule of a model takes on a device, as the sum of its stages, also one made for another device."""
+"""The latency of a schedule on any device, also one that it was not made for, as the sum of its stages' latencies."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from iosched.scheduler.strategies import STAGES
 
 
 def schedule_latency_us(opened: OpenModel, schedule: Schedule) -> float:
-    """Latency of `schedule`, of operators or of units, on this device; measures stages that are not known yet."""
+    """Latency in microseconds of a schedule of operators or units; measures stages whose latencies are not known."""
     return sum(stage_latency_us(opened, stage) for stage in opened.units.stages(schedule))
 
 
 def stage_latency_us(opened: OpenModel, stage: Stage) -> float:
-    """Latency of a stage of units; side by side where its operators cannot run by its strategy here.
+    """Latency in microseconds of a stage of units; if it cannot be merged on this device, of its groups side by side.
 
-    A stage that is measured counts with a latency that no search has chosen it for (`Remeasurable`): the least of many
-    noisy latencies is too low, which would favour the schedule that was searched with them.
+    A measured stage counts with its second measurement (`Remeasurable`). The first one is too low on average for the
+    stages that a search chose by it, which would favour the schedule that was found with these latencies.
     """
     if opened.here is not None:
         return measured_stage_us(opened.here.cost, stage)
@@ -29,7 +29,7 @@ def stage_latency_us(opened: OpenModel, stage: Stage) -> float:
 
 
 def measured_stage_us(cost: Remeasurable, stage: Stage) -> float:
-    """Latency of a stage, measured twice; side by side where it cannot be merged here."""
+    """The second measurement of a stage in microseconds; if it cannot be merged here, of its groups side by side."""
     latency_us = cost.remeasure(stage)
     return cost.remeasure(_side_by_side(stage)) if math.isinf(latency_us) else latency_us
 

@@ -1,4 +1,4 @@
-"""What ships: a schedule of ours where it is faster than what there is without it, beyond the noise; else that."""
+"""Decides which candidate ships: one of ours if it is faster than the plain one beyond the noise, else that one."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as fast one of two is that were measured in turn.
+    """How many times as fast one of two candidates is as the other; both were measured in turn.
 
     Attributes:
-        of: "BASELINE/CANDIDATE", whose latencies are divided in this order: above 1 the candidate is faster.
-        median: of the ratios within rounds.
-        low: lower end of its confidence interval.
+        of: "BASELINE/CANDIDATE": the latency of the first is divided by that of the second, so that the candidate is
+            faster if the ratio is above 1.
+        median: the median of the ratios within rounds.
+        low: lower end of the median's confidence interval.
         high: upper end of it.
     """
 
@@ -27,20 +28,20 @@ class Ratio:
 
     @property
     def baseline(self) -> str:
-        """What the other one is compared with."""
+        """The name of the baseline."""
         return self.of.partition("/")[0]
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What ships, and the comparison that says so.
+    """Which candidate ships, and the comparison that decided it.
 
     Attributes:
-        plain: what there is without us.
-        chosen: what ships: `plain`, or one of ours.
-        weighed: which of ours the comparison is about: the one that ships, or else the first.
-        comparison: of `plain` and `weighed`; None where it cannot be told which is faster.
-        rounds: how often each was run.
+        plain: the name of the candidate that runs the model without a schedule that was found.
+        chosen: the name of the candidate that ships.
+        weighed: the name of the candidate that `plain` is compared with: the one that ships, or else our first one.
+        comparison: of `plain` and `weighed`; None if there are too few rounds to compare them.
+        rounds: how often each candidate was run.
     """
 
     plain: str
@@ -50,7 +51,11 @@ class Decision:
     rounds: int
 
     def ratio(self, labels: Mapping[str, str] = {}) -> Ratio | None:
-        """The comparison, for results; `labels` are the names there of what has another one here."""
+        """The comparison as a ratio; None if there is none.
+
+        Args:
+            labels: other names that the ratio has for some of the candidates.
+        """
         found = self.comparison
         if found is None:
             return None
@@ -58,7 +63,7 @@ class Decision:
         return Ratio(of, found.speedup, found.low, found.high)
 
     def reason(self, words: Mapping[str, str]) -> str:
-        """Why, for people; `words` says what each candidate is."""
+        """A text that says why `chosen` ships; `words` describes each candidate."""
         ours, plain, found = words[self.weighed], words[self.plain], self.comparison
         if found is None and self.rounds < LEAST_SAMPLES:
             return f"too few runs to tell whether {ours} is faster than {plain}"
@@ -72,16 +77,16 @@ class Decision:
 
 
 def decide(measured: Mapping[str, Measurement], plain: str, ours: Sequence[str]) -> Decision:
-    """Chooses among what was measured in turn.
+    """Chooses which of the candidates that were measured in turn ships.
 
-    The first of `ours` ships that is faster than `plain` beyond the interval of the median of ratios within rounds; a
-    later one where it is faster than that one, too. Each is tried against `plain` once, so where none is really faster,
-    the chance that one ships is at most 2.5 % for each of them.
+    The first of `ours` ships whose ratio to `plain` lies above 1 with its whole confidence interval. A later one ships
+    in its place if it is also faster than that one. Each of `ours` is compared with `plain` once, so that a candidate
+    that is not really faster ships with a probability of at most 2.5 %.
 
     Args:
-        measured: by name, from one `interleave`.
-        plain: what there is without us.
-        ours: the others, those first that are preferred where they make no difference; at least one.
+        measured: latencies by name, measured by one call of `interleave`.
+        plain: the name of the candidate that ships if no other is faster.
+        ours: the names of the others, at least one; those come first that are preferred if they are equally fast.
     """
     chosen = plain
     for name in ours:

@@ -1,4 +1,4 @@
-"""How large a search will be, before anything is measured."""
+"""The job `optimize --dry-run`: estimates how large a search will be, and measures nothing."""
 
 from __future__ import annotations
 
@@ -27,12 +27,19 @@ from iosched.scheduler.strategy_names import is_searched
 
 @dataclass(frozen=True)
 class BlockEstimate:
-    """One block as the device schedules it.
+    """The size of the search in one block of the graph that the device schedules.
 
     Attributes:
-        signatures: stages that differ in what they cost, and in none of the blocks before.
-        known: those that the profile database has.
-        measurements: most that the search will measure of the others; once more for those of the best schedules.
+        index: the number of the block.
+        operators: how many operators, or units of the device, the block has.
+        width: the largest number of them of which no two are connected by a path.
+        states: how many states the search has, but for the empty one.
+        transitions: how many pairs there are of a state and an ending of it.
+        stages: how many different stages these endings are.
+        signatures: how many signatures these stages have that no stage of an earlier block has.
+        known: of how many of these signatures the profile database has the latency.
+        measurements: how many of the other signatures the search will measure at most. The stages of the best schedules
+            are measured once more, which is not counted.
     """
 
     index: int
@@ -48,7 +55,7 @@ class BlockEstimate:
 
 @dataclass(frozen=True)
 class Estimate:
-    """All blocks, and what measuring takes: `prices` are None where the device is not here and nothing is measured."""
+    """The sizes of all blocks, and how long measuring takes: `prices` is None if latencies are computed."""
 
     device_kind: str
     device_name: str
@@ -58,26 +65,26 @@ class Estimate:
 
     @property
     def measurements(self) -> int:
-        """Most stages that will be measured."""
+        """How many stages will be measured at most."""
         return sum(block.measurements for block in self.blocks)
 
     @property
     def seconds(self) -> float:
-        """About how long, at most."""
+        """About how many seconds measuring will take at most."""
         if self.prices is None:
             return 0.0
         return self.measurements * self.prices.measurement_s + self.prices.comparison_s
 
 
 def estimate(model: Model, settings: OptimizeSettings) -> Estimate:
-    """Counts what `optimize` with these settings would go through; measures and writes nothing.
+    """Counts the states and stages of the search that `optimize` would do; measures and writes nothing.
 
     Complexity: that of `lattice.build` for each block, and one signature for each class of equal stages.
 
     Raises:
         UsageError: a setting is wrong.
         InvalidModelError: onnxruntime refuses the model.
-        DeviceError: the device or onnxruntime is not there.
+        DeviceError: the device is not attached, or onnxruntime is not installed.
     """
     device = resolve(settings.device, model)
     opening = replace(settings.opening, may_time=False)
@@ -90,7 +97,7 @@ def estimate(model: Model, settings: OptimizeSettings) -> Estimate:
 
 
 def _nothing(stages: list[Stage]) -> tuple[int, int]:
-    """Nothing is known and nothing is missing where latencies are computed."""
+    """Zeros: computed latencies are neither in the database nor have to be measured."""
     del stages
     return 0, 0
 
@@ -101,7 +108,7 @@ class _Counter:
     settings: OptimizeSettings
 
     def known_and_missing(self, stages: list[Stage]) -> tuple[int, int]:
-        """How many of these are known, and how many of the others the search may measure."""
+        """How many of the stages the database knows, and how many of the others the search measures at most."""
         if not self.settings.resume:
             return 0, self._most(stages, known=[])
         known = [stage for stage in stages if known_us(self.here.cost, stage) is not None]
@@ -151,7 +158,7 @@ def _new_stages(
     labels: Mapping[str, str],
     seen: set[str],
 ) -> list[Stage]:
-    """One stage of each class that no block before had; adds them to `seen`."""
+    """One stage for each signature of this block that is not in `seen`; adds these signatures to `seen`."""
     classes = stage_classes(graph, names, lattice, dict(labels))
     signature_of = Signatures(graph, lambda operator: labels[operator.name]).of
     found = []

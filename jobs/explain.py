@@ -1,4 +1,4 @@
-"""Why an operator is where it is: the latencies of its other places, from the database, this machine, or the model."""
+"""The job `explain`: why an operator is in its stage, by the latencies that a schedule with it in another has."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.strategy_names import is_searched
 
 MEASUREMENTS = 50
-"""What is not in the database is measured up to so many times, some seconds in all."""
+"""How many stages are measured by default if the database does not have them; this takes some seconds."""
 
 
 @dataclass(frozen=True)
 class Considered:
-    """Where the operator is in another schedule that was considered, and what the whole of that takes."""
+    """Another schedule that was considered: its name, its latency in microseconds, and the operator's stage in it."""
 
     name: str
     latency_us: float | None
@@ -40,13 +40,14 @@ class Explained:
 
     Attributes:
         operator: the operator that was asked for.
-        together: the operators that the device runs as one with it, itself included.
-        device_name: the device whose latencies these are.
+        together: the operators that the device runs as one unit, which contains `operator`.
+        explanation: the other places of that unit, and their latencies.
+        device_name: the device that the latencies are for.
         cost: "measured" or "analytic".
-        tolerance: differences below this part of a latency mean nothing.
-        throughputs: says of the stages named here what they compute and how fast.
-        measurements: stages that were measured for this.
-        considered: the operator in the other schedules that `optimize` compared, in terms of the model's operators.
+        tolerance: the part of a latency below which a difference means nothing.
+        throughputs: computes how fast the stages of the explanation are.
+        measurements: how many stages were measured for this explanation.
+        considered: the other schedules that `optimize` compared, as schedules of the model's operators.
     """
 
     operator: Operator
@@ -68,20 +69,19 @@ def explain_operator(
     measurements: int = MEASUREMENTS,
     profile_db: Path | None = None,
 ) -> Explained:
-    """Weighs every other place of the operator `name` under the cost that `document` was made with.
+    """Compares every other place of the operator `name` by latencies on the device that `document` was made for.
 
     Args:
         model: the model of the schedule.
-        document: the schedule, of this model or of another one of the same structure.
-        name: an operator, or a node or tensor inside one.
-        measurements: how many stages may be measured where the database does not know them.
-        profile_db: the database; the user's own by default.
+        document: the schedule of this model, or of another one of the same structure.
+        name: the name of an operator, or of a node or tensor inside one.
+        measurements: how many stages may be measured if the database does not have their latencies.
+        profile_db: the profile database; by default the user's own.
 
     Raises:
-        UsageError: no such operator; names what comes close.
-        InvalidScheduleError: the schedule is one of another structure.
-        DeviceError: the schedule is for a device that latencies are neither measured nor modelled of, or for a GPU that
-            is not here.
+        UsageError: there is no such operator; the text names similar ones.
+        InvalidScheduleError: the schedule was made for another structure.
+        DeviceError: the device of the schedule is not attached, or there is no specification of it.
     """
     document = fitted(document, model)
     operator = find_operator(model.graph, name)
@@ -126,10 +126,10 @@ def _weighed(
 
 
 def find_operator(graph: ComputationGraph, name: str) -> Operator:
-    """The operator of that name, or the one that covers the node or tensor of that name.
+    """The operator with this name, or the one that contains the node or tensor with this name.
 
     Raises:
-        UsageError: there is none; names what comes close.
+        UsageError: there is none; the text names similar ones.
     """
     if name in graph.by_name:
         return graph.by_name[name]
@@ -143,7 +143,7 @@ def find_operator(graph: ComputationGraph, name: str) -> Operator:
 
 @dataclass(frozen=True, eq=False)
 class _SparingCosts:
-    """Latencies that were measured before, and up to so many measurements more; an operator that is unknown costs 0."""
+    """Latencies from the database and of at most `measurements` new ones; bounds of an unknown operator are 0."""
 
     cost: MeasuredCosts
     measurements: int

@@ -1,4 +1,4 @@
-"""A schedule made ready for the model at hand."""
+"""Translates a schedule to a model of the same structure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from iosched.scheduler.transfer import transferred
 
 
 def fitted(document: ScheduleDocument, model: Model) -> ScheduleDocument:
-    """`document` in terms of `model`, which may have other weights and names than the one that it was made for.
+    """`document` as a schedule of `model`, which may have other weights and names than the model that it was made for.
 
     Raises:
-        InvalidScheduleError: it was made for another structure, shape or type; says which operator differs, and how.
+        InvalidScheduleError: `document` was made for another structure, shape or type; the text says which operator
+            differs, and how.
     """
     found = transferred(document, model.graph, model.digest, model.bindings, lambda: model.structure)
     return found if found is document else replace(found, model=model.name)

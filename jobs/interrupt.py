@@ -1,4 +1,4 @@
-"""Who may stop a search early and keep what it found."""
+"""Interruptions of a search by the user, after which the best schedule known can still be used."""
 
 from __future__ import annotations
 
@@ -7,44 +7,44 @@ from typing import Protocol
 
 
 class Interrupt(Protocol):
-    """Somebody who may stop the search early and keep what it found."""
+    """Holds back interruptions during a search, and asks the user what to do about them."""
 
     @property
     def can_come(self) -> bool:
-        """Whether interruptions are ever held back; where not, they are raised at once."""
+        """Whether interruptions are held back; if not, they are raised as `KeyboardInterrupt` at once."""
         ...
 
     @property
     def came(self) -> bool:
-        """An interruption was held back, and `ask` has not been called yet."""
+        """Whether an interruption was held back, and `ask` has not been called since."""
         ...
 
     @property
     def accepted(self) -> bool:
-        """The best schedule known is wanted, and soon."""
+        """Whether the user wants the best schedule known, and soon."""
         ...
 
     def holding(self) -> AbstractContextManager[None]:
-        """While inside, the first interruption is held back."""
+        """A context in which the first interruption is held back."""
         ...
 
     def ask(self) -> None:
-        """Asks whether to go on with the best schedule known.
+        """Asks the user whether to go on with the best schedule known.
 
         Raises:
-            KeyboardInterrupt: it is not wanted.
+            KeyboardInterrupt: the user does not want it.
         """
         ...
 
 
 class Uninterrupted:
-    """Interruptions are raised at once: the caller alone deals with them."""
+    """Interruptions are not held back, but raised at once: the caller deals with them."""
 
     can_come = came = accepted = False
 
     def holding(self) -> AbstractContextManager[None]:
-        """Holds nothing back."""
+        """A context in which nothing is held back."""
         return nullcontext()
 
     def ask(self) -> None:
-        """Nobody is there to be asked."""
+        """Asks nobody, since no interruption was held back."""

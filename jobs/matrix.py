@@ -1,4 +1,7 @@
-"""Schedules of one model for several targets, each costed on every target (Ding's thesis, table 4.2)."""
+"""The job `matrix`: finds schedules of a model for several targets, and the latency of each on every target.
+
+The source is table 4.2 of Ding's thesis.
+"""
 
 from __future__ import annotations
 
@@ -29,16 +32,16 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class MatrixSettings:
-    """What to schedule for.
+    """The targets, and how to search.
 
     Attributes:
-        devices: as `--device` takes them; each is a target at every batch size.
-        precision: what GPUs compute in.
+        devices: the devices, as `--device` takes them; each is a target at every batch size.
+        precision: what GPUs compute in: "fp32", "tf32" or "fp16".
         strategy: "concurrent", "merge", "both" or "dos".
-        r: most operators in a group, None for any number; "dos" has its own limits.
-        s: most groups in a stage, None for any number.
-        threads: cores that the CPU uses; all by default.
-        profile_db: the database of what is measured; the user's own by default.
+        r: the largest number of operators in a group, None for any; "dos" has its own limits.
+        s: the largest number of groups in a stage, None for any.
+        threads: the number of CPU cores to use; by default all that the process may use.
+        profile_db: the profile database; by default the user's own.
     """
 
     devices: tuple[str, ...]
@@ -65,15 +68,17 @@ class MatrixTarget:
     """A device at a batch size, and the schedule for it.
 
     Attributes:
-        device: key of the device ("v100", "cpu", "cuda:0").
-        name: the device's own name.
-        batch_size: of the model's inputs.
+        device: the short name of the device ("v100", "cpu", "cuda:0").
+        name: the product's name.
+        batch_size: the batch size of the model's inputs.
         cost: "analytic", or "measured" on the CPU and on attached GPUs.
-        schedule: the best one for this target, in terms of the model's operators.
-        proven: what that is proven to be the best schedule of under this cost: the whole graph, each block, or nothing.
-        sequential_us: latency of one operator after another on this target.
-        taken_from: the target whose schedule is faster here than what the search for this one ended with, and is
-            therefore its schedule too; None where the search's own is the best, as it always is where it is optimal.
+        schedule: the best known schedule for this target, of the model's operators.
+        proven: of what `schedule` is proven to be the best schedule by the device's latencies: of the whole graph, of
+            each block, or of nothing.
+        sequential_us: the latency of the sequential schedule on this target in microseconds.
+        taken_from: the number of another target, if the schedule found for that one is faster here than the one found
+            for this target; `schedule` is then that one. None if the search for this target found the best one, which
+            is always so if it is optimal.
     """
 
     device: str
@@ -93,22 +98,22 @@ class MatrixTarget:
 
 @dataclass(frozen=True)
 class MatrixResult:
-    """Targets, and `latency_us[executed on][optimized for]` over them in microseconds."""
+    """The targets, and the latencies of their schedules in microseconds: `latency_us[executed on][optimized for]`."""
 
     targets: tuple[MatrixTarget, ...]
     latency_us: tuple[tuple[float, ...], ...]
 
     @property
     def cost(self) -> str:
-        """ "analytic" or "measured" where all rows are, else "mixed"."""
+        """ "analytic" or "measured" if that is so for all targets, else "mixed"."""
         costs = {target.cost for target in self.targets}
         return costs.pop() if len(costs) == 1 else "mixed"
 
     def slowdown(self, executed: int, optimized: int) -> float | None:
-        """Latency on target `executed` over that of its own schedule; 1 on the diagonal.
+        """Latency on target `executed` of the schedule for `optimized`, over that of its own schedule.
 
-        None where it is measured: sums of stages that were measured at different times make no rounds, so that the
-        ratio would have no interval.
+        None if latencies are measured there: each is a sum over stages that were measured at different times, so that
+        their ratio would have no confidence interval.
         """
         if self.targets[executed].cost == "measured":
             return None
@@ -119,19 +124,20 @@ class MatrixResult:
 def matrix(
     batches: Iterable[tuple[int, Model]], settings: MatrixSettings, observer: Observer | None = None
 ) -> MatrixResult:
-    """Schedules for every device at every batch size, and costs each schedule on every target.
+    """Finds a schedule for every device at every batch size, and its latency on every target.
 
-    Targets stand by device, then by batch size. No schedule loses to another on its own target: where a search ends
-    unproven and the schedule of another target is faster, that one is taken (`MatrixTarget.taken_from`).
+    Targets are in the order of devices, and for one device in that of batch sizes. On its own target, no schedule is
+    slower than another one: if a search ends without a proof and the schedule of another target is faster, that one is
+    used (`MatrixTarget.taken_from`).
 
     Args:
-        batches: batch sizes with the model bound to each; asked for one after another.
-        settings: devices and how to search.
+        batches: batch sizes, each with the model bound to it; iterated once.
+        settings: the devices, and how to search.
         observer: is shown the number of targets that are done, and the next one.
 
     Raises:
         UsageError: there is no such device, or the model's operators depend on its batch size.
-        DeviceError: a device is not here and cannot be modelled.
+        DeviceError: a device is not attached, and there is no specification of it.
     """
     observer = observer or Silence()
     with ExitStack() as open_things:
@@ -162,14 +168,14 @@ def matrix(
 
 
 def _fastest(row: Sequence[float], own: int) -> int:
-    """The fastest schedule of a row; its own where none is faster beyond rounding."""
+    """The number of the fastest schedule on target `own`; `own` itself if no other is faster by more than rounding."""
     best = min(range(len(row)), key=row.__getitem__)
     return best if row[best] < row[own] * (1 - _ROUNDING) else own
 
 
 @dataclass(frozen=True, eq=False)
 class _Place:
-    """The model at a batch size, open on a device."""
+    """One target: the model at a batch size, open on a device."""
 
     batch_size: int
     model: Model
@@ -177,7 +183,7 @@ class _Place:
 
 
 def _places(batches: Iterable[tuple[int, Model]], settings: MatrixSettings, open_things: ExitStack) -> Iterator[_Place]:
-    """All targets, by device and then by batch size; those of one device share its threads, and all one database."""
+    """All targets by device and then by batch size; those of a device share its threads, and all share a database."""
     devices = {device.key: device for device in map(resolve, settings.devices)}
     is_measured = any(device.cost_kind == "measured" for device in devices.values())
     path = settings.profile_db or default_path()

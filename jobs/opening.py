@@ -1,4 +1,4 @@
-"""A model opened on a device for the time of a job, with the profile database beside it."""
+"""Opens a model on a device, and the profile database, for the time of a job."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from iosched.profiler.store.database import ProfileDatabase, default_path
 def opened(
     device: Device, model: Model, settings: OpenSettings, profile_db: Path | None, *, writes: bool = True
 ) -> Iterator[OpenModel]:
-    """Opens `model` on `device`; where latencies are measured there, with the profile database.
+    """Opens `model` on `device` and, if latencies are measured there, the profile database; closes both at the end.
 
     Args:
-        profile_db: the database; the user's own by default.
-        writes: whether anything will be kept; else a database that is not there yet is not made.
+        profile_db: the profile database; by default the user's own.
+        writes: whether latencies will be kept; if not, a database that does not exist yet is not made.
 
     Raises:
-        UsageError: a setting is wrong, or the database is damaged or of another program.
+        UsageError: a setting is wrong, or the file is damaged or no profile database.
         InvalidModelError: onnxruntime refuses the model.
         DeviceError: the device cannot place the model, or a library is missing.
     """

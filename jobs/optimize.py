@@ -1,4 +1,4 @@
-"""The main job: search a schedule by measurement, compare it with what it has to beat, and decide what to ship."""
+"""The job `optimize`: searches a schedule by measurement, compares it with others, and decides which one ships."""
 
 from __future__ import annotations
 
@@ -33,21 +33,27 @@ def optimize(
     observer: Observer | None = None,
     interrupt: Interrupt | None = None,
 ) -> OptimizeResult:
-    """Finds the fastest way to run `model` here, or on a GPU that is not here, by a model of it.
+    """Finds the fastest way to run `model` on a device of this machine or, by the analytic model, on another GPU.
 
-    On the CPU, the schedule found is measured in turn with the sequential and the greedy schedule and with plain
-    onnxruntime in its best setting; the fastest is shipped, so the result is never slower than plain onnxruntime beyond
-    noise. On a GPU it is measured in turn with the sequential schedule in one CUDA graph.
+    On the CPU, the schedule that is found is measured in turn with the sequential and the greedy schedule and with
+    plain onnxruntime in its best setting. A schedule ships only if it is faster than plain onnxruntime beyond the
+    noise. On a GPU, the schedule that is found has to beat the sequential schedule in one CUDA graph in the same way.
 
-    With `settings.schedule_from`, nothing is searched: that schedule is what is compared and shipped.
+    With `settings.schedule_from` nothing is searched: the given schedule takes the place of the one that is found.
+
+    Args:
+        model: the model.
+        settings: what to optimize for, and how hard to try.
+        observer: is shown the progress.
+        interrupt: holds back interruptions of the search; by default they are raised at once.
 
     Raises:
         UsageError: a setting is wrong.
-        InvalidScheduleError: the schedule to take is one of another structure, shape or type.
+        InvalidScheduleError: the given schedule was made for another structure, shape or type.
         InvalidModelError: onnxruntime refuses the model.
-        DeviceError: the device or onnxruntime is not there, or a GPU has not enough memory.
+        DeviceError: the device is not attached, onnxruntime is not installed, or the memory of a GPU is too small.
         ExecutionError: a kernel fails on a GPU.
-        KeyboardInterrupt: `interrupt` was asked, and the best schedule known is not wanted.
+        KeyboardInterrupt: the user interrupts, and does not want the best schedule known.
     """
     if settings.strategy not in NAMES:
         raise UsageError(f"unknown strategy {settings.strategy!r}")
@@ -65,7 +71,7 @@ def optimize(
 
 @dataclass(frozen=True, eq=False)
 class _Job:
-    """One call of `optimize`: what its steps share."""
+    """One call of `optimize`, with all that its steps need."""
 
     model: Model
     settings: OptimizeSettings
@@ -74,7 +80,7 @@ class _Job:
     pace: Pace
 
     def run(self) -> OptimizeResult:
-        """Search, compare, decide."""
+        """Searches a schedule, compares it with others, and decides which one ships."""
         here, interrupt = self.opened.here, self.pace.interrupt
         with interrupt.holding():
             found = self._searched()

@@ -1,4 +1,4 @@
-"""How the seconds of a budget are spent: on the search, and on comparing whole models at the end."""
+"""Divides a budget of seconds between the search and the comparison of whole models at the end."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from iosched.profiler.measuring.in_turn import WARMUP_ROUNDS, Budget, turn_secon
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES
 from iosched.profiler.peers.onnxruntime import QUICK, PlainOnnxruntime
 
-_LEAST_CANDIDATES = 3  # the schedule found, one operator after another, and plain onnxruntime
-_LEAST_TURNS = WARMUP_ROUNDS + LEAST_SAMPLES  # of each candidate, to tell which is the fastest
+_LEAST_CANDIDATES = 3  # the schedule found, the sequential one, and plain onnxruntime
+_LEAST_TURNS = WARMUP_ROUNDS + LEAST_SAMPLES  # of each candidate, so that the fastest one can be found
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,10 +21,11 @@ class Pace:
     """The time of one call of `optimize`.
 
     Attributes:
-        budget_s: seconds in all; None for as many as it takes.
-        started: when the work began, of `time.monotonic`.
-        interrupt: who may stop the search early.
-        plain: tells about how long whole models take; where it is None, comparing them takes no time worth planning.
+        budget_s: the seconds for everything; None for no limit.
+        started: the time when the work began, by `time.monotonic`.
+        interrupt: holds back interruptions, which end the search early.
+        plain: plain onnxruntime, by which the time of a comparison is estimated; None if comparing whole models is so
+            fast that its time need not be planned.
     """
 
     budget_s: float | None
@@ -34,11 +35,14 @@ class Pace:
 
     @property
     def seconds(self) -> float:
-        """Spent so far."""
+        """The seconds spent so far."""
         return time.monotonic() - self.started
 
     def deadline(self) -> Callable[[], bool] | None:
-        """True once the search has to leave the rest of the budget to comparing whole models, or was interrupted."""
+        """A function that says whether the search has to end; None if it never has to.
+
+        The search ends when the rest of the budget is needed for comparing whole models, or at an interruption.
+        """
         if self.budget_s is None:
             return (lambda: self.interrupt.came) if self.interrupt.can_come else None
         end = self.started + self._search_s(self.budget_s)
@@ -49,7 +53,7 @@ class Pace:
 
     @property
     def left_s(self) -> float:
-        """Seconds left of the budget for comparing whole models."""
+        """Seconds of the budget that are left for comparing whole models; infinite if there is no limit."""
         if self.plain is None:
             return math.inf
         if self.interrupt.accepted:
@@ -58,16 +62,16 @@ class Pace:
 
     @property
     def is_hurried(self) -> bool:
-        """Whether the time left is bounded at all."""
+        """Whether there is a limit of the time for comparing whole models."""
         return math.isfinite(self.left_s)
 
     @property
     def can_decide(self) -> bool:
-        """Whether the budget suffices to tell which is the fastest; where not, what there is without us ships."""
+        """Whether the budget suffices to find the fastest candidate; if not, no schedule that was found ships."""
         return self.budget_s is None or self.budget_s >= self.least_comparison_s()
 
     def least_comparison_s(self, n_candidates: int = _LEAST_CANDIDATES) -> float:
-        """About what it takes to tell which is the fastest, if what is compiled opens like plain onnxruntime."""
+        """About how many seconds finding the fastest candidate takes, if each opens as fast as plain onnxruntime."""
         if self.plain is None:
             return 0.0
         open_s, run_s = self.plain.opening_and_run_s
@@ -75,7 +79,7 @@ class Pace:
 
     @property
     def can_choose_setting(self) -> bool:
-        """Whether there is time to find the setting in which plain onnxruntime is fastest."""
+        """Whether there is enough time to find the setting in which plain onnxruntime is fastest."""
         left_s = self.left_s
         if math.isinf(left_s) or self.plain is None:
             return True
@@ -84,7 +88,7 @@ class Pace:
         return left_s > len(self.plain.settings) * effort_s + self.least_comparison_s()
 
     def comparison(self, usual: Budget, n_candidates: int) -> Budget:
-        """How long to measure so many whole models in turn; as is usual where there is time."""
+        """How long to measure `n_candidates` whole models in turn: `usual`, or less if there is less time."""
         left_s = self.left_s
         if math.isinf(left_s) or self.plain is None:
             return usual
@@ -94,7 +98,7 @@ class Pace:
         return Budget(most, min(usual.max_seconds, max(left_s * 0.8, 0.1)), least)
 
     def notes(self, n_rounds: int) -> tuple[str, ...]:
-        """What to do where whole models were run too seldom to tell which is faster."""
+        """Says what to do if whole models were run too seldom to find out which is faster; else empty."""
         if n_rounds >= LEAST_SAMPLES:
             return ()
         times = "once" if n_rounds == 1 else f"{n_rounds} times"

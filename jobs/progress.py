@@ -1,4 +1,4 @@
-"""How a job reports its progress to its caller."""
+"""Reports the progress of a job to its caller."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ if TYPE_CHECKING:
 
 
 class Observer(Protocol):
-    """Told how the work goes."""
+    """Is shown the progress of a job."""
 
     def progress(self, done: int, total: int | None, text: str) -> None:
-        """`done` steps of `total` (None: not known) are behind us."""
+        """`done` steps of `total` are done, and `text` says what comes next; `total` is None if it is not known."""
         ...
 
 
 class Silence:
-    """An observer that says nothing."""
+    """An observer that ignores the progress."""
 
     def progress(self, done: int, total: int | None, text: str) -> None:
-        """Says nothing."""
+        """Does nothing."""
 
 
 class SearchProgress:
-    """Says how many blocks are done, and what is being done."""
+    """Shows the progress of a search to an observer, as the number of blocks that are done."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
@@ -32,17 +32,17 @@ class SearchProgress:
         self._n_blocks: int | None = None
 
     def block_started(self, index: int, n_blocks: int, n_stages: int) -> None:
-        """A block is next."""
+        """The search of a block begins."""
         self._n_blocks = n_blocks
         self._say(f"block {index + 1} of {n_blocks}: {n_stages} candidate stages")
 
     def stage_measured(self, index: int, n_measured: int, n_expected: int) -> None:
-        """A stage is known."""
+        """The latency of one more stage is known."""
         del n_expected
         self._say(f"block {index + 1}: {n_measured} stages known")
 
     def block_finished(self, index: int, n_blocks: int, block: Block) -> None:
-        """A block is done."""
+        """The search of a block has ended."""
         del block
         self._finished, self._n_blocks = self._finished + 1, n_blocks
         self._say(f"block {index + 1} of {n_blocks} done")

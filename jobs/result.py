@@ -1,4 +1,4 @@
-"""What `optimize` answers: a schedule, what it is worth, and the document that says so."""
+"""The result of `optimize`, and the schedule file that it contains."""
 
 from __future__ import annotations
 
@@ -24,14 +24,36 @@ _MEASURED = ("measured", "sequential", "greedy", "reference")
 
 @dataclass(frozen=True)
 class OptimizeResult:
-    """A schedule, what it is worth, and what finding it took. Latencies are medians in microseconds.
+    """A schedule, its latency and that of others, and the size of the search; latencies are medians of runs in a row.
 
-    `measured_us` and `reference_us` are None where nothing was measured, `greedy_us` also where the budget left no time
-    for it, and `gap` where nothing was searched. `gap` is about the schedule found, within `gap_of`; what is proven of
-    the schedule in `document` is said there. `ratio` compares the schedule that ships, or the one found, with what
-    there is without it; None where nothing was measured, or too seldom to tell. Latencies are of runs in a row;
-    `rested_us` has those after a rest by the names "measured", "sequential", "greedy" and "reference". `notes` are
-    sentences on what else a user should know.
+    Attributes:
+        document: the schedule file.
+        schedule: the schedule in that file.
+        device_kind: "cpu" or "cuda".
+        device_name: the product's name of the device.
+        cost: "measured" or "analytic".
+        predicted_us: the sum of the latencies of the stages of the schedule found.
+        measured_us: the latency of the schedule found; None if nothing was measured.
+        sequential_us: the latency of one operator after another.
+        greedy_us: the latency of the greedy schedule; None if there was no time to measure it.
+        reference_us: the latency of plain onnxruntime; None if it was not measured.
+        shipped: "iosched" for the schedule found, "sequential", or "reference" for plain onnxruntime.
+        reason: a text that says why that ships.
+        seconds: how long all took.
+        states: how many states all blocks have, but for empty ones; 0 if nothing was searched.
+        transitions: how many pairs of a state and an ending of it all blocks have.
+        stages: how many different stages all blocks have.
+        signatures: how many stages with different signatures were asked for.
+        measurements: how many of them were measured.
+        cache_hits: how many of them the profile database had.
+        kernels_before: how many kernels one run launches without a schedule that was found.
+        kernels_after: how many kernels one run launches as the model ships.
+        gap: the part of `predicted_us` that a better schedule could save at most; None if nothing was searched.
+        gap_of: among which schedules a better one could be: of the "whole" graph, or of each of its "blocks".
+        ratio: compares the schedule that ships, or else the one found, with the plain way to run the model; None if
+            nothing was measured, or too seldom.
+        rested_us: latencies after a rest by the names "measured", "sequential", "greedy" and "reference".
+        notes: sentences that a user should read.
     """
 
     document: ScheduleDocument
@@ -63,17 +85,17 @@ class OptimizeResult:
 
     @property
     def proven(self) -> Scope | None:
-        """What `schedule` is proven to be the best schedule of."""
+        """Of what `schedule` is proven to be the best schedule: the "whole" graph, each of its "blocks", or None."""
         return self.document.proven
 
     @property
     def optimal(self) -> bool:
-        """Whether it is proven that no legal schedule of the whole graph is better."""
+        """Whether it is proven that no legal schedule of the whole graph is faster."""
         return self.document.optimal
 
     @property
     def shipped_us(self) -> float:
-        """The latency of what ships; the predicted one where nothing was measured."""
+        """The latency of the way that ships; the predicted one if nothing was measured."""
         if self.shipped == "reference" and self.reference_us is not None:
             return self.reference_us
         if self.shipped == "sequential":
@@ -82,7 +104,7 @@ class OptimizeResult:
 
     @property
     def shipped_rested_us(self) -> float | None:
-        """The latency of what ships after a rest; None where it was not measured."""
+        """The latency after a rest of the way that ships; None if it was not measured."""
         return self.rested_us.get("measured" if self.shipped == "iosched" else self.shipped)
 
 
@@ -125,11 +147,11 @@ def document_of(
 def result_of(
     document: ScheduleDocument, found: SearchResult, verdict: Verdict, cost: MeasuredCosts | None, seconds: float
 ) -> OptimizeResult:
-    """The answer.
+    """The result of `optimize` with this schedule file.
 
     Args:
-        cost: what the search asked, where that measures.
-        seconds: what it took.
+        cost: the latencies that the search asked for; None if they are computed.
+        seconds: how long all took.
     """
     latency_us = verdict.latency_us
     is_searched = found.states > 0

@@ -1,4 +1,4 @@
-"""Runs a model by its schedule on a device, or on plain onnxruntime where that is what was shipped."""
+"""The job `run`: runs a model by its schedule on a device, or on plain onnxruntime if the schedule file says so."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ __all__ = ["Executor", "RunResult", "open_executor", "run"]
 
 @dataclass(frozen=True, eq=False)
 class RunResult:
-    """What running a model gave.
+    """The outputs and latencies of a model that was run.
 
     Attributes:
-        outputs: of the first run, by name.
-        timing: of the runs after it.
-        check: how the outputs compare with those of onnxruntime; None where that was not asked for.
+        outputs: the outputs of the first run by name.
+        timing: the latency of the runs after the first one.
+        check: how the outputs compare with those of onnxruntime; None if that was not asked for.
         description: a line that says how the model ran.
-        notes: sentences on what is amiss.
+        notes: sentences that a user should read about how the model ran.
     """
 
     outputs: Mapping[str, np.ndarray]
@@ -50,21 +50,21 @@ def run(
     device: str = "auto",
     threads: int | None = None,
 ) -> RunResult:
-    """Runs `model` once, as `open_executor` opens it, and times `repeats` runs after that.
+    """Opens `model` by `open_executor`, runs it once, and then times `repeats` runs.
 
     Args:
         model: the model.
-        document: its schedule; None for plain onnxruntime.
+        document: its schedule; None if it has none.
         inputs: arrays by the names of inputs.
         repeats: how many runs are timed.
-        reference: a model that onnxruntime runs on the same inputs, to compare outputs with.
-        device: as `--device` takes it.
-        threads: cores to use on a CPU; all that the process may use by default.
+        reference: a model that onnxruntime runs on the same inputs, to compare the outputs with.
+        device: the device, as `--device` takes it.
+        threads: the number of CPU cores to use; by default all that the process may use.
 
     Raises:
-        InvalidScheduleError: the schedule is one of another structure, shape or type.
+        InvalidScheduleError: the schedule was made for another structure, shape or type.
         InvalidModelError: onnxruntime refuses the model.
-        DeviceError: the device or onnxruntime is not there.
+        DeviceError: the device is not attached, or onnxruntime is not installed.
     """
     with closing(open_executor(model, document, device=device, threads=threads)) as executor:
         outputs, notes = executor.run(inputs), executor.notes
@@ -80,15 +80,15 @@ def _compared(outputs: Mapping[str, np.ndarray], reference: Model, inputs: Array
 def open_executor(
     model: Model, document: ScheduleDocument | None, *, device: str = "auto", threads: int | None = None
 ) -> Executor:
-    """Opens `model` under `document`; without one, or where it says so, on plain onnxruntime.
+    """Makes `model` ready to run by the schedule `document`, which may be of another model of the same structure.
 
-    The schedule may be one of another model of the same structure. On a GPU that was asked for, a model without a
-    schedule runs one operator after another.
+    On a CPU, a model without a schedule runs on plain onnxruntime, and so does one whose schedule file says that plain
+    onnxruntime ships. On a GPU that `device` names, a model without a schedule runs one operator after another.
 
     Raises:
-        InvalidScheduleError: the schedule is one of another structure, shape or type.
+        InvalidScheduleError: the schedule was made for another structure, shape or type.
         InvalidModelError: onnxruntime refuses the model.
-        DeviceError: the device or onnxruntime is not there.
+        DeviceError: the device is not attached, or onnxruntime is not installed.
     """
     document = None if document is None else fitted(document, model)
     return runner(device, document).executor(model, document, threads)

@@ -1,4 +1,4 @@
-"""Schedules of a model that is open on a device: searched, taken as given, or of a baseline."""
+"""Schedules of a model that is open on a device: found by a search, given by the user, or of a baseline."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def schedule_by(
     observer: Observer | None = None,
     deadline: Deadline | None = None,
 ) -> SearchResult:
-    """The schedule of a strategy, in the device's units: a baseline's, or the best that a search finds."""
+    """The schedule of a baseline, or the best that a search with this strategy finds, in the device's units."""
     if not is_searched(strategy):
         return unsearched(BASELINES[strategy](opened.graph))
     return search(
@@ -45,10 +45,11 @@ def schedule_by(
 def schedule_asked_for(
     opened: OpenModel, settings: OptimizeSettings, observer: Observer, deadline: Callable[[], Deadline | None]
 ) -> SearchResult:
-    """The schedule that the settings give or ask for, in the device's units.
+    """The schedule that is given in the settings, or the one that they ask for, in the device's units.
 
     Args:
-        deadline: asked only where something is searched, since it may have to run the model to say when.
+        deadline: returns a function that says when the search has to end; called only if something is searched, since
+            it may have to run the model.
     """
     if (given := settings.schedule_from) is not None:
         return _as_it_was_given(opened, given.schedule)
@@ -63,13 +64,13 @@ def schedule_asked_for(
 
 
 def unsearched(schedule: Schedule) -> SearchResult:
-    """A schedule that needed no search."""
+    """The result of a search for a schedule that needed none."""
     n_stages = len(tuple(schedule.stages))
     return SearchResult(schedule, states=0, transitions=0, stages=n_stages, measured=0, lower_bound_us=0.0)
 
 
 def _as_it_was_given(opened: OpenModel, schedule: Schedule) -> SearchResult:
-    """Nothing is searched or proven; latencies are those that are known here, with nothing measured for them."""
+    """The given schedule with the latencies that are known on this device; nothing is searched, measured or proven."""
     here = opened.here
     latency_us = opened.cost.stage_latency_us if here is None else partial(known_us, here.cost)
 

@@ -1,4 +1,4 @@
-"""What `optimize` is asked for."""
+"""The settings of `optimize`."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ class OptimizeSettings:
     """What to optimize for, and how hard to try.
 
     Attributes:
-        device: as `--device` takes it.
-        threads: cores to use; all that the process may use by default.
+        device: the device, as `--device` takes it.
+        threads: the number of CPU cores to use; by default all that the process may use.
         strategy: "concurrent", "merge", "both", "dos", or a baseline: "sequential", "greedy".
-        r: most operators in a group, None for any number; "dos" has its own limits.
-        s: most groups in a stage, None for any number.
-        budget_s: seconds after which the best schedule known is taken; comparing whole models is part of them.
-        profile_db: the database; the user's own by default.
+        r: the largest number of operators in a group, None for any; "dos" has its own limits.
+        s: the largest number of groups in a stage, None for any.
+        budget_s: the seconds for the search and the comparison of whole models; None for no limit.
+        profile_db: the profile database; by default the user's own.
         precision: what a GPU computes in: "fp32", "tf32" or "fp16".
-        exhaustive: measure every stage instead of searching lazily.
-        resume: take what the database knows; False measures anew and replaces it.
-        barriers: on an attached GPU, whether a stage waits for all of the one before ("stage"), for what it reads alone
-            ("none"), or as is faster ("auto").
-        schedule_from: the schedule to take, of a model of the same structure, in place of one that is searched.
+        exhaustive: whether every stage is measured, instead of searching lazily.
+        resume: whether the latencies in the database are used; if not, everything is measured anew and the new
+            latencies replace the old ones.
+        barriers: whether a stage on an attached GPU waits for the whole stage before it ("stage"), only for the
+            operators whose results it reads ("none"), or whichever of the two is faster ("auto").
+        schedule_from: a schedule of a model of the same structure, which is used instead of searching for one.
     """
 
     device: str = "auto"
@@ -47,7 +48,7 @@ class OptimizeSettings:
 
     @property
     def pruning(self) -> Pruning:
-        """The limits on stages that the strategy is searched under."""
+        """The limits on stages in a search with this strategy."""
         return pruning_of(self.strategy, Pruning(self.r, self.s))
 
     @property

@@ -1,4 +1,4 @@
-"""What ships: the schedule found where it is faster than what there is without it, beyond the noise; else that."""
+"""Says which schedule ships and why, after measuring, after computing latencies, or if there is nothing to schedule."""
 
 from __future__ import annotations
 
@@ -27,18 +27,20 @@ _NOTHING_TO_SCHEDULE = "its inputs have no fixed size or nothing is computed, so
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was decided about a schedule that was found.
+    """The decision which schedule ships, with all that the schedule file and the result say of it.
 
     Attributes:
-        shipped: what ships, and why in words.
-        schedule: what stands in the file, of the model's own operators.
-        proven: what that is proven to be the best schedule of.
-        alternatives: the other schedules that were considered, of the model's own operators.
-        latency_us: medians by name, of "predicted", "measured", "sequential", "greedy" and "reference", those known.
-        kernels_before: launches of one run without iosched.
-        running: what running the model as it ships comes to.
-        ratio: how what ships compares, where it was measured and can be told.
-        rested_us: the same latencies after a rest, where they were measured.
+        shipped: "iosched" for the schedule found, "sequential", or "reference" for plain onnxruntime.
+        reason: a text that says why.
+        schedule: the schedule in the file, of the model's operators.
+        proven: of what `schedule` is proven to be the best schedule: "whole" graph, each of its "blocks", or None.
+        alternatives: the other schedules that were considered, of the model's operators.
+        latency_us: the known medians of "predicted", "measured", "sequential", "greedy" and "reference".
+        kernels_before: how many kernels one run launches without a schedule that was found.
+        running: facts about running the model as it ships.
+        ratio: compares the schedule that ships, or else the one found, with the plain way to run the model; None if
+            nothing was measured, or too seldom.
+        rested_us: the same latencies after a rest, if they were measured.
     """
 
     shipped: Shipped
@@ -54,7 +56,7 @@ class Verdict:
 
 
 def measured_verdict(here: OpenModelHere, found: SearchResult, compared: Compared, pace: Pace) -> Verdict:
-    """Ships the schedule found if it is faster, beyond the noise, than what has to be beaten on this device."""
+    """The verdict on whole models that were compared: one of ours ships if it is faster beyond the noise."""
     measured, plain = compared.measured, "sequential" if here.plain is None else REFERENCE
     ours = compared.found if here.plain is None else (*compared.found, "sequential")
     decided = decide(measured, plain, ours)
@@ -92,7 +94,7 @@ def measured_verdict(here: OpenModelHere, found: SearchResult, compared: Compare
 
 
 def unscheduled_verdict(here: OpenModelHere, found: SearchResult) -> Verdict:
-    """Ships plain onnxruntime, since no schedule of the model can be run."""
+    """The verdict on a model that no schedule can be run for: plain onnxruntime ships."""
     running, plain = here.running(None, {}), here.plain
     return Verdict(
         shipped="reference",
@@ -107,7 +109,7 @@ def unscheduled_verdict(here: OpenModelHere, found: SearchResult) -> Verdict:
 
 
 def predicted_verdict(model: Model, opened: OpenModel, precision: str, found: SearchResult) -> Verdict:
-    """Compares the schedule found with the baselines, and ships it where it is faster than the sequential one."""
+    """The verdict by computed latencies: the schedule found ships if it is faster than the sequential one."""
     predicted = {
         name: _predicted(opened, schedule)
         for name, schedule in (
@@ -119,7 +121,7 @@ def predicted_verdict(model: Model, opened: OpenModel, precision: str, found: Se
     is_faster = latency_us["iosched"] < latency_us["sequential"] * (1 - 1e-9)
     shipped: Shipped = "iosched" if is_faster else "sequential"
     proven, chosen = found.proven, predicted[shipped]
-    if not is_faster:  # as fast as what was found; its only block is the whole graph
+    if not is_faster:  # It is as fast as the schedule found. Its only block is the whole graph.
         proven = "whole" if proven == "whole" else None
         chosen = Schedule(tuple(replace(block, optimal=proven == "whole") for block in chosen.blocks))
     return Verdict(
@@ -139,7 +141,7 @@ def predicted_verdict(model: Model, opened: OpenModel, precision: str, found: Se
 
 
 def _predicted(opened: OpenModel, schedule: Schedule) -> Schedule:
-    """With what each stage takes by the model of the device."""
+    """`schedule` with the computed latency of each stage."""
     blocks = (
         replace(
             block,
@@ -161,14 +163,14 @@ def _reason(shipped: Shipped, predicted_us: float, sequential_us: float) -> str:
 
 
 def _with_setting(running: Running, setting: ReferenceSettings | None) -> Running:
-    """With plain onnxruntime's setting beside the rest of what the runtime is to be told."""
+    """`running` with plain onnxruntime's setting among the settings of the runtime."""
     if setting is None:
         return running
     return replace(running, runtime={**running.runtime, "reference": asdict(setting)})
 
 
 def _rest_notes(measured: Mapping[str, Measurement], shipped: str, words: Mapping[str, str]) -> tuple[str, ...]:
-    """A word where what ships, being faster in a row, is slower after a rest."""
+    """A sentence if the way that ships is slower than plain onnxruntime after a rest; else empty."""
     ours, plain = (measured[name].rested if name in measured else None for name in (shipped, "reference"))
     found = None if ours is None or plain is None else compare(plain, ours)
     if found is None or not found.is_slower:
