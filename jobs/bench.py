@@ -107,17 +107,17 @@ def bench(
         UsageError: a name is unknown, or inputs of the model cannot be made up.
         DeviceError: the device is not attached, or onnxruntime is not installed.
     """
-    where = resolve(device, model)
+    resolved = resolve(device, model)
     _check_names(names)
     document = None if document is None else fitted(document, model)
-    if where.cost_kind == "analytic":
-        where.executor(model, document)  # raises an error, since nothing runs there
+    if resolved.cost_kind == "analytic":
+        resolved.executor(model, document)  # raises an error, since nothing runs there
     precision = DEFAULT_PRECISION if document is None else document.precision
     settings = OpenSettings(threads, precision)
-    with opened(where, model, settings, profile_db) as there:
-        assert there.here is not None
-        check_schedulable(there)
-        alternatives = _Alternatives(model, document, there.here, threads, observer)
+    with opened(resolved, model, settings, profile_db) as open_model:
+        assert open_model.here is not None
+        check_schedulable(open_model)
+        alternatives = _Alternatives(model, document, open_model.here, threads, observer)
         return alternatives.measured(names, rounds)
 
 

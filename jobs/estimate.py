@@ -88,10 +88,10 @@ def estimate(model: Model, settings: OptimizeSettings) -> Estimate:
     """
     device = resolve(settings.device, model)
     opening = replace(settings.opening, may_time=False)
-    with opened(device, model, opening, settings.profile_db, writes=False) as there:
-        here = there.here
+    with opened(device, model, opening, settings.profile_db, writes=False) as open_model:
+        here = open_model.here
         counted = _nothing if here is None else _Counter(here, settings).known_and_missing
-        blocks = tuple(_blocks(there.graph, settings.pruning, there.cost.operator_key, counted))
+        blocks = tuple(_blocks(open_model.graph, settings.pruning, open_model.cost.operator_key, counted))
         prices = None if here is None else here.prices
         return Estimate(device.kind, device.name, device.cost_kind, blocks, prices)
 

@@ -100,28 +100,28 @@ def _weighed(
     model: Model, document: ScheduleDocument, operator: Operator, measurements: int, profile_db: Path | None
 ) -> Explained:
     device, settings = recorded(document)
-    with opened(device, model, settings, profile_db) as there:
-        known = None if there.here is None else _SparingCosts(there.here.cost, measurements)
-        unit, strategy = there.units.unit_of(operator.name), document.search.strategy
+    with opened(device, model, settings, profile_db) as open_model:
+        known = None if open_model.here is None else _SparingCosts(open_model.here.cost, measurements)
+        unit, strategy = open_model.units.unit_of(operator.name), document.search.strategy
         found = places_of(
-            there.graph,
-            there.units.scheduled(document.schedule),
+            open_model.graph,
+            open_model.units.scheduled(document.schedule),
             unit,
-            there.cost if known is None else known,
-            there.cost.stage_latency_us if known is None else known.known_us,
+            open_model.cost if known is None else known,
+            open_model.cost.stage_latency_us if known is None else known.known_us,
             strategy=strategy if is_searched(strategy) else "both",
             pruning=Pruning(document.search.pruning.r, document.search.pruning.s),
-            bound_slack=there.effort.bound_slack,
+            bound_slack=open_model.effort.bound_slack,
         )
         return Explained(
             operator,
-            there.units.members(unit),
+            open_model.units.members(unit),
             found,
             device.name,
             device.cost_kind,
-            there.effort.tolerance,
-            there.throughputs,
-            0 if there.here is None else there.here.cost.measurements,
+            open_model.effort.tolerance,
+            open_model.throughputs,
+            0 if open_model.here is None else open_model.here.cost.measurements,
         )
 
 

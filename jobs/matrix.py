@@ -195,10 +195,10 @@ def _places(batches: Iterable[tuple[int, Model]], settings: MatrixSettings, open
         _check_same_operators(first, model.graph, batch_size)
         for key, device in devices.items():
             beside = found[key][0].opened if found[key] else None
-            there = device.open(model, settings.opening, database, beside=beside)
-            open_things.callback(there.close)
-            check_schedulable(there)
-            found[key].append(_Place(batch_size, model, there))
+            open_model = device.open(model, settings.opening, database, beside=beside)
+            open_things.callback(open_model.close)
+            check_schedulable(open_model)
+            found[key].append(_Place(batch_size, model, open_model))
     for places in found.values():
         yield from places
 

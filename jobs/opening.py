@@ -33,8 +33,8 @@ def opened(
     path = profile_db or default_path()
     if not writes and path is not None and not path.exists():
         path = None
-    with ProfileDatabase(path) as database, closing(device.open(model, settings, database)) as there:
-        yield there
+    with ProfileDatabase(path) as database, closing(device.open(model, settings, database)) as open_model:
+        yield open_model
 
 
 def check_schedulable(opened: OpenModel) -> None:

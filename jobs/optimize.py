@@ -63,10 +63,10 @@ def optimize(
     device = resolve(settings.device, model)
     device.check(settings.opening)
     started = time.monotonic()
-    with opened(device, model, settings.opening, settings.profile_db) as there:
-        plain = None if there.here is None else there.here.plain
+    with opened(device, model, settings.opening, settings.profile_db) as open_model:
+        plain = None if open_model.here is None else open_model.here.plain
         pace = Pace(settings.budget_s, started, interrupt or Uninterrupted(), plain)
-        return _Job(model, settings, there, observer or Silence(), pace).run()
+        return _Job(model, settings, open_model, observer or Silence(), pace).run()
 
 
 @dataclass(frozen=True, eq=False)
