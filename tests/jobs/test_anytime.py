@@ -28,7 +28,7 @@ SUPPORT = Path(__file__).parent.parent / "support"
 
 
 class Asked:
-    """Interrupts where it is told to, and answers what it is told to."""
+    """Comes when a test says so, and gives the answer of the test."""
 
     can_come = True
 
@@ -54,7 +54,7 @@ def settings(tmp_path: Path) -> OptimizeSettings:
 
 
 def stages(path: Path | None) -> dict[tuple[str, str], tuple[float, ...] | None]:
-    """Samples of the database's stages by signature and turn."""
+    """The samples of all stages in the database, by signature and turn."""
     with ProfileDatabase(path) as database:
         return {(row.signature, row.turn): row.samples_us for row in database.rows() if isinstance(row, StageRow)}
 
@@ -119,7 +119,7 @@ def test_an_interruption_while_whole_models_are_compared(
 
 
 def test_more_budget_is_never_spent_on_less(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A search that was cut resumes: the next one asks only for what is missing."""
+    """After a search that was interrupted, the next one measures only the stages that are missing."""
     script_stages(monkeypatch)
     script_models(monkeypatch, LATENCIES_US)
     interrupt = Asked(answer=True)
@@ -136,10 +136,10 @@ def test_more_budget_is_never_spent_on_less(settings: OptimizeSettings, monkeypa
 
 def test_measuring_anew_replaces_what_was_known(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     def stands_still(level_us: float) -> None:
-        def told(run_batch: object, given: object, **_: object) -> Measurement:
+        def made_up(run_batch: object, given: object, **_: object) -> Measurement:
             return summarize([level_us] * 7)
 
-        monkeypatch.setattr(cpu_cost, "measure", told)
+        monkeypatch.setattr(cpu_cost, "measure", made_up)
 
     script_models(monkeypatch, LATENCIES_US)
     stands_still(50.0)
@@ -186,13 +186,13 @@ from iosched.profiler.devices.cpu import cost as cpu_cost
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.profiler.measuring.statistics import summarize
 done = 0
-def told(run_batch, settings, **_):
+def made_up(run_batch, settings, **_):
     global done
     print(done, flush=True)  # so many were measured before this one
     done += 1
     time.sleep(0.02)
     return summarize([50.0 + done] * 7)
-cpu_cost.measure = told
+cpu_cost.measure = made_up
 optimize(fire(), OptimizeSettings(threads=2, profile_db=Path(sys.argv[1])))
 """
 

@@ -1,4 +1,4 @@
-"""Alternatives are measured in turn; what is not there is reported, not measured."""
+"""Alternatives are measured in turn; those that cannot be opened are reported with the reason."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.scheduler.strategy_names import COMPARED
 
 
-def test_rows_have_every_number_and_peers_that_are_missing_are_told(tmp_path: Path) -> None:
+def test_rows_have_every_number_and_missing_peers_are_reported(tmp_path: Path) -> None:
     names = ["iosched", *COMPARED, "onnxruntime", "onnxruntime-parallel", "torch", "onnxruntime-cuda"]
     found = bench(fire(), document(fire()), names=names, threads=2, rounds=6, profile_db=tmp_path / "p.db")
     measured = [row.name for row in found.rows]
@@ -46,10 +46,10 @@ def test_too_few_rounds_give_no_speedup(tmp_path: Path) -> None:
 def test_without_names_all_is_measured_but_what_has_to_be_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def told(runnables: Mapping[str, object], *_: object) -> dict[str, Measurement]:
+    def measured_in_turn(runnables: Mapping[str, object], *_: object) -> dict[str, Measurement]:
         return {name: summarize([10.0] * 7) for name in runnables}
 
-    monkeypatch.setattr(cpu_device, "measure_in_turn", told)
+    monkeypatch.setattr(cpu_device, "measure_in_turn", measured_in_turn)
     script_stages(monkeypatch)
     found = bench(fire(), None, threads=2, profile_db=tmp_path / "p.db")
     names = {*(row.name for row in found.rows), *(name for name, _ in found.missing)}
@@ -58,11 +58,11 @@ def test_without_names_all_is_measured_but_what_has_to_be_asked_for(
 
 
 def test_speedup_is_against_sequential(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def told(runnables: Mapping[str, object], *_: object) -> dict[str, Measurement]:
+    def measured_in_turn(runnables: Mapping[str, object], *_: object) -> dict[str, Measurement]:
         slow = (1.0, 1.0, 1.0, 1.0, 2.0, 2.0, 4.0)
         return {name: summarize([(10.0 if name == "greedy" else 30.0) * x for x in slow]) for name in runnables}
 
-    monkeypatch.setattr(cpu_device, "measure_in_turn", told)
+    monkeypatch.setattr(cpu_device, "measure_in_turn", measured_in_turn)
     found = bench(fire(), None, names=["greedy"], threads=2, profile_db=tmp_path / "p.db")
     assert {row.name: row.speedup for row in found.rows} == {"sequential": 1.0, "greedy": 3.0}
     assert {(row.speedup_low, row.speedup_high) for row in found.rows} == {(1.0, 1.0), (3.0, 3.0)}

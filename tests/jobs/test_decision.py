@@ -1,4 +1,4 @@
-"""What ships is faster than what there is without it beyond the noise, or it does not ship."""
+"""A candidate ships only if it is faster than the plain one beyond the noise."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOISE = (1.0, 1.05, 0.97, 1.02, 0.95, 1.01, 1.04, 0.99, 0.96, 1.03, 0.98)
 
 
 def around(latency_us: float, shift: int = 0) -> Measurement:
-    """Samples that scatter by some percent, each candidate's in another order."""
+    """Samples that scatter by some percent, in another order for each `shift`."""
     return summarize([latency_us * NOISE[(index + shift) % len(NOISE)] for index in range(len(NOISE))])
 
 
@@ -61,7 +61,7 @@ def test_nothing_ships_whose_interval_reaches_one(rounds: Sequence[tuple[float, 
 
 
 def test_where_nothing_differs_hardly_anything_ships() -> None:
-    """Two candidates, each tried once with a chance of 2.5 %: about one case in thirty ships."""
+    """Two candidates, each of which ships by chance in 2.5 % of the cases: together in about one of thirty."""
     rng = random.Random(0)
     shipped = 0
     for _ in range(400):
@@ -78,7 +78,7 @@ def test_too_few_rounds_tell_nothing() -> None:
 
 
 def test_the_ratio_is_that_within_rounds_and_says_of_what() -> None:
-    """A machine that slows down hits both: the quotient of the medians would say 1.2."""
+    """The machine slows down while both are measured: the quotient of the medians would be 1.2."""
     slow = (1.0, 1.0, 1.0, 1.0, 4.0, 4.0, 4.0)
     measured = {"plain": summarize([110 * x for x in slow]), "a": summarize([100 * x for x in slow])}
     found = decide(measured, "plain", ("a",))

@@ -1,4 +1,4 @@
-"""What `--dry-run` promises is what the search then does."""
+"""The search does no more than `--dry-run` says before it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Explanations from the database, from a few measurements, and from the analytic model."""
+"""Explanations by latencies from the database, from a few measurements, and from the analytic model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from iosched.models.errors import DeviceError, InvalidScheduleError, UsageError
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Latencies of stages and of whole models are made up; one entry for each stage that is measured."""
+    """Makes up latencies of stages and of whole models; has one entry for each stage that was measured."""
     script_models(monkeypatch, LATENCIES_US)
     return script_stages(monkeypatch)
 

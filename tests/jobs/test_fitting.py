@@ -1,4 +1,4 @@
-"""A schedule is taken over by every model of its structure, and computes what onnxruntime computes; by no other."""
+"""A schedule fits every model of its structure, which then computes what onnxruntime computes, and no other model."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from iosched.scheduler.search import search
 
 
 def searched(model: Model, seed: int) -> ScheduleDocument:
-    """A file with some schedule of the model, merged stages among them, as it is read back."""
+    """A schedule file, after writing and reading it, with some schedule of the model that has merge stages."""
     schedule = search(model.graph, TableCost(seed)).schedule
     found = replace(document(model), schedule=schedule, structure=model.structure)
     return ScheduleDocument.from_json(
@@ -67,7 +67,7 @@ def test_a_schedule_runs_with_other_weights_names_and_order(proto: onnx.ModelPro
 
 
 def mutated(proto: onnx.ModelProto, draw: st.DataObject) -> onnx.ModelProto | None:
-    """One change of structure: a type, an attribute, an edge that now leaves the input, or a further output."""
+    """Changes the structure once: a type, an attribute, an edge that now comes from the input, or an output."""
     new = onnx.ModelProto()
     new.CopyFrom(proto)
     source = new.graph.input[0].name
@@ -103,7 +103,7 @@ def test_a_change_of_structure_is_refused_and_named(proto: onnx.ModelProto, seed
 
 
 def correspond(one: onnx.GraphProto, other: onnx.GraphProto) -> bool:
-    """By definition: whether some pairing of nodes keeps types, operands, and what is returned."""
+    """Whether some pairing of the nodes keeps types, operands and outputs: the definition of equal structure."""
     if len(one.node) != len(other.node) or len(one.output) != len(other.output):
         return False
     for order in permutations(other.node):
@@ -132,7 +132,7 @@ def test_structures_are_equal_where_the_definition_says_so(
 
 
 def test_without_a_structure_only_the_very_model_is_taken() -> None:
-    """Files of versions that did not write the structure down."""
+    """Earlier versions wrote files without the structure."""
     model = fire()
     old = document(model)
     assert fitted(old, model) is old
@@ -143,7 +143,7 @@ def test_without_a_structure_only_the_very_model_is_taken() -> None:
 
 
 def test_a_file_whose_structure_names_other_operators_is_refused() -> None:
-    """The file says what corresponds to what; a lie ends in an illegal schedule, which is refused as any other is."""
+    """The file says which operators correspond; if that is wrong, the schedule is illegal, and is refused for that."""
     model = fire()
     known = model.structure
     first, second, *rest = known.operators

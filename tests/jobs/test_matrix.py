@@ -1,4 +1,4 @@
-"""Every schedule on every target: each target's own is the best there, and latencies are those of the cost model."""
+"""Every schedule on every target: the one for a target is the best there, and the cost model gives the latencies."""
 
 from __future__ import annotations
 

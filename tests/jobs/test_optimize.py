@@ -1,4 +1,4 @@
-"""What `optimize` ships is faster than plain onnxruntime, or plain onnxruntime, whatever happens on the way."""
+"""`optimize` ships a schedule that is faster than plain onnxruntime, or plain onnxruntime, whatever happens before."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def settings(tmp_path: Path) -> OptimizeSettings:
 
 
 def check_runs(result: OptimizeResult) -> None:
-    """The document can be read again, is one of this model, and computes what plain onnxruntime computes."""
+    """Checks that the file can be read, fits the model, and that its schedule computes what onnxruntime computes."""
     model = fire()
     again = ScheduleDocument.from_json(result.document.to_json())
     again.validate_for(model.graph, model.digest, model.bindings)
@@ -73,7 +73,7 @@ def test_the_fastest_is_shipped(shipped: str, settings: OptimizeSettings, monkey
 def test_what_is_measured_is_proven_block_by_block_where_groups_may_reach_across_cuts(
     strategy: str, shipped: str, proven: str | None, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is proven of one operator after another, which ran faster than what was found, nor of a baseline."""
+    """Nothing is proven of the sequential schedule that ran faster than the one found, nor of any other baseline."""
     script_stages(monkeypatch)
     script_models(monkeypatch, FASTEST[shipped])
     result = optimize(fire(), replace(settings, strategy=strategy, exhaustive=True))
@@ -105,12 +105,12 @@ def test_a_smaller_median_alone_is_no_reason_to_ship(
     """In every second round the schedule found is slower."""
     samples = {"iosched": [9.0, 11.0] * 4 + [9.0], "reference": [10.0] * 9}
 
-    def told(runnables: Mapping[str, object], *_: object) -> dict[str, Measurement]:
+    def measured_in_turn(runnables: Mapping[str, object], *_: object) -> dict[str, Measurement]:
         return {name: summarize(samples.get(name, [30.0] * 9)) for name in runnables}
 
     script_stages(monkeypatch)
     script_models(monkeypatch, FASTEST["iosched"])
-    monkeypatch.setattr("iosched.profiler.devices.cpu.device.measure_in_turn", told)
+    monkeypatch.setattr("iosched.profiler.devices.cpu.device.measure_in_turn", measured_in_turn)
     result = optimize(fire(), settings)
     assert result.measured_us is not None
     assert result.reference_us is not None
@@ -123,7 +123,7 @@ def test_a_smaller_median_alone_is_no_reason_to_ship(
 
 
 def test_a_search_for_something_else_does_not_change_what_was_said(settings: OptimizeSettings) -> None:
-    """Its comparison has the same sequential schedule and onnxruntime in it, measured at another time."""
+    """The other search compares the same sequential schedule and onnxruntime, but measures them at another time."""
     first = optimize(fire(), settings)
     optimize(fire(), replace(settings, strategy="greedy"))
     again = optimize(fire(), settings)
@@ -240,7 +240,7 @@ def test_wrong_settings_are_refused(settings: OptimizeSettings) -> None:
         optimize(fire(), replace(settings, precision="fp16"))
 
 
-def test_every_count_is_told(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_count_is_reported(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     script_stages(monkeypatch)
     script_models(monkeypatch, FASTEST["iosched"])
     result = optimize(fire(), settings)
@@ -255,10 +255,10 @@ def test_every_count_is_told(settings: OptimizeSettings, monkeypatch: pytest.Mon
 def test_what_is_slower_after_a_rest_ships_with_a_word_on_it(
     rested: float, is_said: bool, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Runs in a row decide; a second run that measures nothing says the same."""
+    """Runs in a row decide; a second call, which measures nothing, gives the same answer."""
     rested_us = {"iosched": rested, "sequential": 50.0, "greedy": 50.0, "reference": 50.0}
 
-    def told(runnables: Mapping[str, object], *_: object) -> dict[str, Measurement]:
+    def measured_in_turn(runnables: Mapping[str, object], *_: object) -> dict[str, Measurement]:
         return {
             name: replace(
                 summarize([FASTEST["iosched"].get(name, 99.0)] * 7), rested_us=(rested_us.get(name, 99.0),) * 7
@@ -267,8 +267,8 @@ def test_what_is_slower_after_a_rest_ships_with_a_word_on_it(
         }
 
     script_stages(monkeypatch)
-    monkeypatch.setattr("iosched.profiler.devices.cpu.device.measure_in_turn", told)
-    monkeypatch.setattr("iosched.profiler.peers.onnxruntime.measure_in_turn", told)
+    monkeypatch.setattr("iosched.profiler.devices.cpu.device.measure_in_turn", measured_in_turn)
+    monkeypatch.setattr("iosched.profiler.peers.onnxruntime.measure_in_turn", measured_in_turn)
     for _ in range(2):
         result = optimize(fire(), settings)
         assert (result.shipped, result.measured_us) == ("iosched", 10.0)

@@ -1,4 +1,4 @@
-"""A budget of time is shared between the search and comparing whole models, and is kept."""
+"""A budget of time is divided between the search and comparing whole models, and is not exceeded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def settings(tmp_path: Path) -> OptimizeSettings:
 
 
 def comparisons(path: Path | None) -> set[str]:
-    """Keys of the comparisons of whole models in the database."""
+    """The keys of all comparisons of whole models in the database."""
     with ProfileDatabase(path) as database:
         return {row.key for row in database.rows() if isinstance(row, ComparisonRow)}
 
@@ -32,15 +32,15 @@ def comparisons(path: Path | None) -> set[str]:
 @pytest.mark.parametrize(
     ("runs", "notes"), [(1, ["run once each"]), (5, ["run 5 times each"]), (6, []), (15, [])]
 )  # fmt: skip
-def test_few_runs_are_said_to_tell_nothing(
+def test_few_runs_do_not_show_what_is_faster(
     runs: int, notes: list[str], settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def told(runnables: Mapping[str, object], *_: object) -> dict[str, Measurement]:
+    def measured_in_turn(runnables: Mapping[str, object], *_: object) -> dict[str, Measurement]:
         return {name: summarize([LATENCIES_US[name]] * runs) for name in runnables}
 
     script_stages(monkeypatch)
     script_models(monkeypatch, LATENCIES_US)
-    monkeypatch.setattr("iosched.profiler.devices.cpu.device.measure_in_turn", told)
+    monkeypatch.setattr("iosched.profiler.devices.cpu.device.measure_in_turn", measured_in_turn)
     result = optimize(fire(), settings)
     assert len(result.notes) == len(notes)
     assert all(words in note for words, note in zip(notes, result.notes, strict=True))
@@ -61,7 +61,7 @@ def test_hurried_comparisons_are_not_kept(settings: OptimizeSettings, monkeypatc
 def test_a_budget_holds_for_everything(
     budget_s: float, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a clock that goes on only where something is measured: a stage takes 0.1 s, a whole model 20 ms."""
+    """The clock advances only when something is measured: by 0.1 s for a stage, by 20 ms for a run of a whole model."""
     now = [1000.0]
 
     def stage(count: int) -> None:
@@ -87,9 +87,9 @@ def test_a_budget_holds_for_everything(
 
 @pytest.fixture
 def long_search(monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
-    """By a clock that goes on only where something is measured: a stage takes 0.5 s, a turn of a whole model 0.11 s.
+    """Returns a function that says how many seconds have passed since.
 
-    Returns what tells how long it took.
+    The clock advances only when something is measured: by 0.5 s for a stage, by 0.11 s for a turn of a whole model.
     """
     now = [1000.0]
 
@@ -111,7 +111,7 @@ def long_search(monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
 def test_a_search_leaves_the_time_that_it_takes_to_tell_what_is_faster(
     budget_s: float, settings: OptimizeSettings, long_search: Callable[[], float]
 ) -> None:
-    """Three candidates, eight turns of each: 2.64 s."""
+    """Comparing three candidates in eight turns each takes 2.64 s."""
     result = optimize(fire(), replace(settings, budget_s=budget_s))
     assert result.measurements >= (budget_s - 2.64) // 0.5
     assert result.gap != 0

@@ -1,4 +1,4 @@
-"""Opening a schedule: refused for another model or shape, run on other lanes, declined where nothing is planned."""
+"""Opening a model with its schedule: on any number of lanes, on plain onnxruntime, or not if it does not fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`optimize` with a schedule to take: nothing is searched, and what ships is decided as ever."""
+"""`optimize` with a given schedule: nothing is searched, and comparing decides what ships, as for one that is found."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def settings(tmp_path: Path) -> OptimizeSettings:
 
 @pytest.fixture
 def found(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> ScheduleDocument:
-    """What `optimize` found for `fire`, as its file says, by stages that take what their names say."""
+    """The schedule file of `optimize` for `fire`, found by latencies that are made up."""
     script_stages(monkeypatch)
     script_models(monkeypatch, {"iosched": 10.0, "sequential": 20.0, "greedy": 30.0, "reference": 40.0})
     return ScheduleDocument.from_json(optimize(fire(), settings).document.to_json())
 
 
 def again() -> Model:
-    """`fire`, retrained and under other names."""
+    """`fire` with other weights and other names."""
     return load_model(data(renamed(retrained(onnx.load_from_string(bytes(fire().original))))), name="again")
 
 
 def shape_of(model: Model, schedule: Schedule) -> list[list[list[int]]]:
-    """The schedule with operators as numbers, by their places in the structure."""
+    """The schedule with the numbers of operators in the structure instead of their names."""
     place = {operator.name: index for index, operator in enumerate(model.structure.operators)}
     return [[[place[name] for name in group] for group in stage.groups] for stage in schedule.stages]
 
@@ -84,8 +84,8 @@ def test_nothing_is_searched_measured_or_proven(
     assert result.document.search == found.search
 
 
-def test_stages_are_told_by_what_the_database_knows(found: ScheduleDocument, settings: OptimizeSettings) -> None:
-    """Its stages are those of the first model, which were measured; in an empty database nothing is known of them."""
+def test_stages_have_the_latencies_in_the_database(found: ScheduleDocument, settings: OptimizeSettings) -> None:
+    """Stages of the first model were measured, and are equal; an empty database has no latency of them."""
     known = optimize(again(), replace(settings, schedule_from=found)).document
     assert known.schedule.predicted_us == found.schedule.predicted_us
     assert known.schedule.predicted_us is not None

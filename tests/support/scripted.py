@@ -1,4 +1,4 @@
-"""Stands in for the clock: whole-model latencies told in advance, and stages that cost what their names say."""
+"""Stands in for the clock: whole models and stages have latencies that are made up."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def script_models(monkeypatch: pytest.MonkeyPatch, latencies_us: Mapping[str, fl
     """Whole models take what `latencies_us` says; returns the names measured, call by call."""
     calls: list[tuple[str, ...]] = []
 
-    def told(runnables: Mapping[str, object], *_: object) -> dict[str, Measurement]:
+    def measured_in_turn(runnables: Mapping[str, object], *_: object) -> dict[str, Measurement]:
         calls.append(tuple(runnables))
         return {name: summarize([latencies_us.get(name, 1000.0 + int(name == "1"))] * 7) for name in runnables}
 
-    monkeypatch.setattr(cpu_device, "measure_in_turn", told)
-    monkeypatch.setattr(plain, "measure_in_turn", told)
+    monkeypatch.setattr(cpu_device, "measure_in_turn", measured_in_turn)
+    monkeypatch.setattr(plain, "measure_in_turn", measured_in_turn)
     return calls
 
 
@@ -71,11 +71,11 @@ def script_stages(monkeypatch: pytest.MonkeyPatch, on_stage: Callable[[int], Non
     """Stages take a latency made up from how often one was measured; returns one entry for each measured."""
     measured: list[int] = []
 
-    def told(run_batch: object, settings: object, **_: object) -> Measurement:
+    def made_up(run_batch: object, settings: object, **_: object) -> Measurement:
         on_stage(len(measured))
         measured.append(len(measured))
         value = 50 + int.from_bytes(hashlib.sha256(str(len(measured)).encode()).digest()[:2]) / 1000
         return summarize([value] * 7)
 
-    monkeypatch.setattr(cpu_cost, "measure", told)
+    monkeypatch.setattr(cpu_cost, "measure", made_up)
     return measured

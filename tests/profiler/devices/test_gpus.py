@@ -1,4 +1,4 @@
-"""GPUs are found by their short names, and their table makes sense."""
+"""GPUs are found by their short names, and the numbers in their table agree with each other."""
 
 from __future__ import annotations
 

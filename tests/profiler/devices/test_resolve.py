@@ -1,4 +1,4 @@
-"""`--device`: this machine, or a GPU to plan for."""
+"""`--device` means the CPU or a GPU of this machine, or the specification of another GPU."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_without_a_gpu_auto_means_the_cpu() -> None:
     ("device", "hint"),
     [("v101", "did you mean v100"), ("cpuu", "did you mean cpu"), ("tpu", "there is no device 'tpu'")],
 )
-def test_an_unknown_device_is_told_from_the_list(device: str, hint: str) -> None:
+def test_an_unknown_device_is_refused_with_the_list(device: str, hint: str) -> None:
     for check in (check_name, resolve, lambda name: runner(name, None)):
         with pytest.raises(UsageError, match=hint) as error:
             check(device)

@@ -1,4 +1,4 @@
-"""What stages compute, how fast, and how much of the device that is."""
+"""How much stages compute, how fast, and which part of the device they use."""
 
 from __future__ import annotations
 

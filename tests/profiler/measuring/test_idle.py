@@ -1,4 +1,4 @@
-"""A measurement starts when what ran before is over, and in any case."""
+"""A measurement waits for threads that still run, but not for ever."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from iosched.profiler.measuring.idle import LONGEST_SECONDS, wait_until_idle
 
 
 def spinning(seconds: float) -> tuple[Callable[[], float], Callable[[float], None], list[float]]:
-    """A process one of whose threads spins for `seconds`: its processor time, its sleep, and how long it slept."""
+    """A process with a thread that spins for `seconds`: its processor time, its sleep, and how long it has slept."""
     slept: list[float] = []
     return lambda: min(sum(slept), seconds), slept.append, slept
 

@@ -1,4 +1,4 @@
-"""Whole models in turn: each after a rest once, then in a row."""
+"""Whole models are measured in turn, each once after a rest and then in a row."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Waking:
 
 @pytest.fixture(autouse=True)
 def rests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    told: list[str] = []
-    monkeypatch.setattr(in_turn, "wait_until_idle", lambda: told.append("rest"))
-    return told
+    waits: list[str] = []
+    monkeypatch.setattr(in_turn, "wait_until_idle", lambda: waits.append("rest"))
+    return waits
 
 
-def test_what_comes_after_a_rest_is_told_apart_from_what_runs_in_a_row(rests: list[str]) -> None:
+def test_the_run_after_a_rest_is_kept_apart_from_the_runs_in_a_row(rests: list[str]) -> None:
     models = {"small": Waking(1000.0, 500.0), "large": Waking(40_000.0, 10.0)}
     found = measure_in_turn({name: Candidate(model.time) for name, model in models.items()}, Budget(rounds=3))
     kept = range(WARMUP_ROUNDS + 1, WARMUP_ROUNDS + 4)
@@ -58,7 +58,7 @@ def test_short_runs_follow_each_other_until_ten_milliseconds_are_over(latency_us
 
 
 def test_a_turn_is_planned_as_long_as_it_takes() -> None:
-    """A rest, a run after it, and those in a row."""
+    """A turn is a rest, a run after it, and the runs in a row."""
     assert turn_seconds(1.0) == pytest.approx(2.0 + in_turn.REST_SECONDS)
     assert turn_seconds(0.0) == pytest.approx(in_turn.IN_A_ROW_SECONDS + in_turn.REST_SECONDS)
 

@@ -1,4 +1,4 @@
-"""Alternatives measured in turn, and compared round by round."""
+"""Alternatives are measured in turn, and compared round by round."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ def test_the_rounds_that_it_takes_at_least_are_taken_however_slow() -> None:
     assert len(interleave(runs, rounds=8, warmup=1, max_seconds=1.0, least_rounds=6)["slow"].samples_us) == 6
 
 
-def test_progress_and_rests_are_told() -> None:
-    told: list[tuple[int, int]] = []
+def test_progress_is_reported_and_each_run_rests_before() -> None:
+    reported: list[tuple[int, int]] = []
     rests: list[str] = []
     interleave(
         {"a": lambda: 1.0, "b": lambda: 1.0},
         rounds=2,
         warmup=1,
         rest=lambda: rests.append("rest"),
-        observer=lambda done, total: told.append((done, total)),
+        observer=lambda done, total: reported.append((done, total)),
     )
-    assert told == [(1, 3), (2, 3), (3, 3)]
+    assert reported == [(1, 3), (2, 3), (3, 3)]
     assert rests == ["rest"] * 6
 
 

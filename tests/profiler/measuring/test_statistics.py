@@ -1,4 +1,4 @@
-"""Latency statistics: what a median's interval is, and when a measurement stops."""
+"""Statistics of latencies: the interval of the median, and when a measurement stops."""
 
 from __future__ import annotations
 
@@ -62,16 +62,16 @@ def test_fewer_than_six_samples_span_all_and_do_not_claim_the_confidence() -> No
         median_interval([])
 
 
-def test_the_interval_holds_the_true_median_as_often_as_it_says_under_a_heavy_tail() -> None:
+def test_the_interval_contains_the_true_median_as_often_as_it_says_under_a_heavy_tail() -> None:
     source = random.Random(0)
     true_median = math.exp(0.0) * 100
-    held = sum(
+    contained = sum(
         low <= true_median <= high
         for low, high in (
             median_interval([100 * source.lognormvariate(0.0, 2.0) for _ in range(15)]) for _ in range(2000)
         )
     )
-    assert held / 2000 == pytest.approx(interval_coverage(15), abs=0.015)
+    assert contained / 2000 == pytest.approx(interval_coverage(15), abs=0.015)
 
 
 def test_a_measurement_keeps_every_sample_in_order() -> None:

@@ -1,4 +1,4 @@
-"""Plain onnxruntime beside ours on a GPU, which is made of memory and a provider of the host."""
+"""Plain onnxruntime as a peer on a GPU, which is made of memory and a provider of the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenVINO beside ours."""
+"""OpenVINO as a peer, when it cannot run the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PyTorch beside ours: where it is missing, or cannot run the model."""
+"""PyTorch as a peer, when it is not installed or cannot run the model."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from iosched.profiler.peers.openers import GPU_OPENERS
 
 
 @pytest.mark.parametrize("name", ["torch", "torch-cudagraph", "torch-compile"])
-def test_pytorch_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_pytorch_that_is_not_installed_is_reported(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setitem(sys.modules, "onnx2torch", None)
     with pytest.raises(DeviceError, match="onnx2torch is not installed; install it with"):
         GPU_OPENERS[name](host_place())
 
 
-def test_pytorch_that_cannot_is_told() -> None:
-    """Without a GPU PyTorch says so, in one line."""
+def test_pytorch_that_cannot_run_the_model_is_reported() -> None:
+    """PyTorch reports in one line that there is no GPU."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("onnx2torch")
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    with pytest.raises(DeviceError) as told:
+    with pytest.raises(DeviceError) as error:
         GPU_OPENERS["torch"](host_place())
-    assert len(str(told.value).splitlines()) == 1
+    assert len(str(error.value).splitlines()) == 1

@@ -1,4 +1,4 @@
-"""The analytic model of GPUs: what it promises to the search, and what any GPU does."""
+"""The analytic model of GPUs: it keeps its promises to the search, and behaves as GPUs do."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def branches(n: int, channels: int = 32, size: int = 14, batch: int = 1, group: 
 
 @st.composite
 def small_graphs(draw: st.DrawFn) -> ComputationGraph:
-    """Convolutions of like size and sums of what came before."""
+    """Graphs of convolutions of about the same size, and of sums of earlier results."""
     channels, size = 32, draw(st.sampled_from([4, 28, 112]))
     source = TensorSpec("x", "float32", (1, channels, size, size))
     known, operators = [source], []
@@ -124,7 +124,7 @@ def test_no_stage_undercuts_its_bound_or_its_groups(
 def test_a_group_takes_as_long_as_its_operators_in_turn(
     graph: ComputationGraph, name: str, precision: PrecisionName, data: st.DataObject
 ) -> None:
-    """What `AdditiveGroups` declares, and what the proof that blocks lose nothing rests on."""
+    """`AdditiveGroups` declares this, and the proof relies on it that blocks have no worse schedules than the graph."""
     cost: CostModel = AnalyticCost(graph, gpu(name), precision)
     names = [operator.name for operator in graph.operators]
     group = tuple(data.draw(st.lists(st.sampled_from(names), min_size=1, max_size=5, unique=True)))
@@ -246,7 +246,7 @@ def test_groups_that_do_not_fit_into_the_l2_together_hinder_each_other() -> None
     ["squeezenet", "inception_v3", *(pytest.param(name, marks=pytest.mark.slow) for name in ("randwire", "nasnet_a"))],
 )
 def test_a_network_runs_as_many_kernels_as_published(name: str) -> None:
-    """DOS, table 5: kernels of the sequential schedules. (Of RandWire 406: one sum less.)"""
+    """The numbers of kernels of the sequential schedules in table 5 of DOS. (For RandWire, one sum less is 406.)"""
     graph = network(name)
     published = {"squeezenet": 50, "inception_v3": 119, "randwire": 406, "nasnet_a": 965}
 
@@ -311,7 +311,7 @@ PUBLISHED_MS = {"squeezenet": (0.86, 0.98, 0.73), "inception_v3": (6.51, 4.62, 4
 
 @pytest.mark.parametrize("name", PUBLISHED_MS)
 def test_latencies_on_the_v100_are_near_the_published_ones(name: str) -> None:
-    """Ding et al., MLSys 2021, figure 6: sequential, greedy, and what their search found."""
+    """Figure 6 of Ding et al., MLSys 2021: the sequential and the greedy schedule, and the one that they found."""
     graph = network(name)
     cost = AnalyticCost(graph, gpu("v100"))
     schedules: list[Schedule] = [sequential(graph), greedy(graph), search(graph, cost).schedule]

@@ -1,4 +1,4 @@
-"""Stages are measured once for each signature, kept in the database, and compared by what they are, not by names."""
+"""Stages are measured once for each signature, which does not depend on names, and are kept in the database."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def merged(*names: str) -> Stage:
 
 
 def test_a_stage_is_measured_once_for_each_signature(monkeypatch: pytest.MonkeyPatch) -> None:
-    """f1 and g1 differ by name alone; f3 has another kernel."""
+    """The operators f1 and g1 differ only in their names; f3 has another kernel."""
     measured = script_stages(monkeypatch)
     with ProfileDatabase(":memory:") as database, CpuBackend(fire(), lanes=2) as backend:
         cost = StageCost(backend, database)
@@ -48,13 +48,13 @@ def test_a_stage_is_measured_once_for_each_signature(monkeypatch: pytest.MonkeyP
 
 def test_what_the_database_has_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured = script_stages(monkeypatch)
-    told = []
+    reported = []
     for _ in range(2):
         with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
-            cost = StageCost(backend, database, on_measured=lambda: told.append(1))
+            cost = StageCost(backend, database, on_measured=lambda: reported.append(1))
             latency = cost.stage_latency_us(alone("f1", "f3"))
     assert latency == cost.stage_latency_us(alone("f1", "f3"))
-    assert (len(measured), len(told), cost.measurements, cost.cache_hits) == (1, 1, 0, 1)
+    assert (len(measured), len(reported), cost.measurements, cost.cache_hits) == (1, 1, 0, 1)
 
 
 def test_other_lanes_are_another_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +85,7 @@ def test_a_stage_that_cannot_merge_is_infinite_and_stays_so(tmp_path: Path, monk
 
 
 def test_the_bounds_of_a_unit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work is what one lane takes, or all lanes together where that is less."""
+    """The work of a unit is its time on one lane, or on all lanes together if that is less."""
     script_stages(monkeypatch)
     with ProfileDatabase(":memory:") as database, CpuBackend(fire(), lanes=2) as backend:
         cost = StageCost(backend, database)
@@ -121,16 +121,16 @@ def test_measuring_again_answers_something_new_once_and_changes_no_first_answer(
 
 
 def test_a_stage_is_measured_after_as_many_bytes_as_the_model_has_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two fire modules have less than the least that is swept; what is asked for is what passes."""
+    """Two fire modules have fewer bytes of weights than the least that is swept; a given number is used as it is."""
     asked: list[int] = []
     whole = CompiledStage.time
 
-    def told(self: CompiledStage, repeats: int, *, sweep_nbytes: int = 0) -> tuple[float, ...]:
+    def watched(self: CompiledStage, repeats: int, *, sweep_nbytes: int = 0) -> tuple[float, ...]:
         asked.append(sweep_nbytes)
         return whole(self, repeats, sweep_nbytes=sweep_nbytes)
 
     with ProfileDatabase(":memory:") as database, CpuBackend(fire(), lanes=2) as backend:
-        monkeypatch.setattr(CompiledStage, "time", told)
+        monkeypatch.setattr(CompiledStage, "time", watched)
         for given, wanted in ((None, LEAST_SWEPT), (0, 0), (1 << 20, 1 << 20)):
             asked.clear()
             cost = StageCost(backend, database, sweep_nbytes=given)
@@ -148,7 +148,7 @@ def test_what_is_swept_is_a_power_of_two_not_below_the_weights_up_to_a_limit(wei
 
 
 class Slow:
-    """Stages that take 120 us, each sample off by up to a quarter; counts the samples."""
+    """Makes all stages take 120 us, with samples that differ by up to a quarter, and counts the samples."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.samples: list[int] = []
@@ -214,7 +214,7 @@ def test_what_cannot_merge_is_infinite_whatever_is_asked(monkeypatch: pytest.Mon
 
 
 def test_every_stage_of_a_found_schedule_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The keys under which stages are looked up are those under which they were stored."""
+    """Stages are looked up by the same keys as those by which they were stored."""
     script_stages(monkeypatch)
     script_models(monkeypatch, LATENCIES_US)
     result = optimize(fire(), OptimizeSettings(threads=2, profile_db=tmp_path / "p.db", strategy="concurrent"))

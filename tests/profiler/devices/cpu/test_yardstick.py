@@ -1,4 +1,4 @@
-"""Latencies taken while the machine is slow count as if it were not."""
+"""Latencies that were measured while the machine was slow are corrected."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_speed_is_the_median_of_before_and_after() -> None:
 
 
 def test_a_machine_that_speeds_up_is_taken_at_both_speeds() -> None:
-    """Half as fast before the batch as after it: what runs in between is believed to meet the mean of both."""
+    """The machine is half as fast before the batch as after it; the batch is corrected by the mean of both speeds."""
     machine = Machine([2.0] * RUNS_BESIDE + [1.5] * 2 + [1.0] * RUNS_BESIDE)
     run = corrected(machine.runs(500.0), machine.runs(80.0), lambda: 80.0)
     assert run(2) == pytest.approx([500.0, 500.0])
@@ -49,14 +49,14 @@ def test_a_machine_that_speeds_up_is_taken_at_both_speeds() -> None:
 def test_the_yardstick_after_one_batch_is_the_one_before_the_next() -> None:
     asked: list[str] = []
 
-    def told(name: str) -> Callable[[int], Sequence[float]]:
+    def recorded(name: str) -> Callable[[int], Sequence[float]]:
         def run(count: int) -> list[float]:
             asked.append(f"{name}{count}")
             return [1.0] * count
 
         return run
 
-    run = corrected(told("stage"), told("yardstick"), lambda: 1.0)
+    run = corrected(recorded("stage"), recorded("yardstick"), lambda: 1.0)
     assert asked == []
     run(5)
     run(2)
@@ -78,7 +78,7 @@ def test_what_passes_by_while_the_reference_is_measured_does_not_count() -> None
 
 
 def test_the_reference_is_measured_once_for_a_device(tmp_path: Path) -> None:
-    """Also where stages are measured anew: what is stored of other models is relative to it."""
+    """It is not measured again when stages are measured anew: stored latencies of other models are relative to it."""
     stored = []
     for name, resume in (("f1", True), ("f3", True), ("fs", False)):
         with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
@@ -90,7 +90,7 @@ def test_the_reference_is_measured_once_for_a_device(tmp_path: Path) -> None:
 
 
 def test_latencies_are_relative_to_the_reference_of_the_device(tmp_path: Path) -> None:
-    """A device whose yardstick is said to take a second is a slow one."""
+    """Latencies are those of a slow machine if the database says that its yardstick took a second."""
     with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
         cost = StageCost(backend, database)
         plain = cost.stage_latency_us(Stage(Strategy.CONCURRENT, (("f1",),)))

@@ -1,4 +1,4 @@
-"""The GPU that is attached, and the plans of cuDNN that a schedule made on it names."""
+"""The attached GPU uses the cuDNN plans that a schedule names which was made on it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = needs_compiler
 
 @pytest.fixture
 def attached(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """What backends were given to choose plans by."""
+    """The stores of cuDNN plans that backends were given."""
     return attach_host(monkeypatch)
 
 

@@ -1,4 +1,4 @@
-"""What NVML tells of a GPU's clock; NVML itself is made up."""
+"""The clock of a GPU as NVML reports it; NVML itself is made up."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from iosched.profiler.devices.cuda.clock import GpuClock, nvml_clock
 
 
 class NVMLError(Exception):
-    """What the library raises."""
+    """The error that NVML raises."""
 
 
 def nvml(reasons: int) -> SimpleNamespace:
-    """An NVML of one GPU at 0000:01:00.0 with these reasons for its clock."""
+    """NVML on a machine with one GPU at 0000:01:00.0, whose clock is low for these reasons."""
 
     def handle(bus_id: str) -> str:
         if bus_id != "0000:01:00.0":
@@ -47,14 +47,14 @@ def nvml(reasons: int) -> SimpleNamespace:
         (0x20 | 0x40, ("thermal slowdown", "hardware thermal slowdown")),
     ],
 )
-def test_a_look_tells_clocks_and_what_holds_them_down(
+def test_the_clocks_are_read_and_the_reasons_why_they_are_low(
     monkeypatch: pytest.MonkeyPatch, reasons: int, throttled_by: tuple[str, ...]
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", nvml(reasons))  # type: ignore[arg-type]
     assert nvml_clock("0000:01:00.0")() == GpuClock(1410, 2619, 61, 350.5, throttled_by)
 
 
-def test_who_cannot_look_knows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_cannot_be_read_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)  # type: ignore[arg-type]
     assert nvml_clock("0000:01:00.0")() is None
 

@@ -1,4 +1,4 @@
-"""Latencies of stages on a GPU made of host memory: what is measured, kept, and counted as infinitely slow."""
+"""Latencies of stages on a GPU made of host memory; stages that cannot be run are infinitely slow."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_stages_that_only_move_bytes_cost_nothing_and_stages_that_cannot_merge_a
 
 
 def test_operators_alike_have_one_key() -> None:
-    """f1 and g1 differ by name alone; f3 has another kernel."""
+    """The operators f1 and g1 differ only in their names; f3 has another kernel."""
     with ProfileDatabase(":memory:") as database:
         cost = cost_of(fire(), database)
         assert cost.operator_key("f1") == cost.operator_key("g1")

@@ -1,4 +1,4 @@
-"""`optimize` and `run` on a GPU made of host memory: the whole way, but for the GPU."""
+"""`optimize`, `run` and `bench` from end to end, on a GPU made of host memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = needs_compiler
 
 @pytest.fixture
 def attached(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """What backends were given to choose plans by."""
+    """The stores of cuDNN plans that backends were given."""
     return attach_host(monkeypatch)
 
 
@@ -99,13 +99,13 @@ def test_stages_wait_for_what_they_read_alone_where_that_is_faster(
 
 
 def test_a_second_run_says_what_the_first_one_said(tmp_path: Path, attached: list[object]) -> None:
-    """Nothing is timed by a script here: whole models are slower or faster each time they are measured."""
+    """Latencies are not made up here: whole models are slower or faster each time that they are measured."""
     settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db")
     first, second = optimize(fire(), settings), optimize(fire(), settings)
     assert first.document.to_json() == second.document.to_json()
 
 
-def test_a_hot_gpu_is_told(tmp_path: Path, by_size: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hot_gpu_is_reported(tmp_path: Path, by_size: None, monkeypatch: pytest.MonkeyPatch) -> None:
     hot = GpuClock(sm_mhz=900, memory_mhz=2619, temperature_c=88, power_w=700.0, throttled_by=("thermal slowdown",))
     gpu = HostGpu(0, "Host 1000", {}, HostDriver(), clock=lambda: hot)
     monkeypatch.setattr(cuda_device, "attach", lambda index: gpu)

@@ -1,4 +1,4 @@
-"""Operators that no CUDA kernel does are named with what they cost by `optimize`, `run` and `bench`."""
+"""`optimize`, `run` and `bench` name the operators without a CUDA kernel, and say how long they take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans of cuDNN chosen inside a stage, remembered for that stage, and used where it runs."""
+"""cuDNN's plans are chosen inside a stage, kept for that stage, and used where it runs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ Law = Callable[[list[str]], float]
 
 
 def latencies(monkeypatch: pytest.MonkeyPatch, law: Law) -> list[list[str]]:
-    """A stage's latency is what `law` says of its plans' names, in order of their keys; returns what was timed."""
+    """Makes a stage's latency `law` of its plans' names, in order of their keys; returns the names that were timed."""
     asked: list[list[str]] = []
 
     def timed(latency: float, repeats: int) -> tuple[float, ...]:
@@ -74,7 +74,7 @@ def latencies(monkeypatch: pytest.MonkeyPatch, law: Law) -> list[list[str]]:
 
 
 def one_eight(names: list[str]) -> float:
-    """The best is eng8 in one of two kernels, and only there."""
+    """A stage is fastest with eng8 in exactly one of its two kernels."""
     return {0: 100.0, 1: 80.0, 2: 90.0}[names.count("eng8")] + 5 * names.count("eng9")
 
 
@@ -174,11 +174,11 @@ def test_measured_stages_give_their_memory_back() -> None:
     with ProfileDatabase(":memory:") as database:
         cost = cost_of(database)
         driver = cost.backend.driver
-        held: WeakSet[HostMemory] = WeakSet()
+        allocated: WeakSet[HostMemory] = WeakSet()
 
         def allocate(nbytes: int) -> HostMemory:
             memory = HostDriver.allocate(driver, nbytes)  # type: ignore[arg-type]
-            held.add(memory)
+            allocated.add(memory)
             return memory
 
         driver.allocate = allocate  # type: ignore[method-assign]
@@ -187,7 +187,7 @@ def test_measured_stages_give_their_memory_back() -> None:
         gc.disable()
         try:
             cost.stage_latency_us(LIKE_IT)
-            assert len(held) <= len(PAIR.groups)  # the workspaces of the lanes
+            assert len(allocated) <= len(PAIR.groups)  # the workspaces of the lanes
         finally:
             gc.enable()
 
@@ -213,7 +213,7 @@ def test_latencies_without_the_plans_they_hold_for_are_measured_again(monkeypatc
 
 
 def test_what_another_process_chose_first_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both searched at the same time: latencies must be those of the plans that are kept."""
+    """Two processes search at the same time: latencies must be those of the plans that are kept."""
     asked = latencies(monkeypatch, one_eight)
     with ProfileDatabase(":memory:") as database:
         cost = cost_of(database)

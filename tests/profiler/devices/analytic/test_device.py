@@ -1,4 +1,4 @@
-"""Schedules for GPUs that are not here."""
+"""`optimize` for a GPU that is not attached: its schedules, latencies and files say that they are computed."""
 
 from __future__ import annotations
 
