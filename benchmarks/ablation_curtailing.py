@@ -19,7 +19,7 @@ from functools import partial
 from testbed import option_parser, print_table, write_results, zoo_model
 
 from iosched.models.model import Model
-from iosched.profiler.devices.cpu.cost import StageCost
+from iosched.profiler.devices.cpu.cost import CpuStageCost
 from iosched.profiler.devices.cpu.device import CPU_EFFORT
 from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all, measure_in_turn
 from iosched.profiler.measuring.interleave import compare
@@ -34,7 +34,7 @@ from iosched.scheduler.search import search
 HEADERS = ("network", "measured", "seconds", "stages", "rough", "samples", "predicted ms", "curtailed is")
 
 
-class PatientCost(StageCost):
+class PatientCost(CpuStageCost):
     """Measures every stage in full."""
 
     def latency_unless_worse_us(self, stage: Stage, worse_than_us: float) -> float:
@@ -42,7 +42,7 @@ class PatientCost(StageCost):
         return self.stage_latency_us(stage)
 
 
-WAYS: dict[str, type[StageCost]] = {"in full": PatientCost, "curtailed": StageCost}
+WAYS: dict[str, type[CpuStageCost]] = {"in full": PatientCost, "curtailed": CpuStageCost}
 
 
 @dataclass(frozen=True)

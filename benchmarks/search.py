@@ -27,7 +27,7 @@ from iosched.models import zoo
 from iosched.models.graph import ComputationGraph
 from iosched.models.load import load_model
 from iosched.profiler.devices.analytic.cost import AnalyticCost
-from iosched.profiler.devices.cpu.cost import StageCost, cpu_name
+from iosched.profiler.devices.cpu.cost import CpuStageCost, cpu_name
 from iosched.profiler.devices.gpus import gpu_named
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cpu.backend import CpuBackend
@@ -105,7 +105,7 @@ class TwoLanes:
 class Timed:
     """A cost model beside which the time that its answers take is counted; has the optional parts of two cores."""
 
-    def __init__(self, cost: StageCost) -> None:
+    def __init__(self, cost: CpuStageCost) -> None:
         self._cost = cost
         self.seconds = 0.0
         self.lanes = cost.lanes
@@ -246,7 +246,7 @@ def costs(network: str, arguments: argparse.Namespace) -> Iterator[tuple[Computa
                 yield backend.graph, TwoLanes(backend.graph)
                 continue
             with ProfileDatabase(None) as database:
-                yield backend.graph, Timed(StageCost(backend, database))
+                yield backend.graph, Timed(CpuStageCost(backend, database))
 
 
 def arguments_of(words: list[str] | None = None) -> argparse.Namespace:

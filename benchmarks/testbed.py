@@ -20,7 +20,7 @@ from iosched.models import zoo
 from iosched.models.graph import ComputationGraph
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.profiler.devices.cpu.cost import StageCost, cpu_name
+from iosched.profiler.devices.cpu.cost import CpuStageCost, cpu_name
 from iosched.profiler.devices.cpu.device import OpenOnCpu
 from iosched.profiler.devices.cpu.yardstick import compile_yardstick
 from iosched.profiler.devices.device import OpenModelHere, OpenSettings, Way
@@ -106,9 +106,9 @@ def open_bed(
         )
 
 
-def _warm(cost: StageCost) -> StageCost:
+def _warm(cost: CpuStageCost) -> CpuStageCost:
     """The same, but stages find all that they touch in the caches."""
-    return StageCost(cost.backend, cost.database, sweep_nbytes=0)
+    return CpuStageCost(cost.backend, cost.database, sweep_nbytes=0)
 
 
 def _in_turn(model: Model, here: OpenModelHere, schedules: Sequence[Schedule], rounds: int) -> Turns:

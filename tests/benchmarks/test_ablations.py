@@ -23,7 +23,7 @@ from scripted import fire, script_stages
 
 from iosched.models.graph import ComputationGraph
 from iosched.profiler.devices.analytic.cost import AnalyticCost
-from iosched.profiler.devices.cpu.cost import StageCost
+from iosched.profiler.devices.cpu.cost import CpuStageCost
 from iosched.profiler.devices.gpus import gpu_named
 from iosched.profiler.measuring.statistics import Measurement, measure, summarize
 from iosched.scheduler.baselines import sequential
@@ -266,7 +266,7 @@ def test_curtailing_sets_two_searches_side_by_side(
     """Stages scatter by a quarter around 100 us, those of two operators around 400, of three around 900."""
     curtailing = script("ablation_curtailing")
 
-    def timed(cost: StageCost, stage: Stage, lanes: int, worse_than_us: float | None = None) -> Measurement:
+    def timed(cost: CpuStageCost, stage: Stage, lanes: int, worse_than_us: float | None = None) -> Measurement:
         level_us = 100.0 * len(stage.operators) ** 2
         samples = (level_us * (0.75 + 0.125 * (index % 5)) for index in count())
         return measure(lambda runs: list(islice(samples, runs)), cost.settings, worse_than_us=worse_than_us)
@@ -275,7 +275,7 @@ def test_curtailing_sets_two_searches_side_by_side(
         return {way: summarize([10.0 if way == "curtailed" else 12.0] * 9) for way in runnables}
 
     monkeypatch.setattr(curtailing, "zoo_model", lambda _: fire())
-    monkeypatch.setattr(StageCost, "_timed", timed)
+    monkeypatch.setattr(CpuStageCost, "_timed", timed)
     monkeypatch.setattr(curtailing, "measure_in_turn", told)
     found = ran(curtailing, tmp_path, "--networks", "fire")["networks"]["fire"][0]
     full, curtailed = found["searches"]

@@ -12,7 +12,7 @@ from scripted import fire
 
 from iosched.jobs.costing import schedule_latency_us
 from iosched.profiler.devices.analytic.device import PaperGpu
-from iosched.profiler.devices.cpu.cost import StageCost
+from iosched.profiler.devices.cpu.cost import CpuStageCost
 from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.devices.device import OpenSettings
 from iosched.profiler.devices.gpus import gpu_named
@@ -34,7 +34,7 @@ def test_a_merge_that_this_cpu_cannot_do_is_costed_side_by_side(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        StageCost, "remeasure", lambda self, stage: math.inf if stage.strategy is Strategy.MERGE else 7.0
+        CpuStageCost, "remeasure", lambda self, stage: math.inf if stage.strategy is Strategy.MERGE else 7.0
     )
     with (
         ProfileDatabase(tmp_path / "p.db") as database,

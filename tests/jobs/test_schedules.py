@@ -78,7 +78,7 @@ def test_it_is_compared_and_ships_where_it_is_faster(
 def test_nothing_is_searched_measured_or_proven(
     found: ScheduleDocument, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cpu_cost.StageCost, "stage_latency_us", lambda *_: pytest.fail("a stage was measured"))
+    monkeypatch.setattr(cpu_cost.CpuStageCost, "stage_latency_us", lambda *_: pytest.fail("a stage was measured"))
     result = optimize(again(), replace(settings, schedule_from=found))
     assert (result.states, result.measurements, result.gap, result.proven) == (0, 0, None, None)
     assert result.document.search == found.search

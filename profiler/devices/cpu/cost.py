@@ -37,7 +37,7 @@ LEAST_SWEPT, MOST_SWEPT = 1 << 16, 32 << 20
 
 
 @dataclass(frozen=True, eq=False)
-class StageCost:
+class CpuStageCost:
     """The search's cost model of one model on this CPU.
 
     A stage is measured once for each signature, and not at all if the database has its latency. It is measured as it

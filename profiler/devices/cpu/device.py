@@ -10,7 +10,7 @@ from typing import ClassVar, Literal, cast
 from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
-from iosched.profiler.devices.cpu.cost import StageCost, cpu_name
+from iosched.profiler.devices.cpu.cost import CpuStageCost, cpu_name
 from iosched.profiler.devices.cpu.facts import cpu_facts
 from iosched.profiler.devices.cpu.units import CpuUnits
 from iosched.profiler.devices.device import (
@@ -92,7 +92,7 @@ class CpuDevice:
         assert database is not None
         other = beside.cost.backend if isinstance(beside, OpenOnCpu) else None
         backend = CpuBackend(model, lanes=settings.threads, beside=other)
-        return OpenOnCpu(self, model, StageCost(backend, database, resume=settings.resume))
+        return OpenOnCpu(self, model, CpuStageCost(backend, database, resume=settings.resume))
 
     def executor(self, model: Model, document: ScheduleDocument | None, threads: int | None = None) -> Executor:
         """Makes `model` ready to run by its schedule, or on plain onnxruntime.
@@ -122,7 +122,7 @@ class OpenOnCpu:
 
     device: CpuDevice
     model: Model
-    cost: StageCost
+    cost: CpuStageCost
     effort: ClassVar[Effort] = CPU_EFFORT
     prices: ClassVar[Prices] = CPU_PRICES
     budget: ClassVar[Budget] = Budget()

@@ -14,7 +14,7 @@ from scripted import LATENCIES_US, fire, script_models, script_stages
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.profiler.devices.cost import known_us
 from iosched.profiler.devices.cpu import cost as cpu_cost
-from iosched.profiler.devices.cpu.cost import LEAST_SWEPT, MOST_SWEPT, STAGE_SETTINGS, StageCost, swept_nbytes
+from iosched.profiler.devices.cpu.cost import LEAST_SWEPT, MOST_SWEPT, STAGE_SETTINGS, CpuStageCost, swept_nbytes
 from iosched.profiler.measuring.statistics import Measurement, measure
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cpu.backend import CompiledStage, CpuBackend
@@ -34,7 +34,7 @@ def test_a_stage_is_measured_once_for_each_signature(monkeypatch: pytest.MonkeyP
     """The operators f1 and g1 differ only in their names; f3 has another kernel."""
     measured = script_stages(monkeypatch)
     with ProfileDatabase(":memory:") as database, CpuBackend(fire(), lanes=2) as backend:
-        cost = StageCost(backend, database)
+        cost = CpuStageCost(backend, database)
         assert cost.stage_latency_us(alone("f1")) == cost.stage_latency_us(alone("f1"))
         assert cost.stage_latency_us(alone("f1")) == cost.stage_latency_us(alone("g1"))
         assert (len(measured), cost.measurements, cost.signatures, cost.cache_hits) == (1, 1, 1, 0)
@@ -51,7 +51,7 @@ def test_what_the_database_has_is_not_measured_again(tmp_path: Path, monkeypatch
     reported = []
     for _ in range(2):
         with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
-            cost = StageCost(backend, database, on_measured=lambda: reported.append(1))
+            cost = CpuStageCost(backend, database, on_measured=lambda: reported.append(1))
             latency = cost.stage_latency_us(alone("f1", "f3"))
     assert latency == cost.stage_latency_us(alone("f1", "f3"))
     assert (len(measured), len(reported), cost.measurements, cost.cache_hits) == (1, 1, 0, 1)
@@ -61,7 +61,7 @@ def test_other_lanes_are_another_device(tmp_path: Path, monkeypatch: pytest.Monk
     measured = script_stages(monkeypatch)
     for lanes in (1, 2):
         with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=lanes) as backend:
-            StageCost(backend, database).stage_latency_us(alone("f1"))
+            CpuStageCost(backend, database).stage_latency_us(alone("f1"))
     assert len(measured) == 2
 
 
@@ -69,7 +69,7 @@ def test_other_shapes_are_another_stage(tmp_path: Path, monkeypatch: pytest.Monk
     measured = script_stages(monkeypatch)
     for batch in (1, 2):
         with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(batch), lanes=2) as backend:
-            StageCost(backend, database).stage_latency_us(alone("f1"))
+            CpuStageCost(backend, database).stage_latency_us(alone("f1"))
     assert len(measured) == 2
 
 
@@ -78,7 +78,7 @@ def test_a_stage_that_cannot_merge_is_infinite_and_stays_so(tmp_path: Path, monk
     monkeypatch.setattr("iosched.runtime.cpu.backend._AS_ONE", {Strategy.MERGE: lambda *_: None})
     for _ in range(2):
         with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
-            cost = StageCost(backend, database)
+            cost = CpuStageCost(backend, database)
             assert cost.stage_latency_us(merged("f1", "f3")) == math.inf
     assert measured == []
     assert cost.cache_hits == 1
@@ -88,7 +88,7 @@ def test_the_bounds_of_a_unit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The work of a unit is its time on one lane, or on all lanes together if that is less."""
     script_stages(monkeypatch)
     with ProfileDatabase(":memory:") as database, CpuBackend(fire(), lanes=2) as backend:
-        cost = StageCost(backend, database)
+        cost = CpuStageCost(backend, database)
         assert isinstance(cost, OperatorBounds)
         work, latency = cost.operator_work_us("f3"), cost.operator_latency_us("f3")
         assert 0 < work <= 2 * latency
@@ -98,7 +98,7 @@ def test_the_bounds_of_a_unit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_real_measurements_of_a_stage_keep_their_samples(tmp_path: Path) -> None:
     with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
-        cost = StageCost(backend, database)
+        cost = CpuStageCost(backend, database)
         for stage in (alone("f1"), alone("f1", "f3"), merged("f1", "f3"), alone("fs")):
             assert 0 < cost.stage_latency_us(stage) < 1e6
         assert database.stats().measurements == 5  # with the yardstick
@@ -111,7 +111,7 @@ def test_measuring_again_answers_something_new_once_and_changes_no_first_answer(
     answers = []
     for _ in range(2):
         with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
-            cost = StageCost(backend, database)
+            cost = CpuStageCost(backend, database)
             stage = alone("f1", "f3")
             answers.append((cost.stage_latency_us(stage), cost.remeasure(stage), cost.stage_latency_us(stage)))
     first, again, still = answers[0]
@@ -133,7 +133,7 @@ def test_a_stage_is_measured_after_as_many_bytes_as_the_model_has_weights(monkey
         monkeypatch.setattr(CompiledStage, "time", watched)
         for given, wanted in ((None, LEAST_SWEPT), (0, 0), (1 << 20, 1 << 20)):
             asked.clear()
-            cost = StageCost(backend, database, sweep_nbytes=given)
+            cost = CpuStageCost(backend, database, sweep_nbytes=given)
             cost.stage_latency_us(alone("f1"))
             assert set(asked) == {0, wanted}  # the yardstick is always found in the caches
             assert cost.measurements == 1  # and another sweep is another measurement
@@ -154,7 +154,7 @@ class Slow:
         self.samples: list[int] = []
         self._turn = itertools.count()
         monkeypatch.setattr(cpu_cost, "measure", self._measure)
-        monkeypatch.setattr(StageCost, "_steadied", lambda *_: self._run)
+        monkeypatch.setattr(CpuStageCost, "_steadied", lambda *_: self._run)
 
     def _run(self, count: int) -> list[float]:
         return [90.0 + 20.0 * (next(self._turn) % 4) for _ in range(count)]
@@ -169,7 +169,7 @@ class Slow:
 def test_a_stage_that_is_clearly_too_slow_is_measured_roughly(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow(monkeypatch)
     with ProfileDatabase(":memory:") as database, CpuBackend(fire(), lanes=2) as backend:
-        cost = StageCost(backend, database)
+        cost = CpuStageCost(backend, database)
         assert isinstance(cost, Curtailable)
         assert cost.latency_unless_worse_us(alone("f1"), 50.0) == 130.0  # the median of the first six
         assert cost.latency_unless_worse_us(alone("f3"), 110.0) == cost.stage_latency_us(alone("f3")) == 120.0
@@ -184,7 +184,7 @@ def test_a_rough_measurement_is_none_where_a_better_one_is_needed(
     answers = []
     for _ in range(3):  # the first measures, the others ask the same
         with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
-            cost = StageCost(backend, database)
+            cost = CpuStageCost(backend, database)
             assert answers or cost.known(alone("f1")) is None
             rough = cost.latency_unless_worse_us(alone("f1"), 50.0)
             assert answers or cost.known(alone("f1")) is None
@@ -198,9 +198,9 @@ def test_a_rough_measurement_is_none_where_a_better_one_is_needed(
 def test_what_is_known_in_full_is_not_measured_roughly(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow(monkeypatch)
     with ProfileDatabase(":memory:") as database, CpuBackend(fire(), lanes=2) as backend:
-        cost = StageCost(backend, database)
+        cost = CpuStageCost(backend, database)
         assert cost.stage_latency_us(alone("f1")) == cost.latency_unless_worse_us(alone("f1"), 50.0) == 120.0
-        again = StageCost(backend, database)
+        again = CpuStageCost(backend, database)
         assert again.latency_unless_worse_us(alone("f1"), 50.0) == 120.0
         assert len(slow.samples) == 1
 
@@ -208,7 +208,7 @@ def test_what_is_known_in_full_is_not_measured_roughly(monkeypatch: pytest.Monke
 def test_what_cannot_merge_is_infinite_whatever_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("iosched.runtime.cpu.backend._AS_ONE", {Strategy.MERGE: lambda *_: None})
     with ProfileDatabase(":memory:") as database, CpuBackend(fire(), lanes=2) as backend:
-        cost = StageCost(backend, database)
+        cost = CpuStageCost(backend, database)
         assert cost.latency_unless_worse_us(merged("f1", "f3"), 50.0) == math.inf
         assert cost.stage_latency_us(merged("f1", "f3")) == math.inf
 
@@ -219,7 +219,7 @@ def test_every_stage_of_a_found_schedule_is_known(tmp_path: Path, monkeypatch: p
     script_models(monkeypatch, LATENCIES_US)
     result = optimize(fire(), OptimizeSettings(threads=2, profile_db=tmp_path / "p.db", strategy="concurrent"))
     with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
-        cost = StageCost(backend, database)
+        cost = CpuStageCost(backend, database)
         for stage in result.schedule.stages:
             units = tuple(tuple(dict.fromkeys(backend.coarse.unit_of()[n] for n in group)) for group in stage.groups)
             assert known_us(cost, Stage(stage.strategy, units)) == pytest.approx(stage.predicted_us)
@@ -230,7 +230,7 @@ def test_every_stage_of_a_found_schedule_is_known(tmp_path: Path, monkeypatch: p
 
 def test_nothing_is_known_of_an_empty_database() -> None:
     with ProfileDatabase(None) as database, CpuBackend(fire(), lanes=2) as backend:
-        cost = StageCost(backend, database)
+        cost = CpuStageCost(backend, database)
         name = backend.graph.operators[0].name
         assert known_us(cost, Stage(Strategy.CONCURRENT, ((name,),))) is None
         assert cost.known_work_us(name) is None

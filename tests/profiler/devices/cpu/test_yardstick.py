@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from scripted import fire
 
-from iosched.profiler.devices.cpu.cost import StageCost
+from iosched.profiler.devices.cpu.cost import CpuStageCost
 from iosched.profiler.devices.cpu.yardstick import RUNS_BESIDE, compile_yardstick, corrected, measure_reference
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cpu.backend import CpuBackend
@@ -82,7 +82,7 @@ def test_the_reference_is_measured_once_for_a_device(tmp_path: Path) -> None:
     stored = []
     for name, resume in (("f1", True), ("f3", True), ("fs", False)):
         with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
-            cost = StageCost(backend, database, resume=resume)
+            cost = CpuStageCost(backend, database, resume=resume)
             cost.stage_latency_us(Stage(Strategy.CONCURRENT, ((name,),)))
             stored.append(database.yardstick(cost.device))
     assert stored[0] == stored[1] == stored[2]
@@ -92,11 +92,11 @@ def test_the_reference_is_measured_once_for_a_device(tmp_path: Path) -> None:
 def test_latencies_are_relative_to_the_reference_of_the_device(tmp_path: Path) -> None:
     """Latencies are those of a slow machine if the database says that its yardstick took a second."""
     with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
-        cost = StageCost(backend, database)
+        cost = CpuStageCost(backend, database)
         plain = cost.stage_latency_us(Stage(Strategy.CONCURRENT, (("f1",),)))
         known = database.yardstick(cost.device)
         assert known is not None
         assert known.median_us < 1e5
-        again = StageCost(backend, database)
+        again = CpuStageCost(backend, database)
         database.keep_yardstick(cost.device, type(known)(1e6, 1e6, 1e6, (1e6,) * 7))
         assert again.stage_latency_us(Stage(Strategy.CONCURRENT, (("f3",),))) > 5 * plain
