@@ -27,6 +27,7 @@ from iosched.scheduler.strategy_names import COMPARED, LIMITED, StrategyName
 _NO_SCHEDULE = "the model carries no schedule; make one with 'iosched optimize'"
 
 NAMES = ("iosched", *COMPARED, *ON_CPU, *ON_GPU)
+"""The names of all alternatives that can be measured."""
 
 MAX_SECONDS = 600.0
 """No further round begins after the runs have taken this many seconds together."""
@@ -134,15 +135,15 @@ class _Alternatives:
     def measured(self, names: Sequence[str], rounds: int) -> BenchResult:
         """Opens the alternatives `names`, or the usual ones, and measures in turn those that can be opened."""
         inputs = random_inputs(self.model.graph.inputs)
-        ready = self._openers(inputs)
-        usual = [name for name in ready if name not in _ON_REQUEST]
-        candidates = {"sequential": ready["sequential"]()}
+        openers = self._openers(inputs)
+        usual = [name for name in openers if name not in _ON_REQUEST]
+        candidates = {"sequential": openers["sequential"]()}
         missing: list[tuple[str, str]] = []
         try:
             for name in dict.fromkeys(names or usual):
                 try:
                     if name not in candidates:
-                        candidates[name] = ready[name]() if name in ready else self._refused()
+                        candidates[name] = openers[name]() if name in openers else self._refused()
                 except DeviceError as error:
                     missing.append((name, str(error)))
             found = self.here.in_turn(candidates, Budget(rounds, MAX_SECONDS), _progress(self.observer))

@@ -141,28 +141,28 @@ def matrix(
     """
     observer = observer or Silence()
     with ExitStack() as open_things:
-        places = list(_places(batches, settings, open_things))
+        opened = list(_open_targets(batches, settings, open_things))
         found = []
-        for index, place in enumerate(places):
-            observer.progress(index, len(places), f"{place.opened.device.key}, batch size {place.batch_size}")
-            found.append(schedule_by(place.opened, settings.strategy, settings.pruning))
-        observer.progress(len(places), len(places), "every schedule on every target")
-        schedules = [place.opened.units.expanded(one.schedule) for place, one in zip(places, found, strict=True)]
-        costs = [[schedule_latency_us(place.opened, schedule) for schedule in schedules] for place in places]
-        sequential_us = [schedule_latency_us(place.opened, sequential(place.model.graph)) for place in places]
+        for index, target in enumerate(opened):
+            observer.progress(index, len(opened), f"{target.opened.device.key}, batch size {target.batch_size}")
+            found.append(schedule_by(target.opened, settings.strategy, settings.pruning))
+        observer.progress(len(opened), len(opened), "every schedule on every target")
+        schedules = [target.opened.units.expanded(one.schedule) for target, one in zip(opened, found, strict=True)]
+        costs = [[schedule_latency_us(target.opened, schedule) for schedule in schedules] for target in opened]
+        sequential_us = [schedule_latency_us(target.opened, sequential(target.model.graph)) for target in opened]
     sources = [_fastest(row, own) for own, row in enumerate(costs)]
     targets = tuple(
         MatrixTarget(
-            place.opened.device.key,
-            place.opened.device.name,
-            place.batch_size,
-            place.opened.device.cost_kind,
+            target.opened.device.key,
+            target.opened.device.name,
+            target.batch_size,
+            target.opened.device.cost_kind,
             schedules[sources[own]],
             found[own].proven if sources[own] == own else None,
             sequential_us[own],
             None if sources[own] == own else sources[own],
         )
-        for own, place in enumerate(places)
+        for own, target in enumerate(opened)
     )
     return MatrixResult(targets, tuple(tuple(row[source] for source in sources) for row in costs))
 
@@ -174,7 +174,7 @@ def _fastest(row: Sequence[float], own: int) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class _Place:
+class _OpenTarget:
     """One target: the model at a batch size, open on a device."""
 
     batch_size: int
@@ -182,13 +182,15 @@ class _Place:
     opened: OpenModel
 
 
-def _places(batches: Iterable[tuple[int, Model]], settings: MatrixSettings, open_things: ExitStack) -> Iterator[_Place]:
+def _open_targets(
+    batches: Iterable[tuple[int, Model]], settings: MatrixSettings, open_things: ExitStack
+) -> Iterator[_OpenTarget]:
     """All targets by device and then by batch size; those of a device share its threads, and all share a database."""
     devices = {device.key: device for device in map(resolve, settings.devices)}
     is_measured = any(device.cost_kind == "measured" for device in devices.values())
     path = settings.profile_db or default_path()
     database = open_things.enter_context(ProfileDatabase(path)) if is_measured else None
-    found: dict[str, list[_Place]] = {key: [] for key in devices}
+    found: dict[str, list[_OpenTarget]] = {key: [] for key in devices}
     first: ComputationGraph | None = None
     for batch_size, model in batches:
         first = model.graph if first is None else first
@@ -198,9 +200,9 @@ def _places(batches: Iterable[tuple[int, Model]], settings: MatrixSettings, open
             open_model = device.open(model, settings.opening, database, beside=beside)
             open_things.callback(open_model.close)
             check_schedulable(open_model)
-            found[key].append(_Place(batch_size, model, open_model))
-    for places in found.values():
-        yield from places
+            found[key].append(_OpenTarget(batch_size, model, open_model))
+    for opened in found.values():
+        yield from opened
 
 
 def _check_same_operators(first: ComputationGraph, graph: ComputationGraph, batch_size: int) -> None:

@@ -110,8 +110,8 @@ def open_on_gpu(place: GpuPlace) -> Candidate:
         binding.bind_ortvalue_input(name, value)
     for output in session.get_outputs():
         binding.bind_output(output.name, provider.device, provider.index)
-    run, held = partial(_run_bound, session, binding), (stream, values, kept)
-    return Candidate(lambda repeats: tuple(_timed(place.driver, stream, run, held) for _ in range(repeats)))
+    run, kept_alive = partial(_run_bound, session, binding), (stream, values, kept)
+    return Candidate(lambda repeats: tuple(_timed(place.driver, stream, run, kept_alive) for _ in range(repeats)))
 
 
 def _run_bound(session: Any, binding: Any) -> None:
@@ -119,9 +119,9 @@ def _run_bound(session: Any, binding: Any) -> None:
         session.run_with_iobinding(binding)
 
 
-def _timed(driver: Driver, stream: Any, run: Callable[[], None], held: object) -> float:
-    """Microseconds of `run`, which works on `stream`; `held` are objects that must not be freed before."""
-    del held
+def _timed(driver: Driver, stream: Any, run: Callable[[], None], kept_alive: object) -> float:
+    """Microseconds of `run`, which works on `stream`; `kept_alive` are the objects that it needs."""
+    del kept_alive
     start, end = driver.new_event(timing=True), driver.new_event(timing=True)
     driver.record(start, stream)
     run()

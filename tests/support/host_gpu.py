@@ -29,11 +29,11 @@ class HostGpu(AttachedGpu):
 
     given: ClassVar[list[object]] = []
 
-    def backend(self, model: Model, precision: str, memory: CudnnPlanStore | None = None) -> CudaBackend:
+    def backend(self, model: Model, precision: str, plans: CudnnPlanStore | None = None) -> CudaBackend:
         assert isinstance(self.driver, HostDriver)
-        self.given.append(memory)
-        choose, exchange = chooser(self.driver, memory), HostExchange(self.driver)
-        return CudaBackend(model, self.driver, choose, Precision(precision), exchange=exchange, choices=memory)
+        self.given.append(plans)
+        choose, exchange = chooser(self.driver, plans), HostExchange(self.driver)
+        return CudaBackend(model, self.driver, choose, Precision(precision), exchange=exchange, choices=plans)
 
 
 def attach_host(monkeypatch: pytest.MonkeyPatch) -> list[object]:

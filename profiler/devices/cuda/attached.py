@@ -47,11 +47,11 @@ class AttachedGpu:
     driver: Driver
     clock: ReadClock = lambda: None
 
-    def backend(self, model: Model, precision: str, memory: CudnnPlanStore | None = None) -> CudaBackend:
+    def backend(self, model: Model, precision: str, plans: CudnnPlanStore | None = None) -> CudaBackend:
         """Makes a backend that runs `model` on this GPU.
 
         Args:
-            memory: the cuDNN plans that are known, which also keeps those that are chosen; by default plans are chosen
+            plans: the cuDNN plans that are known, which also keeps those that are chosen; by default plans are chosen
                 by timing, and are forgotten with the backend.
 
         Raises:
@@ -60,13 +60,13 @@ class AttachedGpu:
         """
         if not CudaBackend.supports(model):
             raise DeviceError(f"{model.name!r} has tensors of unknown or no size, which the GPU runtime cannot place")
-        kept = memory or StoredCudnnPlans(ProfileDatabase(None), self.key(precision))
-        choose = FastestCudnnPlans(self.driver, kept, self._lanes, self._handles)
-        stored = Precision(precision_named(precision))
-        sessions = ProviderSessions(self.driver, Provider.cuda(self.index, stored))
+        known = plans or StoredCudnnPlans(ProfileDatabase(None), self.key(precision))
+        choose = FastestCudnnPlans(self.driver, known, self._lanes, self._handles)
+        computed = Precision(precision_named(precision))
+        sessions = ProviderSessions(self.driver, Provider.cuda(self.index, computed))
         exchange = CupyExchange(self.index)
         return CudaBackend(
-            model, self.driver, choose, stored, self._lanes, sessions=sessions, exchange=exchange, choices=kept
+            model, self.driver, choose, computed, self._lanes, sessions=sessions, exchange=exchange, choices=known
         )
 
     def cudnn_plans_of(self, document: ScheduleDocument | None) -> KnownCudnnPlans:

@@ -131,9 +131,9 @@ class CudaStageCost:
     def _tune(self, stage: Stage, executor: CudaExecutor) -> Measurement:
         tuned = tune(executor) if is_tunable(executor) else None
         names = FASTEST_ALONE if tuned is None else tuned.names
-        holds = self.backend.keep_cudnn_plans(stage, names)
-        if holds != names:  # another process chose others meanwhile
-            executor.take_cudnn_plans([holds])
+        kept = self.backend.keep_cudnn_plans(stage, names)
+        if kept != names:  # another process chose others meanwhile
+            executor.take_cudnn_plans([kept])
             return self._time(executor)
         return self._time(executor) if tuned is None else measure(tuned.time, self.settings)
 
