@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from statistics import median
@@ -12,7 +13,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError, UsageError
+from iosched.models.errors import DeviceError, ExecutionError, UsageError
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
 from iosched.models.model import Model
 from iosched.runtime.cuda.choices import Choices
@@ -206,15 +207,12 @@ class CudaBackend:
         """Microseconds of one operator alone, with its kernels in `network`; infinite where it fails."""
         try:
             executor = self._compile_stage(network, Stage(Strategy.CONCURRENT, ((name,),)), FASTEST_ALONE)
-            if executor is None or not executor.is_captured:
+            if executor is None:
                 return math.inf
-            latency = median(executor.time_many(_RUNS, _COPIES)[1:])
-            executor.close()
-        except DeviceLostError:
-            raise
+            with closing(executor):
+                return median(executor.time_many(_RUNS, _COPIES)[1:]) if executor.is_captured else math.inf
         except (DeviceError, ExecutionError):  # what does not fit or run is no candidate
             return math.inf
-        return latency
 
     def _compile_stage(self, network: Network, stage: Stage, names: CudnnPlanNames) -> CudaExecutor | None:
         lowering = lower_stage(network, stage)

@@ -7,6 +7,7 @@ for the host from the very source that NVRTC was given, and get the bytes that C
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
 import random
 import re
@@ -335,6 +336,8 @@ class DeskCuda:
         if handle == 0 or stream.capture is not None:
             self._invalidate(CAPTURE_UNSUPPORTED)
         stream.capture, stream.last = Capture(handle, mode), None
+        if gc.isenabled():  # as Python may
+            gc.collect()
 
     def stream_end_capture(self, handle: int) -> int:
         capture = self._stream(handle).capture
@@ -365,6 +368,7 @@ class DeskCuda:
         del self._graphs[graph]
 
     def graph_exec_destroy(self, handle: int) -> None:
+        self._unsafe()  # nothing says that a capture allows it
         self._run_pending()
         del self._executables[handle]
 

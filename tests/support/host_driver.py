@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -53,7 +54,12 @@ class Event:
 
 @dataclass(eq=False)
 class Graph:
+    driver: HostDriver
     operations: list[Operation] = field(default_factory=list)
+
+    def __del__(self) -> None:
+        if self.driver.captured is not None:
+            self.driver.mistakes.append("a graph was destroyed inside of a capture")
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,9 +72,18 @@ class HostMemory:
 
 
 class HostDriver:
-    """The `Driver` of tests; every order of operations that streams and events leave open is drawn by chance."""
+    """The `Driver` of tests; every order of operations that streams and events leave open is drawn by chance.
 
-    def __init__(self, seed: int = 0) -> None:
+    Attributes:
+        collects: whether garbage is collected in the middle of every capture, as Python may.
+        captured: the operations of the capture that goes on.
+        mistakes: what a GPU would not forgive, and Python does not let be raised where it happens.
+    """
+
+    def __init__(self, seed: int = 0, *, collects: bool = False) -> None:
+        self.collects = collects
+        self.captured: list[Operation] | None = None
+        self.mistakes: list[str] = []
         self.draw = random.Random(seed)
         self.pending: list[Operation] = []
         self.launches: list[str] = []
@@ -133,9 +148,15 @@ class HostDriver:
     def begin_capture(self, stream: Stream) -> None:
         assert not self.pending, "captures before what went before is done"
         stream.capture, stream.last = [], None
+        self.captured = stream.capture
+        if self.collects:
+            assert not gc.isenabled(), "Python may collect garbage inside of a capture"
+            gc.collect()
+        assert not self.mistakes, self.mistakes
 
     def end_capture(self, stream: Stream) -> Graph:
         operations = stream.capture
+        self.captured = None
         if operations is None:
             raise ExecutionError("the stream is in no capture")
         joined = closure(stream.last)
@@ -144,7 +165,7 @@ class HostDriver:
         stream.capture, stream.last = None, None
         if not all(id(each) in joined for each in operations):
             raise ExecutionError("a stream was not joined before the capture ended")
-        return Graph(operations)
+        return Graph(self, operations)
 
     def launch_graph(self, graph: Graph, stream: Stream) -> None:
         self.graph_launches += 1

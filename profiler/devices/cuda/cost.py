@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
@@ -151,9 +152,8 @@ class CudaStageCost:
         executor = self.backend.compile_stage(stage, names)
         if executor is None:
             return UNRUNNABLE
-        found = run(executor)
-        executor.close()
-        return found
+        with closing(executor):
+            return run(executor)
 
     def _tried(self, stage: Stage, measured: Callable[[], Measurement]) -> Measurement:
         """Measures the stage; one that needs too much memory or fails is no candidate, but does not end the search."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import ClassVar
@@ -176,7 +177,12 @@ class OpenOnGpu:
 
     def ready(self, way: Way, inputs: Arrays) -> Candidate:
         """Captures the model in CUDA graphs, copies the inputs to the GPU, and runs it once."""
-        return _placed(self._compiled(way), inputs)
+        model = self._compiled(way)
+        with ExitStack() as unless_ready:
+            unless_ready.callback(model.close)
+            found = _placed(model, inputs)
+            unless_ready.pop_all()
+        return found
 
     def rivals(self, inputs: Arrays) -> Mapping[str, Callable[[], Candidate]]:
         """Functions that open onnxruntime on its CUDA provider, and PyTorch in three ways."""
@@ -203,16 +209,14 @@ class OpenOnGpu:
         if way is None:
             lowering = self._backend.lower(sequential(self.graph))
             return Running(sum(map(len, lowering.plan.lanes)))
-        model = self._compiled(way)
-        runtime = {
-            "precision": self.settings.precision,
-            "barriers": "none" if way.how == _NO_BARRIERS else "stage",
-            "cudnn_plans": {**model.cudnn_plans},
-        }
-        notes = (*_barrier_notes(measured), *_clock_notes(self.cost), *self._backend.notes, *session_notes(model))
-        running = Running(model.kernel_count, runtime, notes)
-        model.close()
-        return running
+        with closing(self._compiled(way)) as model:
+            runtime = {
+                "precision": self.settings.precision,
+                "barriers": "none" if way.how == _NO_BARRIERS else "stage",
+                "cudnn_plans": {**model.cudnn_plans},
+            }
+            notes = (*_barrier_notes(measured), *_clock_notes(self.cost), *self._backend.notes, *session_notes(model))
+            return Running(model.kernel_count, runtime, notes)
 
     def close(self) -> None:
         """Does nothing: no threads are to be stopped, and memory of the GPU is freed with the objects that have it."""

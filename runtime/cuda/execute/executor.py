@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -74,7 +74,7 @@ class CudaExecutor:
         self._buffers = DeviceBuffers(lowering, driver, self._origin)
         self._choose, self._sessions = choose, sessions or HostSessions(driver)
         self._segments = segments(lowering)
-        self._elsewhere = lru_cache(ADDRESSES_KEPT)(self._ready_at)
+        self._elsewhere: dict[tuple[tuple[str, int], ...], _Ready] = {}
         self.take_cudnn_plans(names)
 
     @property
@@ -138,15 +138,7 @@ class CudaExecutor:
         if self.is_empty or not self.is_captured:
             raise ValueError("there is nothing, or what runs in onnxruntime, which cannot be captured")
         graph = self._captured(self._segments[0].tasks, self._own.launches, copies)
-
-        def launch() -> None:
-            self._driver.launch_graph(graph, self._origin)
-
-        def timed(repeats: int) -> tuple[float, ...]:
-            found = elapsed_in_a_row_us(self._driver, self._origin, launch, repeats)
-            return tuple(latency / copies for latency in found)
-
-        return timed
+        return partial(_timed, self._driver, self._origin, graph, copies)  # kept here, so it must not refer to this
 
     def upload(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Copies inputs to the device."""
@@ -165,7 +157,7 @@ class CudaExecutor:
 
         The plan is captured again unless one of the last few runs was on the same addresses.
         """
-        self._launch(self._elsewhere(tuple(sorted(addresses.items()))) if addresses else self._own)
+        self._launch(self._ready_at(tuple(sorted(addresses.items()))) if addresses else self._own)
 
     @property
     def driver(self) -> Driver:
@@ -221,7 +213,7 @@ class CudaExecutor:
         self._driver.synchronize(self._origin)
         self._own, self._segments, self._prepared, self.cudnn_plans = _Ready({}, ()), [], {}, ()
         self._many = {}
-        self._elsewhere.cache_clear()
+        self._elsewhere.clear()
         self._buffers.close()
 
     def poison(self) -> None:
@@ -246,7 +238,7 @@ class CudaExecutor:
         self._warm_up(launches)
         self._own = self._ready(launches)
         self._many.clear()
-        self._elsewhere.cache_clear()
+        self._elsewhere.clear()
         self.cudnn_plans = tuple((self._task(*pair).stage, plan) for pair, plan in cudnn_plans.items())
 
     def _chosen(self, names: Sequence[CudnnPlanNames]) -> dict[tuple[int, int], CudnnPlan]:
@@ -285,8 +277,15 @@ class CudaExecutor:
         return _Ready(launches, tuple(graphs))
 
     def _ready_at(self, addresses: tuple[tuple[str, int], ...]) -> _Ready:
-        self._driver.synchronize(self._origin)
-        return self._ready(self._launches_at({**self._buffers.addresses, **dict(addresses)}))
+        """For inputs at these addresses; kept for the last few. No `lru_cache` of a method: that would be a cycle."""
+        ready = self._elsewhere.pop(addresses, None)
+        if ready is None:
+            self._driver.synchronize(self._origin)
+            ready = self._ready(self._launches_at({**self._buffers.addresses, **dict(addresses)}))
+        self._elsewhere[addresses] = ready
+        if len(self._elsewhere) > ADDRESSES_KEPT:
+            del self._elsewhere[next(iter(self._elsewhere))]
+        return ready
 
     def _warm_up(self, launches: Mapping[tuple[int, int], Launch]) -> None:
         """Every launch once on its own stream, one after another: what comes lazily cannot come in a capture.
@@ -336,3 +335,9 @@ class CudaExecutor:
 
     def _task(self, lane: int, step: int) -> Task:
         return self._plan.lanes[lane][step]
+
+
+def _timed(driver: Driver, stream: Any, graph: Any, copies: int, repeats: int) -> tuple[float, ...]:
+    """Microseconds of one of the `copies` runs in `graph`, from each of `repeats` launches in a row."""
+    found = elapsed_in_a_row_us(driver, stream, lambda: driver.launch_graph(graph, stream), repeats)
+    return tuple(latency / copies for latency in found)

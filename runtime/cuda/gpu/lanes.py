@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from iosched.models.errors import DeviceError, ExecutionError
@@ -51,17 +52,34 @@ class Lanes:
 
         Where it fails, new streams are used from then on: the state of these is not known.
         """
-        self._driver.begin_capture(origin)
-        try:
-            launch()
-            return self._driver.end_capture(origin)
-        except BaseException:
-            with suppress(DeviceError, ExecutionError):
-                self._driver.end_capture(origin)
-            self.discard()
-            raise
+        with _no_collector():
+            self._driver.begin_capture(origin)
+            try:
+                launch()
+                return self._driver.end_capture(origin)
+            except BaseException:
+                with suppress(DeviceError, ExecutionError):
+                    self._driver.end_capture(origin)
+                self.discard()
+                raise
 
     def discard(self) -> None:
         """Makes new streams from now on."""
         self._streams = []
         self._workspaces = {}
+
+
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """Keeps Python from collecting garbage: to destroy another graph is no part of a capture, and may end it.
+
+    What a caller dropped in a cycle is collected later. It is not collected before: that takes some milliseconds, and a
+    search captures thousands of times.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import cycle
@@ -14,7 +15,7 @@ from host_cuda import needs_compiler
 from host_driver import HostChoice, HostDriver, HostMemory
 from scripted import fire
 
-from iosched.models.errors import DeviceError, DeviceLostError
+from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError
 from iosched.profiler.devices.cuda import tuning as cuda_tuning
 from iosched.profiler.devices.cuda.cost import CudaStageCost
 from iosched.profiler.devices.cuda.cudnn_plans import KnownCudnnPlans, StoredCudnnPlans
@@ -259,3 +260,21 @@ def test_a_choice_holds_in_its_stage_and_nowhere_else(monkeypatch: pytest.Monkey
         assert names[0] == names[1]
         assert pinned.cudnn_plans == together.cudnn_plans
         assert np.isfinite(cost.remeasure(SQUEEZE))
+
+
+def test_a_stage_that_fails_while_it_is_timed_gives_back_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+    close = CudaExecutor.close
+
+    def fails(self: CudaExecutor, *_: int) -> tuple[float, ...]:
+        raise ExecutionError("out of resources")
+
+    monkeypatch.setattr(CudaExecutor, "close", lambda self: (closed.append("stage"), close(self))[1])
+    monkeypatch.setattr(CudaExecutor, "time_launches", fails)
+    monkeypatch.setattr(CudaExecutor, "time_many", fails)
+    backend = backend_of()
+    with ProfileDatabase(":memory:") as database:
+        assert CudaStageCost(backend, database, "gpu").stage_latency_us(PAIR) == math.inf
+    assert closed == ["stage"]
+    assert backend._alone_us(backend._network, "fs") == math.inf
+    assert closed == ["stage"] * 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from weakref import WeakSet
 
@@ -119,3 +120,26 @@ def test_a_capture_that_fails_leaves_no_stream_in_one() -> None:
     executor.run(callers(model, random_inputs(model.graph.inputs), executor))
     assert all(stream.capture is None for stream in broken)
     assert len(driver.streams) == 2 * len(broken)
+
+
+def test_an_executor_that_was_dropped_is_not_destroyed_inside_the_capture_of_another() -> None:
+    """Not even where Python collects garbage there: nothing that it has made refers to it."""
+    model, driver = fire(batch=2), HostDriver(collects=True)
+    lanes = Lanes(driver)
+    lowering = lower(Network(model, Precision("fp32")), greedy(model.graph))
+    gc.collect()
+    for _ in range(2):
+        executor = CudaExecutor(lowering, driver, chooser(driver), lanes)
+        executor.time_many(1, 2)
+        executor.launch_at({view.buffer: executor.address_of(view.buffer) for view in executor.inputs})
+        driver.synchronize(executor.origin)
+    assert driver.mistakes == []
+
+
+def test_garbage_is_collected_again_after_a_capture_also_one_that_fails() -> None:
+    lanes = Lanes(HostDriver(collects=True))
+    lanes.capture(lanes.origin, lambda: None)
+    assert gc.isenabled()
+    with pytest.raises(ZeroDivisionError):
+        lanes.capture(lanes.origin, lambda: 1 // 0)
+    assert gc.isenabled()

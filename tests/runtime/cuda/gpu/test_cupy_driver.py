@@ -183,6 +183,21 @@ def test_memory_in_a_cycle_is_collected_before_the_gpu_is_called_full(desk: Desk
         gc.enable()
 
 
+def test_an_executor_in_a_cycle_is_not_collected_inside_a_capture(desk: DeskCuda) -> None:
+    """Where it would destroy its graph."""
+    model = fire(batch=2)
+    found = backend(desk, model)
+
+    def leave_behind() -> None:
+        cycle: list[Any] = [found.compile(greedy(model.graph))]
+        cycle.append(cycle)
+
+    leave_behind()
+    found.compile(greedy(model.graph))
+    assert gc.isenabled()
+    gc.collect()
+
+
 EVERY_TYPE = """
 extern "C" __global__ void every_type(const float* x, float* y, int i, long long l, float f, unsigned int u, int last) {
   y[0] = x[0]; y[1] = i; y[2] = l; y[3] = f; y[4] = u; y[5] = last;
