@@ -10,13 +10,14 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.store.explained import ENVIRONMENT_VARIABLE, IN_MEMORY, explained
+from iosched.profiler.store.process import is_alive, this_process
 from iosched.profiler.store.schema import connected, transaction
 from iosched.profiler.store.tables import (
     KINDS,
@@ -33,10 +34,14 @@ from iosched.profiler.store.tables import (
     measurement_of,
     row_of,
     samples_of,
+    sqlite_value,
     table_of,
     unpacked,
     values_of,
 )
+
+LONGEST_TRIAL = timedelta(minutes=1)
+"""A cuDNN plan is tried in milliseconds, or seconds where its code is loaded."""
 
 
 @dataclass(frozen=True)
@@ -209,6 +214,36 @@ class ProfileDatabase:
                 "INSERT OR REPLACE INTO cudnn_plan VALUES (?, ?, ?, ?)", (device, key, name, content)
             )
 
+    def begin_cudnn_trial(self, key: str, name: str, device: str) -> None:
+        """Notes that this process is about to run the cuDNN plan `name`, which may be the last thing that it does."""
+        with explained(self.path):
+            self._connection.execute(
+                "INSERT OR REPLACE INTO cudnn_trial VALUES (?, ?, ?, ?, ?)",
+                (device, key, name, this_process(), sqlite_value(self._clock())),
+            )
+
+    def end_cudnn_trial(self, key: str, name: str, device: str, *, fatal: bool) -> None:
+        """Notes that this process has run the plan and lives; with `fatal`, that the GPU does not."""
+        own = (device, key, name, this_process())
+        change = "UPDATE OR REPLACE cudnn_trial SET process = ''" if fatal else "DELETE FROM cudnn_trial"
+        with explained(self.path):
+            self._connection.execute(f"{change} WHERE device = ? AND key = ? AND name = ? AND process = ?", own)
+
+    def fatal_cudnn_plans(self, key: str, device: str) -> frozenset[str]:
+        """The cuDNN plans for `key` that stopped the GPU, or ended the process that tried them.
+
+        One that a living process is trying just now is none of them. Where nobody can tell whether the process lives,
+        as in another container, it counts as living for a minute, which is longer than a trial takes.
+        """
+        with explained(self.path):
+            rows = self._connection.execute(
+                "SELECT name, process, began_at FROM cudnn_trial WHERE device = ? AND key = ?", (device, key)
+            ).fetchall()
+        now = self._clock()
+        return frozenset(
+            name for name, process, began in rows if _has_ended(process, datetime.fromisoformat(began), now)
+        )
+
     def stats(self) -> DatabaseStats:
         """Counts for each device, sorted by device; O(rows)."""
         with explained(self.path):
@@ -231,7 +266,7 @@ class ProfileDatabase:
         with explained(self.path):
             with transaction(self._connection):
                 ((removed,),) = self._connection.execute(f"SELECT COUNT(*) FROM {_COUNTED}{where}", values).fetchall()
-                for table in (*map(table_of, KINDS), "cudnn_plan"):
+                for table in (*map(table_of, KINDS), "cudnn_plan", "cudnn_trial"):
                     self._connection.execute(f"DELETE FROM {table}{where}", values)
             self._connection.execute("VACUUM")
         return int(removed)
@@ -268,6 +303,11 @@ class ProfileDatabase:
         """Writes rows of one kind, all of them or none, each in place of an earlier row with the same key."""
         with explained(self.path), transaction(self._connection):
             self._connection.executemany(_insertion(type(rows[0]), "OR REPLACE"), [values_of(row) for row in rows])
+
+
+def _has_ended(process: str, began: datetime, now: datetime) -> bool:
+    lives = is_alive(process)
+    return now - began > LONGEST_TRIAL if lives is None else not lives
 
 
 def _insertion(kind: type[Row], how: str = "") -> str:

@@ -118,6 +118,17 @@ MIGRATIONS: tuple[str | Callable[[sqlite3.Connection], None], ...] = (
     _name_measurements,
     "DROP TABLE measurement",
     "ALTER TABLE plan RENAME TO cudnn_plan",
+    # Plans of cuDNN that are being tried now, or were when their process ended; no process stands where that is known.
+    """
+    CREATE TABLE cudnn_trial (
+        device TEXT NOT NULL,
+        key TEXT NOT NULL,
+        name TEXT NOT NULL,
+        process TEXT NOT NULL,
+        began_at TEXT NOT NULL,
+        PRIMARY KEY (device, key, name, process)
+    ) STRICT, WITHOUT ROWID
+    """,
 )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import ClassVar
 
+from iosched.models.errors import DeviceLostError
 from iosched.profiler.store.database import ProfileDatabase
 
 
@@ -32,6 +34,16 @@ class KnownCudnnPlans:
 
     def keep_plan(self, key: str, name: str, content: bytes) -> None:
         """Does nothing: plans are not kept in a schedule."""
+
+    def fatal(self, key: str) -> frozenset[str]:
+        """None: nothing is tried."""
+        del key
+        return frozenset()
+
+    def trying(self, key: str, name: str) -> AbstractContextManager[None]:
+        """Keeps nothing."""
+        del key, name
+        return nullcontext()
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,3 +74,20 @@ class StoredCudnnPlans:
     def keep_plan(self, key: str, name: str, content: bytes) -> None:
         """See `CudnnPlanStore`."""
         self.database.keep_cudnn_plan(key, name, self.device, content)
+
+    def fatal(self, key: str) -> frozenset[str]:
+        """See `CudnnPlanStore`."""
+        return self.database.fatal_cudnn_plans(key, self.device)
+
+    @contextmanager
+    def trying(self, key: str, name: str) -> Iterator[None]:
+        """See `CudnnPlanStore`."""
+        self.database.begin_cudnn_trial(key, name, self.device)
+        fatal = False
+        try:
+            yield
+        except DeviceLostError:
+            fatal = True
+            raise
+        finally:
+            self.database.end_cudnn_trial(key, name, self.device, fatal=fatal)

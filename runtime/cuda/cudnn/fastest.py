@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -60,6 +61,14 @@ class CudnnPlanStore(Choices, Protocol):
         """Keeps the serialized plan of that name for that key."""
         ...
 
+    def fatal(self, key: str) -> frozenset[str]:
+        """Names of plans for that key that stopped the GPU, or ended the process, when they were tried before."""
+        ...
+
+    def trying(self, key: str, name: str) -> AbstractContextManager[None]:
+        """For the first runs of a plan: what they end, the process or (`DeviceLostError`) the GPU, makes it `fatal`."""
+        ...
+
 
 @dataclass(frozen=True, eq=False)
 class _Case:
@@ -87,6 +96,7 @@ class FastestCudnnPlans:
             DeviceError: cuDNN is not installed.
         """
         self._replaced: list[str] = []
+        self._fatal: list[str] = []
         self._memory = memory
         self._driver = driver
         self._lanes = lanes or Lanes(driver)
@@ -98,12 +108,18 @@ class FastestCudnnPlans:
     @property
     def notes(self) -> tuple[str, ...]:
         """See `CudnnPlanChooser`."""
-        if not self._replaced:
-            return ()
-        return (
-            f"{len(self._replaced)} plans of cuDNN that were chosen before cannot be built here; others run instead."
-            f" Optimize the model again. The first: {self._replaced[0]}.",
-        )
+        found = []
+        if self._replaced:
+            found.append(
+                f"{len(self._replaced)} plans of cuDNN that were chosen before cannot be built here; others run"
+                f" instead. Optimize the model again. The first: {self._replaced[0]}."
+            )
+        if self._fatal:
+            found.append(
+                f"{len(self._fatal)} plans of cuDNN were not tried: when they were before, the GPU stopped or the"
+                f" process ended. `iosched profile clear` lets them be tried again. The first: {self._fatal[0]}."
+            )
+        return tuple(found)
 
     def __call__(
         self, kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], names: CudnnPlanNames = FASTEST_ALONE
@@ -154,12 +170,16 @@ class FastestCudnnPlans:
         return candidates_from_text(self._memory.choose(case.key, candidates_to_text(found)))
 
     def _offer(self, case: _Case, at_most: int) -> CudnnOffer:
+        fatal = sorted(self._memory.fatal(case.key))
         offer = build_cudnn_plans(
             case.kernel, case.reads, case.writes, self._handle, at_most=at_most, deadline_s=BUILD_SECONDS,
-            precompiled=True,
+            precompiled=True, without=fatal,
         )  # fmt: skip
+        left_out = [f"{name!r} for {case.kernel}" for name in fatal]
         if not offer.plans:
-            raise DeviceError(f"cuDNN has no engine for {case.kernel}: {offer.refusal}")
+            reason = offer.refusal or f"none but what stopped the GPU or the process before, {', '.join(fatal)}"
+            raise DeviceError(f"cuDNN has no engine for {case.kernel}: {reason}")
+        self._fatal += [each for each in left_out if each not in self._fatal]
         return offer
 
     @property
@@ -198,7 +218,9 @@ class FastestCudnnPlans:
         views = (*case.reads, *case.writes)
         memory = [self._scratch(view) for view in views]
         addresses = [each.ptr + view.offset % 16 for each, view in zip(memory, views, strict=True)]
-        timer = CudnnPlanTimer(self._driver, self._lanes, addresses)
+        timer = CudnnPlanTimer(
+            self._driver, self._lanes, addresses, lambda plan: self._memory.trying(case.key, plan.name)
+        )
         running = [RunningCudnnPlan(case.key, plan, (), self._handles) for plan in plans]
         return list(zip(timer.latencies_us(running), plans, strict=True))
 

@@ -12,7 +12,7 @@ Developer notes:
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,6 +84,7 @@ def build_cudnn_plans(
     at_most: int | None = None,
     deadline_s: float | None = None,
     precompiled: bool = False,
+    without: Container[str] = (),
 ) -> CudnnOffer:
     """Builds the plans that cuDNN offers under the kernel's precision.
 
@@ -93,6 +94,7 @@ def build_cudnn_plans(
         target: a `GpuDescription`, or the handle of an attached GPU.
         at_most: number of plans.
         precompiled: leaves out engines that cuDNN compiles now, a second or more each, where there are others.
+        without: names of plans that are not to be built.
 
     Raises:
         DeviceError: cuDNN is not installed.
@@ -106,7 +108,8 @@ def build_cudnn_plans(
     reasons: list[str] = []
     count = graph.get_execution_plan_count()
     barred = 0
-    order = sorted(range(count), key=lambda index: precompiled and _compiles(graph, index))
+    wanted = [index for index in range(count) if graph.get_plan_name_at_index(index) not in without]
+    order = sorted(wanted, key=lambda index: precompiled and _compiles(graph, index))
     for index in order:
         if plans and precompiled and _compiles(graph, index):
             break

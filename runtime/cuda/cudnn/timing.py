@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -27,11 +28,16 @@ _GRAPH_US = 200.0
 
 @dataclass(frozen=True, eq=False)
 class CudnnPlanTimer:
-    """Times cuDNN plans of one kernel: on the first of the lanes, all on the same tensors at `addresses`."""
+    """Times cuDNN plans of one kernel: on the first of the lanes, all on the same tensors at `addresses`.
+
+    Attributes:
+        trying: held while a plan runs for the first time, alone or in a graph: it may be the last thing that happens.
+    """
 
     driver: Driver
     lanes: Lanes
     addresses: Sequence[int]
+    trying: Callable[[CudnnPlan], AbstractContextManager[None]] = lambda _: nullcontext()
 
     def latencies_us(self, plans: Sequence[CudnnPlan]) -> list[float]:
         """Latency of each plan: the median over launches of a graph of several runs, in turn with the others'.
@@ -67,9 +73,20 @@ class CudnnPlanTimer:
 
     def _once_us(self, run: _Run) -> float:
         """One run, after another that brings what comes lazily."""
-        run(self.lanes.origin)
-        self.driver.synchronize(self.lanes.origin)
-        return self._elapsed_us(run)
+        with self._first_runs(run.plan):
+            run(self.lanes.origin)
+            self.driver.synchronize(self.lanes.origin)
+            return self._elapsed_us(run)
+
+    @contextmanager
+    def _first_runs(self, plan: CudnnPlan) -> Iterator[None]:
+        """Tells a plan that fails alone from one with which the GPU is lost, which cuDNN calls a failure too."""
+        with self.trying(plan):
+            try:
+                yield
+            except (ExecutionError, DeviceError):
+                self.driver.synchronize(self.lanes.origin)
+                raise
 
     def _repeated(self, run: _Run, once_us: float) -> Callable[[], float]:
         """What measures one run, as part of a captured graph of several; infinite where it cannot be captured."""
@@ -81,9 +98,12 @@ class CudnnPlanTimer:
                 run(origin)
 
         try:
-            run(origin)  # a stream that was made meanwhile gets its handle before the capture
-            self.driver.synchronize(origin)
-            graph = self.lanes.capture(origin, launch)
+            with self._first_runs(run.plan):
+                run(origin)  # a stream that was made meanwhile gets its handle before the capture
+                self.driver.synchronize(origin)
+                graph = self.lanes.capture(origin, launch)
+                self.driver.launch_graph(graph, origin)
+                self.driver.synchronize(origin)
         except (ExecutionError, DeviceError):
             return lambda: math.inf
         return lambda: self._elapsed_us(lambda stream: self.driver.launch_graph(graph, stream)) / copies

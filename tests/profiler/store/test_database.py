@@ -18,7 +18,7 @@ import pytest
 
 from iosched.models.errors import DeviceError, UsageError
 from iosched.profiler.measuring.statistics import UNRUNNABLE, Measurement, summarize
-from iosched.profiler.store import schema
+from iosched.profiler.store import database, schema
 from iosched.profiler.store.database import ProfileDatabase, default_path, device_key
 from iosched.profiler.store.transfer import export_lines, import_lines
 
@@ -261,3 +261,51 @@ def test_plans_are_kept_by_device_key_and_name_and_forgotten_with_the_measuremen
         assert profile.cudnn_plan("k", "eng1", CPU) is not None
         profile.clear()
         assert profile.cudnn_plan("k", "eng1", CPU) is None
+
+
+def _dies_in_a_trial(path: Path) -> None:
+    with ProfileDatabase(path) as profile:
+        profile.begin_cudnn_trial("k", "eng1", GPU)
+        profile.begin_cudnn_trial("k", "eng2", GPU)
+        profile.end_cudnn_trial("k", "eng2", GPU, fatal=False)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_plan_is_fatal_once_the_process_that_tried_it_is_dead(tmp_path: Path) -> None:
+    path = tmp_path / "p.db"
+    worker = multiprocessing.get_context("fork").Process(target=_dies_in_a_trial, args=(path,))
+    worker.start()
+    worker.join(60)
+    assert worker.exitcode == -signal.SIGKILL
+    with ProfileDatabase(path) as profile:
+        assert profile.fatal_cudnn_plans("k", GPU) == {"eng1"}
+        assert profile.fatal_cudnn_plans("k", CPU) == profile.fatal_cudnn_plans("l", GPU) == frozenset()
+        assert list(export_lines(profile)) == [], "another machine may run them"
+        profile.clear(GPU)
+        assert profile.fatal_cudnn_plans("k", GPU) == frozenset()
+
+
+def test_a_plan_that_a_living_process_is_trying_is_not_fatal_to_others(tmp_path: Path) -> None:
+    with ProfileDatabase(tmp_path / "p.db") as one, ProfileDatabase(tmp_path / "p.db") as two:
+        one.begin_cudnn_trial("k", "eng1", GPU)
+        assert two.fatal_cudnn_plans("k", GPU) == frozenset()
+        one.end_cudnn_trial("k", "eng1", GPU, fatal=False)
+        assert two.fatal_cudnn_plans("k", GPU) == frozenset()
+
+
+def test_a_plan_that_stopped_the_gpu_is_fatal_while_the_process_still_lives(tmp_path: Path) -> None:
+    with ProfileDatabase(tmp_path / "p.db") as one, ProfileDatabase(tmp_path / "p.db") as two:
+        one.begin_cudnn_trial("k", "eng1", GPU)
+        one.end_cudnn_trial("k", "eng1", GPU, fatal=True)
+        two.begin_cudnn_trial("k", "eng1", GPU)
+        two.end_cudnn_trial("k", "eng1", GPU, fatal=False)
+        assert one.fatal_cudnn_plans("k", GPU) == two.fatal_cudnn_plans("k", GPU) == {"eng1"}
+
+
+def test_a_process_that_nobody_knows_of_counts_as_living_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = [NOON, NOON + timedelta(seconds=59), NOON + timedelta(seconds=61)]
+    monkeypatch.setattr(database, "is_alive", lambda process: None)
+    with ProfileDatabase(None, clock=lambda: times.pop(0)) as profile:
+        profile.begin_cudnn_trial("k", "eng1", GPU)
+        assert profile.fatal_cudnn_plans("k", GPU) == frozenset()
+        assert profile.fatal_cudnn_plans("k", GPU) == {"eng1"}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import fake_cudnn
@@ -40,6 +41,8 @@ class Memory:
     times: bool = True
     choices: dict[str, str] = field(default_factory=dict)
     plans: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    lost: set[tuple[str, str]] = field(default_factory=set)
+    tried: list[str] = field(default_factory=list)
 
     def choice(self, key: str) -> str | None:
         return self.choices.get(key)
@@ -53,6 +56,22 @@ class Memory:
     def keep_plan(self, key: str, name: str, content: bytes) -> None:
         self.plans[key, name] = content
 
+    def fatal(self, key: str) -> frozenset[str]:
+        return frozenset(name for of, name in self.lost if of == key)
+
+    @contextmanager
+    def trying(self, key: str, name: str) -> Iterator[None]:
+        self.tried.append(name)
+        self.lost.add((key, name))  # as long as nobody says that it lives
+        try:
+            yield
+        except DeviceLostError:
+            raise
+        except BaseException:
+            self.lost.remove((key, name))
+            raise
+        self.lost.remove((key, name))
+
 
 class Clock(HostDriver):
     """Plans take the time that a table says, launches of graphs one microsecond more; runs go onto the streams."""
@@ -65,6 +84,8 @@ class Clock(HostDriver):
         self.at: dict[int, float] = {}
         self.runs: list[str] = []
         self.fails_in_capture: set[str] = set()
+        self.breaks: set[str] = set()
+        self.is_lost = False
         self.filled_nbytes: list[int] = []
         self.slow_runs = 0
         self.room = 10_000
@@ -88,6 +109,11 @@ class Clock(HostDriver):
         self._add(stream, lambda: self._pass(1.0))
         super().launch_graph(graph, stream)
 
+    def synchronize(self, stream: Stream) -> None:
+        if self.is_lost:
+            raise DeviceLostError("an illegal address")
+        super().synchronize(stream)
+
     def fill(self, address: int, value: int, nbytes: int, stream: Stream) -> None:
         assert value not in (0, 0xFF), "zeros and what is no number do not take the usual time"
         self.filled_nbytes.append(nbytes)
@@ -99,6 +125,9 @@ class Clock(HostDriver):
 
     def execute(self, name: str, addresses: list[int], workspace: int, handle: fake_cudnn.Handle) -> None:
         stream = self.streams[handle.stream]
+        if name in self.breaks:
+            self.is_lost = True
+            raise fake_cudnn.NotSupportedError("CUDNN_STATUS_EXECUTION_FAILED")
         if name not in self.latency_us:
             raise fake_cudnn.NotSupportedError(f"{name} does not run")
         if stream.capture is not None and name in self.fails_in_capture:
@@ -249,6 +278,43 @@ def test_a_lost_gpu_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "synchronize", gone)
     with pytest.raises(DeviceLostError):
         chosen(driver, Memory())
+
+
+def test_a_plan_that_breaks_the_gpu_is_tried_once_and_never_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuDNN calls it a failure to execute, as of any plan; that nothing runs any more shows in the next call."""
+    driver, _ = installed(monkeypatch, LATENCY_US)
+    driver.breaks = {"eng2_k2=1"}
+    memory = Memory()
+    with pytest.raises(DeviceLostError):
+        chosen(driver, memory)
+    assert memory.lost == {(KEY, "eng2_k2=1")}
+    assert memory.choices == {}
+
+    driver, graphs = installed(monkeypatch, LATENCY_US)
+    driver.breaks = {"eng2_k2=1"}
+    choice = FastestCudnnPlans(driver, memory)
+    assert choice(KERNEL, READS, WRITES).name == "eng6"
+    assert memory.tried.count("eng2_k2=1") == 1
+    assert 1 not in graphs[-1].built, "it is not even built"
+    assert "1 plans of cuDNN were not tried" in choice.notes[0]
+    assert "'eng2_k2=1' for Conv(" in choice.notes[0]
+
+
+def test_a_first_guess_is_none_that_broke_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, _ = installed(monkeypatch, LATENCY_US)
+    memory = Memory(times=False, lost={(KEY, "eng1")})
+    assert chosen(driver, memory) == "eng2_k2=1"
+    memory.lost = {(KEY, name) for name in LATENCY_US}
+    with pytest.raises(DeviceError, match="none but what stopped the GPU or the process before, eng1, eng2_k2=1"):
+        chosen(driver, memory)
+
+
+def test_all_plans_that_run_are_tried_alone_and_in_a_graph_and_then_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, _ = installed(monkeypatch, {"eng1": 5.0, "eng2": 9.0}, ["eng0", "eng1", "eng2"])
+    memory = Memory()
+    chosen(driver, memory)
+    assert sorted(memory.tried) == ["eng0", "eng1", "eng1", "eng2", "eng2"]
+    assert memory.lost == set()
 
 
 def test_what_another_process_chose_first_holds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -303,22 +303,38 @@ import desk_cudnn, desk_cupy, pytest
 desk = desk_cupy.install()
 desk.count = 1
 desk_cudnn.install(pytest.MonkeyPatch(), desk)
-desk.fail("graphLaunch", 719, after=20)
+desk.fail(*FAILURE)
 from iosched.cli.main import main
 main()
 """
 
 
+def optimized_with(call: str, status: int, after: int, folder: Path) -> subprocess.CompletedProcess[str]:
+    """`iosched optimize` in a process of its own, in which the call fails once it went well `after` times."""
+    original = fire().original
+    assert isinstance(original, bytes)
+    (folder / "fire.onnx").write_bytes(original)
+    paths = [str(Path(entry).absolute()) for entry in sys.path if entry]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    code = f"FAILURE = {(call, status, after)!r}\n{COMMAND}"
+    command = [sys.executable, "-c", code, "optimize", "fire.onnx", "--device", "cuda", "--profile-db", "p.db"]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+@needs_cudnn
+def test_a_plan_that_breaks_the_gpu_is_left_out_by_the_next_process(tmp_path: Path) -> None:
+    done = optimized_with("cudnnBackendExecute", 700, 4, tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("Error: the GPU stopped working")
+    done = optimized_with("cudnnBackendExecute", 0, 0, tmp_path)
+    assert done.returncode == 0
+    assert re.search(r"1 plans? of cuDNN were not tried.*The\s+first: 'eng", done.stderr + done.stdout, re.DOTALL)
+
+
 @needs_cudnn
 def test_a_gpu_that_is_lost_ends_the_command_with_a_few_words(tmp_path: Path) -> None:
     """Also at the end of the process, when all that was on the GPU is freed."""
-    original = fire().original
-    assert isinstance(original, bytes)
-    (tmp_path / "fire.onnx").write_bytes(original)
-    paths = [str(Path(entry).absolute()) for entry in sys.path if entry]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    command = [sys.executable, "-c", COMMAND, "optimize", "fire.onnx", "--device", "cuda", "--profile-db", "p.db"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    done = optimized_with("graphLaunch", 719, 20, tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("Error: the GPU stopped working: cudaErrorLaunchFailure")
     assert len(done.stderr.splitlines()) == 2

@@ -1,0 +1,29 @@
+"""What the profile database knows of cuDNN's plans beside their latencies."""
+
+from __future__ import annotations
+
+import pytest
+
+from iosched.models.errors import DeviceLostError, ExecutionError
+from iosched.profiler.devices.cuda.cudnn_plans import KnownCudnnPlans, StoredCudnnPlans
+from iosched.profiler.store.database import ProfileDatabase
+
+
+@pytest.mark.parametrize(("error", "fatal"), [(None, False), (ExecutionError, False), (DeviceLostError, True)])
+def test_a_plan_is_fatal_where_the_gpu_is_lost_while_it_is_tried(error: type[Exception] | None, fatal: bool) -> None:
+    with ProfileDatabase(None) as database:
+        plans = StoredCudnnPlans(database, "gpu")
+        try:
+            with plans.trying("k", "eng1"):
+                if error is not None:
+                    raise error("while it runs")
+        except (ExecutionError, DeviceLostError):
+            pass
+        assert ("eng1" in plans.fatal("k")) is fatal
+
+
+def test_a_schedule_knows_nothing_of_trials() -> None:
+    plans = KnownCudnnPlans({"k": "eng1"})
+    with pytest.raises(DeviceLostError), plans.trying("k", "eng1"):
+        raise DeviceLostError("gone")
+    assert plans.fatal("k") == frozenset()
