@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+from weakref import finalize
 
 import host_cuda
 import numpy as np
@@ -28,12 +29,13 @@ from iosched.runtime.plan import View
 
 @dataclass(eq=False)
 class Operation:
-    """Something a stream does once all of `after` is done."""
+    """Something a stream does once all of `after` is done, with memory at `touches`."""
 
     stream: Any
     run: Callable[[], object]
     after: list[Operation]
     done: bool = False
+    touches: frozenset[int] = frozenset()
 
 
 @dataclass(eq=False)
@@ -84,6 +86,7 @@ class HostDriver:
         self.collects = collects
         self.captured: list[Operation] | None = None
         self.mistakes: list[str] = []
+        self.kept: list[np.ndarray] = []
         self.draw = random.Random(seed)
         self.pending: list[Operation] = []
         self.launches: list[str] = []
@@ -91,18 +94,27 @@ class HostDriver:
         self.graph_launches = 0
 
     def allocate(self, nbytes: int) -> HostMemory:
-        return HostMemory(np.full(nbytes + 256, 0xFF, np.uint8))
+        array = np.full(nbytes + 256, 0xFF, np.uint8)
+        memory = HostMemory(array)
+        finalize(memory, self._free, memory.ptr, nbytes, array).atexit = False
+        return memory
+
+    def _free(self, address: int, nbytes: int, array: np.ndarray) -> None:
+        """Memory that is freed is others' at once, whatever streams were given before."""
+        if any(address <= touched < address + nbytes for each in self.pending for touched in each.touches):
+            self.mistakes.append("memory was freed that pending work touches")
+            self.kept.append(array)
 
     def upload(self, address: int, content: np.ndarray, stream: Stream) -> None:
         data = content.tobytes()
-        self._add(stream, lambda: _write(address, data))
+        self._add(stream, lambda: _write(address, data), touches=(address,))
 
     def download(self, address: int, content: np.ndarray, stream: Stream) -> None:
-        self._add(stream, lambda: ctypes.memmove(content.ctypes.data, address, content.nbytes))
+        self._add(stream, lambda: ctypes.memmove(content.ctypes.data, address, content.nbytes), touches=(address,))
         self.synchronize(stream)
 
     def fill(self, address: int, value: int, nbytes: int, stream: Stream) -> None:
-        self._add(stream, lambda: ctypes.memset(address, value, nbytes))
+        self._add(stream, lambda: ctypes.memset(address, value, nbytes), touches=(address,))
 
     def new_stream(self) -> Stream:
         return Stream()
@@ -124,12 +136,12 @@ class HostDriver:
     def elapsed_us(self, start: Event, end: Event) -> float:
         assert start.timing
         assert end.timing
-        self._run_pending()
+        self._run_pending(end.recorded)
         return 10.0
 
     def synchronize(self, stream: Stream) -> None:
         assert stream.capture is None, "synchronizes in a capture"
-        self._run_pending()
+        self._run_pending(stream.last)
 
     def load(self, call: CudaCall) -> CudaCall:
         host_cuda._compiled(call.source, call.entry)
@@ -143,7 +155,7 @@ class HostDriver:
         addresses = [each for each in arguments if isinstance(each, int)]
         numbered = iter(range(len(addresses)))
         forms = tuple(Pointer(next(numbered)) if isinstance(each, int) else each for each in arguments)
-        self._add(stream, lambda: host_cuda.run(replace(call, arguments=forms), addresses))
+        self._add(stream, lambda: host_cuda.run(replace(call, arguments=forms), addresses), touches=addresses)
 
     def begin_capture(self, stream: Stream) -> None:
         assert not self.pending, "captures before what went before is done"
@@ -169,17 +181,27 @@ class HostDriver:
 
     def launch_graph(self, graph: Graph, stream: Stream) -> None:
         self.graph_launches += 1
-        self._add(stream, lambda: run_all(graph.operations, self.draw))
+        touches = [address for each in graph.operations for address in each.touches]
+        self._add(stream, lambda: run_all(graph.operations, self.draw), touches=touches)
 
-    def _add(self, stream: Stream, run: Callable[[], Any], after: Sequence[Operation] = ()) -> Operation:
-        operation = Operation(stream, run, [*([stream.last] if stream.last else []), *after])
+    def _add(
+        self, stream: Stream, run: Callable[[], Any], after: Sequence[Operation] = (), touches: Iterable[int] = ()
+    ) -> Operation:
+        before = [*([stream.last] if stream.last else []), *after]
+        operation = Operation(stream, run, before, touches=frozenset(touches))
         stream.last = operation
         (self.pending if stream.capture is None else stream.capture).append(operation)
         return operation
 
-    def _run_pending(self) -> None:
-        pending, self.pending = self.pending, []
-        run_all(pending, self.draw)
+    def _run_pending(self, last: Operation | None) -> None:
+        """What `last` comes after, and it; all else stays pending."""
+        assert not self.mistakes, self.mistakes
+        wanted = closure(last)
+        now = [each for each in self.pending if id(each) in wanted]
+        self.pending = [each for each in self.pending if id(each) not in wanted]
+        run_all(now, self.draw)
+        for each in now:
+            each.after = []
 
 
 def _write(address: int, data: bytes) -> None:
@@ -241,7 +263,7 @@ class HostPlan:
             arrays = [_at(address, view) for address, view in zip(addresses, views, strict=True)]
             self.kernel.interpret(arrays[: len(self.reads)], arrays[len(self.reads) :])
 
-        self.driver._add(stream, run)
+        self.driver._add(stream, run, touches=(*addresses, workspace))
 
 
 class HostChoice:

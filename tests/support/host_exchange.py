@@ -68,7 +68,7 @@ class HostExchange:
 
     def copy(self, target: int, source: int, nbytes: int, stream: Stream) -> None:
         self.copied_nbytes += nbytes
-        self.driver._add(stream, lambda: ctypes.memmove(target, source, nbytes))
+        self.driver._add(stream, lambda: ctypes.memmove(target, source, nbytes), touches=(target, source))
 
     def stream_of(self, handle: int) -> Stream:
         return self.streams[handle]

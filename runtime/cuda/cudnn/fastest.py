@@ -31,7 +31,7 @@ from iosched.runtime.cuda.cudnn.plans import (
 from iosched.runtime.cuda.cudnn.running import Handles, RunningCudnnPlan
 from iosched.runtime.cuda.cudnn.timing import CudnnPlanTimer
 from iosched.runtime.cuda.gpu.driver import Driver, Memory
-from iosched.runtime.cuda.gpu.lanes import Lanes
+from iosched.runtime.cuda.gpu.lanes import Lanes, settled
 from iosched.runtime.cuda.kernel import CudnnKernel
 from iosched.runtime.plan import View
 
@@ -216,7 +216,10 @@ class FastestCudnnPlans:
     def _timed(self, case: _Case, plans: Sequence[BuiltCudnnPlan]) -> list[tuple[float, BuiltCudnnPlan]]:
         """Each plan with its latency alone; infinite where it fails."""
         views = (*case.reads, *case.writes)
-        memory = [self._scratch(view) for view in views]
+        memory: list[Memory] = []  # outlives what fails below
+        with settled(self._driver, (self._lanes.origin,)):
+            for view in views:
+                memory.append(self._scratch(view))
         addresses = [each.ptr + view.offset % 16 for each, view in zip(memory, views, strict=True)]
         timer = CudnnPlanTimer(
             self._driver, self._lanes, addresses, lambda plan: self._memory.trying(case.key, plan.name)

@@ -49,6 +49,12 @@ class CudnnPlanTimer:
             DeviceLostError: nothing runs any more.
         """
         workspace, nbytes = self._workspace(plans)
+        try:
+            return self._timed(plans, workspace, nbytes)
+        finally:
+            self.driver.synchronize(self.lanes.origin)  # the workspace and the tensors may be others' from now on
+
+    def _timed(self, plans: Sequence[CudnnPlan], workspace: Memory, nbytes: int) -> list[float]:
         best_us, ready = math.inf, {}
         for index, plan in enumerate(plans):
             if plan.workspace_nbytes <= nbytes:

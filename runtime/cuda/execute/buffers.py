@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from iosched.runtime.cuda.gpu.driver import Driver, Memory
+from iosched.runtime.cuda.gpu.lanes import settled
 from iosched.runtime.cuda.lower.plan import Lowering
 from iosched.runtime.plan import Space
 
@@ -27,8 +28,14 @@ class DeviceBuffers:
         """
         self._plan, self._driver = lowering.plan, driver
         self._memory: list[Memory] = []
+        self.addresses: dict[str, int] = {}
+        with settled(driver, (stream,)):
+            self._fill(lowering, driver, stream)
+        driver.synchronize(stream)
+
+    def _fill(self, lowering: Lowering, driver: Driver, stream: Any) -> None:
         arena = self.keep(driver.allocate(self._plan.arena_nbytes))
-        self.addresses = {"": arena}
+        self.addresses[""] = arena
         for buffer in self._plan.buffers:
             if buffer.space is Space.ARENA:
                 self.addresses[buffer.name] = arena + buffer.offset
@@ -38,7 +45,6 @@ class DeviceBuffers:
                 driver.upload(address, lowering.weights[buffer.name], stream)
             else:
                 driver.fill(address, 0, buffer.nbytes, stream)
-        driver.synchronize(stream)
 
     def keep(self, memory: Memory) -> int:
         """Keeps other memory as long as the buffers, such as a workspace; answers its address."""

@@ -11,6 +11,7 @@ from iosched.models.errors import UsageError
 from iosched.models.graph import TensorSpec
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.gpu.exchange import DeviceArray, Exchange, Taken, host_array
+from iosched.runtime.cuda.gpu.lanes import settled
 from iosched.runtime.cuda.source.elements import MOST_BYTES
 
 CALLERS = "@caller"
@@ -39,22 +40,27 @@ class DeviceRuns:
         check_names(self._inputs, inputs)
         origin = self._executor.origin
         theirs = None if stream is None else self._exchange.stream_of(stream)
-        if theirs is not None:
-            self._wait(origin, theirs)
         held: list[Taken] = []
-        addresses: dict[str, int] = {}
-        for view in self._executor.inputs:
-            taken = self._placed(view.buffer, inputs[view.buffer.removesuffix(CALLERS)])
-            held += [taken] if taken is not None else []
-            if taken is not None and not taken.address % MOST_BYTES:
-                addresses[view.buffer] = taken.address
-        self._executor.launch_at(addresses)
+        with settled(self._driver, (origin,)):
+            if theirs is not None:
+                self._wait(origin, theirs)
+            self._executor.launch_at(self._addresses(inputs, held))
         if theirs is None:
             self._driver.synchronize(origin)
         else:
             self._wait(theirs, origin)
         self._held = [] if theirs is None else held
         return self._outputs()
+
+    def _addresses(self, inputs: Mapping[str, Any], held: list[Taken]) -> dict[str, int]:
+        """Of the arrays that are read where they lie, by the names of their buffers; all on the device go to `held`."""
+        addresses: dict[str, int] = {}
+        for view in self._executor.inputs:
+            taken = self._placed(view.buffer, inputs[view.buffer.removesuffix(CALLERS)])
+            held += [taken] if taken is not None else []
+            if taken is not None and not taken.address % MOST_BYTES:
+                addresses[view.buffer] = taken.address
+        return addresses
 
     def _placed(self, buffer: str, given: Any) -> Taken | None:
         """An array on the device, copied to the input's buffer if kernels cannot read it there; None for the host's."""

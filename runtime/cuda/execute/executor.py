@@ -6,6 +6,7 @@ The whole network is one captured graph, unless operators run in onnxruntime: th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,7 +18,7 @@ from iosched.runtime.cuda.execute.buffers import DeviceBuffers
 from iosched.runtime.cuda.execute.launches import Launch, Prepared, cudnn_launch, session_launch, source_launch
 from iosched.runtime.cuda.execute.segments import Segment, segments
 from iosched.runtime.cuda.gpu.driver import Driver, Memory
-from iosched.runtime.cuda.gpu.lanes import Lanes
+from iosched.runtime.cuda.gpu.lanes import Lanes, settled
 from iosched.runtime.cuda.gpu.timing import between, elapsed_in_a_row_us, elapsed_us
 from iosched.runtime.cuda.kernel import CudnnKernel, SessionKernel, SourceKernel
 from iosched.runtime.cuda.lower.plan import Lowering
@@ -216,6 +217,13 @@ class CudaExecutor:
         self._elsewhere.clear()
         self._buffers.close()
 
+    def __del__(self) -> None:
+        """One that is dropped while it runs, as with a caller's stream, keeps its memory until that is done."""
+        buffers = getattr(self, "_buffers", None)
+        if buffers is not None and buffers.addresses:
+            with suppress(Exception):  # at the end of the process there may be no CUDA any more
+                self._driver.synchronize(self._origin)
+
     def poison(self) -> None:
         """Fills arena and outputs with bytes that are no number, so that what a run does not write is seen."""
         self._buffers.poison(self._origin)
@@ -232,11 +240,12 @@ class CudaExecutor:
         """
         self._streams = self._lanes.streams(len(self._plan.lanes))
         self._origin = self._lanes.origin
-        cudnn_plans = self._chosen(names)
-        self._prepared = self._prepare(cudnn_plans)
-        launches = self._launches_at(self._buffers.addresses)
-        self._warm_up(launches)
-        self._own = self._ready(launches)
+        with settled(self._driver, {*self._streams, self._origin}):
+            cudnn_plans = self._chosen(names)
+            self._prepared = self._prepare(cudnn_plans)
+            launches = self._launches_at(self._buffers.addresses)
+            self._warm_up(launches)
+            self._own = self._ready(launches)
         self._many.clear()
         self._elsewhere.clear()
         self.cudnn_plans = tuple((self._task(*pair).stage, plan) for pair, plan in cudnn_plans.items())

@@ -17,7 +17,10 @@ Number = int | np.generic
 
 
 class Memory(Protocol):
-    """Bytes on the device, given back when nothing refers to them any more."""
+    """Bytes on the device, given back when nothing refers to them any more.
+
+    They may be others' at once: what streams were given before has to be done with them by then.
+    """
 
     @property
     def ptr(self) -> int:

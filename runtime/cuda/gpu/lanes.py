@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -60,6 +60,7 @@ class Lanes:
             except BaseException:
                 with suppress(DeviceError, ExecutionError):
                     self._driver.end_capture(origin)
+                _settle(self._driver, self._streams)
                 self.discard()
                 raise
 
@@ -67,6 +68,29 @@ class Lanes:
         """Makes new streams from now on."""
         self._streams = []
         self._workspaces = {}
+
+
+@contextmanager
+def settled(driver: Driver, streams: Iterable[Any]) -> Iterator[None]:
+    """Where something fails inside, waits until the streams are done with what they were given before.
+
+    The memory that it concerns is freed next, and may be given to others at once: CuPy orders that by the default
+    stream, for which these streams do not wait.
+
+    Raises:
+        DeviceLostError: nothing runs on the GPU any more, whatever was raised.
+    """
+    try:
+        yield
+    except BaseException:
+        _settle(driver, streams)
+        raise
+
+
+def _settle(driver: Driver, streams: Iterable[Any]) -> None:
+    for stream in streams:
+        with suppress(DeviceError, ExecutionError):
+            driver.synchronize(stream)
 
 
 @contextmanager

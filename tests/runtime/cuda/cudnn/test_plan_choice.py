@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import fake_cudnn
@@ -117,6 +117,7 @@ class Clock(HostDriver):
     def fill(self, address: int, value: int, nbytes: int, stream: Stream) -> None:
         assert value not in (0, 0xFF), "zeros and what is no number do not take the usual time"
         self.filled_nbytes.append(nbytes)
+        super().fill(address, value, nbytes, stream)
 
     def allocate(self, nbytes: int) -> HostMemory:
         if nbytes > self.room:
@@ -260,10 +261,24 @@ def test_a_plan_whose_workspace_does_not_fit_is_no_candidate(monkeypatch: pytest
     assert chosen(driver, Memory()) == "eng0"
 
 
+def test_tensors_that_are_still_being_filled_are_not_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, _ = installed(monkeypatch, LATENCY_US)
+    driver.room = 2000  # the image, but not the filter
+    with suppress(DeviceError):
+        chosen(driver, Memory())
+    assert driver.mistakes == []
+    driver.room = 10_000
+    monkeypatch.setattr(fake_cudnn.Graph, "get_workspace_size_plan_at_index", lambda self, index: 20_000)
+    with suppress(DeviceError):
+        chosen(driver, Memory())
+    assert driver.mistakes == []
+
+
 def test_no_engine_that_runs_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     driver, _ = installed(monkeypatch, {}, ["eng0"])
     with pytest.raises(DeviceError, match="no engine that runs"):
         chosen(driver, Memory())
+    assert driver.mistakes == [], "tensors were freed that were still being filled"
     driver, _ = installed(monkeypatch, {})
     with pytest.raises(DeviceError, match="no engine for"):
         chosen(driver, Memory())

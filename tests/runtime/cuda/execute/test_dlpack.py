@@ -213,6 +213,17 @@ def test_an_array_that_cannot_be_read_is_refused_by_name(v: Any, message: str) -
         Desk(model).compiled.run_on_device({"x": arrays(model)["x"], "v": v})
 
 
+def test_an_array_that_is_refused_leaves_no_copy_of_another_under_way() -> None:
+    """Its memory may be freed next."""
+    model = two_inputs()
+    desk, given = Desk(model), arrays(model)
+    x = OnDevice(aligned(given["x"], offset=4))
+    with pytest.raises(UsageError, match="float64"):
+        desk.compiled.run_on_device({"x": x, "v": OnDevice(np.zeros(8, np.float64))}, stream=77)
+    assert desk.exchange.copied_nbytes == given["x"].nbytes
+    assert not any(each.touches for each in desk.driver.pending)
+
+
 def test_inputs_are_named_as_the_models() -> None:
     model = two_inputs()
     given = arrays(model)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
 from weakref import WeakSet
 
 import numpy as np
@@ -13,12 +15,12 @@ from host_cuda import needs_compiler
 from host_driver import HostDriver, HostMemory, HostPlan, Stream, chooser
 from scripted import fire
 
-from iosched.models.errors import ExecutionError
+from iosched.models.errors import DeviceError, ExecutionError
 from iosched.models.model import Model
 from iosched.runtime.cuda.cudnn.chooser import CudnnPlanNames
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.gpu.lanes import Lanes
-from iosched.runtime.cuda.kernel import CudnnKernel, Precision
+from iosched.runtime.cuda.kernel import CudaCall, CudnnKernel, Precision
 from iosched.runtime.cuda.lower.network import Network
 from iosched.runtime.cuda.lower.plan import lower, lower_stage
 from iosched.runtime.inputs import random_inputs
@@ -143,3 +145,59 @@ def test_garbage_is_collected_again_after_a_capture_also_one_that_fails() -> Non
     with pytest.raises(ZeroDivisionError):
         lanes.capture(lanes.origin, lambda: 1 // 0)
     assert gc.isenabled()
+
+
+class Full(HostDriver):
+    """Has memory for so many allocations."""
+
+    def __init__(self, allocations: int) -> None:
+        super().__init__()
+        self.left = allocations
+
+    def allocate(self, nbytes: int) -> HostMemory:
+        if not self.left:
+            raise DeviceError("no memory left")
+        self.left -= 1
+        return super().allocate(nbytes)
+
+
+def test_memory_is_freed_after_what_was_given_to_streams_where_there_is_not_enough_of_it() -> None:
+    lowering = lower(Network(fire(batch=2), Precision("fp32")), greedy(fire(batch=2).graph))
+    for allocations in range(len(lowering.plan.buffers) + len(lowering.plan.lanes)):
+        driver = Full(allocations)
+        with suppress(DeviceError):
+            CudaExecutor(lowering, driver, chooser(driver))
+        assert driver.mistakes == []
+    assert driver.left > 0, "the last one had enough"
+
+
+class FailsAt(HostDriver):
+    """Launch number `number` fails, after it was given to the stream."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+    def launch(self, function: CudaCall, call: CudaCall, arguments: Sequence[Any], stream: Stream) -> None:
+        super().launch(function, call, arguments, stream)
+        self.number -= 1
+        if self.number == 0:
+            raise ExecutionError("out of resources")
+
+
+@pytest.mark.parametrize("number", range(1, 5))
+def test_memory_is_freed_after_what_was_given_to_streams_where_a_launch_fails(number: int) -> None:
+    model, driver = fire(batch=2), FailsAt(number)
+    lowering = lower(Network(model, Precision("fp32")), greedy(model.graph))
+    with pytest.raises(ExecutionError, match="out of resources"):
+        CudaExecutor(lowering, driver, chooser(driver))
+    assert driver.mistakes == []
+
+
+def test_an_executor_that_is_dropped_while_it_runs_keeps_its_memory_until_then() -> None:
+    model, driver = fire(batch=2), HostDriver()
+    executor = CudaExecutor(lower(Network(model, Precision("fp32")), greedy(model.graph)), driver, chooser(driver))
+    executor.launch()
+    assert driver.pending
+    del executor
+    assert driver.mistakes == []

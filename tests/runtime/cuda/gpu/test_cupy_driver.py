@@ -67,7 +67,7 @@ class _Launcher:
     def __init__(self, desk: DeskCuda) -> None:
         self.desk, self.launches = desk, desk.launched
 
-    def _add(self, stream: Any, run: Any) -> None:
+    def _add(self, stream: Any, run: Any, touches: Any = ()) -> None:
         self.desk.enqueue(stream.ptr, run)
 
 
