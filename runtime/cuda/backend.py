@@ -84,7 +84,7 @@ class CudaModel:
         Args:
             stream: handle of the CUDA stream on which inputs are made and outputs used
                 (`torch.cuda.current_stream().cuda_stream`). With it the call returns before the run is done; without,
-                when it is done.
+                when it is done. Inputs on the host are copied before it returns, also from pinned memory.
 
         Raises:
             UsageError: an input is missing, on another device, not contiguous, or not of its type and shape.

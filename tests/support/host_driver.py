@@ -79,6 +79,7 @@ class HostDriver:
     Attributes:
         collects: whether garbage is collected in the middle of every capture, as Python may.
         captured: the operations of the capture that goes on.
+        pinned: arrays in pinned memory of the host, from which copies are made when the stream comes to them.
         mistakes: what a GPU would not forgive, and Python does not let be raised where it happens.
     """
 
@@ -87,6 +88,7 @@ class HostDriver:
         self.captured: list[Operation] | None = None
         self.mistakes: list[str] = []
         self.kept: list[np.ndarray] = []
+        self.pinned: list[np.ndarray] = []
         self.draw = random.Random(seed)
         self.pending: list[Operation] = []
         self.launches: list[str] = []
@@ -106,8 +108,8 @@ class HostDriver:
             self.kept.append(array)
 
     def upload(self, address: int, content: np.ndarray, stream: Stream) -> None:
-        data = content.tobytes()
-        self._add(stream, lambda: _write(address, data), touches=(address,))
+        now = None if any(np.shares_memory(content, each) for each in self.pinned) else content.tobytes()
+        self._add(stream, lambda: _write(address, now or content.tobytes()), touches=(address,))
 
     def download(self, address: int, content: np.ndarray, stream: Stream) -> None:
         self._add(stream, lambda: ctypes.memmove(content.ctypes.data, address, content.nbytes), touches=(address,))

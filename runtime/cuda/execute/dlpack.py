@@ -44,7 +44,7 @@ class DeviceRuns:
         with settled(self._driver, (origin,)):
             if theirs is not None:
                 self._wait(origin, theirs)
-            self._executor.launch_at(self._addresses(inputs, held))
+            self._executor.launch_at(self._addresses(inputs, held, waits=theirs is None))
         if theirs is None:
             self._driver.synchronize(origin)
         else:
@@ -52,23 +52,31 @@ class DeviceRuns:
         self._held = [] if theirs is None else held
         return self._outputs()
 
-    def _addresses(self, inputs: Mapping[str, Any], held: list[Taken]) -> dict[str, int]:
-        """Of the arrays that are read where they lie, by the names of their buffers; all on the device go to `held`."""
+    def _addresses(self, inputs: Mapping[str, Any], held: list[Taken], *, waits: bool) -> dict[str, int]:
+        """Of the arrays that are read where they lie, by the names of their buffers; all on the device go to `held`.
+
+        Args:
+            waits: whether the caller waits for the run.
+        """
         addresses: dict[str, int] = {}
         for view in self._executor.inputs:
-            taken = self._placed(view.buffer, inputs[view.buffer.removesuffix(CALLERS)])
+            taken = self._placed(view.buffer, inputs[view.buffer.removesuffix(CALLERS)], waits=waits)
             held += [taken] if taken is not None else []
             if taken is not None and not taken.address % MOST_BYTES:
                 addresses[view.buffer] = taken.address
         return addresses
 
-    def _placed(self, buffer: str, given: Any) -> Taken | None:
+    def _placed(self, buffer: str, given: Any, *, waits: bool) -> Taken | None:
         """An array on the device, copied to the input's buffer if kernels cannot read it there; None for the host's."""
         name, origin = buffer.removesuffix(CALLERS), self._executor.origin
         spec = self._inputs[name]
         array = _on_host(name, given)
         if array is not None:
-            self._driver.upload(self._executor.address_of(buffer), checked(spec, array), origin)
+            row_major = checked(spec, array)
+            content = (
+                row_major if waits else np.array(row_major)
+            )  # pinned memory is read late: it may be refilled by then
+            self._driver.upload(self._executor.address_of(buffer), content, origin)
             return None
         taken = self._taken(spec, given)
         if taken.address % MOST_BYTES:

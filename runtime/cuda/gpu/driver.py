@@ -40,7 +40,10 @@ class Driver(Protocol):
         ...
 
     def upload(self, address: int, content: np.ndarray, stream: Any) -> None:
-        """Copies the bytes of a C-contiguous array to the device, in the order of the stream."""
+        """Copies the bytes of a C-contiguous array to the device, in the order of the stream.
+
+        Ordinary memory may be filled with something else when it returns, pinned memory when the stream has come to it.
+        """
         ...
 
     def download(self, address: int, content: np.ndarray, stream: Any) -> None:

@@ -173,6 +173,21 @@ def test_with_a_stream_the_run_comes_after_what_it_was_given_before_and_before_w
     assert desk.error(found, wanted) < 1e-5
 
 
+@pytest.mark.parametrize("kind", [None, 3], ids=["of numpy", "of another library"])
+def test_with_a_stream_pinned_inputs_may_be_filled_anew_at_once(kind: int | None) -> None:
+    """CUDA reads pinned memory when the stream comes to it."""
+    model = two_inputs()
+    desk, given = Desk(model), arrays(model)
+    wanted = {name: array.copy() for name, array in given.items()}
+    desk.driver.pinned += given.values()
+    wrapped = {name: array if kind is None else OnDevice(array, (kind, 0)) for name, array in given.items()}
+    outputs = desk.compiled.run_on_device(wrapped, stream=77)
+    assert desk.driver.pending
+    for array in given.values():
+        array[...] = 0
+    assert desk.error({name: on_host(each) for name, each in outputs.items()}, wanted) < 1e-5
+
+
 def test_without_a_stream_the_run_is_done_when_it_returns() -> None:
     model = two_inputs()
     desk, given = Desk(model), arrays(model)
