@@ -75,7 +75,7 @@ def place_calls(
     """
     sizes = {name: spec.nbytes for name, spec in tensors.items()}
     owners, weights = frozenset((*fixed, *constants)), frozenset(constants)
-    draft = _Draft(tensors, owners, weights, _aligned(calls), _gapless(calls, tensors), Homes(sizes))
+    draft = _Draft(tensors, owners, weights, _aligned(calls), _gapless(calls), Homes(sizes))
     left: dict[int, list[tuple[str, int]]] = {}
     elided = set()
     for index, call in enumerate(calls):
@@ -103,15 +103,16 @@ def _aligned(calls: Sequence[KernelCall]) -> frozenset[str]:
     return frozenset(name for call in calls if call.kernel in cudnn for name in (*call.reads, *call.writes))
 
 
-def _gapless(calls: Sequence[KernelCall], tensors: Mapping[str, TensorSpec]) -> frozenset[str]:
-    """Residuals, and what they are added to, of convolutions that do not lie channels-last.
+def _gapless(calls: Sequence[KernelCall]) -> frozenset[str]:
+    """Residuals, and what they are added to, of convolutions.
 
-    For these cuDNN has no engine at all unless both lie in memory alike.
+    Where one of them lies in a wider tensor, cuDNN has no engine for older GPUs (a V100, say) nor for lines and solids,
+    and elsewhere none but those that it compiles at run time.
     """
     found = (
         (call.reads[-1], call.writes[0]) for call in calls if isinstance(call.kernel, Conv) and call.kernel.residual
     )
-    return frozenset(name for pair in found for name in pair if not is_channels_last(tensors[name].shape or ()))
+    return frozenset(name for pair in found for name in pair)
 
 
 def _rows(shape: Sequence[int], axis: int) -> int:

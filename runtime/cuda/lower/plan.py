@@ -30,7 +30,7 @@ from iosched.scheduler.strategies import runs_as_one
 MAX_LANES = 8
 """Streams of a plan at most."""
 
-CUDA_LOWERING = 6
+CUDA_LOWERING = 7
 """Raised whenever stages come to run in another way than before: latencies measured until then no longer hold."""
 
 

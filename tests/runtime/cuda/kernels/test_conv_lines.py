@@ -24,6 +24,7 @@ from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.kernels.conv import Conv
 from iosched.runtime.cuda.kernels.depthwise import Depthwise
+from iosched.runtime.cuda.layout import strides_of
 from iosched.runtime.cuda.lower.moves import Cut
 from iosched.runtime.cuda.lower.network import Network
 from iosched.runtime.cuda.lower.placement import place_calls
@@ -206,6 +207,20 @@ def test_residuals_lie_as_what_they_are_added_to(space: tuple[int, ...], batch: 
         assert whole
         copies = [task.name for lane in lowering.plan.lanes for task in lane if task.name == "all"]
         assert len(copies) == (0 if batch == 1 else 2)
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+def test_a_residual_and_its_sum_lie_whole_where_a_concat_reads_them(batch: int) -> None:
+    """Images too: cuDNN has no engine for slices on older GPUs."""
+    model = conv_network((6, 7), batch)
+    inputs = random_inputs(model.graph.inputs)
+    for lowering in lowerings(model, FP32):
+        (found,) = (views for kernel, views in convolutions(lowering) if kernel.residual)
+        shape = (batch, 8, 6, 7)
+        assert [(view.shape, view.strides) for view in found[-2:]] == [(shape, strides_of(shape, 4))] * 2
+        copies = [task.name for lane in lowering.plan.lanes for task in lane if task.name == "all"]
+        assert len(copies) == 2
+        assert relative_error(interpreted(lowering, inputs, 1), expected_outputs(model, inputs)) < 1e-5
 
 
 @pytest.mark.parametrize("batch", [1, 3])
