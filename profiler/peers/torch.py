@@ -33,4 +33,5 @@ def open_torch(way: str, place: GpuPlace) -> Candidate:
         raise DeviceError(f"onnx2torch cannot convert this model: {error}") from error
     arrays = [place.inputs[spec.name] for spec in place.model.graph.inputs]
     run = open_way(way, network, arrays, place.precision)
-    return Candidate(lambda repeats: tuple(run.once() for _ in range(repeats)))
+    notes = (f"PyTorch ran with images {run.layout}, which was faster.",)
+    return Candidate(lambda repeats: tuple(run.once() for _ in range(repeats)), notes=lambda: notes)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 
+import fake_torch
+import numpy as np
 import pytest
 from host_gpu import host_place
 
 from iosched.models.errors import DeviceError
 from iosched.profiler.peers.openers import GPU_OPENERS
+from iosched.runtime.cuda.kernel import Precision
 
 
 @pytest.mark.parametrize("name", ["torch", "torch-cudagraph", "torch-compile"])
@@ -27,3 +31,16 @@ def test_pytorch_that_cannot_run_the_model_is_reported() -> None:
     with pytest.raises(DeviceError) as error:
         GPU_OPENERS["torch"](host_place())
     assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("faster", [fake_torch.FIRST, fake_torch.LAST])
+@pytest.mark.parametrize("way", ["torch", "torch-cudagraph", "torch-compile"])
+def test_pytorch_runs_in_the_layout_that_is_faster(monkeypatch: pytest.MonkeyPatch, way: str, faster: str) -> None:
+    clock, compiled = fake_torch.install(monkeypatch)
+    open_way = importlib.import_module("iosched.profiler.peers.torch_ways").open_way
+    latency_us = {fake_torch.FIRST: 20.0, fake_torch.LAST: 20.0, faster: 10.0}
+    network = fake_torch.Network(clock, latency_us, host_us=100.0)
+    run = open_way(way, network, [np.zeros((1, 3, 8, 8), np.float32)], Precision("fp32"))
+    assert run.layout == f"channels {faster}"
+    assert run.once() == pytest.approx(10.0 if way == "torch-cudagraph" else 110.0)
+    assert compiled == ([faster] if way == "torch-compile" else []), "compiling takes minutes"
