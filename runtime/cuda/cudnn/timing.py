@@ -14,16 +14,18 @@ from iosched.models.errors import DeviceError, ExecutionError
 from iosched.runtime.cuda.cudnn.chooser import CudnnPlan
 from iosched.runtime.cuda.gpu.driver import Driver, Memory
 from iosched.runtime.cuda.gpu.lanes import Lanes
-from iosched.runtime.cuda.gpu.timing import elapsed_us
+from iosched.runtime.cuda.gpu.timing import elapsed_in_a_row_us, elapsed_us
 
 HOPELESS = 1.3
 HOPELESS_US = 50.0
 """A plan is not looked at again when its first run takes this factor and so much more than another's."""
 
 _ROUNDS = 5
+_LAUNCHES = 3
 _COPIES = 10
 _GRAPH_US = 200.0
-"""What one graph of a plan's runs should take at least: its launch takes some microseconds."""
+"""What one graph of a plan's runs should take: longer than the host takes to launch the next one, which is some
+microseconds. The graphs of all plans of a kernel have as many copies: what is between two graphs hits all alike."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +42,7 @@ class CudnnPlanTimer:
     trying: Callable[[CudnnPlan], AbstractContextManager[None]] = lambda _: nullcontext()
 
     def latencies_us(self, plans: Sequence[CudnnPlan]) -> list[float]:
-        """Latency of each plan: the median over launches of a graph of several runs, in turn with the others'.
+        """Latency of each plan: the median over rounds, in turn with the others, each some launches of several runs.
 
         An idle GPU takes a while to run at its full clock; in turn, that hits all plans alike. Infinite where a plan
         fails to run or to be captured, where its workspace does not fit, and where it is hopeless.
@@ -63,7 +65,10 @@ class CudnnPlanTimer:
                 best_us = min(best_us, once_us)
                 ready[index] = (run, once_us)
         hopeless_us = HOPELESS * best_us + HOPELESS_US
-        timers = {index: self._repeated(*each) for index, each in ready.items() if each[1] < hopeless_us}
+        copies = max(1, min(_COPIES, math.ceil(_GRAPH_US / max(best_us, 1.0))))
+        timers = {
+            index: self._repeated(run, copies) for index, (run, once_us) in ready.items() if once_us < hopeless_us
+        }
         rounds = [{index: self._tried(timer) for index, timer in timers.items()} for _ in range(_ROUNDS)]
         found = {index: median(each[index] for each in rounds[1:]) for index in timers}
         return [found.get(index, math.inf) for index in range(len(plans))]
@@ -94,9 +99,11 @@ class CudnnPlanTimer:
                 self.driver.synchronize(self.lanes.origin)
                 raise
 
-    def _repeated(self, run: _Run, once_us: float) -> Callable[[], float]:
-        """What measures one run, as part of a captured graph of several; infinite where it cannot be captured."""
-        copies = max(1, min(_COPIES, math.ceil(_GRAPH_US / max(once_us, 1.0))))
+    def _repeated(self, run: _Run, copies: int) -> Callable[[], float]:
+        """What measures one run, as part of a captured graph of several; infinite where it cannot be captured.
+
+        The graph is launched several times in a row, and the first launch, for which an idle GPU waits, does not count.
+        """
         origin = self.lanes.origin
 
         def launch() -> None:
@@ -112,7 +119,12 @@ class CudnnPlanTimer:
                 self.driver.synchronize(origin)
         except (ExecutionError, DeviceError):
             return lambda: math.inf
-        return lambda: self._elapsed_us(lambda stream: self.driver.launch_graph(graph, stream)) / copies
+
+        def measured() -> float:
+            found = elapsed_in_a_row_us(self.driver, origin, lambda: self.driver.launch_graph(graph, origin), _LAUNCHES)
+            return median(found[1:]) / copies
+
+        return measured
 
     def _tried(self, measured: Callable[[], float]) -> float:
         """Infinite where it fails: that is no candidate."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import fake_cudnn
 import pytest
-from host_driver import Event, Graph, HostDriver, HostMemory, Stream
+from host_driver import Event, Graph, HostDriver, HostMemory, Operation, Stream
 
 from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError
 from iosched.runtime.cuda.cudnn.chooser import (
@@ -179,6 +179,38 @@ def test_a_gpu_that_wakes_up_is_as_slow_for_all_plans(monkeypatch: pytest.Monkey
     driver, _ = installed(monkeypatch, {"eng1": 8.0, "eng2": 9.0, "eng3": 10.0})
     driver.slow_runs = 30
     assert chosen(driver, Memory()) == "eng1"
+
+
+class Waking(Clock):
+    """As a GPU is: an idle one waits for a launch, one that is busy does not. A run that is launched by itself takes as
+    long as the host, which is slower at some plans than at others."""
+
+    def __init__(self, latency_us: dict[str, float], host_us: dict[str, float]) -> None:
+        super().__init__(latency_us)
+        self.host_us = host_us
+        self.launched: list[Operation] = []
+
+    def launch_graph(self, graph: Graph, stream: Stream) -> None:
+        if all(each.done for each in self.launched):
+            self._add(stream, lambda: self._pass(10.0))
+        HostDriver.launch_graph(self, graph, stream)
+        assert stream.last is not None
+        self.launched.append(stream.last)
+
+    def execute(self, name: str, addresses: list[int], workspace: int, handle: fake_cudnn.Handle) -> None:
+        stream = self.streams[handle.stream]
+        if stream.capture is None:
+            self._add(stream, lambda: self._pass(self.host_us.get(name, 20.0)))
+        super().execute(name, addresses, workspace, handle)
+
+
+def test_plans_are_ranked_by_what_they_take_and_not_by_how_they_are_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    latency_us = {"eng1": 5.6, "eng2": 5.3, "eng3": 5.0, "eng4": 6.0}
+    driver = Waking(latency_us, {"eng1": 10.0, "eng2": 15.0, "eng3": 33.0, "eng4": 20.0})
+    fake_cudnn.install(monkeypatch, [(name, "") for name in latency_us], execute=driver.execute)
+    found = FastestCudnnPlans(driver, Memory())(KERNEL, READS, WRITES).candidates
+    assert [each.name for each in found] == sorted(latency_us, key=latency_us.__getitem__)
+    assert [each.latency_us for each in found] == pytest.approx(sorted(latency_us.values()), abs=0.01)
 
 
 def test_what_is_known_is_neither_timed_nor_built(monkeypatch: pytest.MonkeyPatch) -> None:
