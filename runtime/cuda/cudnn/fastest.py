@@ -38,6 +38,9 @@ from iosched.runtime.plan import View
 MOST_BUILT = 12
 BUILD_SECONDS = 5.0
 MOST_KEPT = 4
+MOST_WORKSPACE_NBYTES = 256 << 20
+"""Each stream has a workspace of its own, as large as the largest plan that it runs asks for; some ask for 900 MB."""
+
 KEPT_WITHIN = 1.3
 """A plan that takes longer alone, by this factor, is not tried in stages."""
 
@@ -96,7 +99,8 @@ class FastestCudnnPlans:
             DeviceError: cuDNN is not installed.
         """
         self._replaced: list[str] = []
-        self._fatal: list[str] = []
+        self._fatal: dict[str, None] = {}
+        self._large: dict[str, None] = {}
         self._memory = memory
         self._driver = driver
         self._lanes = lanes or Lanes(driver)
@@ -108,18 +112,24 @@ class FastestCudnnPlans:
     @property
     def notes(self) -> tuple[str, ...]:
         """See `CudnnPlanChooser`."""
-        found = []
-        if self._replaced:
-            found.append(
-                f"{len(self._replaced)} plans of cuDNN that were chosen before cannot be built here; others run"
-                f" instead. Optimize the model again. The first: {self._replaced[0]}."
-            )
-        if self._fatal:
-            found.append(
-                f"{len(self._fatal)} plans of cuDNN were not tried: when they were before, the GPU stopped or the"
-                f" process ended. `iosched profile clear` lets them be tried again. The first: {self._fatal[0]}."
-            )
-        return tuple(found)
+        said = (
+            (
+                self._replaced,
+                "that were chosen before cannot be built here; others run instead. Optimize the model again.",
+            ),
+            (
+                self._fatal,
+                "were not tried: when they were before, the GPU stopped or the process ended."
+                " `iosched profile clear` lets them be tried again.",
+            ),
+            (
+                self._large,
+                f"were left out, since they need more than {MOST_WORKSPACE_NBYTES >> 20} MiB beside the tensors.",
+            ),
+        )
+        return tuple(
+            f"{len(found)} plans of cuDNN {text} The first: {next(iter(found))}." for found, text in said if found
+        )
 
     def __call__(
         self, kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], names: CudnnPlanNames = FASTEST_ALONE
@@ -173,13 +183,13 @@ class FastestCudnnPlans:
         fatal = sorted(self._memory.fatal(case.key))
         offer = build_cudnn_plans(
             case.kernel, case.reads, case.writes, self._handle, at_most=at_most, deadline_s=BUILD_SECONDS,
-            precompiled=True, without=fatal,
+            precompiled=True, without=fatal, most_workspace_nbytes=MOST_WORKSPACE_NBYTES,
         )  # fmt: skip
-        left_out = [f"{name!r} for {case.kernel}" for name in fatal]
         if not offer.plans:
             reason = offer.refusal or f"none but what stopped the GPU or the process before, {', '.join(fatal)}"
             raise DeviceError(f"cuDNN has no engine for {case.kernel}: {reason}")
-        self._fatal += [each for each in left_out if each not in self._fatal]
+        self._fatal |= {f"{name!r} for {case.kernel}": None for name in fatal}
+        self._large |= {f"{name!r} for {case.kernel}": None for name in offer.large}
         return offer
 
     @property

@@ -11,9 +11,11 @@ Developer notes:
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from iosched.models.errors import DeviceError
@@ -68,11 +70,13 @@ class CudnnOffer:
         plans: those that were built, cuDNN's best guess first.
         offered: how many engine configurations the precision allows, built or not.
         refusal: why there are none; "" where there are.
+        large: names of plans that were built, and left out since others need less memory.
     """
 
     plans: tuple[BuiltCudnnPlan, ...]
     offered: int
     refusal: str = ""
+    large: tuple[str, ...] = ()
 
 
 def build_cudnn_plans(
@@ -85,6 +89,7 @@ def build_cudnn_plans(
     deadline_s: float | None = None,
     precompiled: bool = False,
     without: Container[str] = (),
+    most_workspace_nbytes: float = math.inf,
 ) -> CudnnOffer:
     """Builds the plans that cuDNN offers under the kernel's precision.
 
@@ -95,6 +100,8 @@ def build_cudnn_plans(
         at_most: number of plans.
         precompiled: leaves out engines that cuDNN compiles now, a second or more each, where there are others.
         without: names of plans that are not to be built.
+        most_workspace_nbytes: leaves out plans that need more memory beside the tensors; where all do, the one that
+            needs least is offered.
 
     Raises:
         DeviceError: cuDNN is not installed.
@@ -104,24 +111,42 @@ def build_cudnn_plans(
     graph, refusal = _planned(kernel, reads, writes, target)
     if graph is None:
         return CudnnOffer((), 0, refusal)
-    plans: list[BuiltCudnnPlan] = []
-    reasons: list[str] = []
     count = graph.get_execution_plan_count()
-    barred = 0
     wanted = [index for index in range(count) if graph.get_plan_name_at_index(index) not in without]
     order = sorted(wanted, key=lambda index: precompiled and _compiles(graph, index))
+    plans: list[BuiltCudnnPlan] = []
+    large: list[BuiltCudnnPlan] = []
+    errors: list[Exception] = []
+
+    def is_late() -> bool:
+        return deadline_s is not None and time.perf_counter() - started > deadline_s
+
+    for plan in _building(graph, order, precompiled, is_late, errors):
+        (plans if plan.workspace_nbytes <= most_workspace_nbytes else large).append(plan)
+        if len(plans) == at_most:
+            break
+    barred = sum("Deselecting" in str(error) for error in errors)
+    if not plans and large:
+        return CudnnOffer((min(large, key=attrgetter("workspace_nbytes")),), count - barred)
+    reasons = [*map(first_line, errors)] or [refusal]
+    return CudnnOffer(tuple(plans), count - barred, "" if plans else reasons[-1], tuple(plan.name for plan in large))
+
+
+def _building(
+    graph: Any, order: Sequence[int], precompiled: bool, is_late: Callable[[], bool], errors: list[Exception]
+) -> Iterator[BuiltCudnnPlan]:
+    """Builds one after another, until it `is_late`, but one at least; what cannot be built adds to `errors`."""
+    is_first = True
     for index in order:
-        if plans and precompiled and _compiles(graph, index):
-            break
-        late = deadline_s is not None and time.perf_counter() - started > deadline_s
-        if plans and (late or len(plans) == at_most):
-            break
+        if not is_first and (is_late() or (precompiled and _compiles(graph, index))):
+            return
         try:
-            plans.append(_built(graph, index))
+            plan = _built(graph, index)
         except failures() as error:
-            barred += "Deselecting" in str(error)
-            reasons.append(first_line(error))
-    return CudnnOffer(tuple(plans), count - barred, "" if plans else (reasons or [refusal])[-1])
+            errors.append(error)
+            continue
+        is_first = False
+        yield plan
 
 
 def rebuild_cudnn_plan(

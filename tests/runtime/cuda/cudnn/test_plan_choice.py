@@ -11,6 +11,7 @@ import pytest
 from host_driver import Event, Graph, HostDriver, HostMemory, Operation, Stream
 
 from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError
+from iosched.runtime.cuda.cudnn import fastest
 from iosched.runtime.cuda.cudnn.chooser import (
     Candidate,
     candidates_from_text,
@@ -291,6 +292,27 @@ def test_a_plan_whose_workspace_does_not_fit_is_no_candidate(monkeypatch: pytest
     assert chosen(driver, Memory()) == "eng7"
     monkeypatch.setattr(fake_cudnn.Graph, "get_workspace_size_plan_at_index", lambda self, index: 3000 * index)
     assert chosen(driver, Memory()) == "eng0"
+
+
+def test_a_plan_with_a_large_workspace_is_left_out_with_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each stream has such a workspace, and keeps it."""
+    driver, _ = installed(monkeypatch, {f"eng{k}": 50.0 - k for k in range(6)})
+    monkeypatch.setattr(fastest, "MOST_WORKSPACE_NBYTES", 300)
+    choice = FastestCudnnPlans(driver, Memory())
+    assert choice(KERNEL, READS, WRITES).name == "eng3"
+    assert "2 plans of cuDNN were left out" in choice.notes[0]
+    assert "'eng4' for Conv(" in choice.notes[0]
+
+
+def test_the_least_of_the_large_workspaces_is_taken_where_there_are_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, _ = installed(monkeypatch, {f"eng{k}": 50.0 - k for k in range(6)})
+    monkeypatch.setattr(fastest, "MOST_WORKSPACE_NBYTES", 300)
+    monkeypatch.setattr(fake_cudnn.Graph, "get_workspace_size_plan_at_index", lambda self, index: 900 - 100 * index)
+    choice = FastestCudnnPlans(driver, Memory())
+    assert (choice(KERNEL, READS, WRITES).name, choice.notes) == ("eng5", ())
+    monkeypatch.setattr(fastest, "MOST_WORKSPACE_NBYTES", 650)
+    choice = FastestCudnnPlans(driver, Memory(times=False))
+    assert choice(KERNEL, READS, WRITES).name == "eng3", "cuDNN's first guess of those that are small enough"
 
 
 def test_tensors_that_are_still_being_filled_are_not_freed(monkeypatch: pytest.MonkeyPatch) -> None:
