@@ -32,8 +32,12 @@ from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError
 from iosched.models.model import Model
 from iosched.profiler.devices.cuda.attached import attach
 from iosched.profiler.devices.cuda.cost import CudaStageCost
+from iosched.profiler.devices.cuda.cudnn_plans import StoredCudnnPlans
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cuda.backend import CudaBackend
+from iosched.runtime.cuda.cudnn import fastest
+from iosched.runtime.cuda.cudnn.plans import load_cudnn_plan
+from iosched.runtime.cuda.cudnn.running import Handles
 from iosched.runtime.cuda.gpu.cupy import CupyDriver
 from iosched.runtime.cuda.kernel import CudaCall, Pointer, Precision
 from iosched.runtime.inputs import random_inputs
@@ -387,3 +391,35 @@ def test_an_engine_that_does_not_run_is_no_candidate(desk: DeskCuda, cudnn: list
     found = attach().backend(model, "fp32")
     desk.fail("cudnnBackendExecute", status)
     check(found, model, 1e-5)
+
+
+@needs_cudnn
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_plans_that_were_kept_are_loaded_and_run(
+    desk: DeskCuda, cudnn: list[Any], precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = fire(batch=2)
+    with ProfileDatabase(None) as database:
+        kept = StoredCudnnPlans(database, "desk")
+        check(attach().backend(model, precision, kept), model, 1e-5 if precision == "fp32" else 2e-2)
+        monkeypatch.setattr(fastest, "build_cudnn_plans", lambda *_, **__: pytest.fail("builds"))
+        monkeypatch.setattr(fastest, "rebuild_cudnn_plan", lambda *_, **__: pytest.fail("builds again"))
+        check(attach().backend(model, precision, kept), model, 1e-5 if precision == "fp32" else 2e-2)
+
+
+@needs_cudnn
+def test_a_plan_cannot_be_loaded_inside_a_capture(desk: DeskCuda, cudnn: list[Any]) -> None:
+    """The frontend captures and allocates when it loads one."""
+    model = fire(batch=2)
+    with ProfileDatabase(None) as database:
+        kept = StoredCudnnPlans(database, "desk")
+        check(attach().backend(model, "fp32", kept), model, 1e-5)
+        ((name, content),) = database._connection.execute("SELECT name, content FROM cudnn_plan LIMIT 1")
+        driver, handles = CupyDriver(), Handles()
+        stream = driver.new_stream()
+        assert load_cudnn_plan(name, content, Precision("fp32"), handles.of(stream)).name == name
+        driver.begin_capture(stream)
+        with pytest.raises(DeviceError, match="cannot be loaded"):
+            load_cudnn_plan(name, content, Precision("fp32"), handles.of(stream))
+        with pytest.raises(ExecutionError, match="Invalidated"):
+            driver.end_capture(stream)
