@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from iosched.runtime.cuda.kernel import CudaCall, Pointer, SourceKernel
 from iosched.runtime.cuda.layout import strides_of
 from iosched.runtime.plan import View
 
-_INCLUDE = Path(__file__).parent / "host_cuda_include"
+INCLUDE = Path(__file__).parent / "host_cuda_include"
 _GUARD = 256
 _POISON = 0xFF  # NaN in every type of float
 _FAILURES = {
@@ -95,18 +95,32 @@ def weight(array: np.ndarray) -> Placed:
     return Placed(view, flat.memory, flat.array.reshape(array.shape))
 
 
+def transposed(array: np.ndarray) -> Placed:
+    """`array` in memory with the last two axes exchanged."""
+    inner = weight(np.ascontiguousarray(array.swapaxes(-1, -2)))
+    seen = inner.array.swapaxes(-1, -2)
+    return Placed(replace(inner.view, shape=seen.shape, strides=seen.strides), inner.memory, seen)
+
+
 def check(kernel: SourceKernel, reads: Sequence[Placed], writes: Sequence[Placed], tolerance: float = 1e-5) -> None:
     """The source writes what `interpret` writes, all of it, and nothing else."""
-    expected = [np.zeros(write.view.shape or (), write.view.dtype) for write in writes]
-    kernel.interpret([read.array for read in reads], expected)
     call = kernel.call([read.view for read in reads], [write.view for write in writes])
     launch(call, (*reads, *writes))
     if gpu_kernels.ON_GPU:
         tolerance = max(tolerance, gpu_kernels.TOLERANCE)
+    compare(kernel, reads, writes, tolerance)
+
+
+def compare(
+    kernel: SourceKernel, reads: Sequence[Placed], writes: Sequence[Placed], tolerance: float, note: str = ""
+) -> None:
+    """What was written is what `interpret` writes, and nothing lies around it; forgets what was written."""
+    expected = [np.zeros(write.view.shape or (), write.view.dtype) for write in writes]
+    kernel.interpret([read.array for read in reads], expected)
     for write, wanted in zip(writes, expected, strict=True):
         scale = tolerance if wanted.dtype != np.float16 else max(tolerance, 2e-3)
-        np.testing.assert_allclose(write.array, wanted, rtol=scale, atol=scale)
-        assert write.is_clean_outside(), "a write beyond the tensor"
+        np.testing.assert_allclose(write.array, wanted, rtol=scale, atol=scale, err_msg=note)
+        assert write.is_clean_outside(), f"a write beyond the tensor {note}"
 
 
 def launch(call: CudaCall, tensors: Sequence[Placed]) -> None:
@@ -117,8 +131,14 @@ def launch(call: CudaCall, tensors: Sequence[Placed]) -> None:
         run(call, [placed.address for placed in tensors])
 
 
-def run(call: CudaCall, addresses: Sequence[int], defines: tuple[str, ...] = ()) -> None:
-    """Launches `call` on the host; `addresses` are those of (*reads, *writes)."""
+def run(call: CudaCall, addresses: Sequence[int], defines: tuple[str, ...] = (), *, seed: int = 0) -> None:
+    """Launches `call` on the host.
+
+    Args:
+        addresses: those of (*reads, *writes).
+        defines: macros of the source, as `NAME` or `NAME=value`.
+        seed: of the order in which the threads of a block run where they wait for each other.
+    """
     values, sizes = [], []
     for argument in call.arguments:
         if isinstance(argument, Pointer):
@@ -131,8 +151,21 @@ def run(call: CudaCall, addresses: Sequence[int], defines: tuple[str, ...] = ())
     pointers = (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
     shape = (ctypes.c_uint * 6)(*call.grid, *call.block)
     library = _compiled(call.source, call.entry, defines)
+    if has_barriers(call.source):
+        ctypes.c_uint.in_dll(library, "host_seed").value = seed
     status = library.host_launch(shape, pointers, bytes(sizes), len(arrays))
-    assert status == 0, _FAILURES[status]
+    assert status == 0, f"{_FAILURES[status]} (threads in the order of seed {seed})"
+
+
+def has_barriers(source: str) -> bool:
+    """Whether the threads of a block wait for each other."""
+    return "__syncthreads" in source
+
+
+def features(source: str) -> list[str]:
+    """What the headers have to bring for a source, as flags of the compiler."""
+    found = ["-DHAS_BARRIERS"] if has_barriers(source) else []
+    return [*found, "-DHALVES"] if "cuda_fp16.h" in source else found
 
 
 @cache
@@ -158,12 +191,10 @@ def _compiled(source: str, entry: str, defines: tuple[str, ...] = ()) -> ctypes.
         "-fno-threadsafe-statics",
         "-fsanitize=alignment",
     ]
-    features = ["-DHAS_BARRIERS"] if "__syncthreads" in source else []
-    features += ["-DHALVES"] if "cuda_fp16.h" in source else []
-    features += [f"-D{each}" for each in defines]
+    macros = [*features(source), *(f"-D{each}" for each in defines)]
     # Kernels need no C++ library, which takes most of the time to link.
     files = ["-o", str(name.with_suffix(".so")), str(name.with_suffix(".cpp")), "-nostdlib", "-lm", "-lc"]
-    command = ["g++", *flags, *features, f"-I{_INCLUDE}", *files]
+    command = ["g++", *flags, *macros, f"-I{INCLUDE}", *files]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.stderr}\n{source}"
     return ctypes.CDLL(str(name.with_suffix(".so")))

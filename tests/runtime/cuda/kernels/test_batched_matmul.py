@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import onnx
 import pytest
 from gpu_plans import expected_outputs, interpreted, random_schedule, relative_error
-from host_cuda import Placed, blank, check, needs_compiler, put, weight
+from host_cuda import Placed, blank, check, needs_compiler, put, transposed, weight
 from host_driver import HostDriver, chooser
 from lowering import loaded, proto_of
 from node_kernels import FP16, FP32, lowered, normal
@@ -34,13 +32,6 @@ Shape = tuple[int, ...]
 
 def product_shape(a: Shape, b: Shape) -> Shape:
     return np.matmul(np.empty(a, np.int8), np.empty(b, np.int8)).shape
-
-
-def transposed(array: np.ndarray) -> Placed:
-    """`array` in memory with the last two axes exchanged."""
-    inner = weight(np.ascontiguousarray(array.swapaxes(-1, -2)))
-    seen = inner.array.swapaxes(-1, -2)
-    return Placed(replace(inner.view, shape=seen.shape, strides=seen.strides), inner.memory, seen)
 
 
 def checked(a: Placed, b: Placed, *, before: int = 0, kernel: BatchedMatMul | None = None) -> None:
