@@ -1,0 +1,114 @@
+"""How many barriers of our CUDA kernels the tests would miss if one were left out, each in turn.
+
+    python benchmarks/barrier_mutations.py [-o benchmarks/results/barrier-mutations.json]
+
+Every kernel of `tests/support/barrier_cases.py` is run without one of its barriers by what the tests run it with:
+g++'s ThreadSanitizer, and coroutines in several orders. Needs no GPU, and measures nothing.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from argparse import ArgumentParser
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from testbed import write_results
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests/support"))
+
+import thread_sanitizer
+from barrier_cases import CASES, Case, barriers, without_barrier
+
+SEEDS = range(1, 6)
+LAST_OF_A_REDUCTION = "it lets shared memory be used again, and nothing uses it behind"
+HARMLESS = {
+    ("reduce", 2): LAST_OF_A_REDUCTION,
+    ("softmax", 5): LAST_OF_A_REDUCTION,
+    ("normalize", 5): LAST_OF_A_REDUCTION,
+}
+"""Why nothing goes wrong without a barrier, by function and place in its source."""
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A case without one of its barriers.
+
+    Attributes:
+        barrier: counted from 0 in the order of the source.
+        behind: the line of source before it.
+        races: whether ThreadSanitizer reported it.
+        orders: of threads, of `SEEDS`, that gave wrong results.
+        harmless: why none of both had to find it; empty where one did, or nobody knows.
+    """
+
+    case: str
+    entry: str
+    barrier: int
+    behind: str
+    races: bool
+    orders: int
+    harmless: str
+
+    @property
+    def is_found(self) -> bool:
+        return self.races or self.orders > 0
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("-o", "--output", type=Path)
+    options = parser.parse_args(arguments)
+    if reason := thread_sanitizer.why_not():
+        raise SystemExit(reason)
+    found = []
+    for name in CASES:
+        for mutation in mutations(name):
+            found.append(mutation)
+            print(described(mutation), flush=True)
+    by_races, by_orders = sum(each.races for each in found), sum(each.orders > 0 for each in found)
+    print(
+        f"{sum(each.is_found for each in found)} of {len(found)} are found: {by_races} by ThreadSanitizer, "
+        f"{by_orders} by the orders of threads; {sum(bool(each.harmless) for each in found)} are harmless"
+    )
+    if options.output:
+        compiler = subprocess.run(["g++", "--version"], capture_output=True, text=True, check=True).stdout
+        content = {
+            "compiler": compiler.splitlines()[0],
+            "orders": len(SEEDS),
+            "mutations": [asdict(each) for each in found],
+        }
+        write_results(options, Path(__file__).stem, [], content)
+    if not all(each.is_found or each.harmless for each in found):
+        raise SystemExit("some are neither found nor explained")
+
+
+def mutations(name: str) -> Iterator[Mutation]:
+    whole = CASES[name]()
+    for index, behind in enumerate(barriers(whole)):
+        case = without_barrier(whole, index)
+        races = bool(thread_sanitizer.launch(case.call, case.tensors, case.defines))
+        orders = sum(is_wrong(case, seed) for seed in SEEDS)
+        harmless = "" if races or orders else HARMLESS.get((case.call.entry, index), "")
+        yield Mutation(name, case.call.entry, index, behind, races, orders, harmless)
+
+
+def is_wrong(case: Case, seed: int) -> bool:
+    try:
+        case.run_in_turn(seed)
+    except AssertionError:
+        return True
+    return False
+
+
+def described(mutation: Mutation) -> str:
+    ways = ["ThreadSanitizer"] if mutation.races else []
+    ways += [f"{mutation.orders} of {len(SEEDS)} orders"] if mutation.orders else []
+    said = f"found by {' and '.join(ways)}" if ways else mutation.harmless or "NOT FOUND"
+    return f"{mutation.case}, barrier {mutation.barrier} behind `{mutation.behind}`: {said}"
+
+
+if __name__ == "__main__":
+    main()

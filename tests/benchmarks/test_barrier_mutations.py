@@ -1,0 +1,30 @@
+"""What is left out is found, and the results file knows today's kernels."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import thread_sanitizer
+from barrier_cases import CASES, barriers
+
+RESULTS = "barrier-mutations.json"
+
+
+def test_a_barrier_left_out_is_found_in_both_ways(script) -> None:
+    if reason := thread_sanitizer.why_not():
+        pytest.skip(reason)
+    mutations = script("barrier_mutations")
+    (found,) = mutations.mutations("copy to float32")
+    assert found.races
+    assert found.orders == len(mutations.SEEDS)
+    assert not found.harmless
+
+
+def test_the_results_know_every_barrier_and_what_to_say_of_it(script) -> None:
+    recorded = json.loads((script("testbed").RESULTS / RESULTS).read_text())["mutations"]
+    wanted = [(name, index, behind) for name, make in CASES.items() for index, behind in enumerate(barriers(make()))]
+    assert [(each["case"], each["barrier"], each["behind"]) for each in recorded] == wanted, (
+        f"stale: run  python benchmarks/barrier_mutations.py -o benchmarks/results/{RESULTS}"
+    )
+    assert all(each["races"] or each["orders"] or each["harmless"] for each in recorded)
