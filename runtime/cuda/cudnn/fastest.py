@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from iosched.models.errors import DeviceError
@@ -69,7 +70,10 @@ class CudnnPlanStore(Choices, Protocol):
         ...
 
     def trying(self, key: str, name: str) -> AbstractContextManager[None]:
-        """For the first runs of a plan: what they end, the process or (`DeviceLostError`) the GPU, makes it `fatal`."""
+        """For the time in which a plan is built, loaded or first run.
+
+        If that ends the process or, as a `DeviceLostError` says, the GPU stops, the plan is `fatal` from then on.
+        """
         ...
 
 
@@ -184,6 +188,7 @@ class FastestCudnnPlans:
         offer = build_cudnn_plans(
             case.kernel, case.reads, case.writes, self._handle, at_most=at_most, deadline_s=BUILD_SECONDS,
             precompiled=True, without=fatal, most_workspace_nbytes=MOST_WORKSPACE_NBYTES,
+            trying=partial(self._memory.trying, case.key),
         )  # fmt: skip
         if not offer.plans:
             reason = offer.refusal or f"none but what stopped the GPU or the process before, {', '.join(fatal)}"
@@ -209,13 +214,16 @@ class FastestCudnnPlans:
 
     def _stored(self, case: _Case, name: str) -> BuiltCudnnPlan:
         """The plan of that name: loaded, or built again and kept."""
-        content = self._memory.plan(case.key, name)
-        if content is not None:
-            try:
-                return load_cudnn_plan(name, content, case.kernel.precision, self._handle)
-            except DeviceError:  # of another cuDNN, or damaged: it is built again
-                pass
-        plan = rebuild_cudnn_plan(case.kernel, case.reads, case.writes, self._handle, name)
+        if name in self._memory.fatal(case.key):
+            raise DeviceError(f"cuDNN's plan {name!r} stopped the GPU or ended the process when it was tried")
+        with self._memory.trying(case.key, name):
+            content = self._memory.plan(case.key, name)
+            if content is not None:
+                try:
+                    return load_cudnn_plan(name, content, case.kernel.precision, self._handle)
+                except DeviceError:  # of another cuDNN, or damaged: it is built again
+                    pass
+            plan = rebuild_cudnn_plan(case.kernel, case.reads, case.writes, self._handle, name)
         self._memory.keep_plan(case.key, name, plan.serialize())
         return plan
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -90,6 +91,7 @@ def build_cudnn_plans(
     precompiled: bool = False,
     without: Container[str] = (),
     most_workspace_nbytes: float = math.inf,
+    trying: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
 ) -> CudnnOffer:
     """Builds the plans that cuDNN offers under the kernel's precision.
 
@@ -102,6 +104,7 @@ def build_cudnn_plans(
         without: names of plans that are not to be built.
         most_workspace_nbytes: leaves out plans that need more memory beside the tensors; where all do, the one that
             needs least is offered.
+        trying: held while the plan of that name is built, which may end the process.
 
     Raises:
         DeviceError: cuDNN is not installed.
@@ -118,10 +121,11 @@ def build_cudnn_plans(
     large: list[BuiltCudnnPlan] = []
     errors: list[Exception] = []
 
-    def is_late() -> bool:
-        return deadline_s is not None and time.perf_counter() - started > deadline_s
+    def is_late(index: int) -> bool:
+        late = deadline_s is not None and time.perf_counter() - started > deadline_s
+        return late or (precompiled and _compiles(graph, index))
 
-    for plan in _building(graph, order, precompiled, is_late, errors):
+    for plan in _building(graph, order, trying, is_late, errors):
         (plans if plan.workspace_nbytes <= most_workspace_nbytes else large).append(plan)
         if len(plans) == at_most:
             break
@@ -133,15 +137,20 @@ def build_cudnn_plans(
 
 
 def _building(
-    graph: Any, order: Sequence[int], precompiled: bool, is_late: Callable[[], bool], errors: list[Exception]
+    graph: Any,
+    order: Sequence[int],
+    trying: Callable[[str], AbstractContextManager[None]],
+    is_late: Callable[[int], bool],
+    errors: list[Exception],
 ) -> Iterator[BuiltCudnnPlan]:
-    """Builds one after another, until it `is_late`, but one at least; what cannot be built adds to `errors`."""
+    """Builds one after another, until it `is_late` for the next, but one at least; what fails adds to `errors`."""
     is_first = True
     for index in order:
-        if not is_first and (is_late() or (precompiled and _compiles(graph, index))):
+        if not is_first and is_late(index):
             return
         try:
-            plan = _built(graph, index)
+            with trying(graph.get_plan_name_at_index(index)):
+                plan = _built(graph, index)
         except failures() as error:
             errors.append(error)
             continue

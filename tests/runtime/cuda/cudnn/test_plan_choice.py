@@ -363,7 +363,7 @@ def test_a_plan_that_breaks_the_gpu_is_tried_once_and_never_again(monkeypatch: p
     driver.breaks = {"eng2_k2=1"}
     choice = FastestCudnnPlans(driver, memory)
     assert choice(KERNEL, READS, WRITES).name == "eng6"
-    assert memory.tried.count("eng2_k2=1") == 1
+    assert memory.tried.count("eng2_k2=1") == 2, "built once, and run"
     assert 1 not in graphs[-1].built, "it is not even built"
     assert "1 plans of cuDNN were not tried" in choice.notes[0]
     assert "'eng2_k2=1' for Conv(" in choice.notes[0]
@@ -378,11 +378,31 @@ def test_a_first_guess_is_none_that_broke_the_gpu(monkeypatch: pytest.MonkeyPatc
         chosen(driver, memory)
 
 
+@pytest.mark.parametrize(("times", "names"), [(True, {}), (False, {}), (True, {KEY: "eng2_k2=1"})])
+def test_a_plan_that_ends_the_process_while_it_is_built_is_not_built_again(
+    monkeypatch: pytest.MonkeyPatch, times: bool, names: dict[str, str]
+) -> None:
+    """As one that is timed, as cuDNN's first guess, and by its name."""
+    driver, _ = installed(monkeypatch, LATENCY_US, ["eng2_k2=1", "eng6", "eng7"])
+    memory = Memory(times, choices={KEY: "eng6"} if names else {})
+    with monkeypatch.context() as patch:
+        patch.setattr(fake_cudnn.Graph, "build_plan_at_index", dies)
+        with pytest.raises(DeviceLostError):
+            chosen(driver, memory, names)
+    assert memory.lost == {(KEY, "eng2_k2=1")}
+    assert chosen(driver, memory, names) == "eng6"
+
+
+def dies(graph: fake_cudnn.Graph, index: int) -> None:
+    """Stands for the end of the process, after which nothing is kept."""
+    raise DeviceLostError(f"it was {index}")
+
+
 def test_all_plans_that_run_are_tried_alone_and_in_a_graph_and_then_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     driver, _ = installed(monkeypatch, {"eng1": 5.0, "eng2": 9.0}, ["eng0", "eng1", "eng2"])
     memory = Memory()
     chosen(driver, memory)
-    assert sorted(memory.tried) == ["eng0", "eng1", "eng1", "eng2", "eng2"]
+    assert sorted(memory.tried) == [*["eng0"] * 2, *["eng1"] * 3, *["eng2"] * 3], "built, and run"
     assert memory.lost == set()
 
 
