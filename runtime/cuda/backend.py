@@ -147,7 +147,7 @@ class CudaBackend:
         self._labels: dict[str, str] = {}
         self._lanes = lanes or Lanes(driver)
         self._sessions, self._exchange = sessions or HostSessions(driver), exchange
-        self._network = Network(model, precision)
+        self._network = Network(model, precision, gpu=driver.gpu)
         self._fused: Mapping[str, str] = {}
         if choices is not None:
             self._network, self._fused = fused_by_choice(self._network, choices, self._alone_us, self._prepare)

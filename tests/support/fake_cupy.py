@@ -40,7 +40,7 @@ def install(
 
     def properties(index: int) -> dict[str, object]:
         major, minor = capabilities[index]
-        return {"name": f"GPU {index}".encode(), "major": major, "minor": minor}
+        return {"name": f"GPU {index}".encode(), "major": major, "minor": minor, "multiProcessorCount": 80}
 
     runtime = SimpleNamespace(
         getDeviceCount=count,

@@ -24,6 +24,7 @@ from iosched.runtime.cuda.cudnn.chooser import (
 )
 from iosched.runtime.cuda.cudnn.fastest import CudnnPlanStore
 from iosched.runtime.cuda.kernel import CudaCall, CudnnKernel, Pointer
+from iosched.runtime.cuda.target import H100, Gpu
 from iosched.runtime.plan import View
 
 
@@ -77,13 +78,15 @@ class HostDriver:
     """The `Driver` of tests; every order of operations that streams and events leave open is drawn by chance.
 
     Attributes:
+        gpu: the GPU that it passes for.
         collects: whether garbage is collected in the middle of every capture, as Python may.
         captured: the operations of the capture that goes on.
         pinned: arrays in pinned memory of the host, from which copies are made when the stream comes to them.
         mistakes: what a GPU would not forgive, and Python does not let be raised where it happens.
     """
 
-    def __init__(self, seed: int = 0, *, collects: bool = False) -> None:
+    def __init__(self, seed: int = 0, *, collects: bool = False, gpu: Gpu = H100) -> None:
+        self.gpu = gpu
         self.collects = collects
         self.captured: list[Operation] | None = None
         self.mistakes: list[str] = []

@@ -113,8 +113,8 @@ def check_capability(facts: GpuFacts) -> None:
     Raises:
         DeviceError: the GPU is too old.
     """
-    if facts.capability < OLDEST_CAPABILITY:
+    if facts.gpu.capability < OLDEST_CAPABILITY:
         raise DeviceError(
-            f"{facts.name} has compute capability {facts.capability / 10}, and CUDA 13 needs"
+            f"{facts.name} has compute capability {facts.gpu.capability / 10}, and CUDA 13 needs"
             f" {OLDEST_CAPABILITY / 10} or newer; its name, as --device, plans for it without running"
         )

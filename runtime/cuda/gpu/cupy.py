@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import wraps
+from functools import cached_property, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
@@ -17,6 +17,7 @@ from iosched.models.errors import DeviceError
 from iosched.runtime.cuda.gpu.driver import Memory, Number
 from iosched.runtime.cuda.gpu.failures import INSTALL, keep_if_lost, meaning, no_gpu
 from iosched.runtime.cuda.kernel import CudaCall
+from iosched.runtime.cuda.target import Gpu
 
 P = ParamSpec("P")
 
@@ -45,13 +46,13 @@ class GpuFacts:
     """What CUDA says of a GPU.
 
     Attributes:
-        capability: compute capability times ten.
+        gpu: what kernels depend on.
         pci_bus_id: where it sits; CUDA's numbers of GPUs are not those of other tools.
         versions: of what changes latencies.
     """
 
     name: str
-    capability: int
+    gpu: Gpu
     pci_bus_id: str
     versions: Mapping[str, str]
 
@@ -116,7 +117,13 @@ class CupyDriver:
             "cupy": str(self._cupy.__version__),
         }
         capability = 10 * int(properties["major"]) + int(properties["minor"])
-        return GpuFacts(properties["name"].decode(), capability, runtime.deviceGetPCIBusId(index), versions)
+        gpu = Gpu(capability, int(properties["multiProcessorCount"]))
+        return GpuFacts(properties["name"].decode(), gpu, runtime.deviceGetPCIBusId(index), versions)
+
+    @cached_property
+    def gpu(self) -> Gpu:
+        """See `Driver`."""
+        return self.facts().gpu
 
     @_with_our_errors
     def allocate(self, nbytes: int) -> Memory:

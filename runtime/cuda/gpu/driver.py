@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from iosched.runtime.cuda.kernel import CudaCall
+from iosched.runtime.cuda.target import Gpu
 
 Number = int | np.generic
 
@@ -30,6 +31,11 @@ class Memory(Protocol):
 
 class Driver(Protocol):
     """Memory, streams, events and captured graphs of one GPU. Streams and events are opaque; addresses are ints."""
+
+    @property
+    def gpu(self) -> Gpu:
+        """The GPU, as far as kernels depend on it."""
+        ...
 
     def allocate(self, nbytes: int) -> Memory:
         """Memory of `nbytes` bytes that begins at a multiple of 256.

@@ -11,10 +11,10 @@ from iosched.runtime.cuda.kernel import Argument, CudaCall, Pointer
 from iosched.runtime.cuda.source.activation import IDENTITY, Activation
 from iosched.runtime.cuda.source.elements import C_TYPES, LOAD, preamble, widened
 from iosched.runtime.cuda.source.loops import Loop, Operand, collapse, element_strides, pack_width, shape_of
+from iosched.runtime.cuda.target import H100
 from iosched.runtime.plan import View
 
 _THREADS = 256
-_PROCESSORS = 132
 _MOST_WIDTH = 4
 
 
@@ -34,14 +34,14 @@ class _Tile:
     thread_rows: int
     thread_columns: int
 
-    def work(self, batches: int, rows: int, columns: int) -> int:
+    def work(self, batches: int, rows: int, columns: int, processors: int) -> int:
         """Issue slots of the busiest processor for one index summed over, about: reasoned, not measured.
 
         A processor with one block is half idle.
         """
         blocks = batches * -(-rows // self.rows) * -(-columns // self.columns)
         factors = self.thread_rows + self.thread_columns
-        return max(2, -(-blocks // _PROCESSORS)) * (self.thread_rows * self.thread_columns + 2 * factors)
+        return max(2, -(-blocks // processors)) * (self.thread_rows * self.thread_columns + 2 * factors)
 
 
 _TILES = (_Tile(128, 128, 8, 8, 8), _Tile(128, 64, 16, 8, 4), _Tile(64, 64, 16, 4, 4), _Tile(32, 32, 32, 2, 2))
@@ -54,9 +54,13 @@ class BatchedMatMul:
     All of one type, float32 or float16, in any layout and of any rank; there may be further leading axes of one index.
     Products and sums are float32, by FMA. Every block makes a tile of y of one batch: slabs of a and b go through
     shared memory, the next one on its way in registers while the last is multiplied.
+
+    Attributes:
+        processors: those of the GPU, for which the tile is chosen.
     """
 
     activation: Activation = IDENTITY
+    processors: int = H100.processors
 
     def interpret(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
         """See the class."""
@@ -68,7 +72,7 @@ class BatchedMatMul:
         batch_shape = y.batch
         loop = collapse(batch_shape, [each.batch_operand(batch_shape) for each in (a, b, y)])
         (rows, columns), depth = y.shape, a.shape[1]
-        tile = min(_TILES, key=lambda each: each.work(loop.count, rows, columns))
+        tile = min(_TILES, key=lambda each: each.work(loop.count, rows, columns, self.processors))
         across, down = -(-columns // tile.columns), -(-rows // tile.rows)
         arguments: list[Argument] = [Pointer(0), Pointer(1), Pointer(2)]
         arguments += map(np.int32, (rows, columns, depth, down, across))

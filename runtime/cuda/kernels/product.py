@@ -178,7 +178,8 @@ def _emit_batches(builder: Builder, found: _Product) -> bool:
     reads = [_in_rows(builder, name, f"{found.y}/{role}") for name, role in ((found.a, "a"), (found.b, "b"))]
     is_fused = found.added is None
     written = found.y if is_fused else builder.temporary(f"{found.y}/product", builder.shape(found.y))
-    builder.emit(BatchedMatMul(found.activation if is_fused else IDENTITY), reads, (written,))
+    kernel = BatchedMatMul(found.activation if is_fused else IDENTITY, builder.gpu.processors)
+    builder.emit(kernel, reads, (written,))
     _finish(builder, found, written, is_fused)
     return True
 

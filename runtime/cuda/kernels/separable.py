@@ -23,6 +23,7 @@ from iosched.runtime.cuda.source.separable import (
     MULTIPLY_BY_TENSOR_CORES,
 )
 from iosched.runtime.cuda.source.window import Image, Window, channel_width, constants
+from iosched.runtime.cuda.target import H100, Gpu
 from iosched.runtime.plan import View
 
 MOST_TAPS = 49
@@ -30,7 +31,6 @@ _THREADS = 256
 _TILES = ((64, 64, 128), (32, 128, 128), (32, 64, 128), (32, 32, 256), (16, 64, 256), (16, 32, 256))
 _GROUPS = (4, 2, 1)
 _MULTIPLE = (128, 128)  # of input and of output channels: no slab and no tile reaches beyond the padded weight
-_PROCESSORS = 132
 _MOST_KEPT = 48  # floats of one input row that a thread keeps in registers
 _MOST_LOADED = 40  # floats of several rows that it loads at once
 
@@ -54,6 +54,7 @@ class Separable:
         precision: how products are made, and how the weight lies.
         variant: which form to take: 0 is the one that `_work` thinks the best, 1 the best of another tile, and so on;
             modulo their number.
+        gpu: the GPU that the form is chosen for.
     """
 
     kernel: tuple[int, ...]
@@ -64,6 +65,7 @@ class Separable:
     activation: Activation = IDENTITY
     precision: Precision = Precision("fp32")
     variant: int = 0
+    gpu: Gpu = H100
 
     def interpret(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
         """See the class."""
@@ -124,7 +126,7 @@ class Separable:
         product = form.tile[1] * (1.75 if self._by_fma else 0.25)
         groups = y.shape[0] * y.shape[2] * -(-y.shape[3] // form.group)
         blocks = -(-groups * form.group // form.tile[0]) * -(-y.shape[1] // form.tile[1])
-        return max(2, -(-blocks // _PROCESSORS)) * form.tile[0] * (loads + sums + product)
+        return max(2, -(-blocks // self.gpu.processors)) * form.tile[0] * (loads + sums + product)
 
     def _columns(self, group: int) -> int:
         """Columns of the input that `group` neighbours of a row see."""
@@ -208,7 +210,8 @@ def lower_separable(
         builder.float32_weight(f"{y}/both/bias", pointwise.bias + matrix[:, :, 0, 0] @ depthwise.bias),
     )
     window = depthwise.kernel_shape, depthwise.strides, depthwise.pads, depthwise.dilations
-    builder.emit(Separable(*window, relu, pointwise.activation, builder.precision, variant), reads, (y,))
+    kernel = Separable(*window, relu, pointwise.activation, builder.precision, variant, builder.gpu)
+    builder.emit(kernel, reads, (y,))
     return True
 
 

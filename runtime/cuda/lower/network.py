@@ -16,6 +16,7 @@ from iosched.runtime.cuda.layout import is_row_major, strides_of
 from iosched.runtime.cuda.lower.hoist import hoisted, rectifiable
 from iosched.runtime.cuda.lower.operators import lower_merged, lower_operator
 from iosched.runtime.cuda.lower.placement import place_calls
+from iosched.runtime.cuda.target import H100, Gpu
 from iosched.runtime.placement import Placement
 
 Fused = Mapping[str, int]
@@ -30,14 +31,23 @@ class Network:
     Attributes:
         model: the model.
         precision: of floats.
+        gpu: the GPU that kernels are for.
         fused: operators with one kernel for a depthwise and a pointwise convolution, with its variant.
     """
 
-    def __init__(self, model: Model, precision: Precision, base: Network | None = None, fused: Fused = NONE) -> None:
+    def __init__(
+        self,
+        model: Model,
+        precision: Precision,
+        base: Network | None = None,
+        fused: Fused = NONE,
+        *,
+        gpu: Gpu = H100,
+    ) -> None:
         """Lowers every operator alone; needs no device.
 
         Args:
-            base: a network of the same model and precision; operators that are lowered alike are taken from it.
+            base: a network of the same model, precision and GPU; operators that are lowered alike are taken from it.
             fused: see `with_fused`.
 
         Raises:
@@ -45,8 +55,8 @@ class Network:
         """
         if not is_supported(model):
             raise ValueError(f"{model.name!r} has tensors of unknown or no size")
-        self.model, self.precision, self.fused = model, precision, fused
-        self.builder: Builder = Builder.of(model, precision) if base is None else base.builder.copy()
+        self.model, self.precision, self.gpu, self.fused = model, precision, gpu, fused
+        self.builder: Builder = Builder.of(model, precision, gpu) if base is None else base.builder.copy()
         self._nodes = {node.name: node for node in model.proto.graph.node}
         self._merged: dict[tuple[str, ...], list[KernelCall] | None] = {}
         self._lowered: dict[str, list[KernelCall]] = {
@@ -64,7 +74,7 @@ class Network:
         Args:
             fused: variants of the kernel by operator; where it cannot do what the operator does, nothing changes.
         """
-        return Network(self.model, self.precision, self, MappingProxyType(dict(fused)))
+        return Network(self.model, self.precision, self, MappingProxyType(dict(fused)), gpu=self.gpu)
 
     @cached_property
     def callers_inputs(self) -> Mapping[str, str]:

@@ -40,6 +40,7 @@ from iosched.runtime.cuda.cudnn.plans import load_cudnn_plan
 from iosched.runtime.cuda.cudnn.running import Handles
 from iosched.runtime.cuda.gpu.cupy import CupyDriver
 from iosched.runtime.cuda.kernel import CudaCall, Pointer, Precision
+from iosched.runtime.cuda.target import Gpu
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.schedule import Stage, Strategy
@@ -354,6 +355,11 @@ def test_without_a_gpu(desk: DeskCuda, status: int, driver: int, words: str) -> 
     desk.driver_version = driver
     with pytest.raises(DeviceError, match=words):
         CupyDriver()
+
+
+def test_kernels_are_chosen_for_the_gpu_that_is_there(desk: DeskCuda) -> None:
+    driver = CupyDriver()
+    assert driver.gpu == driver.facts(0).gpu == Gpu(capability=90, processors=132)
 
 
 def test_a_gpu_that_is_not_there(desk: DeskCuda) -> None:

@@ -112,6 +112,16 @@ def test_few_outputs_make_small_tiles_and_many_large_ones() -> None:
     assert blocks(64, 1024, 1024) == 64 * 8 * 8
 
 
+def test_tiles_are_chosen_for_the_processors_of_the_gpu() -> None:
+    shapes = (12, 128, 64), (12, 64, 128), (12, 128, 128)
+    a, b, y = (blank(shape).view for shape in shapes)
+
+    def blocks(processors: int) -> int:
+        return BatchedMatMul(processors=processors).call([a, b], [y]).grid[0]
+
+    assert blocks(4) < blocks(132)
+
+
 # How MatMul becomes it.
 
 

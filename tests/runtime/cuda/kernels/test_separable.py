@@ -16,6 +16,7 @@ from iosched.runtime.cuda.kernels.depthwise import depthwise_weight
 from iosched.runtime.cuda.kernels.separable import Separable, pointwise_weight
 from iosched.runtime.cuda.source.activation import IDENTITY, RELU, Activation
 from iosched.runtime.cuda.source.window import Image
+from iosched.runtime.cuda.target import Gpu
 from iosched.runtime.reference import Reference
 
 TOLERANCES = {"fp32": 1e-5, "tf32": 3e-3, "fp16": 4e-3}
@@ -155,3 +156,13 @@ def test_few_pixels_make_small_tiles_and_many_large_ones() -> None:
 
     assert pixels_of_a_block(11, 1) == 16
     assert pixels_of_a_block(64, 16) == 64
+
+
+def test_forms_are_chosen_for_the_processors_of_the_gpu() -> None:
+    view = blank((1, 64, 32, 32)).view
+
+    def pixels_of_a_block(processors: int) -> int:
+        kernel = usual(3, 1, PRECISIONS[0], gpu=Gpu(90, processors))
+        return kernel._form(Image.of(view), Image.of(view)).tile[0]
+
+    assert pixels_of_a_block(8) > pixels_of_a_block(132)

@@ -24,6 +24,7 @@ from iosched.runtime.cuda.lower.fusion import fused_by_choice, fusion_key
 from iosched.runtime.cuda.lower.network import Network
 from iosched.runtime.cuda.lower.plan import lower
 from iosched.runtime.cuda.source.activation import RELU
+from iosched.runtime.cuda.target import Gpu
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import sequential
 
@@ -118,6 +119,15 @@ def test_what_is_alike_is_lowered_once() -> None:
     assert other.calls["b"] == network.calls["b"]
     assert other.with_fused({}).calls["a"][-1].kernel == network.calls["a"][-1].kernel
     assert all(other.builder.weights[name] is array for name, array in network.builder.weights.items())
+
+
+def test_kernels_are_chosen_for_the_gpu_that_the_driver_is_of() -> None:
+    small = Gpu(capability=90, processors=8)
+    driver = HostDriver(gpu=small)
+    backend = CudaBackend(separables(), driver, chooser(driver), FP32)
+    assert backend._network.with_fused({"a": 0}).gpu == small
+    kernels = [call.kernel for call in backend._network.with_fused({"a": 0}).calls["a"]]
+    assert [kernel.gpu for kernel in kernels if isinstance(kernel, Separable)] == [small]
 
 
 @dataclass

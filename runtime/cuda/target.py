@@ -1,0 +1,22 @@
+"""The GPU that kernels are chosen and written for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What the lowering looks at of a GPU.
+
+    Attributes:
+        capability: compute capability times ten: 90 for 9.0.
+        processors: number of streaming multiprocessors.
+    """
+
+    capability: int
+    processors: int
+
+
+H100 = Gpu(capability=90, processors=132)
+"""What models are lowered for where no GPU is named: on paper, and in tests."""
