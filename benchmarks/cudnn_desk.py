@@ -4,10 +4,10 @@
                                     [--device benchmarks/devices/h100.json] [--batch-sizes 1,16] [--variants]
                                     [--stored] [-o results.json]
 
-It needs cuDNN and its Python frontend, and a `libcuda.so.1`: a driver, or one that answers the few calls that building
-makes. A plan that builds is no proof that it runs; one that does not build will not run either. With `--variants` it
-prints instead what cuDNN offers for single kernels that the runtime could make, as in docs/cudnn-coverage.md; with
-`--stored`, how long choosing, building again and loading take.
+It needs cuDNN and its Python frontend, and a `libcuda.so.1`: a driver, or what `devices/standin_driver.c` is compiled
+to, which answers the few calls that building makes. A plan that builds is no proof that it runs; one that does not
+build will not run either. With `--variants` it prints instead what cuDNN offers for single kernels that the runtime
+could make, as in docs/cudnn-coverage.md; with `--stored`, how long choosing, building again and loading take.
 """
 
 from __future__ import annotations
