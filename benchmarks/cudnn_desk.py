@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from iosched.models.errors import IoschedError
+from iosched.models.light import NAMES, light_model
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.zoo import build, names
@@ -156,16 +157,12 @@ def _row(graph: Graph, offer: CudnnOffer) -> dict[str, object]:
 
 
 def _all_names() -> list[str]:
-    from light import NAMES
-
     return [*names(), *(f"light_{name}" for name in NAMES)]
 
 
 def _proto(name: str) -> bytes:
     if not name.startswith("light_"):
         return build(name).SerializeToString()
-    from light import light_model
-
     return light_model(name).SerializeToString()
 
 
@@ -387,5 +384,4 @@ def _view(shape: tuple[int, ...], precision: Precision, strides: tuple[int, ...]
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(HERE.parent / "tests/support"))
     main()

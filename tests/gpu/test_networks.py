@@ -15,13 +15,13 @@ import pytest
 from attached import IS_DESK
 from conv_network import LINE, SOLID, conv_network
 from gpu_plans import merged_schedule, random_schedule, relative_error
-from light import NAMES, light_model
 from scripted import fire
 
 from iosched.jobs.optimize import optimize
 from iosched.jobs.run import open_executor
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models import zoo
+from iosched.models.light import NAMES, light_model
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.devices.analytic.cost import AnalyticCost

@@ -6,13 +6,13 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from light import NAMES, light_model
 from small_models import branches
 
 from iosched.jobs.annotate import annotated, merges_of, notes_of
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.models import zoo
 from iosched.models.export import write_model
+from iosched.models.light import NAMES, light_model
 from iosched.models.load import load_model
 from iosched.runtime.compare import compare
 from iosched.runtime.inputs import random_inputs

@@ -8,12 +8,12 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from light import light_model
 from onnx import numpy_helper
 
 from iosched.models import export, zoo
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.export import NodeNote, annotate, write_model
+from iosched.models.light import light_model
 from iosched.models.load import load_model
 from iosched.models.merge_record import MERGED_KEY
 from iosched.models.merging import unmerge

@@ -11,7 +11,6 @@ import pytest
 from gpu_plans import random_schedule
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from light import light_model
 from lowering import loaded
 from lowering import random_schedule as random_units
 from mutated_plans import MUTATIONS, mutated
@@ -20,6 +19,7 @@ from scripted import fire
 from session_models import sliced
 
 from iosched.models import zoo
+from iosched.models.light import light_model
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.runtime.cpu.backend import CpuBackend

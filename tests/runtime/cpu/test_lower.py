@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import onnx
 import pytest
-from light import light_model
 from lowering import check_everything, loaded, proto_of, random_schedule, weight
 from onnx import helper
 
+from iosched.models.light import light_model
 from iosched.runtime.compare import compare
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.kernel_graph import KernelGraph

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from gpu_plans import merged_schedule
-from light import light_model
 from lowering import baselines, check_everything, check_schedules, drawn, loaded, proto_of, searched, weight
 from networks import zoo_model
 from onnx import ModelProto, helper
 
+from iosched.models.light import light_model
 from iosched.models.model import Model
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.scheduler.schedule import Strategy

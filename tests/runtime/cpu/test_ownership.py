@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from light import light_model
 from lowering import check_schedules, loaded, proto_of, random_schedule, weight
 from networks import zoo_model
 from onnx import helper
 
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
+from iosched.models.light import light_model
 from iosched.models.load import load_model
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.kernel_graph import KernelGraph

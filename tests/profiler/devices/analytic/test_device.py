@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from light import light_model
 from onnx import helper
 from scripted import fire, model_with
 
@@ -14,6 +13,7 @@ from iosched.jobs.estimate import estimate
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
 from iosched.jobs.run import open_executor
 from iosched.models.errors import UsageError
+from iosched.models.light import light_model
 from iosched.models.load import load_model
 from iosched.profiler.devices.analytic.cost import AnalyticCost
 from iosched.profiler.devices.gpus import gpu_named

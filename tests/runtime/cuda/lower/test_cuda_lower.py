@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from gpu_plans import expected_outputs, interpreted, random_schedule, relative_error
 from interpreter import Interpreter
-from light import NAMES, light_model
 from networks import zoo_model
 from scripted import fire
 
 from iosched.models import zoo
+from iosched.models.light import NAMES, light_model
 from iosched.models.load import load_model
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.lower import plan as plan_module

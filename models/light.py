@@ -1,4 +1,4 @@
-"""The onnx wheel's `light_*` models with seeded random weights.
+"""The `light_*` models that come with the onnx package, networks of a few KB, with seeded random weights.
 
 As shipped, their weights are constants, so every class gets the same probability and a wrong schedule passes unseen.
 """
@@ -14,6 +14,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from iosched.models.errors import DeviceError
+
 NAMES = (
     "bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet", "vgg19",
     "zfnet512",
@@ -25,20 +27,21 @@ def light_model(name: str) -> onnx.ModelProto:
     """Model `name` (with or without "light_") with He-initialised weights and its logits as output, the same each time.
 
     A final Softmax, which saturates, is left out: its input becomes the output, in which errors show.
+
+    Raises:
+        DeviceError: the onnx that is installed came without its models.
     """
-    return onnx.ModelProto.FromString(_built(name.removeprefix("light_")))
-
-
-def save_light_model(name: str, folder: Path) -> Path:
-    """`light_model(name)` as a file in `folder`."""
-    path = folder / f"light_{name.removeprefix('light_')}.onnx"
-    path.write_bytes(_built(name.removeprefix("light_")))
-    return path
+    model = onnx.ModelProto()
+    model.ParseFromString(_built(name.removeprefix("light_")))
+    return model
 
 
 @cache
 def _built(name: str) -> bytes:
-    model = onnx.load(_FOLDER / f"light_{name}.onnx")
+    try:
+        model = onnx.load(_FOLDER / f"light_{name}.onnx")
+    except FileNotFoundError as error:
+        raise DeviceError(f"this onnx came without light_{name}.onnx: pip install --force-reinstall onnx") from error
     graph = model.graph
     known = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     shapes = _constant_shapes(graph, known)
@@ -52,7 +55,7 @@ def _built(name: str) -> bytes:
     graph.node.extend(kept)
     _expose_logits(graph)
     _drop_unread(graph)
-    return model.SerializeToString()
+    return bytes(model.SerializeToString())
 
 
 def _constant_shapes(graph: onnx.GraphProto, known: dict[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
