@@ -35,7 +35,7 @@ from iosched.profiler.devices.cuda.attached import AttachedGpu, attach
 from iosched.profiler.devices.cuda.cost import CudaStageCost, open_cost
 from iosched.profiler.devices.cuda.device import GPU_EFFORT
 from iosched.profiler.devices.gpus import spec_of
-from iosched.profiler.measuring.interleave import interleave
+from iosched.profiler.measuring.in_turn import Budget, Candidate, measure_in_turn
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cuda.backend import CudaModel
 from iosched.runtime.inputs import random_inputs
@@ -125,8 +125,10 @@ def run_case(
             peers[name] = Peer(_ready(ours[name], inputs), partial(_run_on_poison, ours[name], inputs))
         errors = {name: _relative_error(peer.outputs(), expected) for name, peer in peers.items()}
         left_s = max(deadline - time.monotonic(), 1)
-        runs = {name: peers[name].once for name in (*ours, *(name for name in peers if name not in ours))}
-        measured = interleave(runs, options.rounds, warmup=5, max_seconds=left_s)
+        candidates = {
+            name: Candidate(peers[name].time) for name in (*ours, *(name for name in peers if name not in ours))
+        }
+        measured = measure_in_turn(candidates, Budget(options.rounds, left_s), rest=lambda: None)
     finally:
         for compiled in ours.values():
             compiled.close()
@@ -142,10 +144,10 @@ def run_case(
     }
 
 
-def _ready(model: CudaModel, inputs: Mapping[str, np.ndarray]) -> Callable[[], float]:
-    """The model with its inputs on the GPU, run once; what it returns tells the microseconds of another run."""
+def _ready(model: CudaModel, inputs: Mapping[str, np.ndarray]) -> Callable[[int], Sequence[float]]:
+    """The model with its inputs on the GPU, run once; what it returns tells the microseconds of further runs."""
     model.run(inputs)
-    return lambda: model.executor.time_launches(1)[0]
+    return model.executor.time_launches
 
 
 def _run_on_poison(model: CudaModel, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

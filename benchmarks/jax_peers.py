@@ -32,16 +32,22 @@ def peers(model: Model, inputs: Mapping[str, np.ndarray], precision: str) -> dic
     with _products(precision):
         compiled = run.lower(weights, arrays).compile()
 
-    def once() -> float:
+    def timed(repeats: int) -> tuple[float, ...]:
+        """The first run by itself; those in a row together, since the wall shows no end but the last."""
         started = time.perf_counter()
         jax.block_until_ready(compiled(weights, arrays))
-        return (time.perf_counter() - started) * 1e6
+        alone = time.perf_counter()
+        for _ in range(repeats - 1):
+            last = compiled(weights, arrays)
+        jax.block_until_ready(last if repeats > 1 else ())
+        in_a_row_us = (time.perf_counter() - alone) / max(repeats - 1, 1) * 1e6
+        return ((alone - started) * 1e6, *[in_a_row_us] * (repeats - 1))
 
     def outputs() -> dict[str, np.ndarray]:
         return {name: np.asarray(array) for name, array in compiled(weights, arrays).items()}
 
-    once()
-    return {"jax": Peer(once, outputs)}
+    timed(1)
+    return {"jax": Peer(timed, outputs)}
 
 
 def network(model: Model) -> Callable[[Mapping[str, jax.Array], Mapping[str, jax.Array]], dict[str, jax.Array]]:

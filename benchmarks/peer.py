@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,9 +13,9 @@ class Peer:
     """A network that is ready to run on inputs that lie on the GPU.
 
     Attributes:
-        once: runs it once, and tells the microseconds.
+        time: runs it so many times in a row, and tells the microseconds of each; the first finds the GPU idle.
         outputs: what it computes, by the names of the model's outputs.
     """
 
-    once: Callable[[], float]
+    time: Callable[[int], Sequence[float]]
     outputs: Callable[[], Mapping[str, np.ndarray]]

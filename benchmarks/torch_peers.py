@@ -127,7 +127,7 @@ def peers(
         except (ValueError, DeviceError) as error:
             missing[way] = str(error)[:300]
         else:
-            found[way] = Peer(opened.once, partial(_outputs, network, opened))
+            found[way] = Peer(opened.time, partial(_outputs, network, opened))
     return found, missing
 
 

@@ -85,8 +85,8 @@ def command(
 ) -> None:
     """Measure the schedules of MODEL, plain onnxruntime and other runtimes side by side.
 
-    Rows are measured in turn, so that a disturbance of the machine hits all of them; on a CPU each in a row, after one
-    run that came after a rest and stands in a column of its own. Speed-up is against 'sequential':
+    Rows are measured in turn, so that a disturbance of the machine hits all of them; each in a row, after one run that
+    came after a rest, or found the GPU idle, and stands in a column of its own. Speed-up is against 'sequential':
     the median of the ratios within rounds, with its 95 % interval. A difference inside the interval is none.
 
     \b

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from iosched.cli.output import Destination
     from iosched.jobs.result import OptimizeResult
 
+_BASELINES = {"reference": "onnxruntime", "sequential": "sequential"}
+
 
 def as_object(
     model: str, result: OptimizeResult, output: Destination, schedule: Destination | None
@@ -54,9 +56,9 @@ def as_object(
 def table_rows(result: OptimizeResult) -> list[tuple[str, str]]:
     """The table for people: names and values, row by row."""
     before_us = result.sequential_us if result.reference_us is None else result.reference_us
-    baseline = "sequential" if result.reference_us is None else "onnxruntime"
+    plain = "sequential" if result.reference_us is None else "reference"
     rows = [
-        ("before", f"{_latency(before_us)}  {baseline}"),
+        ("before", f"{_latency(before_us)}  {_BASELINES[plain]}"),
         ("after", f"{_latency(result.shipped_us)}{_gain_text(result)}"),
         ("shipped", f"{result.shipped}: {result.reason}"),
         ("schedule found", _found_text(result)),
@@ -73,11 +75,12 @@ def table_rows(result: OptimizeResult) -> list[tuple[str, str]]:
 
 def _rest_row(result: OptimizeResult) -> list[tuple[str, str]]:
     """Latencies after a rest, which are what a process that seldom runs the model gets."""
-    plain_us, shipped_us = result.rested_us.get("reference"), result.shipped_rested_us
+    plain = "sequential" if result.reference_us is None else "reference"
+    plain_us, shipped_us = result.rested_us.get(plain), result.shipped_rested_us
     if plain_us is None or shipped_us is None:
         return []
-    ours = "" if result.shipped == "reference" else f", shipped {_latency(shipped_us)}"
-    return [("after a rest", f"onnxruntime {_latency(plain_us)}{ours}")]
+    ours = "" if result.shipped == plain else f", shipped {_latency(shipped_us)}"
+    return [("after a rest", f"{_BASELINES[plain]} {_latency(plain_us)}{ours}")]
 
 
 def _gain_text(result: OptimizeResult) -> str:

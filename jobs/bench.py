@@ -44,7 +44,7 @@ class BenchRow:
 
     `speedup` is the median of the ratios within rounds, latency of `sequential` over that of this alternative, and
     `speedup_low` and `speedup_high` are the ends of its confidence interval; all three are None if there are too few
-    rounds for an interval. `rested_us` is the median of runs after a rest; None on a GPU.
+    rounds for an interval. `rested_us` is the median of runs after a rest: on a GPU, of runs that find it idle.
     """
 
     name: str

@@ -71,7 +71,7 @@ def measured_verdict(here: OpenModelHere, found: SearchResult, compared: Compare
     }
     running = here.running(compared.ways.get(decided.chosen), measured)
     n_rounds = min(len(each.samples_us) for each in measured.values())
-    notes = (*pace.notes(n_rounds), *_rest_notes(measured, decided.chosen, words), *running.notes)
+    notes = (*pace.notes(n_rounds), *_rest_notes(measured, plain, decided.chosen, words), *running.notes)
     known = {"measured": measured[found_name]}
     known |= {name: measured[name] for name in ("sequential", "greedy", REFERENCE) if name in measured}
     schedules = {name: here.units.expanded(way.schedule) for name, way in compared.ways.items()}
@@ -169,13 +169,15 @@ def _with_setting(running: Running, setting: ReferenceSettings | None) -> Runnin
     return replace(running, runtime={**running.runtime, "reference": asdict(setting)})
 
 
-def _rest_notes(measured: Mapping[str, Measurement], shipped: str, words: Mapping[str, str]) -> tuple[str, ...]:
-    """A sentence if the way that ships is slower than plain onnxruntime after a rest; else empty."""
-    ours, plain = (measured[name].rested if name in measured else None for name in (shipped, "reference"))
-    found = None if ours is None or plain is None else compare(plain, ours)
+def _rest_notes(
+    measured: Mapping[str, Measurement], plain: str, shipped: str, words: Mapping[str, str]
+) -> tuple[str, ...]:
+    """A sentence if the way that ships is slower than the plain way after a rest; else empty."""
+    before, ours = (measured[name].rested if name in measured else None for name in (plain, shipped))
+    found = None if before is None or ours is None else compare(before, ours)
     if found is None or not found.is_slower:
         return ()
     return (
-        f"After a rest {words[shipped]} is {speedup_text(found)} as fast as plain onnxruntime: what runs seldom is"
-        " served better by the model as it was given.",
+        f"After a rest {words[shipped]} is {speedup_text(found)} as fast as {words[plain]}, which serves better what"
+        " runs seldom.",
     )

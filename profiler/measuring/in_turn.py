@@ -1,4 +1,4 @@
-"""Measures whole models in turn on a CPU, each after a rest and in a row, and says what can be measured in turn."""
+"""Measures whole models in turn, each after a rest and in a row, and says what can be measured in turn."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Candidate:
     """A whole model that is ready to be timed on inputs that it was given.
 
     Attributes:
-        time: runs the model a number of times, and returns the microseconds of each run.
+        time: runs the model a number of times in a row, and returns the microseconds of each run.
         close: frees the model's sessions, buffers and threads.
         notes: returns sentences that a user should read about how the model runs; complete only after a run.
     """
@@ -53,17 +53,21 @@ class Budget:
 
 
 def measure_in_turn(
-    candidates: Mapping[str, Candidate], budget: Budget, observer: Callable[[int, int], None] | None = None
+    candidates: Mapping[str, Candidate],
+    budget: Budget,
+    observer: Callable[[int, int], None] | None = None,
+    rest: Callable[[], None] | None = None,
 ) -> Mapping[str, Measurement]:
     """Measures the latency of every candidate in a row and after a rest; sample k of each is taken in round k.
 
-    In its turn a candidate waits until the process is quiet, is run once, and is then run several times in a row. A
-    sample is the median of the runs in a row; the run after the rest is kept in `Measurement.rested_us`.
+    In its turn a candidate rests, is run once, and is then run several times in a row. A sample is the median of the
+    runs in a row; the run after the rest is kept in `Measurement.rested_us`.
 
     Args:
         candidates: whole models, ready to be timed, by name.
         budget: how long to measure.
         observer: is called after each round with the rounds done and the rounds in all.
+        rest: waits until the device is at rest; by default until this process is quiet.
     """
     turns = {name: _Turns(candidate) for name, candidate in candidates.items()}
     found = interleave(
@@ -72,7 +76,7 @@ def measure_in_turn(
         warmup=WARMUP_ROUNDS,
         max_seconds=budget.max_seconds / 2,  # the runs after a rest take about as long again
         least_rounds=budget.least_rounds,
-        rest=wait_until_idle,
+        rest=rest or wait_until_idle,
         observer=observer,
     )
     return {name: replace(each, rested_us=_last(turns[name].rested_us, each)) for name, each in found.items()}

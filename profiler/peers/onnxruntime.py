@@ -13,6 +13,7 @@ from iosched.models.model import Model
 from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all, measure_in_turn
 from iosched.profiler.peers.place import GpuPlace
 from iosched.runtime.cuda.gpu.driver import Driver
+from iosched.runtime.cuda.gpu.timing import elapsed_in_a_row_us
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.reference import Reference, ReferenceSettings, bound_source, candidates
 from iosched.runtime.session import load_onnxruntime, open_session, running
@@ -111,7 +112,7 @@ def open_on_gpu(place: GpuPlace) -> Candidate:
     for output in session.get_outputs():
         binding.bind_output(output.name, provider.device, provider.index)
     run, kept_alive = partial(_run_bound, session, binding), (stream, values, kept)
-    return Candidate(lambda repeats: tuple(_timed(place.driver, stream, run, kept_alive) for _ in range(repeats)))
+    return Candidate(partial(_timed, place.driver, stream, run, kept_alive))
 
 
 def _run_bound(session: Any, binding: Any) -> None:
@@ -119,11 +120,10 @@ def _run_bound(session: Any, binding: Any) -> None:
         session.run_with_iobinding(binding)
 
 
-def _timed(driver: Driver, stream: Any, run: Callable[[], None], kept_alive: object) -> float:
-    """Microseconds of `run`, which works on `stream`; `kept_alive` are the objects that it needs."""
+def _timed(driver: Driver, stream: Any, run: Callable[[], None], kept_alive: object, repeats: int) -> tuple[float, ...]:
+    """Microseconds of each run in a row, which works on `stream`; `kept_alive` are the objects that it needs.
+
+    onnxruntime waits for the GPU at the end of each run, so that every run finds it idle.
+    """
     del kept_alive
-    start, end = driver.new_event(timing=True), driver.new_event(timing=True)
-    driver.record(start, stream)
-    run()
-    driver.record(end, stream)
-    return driver.elapsed_us(start, end)
+    return tuple(elapsed_in_a_row_us(driver, stream, run, repeats))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 import numpy as np
@@ -37,15 +38,19 @@ class TorchRun:
     run: Run
     layout: str
 
-    def once(self) -> float:
-        """Runs once, and returns the microseconds between two events on the GPU."""
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    def time(self, repeats: int) -> tuple[float, ...]:
+        """Runs so many times in a row, and returns the microseconds of each between two events on the GPU.
+
+        The first run finds the GPU idle.
+        """
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
         with torch.inference_mode():
-            start.record()
-            self.run()
-            end.record()
-        end.synchronize()
-        return float(start.elapsed_time(end)) * 1e3
+            events[0].record()
+            for event in events[1:]:
+                self.run()
+                event.record()
+        events[-1].synchronize()
+        return tuple(float(start.elapsed_time(end)) * 1e3 for start, end in pairwise(events))
 
     def outputs(self) -> tuple[np.ndarray, ...]:
         """Runs once, and returns the outputs in order, floats as float32."""
@@ -80,7 +85,7 @@ def open_way(way: str, network: nn.Module, inputs: Sequence[np.ndarray], precisi
 
 def _fastest(runs: Sequence[TorchRun]) -> TorchRun:
     """The run of the least median latency, each taken in turn: an idle GPU takes a while to run at its full clock."""
-    rounds = [[each.once() for each in runs] for _ in range(_ROUNDS)]
+    rounds = [[each.time(2)[1] for each in runs] for _ in range(_ROUNDS)]
     medians = [median(latencies) for latencies in zip(*rounds, strict=True)]
     return runs[medians.index(min(medians))]
 

@@ -50,6 +50,12 @@ def test_the_run_after_a_rest_is_kept_apart_from_the_runs_in_a_row(rests: list[s
     assert len(rests) == 2 * (WARMUP_ROUNDS + 3)
 
 
+def test_another_rest_can_be_asked_for(rests: list[str]) -> None:
+    taken: list[str] = []
+    measure_in_turn({"a": Candidate(Waking(1.0, 1.0).time)}, Budget(rounds=3), rest=lambda: taken.append("other"))
+    assert (rests, taken) == ([], ["other"] * (WARMUP_ROUNDS + 3))
+
+
 @pytest.mark.parametrize(("latency_us", "in_a_row"), [(10.0, MOST_IN_A_ROW), (2500.0, 3), (9000.0, 1), (90_000.0, 1)])
 def test_short_runs_follow_each_other_until_ten_milliseconds_are_over(latency_us: float, in_a_row: int) -> None:
     model = Waking(latency_us, 0.0)

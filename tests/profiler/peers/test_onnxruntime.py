@@ -27,8 +27,7 @@ def test_onnxruntime_runs_on_inputs_that_are_bound_once(monkeypatch: pytest.Monk
     where = host_place()
     candidate = open_on_gpu(where)
     assert runs == []
-    assert candidate.time(1)[0] >= 0
-    assert candidate.time(1)[0] >= 0
+    assert len(candidate.time(2)) == 2
     with Reference(where.model) as reference:
         expected = reference.run(where.inputs)
     (first,) = runs[0]["outputs"]  # type: ignore[misc]

@@ -9,6 +9,7 @@ from gpu_plans import expected_outputs, relative_error
 from host_cuda import needs_compiler
 from host_driver import HostDriver
 from host_gpu import HostGpu, attach_host, time_by_size
+from launch_gap import LaunchGap
 from scripted import fire
 from separables import separables
 
@@ -24,6 +25,7 @@ from iosched.profiler.devices.resolve import unscheduled_text
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import ComparisonRow, StageRow
 from iosched.runtime.cuda.backend import CudaBackend, CudaModel
+from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.schedule import Schedule
@@ -117,6 +119,47 @@ def test_a_hot_gpu_is_reported(tmp_path: Path, by_size: None, monkeypatch: pytes
     with ProfileDatabase(tmp_path / "p.db") as database:
         measured = [row for row in database.rows() if isinstance(row, StageRow | ComparisonRow)]
     assert {row.clock_mhz for row in measured if row.samples_us} == {900}
+
+
+def test_latencies_in_a_row_leave_out_the_launch_that_an_idle_gpu_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight kernels of 10 us one after another; the host takes 7 us to launch the graph of them."""
+    gpu = HostGpu(0, "Host 1000", {}, LaunchGap(gap_us=7.0))
+    monkeypatch.setattr(cuda_device, "attach", lambda index: gpu)
+    settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db")
+    for result in (optimize(fire(), settings), optimize(fire(), settings)):
+        assert (result.sequential_us, result.rested_us["sequential"]) == (80.0, 87.0)
+        assert result.measured_us is not None
+        assert result.rested_us["measured"] - result.measured_us == pytest.approx(7.0)
+    measured = bench(fire(), None, names=["greedy"], device="cuda", rounds=6, profile_db=tmp_path / "p.db")
+    for row in measured.rows:
+        assert row.rested_us is not None
+        assert row.rested_us - row.median_us == pytest.approx(7.0)
+    assert set(measured.samples_us["sequential"]) == {80.0}
+    executor = run_module.open_executor(fire(), None, device="cuda:0")
+    assert executor.time(random_inputs(fire().graph.inputs), 3) == pytest.approx((87.0, 80.0, 80.0))
+
+
+def test_a_graph_that_an_idle_gpu_is_slower_with_ships_with_a_word_on_it(
+    tmp_path: Path, attached: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs in a row decide: one with more branches takes less there, and the host longer to launch it."""
+
+    def timed(self: CudaExecutor, repeats: int) -> tuple[float, ...]:
+        depth = max(map(len, self._plan.lanes), default=0)
+        return (10.0 * depth + 100.0 * len(self._plan.lanes), *[10.0 * depth] * (repeats - 1))
+
+    time_by_size(monkeypatch)
+    monkeypatch.setattr(CudaExecutor, "time_launches", timed)
+    settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db", strategy="concurrent")
+    result = optimize(fire(), settings)
+    assert result.shipped == "iosched"
+    assert result.measured_us is not None
+    assert result.measured_us < result.sequential_us
+    assert result.rested_us["measured"] > result.rested_us["sequential"]
+    (note,) = [each for each in result.notes if "After a rest" in each]
+    assert "as fast as one operator after another in one CUDA graph, which serves better what runs seldom" in note
 
 
 def test_a_model_without_a_schedule_runs_one_operator_after_another(attached: list[object]) -> None:
