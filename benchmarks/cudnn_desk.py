@@ -41,7 +41,7 @@ from iosched.runtime.cuda.cudnn.target import GpuDescription, load_cudnn
 from iosched.runtime.cuda.kernel import CudnnKernel, Precision
 from iosched.runtime.cuda.kernels.conv import Conv
 from iosched.runtime.cuda.kernels.matmul import Dense, MatMul
-from iosched.runtime.cuda.layout import strides_of
+from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.lower.network import Network
 from iosched.runtime.cuda.lower.plan import Lowering, lower, lower_stage
 from iosched.runtime.cuda.source.activation import IDENTITY, RELU
@@ -191,7 +191,7 @@ def _anywhere(view: View) -> View:
 
 def _is_slice(view: View) -> bool:
     item = 2 if view.dtype == "float16" else 4
-    return view.strides is not None and view.strides != strides_of(view.shape or (), item)
+    return view.strides is not None and view.strides not in {each.strides_of(view.shape or (), item) for each in Layout}
 
 
 def _kernel_text(kernel: CudnnKernel) -> str:

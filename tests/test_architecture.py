@@ -31,7 +31,7 @@ ROOMS = {
         *("session", "reference", "cpu", "cuda"),
     ),
     "iosched.runtime.cuda": (
-        *("kernel", "builder", "layout", "choices", "gpu", "source", "cudnn"),
+        *("target", "layout", "kernel", "builder", "choices", "gpu", "source", "cudnn"),
         *("kernels", "onnxruntime", "lower", "execute", "backend"),
     ),
     "iosched.profiler": ("measuring", "store", "peers", "devices"),

@@ -3,7 +3,8 @@
 Everything up to the checked execution plan works without a GPU and without cupy. The rooms, each of which imports only
 those before it:
 
-    kernel, builder, layout, choices   what a kernel is, what operators are lowered into, how tensors lie in memory
+    target, layout, kernel, builder,   the GPU that kernels are for, how tensors lie in memory, what a kernel is, what
+    choices                            operators are lowered into
     gpu/                               one GPU through CuPy: memory, streams, events, captures, failures
     source/                            what the CUDA C++ of several kernels has in common
     cudnn/                             cuDNN's graphs, its plans for them, and which plan is fastest

@@ -10,6 +10,7 @@ import numpy as np
 from iosched.models.graph import TensorSpec
 from iosched.models.model import Model
 from iosched.runtime.cuda.kernel import Kernel, Precision
+from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.target import H100, Gpu
 
 _FLOATS = ("float32", "float64")
@@ -31,6 +32,7 @@ class Builder:
     Attributes:
         model: the model.
         precision: how floats are stored: tensors of float32 are tensors of `precision.dtype` here.
+        layout: how feature maps lie in memory.
         tensors: every tensor and temporary by name, as stored.
         gpu: the GPU that kernels are for.
         weights: constants on the device by name, as stored.
@@ -39,20 +41,21 @@ class Builder:
 
     model: Model
     precision: Precision
+    layout: Layout
     tensors: dict[str, TensorSpec]
     gpu: Gpu
     weights: dict[str, np.ndarray] = field(default_factory=dict)
     calls: list[KernelCall] = field(default_factory=list)
 
     @classmethod
-    def of(cls, model: Model, precision: Precision, gpu: Gpu = H100) -> Builder:
+    def of(cls, model: Model, precision: Precision, layout: Layout = Layout.NHWC, gpu: Gpu = H100) -> Builder:
         """A builder that has lowered nothing yet."""
         tensors = {name: _stored(spec, precision) for name, spec in model.graph.tensor.items()}
-        return cls(model, precision, tensors, gpu)
+        return cls(model, precision, layout, tensors, gpu)
 
     def copy(self) -> Builder:
         """Another builder of the same model, with the same tensors and weights so far and no calls."""
-        return Builder(self.model, self.precision, dict(self.tensors), self.gpu, dict(self.weights))
+        return Builder(self.model, self.precision, self.layout, dict(self.tensors), self.gpu, dict(self.weights))
 
     def constant(self, name: str) -> np.ndarray | None:
         """The value of a weight of the model, in the model's own type; None where `name` is computed or fed."""

@@ -2,7 +2,7 @@
 
 A kernel is a frozen value without weights and addresses; what it reads and writes are views of the plan. Tensors have
 ONNX's logical shapes, always; how they lie in memory is known by their strides alone. Feature maps of rank four lie
-channels-last, possibly as a slice of a wider tensor's channels; all else is row-major. See `layout`.
+channels-last or row-major, possibly as a slice of a wider tensor's channels; all else is row-major. See `layout`.
 """
 
 from __future__ import annotations

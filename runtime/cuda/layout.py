@@ -1,50 +1,60 @@
-"""How tensors lie in memory: channels-last where they have four axes, row-major otherwise. Constants are row-major."""
+"""How tensors lie in memory: feature maps in one of two layouts, a choice of the lowering; all else row-major.
+
+Constants are row-major too; the filter of a convolution has its axes in the order in which feature maps have theirs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 
-CHANNELS_LAST_RANK = 4
+_IMAGE_RANK = 4
 _CHANNELS_LAST = (0, 2, 3, 1)
 
 
-def is_channels_last(shape: Sequence[int]) -> bool:
-    """Whether tensors of `shape` lie channels-last: (N, C, H, W) with C varying fastest."""
-    return len(shape) == CHANNELS_LAST_RANK
+class Layout(StrEnum):
+    """How tensors of shape (N, C, H, W) lie in memory; those of another rank lie row-major in both layouts."""
 
+    NHWC = "nhwc"  # the channels of a pixel side by side
+    NCHW = "nchw"  # row-major: the pixels of a channel side by side
 
-def memory_order(rank: int) -> tuple[int, ...]:
-    """The axes of a tensor, the slowest first."""
-    return _CHANNELS_LAST if rank == CHANNELS_LAST_RANK else tuple(range(rank))
+    def memory_order(self, rank: int) -> tuple[int, ...]:
+        """The axes of a tensor, the slowest first."""
+        return _CHANNELS_LAST if self is Layout.NHWC and rank == _IMAGE_RANK else tuple(range(rank))
 
+    def is_row_major(self, rank: int) -> bool:
+        """Whether tensors of that rank lie row-major, whatever their extents."""
+        return self.memory_order(rank) == tuple(range(rank))
 
-def strides_of(shape: Sequence[int], item_nbytes: int, rows: int = 1, pitch: int | None = None) -> tuple[int, ...]:
-    """Bytes from one index to the next along each axis of `shape`.
+    def strides_of(
+        self, shape: Sequence[int], item_nbytes: int, rows: int = 1, pitch: int | None = None
+    ) -> tuple[int, ...]:
+        """Bytes from one index to the next along each axis of `shape`.
 
-    Args:
-        rows: of a tensor that is some columns of a table, how many rows that has: its slowest axes count them.
-        pitch: bytes from row to row of that table.
+        Args:
+            rows: of a tensor that is some columns of a table, how many rows that has: its slowest axes count them.
+            pitch: bytes from row to row of that table.
 
-    Raises:
-        ValueError: the slowest axes do not make up `rows`.
-    """
-    strides = [0] * len(shape)
-    order = memory_order(len(shape))
-    counted, first_column_axis = 1, 0
-    while pitch is not None and counted < rows:
-        if first_column_axis == len(order):
+        Raises:
+            ValueError: the slowest axes do not make up `rows`.
+        """
+        strides = [0] * len(shape)
+        order = self.memory_order(len(shape))
+        counted, first_column_axis = 1, 0
+        while pitch is not None and counted < rows:
+            if first_column_axis == len(order):
+                raise ValueError(f"{tuple(shape)} is no part of {rows} rows")
+            counted *= shape[order[first_column_axis]]
+            first_column_axis += 1
+        if pitch is not None and counted != rows:
             raise ValueError(f"{tuple(shape)} is no part of {rows} rows")
-        counted *= shape[order[first_column_axis]]
-        first_column_axis += 1
-    if pitch is not None and counted != rows:
-        raise ValueError(f"{tuple(shape)} is no part of {rows} rows")
-    step = item_nbytes
-    for position in reversed(range(len(order))):
-        if pitch is not None and position == first_column_axis - 1:
-            step = pitch
-        strides[order[position]] = step
-        step *= shape[order[position]]
-    return tuple(strides)
+        step = item_nbytes
+        for position in reversed(range(len(order))):
+            if pitch is not None and position == first_column_axis - 1:
+                step = pitch
+            strides[order[position]] = step
+            step *= shape[order[position]]
+        return tuple(strides)
 
 
 def is_row_major(shape: Sequence[int], strides: Sequence[int], item_nbytes: int) -> bool:
@@ -55,13 +65,3 @@ def is_row_major(shape: Sequence[int], strides: Sequence[int], item_nbytes: int)
             return False
         expected *= extent
     return True
-
-
-def row_major_strides(shape: Sequence[int], item_nbytes: int) -> tuple[int, ...] | None:
-    """Explicit strides of row-major tensors where the rank would say channels-last."""
-    if not is_channels_last(shape):
-        return None
-    strides = [item_nbytes]
-    for extent in reversed(shape[1:]):
-        strides.append(strides[-1] * extent)
-    return tuple(reversed(strides))

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from iosched.runtime.cuda.kernel import CudaCall, Pointer, SourceKernel
-from iosched.runtime.cuda.layout import strides_of
+from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.plan import View
 
 INCLUDE = Path(__file__).parent / "host_cuda_include"
@@ -62,7 +62,9 @@ class Placed:
         return np.frombuffer(bytes([_POISON]) * self.array.dtype.itemsize, dtype)[0]
 
 
-def blank(shape: Sequence[int], dtype: str = "float32", *, before: int = 0, after: int = 0) -> Placed:
+def blank(
+    shape: Sequence[int], dtype: str = "float32", *, before: int = 0, after: int = 0, layout: Layout = Layout.NHWC
+) -> Placed:
     """Poisoned memory of a tensor as the runtime lays it out: a slice between so many further channels (or columns)."""
     rank = len(shape)
     axis = 1 if rank == 4 else rank - 1
@@ -70,20 +72,20 @@ def blank(shape: Sequence[int], dtype: str = "float32", *, before: int = 0, afte
     if rank:
         outer[axis] += before + after
     item = np.dtype(dtype).itemsize
-    strides = strides_of(outer, item)
+    strides = layout.strides_of(outer, item)
     nbytes = int(np.prod(outer, dtype=int)) * item
     memory = np.full(nbytes + 3 * _GUARD, _POISON, np.uint8)
     first = -memory.ctypes.data % _GUARD + _GUARD
-    offset = before * item
-    storage = memory[first : first + nbytes].view(dtype)[before:] if rank else memory[first:].view(dtype)
+    offset = before * strides[axis] if rank else 0
+    storage = memory[first : first + nbytes].view(dtype)[offset // item :] if rank else memory[first:].view(dtype)
     array = np.lib.stride_tricks.as_strided(storage, shape, strides)
     view = View("t", dtype, tuple(shape), offset, int(np.prod(shape, dtype=int)) * item, strides)
     return Placed(view, memory, array)
 
 
-def put(array: np.ndarray, *, before: int = 0, after: int = 0) -> Placed:
+def put(array: np.ndarray, *, before: int = 0, after: int = 0, layout: Layout = Layout.NHWC) -> Placed:
     """`array` in memory; see `blank`."""
-    placed = blank(array.shape, array.dtype.name, before=before, after=after)
+    placed = blank(array.shape, array.dtype.name, before=before, after=after, layout=layout)
     placed.array[...] = array
     return placed
 

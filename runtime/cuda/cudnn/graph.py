@@ -16,6 +16,7 @@ from typing import Any
 
 from iosched.runtime.cuda.cudnn.target import CudnnTarget, GpuDescription, load_cudnn
 from iosched.runtime.cuda.kernel import Precision
+from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.source.activation import IDENTITY, RELU, Activation
 from iosched.runtime.cuda.source.loops import element_strides, shape_of
 from iosched.runtime.plan import View
@@ -78,19 +79,22 @@ def write_tensor(result: Any, view: View, uid: int, shape: Shape) -> None:
 
 def image_shape(view: View) -> Shape:
     """(N, C, H, W) or (N, C, D, H, W) as it lies in memory; (N, C, L) as an image of one row."""
+    return _with_row(shape_of(view), element_strides(view))
+
+
+def filter_shape(view: View, filters: Layout) -> Shape:
+    """(O, I, *kernel) of a weight that is stored with its axes in the order of `filters`."""
     extents, strides = shape_of(view), element_strides(view)
+    stored = filters.memory_order(len(extents))
+    order = [stored.index(axis) for axis in range(len(stored))]
+    return _with_row(tuple(extents[axis] for axis in order), tuple(strides[axis] for axis in order))
+
+
+def _with_row(extents: tuple[int, ...], strides: tuple[int, ...]) -> Shape:
+    """A line as an image of one row; all else as it is."""
     if len(extents) != 3:
         return Shape(extents, strides)
     return Shape((*extents[:2], 1, extents[2]), (*strides[:2], strides[1], strides[2]))
-
-
-def filter_shape(view: View) -> Shape:
-    """(O, I, KH, KW) of a weight that is stored as (O, KH, KW, I); others lie in the order of their axes."""
-    extents, strides = shape_of(view), element_strides(view)
-    if len(extents) != 4:
-        return image_shape(view)
-    order = (0, 3, 1, 2)
-    return Shape(tuple(extents[axis] for axis in order), tuple(strides[axis] for axis in order))
 
 
 def vector_shape(view: View, rank: int = 4) -> Shape:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -25,7 +25,7 @@ from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.kernels.convolution import Convolution
 from iosched.runtime.cuda.kernels.depthwise import Depthwise, depthwise_weight
-from iosched.runtime.cuda.layout import CHANNELS_LAST_RANK
+from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.source.activation import IDENTITY, RELU, Activation
 from iosched.runtime.cuda.source.window import window_of
 from iosched.runtime.plan import View
@@ -49,6 +49,8 @@ class Conv:
         pads: begins of all axes, then ends; none negative.
         leading_relu: whether x goes through a ReLU.
         precision: which engines may be chosen.
+        filters: how the weight lies. It is no part of the kernel's name in keys, which tell layouts apart by how x
+            lies: keys from before there was a choice still hold.
     """
 
     strides: tuple[int, ...]
@@ -60,6 +62,7 @@ class Conv:
     residual: bool = False
     activation: Activation = IDENTITY
     precision: Precision = Precision("fp32")
+    filters: Layout = field(default=Layout.NHWC, repr=False)
 
     def interpret(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
         """See the class; the convolution itself is onnxruntime's."""
@@ -67,8 +70,8 @@ class Conv:
         bias = rest.pop(0) if self.bias else np.zeros(weight.shape[0], np.float32)
         session = _session(self.strides, self.pads, self.dilations, self.groups)
         image = np.maximum(x, 0) if self.leading_relu else x
-        kernel = np.ascontiguousarray(weight.transpose(0, 3, 1, 2)) if weight.ndim == CHANNELS_LAST_RANK else weight
-        (result,) = session.run(None, {"x": image, "weight": kernel, "bias": bias})
+        kernel = weight.transpose(np.argsort(self.filters.memory_order(weight.ndim)))
+        (result,) = session.run(None, {"x": image, "weight": np.ascontiguousarray(kernel), "bias": bias})
         writes[0][...] = self.activation(result + rest[0] if self.residual else result)
 
     def build(self, graph: Any, reads: Sequence[View], writes: Sequence[View]) -> None:
@@ -81,7 +84,7 @@ class Conv:
         views = iter(reads)
         shape = image_shape(next(views))
         x = add_tensor(graph, reads[0], next(uids), shape)
-        weight = add_tensor(graph, reads[1], next(uids), filter_shape(next(views)))
+        weight = add_tensor(graph, reads[1], next(uids), filter_shape(next(views), self.filters))
         bias = residual = None
         if self.bias:
             view = next(views)
@@ -103,12 +106,12 @@ class Conv:
         return (1, *self.strides), (0, self.pads[0], 0, self.pads[1]), (1, *self.dilations)
 
 
-def conv_weight(weight: np.ndarray) -> np.ndarray:
-    """The weight of an ONNX convolution as cuDNN reads it, row-major: of (O, I, KH, KW), (O, KH, KW, I).
+def conv_weight(weight: np.ndarray, filters: Layout) -> np.ndarray:
+    """The weight of an ONNX convolution, (O, I, *kernel), with its axes in the order of the layout, row-major.
 
-    Others stay (O, I, *kernel): what they are applied to does not lie channels-last either.
+    cuDNN's engines want it to lie as the images do: in NHWC, (O, KH, KW, I).
     """
-    return np.ascontiguousarray(weight.transpose(0, 2, 3, 1) if weight.ndim == CHANNELS_LAST_RANK else weight)
+    return np.ascontiguousarray(weight.transpose(filters.memory_order(weight.ndim)))
 
 
 def lower_conv(builder: Builder, found: Convolution, y: str, name: str) -> bool:
@@ -184,7 +187,7 @@ def _emit_conv(builder: Builder, found: Convolution, y: str, name: str) -> None:
 
 def _emit_cudnn(builder: Builder, found: Convolution, y: str, name: str) -> None:
     has_bias = bool(np.any(found.bias)) or found.residual is not None or not found.activation.is_identity
-    reads = [found.x, builder.weight(f"{name}/weight", conv_weight(found.weight))]
+    reads = [found.x, builder.weight(f"{name}/weight", conv_weight(found.weight, builder.layout))]
     if has_bias:
         reads.append(builder.weight(f"{name}/bias", found.bias))
     if found.residual is not None:
@@ -198,6 +201,7 @@ def _emit_cudnn(builder: Builder, found: Convolution, y: str, name: str) -> None
         residual=found.residual is not None,
         activation=found.activation,
         precision=builder.precision,
+        filters=builder.layout,
     )
     builder.emit(kernel, reads, (y,))
 

@@ -19,7 +19,6 @@ from iosched.runtime.cuda.kernels.batched_matmul import BatchedMatMul
 from iosched.runtime.cuda.kernels.copy import Copy
 from iosched.runtime.cuda.kernels.elementwise import activation_of
 from iosched.runtime.cuda.kernels.matmul import MOST_AXES, Dense, MatMul
-from iosched.runtime.cuda.layout import is_channels_last
 from iosched.runtime.cuda.source.activation import IDENTITY, RELU, Activation
 
 
@@ -261,7 +260,7 @@ def _as_batch(builder: Builder, name: str, role: str) -> str:
 def _in_rows(builder: Builder, name: str, role: str) -> str:
     """A factor whose rows or columns are dense: one that lies channels-last is copied, as one with five axes."""
     source, shape = _stored(builder, name), builder.shape(name)
-    if source in builder.weights or not is_channels_last(shape) or shape[1] == 1:
+    if source in builder.weights or builder.layout.is_row_major(len(shape)) or shape[1] == 1:
         return source
     copied = builder.temporary(role, (1, *shape))
     builder.emit(Copy(reshapes=True), (source,), (copied,))

@@ -12,7 +12,7 @@ from iosched.models.graph import TensorSpec
 from iosched.models.model import Model
 from iosched.runtime.cuda.builder import Builder, KernelCall
 from iosched.runtime.cuda.kernel import Precision
-from iosched.runtime.cuda.layout import is_row_major, strides_of
+from iosched.runtime.cuda.layout import Layout, is_row_major
 from iosched.runtime.cuda.lower.hoist import hoisted, rectifiable
 from iosched.runtime.cuda.lower.operators import lower_merged, lower_operator
 from iosched.runtime.cuda.lower.placement import place_calls
@@ -31,6 +31,7 @@ class Network:
     Attributes:
         model: the model.
         precision: of floats.
+        layout: how feature maps lie in memory.
         gpu: the GPU that kernels are for.
         fused: operators with one kernel for a depthwise and a pointwise convolution, with its variant.
     """
@@ -39,6 +40,7 @@ class Network:
         self,
         model: Model,
         precision: Precision,
+        layout: Layout = Layout.NHWC,
         base: Network | None = None,
         fused: Fused = NONE,
         *,
@@ -47,7 +49,8 @@ class Network:
         """Lowers every operator alone; needs no device.
 
         Args:
-            base: a network of the same model, precision and GPU; operators that are lowered alike are taken from it.
+            base: a network of the same model, precision, layout and GPU; operators that are lowered alike are taken
+                from it.
             fused: see `with_fused`.
 
         Raises:
@@ -55,8 +58,8 @@ class Network:
         """
         if not is_supported(model):
             raise ValueError(f"{model.name!r} has tensors of unknown or no size")
-        self.model, self.precision, self.gpu, self.fused = model, precision, gpu, fused
-        self.builder: Builder = Builder.of(model, precision, gpu) if base is None else base.builder.copy()
+        self.model, self.precision, self.layout, self.gpu, self.fused = model, precision, layout, gpu, fused
+        self.builder: Builder = Builder.of(model, precision, layout, gpu) if base is None else base.builder.copy()
         self._nodes = {node.name: node for node in model.proto.graph.node}
         self._merged: dict[tuple[str, ...], list[KernelCall] | None] = {}
         self._lowered: dict[str, list[KernelCall]] = {
@@ -74,7 +77,7 @@ class Network:
         Args:
             fused: variants of the kernel by operator; where it cannot do what the operator does, nothing changes.
         """
-        return Network(self.model, self.precision, self, MappingProxyType(dict(fused)), gpu=self.gpu)
+        return Network(self.model, self.precision, self.layout, self, MappingProxyType(dict(fused)), gpu=self.gpu)
 
     @cached_property
     def callers_inputs(self) -> Mapping[str, str]:
@@ -112,14 +115,14 @@ class Network:
         return [call for operator in self.model.graph.operators for call in self.calls[operator.name]]
 
     def _place(self, calls: Sequence[KernelCall]) -> Placement:
-        return place_calls(calls, self.builder.tensors, self.fixed, self.builder.weights)
+        return place_calls(calls, self.builder.tensors, self.layout, self.fixed, self.builder.weights)
 
     def _differs(self, spec: TensorSpec) -> bool:
         """Whether the caller's row-major array of the model's type is not what lies on the device."""
         stored = self.builder.tensors[spec.name]
         shape = stored.shape or ()
         item = np.dtype(stored.dtype).itemsize
-        return stored.dtype != spec.dtype or not is_row_major(shape, strides_of(shape, item), item)
+        return stored.dtype != spec.dtype or not is_row_major(shape, self.layout.strides_of(shape, item), item)
 
     def layout_of(self, name: str) -> tuple[object, ...]:
         """The kernels of an operator, with types, shapes and strides of their tensors where nothing is merged."""

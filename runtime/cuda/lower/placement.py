@@ -15,7 +15,7 @@ from iosched.runtime.cuda.builder import KernelCall
 from iosched.runtime.cuda.cudnn.graph import ALIGNMENT_NBYTES
 from iosched.runtime.cuda.kernel import CudnnKernel
 from iosched.runtime.cuda.kernels.conv import Conv
-from iosched.runtime.cuda.layout import is_channels_last, is_row_major, memory_order, strides_of
+from iosched.runtime.cuda.layout import Layout, is_row_major
 from iosched.runtime.cuda.lower.moves import Cut, Join, Reshape
 from iosched.runtime.placement import Homes, Placement
 from iosched.runtime.plan import View
@@ -27,6 +27,7 @@ class _Draft:
 
     Attributes:
         tensors: every tensor by name.
+        layout: how feature maps lie.
         fixed: tensors that must have a buffer of their own.
         constants: weights, which lie row-major whatever their rank.
         aligned: tensors that must begin at multiples of `ALIGNMENT_NBYTES`.
@@ -36,12 +37,22 @@ class _Draft:
     """
 
     tensors: Mapping[str, TensorSpec]
+    layout: Layout
     fixed: frozenset[str]
     constants: frozenset[str]
     aligned: frozenset[str]
     gapless: frozenset[str]
     homes: Homes
     rows: dict[str, int] = field(default_factory=dict)
+
+    def rows_of(self, name: str, axis: int) -> int:
+        """Rows of the table in which slices of `name` along `axis` are columns.
+
+        Of channels, that is pixels in NHWC, and images in NCHW: there the slices of one image are contiguous.
+        """
+        shape = self.tensors[name].shape or ()
+        order = self.layout.memory_order(len(shape))
+        return prod(shape[before] for before in order[: order.index(axis)])
 
     def become_table(self, name: str, rows: int) -> bool:
         """Makes the buffer of `name` a table of that many rows; False where it is a table of another number already."""
@@ -61,12 +72,14 @@ class _Draft:
 def place_calls(
     calls: Sequence[KernelCall],
     tensors: Mapping[str, TensorSpec],
+    layout: Layout,
     fixed: Iterable[str] = (),
     constants: Iterable[str] = (),
 ) -> Placement:
     """Decides the storage of every tensor that `calls` name; O(calls * operands).
 
     Args:
+        layout: how feature maps lie.
         fixed: tensors that cannot live in another's buffer: what the caller sees.
         constants: weights, which cannot either, and lie row-major whatever their rank.
 
@@ -75,7 +88,7 @@ def place_calls(
     """
     sizes = {name: spec.nbytes for name, spec in tensors.items()}
     owners, weights = frozenset((*fixed, *constants)), frozenset(constants)
-    draft = _Draft(tensors, owners, weights, _aligned(calls), _gapless(calls), Homes(sizes))
+    draft = _Draft(tensors, layout, owners, weights, _aligned(calls), _gapless(calls), Homes(sizes))
     left: dict[int, list[tuple[str, int]]] = {}
     elided = set()
     for index, call in enumerate(calls):
@@ -115,18 +128,12 @@ def _gapless(calls: Sequence[KernelCall]) -> frozenset[str]:
     return frozenset(name for pair in found for name in pair)
 
 
-def _rows(shape: Sequence[int], axis: int) -> int:
-    """Rows of the table in which slices along `axis` are columns."""
-    order = memory_order(len(shape))
-    return prod(shape[before] for before in order[: order.index(axis)])
-
-
 def _place_cut(draft: _Draft, call: KernelCall, axis: int) -> bool:
     """Makes the writes of a Cut columns of what it reads."""
     source, homes = call.reads[0], draft.homes
     if any(name in draft.fixed or name in homes.host for name in call.writes):
         return False
-    rows = _rows(draft.tensors[source].shape or (), axis)
+    rows = draft.rows_of(source, axis)
     if rows > 1 and not draft.gapless.isdisjoint(call.writes):
         return False
     if not rows or source in draft.fixed or not draft.become_table(source, rows):
@@ -142,7 +149,7 @@ def _place_cut(draft: _Draft, call: KernelCall, axis: int) -> bool:
 def _place_operands(draft: _Draft, call: KernelCall, axis: int) -> list[tuple[str, int]]:
     """Makes the operands of a Join columns of its result; returns those that must be copied, with their columns."""
     target = call.writes[0]
-    rows = _rows(draft.tensors[target].shape or (), axis)
+    rows = draft.rows_of(target, axis)
     if not draft.tensors[target].nbytes or not draft.become_table(target, rows):
         raise ValueError(f"{target!r} is empty, or was placed before it was computed")
 
@@ -161,16 +168,17 @@ def _place_reshaped(draft: _Draft, call: KernelCall) -> bool:
     if target in draft.fixed or source in draft.fixed or target in homes.host or target in draft.rows:
         return False
     root, _ = homes.resolve(source)
-    if root in draft.rows or root in draft.fixed or not all(_is_row_major(draft.tensors[n]) for n in (source, target)):
+    if root in draft.rows or root in draft.fixed or not all(_is_row_major(draft, name) for name in (source, target)):
         return False
     homes.move(target, source, 0)
     return True
 
 
-def _is_row_major(spec: TensorSpec) -> bool:
+def _is_row_major(draft: _Draft, name: str) -> bool:
+    spec = draft.tensors[name]
     shape = spec.shape or ()
     item = spec.nbytes // prod(shape) if prod(shape) else 1
-    return is_row_major(shape, strides_of(shape, item), item)
+    return is_row_major(shape, draft.layout.strides_of(shape, item), item)
 
 
 def _view(draft: _Draft, name: str, root: str, column: int) -> View:
@@ -179,6 +187,6 @@ def _view(draft: _Draft, name: str, root: str, column: int) -> View:
     item = spec.nbytes // prod(shape) if prod(shape) else 1
     rows = draft.rows.get(root, 1)
     pitch = draft.tensors[root].nbytes // rows if rows > 1 else None
-    strides = strides_of(shape, item, rows, pitch)
-    plain = name in draft.constants or (rows == 1 and not is_channels_last(shape))
+    strides = draft.layout.strides_of(shape, item, rows, pitch)
+    plain = name in draft.constants or (rows == 1 and draft.layout.is_row_major(len(shape)))
     return View(root, spec.dtype, shape, column, spec.nbytes, None if plain else strides)

@@ -15,7 +15,6 @@ from iosched.runtime.arena import plan_in_arena
 from iosched.runtime.cuda.builder import KernelCall
 from iosched.runtime.cuda.kernel import Kernel, SessionKernel
 from iosched.runtime.cuda.kernels.copy import Copy
-from iosched.runtime.cuda.layout import row_major_strides
 from iosched.runtime.cuda.lower.moves import Cut, Join, Reshape
 from iosched.runtime.cuda.lower.network import Network
 from iosched.runtime.cuda.onnxruntime.views import Call, SessionViews
@@ -202,9 +201,7 @@ class _Draft:
     def _conversion(self, name: str, stage: int, *, inward: bool) -> _Placed:
         callers = (self.callers_inputs if inward else self.callers_outputs)[name]
         spec = self.graph.tensor[name]
-        shape = spec.shape or ()
-        row_major = row_major_strides(shape, np.dtype(spec.dtype).itemsize)
-        outside = View(callers, spec.dtype, shape, 0, spec.nbytes, row_major)
+        outside = View(callers, spec.dtype, spec.shape or (), 0, spec.nbytes)
         inside = self.placement.views[name]
         reads, writes = ((outside,), (inside,)) if inward else ((inside,), (outside,))
         return _Placed(f"{name} in" if inward else f"{name} out", Copy(), reads, writes, 0, stage)
@@ -241,8 +238,7 @@ class _Draft:
         found = []
         for name in self.graph.outputs:
             spec = self.graph.tensor[name]
-            strides = row_major_strides(spec.shape or (), np.dtype(spec.dtype).itemsize)
-            found.append(View(self.callers_outputs.get(name, name), spec.dtype, spec.shape, 0, spec.nbytes, strides))
+            found.append(View(self.callers_outputs.get(name, name), spec.dtype, spec.shape, 0, spec.nbytes))
         return tuple(found)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from iosched.models.graph import TensorSpec
 from iosched.runtime.cuda.kernel import Kernel, SessionKernel
 from iosched.runtime.cuda.kernels.copy import Copy
-from iosched.runtime.cuda.layout import is_row_major, row_major_strides
+from iosched.runtime.cuda.layout import is_row_major
 from iosched.runtime.cuda.source.elements import MOST_BYTES
 from iosched.runtime.plan import View
 
@@ -51,8 +51,7 @@ class SessionViews:
         if _is_plain(view, spec):
             return view
         buffer, shape = f"{name}@session:{operator}", spec.shape or ()
-        strides = row_major_strides(shape, np.dtype(spec.dtype).itemsize)
-        self.buffers[buffer] = View(buffer, spec.dtype, shape, 0, spec.nbytes, strides)
+        self.buffers[buffer] = View(buffer, spec.dtype, shape, 0, spec.nbytes)
         return self.buffers[buffer]
 
 

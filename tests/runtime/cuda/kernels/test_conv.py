@@ -17,6 +17,7 @@ from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.kernels.conv import Conv, conv_weight, lower_conv
 from iosched.runtime.cuda.kernels.convolution import Convolution
 from iosched.runtime.cuda.kernels.depthwise import Depthwise
+from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.source.activation import IDENTITY, RELU, Activation
 
 TANH = Activation("Tanh")
@@ -70,7 +71,7 @@ def test_the_meaning_of_the_kernel_on_slices_of_channels(
     kernel, x_shape, weight_shape = case
     x, weight = normal(*x_shape).astype(dtype), (normal(*weight_shape) / 4).astype(dtype)
     wanted = by_definition(np.maximum(x, 0) if kernel.leading_relu else x, weight, kernel)
-    reads = [put(x, before=before, after=1).array, conv_weight(weight)]
+    reads = [put(x, before=before, after=1).array, conv_weight(weight, Layout.NHWC)]
     if kernel.bias:
         reads.append(normal(weight_shape[0]).astype(dtype))
         wanted = wanted + reads[-1].reshape(1, -1, 1, 1)

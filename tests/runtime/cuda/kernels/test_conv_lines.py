@@ -24,7 +24,7 @@ from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.kernels.conv import Conv
 from iosched.runtime.cuda.kernels.depthwise import Depthwise
-from iosched.runtime.cuda.layout import strides_of
+from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.lower.moves import Cut
 from iosched.runtime.cuda.lower.network import Network
 from iosched.runtime.cuda.lower.placement import place_calls
@@ -217,7 +217,7 @@ def test_a_residual_and_its_sum_lie_whole_where_a_concat_reads_them(batch: int) 
     for lowering in lowerings(model, FP32):
         (found,) = (views for kernel, views in convolutions(lowering) if kernel.residual)
         shape = (batch, 8, 6, 7)
-        assert [(view.shape, view.strides) for view in found[-2:]] == [(shape, strides_of(shape, 4))] * 2
+        assert [(view.shape, view.strides) for view in found[-2:]] == [(shape, Layout.NHWC.strides_of(shape, 4))] * 2
         copies = [task.name for lane in lowering.plan.lanes for task in lane if task.name == "all"]
         assert len(copies) == 2
         assert relative_error(interpreted(lowering, inputs, 1), expected_outputs(model, inputs)) < 1e-5
@@ -229,11 +229,11 @@ def test_a_residual_that_is_a_part_of_a_batch_is_copied_out_of_it(batch: int) ->
     tensors = {name: TensorSpec(name, "float32", shape) for name, shape in shapes.items()}
     kernel = Conv((1,), (0, 0), (1,), bias=False, residual=True)
     calls = [KernelCall(Cut(1), ("x",), ("a", "b")), KernelCall(kernel, ("a", "w", "b"), ("y",))]
-    placement = place_calls(calls, tensors, fixed=("y",), constants=("w",))
+    placement = place_calls(calls, tensors, Layout.NHWC, fixed=("y",), constants=("w",))
     assert placement.elided == ({0} if batch == 1 else set())
     assert placement.views["b"].strides == placement.views["y"].strides
     plain_calls = [calls[0], KernelCall(replace(kernel, residual=False), ("a", "w"), ("y",))]
-    assert place_calls(plain_calls, tensors, fixed=("y",), constants=("w",)).elided == {0}
+    assert place_calls(plain_calls, tensors, Layout.NHWC, fixed=("y",), constants=("w",)).elided == {0}
 
 
 def plain_strides(view: View) -> tuple[int, ...]:

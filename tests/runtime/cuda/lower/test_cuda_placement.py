@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from iosched.models.graph import TensorSpec
 from iosched.runtime.cuda.builder import KernelCall
 from iosched.runtime.cuda.kernel import Precision
-from iosched.runtime.cuda.layout import is_row_major, strides_of
+from iosched.runtime.cuda.layout import Layout, is_row_major
 from iosched.runtime.cuda.lower.moves import Cut, Join, Reshape
 from iosched.runtime.cuda.lower.placement import place_calls
 from iosched.runtime.placement import Placement
@@ -131,11 +131,13 @@ class Memory:
 
 
 @settings(max_examples=400, derandomize=True, deadline=None)
-@given(st.integers(0, 10**9), st.booleans())
-def test_every_tensor_has_the_value_that_it_would_have_in_a_buffer_of_its_own(seed: int, fix_last: bool) -> None:
+@given(st.integers(0, 10**9), st.sampled_from(Layout), st.booleans())
+def test_every_tensor_has_the_value_that_it_would_have_in_a_buffer_of_its_own(
+    seed: int, layout: Layout, fix_last: bool
+) -> None:
     program = Program(seed)
     fixed = ["t0", *list(program.tensors)[-1:]] if fix_last else ["t0"]
-    placement = place_calls(program.calls, program.tensors, fixed)
+    placement = place_calls(program.calls, program.tensors, layout, fixed)
     memory = Memory(program.tensors, placement)
     for name in fixed:
         assert placement.views[name].buffer == name
@@ -161,12 +163,40 @@ def test_operands_of_a_concat_are_slices_of_its_channels() -> None:
         KernelCall(Twice(), ("x",), ("b",)),
         KernelCall(Join(1), ("a", "b"), ("c",)),
     ]
-    found = place_calls(calls, tensors, ["x"])
+    found = place_calls(calls, tensors, Layout.NHWC, ["x"])
     assert (found.elided, found.copies) == ({2}, {2: ()})
     assert (found.rows, found.pitches) == ({"c": 16}, {"c": 128})
     assert [found.views[name].buffer for name in "abc"] == ["c", "c", "c"]
     assert [found.views[name].offset for name in "abc"] == [0, 32, 0]
     assert found.views["b"].strides == (16 * 128, 4, 4 * 128, 128)
+
+
+@pytest.mark.parametrize(("batch", "rows"), [(1, {}), (2, {"c": 2})])
+def test_operands_of_a_concat_of_row_major_images_are_contiguous_in_each_image(
+    batch: int, rows: dict[str, int]
+) -> None:
+    """A batch of one image is no table at all, and its slices are whole tensors."""
+    tensors = {s.name: s for s in (spec("x", batch, 8, 3, 3), spec("a", batch, 8, 3, 3), spec("b", batch, 24, 3, 3))}
+    tensors["c"] = spec("c", batch, 32, 3, 3)
+    calls = [
+        KernelCall(TwiceByCudnn(), ("x",), ("a",)),
+        KernelCall(TwiceByCudnn(), ("x",), ("b",)),
+        KernelCall(Join(1), ("a", "b"), ("c",)),
+    ]
+    found = place_calls(calls, tensors, Layout.NCHW, ["x"])
+    assert (found.elided, found.copies, found.rows) == ({2}, {2: ()}, rows)
+    assert [found.views[name].buffer for name in "abc"] == ["c", "c", "c"]
+    assert [found.views[name].offset for name in "abc"] == [0, 8 * 9 * 4, 0]
+    assert found.views["b"].strides == (None if batch == 1 else (32 * 9 * 4, 9 * 4, 3 * 4, 4))
+
+
+@pytest.mark.parametrize(("channels", "fits"), [(4, True), (3, False)])
+def test_a_slice_of_odd_images_moves_only_to_an_address_that_cudnn_can_be_given(channels: int, fits: bool) -> None:
+    tensors = {"x": spec("x", 1, channels, 7, 7), "a": spec("a", 1, channels, 7, 7), "b": spec("b", 1, channels, 7, 7)}
+    tensors["c"] = spec("c", 1, 2 * channels, 7, 7)
+    calls = [KernelCall(TwiceByCudnn(), ("x",), (name,)) for name in "ab"]
+    found = place_calls([*calls, KernelCall(Join(1), ("a", "b"), ("c",))], tensors, Layout.NCHW, ["x"])
+    assert (found.views["b"].buffer, not found.copies[2]) == ("c" if fits else "b", fits)
 
 
 def test_what_cannot_be_placed_is_copied() -> None:
@@ -178,7 +208,7 @@ def test_what_cannot_be_placed_is_copied() -> None:
         KernelCall(Join(1), ("a", "a"), ("c",)),
         KernelCall(Join(1), ("a",), ("d",)),
     ]
-    found = place_calls(calls, tensors, ["x"])
+    found = place_calls(calls, tensors, Layout.NHWC, ["x"])
     assert [name for name, _ in found.copies[1]] == ["a"]
     assert [name for name, _ in found.copies[2]] == ["a"]
 
@@ -192,31 +222,36 @@ def test_parts_of_a_merged_convolution_lie_in_the_concat_that_joins_them() -> No
         KernelCall(Twice(), ("x",), ("r",)),
         KernelCall(Join(1), ("r", "p", "q"), ("c",)),
     ]
-    found = place_calls(calls, tensors, ["x"])
+    found = place_calls(calls, tensors, Layout.NHWC, ["x"])
     assert found.copies == {3: ()}
     assert (found.views["m"].buffer, found.views["m"].offset) == ("c", 16)
 
 
 @pytest.mark.parametrize(
-    ("shape", "rows", "pitch", "strides"),
+    ("layout", "shape", "rows", "pitch", "strides"),
     [
-        ((2, 3, 4, 5), 1, None, (240, 4, 60, 12)),
-        ((2, 3, 4, 5), 40, 64, (1280, 4, 320, 64)),
-        ((2, 3, 4, 5), 2, 1000, (1000, 4, 60, 12)),
-        ((2, 3, 5), 1, None, (60, 20, 4)),
-        ((2, 3, 5), 6, 40, (120, 40, 4)),
+        (Layout.NHWC, (2, 3, 4, 5), 1, None, (240, 4, 60, 12)),
+        (Layout.NHWC, (2, 3, 4, 5), 40, 64, (1280, 4, 320, 64)),
+        (Layout.NHWC, (2, 3, 4, 5), 2, 1000, (1000, 4, 60, 12)),
+        (Layout.NHWC, (2, 3, 5), 1, None, (60, 20, 4)),
+        (Layout.NHWC, (2, 3, 5), 6, 40, (120, 40, 4)),
+        (Layout.NCHW, (2, 3, 4, 5), 1, None, (240, 80, 20, 4)),
+        (Layout.NCHW, (2, 3, 4, 5), 2, 1000, (1000, 80, 20, 4)),
+        (Layout.NCHW, (2, 3, 5), 6, 40, (120, 40, 4)),
     ],
 )
-def test_strides(shape: tuple[int, ...], rows: int, pitch: int | None, strides: tuple[int, ...]) -> None:
-    assert strides_of(shape, 4, rows, pitch) == strides
+def test_strides(
+    layout: Layout, shape: tuple[int, ...], rows: int, pitch: int | None, strides: tuple[int, ...]
+) -> None:
+    assert layout.strides_of(shape, 4, rows, pitch) == strides
 
 
 def test_pixels_of_one_channel_or_single_pixels_are_row_major_too() -> None:
-    assert is_row_major((2, 1, 4, 5), strides_of((2, 1, 4, 5), 4), 4)
-    assert is_row_major((2, 7, 1, 1), strides_of((2, 7, 1, 1), 4), 4)
-    assert not is_row_major((1, 2, 1, 2), strides_of((1, 2, 1, 2), 4), 4)
+    assert is_row_major((2, 1, 4, 5), Layout.NHWC.strides_of((2, 1, 4, 5), 4), 4)
+    assert is_row_major((2, 7, 1, 1), Layout.NHWC.strides_of((2, 7, 1, 1), 4), 4)
+    assert not is_row_major((1, 2, 1, 2), Layout.NHWC.strides_of((1, 2, 1, 2), 4), 4)
 
 
 def test_rows_that_the_axes_do_not_make_up_are_refused() -> None:
     with pytest.raises(ValueError, match="no part of 7 rows"):
-        strides_of((2, 3, 4, 5), 4, 7, 64)
+        Layout.NHWC.strides_of((2, 3, 4, 5), 4, 7, 64)
