@@ -22,6 +22,7 @@ from iosched.runtime.cuda.kernels.separable import Separable, pointwise_weight
 from iosched.runtime.cuda.kernels.softmax import Softmax
 from iosched.runtime.cuda.source.activation import RELU
 from iosched.runtime.cuda.source.window import Image
+from iosched.runtime.cuda.target import H100, Gpu
 
 _SEPARABLE_TILES = ((64, 64), (32, 128), (32, 64), (32, 32), (16, 64), (16, 32))
 _BARRIER = "__syncthreads();"
@@ -97,9 +98,10 @@ def _product(tile: batched_matmul._Tile, lies: Callable[[np.ndarray], Placed]) -
         return _case(BatchedMatMul(RELU), [lies(a), lies(b)], [blank((1, a.shape[1], b.shape[2]))], 2e-5)
 
 
-def _separable(precision: str, tile: tuple[int, int], size: int, stride: int) -> Case:
+def _separable(precision: str, tile: tuple[int, int], size: int, stride: int, gpu: Gpu = H100) -> Case:
     """Three slabs, so that one is filled again; the last one is not whole, as is the one tile."""
-    usual = Separable((size, size), (stride, stride), (size // 2,) * 4, (1, 1), True, RELU, Precision(precision))
+    window = (size, size), (stride, stride), (size // 2,) * 4, (1, 1)
+    usual = Separable(*window, True, RELU, Precision(precision), gpu=gpu)
     dtype = usual.precision.dtype
     y = blank((1, tile[1] - 8, 1, tile[0] - 3), dtype)
     extents = (1, stride * y.array.shape[3])
@@ -113,7 +115,7 @@ def _separable(precision: str, tile: tuple[int, int], size: int, stride: int) ->
     channels = 2 * form.slab + 8
     matrix = normal(y.array.shape[1], channels, 1, 1) / np.float32(np.sqrt(channels))
     taps = normal(size, size, channels) / np.float32(size)
-    weights = [weight(taps.astype(dtype)), weight(pointwise_weight(matrix, usual.precision).astype(dtype))]
+    weights = [weight(taps.astype(dtype)), weight(pointwise_weight(matrix, by_fma=usual.by_fma).astype(dtype))]
     x = put(normal(1, channels, *extents).astype(dtype))
     return _case(kernel, [x, *weights, weight(normal(len(matrix)))], [y], _TOLERANCES[precision])
 
@@ -137,6 +139,7 @@ CASES: Mapping[str, Callable[[], Case]] = {
     "product of transposed": partial(_product, batched_matmul._TILES[-1], transposed),
     **{f"separable {name} in one part": partial(_separable, name, (32, 128), 3, 1) for name in _TOLERANCES},
     **{f"separable {name} in parts": partial(_separable, name, (16, 32), 7, 2) for name in _TOLERANCES},
+    "separable fp16 by FMA": partial(_separable, "fp16", (16, 32), 7, 2, Gpu(capability=70, processors=80)),
     "separable tf32 by exchanges": _by_exchange,
 }
 """By name."""

@@ -40,13 +40,13 @@ class Separable:
     """y = activation(pointwise(depthwise(relu?(x), taps), weight) + bias), of two dimensions.
 
     Reads x (N, C, H, W), the taps as `depthwise_weight` lays them out, the pointwise weight as `pointwise_weight`
-    does, and a float32 bias (O,), which has the depthwise one in it. What the depthwise part makes is rounded to the
-    type of x; sums are float32.
+    does, and a float32 bias (O,), which has the depthwise one in it. What tensor cores multiply is rounded to the type
+    that they take; sums are float32.
 
     A block makes BM pixels of BN output channels. In slabs of input channels it computes the depthwise part into
-    shared memory and multiplies it by FMA (fp32) or on tensor cores (tf32, fp16); where there are few outputs, parts of
-    the block sum over parts of a slab. Blocks that make other output channels of the same pixels compute the depthwise
-    part again.
+    shared memory and multiplies it on tensor cores, or in float32 by FMA (fp32, and fp16 where the tensor cores are not
+    of the needed kind); where there are few outputs, parts of the block sum over parts of a slab. Blocks that make
+    other output channels of the same pixels compute the depthwise part again.
 
     Attributes:
         pads: begins of both axes, then ends; none negative.
@@ -54,7 +54,7 @@ class Separable:
         precision: how products are made, and how the weight lies.
         variant: which form to take: 0 is the one that `_work` thinks the best, 1 the best of another tile, and so on;
             modulo their number.
-        gpu: the GPU that the form is chosen for.
+        gpu: the GPU that the form is chosen for, and that says how fp16 is multiplied.
     """
 
     kernel: tuple[int, ...]
@@ -71,9 +71,10 @@ class Separable:
         """See the class."""
         x, taps, weight, bias = reads
         channels, wide = x.shape[1], writes[0].shape[1]
-        inner = np.zeros((x.shape[0], channels, *writes[0].shape[2:]), x.dtype)
+        multiplied = np.float32 if self.by_fma else x.dtype
+        inner = np.zeros((x.shape[0], channels, *writes[0].shape[2:]), multiplied)
         Depthwise(self.kernel, self.strides, self.pads, self.dilations, self.relu).interpret([x, taps], [inner])
-        matrix = weight[:channels, :wide] if self._by_fma else weight[:wide, :channels].T
+        matrix = weight[:channels, :wide] if self.by_fma else weight[:wide, :channels].T
         product = np.einsum("nchw,co->nohw", inner.astype(np.float32), matrix.astype(np.float32), optimize=True)
         writes[0][...] = self.activation(product + bias.reshape(1, -1, 1, 1))
 
@@ -93,15 +94,17 @@ class Separable:
         return CudaCall(self._source(form), "separable", (blocks, 1, 1), (_THREADS, 1, 1), arguments)
 
     @property
-    def _by_fma(self) -> bool:
-        return self.precision.name == "fp32"
+    def by_fma(self) -> bool:
+        """Whether products are made in float32."""
+        return self.precision.name == "fp32" or (self.precision.name == "fp16" and not self.gpu.multiplies_halves)
 
     def _form(self, x: Image, y: Image) -> _Form:
         """The form of `variant`."""
         dtype = x.operand.dtype
         pack, out_pack = channel_width(x.shape[1], x), channel_width(y.shape[1], y)
+        multiplied = item_nbytes("float32" if self.by_fma else dtype)
         forms = [
-            _Form(dtype, pack, out_pack, group, (rows, wide), slab_nbytes // item_nbytes(dtype))
+            _Form(dtype, pack, out_pack, group, (rows, wide), slab_nbytes // multiplied)
             for rows, wide, slab_nbytes in _TILES
             for group in _GROUPS
         ]
@@ -123,7 +126,7 @@ class Separable:
         rows, columns, taps = self.kernel[0], self._columns(form.group), self.kernel[0] * self.kernel[1]
         loads = rows * (16 * columns + 4 * self.kernel[1]) / (form.group * form.pack)
         sums = (taps + rows * columns / form.group) / min(form.busy, 1)
-        product = form.tile[1] * (1.75 if self._by_fma else 0.25)
+        product = form.tile[1] * (1.75 if self.by_fma else 0.25)
         groups = y.shape[0] * y.shape[2] * -(-y.shape[3] // form.group)
         blocks = -(-groups * form.group // form.tile[0]) * -(-y.shape[1] // form.tile[1])
         return max(2, -(-blocks // self.gpu.processors)) * form.tile[0] * (loads + sums + product)
@@ -153,11 +156,11 @@ class Separable:
     def _parts(self, form: _Form) -> int:
         """Parts of a slab that parts of the block sum over; see `TM` and `WM` in the source."""
         rows, wide = form.tile
-        per_part = rows * wide // 16 if self._by_fma else rows * wide // (min(rows, 32) * 16) * 32
+        per_part = rows * wide // 16 if self.by_fma else rows * wide // (min(rows, 32) * 16) * 32
         return _THREADS // per_part
 
     def _multiplication(self, dtype: str) -> tuple[str, ...]:
-        if self._by_fma:
+        if self.by_fma:
             return (MULTIPLY_BY_FMA,)
         return MMA_OF_HALVES if dtype == "float16" else MMA_OF_TF32, MULTIPLY_BY_TENSOR_CORES
 
@@ -202,20 +205,20 @@ def lower_separable(
     still = (*pointwise.kernel_shape, *pointwise.strides) == (1, 1, 1, 1) and not any(pointwise.pads)
     if not (plain and single and still) or taps > MOST_TAPS or min(depthwise.pads) < 0:
         return False
+    window = depthwise.kernel_shape, depthwise.strides, depthwise.pads, depthwise.dilations
+    kernel = Separable(*window, relu, pointwise.activation, builder.precision, variant, builder.gpu)
     matrix = pointwise.weight
     reads = (
         depthwise.x,
         builder.weight(f"{y}/depthwise/weight", depthwise_weight(depthwise.weight)),
-        builder.weight(f"{y}/pointwise/weight", pointwise_weight(matrix, builder.precision)),
+        builder.weight(f"{y}/pointwise/weight", pointwise_weight(matrix, by_fma=kernel.by_fma)),
         builder.float32_weight(f"{y}/both/bias", pointwise.bias + matrix[:, :, 0, 0] @ depthwise.bias),
     )
-    window = depthwise.kernel_shape, depthwise.strides, depthwise.pads, depthwise.dilations
-    kernel = Separable(*window, relu, pointwise.activation, builder.precision, variant, builder.gpu)
     builder.emit(kernel, reads, (y,))
     return True
 
 
-def pointwise_weight(weight: np.ndarray, precision: Precision) -> np.ndarray:
+def pointwise_weight(weight: np.ndarray, *, by_fma: bool) -> np.ndarray:
     """(O, I, 1, 1) of an ONNX convolution as the kernel reads it, filled up with zeros.
 
     (I, O) where products are made by FMA, (O, I) where tensor cores make them.
@@ -223,4 +226,4 @@ def pointwise_weight(weight: np.ndarray, precision: Precision) -> np.ndarray:
     matrix = weight[:, :, 0, 0]
     margins = [(0, -matrix.shape[0] % _MULTIPLE[1]), (0, -matrix.shape[1] % _MULTIPLE[0])]
     padded = np.pad(matrix, margins)
-    return np.ascontiguousarray(padded.T if precision.name == "fp32" else padded)
+    return np.ascontiguousarray(padded.T if by_fma else padded)

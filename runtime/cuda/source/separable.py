@@ -7,11 +7,12 @@ Rows are padded by 16 bytes, so that the eight threads that read at once read fr
 from __future__ import annotations
 
 MULTIPLY_BY_FMA = """
+typedef float S;
 constexpr int PITCH = BK + 4, B_ROWS = BK, B_WIDTH = BN, B_PITCH = BN;
 constexpr bool IN_ROWS = true;  // the weight lies (input, output)
 constexpr int TM = 4, TN = 4, PER_PART = BM * BN / TM / TN;
 
-__device__ __forceinline__ float rounded(float x) { return x; }
+template <typename From> __device__ __forceinline__ float rounded(From x) { return convert<float, From>(x); }
 
 // Every thread makes TM pixels of TN channels, summed over its part of the input channels.
 struct Product {
@@ -47,7 +48,7 @@ struct Product {
   }
 };
 """
-"""Products of float32, summed in float32."""
+"""Products of float32, summed in float32; halves are widened on their way into shared memory."""
 
 MMA_OF_HALVES = """
 __device__ __forceinline__ __half rounded(float x) { return __float2half_rn(x); }
@@ -116,6 +117,7 @@ __device__ __forceinline__ float rounded(float x) { return round_to_tf32(x); }
 """Tensor cores of compute capability 8.0 and on. A host has to bring `mma` and `round_to_tf32`."""
 
 MULTIPLY_BY_TENSOR_CORES = """
+typedef T S;
 constexpr int PITCH = BK + E, B_ROWS = BN, B_WIDTH = BK, B_PITCH = PITCH;
 constexpr bool IN_ROWS = false;  // the weight lies (output, input)
 constexpr int WM = BM < 32 ? BM : 32, WN = 16, WARPS_M = BM / WM, PER_PART = WARPS_M * (BN / WN), FM = WM / 16, FN = 2;
@@ -167,7 +169,7 @@ struct Product {
 
 BODY = """
 constexpr int A_SIZE = BM * PITCH, B_SIZE = B_ROWS * B_PITCH, STAGE = A_SIZE + B_SIZE, C_PITCH = BN + 4;
-constexpr int SLABS_NBYTES = 2 * STAGE * sizeof(T), C_NBYTES = PARTS * BM * C_PITCH * sizeof(float);
+constexpr int SLABS_NBYTES = 2 * STAGE * sizeof(S), C_NBYTES = PARTS * BM * C_PITCH * sizeof(float);
 constexpr int PACKS = B_ROWS * B_WIDTH / E / THREADS, GROUPS = BM / G;
 constexpr bool EARLY = COLUMNS * V <= 28;
 
@@ -242,8 +244,8 @@ extern "C" __global__ __launch_bounds__(THREADS, 2) void separable(
 
   Product product = {};
   for (int k0 = 0, stage = 0; k0 < channels; k0 += BK, stage ^= 1) {
-    T* a = reinterpret_cast<T*>(memory) + stage * STAGE;
-    T* b = a + A_SIZE;
+    S* a = reinterpret_cast<S*>(memory) + stage * STAGE;
+    S* b = a + A_SIZE;
     Pack<T, E> held[PACKS];
     if (EARLY) fetch(weight, pitch, k0, n0, held);  // on its way while the windows slide, where registers are left
     for (int task = threadIdx.x; task < GROUPS * (BK / V); task += THREADS) {
@@ -254,19 +256,20 @@ extern "C" __global__ __launch_bounds__(THREADS, 2) void separable(
         slide(x + at.x + (k0 + c) / V * xc, taps + k0 + c, at, in_h, in_w, (int)xh, (int)xw, channels, sum);
 #pragma unroll
       for (int t = 0; t < G; ++t) {
-        Pack<T, V> result;
+        Pack<S, V> result;
 #pragma unroll
         for (int v = 0; v < V; ++v) result.at[v] = rounded(sum[t][v]);
-        *reinterpret_cast<Pack<T, V>*>(a + (g * G + t) * PITCH + c) = result;
+        *reinterpret_cast<Pack<S, V>*>(a + (g * G + t) * PITCH + c) = result;
       }
     }
     if (!EARLY) fetch(weight, pitch, k0, n0, held);
 #pragma unroll
     for (int i = 0; i < PACKS; ++i) {
       const int at = (i * THREADS + threadIdx.x) * E;
+      Pack<S, E> factors;
 #pragma unroll
-      for (int e = 0; e < E; ++e) held[i].at[e] = rounded(held[i].at[e]);
-      *reinterpret_cast<Pack<T, E>*>(b + at / B_WIDTH * B_PITCH + at % B_WIDTH) = held[i];
+      for (int e = 0; e < E; ++e) factors.at[e] = rounded(held[i].at[e]);
+      *reinterpret_cast<Pack<S, E>*>(b + at / B_WIDTH * B_PITCH + at % B_WIDTH) = factors;
     }
     __syncthreads();
     product.add(a, b, channels - k0 < BK ? channels - k0 : BK);
@@ -292,4 +295,4 @@ extern "C" __global__ __launch_bounds__(THREADS, 2) void separable(
   }
 }
 """
-"""The kernel; `Product` sums what the slabs give, `rounded` is the rounding of what is multiplied."""
+"""The kernel; `Product` sums what the slabs give, `rounded` makes what is multiplied, of type `S`."""

@@ -16,11 +16,16 @@ from iosched.runtime.cuda.kernels.depthwise import depthwise_weight
 from iosched.runtime.cuda.kernels.separable import Separable, pointwise_weight
 from iosched.runtime.cuda.source.activation import IDENTITY, RELU, Activation
 from iosched.runtime.cuda.source.window import Image
-from iosched.runtime.cuda.target import Gpu
+from iosched.runtime.cuda.target import H100, Gpu
 from iosched.runtime.reference import Reference
 
 TOLERANCES = {"fp32": 1e-5, "tf32": 3e-3, "fp16": 4e-3}
 PRECISIONS = [Precision(name) for name in TOLERANCES]
+V100 = Gpu(capability=70, processors=80)
+KINDS = [
+    *(pytest.param(precision, H100, id=precision.name) for precision in PRECISIONS),
+    pytest.param(Precision("fp16"), V100, id="fp16 on a V100"),
+]
 
 
 def usual(size: int, stride: int, precision: Precision, **more: object) -> Separable:
@@ -47,7 +52,7 @@ def constants(kernel: Separable, channels: int, wide: int) -> tuple[np.ndarray, 
 def stored(kernel: Separable, channels: int, wide: int) -> list[np.ndarray]:
     taps, matrix, bias = constants(kernel, channels, wide)
     dtype = kernel.precision.dtype
-    return [depthwise_weight(taps).astype(dtype), pointwise_weight(matrix, kernel.precision).astype(dtype), bias]
+    return [depthwise_weight(taps).astype(dtype), pointwise_weight(matrix, by_fma=kernel.by_fma).astype(dtype), bias]
 
 
 def check_source(kernel: Separable, x: Placed, wide: int, *, before: int = 0, after: int = 0) -> None:
@@ -57,7 +62,7 @@ def check_source(kernel: Separable, x: Placed, wide: int, *, before: int = 0, af
     check(kernel, reads, [y], TOLERANCES[kernel.precision.name])
 
 
-@pytest.mark.parametrize("precision", PRECISIONS, ids=lambda precision: precision.name)
+@pytest.mark.parametrize(("precision", "gpu"), KINDS)
 @pytest.mark.parametrize(
     "kernel",
     [
@@ -66,8 +71,8 @@ def check_source(kernel: Separable, x: Placed, wide: int, *, before: int = 0, af
         Separable((2, 4), (2, 1), (0, 2, 1, 1), (2, 1), True, Activation("Clip", 0, 0.5)),
     ],
 )
-def test_meaning_is_that_of_onnxruntime(kernel: Separable, precision: Precision) -> None:
-    kernel = replace(kernel, precision=precision)
+def test_meaning_is_that_of_onnxruntime(kernel: Separable, precision: Precision, gpu: Gpu) -> None:
+    kernel = replace(kernel, precision=precision, gpu=gpu)
     x, (taps, matrix, bias) = normal(2, 10, 9, 8), constants(kernel, 10, 7)
     first = helper.make_node("Conv", ["x", "d"], ["m"], kernel_shape=kernel.kernel, strides=kernel.strides,
                              pads=kernel.pads, dilations=kernel.dilations, group=10)  # fmt: skip
@@ -84,23 +89,23 @@ def test_meaning_is_that_of_onnxruntime(kernel: Separable, precision: Precision)
 
 
 @needs_compiler
-@pytest.mark.parametrize("precision", PRECISIONS, ids=lambda precision: precision.name)
+@pytest.mark.parametrize(("precision", "gpu"), KINDS)
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("size", [3, 5, 7])
-def test_source_of_the_usual_sizes(size: int, stride: int, precision: Precision) -> None:
+def test_source_of_the_usual_sizes(size: int, stride: int, precision: Precision, gpu: Gpu) -> None:
     """Several slabs of input channels, the last one not whole, and tiles that are not."""
-    kernel = usual(size, stride, precision, relu=True, activation=RELU)
+    kernel = usual(size, stride, precision, relu=True, activation=RELU, gpu=gpu)
     check_source(kernel, put(normal(2, 136, 5, 6).astype(precision.dtype)), 72)
 
 
 @needs_compiler
-@pytest.mark.parametrize("precision", PRECISIONS, ids=lambda precision: precision.name)
-def test_source_of_every_form(precision: Precision) -> None:
+@pytest.mark.parametrize(("precision", "gpu"), KINDS)
+def test_source_of_every_form(precision: Precision, gpu: Gpu) -> None:
     x = put(normal(1, 136, 9, 9).astype(precision.dtype))
     y = blank((1, 136, 9, 9), precision.dtype)
     forms = set()
     for variant in range(30):
-        kernel = usual(3, 1, precision, variant=variant)
+        kernel = usual(3, 1, precision, variant=variant, gpu=gpu)
         form = kernel._form(Image.of(x.view), Image.of(y.view))
         if form not in forms:
             check_source(kernel, x, 136)
@@ -110,13 +115,13 @@ def test_source_of_every_form(precision: Precision) -> None:
 
 @needs_compiler
 @pytest.mark.parametrize("channels", [42, 44, 3])
-@pytest.mark.parametrize("precision", PRECISIONS, ids=lambda precision: precision.name)
+@pytest.mark.parametrize(("precision", "gpu"), KINDS)
 def test_source_reads_and_writes_as_much_at_once_as_channels_and_offsets_allow(
-    precision: Precision, channels: int
+    precision: Precision, gpu: Gpu, channels: int
 ) -> None:
     for before in (0, 1, 2):
         x = put(normal(1, channels, 5, 5).astype(precision.dtype), before=before, after=before)
-        check_source(usual(3, 1, precision, relu=True), x, channels + 2, before=2 * before, after=before)
+        check_source(usual(3, 1, precision, relu=True, gpu=gpu), x, channels + 2, before=2 * before, after=before)
 
 
 @needs_compiler
@@ -136,6 +141,17 @@ def test_gpus_whose_tensor_cores_know_no_tf32_multiply_by_hand() -> None:
     wanted = np.empty((1, 40, 5, 5), np.float32)
     kernel.interpret([read.array for read in reads], [wanted])
     np.testing.assert_allclose(y.array, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_halves_are_multiplied_in_float32_where_tensor_cores_are_of_another_shape() -> None:
+    half = usual(3, 1, Precision("fp16"))
+    assert not half.by_fma
+    assert replace(half, gpu=V100).by_fma
+    assert not replace(half, gpu=Gpu(capability=75, processors=72)).by_fma
+    view = blank((1, 64, 8, 8), "float16").view
+    reads = [view, *(weight(array).view for array in stored(half, 64, 64))]
+    assert "mma" in half.call(reads, [view]).source
+    assert "mma" not in replace(half, gpu=V100).call(reads, [view]).source
 
 
 def test_the_first_variants_have_tiles_of_their_own() -> None:
