@@ -89,7 +89,7 @@ def mutations(name: str) -> Iterator[Mutation]:
     whole = CASES[name]()
     for index, behind in enumerate(barriers(whole)):
         case = without_barrier(whole, index)
-        races = bool(thread_sanitizer.launch(case.call, case.tensors, case.defines))
+        races = bool(thread_sanitizer.launch(case.call, case.tensors))
         orders = sum(is_wrong(case, seed) for seed in SEEDS)
         harmless = "" if races or orders else HARMLESS.get((case.call.entry, index), "")
         yield Mutation(name, case.call.entry, index, behind, races, orders, harmless)

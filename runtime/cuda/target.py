@@ -22,6 +22,11 @@ class Gpu:
         """Whether its tensor cores multiply as `mma.sync` of 16 x 8 does; those of 7.0 are of another shape."""
         return self.capability >= 75
 
+    @property
+    def has_tf32(self) -> bool:
+        """Whether its tensor cores multiply floats."""
+        return self.capability >= 80
+
 
 H100 = Gpu(capability=90, processors=132)
 """What models are lowered for where no GPU is named: on paper, and in tests."""

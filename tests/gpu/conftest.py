@@ -11,3 +11,12 @@ from iosched.profiler.devices.cuda.attached import AttachedGpu
 @pytest.fixture(scope="session")
 def gpu() -> AttachedGpu:
     return gpu_or_skip()
+
+
+@pytest.fixture(autouse=True)
+def _has_the_precision(request: pytest.FixtureRequest) -> None:
+    asked = getattr(request.node, "callspec", None)
+    if "gpu" not in request.fixturenames or asked is None or asked.params.get("precision") != "tf32":
+        return
+    if not request.getfixturevalue("gpu").driver.gpu.has_tf32:
+        pytest.skip("this GPU has no tf32")

@@ -24,7 +24,7 @@ TOLERANCE = {"fp32": 1e-4, "tf32": 2e-2, "fp16": 2e-2}
 @pytest.mark.parametrize("name", ["randwire", "nasnet_a"])
 def test_one_kernel_for_two(gpu: AttachedGpu, name: str, precision: str) -> None:
     model = separables() if IS_DESK else load_model(zoo.build(name).SerializeToString(), name=name)
-    network = Network(model, Precision(precision))
+    network = Network(model, Precision(precision), gpu=gpu.driver.gpu)
     pinned = {fusion_key(network, operator): "one kernel, variant 0" for operator in separable_operators(model)}
     compiled = gpu.backend(model, precision, KnownCudnnPlans(pinned)).compile(greedy(model.graph))
     assert any(key.startswith("fused ") for key in compiled.cudnn_plans)

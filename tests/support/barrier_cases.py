@@ -31,18 +31,13 @@ _TOLERANCES = {"fp32": 1e-5, "tf32": 3e-3, "fp16": 4e-3}
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A launch, and what it has to write.
-
-    Attributes:
-        defines: macros of the source.
-    """
+    """A launch, and what it has to write."""
 
     call: CudaCall
     kernel: SourceKernel
     reads: Sequence[Placed]
     writes: Sequence[Placed]
     tolerance: float = 1e-5
-    defines: tuple[str, ...] = ()
 
     @property
     def tensors(self) -> Sequence[Placed]:
@@ -50,7 +45,7 @@ class Case:
 
     def run_in_turn(self, seed: int) -> None:
         """One thread after another, in an order that `seed` decides; fails where the results are wrong."""
-        run(self.call, [each.address for each in self.tensors], self.defines, seed=seed)
+        run(self.call, [each.address for each in self.tensors], seed=seed)
         self.compare(f"(threads in the order of seed {seed})")
 
     def compare(self, note: str) -> None:
@@ -120,11 +115,6 @@ def _separable(precision: str, tile: tuple[int, int], size: int, stride: int, gp
     return _case(kernel, [x, *weights, weight(normal(len(matrix)))], [y], _TOLERANCES[precision])
 
 
-def _by_exchange() -> Case:
-    """As GPUs multiply whose tensor cores know no tf32: by exchanges within a warp."""
-    return replace(_separable("tf32", (16, 32), 3, 1), defines=("__CUDACC__", "__CUDA_ARCH__=750"))
-
-
 _ROWS: Mapping[str, Callable[[tuple[int, ...]], SourceKernel]] = {
     "reduce": partial(Reduce, "Mean"),
     "softmax": Softmax,
@@ -140,7 +130,6 @@ CASES: Mapping[str, Callable[[], Case]] = {
     **{f"separable {name} in one part": partial(_separable, name, (32, 128), 3, 1) for name in _TOLERANCES},
     **{f"separable {name} in parts": partial(_separable, name, (16, 32), 7, 2) for name in _TOLERANCES},
     "separable fp16 by FMA": partial(_separable, "fp16", (16, 32), 7, 2, Gpu(capability=70, processors=80)),
-    "separable tf32 by exchanges": _by_exchange,
 }
 """By name."""
 

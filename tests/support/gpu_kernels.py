@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from attached import gpu_or_skip
 
 from iosched.runtime.cuda.gpu.driver import Driver
@@ -36,6 +37,8 @@ def _opened() -> tuple[Driver, Any]:
 def run(call: CudaCall, tensors: Sequence[Placed]) -> None:
     """Launches `call` on tensors (*reads, *writes); all of their memory comes back, what lies around them too."""
     driver, stream = _opened()
+    if driver.gpu.capability < _least_capability(call.source):
+        pytest.skip("this GPU has no such tensor cores")
     held, addresses = [], []
     for tensor in tensors:
         memory = tensor.memory
@@ -47,3 +50,10 @@ def run(call: CudaCall, tensors: Sequence[Placed]) -> None:
     driver.launch(driver.load(call), call, arguments, stream)
     for tensor, address in zip(tensors, addresses, strict=True):
         driver.download(address - tensor.address + tensor.memory.ctypes.data, tensor.memory, stream)
+
+
+def _least_capability(source: str) -> int:
+    """What a kernel's tensor cores need of a GPU."""
+    if "tf32" in source:
+        return 80
+    return 75 if "mma.sync" in source else 0

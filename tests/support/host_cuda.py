@@ -133,12 +133,11 @@ def launch(call: CudaCall, tensors: Sequence[Placed]) -> None:
         run(call, [placed.address for placed in tensors])
 
 
-def run(call: CudaCall, addresses: Sequence[int], defines: tuple[str, ...] = (), *, seed: int = 0) -> None:
+def run(call: CudaCall, addresses: Sequence[int], *, seed: int = 0) -> None:
     """Launches `call` on the host.
 
     Args:
         addresses: those of (*reads, *writes).
-        defines: macros of the source, as `NAME` or `NAME=value`.
         seed: of the order in which the threads of a block run where they wait for each other.
     """
     values, sizes = [], []
@@ -152,7 +151,7 @@ def run(call: CudaCall, addresses: Sequence[int], defines: tuple[str, ...] = (),
     arrays = [np.array([value]) for value in values]
     pointers = (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
     shape = (ctypes.c_uint * 6)(*call.grid, *call.block)
-    library = _compiled(call.source, call.entry, defines)
+    library = _compiled(call.source, call.entry)
     if has_barriers(call.source):
         ctypes.c_uint.in_dll(library, "host_seed").value = seed
     status = library.host_launch(shape, pointers, bytes(sizes), len(arrays))
@@ -176,8 +175,8 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 
 @cache
-def _compiled(source: str, entry: str, defines: tuple[str, ...] = ()) -> ctypes.CDLL:
-    name = Path(_folder().name) / hashlib.sha256(f"{entry}{defines}{source}".encode()).hexdigest()
+def _compiled(source: str, entry: str) -> ctypes.CDLL:
+    name = Path(_folder().name) / hashlib.sha256(f"{entry}{source}".encode()).hexdigest()
     launcher = (
         'extern "C" int host_launch(const unsigned int* shape, void** arguments, const unsigned char* sizes, int count)'
         f" {{ return host::launch({entry}, shape, arguments, sizes, count); }}\n"
@@ -193,10 +192,9 @@ def _compiled(source: str, entry: str, defines: tuple[str, ...] = ()) -> ctypes.
         "-fno-threadsafe-statics",
         "-fsanitize=alignment",
     ]
-    macros = [*features(source), *(f"-D{each}" for each in defines)]
     # Kernels need no C++ library, which takes most of the time to link.
     files = ["-o", str(name.with_suffix(".so")), str(name.with_suffix(".cpp")), "-nostdlib", "-lm", "-lc"]
-    command = ["g++", *flags, *macros, f"-I{INCLUDE}", *files]
+    command = ["g++", *flags, *features(source), f"-I{INCLUDE}", *files]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.stderr}\n{source}"
     return ctypes.CDLL(str(name.with_suffix(".so")))

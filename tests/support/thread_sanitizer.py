@@ -29,8 +29,8 @@ _AT_FIXED_ADDRESSES = ("setarch", platform.machine(), "-R")  # where addresses a
 _FAILURES = {1: "memory cannot be mapped", 2: "a process may not have as many threads as a block"}
 
 
-def launch(call: CudaCall, tensors: Sequence[Placed], defines: Sequence[str] = ()) -> str:
-    """Runs `call` on (*reads, *writes), with macros `defines`; the tensors hold what was written.
+def launch(call: CudaCall, tensors: Sequence[Placed]) -> str:
+    """Runs `call` on (*reads, *writes); the tensors hold what was written.
 
     Returns:
         The first lines of the first report, and the lines of source that it names; nothing where there is none.
@@ -42,7 +42,7 @@ def launch(call: CudaCall, tensors: Sequence[Placed], defines: Sequence[str] = (
         for start, tensor in zip(starts, tensors, strict=False):
             memory[start : start + tensor.memory.nbytes] = tensor.memory
         offsets = [start + each.address - each.memory.ctypes.data for start, each in zip(starts, tensors, strict=False)]
-        built = _build(_program(call, offsets), folder, [*features(call.source), *(f"-D{each}" for each in defines)])
+        built = _build(_program(call, offsets), folder, features(call.source))
         assert built.returncode == 0, f"{built.stderr}\n{call.source}"
         try:
             done = _run(folder, _starter()[0])

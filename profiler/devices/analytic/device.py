@@ -13,12 +13,13 @@ from iosched.profiler.devices.device import CostKind, Device, OpenModel, OpenSet
 from iosched.profiler.devices.executor import Executor
 from iosched.profiler.devices.gpus import GpuSpec, gpu_called, gpu_named
 from iosched.profiler.devices.kind import Kind
+from iosched.profiler.devices.precision import precision_on
 from iosched.profiler.devices.throughput import Throughputs
 from iosched.profiler.devices.units import OperatorUnits, Units
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.effort import Effort
-from iosched.scheduler.precision import precision_named
+from iosched.scheduler.precision import PrecisionName
 
 
 @dataclass(frozen=True)
@@ -40,14 +41,14 @@ class PaperGpu:
         return self.gpu.name
 
     def check(self, settings: OpenSettings) -> None:
-        """Refuses settings for attached GPUs, and unknown precisions.
+        """Refuses settings for attached GPUs, and precisions that the GPU does not have.
 
         Raises:
             UsageError: a setting is refused; the text says which.
         """
         if settings.barriers != "auto":
             raise UsageError("--barriers is for attached GPUs")
-        precision_named(settings.precision)
+        self._precision(settings)
 
     def open(
         self,
@@ -60,10 +61,10 @@ class PaperGpu:
         """Opens the analytic model of `model` on this GPU.
 
         Raises:
-            UsageError: there is no such precision.
+            UsageError: the GPU has no such precision.
         """
         del database, beside
-        return OpenOnPaper(self, AnalyticCost(model.graph, self.gpu, precision_named(settings.precision)))
+        return OpenOnPaper(self, AnalyticCost(model.graph, self.gpu, self._precision(settings)))
 
     def executor(self, model: Model, document: ScheduleDocument | None, threads: int | None = None) -> Executor:
         """Refuses to run anything.
@@ -76,6 +77,9 @@ class PaperGpu:
             f"{self.name} is not here: 'iosched optimize --device {self.key}' plans for it, but nothing can be run or"
             " measured on it; use --device cpu"
         )
+
+    def _precision(self, settings: OpenSettings) -> PrecisionName:
+        return precision_on(self.name, settings.precision, has_tf32=self.gpu.tf32_tflops is not None)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ from iosched.models.model import Model
 from iosched.models.version import iosched_version
 from iosched.profiler.devices.cuda.clock import ReadClock, nvml_clock
 from iosched.profiler.devices.cuda.cudnn_plans import KnownCudnnPlans, StoredCudnnPlans
+from iosched.profiler.devices.precision import precision_on
 from iosched.profiler.store.database import ProfileDatabase, device_key
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.cudnn.fastest import CudnnPlanStore, FastestCudnnPlans
@@ -24,7 +25,6 @@ from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.lower.plan import CUDA_LOWERING, MAX_LANES
 from iosched.runtime.cuda.onnxruntime.provider import Provider, ProviderSessions
 from iosched.scheduler.document import ScheduleDocument
-from iosched.scheduler.precision import precision_named
 
 OLDEST_CAPABILITY = 75
 """The oldest compute capability that CUDA 13 compiles for, times ten."""
@@ -55,19 +55,27 @@ class AttachedGpu:
                 by timing, and are forgotten with the backend.
 
         Raises:
-            UsageError: there is no such precision.
+            UsageError: the GPU has no such precision.
             DeviceError: the model has tensors whose sizes are known only when it runs, or cuDNN is missing.
         """
+        computed = self.precision(precision)
         if not CudaBackend.supports(model):
             raise DeviceError(f"{model.name!r} has tensors of unknown or no size, which the GPU runtime cannot place")
         known = plans or StoredCudnnPlans(ProfileDatabase(None), self.key(precision))
         choose = FastestCudnnPlans(self.driver, known, self._lanes, self._handles)
-        computed = Precision(precision_named(precision))
         sessions = ProviderSessions(self.driver, Provider.cuda(self.index, computed))
         exchange = CupyExchange(self.index)
         return CudaBackend(
             model, self.driver, choose, computed, self._lanes, sessions=sessions, exchange=exchange, choices=known
         )
+
+    def precision(self, name: str) -> Precision:
+        """How the GPU computes under the precision of that name.
+
+        Raises:
+            UsageError: the GPU has no such precision.
+        """
+        return Precision(precision_on(self.name, name, has_tf32=self.driver.gpu.has_tf32))
 
     def cudnn_plans_of(self, document: ScheduleDocument | None) -> KnownCudnnPlans:
         """The cuDNN plans that a schedule names; none if the schedule was made on another GPU.

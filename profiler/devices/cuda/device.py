@@ -81,7 +81,12 @@ class CudaDevice:
         return self.gpu.name
 
     def check(self, settings: OpenSettings) -> None:
-        """Accepts all settings."""
+        """Refuses precisions that the GPU does not have.
+
+        Raises:
+            UsageError: the text says which it has.
+        """
+        self.gpu.precision(settings.precision)
 
     def open(
         self,

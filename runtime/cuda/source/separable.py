@@ -78,37 +78,18 @@ __device__ __forceinline__ void mma(float (&d)[4], const unsigned (&a)[4], const
 MMA_OF_TF32 = """
 #ifdef __CUDACC__
 __device__ __forceinline__ float round_to_tf32(float x) {
-#if __CUDA_ARCH__ >= 800
   unsigned bits;
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
   return __uint_as_float(bits);
-#else
-  return x;
-#endif
 }
 
 // d += a (16 x 8) * b (8 x 8)
 __device__ __forceinline__ void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-#if __CUDA_ARCH__ >= 800
   asm volatile(
       "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-#else  // no such tensor cores: each thread collects what it needs from the warp
-  const int row = threadIdx.x % 32 / 4 * 4, column = threadIdx.x % 4 * 8;
-#pragma unroll
-  for (int k = 0; k < 8; ++k) {
-    const float low = __uint_as_float(__shfl_sync(0xffffffffu, a[k / 4 * 2], row + k % 4));
-    const float high = __uint_as_float(__shfl_sync(0xffffffffu, a[k / 4 * 2 + 1], row + k % 4));
-    const float left = __uint_as_float(__shfl_sync(0xffffffffu, b[k / 4], column + k % 4));
-    const float right = __uint_as_float(__shfl_sync(0xffffffffu, b[k / 4], column + 4 + k % 4));
-    d[0] = fmaf(low, left, d[0]);
-    d[1] = fmaf(low, right, d[1]);
-    d[2] = fmaf(high, left, d[2]);
-    d[3] = fmaf(high, right, d[3]);
-  }
-#endif
 }
 #endif
 

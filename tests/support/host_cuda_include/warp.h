@@ -32,7 +32,6 @@ inline void mma_of(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]
 inline unsigned __shfl_sync(unsigned, unsigned value, int lane) {
   return host::exchange({{value, 0, 0, 0}, {0, 0}})[lane].a[0];
 }
-#ifndef __CUDACC__
 #ifdef HALVES
 inline void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { host::mma_of<__half, 16>(d, a, b); }
 #else
@@ -42,5 +41,4 @@ inline float round_to_tf32(float x) {
   memcpy(&bits, &x, 4);
   return __uint_as_float((bits + 0x1000) & ~0x1fffu);
 }
-#endif
 #endif

@@ -112,6 +112,16 @@ def test_precision_is_taken_and_recorded(settings: OptimizeSettings) -> None:
         optimize(fire(), replace(settings, precision="int4"))
 
 
+def test_gpus_without_tf32_refuse_it_by_name(settings: OptimizeSettings) -> None:
+    v100 = replace(settings, device="v100", precision="tf32")
+    for job in (optimize, estimate):
+        with pytest.raises(
+            UsageError, match=r"V100-SXM2-16GB has no tf32, .* 8\.0: optimize with --precision fp32 or fp16"
+        ):
+            job(fire(), v100)
+    assert optimize(fire(), replace(v100, device="a100")).document.precision == "tf32"
+
+
 def test_the_same_input_gives_the_same_bytes(settings: OptimizeSettings) -> None:
     assert optimize(fire(), settings).document.to_json() == optimize(fire(), settings).document.to_json()
 

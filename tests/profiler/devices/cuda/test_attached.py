@@ -13,9 +13,27 @@ from scripted import fire
 
 from iosched.jobs.optimize import optimize
 from iosched.jobs.settings import OptimizeSettings
+from iosched.models.errors import UsageError
+from iosched.profiler.devices.cuda.attached import AttachedGpu
 from iosched.profiler.devices.cuda.cudnn_plans import KnownCudnnPlans
+from iosched.profiler.devices.cuda.device import CudaDevice
+from iosched.profiler.devices.device import OpenSettings
+from iosched.runtime.cuda.target import Gpu
 
 pytestmark = needs_compiler
+
+
+def test_gpus_without_tf32_refuse_it_by_name() -> None:
+    def gpu(capability: int) -> AttachedGpu:
+        return AttachedGpu(0, "Host 1000", {}, HostDriver(gpu=Gpu(capability, processors=80)))
+
+    for precision in ("fp32", "fp16"):
+        CudaDevice(gpu(70)).check(OpenSettings(precision=precision))
+    CudaDevice(gpu(80)).check(OpenSettings(precision="tf32"))
+    with pytest.raises(UsageError, match=r"Host 1000 has no tf32, .* 8\.0: optimize with --precision fp32 or fp16"):
+        CudaDevice(gpu(75)).check(OpenSettings(precision="tf32"))
+    with pytest.raises(UsageError, match="no tf32"):  # a schedule that was made elsewhere
+        gpu(70).backend(fire(), "tf32")
 
 
 @pytest.fixture

@@ -77,7 +77,8 @@ def samples(functions: Sequence[str]) -> Iterator[tuple[SourceKernel, Shapes, Sh
 
 
 def separables(dtype: str, gpu: Gpu) -> Iterator[tuple[SourceKernel, Shapes, Shapes]]:
-    for precision in ("fp32", "tf32") if dtype == "float32" else ("fp16",):
+    of_floats = ("fp32", "tf32") if gpu.has_tf32 else ("fp32",)
+    for precision in of_floats if dtype == "float32" else ("fp16",):
         yield from (separable(size, stride, precision, gpu) for size in (3, 5, 7) for stride in (1, 2))
 
 

@@ -32,7 +32,7 @@ def sanitizer() -> None:
 
 
 def check_for_races(case: Case) -> None:
-    report = thread_sanitizer.launch(case.call, case.tensors, case.defines)
+    report = thread_sanitizer.launch(case.call, case.tensors)
     assert not report, report
     case.compare("(with a thread for each CUDA thread)")
 
@@ -77,10 +77,10 @@ def test_no_two_threads_race_in_other_tiles(make: Callable[[], Case]) -> None:
 
 
 @pytest.mark.usefixtures("sanitizer")
-@pytest.mark.parametrize("name", ["copy to float32", "separable tf32 by exchanges"])
+@pytest.mark.parametrize("name", ["copy to float32", "separable fp16 by FMA"])
 def test_a_barrier_left_out_is_reported(name: str) -> None:
     case = without_barrier(CASES[name](), 0)
-    report = thread_sanitizer.launch(case.call, case.tensors, case.defines)
+    report = thread_sanitizer.launch(case.call, case.tensors)
     assert "data race" in report
     assert f"{case.call.entry}.cu" in report.splitlines()[-1]
 

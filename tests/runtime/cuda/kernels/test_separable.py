@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from host_cuda import Placed, blank, check, needs_compiler, put, run, weight
+from host_cuda import Placed, blank, check, needs_compiler, put, weight
 from lowering import proto_of
 from node_kernels import normal
 from onnx import helper
@@ -14,7 +14,7 @@ from onnx import helper
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.kernels.depthwise import depthwise_weight
 from iosched.runtime.cuda.kernels.separable import Separable, pointwise_weight
-from iosched.runtime.cuda.source.activation import IDENTITY, RELU, Activation
+from iosched.runtime.cuda.source.activation import RELU, Activation
 from iosched.runtime.cuda.source.window import Image
 from iosched.runtime.cuda.target import H100, Gpu
 from iosched.runtime.reference import Reference
@@ -129,18 +129,6 @@ def test_source_of_rare_forms() -> None:
     asymmetric = Separable((2, 4), (2, 1), (0, 2, 1, 1), (2, 1), True, Activation("HardSwish"))
     check_source(asymmetric, put(normal(2, 8, 9, 8)), 12)
     check_source(usual(1, 1, PRECISIONS[0]), put(normal(1, 300, 3, 3)), 130)
-
-
-@needs_compiler
-def test_gpus_whose_tensor_cores_know_no_tf32_multiply_by_hand() -> None:
-    kernel = usual(3, 1, Precision("tf32"), relu=True, activation=IDENTITY)
-    x, y = put(normal(1, 72, 5, 5)), blank((1, 40, 5, 5))
-    reads = [x, *(weight(array) for array in stored(kernel, 72, 40))]
-    call = kernel.call([read.view for read in reads], [y.view])
-    run(call, [placed.address for placed in (*reads, y)], ("__CUDACC__", "__CUDA_ARCH__=750"))
-    wanted = np.empty((1, 40, 5, 5), np.float32)
-    kernel.interpret([read.array for read in reads], [wanted])
-    np.testing.assert_allclose(y.array, wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_halves_are_multiplied_in_float32_where_tensor_cores_are_of_another_shape() -> None:
