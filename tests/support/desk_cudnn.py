@@ -63,7 +63,7 @@ def install(monkeypatch: pytest.MonkeyPatch, desk: DeskCuda) -> list[Any]:
             if handle is not None:
                 assert handle in handles
                 common["device_property"] = cudnn.create_device_properties(device.properties)
-                common |= {"sm_count": device.sm_count, "sm_version": device.sm_version}
+                common["sm_version"] = device.sm_version
             super().__init__(**common)
 
         def serialize(self) -> Any:

@@ -44,8 +44,10 @@ def new_graph(precision: Precision, target: CudnnTarget) -> Any:
     common = {"io_data_type": io_type, "intermediate_data_type": types.FLOAT, "compute_data_type": types.FLOAT}
     if not isinstance(target, GpuDescription):
         return cudnn.pygraph(**common, handle=target)
+    # cuDNN knows the number of processors from the description. It takes `sm_count` for a smaller number that plans are
+    # to keep to, and where there is no GPU it then refuses the engines that were written for Hopper.
     properties = cudnn.create_device_properties(target.properties)
-    return cudnn.pygraph(**common, device_property=properties, sm_count=target.sm_count, sm_version=target.sm_version)
+    return cudnn.pygraph(**common, device_property=properties, sm_version=target.sm_version)
 
 
 def is_aligned(view: View) -> bool:

@@ -45,11 +45,6 @@ class GpuDescription:
         return str(self._value("deviceName"))
 
     @property
-    def sm_count(self) -> int:
-        """Number of streaming multiprocessors."""
-        return int(self._value("multiProcessorCount"))
-
-    @property
     def sm_version(self) -> int:
         """Compute capability times ten: 90 for 9.0."""
         return int(self._value("deviceVer")) // 10

@@ -144,7 +144,8 @@ def test_described_gpus_and_handles_get_the_same_graph(monkeypatch: pytest.Monke
     conv(FP16).offer()
     conv(FP16).offer("a handle")
     described, attached = (graph.arguments for graph in graphs)
-    assert (described["sm_version"], described["sm_count"]) == (90, 132)
+    assert described["sm_version"] == 90
+    assert "sm_count" not in described, "cuDNN would refuse its engines for Hopper"
     assert "handle" not in described
     assert attached == {
         "io_data_type": "half", "intermediate_data_type": "float", "compute_data_type": "float", "handle": "a handle",
@@ -235,7 +236,7 @@ def test_a_description_without_what_is_needed_is_refused(text: str) -> None:
 
 
 def test_a_description_says_what_cudnn_wants_to_know() -> None:
-    assert (H100.name, H100.sm_count, H100.sm_version) == ("NVIDIA H100 80GB HBM3", 132, 90)
+    assert (H100.name, H100.sm_version) == ("NVIDIA H100 80GB HBM3", 90)
 
 
 # What cuDNN says.
@@ -268,6 +269,14 @@ def test_cudnn_has_several_precompiled_plans_for_what_is_lowered(precision: Prec
     offer = conv(precision, **changes).offer(at_most=3)
     assert len(offer.plans) == 3
     assert all(plan.build_ms < 1000 for plan in offer.plans)
+
+
+@needs_cudnn
+@pytest.mark.parametrize("precision", [TF32, FP16], ids=lambda precision: precision.name)
+def test_cudnn_has_engines_for_the_described_gpu_and_not_only_for_older_ones(precision: Precision) -> None:
+    """Those that know Hopper's clusters of blocks have knobs for them."""
+    offer = conv(precision).offer(precompiled=True)
+    assert any("_k27=" in plan.name for plan in offer.plans), [plan.name for plan in offer.plans]
 
 
 @needs_cudnn
