@@ -47,6 +47,11 @@ class GpuSpec:
     l2_nbytes: int
     confidence: str
 
+    @property
+    def has_tf32(self) -> bool:
+        """Whether its tensor cores multiply floats."""
+        return self.tf32_tflops is not None
+
     def peak_tflops(self, precision: PrecisionName) -> float:
         """Peak of matrix products: of the tensor cores if they compute in this precision, else of the CUDA cores."""
         tensor_cores = {"fp32": None, "tf32": self.tf32_tflops, "fp16": self.fp16_tensor_tflops}

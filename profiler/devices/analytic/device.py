@@ -19,7 +19,7 @@ from iosched.profiler.devices.units import OperatorUnits, Units
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.effort import Effort
-from iosched.scheduler.precision import PrecisionName
+from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class PaperGpu:
         )
 
     def _precision(self, settings: OpenSettings) -> PrecisionName:
-        return precision_on(self.name, settings.precision, has_tf32=self.gpu.tf32_tflops is not None)
+        return precision_on(self.name, settings.precision, has_tf32=self.gpu.has_tf32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +123,9 @@ def _made(document: ScheduleDocument) -> tuple[Device, OpenSettings] | None:
     gpu = gpu_called(document.device_name)
     if gpu is None:
         raise DeviceError(f"the schedule is for {document.device_name}, which this version has no specification of")
-    return PaperGpu(gpu), OpenSettings(precision=document.precision)
+    # Under the name of tf32, schedules were once made in float32 for GPUs that have no tf32.
+    is_unknown = document.precision == "tf32" and not gpu.has_tf32
+    return PaperGpu(gpu), OpenSettings(precision=DEFAULT_PRECISION if is_unknown else document.precision)
 
 
 KIND = Kind(
