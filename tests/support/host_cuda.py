@@ -133,12 +133,13 @@ def launch(call: CudaCall, tensors: Sequence[Placed]) -> None:
         run(call, [placed.address for placed in tensors])
 
 
-def run(call: CudaCall, addresses: Sequence[int], *, seed: int = 0) -> None:
+def run(call: CudaCall, addresses: Sequence[int], *, seed: int = 0, traced: bool = False) -> None:
     """Launches `call` on the host.
 
     Args:
         addresses: those of (*reads, *writes).
         seed: of the order in which the threads of a block run where they wait for each other.
+        traced: whether what they read and write is recorded.
     """
     values, sizes = [], []
     for argument in call.arguments:
@@ -151,7 +152,7 @@ def run(call: CudaCall, addresses: Sequence[int], *, seed: int = 0) -> None:
     arrays = [np.array([value]) for value in values]
     pointers = (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
     shape = (ctypes.c_uint * 6)(*call.grid, *call.block)
-    library = _compiled(call.source, call.entry)
+    library = compiled(call.source, call.entry, traced)
     if has_barriers(call.source):
         ctypes.c_uint.in_dll(library, "host_seed").value = seed
     status = library.host_launch(shape, pointers, bytes(sizes), len(arrays))
@@ -175,8 +176,9 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 
 @cache
-def _compiled(source: str, entry: str) -> ctypes.CDLL:
-    name = Path(_folder().name) / hashlib.sha256(f"{entry}{source}".encode()).hexdigest()
+def compiled(source: str, entry: str, traced: bool = False) -> ctypes.CDLL:
+    """The source as a library for the host; `traced`, it records what it reads and writes, see `traced.h`."""
+    name = Path(_folder().name) / hashlib.sha256(f"{entry}{traced}{source}".encode()).hexdigest()
     launcher = (
         'extern "C" int host_launch(const unsigned int* shape, void** arguments, const unsigned char* sizes, int count)'
         f" {{ return host::launch({entry}, shape, arguments, sizes, count); }}\n"
@@ -190,7 +192,8 @@ def _compiled(source: str, entry: str) -> ctypes.CDLL:
         "-fPIC",
         "-fno-gnu-unique",
         "-fno-threadsafe-statics",
-        "-fsanitize=alignment",
+        "-fno-exceptions",
+        *(["-fsanitize=thread", "-DTRACED"] if traced else ["-fsanitize=alignment"]),
     ]
     # Kernels need no C++ library, which takes most of the time to link.
     files = ["-o", str(name.with_suffix(".so")), str(name.with_suffix(".cpp")), "-nostdlib", "-lm", "-lc"]

@@ -14,7 +14,11 @@ float fmaxf(float, float), fminf(float, float), fmaf(float, float, float), trunc
 
 #define __global__
 #define __device__
+#ifdef TRACED  // each call by itself
+#define __forceinline__ inline __attribute__((always_inline))
+#else
 #define __forceinline__ inline
+#endif
 #define __shared__ static __attribute__((section("shared_memory")))
 #define __launch_bounds__(...)
 
