@@ -14,6 +14,7 @@ from lowering import loaded, proto_of
 from iosched.runtime.cuda.builder import Builder, KernelCall
 from iosched.runtime.cuda.kernel import Precision, SourceKernel
 from iosched.runtime.cuda.kernels import NODES
+from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.reference import Reference
 
 FP32, FP16 = Precision("fp32"), Precision("fp16")
@@ -36,18 +37,23 @@ class Lowered:
         with Reference(self.proto.SerializeToString()) as reference:
             return reference.run(self.inputs)
 
-    def compare(self, *, on_host: bool = False, before: int = 0, tolerance: float | None = None) -> None:
+    def compare(
+        self, *, on_host: bool = False, before: int = 0, layout: Layout = Layout.NHWC, tolerance: float | None = None
+    ) -> None:
         """Equal outputs; with `on_host`, each kernel's source gives what its meaning in numpy does as well.
 
         Args:
             before: channels that lie in front of those of each tensor, in memory.
+            layout: of images.
         """
         assert self.calls, "left to onnxruntime"
-        known = {name: put(self._as_stored(name, array), before=before) for name, array in self.inputs.items()}
+        known = {
+            name: put(self._as_stored(name, array), before=before, layout=layout) for name, array in self.inputs.items()
+        }
         known |= {name: weight(array) for name, array in self.builder.weights.items()}
         for call in self.calls:
             reads = [known[name] for name in call.reads]
-            writes = [self._blank(name, before) for name in call.writes]
+            writes = [self._blank(name, before, layout) for name in call.writes]
             if (on_host or gpu_kernels.ON_GPU) and isinstance(call.kernel, SourceKernel):
                 check(call.kernel, reads, writes)
             call.kernel.interpret([read.array for read in reads], [write.array for write in writes])
@@ -59,9 +65,9 @@ class Lowered:
     def _as_stored(self, name: str, array: np.ndarray) -> np.ndarray:
         return array.astype(self.builder.tensors[name].dtype)
 
-    def _blank(self, name: str, before: int) -> Placed:
+    def _blank(self, name: str, before: int, layout: Layout) -> Placed:
         spec = self.builder.tensors[name]
-        return blank(spec.shape or (), spec.dtype, before=before, after=1 if before else 0)
+        return blank(spec.shape or (), spec.dtype, before=before, after=1 if before else 0, layout=layout)
 
 
 def lowered(

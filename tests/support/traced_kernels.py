@@ -1,8 +1,8 @@
 """Counts what a GPU would move for a kernel: its source runs on the host, and each access of each thread is recorded.
 
-The 32 threads of a warp go through the source together. What they read or write in the same round of the same loops is one
-request; a GPU moves whole sectors of 32 bytes for it, and passes over the 32 banks of shared memory until all have what
-they want.
+The 32 threads of a warp go through the source together. What they read or write in the same round of the same loops is
+one request; a GPU moves whole sectors of 32 bytes for it, and passes over the 32 banks of shared memory until all have
+what they want.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Moved:
         blocks: that were run.
         requests: of warps, for memory of tensors.
         sectors: of 32 bytes that these touch; one that several requests touch counts for each.
-        distinct_sectors: those that a block touches, each once: what it asks of the caches beyond its processor at least.
+        distinct_sectors: those that a block touches, each once: what has to come from beyond its processor at least.
         shared_passes: over the banks of shared memory.
         least_shared_passes: if no two threads of a request wanted different words of one bank.
     """

@@ -13,7 +13,7 @@ from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.kernel import CudaCall, Pointer
 from iosched.runtime.cuda.source.elements import C_TYPES, FLOATS, loaded, preamble, stored, widened
 from iosched.runtime.cuda.source.pointwise import launch
-from iosched.runtime.cuda.source.window import Image
+from iosched.runtime.cuda.source.window import Image, indices, shared_out
 from iosched.runtime.plan import View
 
 
@@ -47,6 +47,7 @@ class Lrn:
         source = _SOURCE.format(
             preamble=preamble([reads[0].dtype]),
             type=C_TYPES[reads[0].dtype],
+            indices=indices(*shared_out(y.is_planar, ("channel", "channels"), ("column", "width"), ("row", "height"))),
             before=(self.size - 1) // 2,
             after=self.size // 2,
             value=loaded(reads[0].dtype, "x[at * xc]"),
@@ -74,9 +75,7 @@ extern "C" __global__ void lrn(const {type}* __restrict__ x, {type}* __restrict_
                                long long xh, long long xw, long long yn, long long yc, long long yh, long long yw) {{
   unsigned int rest = blockIdx.x * blockDim.x + threadIdx.x;
   if (rest >= (unsigned int)count) return;
-  const int channel = rest % (unsigned int)channels; rest /= (unsigned int)channels;
-  const int column = rest % (unsigned int)width; rest /= (unsigned int)width;
-  const int row = rest % (unsigned int)height; rest /= (unsigned int)height;
+{indices}
   x += rest * xn + row * xh + column * xw;
   y += rest * yn + row * yh + column * yw;
   float total = 0.0f;

@@ -11,20 +11,19 @@ import onnx
 from iosched.models.node_attributes import integer, integers
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.kernel import CudaCall, Pointer
-from iosched.runtime.cuda.source.elements import C_TYPES, FLOATS, loaded, preamble, stored, widened
+from iosched.runtime.cuda.source.elements import C_TYPES, FLOATS, loaded, stored, widened
 from iosched.runtime.cuda.source.pointwise import launch
-from iosched.runtime.cuda.source.window import Image, Window, as_images, channel_width, constants, tap, window_of
+from iosched.runtime.cuda.source.sweep import PARAMETERS, Sweep
+from iosched.runtime.cuda.source.window import Image, Window, as_images, tap, window_of
 from iosched.runtime.plan import View
-
-_MOST_UNROLLED = 64  # taps
 
 
 @dataclass(frozen=True)
 class Pool:
     """The average or the maximum of each window, of one or two dimensions; float32 or float16, sums are float32.
 
-    A thread computes one output for up to 16 bytes of channels. Windows may reach beyond the padding, as ceil_mode
-    lets them.
+    A thread computes up to four neighbours, for up to 16 bytes of channels where these lie side by side, and reads each
+    input of its rows once; see `sweep`. Windows may reach beyond the padding, as ceil_mode lets them.
 
     Attributes:
         window: where it looks.
@@ -56,30 +55,34 @@ class Pool:
 
     def call(self, reads: Sequence[View], writes: Sequence[View]) -> CudaCall:
         """See `SourceKernel.call`."""
-        x, y = Image.of(reads[0]), Image.of(writes[0])
-        batch, channels, height, width = y.shape
-        pack = channel_width(channels, x, y)
-        threads = batch * height * width * (channels // pack)
-        counts = (threads, channels // pack, width, height, x.shape[2], x.shape[3])
-        arguments = [Pointer(0), Pointer(1), *map(np.int32, counts), *x.steps(pack), *y.steps(pack)]
-        return launch(self._source(reads[0].dtype, pack), "pool", threads, arguments)
+        sweep = Sweep.of(self.window.lifted, Image.of(reads[0]), Image.of(writes[0]))
+        arguments = [Pointer(0), Pointer(1), *sweep.arguments]
+        return launch(self._source(reads[0].dtype, sweep), "pool", sweep.threads, arguments)
 
-    def _source(self, dtype: str, pack: int) -> str:
-        window = self.window.lifted
-        bound = ("in_h + PB", "in_w + PR") if self.counts_pads else ("in_h", "in_w")
-        least = ("-PT", "-PL") if self.counts_pads else ("0", "0")
+    def _source(self, dtype: str, sweep: Sweep) -> str:
+        start = "0.0f" if self.average else "__int_as_float(0xff800000)"
+        result = "sum[t][v] / (float)(counted_rows * counted_columns)" if self.average else "sum[t][v]"
         return _SOURCE.format(
-            preamble=preamble([dtype]),
-            constants=constants(window),
+            head=sweep.head(dtype),
             type=C_TYPES[dtype],
-            pack=pack,
-            unroll="" if window.kernel[0] * window.kernel[1] <= _MOST_UNROLLED else " 1",
-            counted=f"h >= {least[0]} && h < {bound[0]} && w >= {least[1]} && w < {bound[1]}",
-            start="0.0f" if self.average else "__int_as_float(0xff800000)",
-            value=loaded(dtype, "input.at[v]"),
-            joined="total[v] + value" if self.average else "fmaxf(total[v], value)",
-            result=stored(dtype, "total[v] / (float)count_inside" if self.average else "total[v]"),
+            parameters=PARAMETERS,
+            place=sweep.place,
+            start=start,
+            rows=sweep.rows(
+                element=loaded(dtype, "input.at[v]"),
+                outside=start,
+                joined="sum[t][v] + seen" if self.average else "fmaxf(sum[t][v], seen)",
+            ),
+            counted=self._counted(sweep) if self.average else "",
+            result=stored(dtype, result),
         )
+
+    def _counted(self, sweep: Sweep) -> str:
+        """C++ that counts what the average is taken of."""
+        rows, columns = ("-PT", "in_h + PB"), ("-PL", "in_w + PR")
+        if not self.counts_pads:
+            rows, columns = ("0", "in_h"), ("0", "in_w")
+        return _COUNTED.format(unroll=sweep.unroll, rows=rows, columns=columns)
 
 
 def _padded(x: np.ndarray, window: Window, output: Sequence[int], value: float) -> np.ndarray:
@@ -117,43 +120,36 @@ def lower(builder: Builder, node: onnx.NodeProto) -> bool:
     return True
 
 
-_SOURCE = """{preamble}
-{constants}
-constexpr int V = {pack};
-
-extern "C" __global__ void pool(const {type}* __restrict__ x, {type}* __restrict__ y, int count, int packs, int out_w,
-                                int out_h, int in_h, int in_w, long long xn, long long xc, long long xh, long long xw,
-                                long long yn, long long yc, long long yh, long long yw) {{
-  unsigned int rest = blockIdx.x * blockDim.x + threadIdx.x;
-  if (rest >= (unsigned int)count) return;
-  const int pack = rest % (unsigned int)packs; rest /= (unsigned int)packs;
-  const int column = rest % (unsigned int)out_w; rest /= (unsigned int)out_w;
-  const int row = rest % (unsigned int)out_h; rest /= (unsigned int)out_h;
-  x += rest * xn + pack * xc;
-  y += rest * yn + pack * yc + row * yh + column * yw;
-  float total[V];
+_SOURCE = """{head}
+extern "C" __global__ void pool(const {type}* __restrict__ x, {type}* __restrict__ y, {parameters}) {{
+{place}
+  float sum[TILE][V];
 #pragma unroll
-  for (int v = 0; v < V; ++v) total[v] = {start};
-  int count_inside = 0;
-#pragma unroll{unroll}
-  for (int ky = 0; ky < KH; ++ky) {{
-    const int h = row * SH - PT + ky * DH;
-#pragma unroll{unroll}
-    for (int kx = 0; kx < KW; ++kx) {{
-      const int w = column * SW - PL + kx * DW;
-      count_inside += {counted} ? 1 : 0;
-      if (h < 0 || h >= in_h || w < 0 || w >= in_w) continue;
-      const auto input = *reinterpret_cast<const Pack<{type}, V>*>(x + h * xh + w * xw);
+  for (int t = 0; t < TILE; ++t)
 #pragma unroll
-      for (int v = 0; v < V; ++v) {{
-        const float value = {value};
-        total[v] = {joined};
-      }}
-    }}
+    for (int v = 0; v < V; ++v) sum[t][v] = {start};
+{rows}
+#pragma unroll
+  for (int t = 0; t < TILE; ++t) {{
+    const int column = tile * TILE + t;
+    if (column >= out_w) continue;
+{counted}
+    Pack<{type}, V> result;
+#pragma unroll
+    for (int v = 0; v < V; ++v) result.at[v] = {result};
+    *reinterpret_cast<Pack<{type}, V>*>(y + column * yw) = result;
   }}
-  Pack<{type}, V> result;
-#pragma unroll
-  for (int v = 0; v < V; ++v) result.at[v] = {result};
-  *reinterpret_cast<Pack<{type}, V>*>(y) = result;
 }}
 """
+
+_COUNTED = """    int counted_rows = 0, counted_columns = 0;
+{unroll}
+    for (int ky = 0; ky < KH; ++ky) {{
+      const int h = top + ky * DH;
+      counted_rows += h >= {rows[0]} && h < {rows[1]} ? 1 : 0;
+    }}
+{unroll}
+    for (int kx = 0; kx < KW; ++kx) {{
+      const int w = left + t * SW + kx * DW;
+      counted_columns += w >= {columns[0]} && w < {columns[1]} ? 1 : 0;
+    }}"""

@@ -12,9 +12,9 @@ from iosched.models.node_attributes import integer, names, number, numbers, text
 from iosched.models.wiring import standard_opset
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.kernel import CudaCall, Pointer
-from iosched.runtime.cuda.source.elements import C_TYPES, FLOATS, loaded, preamble, stored, widened
+from iosched.runtime.cuda.source.elements import APART, C_TYPES, FLOATS, LOAD, loaded, preamble, stored, widened
 from iosched.runtime.cuda.source.pointwise import launch
-from iosched.runtime.cuda.source.window import Image, channel_width
+from iosched.runtime.cuda.source.window import Image, channel_width, channels_apart, indices, shared_out
 from iosched.runtime.plan import View
 
 _MODES_SINCE = 11  # before, coordinates are asymmetric and nearest means floor
@@ -43,18 +43,21 @@ class Resize:
         """See `SourceKernel.call`."""
         x, y = Image.of(reads[0]), Image.of(writes[0])
         batch, channels, height, width = y.shape
-        pack = channel_width(channels, x, y)
+        pack = channels_apart(y.shape) if y.is_planar else channel_width(channels, x, y)
         threads = batch * height * width * (channels // pack)
         source = _SOURCE.format(
             preamble=preamble([reads[0].dtype]),
             type=C_TYPES[reads[0].dtype],
+            indices=indices(*shared_out(y.is_planar, ("pack", "packs"), ("column", "out_w"), ("row", "out_h"))),
+            load=LOAD + APART,
             pack=pack,
+            side_by_side="false" if y.is_planar else "true",
             taps=self.taps,
             value=loaded(reads[0].dtype, "input.at[v]"),
             result=stored(writes[0].dtype, "total[v]"),
         )
         counts = map(np.int32, (threads, channels // pack, width, height))
-        arguments = [*(Pointer(index) for index in range(6)), *counts, *x.steps(pack), *y.steps(pack)]
+        arguments = [*(Pointer(index) for index in range(6)), *counts, *x.steps(1), *y.steps(1)]
         return launch(source, "resize", threads, arguments)
 
 
@@ -166,8 +169,9 @@ _ROUNDINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "ceil": np.ceil,
 }
 
-_SOURCE = """{preamble}
+_SOURCE = """{preamble}{load}
 constexpr int V = {pack}, TAPS = {taps};
+constexpr bool SIDE_BY_SIDE = {side_by_side};  // channels
 
 extern "C" __global__ void resize(const {type}* __restrict__ x, const int* __restrict__ rows,
                                   const float* __restrict__ row_weights, const int* __restrict__ columns,
@@ -176,11 +180,9 @@ extern "C" __global__ void resize(const {type}* __restrict__ x, const int* __res
                                   long long xw, long long yn, long long yc, long long yh, long long yw) {{
   unsigned int rest = blockIdx.x * blockDim.x + threadIdx.x;
   if (rest >= (unsigned int)count) return;
-  const int pack = rest % (unsigned int)packs; rest /= (unsigned int)packs;
-  const int column = rest % (unsigned int)out_w; rest /= (unsigned int)out_w;
-  const int row = rest % (unsigned int)out_h; rest /= (unsigned int)out_h;
-  x += rest * xn + pack * xc;
-  y += rest * yn + pack * yc + row * yh + column * yw;
+{indices}
+  x += rest * xn + pack * V * xc;
+  y += rest * yn + pack * V * yc + row * yh + column * yw;
   float total[V];
 #pragma unroll
   for (int v = 0; v < V; ++v) total[v] = 0.0f;
@@ -189,8 +191,8 @@ extern "C" __global__ void resize(const {type}* __restrict__ x, const int* __res
 #pragma unroll
     for (int b = 0; b < TAPS; ++b) {{
       const float factor = row_weights[row * TAPS + a] * column_weights[column * TAPS + b];
-      const auto input = *reinterpret_cast<const Pack<{type}, V>*>(
-          x + rows[row * TAPS + a] * xh + columns[column * TAPS + b] * xw);
+      const {type}* at = x + rows[row * TAPS + a] * xh + columns[column * TAPS + b] * xw;
+      const auto input = load_apart<V, SIDE_BY_SIDE>(at, xc);
 #pragma unroll
       for (int v = 0; v < V; ++v) total[v] = fmaf(factor, {value}, total[v]);
     }}
@@ -198,6 +200,6 @@ extern "C" __global__ void resize(const {type}* __restrict__ x, const int* __res
   Pack<{type}, V> result;
 #pragma unroll
   for (int v = 0; v < V; ++v) result.at[v] = {result};
-  *reinterpret_cast<Pack<{type}, V>*>(y) = result;
+  store_apart<V, SIDE_BY_SIDE>(y, yc, result);
 }}
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 import onnx
@@ -12,6 +13,10 @@ from iosched.models.node_attributes import integers, padding
 from iosched.runtime.cuda.kernel import Argument
 from iosched.runtime.cuda.source.loops import Loop, Operand, element_strides, pack_width, shape_of
 from iosched.runtime.plan import View
+
+ENOUGH_THREADS = 1 << 15
+"""Where fewer would be left, a thread does not do the work of several."""
+_PLANES = (4, 2, 1)
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,12 @@ class Window:
         pads = (0, self.pads[0], 0, self.pads[1])
         return Window((1, *self.kernel), (1, *self.strides), pads, (1, *self.dilations))
 
+    @property
+    def turned(self) -> Window:
+        """The same window over images whose rows and columns are exchanged; it has two dimensions."""
+        top, left, bottom, right = self.pads
+        return Window(self.kernel[::-1], self.strides[::-1], (left, top, right, bottom), self.dilations[::-1])
+
 
 @dataclass(frozen=True)
 class Image:
@@ -56,6 +67,20 @@ class Image:
         batch, channels, height, width = shape
         return cls((batch, channels, height, width), Operand(view.dtype, strides, 0, view.offset))
 
+    @property
+    def is_planar(self) -> bool:
+        """Whether pixels of one channel lie closer to each other than channels of one pixel do."""
+        _, channels, *extents = self.shape
+        _, between_channels, *between_pixels = map(abs, self.operand.strides)
+        steps = [step for step, extent in zip(between_pixels, extents, strict=True) if extent > 1]
+        return bool(steps) and (channels == 1 or min(steps) < between_channels)
+
+    @property
+    def turned(self) -> Image:
+        """The same image with rows and columns exchanged."""
+        (n, c, h, w), (batch, channels, height, width) = self.operand.strides, self.shape
+        return Image((batch, channels, width, height), replace(self.operand, strides=(n, c, w, h)))
+
     def steps(self, width: int) -> list[Argument]:
         """Strides of N, C, H and W, that of C from one pack of `width` channels to the next."""
         n, c, h, w = self.operand.strides
@@ -69,6 +94,14 @@ def channel_width(channels: int, *images: Image) -> int:
         n, c, h, w = image.operand.strides
         seen.append(replace(image.operand, strides=(n, h, w, c)))
     return pack_width(Loop((1, 1, 1, channels), tuple(seen)))
+
+
+def channels_apart(shape: tuple[int, int, int, int]) -> int:
+    """How many channels of one pixel a thread makes in planar images of `shape`, for what it reads for all of them."""
+    elements = prod(shape)
+    return next(
+        width for width in _PLANES if width == 1 or (shape[1] % width == 0 and elements // width >= ENOUGH_THREADS)
+    )
 
 
 def window_of(node: onnx.NodeProto, shape: Sequence[int], kernel: Sequence[int], most_axes: int = 2) -> Window | None:
@@ -92,6 +125,22 @@ def tap(padded: np.ndarray, window: Window, at: Sequence[int], shape: Sequence[i
     rows = slice(top, top + (shape[2] - 1) * window.strides[0] + 1, window.strides[0])
     columns = slice(left, left + (shape[3] - 1) * window.strides[1] + 1, window.strides[1])
     return padded[:, :, rows, columns]
+
+
+Axis = tuple[str, str]
+"""An index in C++ and its extent."""
+
+
+def shared_out(planar: bool, channels: Axis, *pixels: Axis) -> tuple[Axis, ...]:
+    """The axes along which threads are neighbours, first those that lie side by side: channels, or `pixels`."""
+    return (*pixels, channels) if planar else (channels, *pixels)
+
+
+def indices(*axes: Axis) -> str:
+    """C++ that takes an index along each of `axes`, the fastest first, from `rest`."""
+    return "\n".join(
+        f"  const int {name} = rest % (unsigned int){extent}; rest /= (unsigned int){extent};" for name, extent in axes
+    )
 
 
 def constants(window: Window) -> str:

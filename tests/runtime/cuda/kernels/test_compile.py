@@ -28,6 +28,7 @@ from iosched.runtime.cuda.kernels.resize import Resize
 from iosched.runtime.cuda.kernels.separable import Separable
 from iosched.runtime.cuda.kernels.slicing import Pad, Slice
 from iosched.runtime.cuda.kernels.softmax import Softmax
+from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.source.activation import ACTIVATIONS, RELU, Activation
 from iosched.runtime.cuda.source.window import Window
 from iosched.runtime.cuda.target import Gpu
@@ -35,6 +36,8 @@ from iosched.runtime.cuda.target import Gpu
 # The oldest, the newest, and those between that sources tell apart: what suits these suits the others.
 ARCHITECTURES = (70, 75, 90, 120)
 IMAGES = (2, 16, 32, 33)
+OF_IMAGES = (Depthwise, Lrn, Pool, Separable)
+"""Kernels with another form where images are planar."""
 Shapes = tuple[tuple[int, ...], ...]
 
 
@@ -85,15 +88,18 @@ def separables(dtype: str, gpu: Gpu) -> Iterator[tuple[SourceKernel, Shapes, Sha
 def calls(dtype: str, gpu: Gpu) -> Iterator[CudaCall]:
     functions = ACTIVATIONS if dtype == "float32" else ("HardSwish", "Gelu", "Round")
     for kernel, reads, writes in (*samples(functions), *separables(dtype, gpu)):
-        views = [blank(shape, "float32" if len(shape) == 1 else dtype).view for shape in reads]
-        yield kernel.call(views, [blank(shape, dtype).view for shape in writes])
+        for layout in Layout if isinstance(kernel, OF_IMAGES) else (Layout.NHWC,):
+            views = [blank(shape, "float32" if len(shape) == 1 else dtype, layout=layout).view for shape in reads]
+            yield kernel.call(views, [blank(shape, dtype, layout=layout).view for shape in writes])
     both = [blank(IMAGES).view, blank(IMAGES, "float16").view]
     yield Copy().call(both, both[::-1][:1])
     chosen = [blank(IMAGES, "bool").view, blank(IMAGES, dtype).view, blank(IMAGES, dtype).view]
     yield Where().call(chosen, chosen[1:2])
     yield Binary("Less").call(chosen[1:], chosen[:1])
     taps = [blank((64, 2), kind).view for kind in ("int32", "float32")] * 2
-    yield Resize(2).call([blank(IMAGES, dtype).view, *taps], [blank((2, 16, 64, 64), dtype).view])
+    for layout in Layout:
+        x, y = (blank(shape, dtype, layout=layout).view for shape in (IMAGES, (2, 16, 64, 64)))
+        yield Resize(2).call([x, *taps], [y])
 
 
 def one_unit(dtype: str, gpu: Gpu) -> str:

@@ -12,7 +12,11 @@ from node_kernels import normal
 from onnx import helper
 
 from iosched.runtime.cuda.kernels.depthwise import Depthwise, depthwise_weight
+from iosched.runtime.cuda.layout import Layout
+from iosched.runtime.cuda.source import sweep
 from iosched.runtime.cuda.source.activation import IDENTITY, RELU, Activation
+from iosched.runtime.cuda.source.sweep import Sweep
+from iosched.runtime.cuda.source.window import Image, Window
 from iosched.runtime.reference import Reference
 
 
@@ -64,42 +68,73 @@ def check_source(
     channels = x.array.shape[1] * multiplier
     values = weight(depthwise_weight(normal(channels, 1, *kernel.kernel).astype(dtype)))
     reads = [x, values, weight(normal(channels))] if bias else [x, values]
-    check(kernel, reads, [blank(output_shape(kernel, x.array.shape, multiplier), dtype, before=8, after=after)])
+    layout = Layout.NCHW if Image.of(x.view).is_planar else Layout.NHWC
+    y = blank(output_shape(kernel, x.array.shape, multiplier), dtype, before=8, after=after, layout=layout)
+    check(kernel, reads, [y])
 
 
 @needs_compiler
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(
+    ("dtype", "layout"), [("float32", Layout.NHWC), ("float16", Layout.NHWC), ("float32", Layout.NCHW)]
+)
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("size", [3, 5, 7])
-def test_source_of_the_usual_sizes(size: int, stride: int, dtype: str) -> None:
+def test_source_of_the_usual_sizes(size: int, stride: int, dtype: str, layout: Layout) -> None:
     kernel = Depthwise((size, size), (stride, stride), (size // 2,) * 4, (1, 1), relu=True)
     for batch, channels in ((1, 16), (3, 16)):
-        check_source(kernel, put(normal(batch, channels, 9, 11).astype(dtype)), dtype)
+        check_source(kernel, put(normal(batch, channels, 9, 11).astype(dtype), layout=layout), dtype)
 
 
 @needs_compiler
+@pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize("channels", [42, 44, 3])
-def test_source_reads_as_much_at_once_as_channels_and_offsets_allow(channels: int) -> None:
+def test_source_reads_as_much_at_once_as_channels_and_offsets_allow(channels: int, layout: Layout) -> None:
     kernel = Depthwise((3, 3), (1, 1), (1, 1, 1, 1), (1, 1), activation=RELU)
     for before in (0, 1, 2):
-        check_source(kernel, put(normal(2, channels, 5, 5), before=before, after=before), "float32", after=before)
+        x = put(normal(2, channels, 5, 5), before=before, after=before, layout=layout)
+        check_source(kernel, x, "float32", after=before)
+
+
+@pytest.mark.parametrize("layout", Layout)
+def test_many_pixels_make_large_tiles(layout: Layout) -> None:
+    window = Window((3, 3), (1, 1), (1, 1, 1, 1), (1, 1))
+
+    def tile(batch: int) -> int:
+        image = Image.of(blank((batch, 64, 24, 24), layout=layout).view)
+        return Sweep.of(window, image, image).tile
+
+    assert [tile(batch) for batch in ((1, 2, 4) if layout is Layout.NCHW else (4, 8, 16))] == [1, 2, 4]
 
 
 @needs_compiler
-def test_source_of_tiles_of_a_row() -> None:
-    kernel = Depthwise((3, 3), (1, 1), (1, 1, 1, 1), (1, 1))
-    x = put(normal(1, 64, 50, 47))
-    sources = {kernel._tile(4, 50 * 16 * images, 47) for images in (1, 2, 100)}
-    assert sources == {1, 2, 4}
-    check_source(kernel, put(normal(16, 64, 24, 11)), "float32")
-    check_source(kernel, put(normal(8, 64, 33, 31)), "float32")
-    check_source(kernel, x, "float32", bias=False)
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("tile", [2, 4])
+def test_source_of_tiles(tile: int, layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of which the last of a row is not whole."""
+    monkeypatch.setattr(sweep, "ENOUGH_THREADS", 1)
+    monkeypatch.setattr(sweep, "_TILES", (tile, 1))
+    kernel = Depthwise((3, 3), (2, 1), (1, 0, 2, 1), (1, 1))
+    check_source(kernel, put(normal(2, 8, 14, 8), layout=layout), "float32")
 
 
 @needs_compiler
-def test_source_of_rare_forms() -> None:
+@pytest.mark.parametrize("layout", Layout)
+def test_source_of_rare_forms(layout: Layout) -> None:
+    def images(*shape: int) -> Placed:
+        return put(normal(*shape), layout=layout)
+
     asymmetric = Depthwise((2, 4), (2, 1), (0, 2, 1, 1), (2, 1), True, Activation("HardSwish"))
-    check_source(asymmetric, put(normal(2, 8, 9, 8)), "float32")
-    check_source(asymmetric, put(normal(2, 3, 9, 8)), "float32", multiplier=2)
-    check_source(Depthwise((13, 13), (1, 1), (6,) * 4, (1, 1), relu=True), put(normal(1, 8, 9, 9)), "float32")
-    check_source(Depthwise((3,), (2,), (1, 0), (1,)), put(normal(2, 8, 9)), "float32", bias=False)
+    check_source(asymmetric, images(2, 8, 9, 8), "float32")
+    check_source(asymmetric, images(2, 3, 9, 8), "float32", multiplier=2)
+    large = Depthwise((13, 11), (1, 1), (6, 5, 6, 5), (1, 1), relu=True)
+    check_source(large, images(1, 8, 9, 8), "float32")
+    check_source(Depthwise((3,), (2,), (1, 0), (1,)), images(2, 8, 9), "float32", bias=False)
+
+
+@needs_compiler
+@pytest.mark.parametrize(("before", "after"), [tuple(Layout), tuple(Layout)[::-1]])
+def test_source_between_layouts(before: Layout, after: Layout) -> None:
+    kernel = Depthwise((3, 2), (2, 1), (1, 0, 0, 1), (1, 2), relu=True)
+    x = put(normal(2, 8, 9, 7), layout=before)
+    values = weight(depthwise_weight(normal(8, 1, 3, 2)))
+    check(kernel, [x, values], [blank(output_shape(kernel, x.array.shape), layout=after)])

@@ -7,13 +7,16 @@ from host_cuda import needs_compiler
 from node_kernels import FP16, lowered, normal
 from onnx import helper
 
+from iosched.runtime.cuda.layout import Layout
+
 
 @needs_compiler
+@pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize("shape", [(2, 6, 5, 4), (3, 40, 9), (1, 33, 6, 6)])
-def test_instance_normalization(shape: tuple[int, ...]) -> None:
+def test_instance_normalization(shape: tuple[int, ...], layout: Layout) -> None:
     node = helper.make_node("InstanceNormalization", ["x", "s", "b"], ["y"], epsilon=1e-3)
     constants = {"s": normal(shape[1]), "b": normal(shape[1], seed=1)}
-    lowered(node, {"x": normal(*shape) + 3}, constants).compare(on_host=True, before=1)
+    lowered(node, {"x": normal(*shape) + 3}, constants).compare(on_host=True, before=1, layout=layout)
 
 
 @needs_compiler
@@ -37,8 +40,9 @@ def test_means_are_left_to_onnxruntime() -> None:
 
 
 @needs_compiler
+@pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize("size", [1, 3, 5])
-def test_local_response_normalization(size: int) -> None:
+def test_local_response_normalization(size: int, layout: Layout) -> None:
     node = helper.make_node("LRN", ["x"], ["y"], size=size, alpha=0.5, beta=0.6, bias=1.5)
-    lowered(node, {"x": normal(2, 9, 3, 4)}).compare(on_host=size == 5, before=3)
+    lowered(node, {"x": normal(2, 9, 3, 4)}).compare(on_host=size == 5, before=3, layout=layout)
     lowered(node, {"x": normal(2, 9, 3, 4)}, precision=FP16).compare()

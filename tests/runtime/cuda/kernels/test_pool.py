@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil, floor
+
 import numpy as np
 import pytest
 from host_cuda import blank, check, needs_compiler, put
@@ -10,7 +12,9 @@ from hypothesis import strategies as st
 from node_kernels import FP16, lowered, normal
 from onnx import helper
 
-from iosched.runtime.cuda.kernels.pool import Pool
+from iosched.runtime.cuda.kernels.pool import Pool, _every_window_sees_something
+from iosched.runtime.cuda.layout import Layout
+from iosched.runtime.cuda.source import sweep
 from iosched.runtime.cuda.source.window import Window
 
 pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
@@ -75,24 +79,78 @@ def test_indices_and_volumes_are_left_to_onnxruntime() -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("average", [True, False])
-@pytest.mark.parametrize("counts_pads", [True, False])
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize(("average", "counts_pads"), [(True, True), (True, False), (False, False)])
 @pytest.mark.parametrize(("size", "stride"), [(3, 1), (2, 2), (9, 1)])
-def test_source(average: bool, counts_pads: bool, size: int, stride: int) -> None:
+def test_source(average: bool, counts_pads: bool, size: int, stride: int, layout: Layout) -> None:
     pad = size // 2
     window = Window((size, size), (stride, stride), (pad, pad, pad, 0), (1, 1))
-    kernel = Pool(window, average, counts_pads and average)
+    kernel = Pool(window, average, counts_pads)
     for channels, before in ((16, 0), (16, 4), (6, 1)):
-        x = put(normal(2, channels, 9, 8), before=before)
+        x = put(normal(2, channels, 9, 8), before=before, layout=layout)
         extents = [(extent + sum_ - size) // stride + 1 for extent, sum_ in ((9, 2 * pad), (8, pad))]
-        check(kernel, [x], [blank((2, channels, *extents), before=before, after=2)])
+        check(kernel, [x], [blank((2, channels, *extents), before=before, after=2, layout=layout)])
 
 
 @needs_compiler
-def test_source_of_windows_beyond_the_padding() -> None:
+@settings(max_examples=8, deadline=None, derandomize=True)
+@given(
+    st.builds(
+        Window,
+        st.tuples(st.integers(1, 3), st.integers(1, 3)),
+        st.tuples(st.integers(1, 2), st.integers(1, 2)),
+        st.tuples(*[st.integers(0, 1)] * 4),
+        st.tuples(st.integers(1, 2), st.integers(1, 2)),
+    ),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.integers(5, 7),
+    st.integers(5, 7),
+    st.integers(1, 3),
+    st.integers(0, 2),
+)
+def test_source_of_slices_of_planar_images(
+    window: Window,
+    average: bool,
+    counts_pads: bool,
+    ceils: bool,
+    height: int,
+    width: int,
+    channels: int,
+    before: int,
+) -> None:
+    """Windows with unlike rows and columns, of which the last ones may reach beyond the padding."""
+    assume(all(pad < size for pad, size in zip(window.pads, (*window.kernel, *window.kernel), strict=True)))
+    extents = [
+        (size + window.pads[axis] + window.pads[axis + 2] - window.dilations[axis] * (window.kernel[axis] - 1) - 1)
+        / window.strides[axis]
+        for axis, size in enumerate((height, width))
+    ]
+    target = [(ceil if ceils else floor)(extent) + 1 for extent in extents]
+    assume(_every_window_sees_something(window, (2, channels, height, width), (2, channels, *target)))
+    x = put(normal(2, channels, height, width), before=before, after=1, layout=Layout.NCHW)
+    y = blank((2, channels, *target), before=before, after=2, layout=Layout.NCHW)
+    check(Pool(window, average, counts_pads and average), [x], [y])
+
+
+@needs_compiler
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("tile", [2, 4])
+def test_source_of_tiles(tile: int, layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of which the last of a row is not whole."""
+    monkeypatch.setattr(sweep, "ENOUGH_THREADS", 1)
+    monkeypatch.setattr(sweep, "_TILES", (tile, 1))
+    kernel = Pool(Window((2, 3), (1, 1), (0, 1, 1, 1), (1, 1)), average=True)
+    check(kernel, [put(normal(2, 6, 7, 7), layout=layout)], [blank((2, 6, 7, 7), layout=layout)])
+
+
+@needs_compiler
+@pytest.mark.parametrize("layout", Layout)
+def test_source_of_windows_beyond_the_padding(layout: Layout) -> None:
     kernel = Pool(Window((3, 3), (2, 2), (0, 0, 0, 0), (1, 1)), average=True, counts_pads=True)
-    y = blank((1, 4, 4, 4))
+    y = blank((1, 4, 4, 4), layout=layout)
     x = normal(1, 4, 8, 8)
-    check(kernel, [put(x)], [y])
+    check(kernel, [put(x, layout=layout)], [y])
     kernel.interpret([x], [y.array])
     np.testing.assert_allclose(y.array[0, 0, -1, -1], x[0, 0, 6:, 6:].mean(), rtol=1e-6)

@@ -8,6 +8,8 @@ from host_cuda import needs_compiler
 from node_kernels import FP16, lowered, normal
 from onnx import helper
 
+from iosched.runtime.cuda.layout import Layout
+
 COORDINATES = ["half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners"]
 ROUNDINGS = ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"]
 SCALES = [(2.0, 2.0), (1.5, 0.6), (0.5, 3.0)]
@@ -36,12 +38,13 @@ def test_old_models() -> None:
 
 
 @needs_compiler
+@pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
-def test_source(mode: str) -> None:
+def test_source(mode: str, layout: Layout) -> None:
     node = helper.make_node("Resize", ["x", "", "s"], ["y"], mode=mode)
     given = {"s": np.array([1, 1, 2, 1.5], np.float32)}
-    lowered(node, {"x": normal(2, 16, 4, 6)}, given).compare(on_host=True, before=4, tolerance=1e-4)
-    lowered(node, {"x": normal(1, 16, 4, 6)}, given, precision=FP16).compare(on_host=True, before=1)
+    lowered(node, {"x": normal(2, 16, 4, 6)}, given).compare(on_host=True, before=4, layout=layout, tolerance=1e-4)
+    lowered(node, {"x": normal(1, 16, 4, 6)}, given, precision=FP16).compare(on_host=True, before=1, layout=layout)
 
 
 def test_other_axes_are_left_to_onnxruntime() -> None:
