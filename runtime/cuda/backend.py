@@ -16,8 +16,10 @@ import numpy as np
 from iosched.models.errors import DeviceError, ExecutionError, UsageError
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
 from iosched.models.model import Model
+from iosched.runtime.compare import Check
 from iosched.runtime.cuda.choices import Choices
 from iosched.runtime.cuda.cudnn.chooser import FASTEST_ALONE, CudnnPlanChooser, CudnnPlanNames, names_to_text, stage_key
+from iosched.runtime.cuda.execute.alone import compare_alone
 from iosched.runtime.cuda.execute.dlpack import CALLERS, DeviceRuns, check_names, checked
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.execute.launches import source_calls
@@ -25,10 +27,11 @@ from iosched.runtime.cuda.gpu.driver import Driver
 from iosched.runtime.cuda.gpu.exchange import DeviceArray, Exchange
 from iosched.runtime.cuda.gpu.lanes import Lanes
 from iosched.runtime.cuda.kernel import Precision
-from iosched.runtime.cuda.lower.fusion import fused_by_choice
+from iosched.runtime.cuda.lower.fusion import fused_by_choice, fused_everywhere
 from iosched.runtime.cuda.lower.network import Network, is_supported
 from iosched.runtime.cuda.lower.plan import Lowering, lower, lower_stage
 from iosched.runtime.cuda.onnxruntime.sessions import HostSessions, Sessions
+from iosched.runtime.plan import Task
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.signature import Signatures
@@ -175,6 +178,10 @@ class CudaBackend:
         """The plan of the model under `schedule`."""
         return lower(self._network, schedule, barriers=barriers)
 
+    def lower_fused(self, schedule: Schedule) -> Lowering:
+        """The plan in which one kernel does a depthwise and a pointwise convolution wherever one can."""
+        return lower(fused_everywhere(self._network), schedule)
+
     def compile(self, schedule: Schedule, *, barriers: bool = True) -> CudaModel:
         """The model under `schedule`, captured and ready.
 
@@ -202,6 +209,13 @@ class CudaBackend:
             ExecutionError: a kernel fails.
         """
         return self._compile_stage(self._network, stage, names)
+
+    def compare_alone(self, lowering: Lowering, task: Task, *, rtol: float) -> Check:
+        """Runs one task of a plan of this model, and compares what it writes with its meaning in numpy.
+
+        See `alone.compare_alone`, and for what is raised.
+        """
+        return compare_alone(lowering, task, self.driver, self._choose, self._lanes, rtol=rtol)
 
     def _alone_us(self, network: Network, name: str) -> float:
         """Microseconds of one operator alone, with its kernels in `network`; infinite where it fails."""

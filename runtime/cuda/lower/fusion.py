@@ -33,6 +33,12 @@ def fusion_key(network: Network, name: str) -> str:
     return "fused " + hashlib.sha256(repr(network.layout_of(name)).encode()).hexdigest()[:24]
 
 
+def fused_everywhere(network: Network) -> Network:
+    """The network with one kernel wherever one can do both convolutions, whichever is faster."""
+    operators = network.model.graph.operators
+    return network.with_fused({each.name: 0 for each in operators if each.type == separable.TYPE})
+
+
 def fused_by_choice(
     network: Network, choices: Choices, latency_us: Latency, prepare: Callable[[Network], None] = lambda network: None
 ) -> tuple[Network, Mapping[str, str]]:
