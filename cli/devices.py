@@ -7,13 +7,30 @@ import click
 from iosched.cli.options import json_option, verbosity_options
 from iosched.cli.output import emit_json
 from iosched.cli.tables import print_pairs
+from iosched.models.errors import UsageError
 
 
 @click.command(name="devices", short_help="Devices seen, and what is missing to use them.")
+@click.option(
+    "--selftest",
+    "tries",
+    is_flag=True,
+    help="Try the first GPU, or DEVICE, and say in one line what works: each kernel, plans of cuDNN, a captured graph "
+    "and a small network are compared with what they should compute. Exit 4 if only numbers differ, 1 if a check fails "
+    "otherwise.",
+)
+@click.option("--device", metavar="DEVICE", help="What --selftest tries: cuda[:N] or cpu.  [default: cuda]")
 @json_option
 @verbosity_options
-def command(as_json: bool) -> None:
+def command(tries: bool, device: str | None, as_json: bool) -> None:
     """List the devices of this machine, what is missing to use them, and GPUs that can be planned for."""
+    if tries:
+        from iosched.cli.selftest import print_selftest
+
+        print_selftest(device or "cuda", as_json=as_json)
+        return
+    if device is not None:
+        raise UsageError("--device says what --selftest tries: give --selftest too")
     from iosched.profiler.devices.gpus import known_gpus
     from iosched.profiler.devices.resolve import facts_here
 

@@ -154,6 +154,11 @@ def quiet() -> bool:
     return bool(click.get_current_context().meta.get("iosched.quiet"))
 
 
+def debugging() -> bool:
+    """Whether `--debug` was given."""
+    return bool(click.get_current_context().meta.get("iosched.debug"))
+
+
 def verbose() -> bool:
     """Whether `-v` was given."""
     return bool(click.get_current_context().meta.get("iosched.verbose"))

@@ -14,6 +14,7 @@ from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import MeasuredCosts, StageCosts
 from iosched.profiler.devices.executor import Executor
+from iosched.profiler.devices.selfcheck import SelfCheck
 from iosched.profiler.devices.throughput import Throughputs
 from iosched.profiler.devices.units import Units
 from iosched.profiler.measuring.in_turn import Budget, Candidate
@@ -257,6 +258,19 @@ class Device(Protocol):
     @property
     def cost_kind(self) -> CostKind:
         """Whether latencies are measured, or computed because the device is not attached."""
+        ...
+
+    @property
+    def about(self) -> Mapping[str, str]:
+        """What else a report of a failure has to say of the device, its driver and its libraries, by short names."""
+        ...
+
+    def checks(self) -> Sequence[SelfCheck]:
+        """Checks of whether the device works, those first that need least to work; needs nothing but the device.
+
+        Raises:
+            DeviceError: the device is not attached.
+        """
         ...
 
     def check(self, settings: OpenSettings) -> None:

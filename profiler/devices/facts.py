@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
@@ -28,3 +28,9 @@ def package_version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def installed(packages: Iterable[str]) -> dict[str, str]:
+    """The versions of those of the packages that are installed, by their names."""
+    found = ((package, package_version(package)) for package in packages)
+    return {package: number for package, number in found if number is not None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,6 +15,7 @@ from iosched.profiler.devices.executor import Executor
 from iosched.profiler.devices.gpus import GpuSpec, gpu_called, gpu_named
 from iosched.profiler.devices.kind import Kind
 from iosched.profiler.devices.precision import precision_on
+from iosched.profiler.devices.selfcheck import SelfCheck
 from iosched.profiler.devices.throughput import Throughputs
 from iosched.profiler.devices.units import OperatorUnits, Units
 from iosched.profiler.store.database import ProfileDatabase
@@ -39,6 +41,19 @@ class PaperGpu:
     def name(self) -> str:
         """The product's name."""
         return self.gpu.name
+
+    @property
+    def about(self) -> Mapping[str, str]:
+        """Nothing: the GPU is not here."""
+        return {}
+
+    def checks(self) -> Sequence[SelfCheck]:
+        """Refuses to try anything.
+
+        Raises:
+            DeviceError: always; the text says what can be done instead.
+        """
+        raise self._not_here()
 
     def check(self, settings: OpenSettings) -> None:
         """Refuses settings for attached GPUs, and precisions that the GPU does not have.
@@ -73,7 +88,10 @@ class PaperGpu:
             DeviceError: always; the text says what can be done instead.
         """
         del model, document, threads
-        raise DeviceError(
+        raise self._not_here()
+
+    def _not_here(self) -> DeviceError:
+        return DeviceError(
             f"{self.name} is not here: 'iosched optimize --device {self.key}' plans for it, but nothing can be run or"
             " measured on it; use --device cpu"
         )

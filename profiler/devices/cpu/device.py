@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import ClassVar, Literal, cast
@@ -10,6 +10,7 @@ from typing import ClassVar, Literal, cast
 from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
+from iosched.profiler.devices.cpu.checks import cpu_checks
 from iosched.profiler.devices.cpu.cost import CpuStageCost, cpu_name
 from iosched.profiler.devices.cpu.facts import cpu_facts
 from iosched.profiler.devices.cpu.units import CpuUnits
@@ -26,6 +27,7 @@ from iosched.profiler.devices.device import (
 )
 from iosched.profiler.devices.executor import Executor
 from iosched.profiler.devices.kind import Kind
+from iosched.profiler.devices.selfcheck import SelfCheck
 from iosched.profiler.devices.throughput import Throughputs
 from iosched.profiler.devices.units import Units
 from iosched.profiler.measuring.in_turn import Budget, Candidate, measure_in_turn
@@ -63,6 +65,16 @@ class CpuDevice:
     def name(self) -> str:
         """The product name of the processor."""
         return cpu_name()
+
+    @property
+    def about(self) -> Mapping[str, str]:
+        """The number of cores, and the instructions that they have."""
+        facts = cpu_facts().values
+        return {"cores": str(facts["cores"]), "instructions": str(facts["instruction_set"])}
+
+    def checks(self) -> Sequence[SelfCheck]:
+        """Whether the compiled executor is there, and a small network."""
+        return cpu_checks()
 
     def check(self, settings: OpenSettings) -> None:
         """Refuses settings for GPUs.

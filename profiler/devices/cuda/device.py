@@ -13,7 +13,9 @@ from typing import ClassVar
 from iosched.models.errors import DeviceError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
+from iosched.profiler.devices.cuda.about import about
 from iosched.profiler.devices.cuda.attached import AttachedGpu, attach
+from iosched.profiler.devices.cuda.checks import cuda_checks
 from iosched.profiler.devices.cuda.clock import with_clock
 from iosched.profiler.devices.cuda.cost import CudaStageCost, open_cost
 from iosched.profiler.devices.cuda.facts import cuda_facts
@@ -32,6 +34,7 @@ from iosched.profiler.devices.device import (
 )
 from iosched.profiler.devices.executor import Executor
 from iosched.profiler.devices.kind import Kind
+from iosched.profiler.devices.selfcheck import SelfCheck
 from iosched.profiler.devices.throughput import Throughputs, gpu_throughputs
 from iosched.profiler.devices.units import OperatorUnits, Units
 from iosched.profiler.measuring.in_turn import Budget, Candidate, measure_in_turn
@@ -79,6 +82,15 @@ class CudaDevice:
     def name(self) -> str:
         """The name that its driver gives."""
         return self.gpu.name
+
+    @property
+    def about(self) -> Mapping[str, str]:
+        """The compute capability, and the versions of the driver and the libraries."""
+        return about(self.gpu)
+
+    def checks(self) -> Sequence[SelfCheck]:
+        """Each kernel, plans of cuDNN, a graph of several streams, and a small network."""
+        return cuda_checks(self.gpu)
 
     def check(self, settings: OpenSettings) -> None:
         """Refuses precisions that the GPU does not have.

@@ -1,0 +1,177 @@
+"""The job `selftest`: tries a device with checks of its own, and says which of them pass."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from iosched.models.errors import DeviceLostError, ExecutionError, IoschedError, MismatchError
+from iosched.models.version import iosched_version
+from iosched.profiler.devices.facts import installed
+from iosched.profiler.devices.resolve import resolve
+from iosched.profiler.devices.selfcheck import SelfCheck
+
+Outcome = Literal["passed", "failed", "not tried"]
+
+_PACKAGES = ("onnxruntime", "onnxruntime-gpu", "onnx", "numpy")
+_MOST_NAMED = 4
+_MOST_COLUMNS = 300
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What became of one check.
+
+    Attributes:
+        part: the part of the runtime that the check belongs to.
+        name: names the check within its part.
+        outcome: whether it passed; checks are not tried once the device is lost.
+        detail: what the check found, or why it failed, in one line.
+        seconds: how long it took.
+        error: what it failed with.
+    """
+
+    part: str
+    name: str
+    outcome: Outcome
+    detail: str = ""
+    seconds: float = 0.0
+    error: Exception | None = None
+
+    @property
+    def title(self) -> str:
+        """The part and the name."""
+        return f"{self.part}: {self.name}"
+
+
+class Watcher(Protocol):
+    """Is told of each check."""
+
+    def began(self, check: SelfCheck) -> None:
+        """The check begins; where it ends the process, this is the last that is heard."""
+        ...
+
+    def ended(self, result: CheckResult) -> None:
+        """The check has ended, or is not tried at all."""
+        ...
+
+
+@dataclass(frozen=True)
+class SelfTest:
+    """What became of all checks of a device.
+
+    Attributes:
+        device: the key of the device.
+        name: the product's name.
+        about: what else tells this machine from others: versions by short names.
+        results: one for each check, in the order in which they were tried.
+        seconds: how long all took.
+    """
+
+    device: str
+    name: str
+    about: Mapping[str, str]
+    results: Sequence[CheckResult]
+    seconds: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether all checks passed."""
+        return all(each.outcome == "passed" for each in self.results)
+
+    @property
+    def failed(self) -> tuple[CheckResult, ...]:
+        """The checks that failed."""
+        return tuple(each for each in self.results if each.outcome == "failed")
+
+    @property
+    def summary(self) -> str:
+        """One line for a report: the device, which parts work, the first failure, and all versions."""
+        parts = ", ".join(self._part(part) for part in dict.fromkeys(each.part for each in self.results))
+        versions = ", ".join(f"{name} {value}" for name, value in self.about.items())
+        verdict = "works" if self.passed else "FAILED"
+        return f"{self.name} {verdict} in {self.seconds:.0f} s: {parts}{self._failures()}; {versions}"
+
+    @property
+    def failure(self) -> IoschedError | None:
+        """The error to end with; None if all checks passed."""
+        if self.passed:
+            return None
+        kind = MismatchError if all(isinstance(each.error, MismatchError) for each in self.failed) else ExecutionError
+        return kind(f"{len(self.failed)} of {len(self.results)} checks failed; docs/first-gpu-run.md says what to send")
+
+    def _part(self, part: str) -> str:
+        outcomes = [each.outcome for each in self.results if each.part == part]
+        return f"{part} {outcomes.count('passed')}/{len(outcomes)}"
+
+    def _failures(self) -> str:
+        if not self.failed:
+            return ""
+        named = [f"{each.title} ({each.detail})" for each in self.failed[:1]]
+        named += [each.title for each in self.failed[1:_MOST_NAMED]]
+        more = f" and {len(self.failed) - _MOST_NAMED} more" if len(self.failed) > _MOST_NAMED else ""
+        untried = sum(each.outcome == "not tried" for each in self.results)
+        lost = f"; not tried, since the device was lost: {untried}" if untried else ""
+        return f"; failed: {', '.join(named)}{more}{lost}"
+
+
+class _Silence:
+    def began(self, check: SelfCheck) -> None:
+        """Says nothing."""
+
+    def ended(self, result: CheckResult) -> None:
+        """Says nothing."""
+
+
+def selftest(device: str, watcher: Watcher | None = None) -> SelfTest:
+    """Tries a device with all of its checks; one that fails does not keep others from being tried.
+
+    Args:
+        device: the device, as `--device` takes it.
+        watcher: is told of each check.
+
+    Raises:
+        UsageError: there is no such device.
+        DeviceError: it is not attached, or what it needs is not installed; the text says what to do.
+    """
+    started = time.perf_counter()
+    opened = resolve(device)
+    about = {"iosched": iosched_version(), **opened.about, **installed(_PACKAGES), "python": platform.python_version()}
+    results = tuple(_results(opened.checks(), watcher or _Silence()))
+    return SelfTest(opened.key, opened.name, about, results, time.perf_counter() - started)
+
+
+def _results(checks: Sequence[SelfCheck], watcher: Watcher) -> Iterator[CheckResult]:
+    is_lost = False
+    for check in checks:
+        if is_lost:
+            result = CheckResult(check.part, check.name, "not tried")
+        else:
+            watcher.began(check)
+            result = _tried(check)
+            is_lost = isinstance(result.error, DeviceLostError)
+        watcher.ended(result)
+        yield result
+
+
+def _tried(check: SelfCheck) -> CheckResult:
+    started = time.perf_counter()
+
+    def ended(outcome: Outcome, detail: str, error: Exception | None = None) -> CheckResult:
+        return CheckResult(check.part, check.name, outcome, detail, time.perf_counter() - started, error)
+
+    try:
+        return ended("passed", check.run())
+    except Exception as error:  # noqa: BLE001 - what nobody thought of must not hide the checks behind it
+        return ended("failed", _one_line(error), error)
+
+
+def _one_line(error: Exception) -> str:
+    """The first line of an error, with its type where it is none of ours."""
+    text = next(iter(str(error).splitlines()), "")
+    if not isinstance(error, IoschedError):
+        text = f"{type(error).__name__}: {text}"
+    return text if len(text) <= _MOST_COLUMNS else f"{text[: _MOST_COLUMNS - 3]}..."

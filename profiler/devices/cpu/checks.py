@@ -1,0 +1,47 @@
+"""What the CPU is tried with: the compiled executor, and a small network by a schedule."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+from iosched.models.errors import DeviceError
+from iosched.models.light import light_model
+from iosched.models.load import load_model
+from iosched.profiler.devices.selfcheck import SelfCheck, agrees_with_onnxruntime
+from iosched.runtime.cpu import library
+from iosched.runtime.cpu.backend import CpuBackend, cpu_count
+from iosched.scheduler.baselines import greedy
+
+MODEL = "light_squeezenet"
+
+
+def cpu_checks() -> tuple[SelfCheck, ...]:
+    """The checks of a CPU."""
+    return SelfCheck("executor", "compiled", _is_compiled), SelfCheck("model", MODEL, _runs_model)
+
+
+def _is_compiled() -> str:
+    """Loads the compiled executor.
+
+    Raises:
+        DeviceError: it is not there; the text says why.
+    """
+    if not library.available():
+        raise DeviceError(f"models run by the executor in Python, which is slower: {library.missing()}")
+    return "loads"
+
+
+def _runs_model() -> str:
+    """Runs a network of the onnx package on all cores, its groups side by side, by whichever executor is there.
+
+    Raises:
+        MismatchError: it computes other numbers than plain onnxruntime.
+        ExecutionError: something fails.
+        DeviceError: onnxruntime is not installed.
+    """
+    network = load_model(light_model(MODEL).SerializeToString(), name=MODEL)
+    with closing(CpuBackend(network, lanes=cpu_count())) as backend:
+        with closing(backend.compile(greedy(backend.graph))) as model:
+            agreement = agrees_with_onnxruntime(network, model.run)
+        executor = "compiled" if backend.is_native else "Python"
+        return f"{backend.lanes} cores, {executor} executor, {agreement}"
