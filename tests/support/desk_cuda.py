@@ -398,7 +398,7 @@ class DeskCuda:
             self._error(NOT_FOUND)
         handle = next(self._handles)
         self._functions[handle] = Function(source, name, tuple(_parameters(source, name)))
-        host_cuda._compiled(source, name)
+        host_cuda.compiled(source, name)
         return handle
 
     def launch_kernel(
@@ -474,7 +474,7 @@ def _nothing() -> None:
 
 
 def _run(function: Function, shape: Sequence[int], values: Sequence[Any]) -> None:
-    library = host_cuda._compiled(function.source, function.entry)
+    library = host_cuda.compiled(function.source, function.entry)
     pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
     status = library.host_launch((ctypes.c_uint * 6)(*shape), pointers, bytes(function.parameters), len(values))
     assert status == 0, f"{function.entry}: {host_cuda._FAILURES[status]}"

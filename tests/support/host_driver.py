@@ -149,7 +149,7 @@ class HostDriver:
         self._run_pending(stream.last)
 
     def load(self, call: CudaCall) -> CudaCall:
-        host_cuda._compiled(call.source, call.entry)
+        host_cuda.compiled(call.source, call.entry)
         return call
 
     def prepare(self, calls: Iterable[CudaCall]) -> None:
