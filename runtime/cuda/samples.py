@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod, sqrt
 
 import numpy as np
@@ -13,34 +12,23 @@ from onnx import numpy_helper
 
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.scheduler.precision import PrecisionName
 
-_STORED: tuple[PrecisionName, ...] = ("fp32", "fp16")
-_ALL: tuple[PrecisionName, ...] = ("fp32", "tf32", "fp16")
 _HEADER = '<ir_version: 8, opset_import: ["": 17]>'
 
 
-@dataclass(frozen=True)
-class Sample:
-    """A small model in ONNX's text form.
+def sample(text: str) -> Model:
+    """The model of a text below, with the same weights each time.
 
-    Attributes:
-        text: the graph without its name. Inputs whose names begin with "w" are weights, and are drawn.
-        precisions: those in which the kernel that it is a sample of has another source or plan.
+    Args:
+        text: a graph without its name in ONNX's text form; its inputs whose names begin with "w" are weights.
     """
-
-    text: str
-    precisions: tuple[PrecisionName, ...] = _STORED
-
-    def model(self) -> Model:
-        """The model with its weights, the same each time."""
-        proto = onnx.parser.parse_model(f"{_HEADER} sample {self.text}")
-        weights = [info for info in proto.graph.input if info.name.startswith("w")]
-        for info in weights:
-            proto.graph.input.remove(info)
-            shape = tuple(dim.dim_value for dim in info.type.tensor_type.shape.dim)
-            proto.graph.initializer.append(numpy_helper.from_array(_drawn(info.name, shape), info.name))
-        return load_model(proto.SerializeToString(), name="sample")
+    proto = onnx.parser.parse_model(f"{_HEADER} sample {text}")
+    weights = [info for info in proto.graph.input if info.name.startswith("w")]
+    for info in weights:
+        proto.graph.input.remove(info)
+        shape = tuple(dim.dim_value for dim in info.type.tensor_type.shape.dim)
+        proto.graph.initializer.append(numpy_helper.from_array(_drawn(info.name, shape), info.name))
+    return load_model(proto.SerializeToString(), name="sample")
 
 
 def _drawn(name: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -51,71 +39,47 @@ def _drawn(name: str, shape: tuple[int, ...]) -> np.ndarray:
     return 1 + np.abs(values) / 8
 
 
-SAMPLES: Mapping[str, Sample] = {
-    "AddN": Sample("(float[2,24,13,11] x, float[2,24,13,11] v) => (float[] y) { y = Sum(x, v, x) }"),
-    "BatchedMatMul": Sample(
-        "(float[2,1,40,36] x, float[1,3,36,44] v) => (float[] y) { y = MatMul(x, v) }"  # cuDNN broadcasts one factor
-    ),
-    "Binary": Sample("(float[2,24,13,11] x, float[24,1,1] v) => (float[] y) { y = Mul(x, v) }"),
-    "Copy": Sample("(float[2,40,36] x) => (float[] y) { y = Transpose<perm=[0,2,1]>(x) }"),
-    "Depthwise": Sample(
-        """(float[2,24,13,11] x, float[24,1,3,3] w, float[24] wb) => (float[] y) {
-            y = Conv<pads=[1,1,1,1], group=24>(x, w, wb) }"""
-    ),
-    "Lrn": Sample("(float[2,24,13,11] x) => (float[] y) { y = LRN<size=5>(x) }"),
-    "Normalize": Sample(
-        "(float[2,24,64] x, float[64] w, float[64] wb) => (float[] y) { y = LayerNormalization<axis=-1>(x, w, wb) }"
-    ),
-    "Pad": Sample(
-        """(float[2,24,13,11] x) => (float[] y) <int64[8] pads = {0, 0, 1, 2, 0, 0, 2, 1}> {
-            y = Pad<mode="reflect">(x, pads) }"""
-    ),
-    "Pool": Sample("(float[2,24,13,11] x) => (float[] y) { y = MaxPool<kernel_shape=[3,3], strides=[2,2]>(x) }"),
-    "Reduce": Sample("(float[2,24,13,11] x) => (float[] y) { y = GlobalAveragePool(x) }"),
-    "Resize": Sample(
-        """(float[2,24,13,11] x) => (float[] y) <float[4] scales = {1.0, 1.0, 2.0, 2.0}> {
-            y = Resize<mode="linear">(x, , scales) }"""
-    ),
-    "ScaleShift": Sample(
-        """(float[2,24,13,11] x, float[24] w, float[24] wb, float[24] wm, float[24] wv) => (float[] y) {
-            y = BatchNormalization(x, w, wb, wm, wv) }"""
-    ),
-    "Separable": Sample(
-        """(float[2,32,13,11] x, float[32,1,3,3] w, float[64,32,1,1] wp, float[64] wb) => (float[] y) {
-            r = Relu(x) d = Conv<pads=[1,1,1,1], group=32>(r, w) y = Conv(d, wp, wb) }""",
-        _ALL,
-    ),
-    "Slice": Sample(
-        """(float[2,24,13,11] x) => (float[] y)
-            <int64[2] starts = {2, 10}, int64[2] ends = {12, 0}, int64[2] axes = {2, 3}, int64[2] steps = {1, -2}> {
-            y = Slice(x, starts, ends, axes, steps) }"""
-    ),
-    "Softmax": Sample("(float[6,500] x) => (float[] y) { y = Softmax<axis=-1>(x) }"),
-    "Unary": Sample("(float[2,24,13,11] x) => (float[] y) { y = HardSwish(x) }"),
-    "Where": Sample(
-        "(bool[2,24,13,11] x, float[2,24,13,11] v, float[2,24,13,11] u) => (float[] y) { y = Where(x, v, u) }"
-    ),
+SAMPLES: Mapping[str, str] = {
+    "AddN": "(float[2,24,13,11] x, float[2,24,13,11] v) => (float[] y) { y = Sum(x, v, x) }",
+    # Both factors are broadcast, which cuDNN does in no precision.
+    "BatchedMatMul": "(float[2,1,40,36] x, float[1,3,36,44] v) => (float[] y) { y = MatMul(x, v) }",
+    "Binary": "(float[2,24,13,11] x, float[24,1,1] v) => (float[] y) { y = Mul(x, v) }",
+    "Copy": "(float[2,40,36] x) => (float[] y) { y = Transpose<perm=[0,2,1]>(x) }",
+    "Depthwise": """(float[2,24,13,11] x, float[24,1,3,3] w, float[24] wb) => (float[] y) {
+        y = Conv<pads=[1,1,1,1], group=24>(x, w, wb) }""",
+    "Lrn": "(float[2,24,13,11] x) => (float[] y) { y = LRN<size=5>(x) }",
+    "Normalize": """(float[2,24,64] x, float[64] w, float[64] wb) => (float[] y) {
+        y = LayerNormalization<axis=-1>(x, w, wb) }""",
+    "Pad": """(float[2,24,13,11] x) => (float[] y) <int64[8] pads = {0, 0, 1, 2, 0, 0, 2, 1}> {
+        y = Pad<mode="reflect">(x, pads) }""",
+    "Pool": "(float[2,24,13,11] x) => (float[] y) { y = MaxPool<kernel_shape=[3,3], strides=[2,2]>(x) }",
+    "Reduce": "(float[2,24,13,11] x) => (float[] y) { y = GlobalAveragePool(x) }",
+    "Resize": """(float[2,24,13,11] x) => (float[] y) <float[4] scales = {1.0, 1.0, 2.0, 2.0}> {
+        y = Resize<mode="linear">(x, , scales) }""",
+    "ScaleShift": """(float[2,24,13,11] x, float[24] w, float[24] wb, float[24] wm, float[24] wv) => (float[] y) {
+        y = BatchNormalization(x, w, wb, wm, wv) }""",
+    "Separable": """(float[2,32,13,11] x, float[32,1,3,3] w, float[64,32,1,1] wp, float[64] wb) => (float[] y) {
+        r = Relu(x) d = Conv<pads=[1,1,1,1], group=32>(r, w) y = Conv(d, wp, wb) }""",
+    "Slice": """(float[2,24,13,11] x) => (float[] y)
+        <int64[2] starts = {2, 10}, int64[2] ends = {12, 0}, int64[2] axes = {2, 3}, int64[2] steps = {1, -2}> {
+        y = Slice(x, starts, ends, axes, steps) }""",
+    "Softmax": "(float[6,500] x) => (float[] y) { y = Softmax<axis=-1>(x) }",
+    "Unary": "(float[2,24,13,11] x) => (float[] y) { y = HardSwish(x) }",
+    "Where": "(bool[2,24,13,11] x, float[2,24,13,11] v, float[2,24,13,11] u) => (float[] y) { y = Where(x, v, u) }",
 }
-"""For each kernel of ours, by the name of its class, a model that calls it."""
+"""For each kernel of ours, by the name of its class, a model that calls it in some precision."""
 
-CUDNN_SAMPLES: Mapping[str, Sample] = {
-    "Conv": Sample(
-        """(float[2,24,13,11] x, float[2,32,13,11] v, float[32,24,3,3] w, float[32] wb) => (float[] y) {
-            c = Conv<pads=[1,1,1,1]>(x, w, wb) s = Add(c, v) y = Relu(s) }""",
-        _ALL,
-    ),
-    "Dense": Sample(
-        "(float[4,64] x, float[64,48] w, float[48] wb) => (float[] y) { p = MatMul(x, w) y = Add(p, wb) }", _ALL
-    ),
-    "MatMul": Sample("(float[3,40,36] x, float[3,36,44] v) => (float[] y) { y = MatMul(x, v) }", ("tf32", "fp16")),
+CUDNN_SAMPLES: Mapping[str, str] = {
+    "Conv": """(float[2,24,13,11] x, float[2,32,13,11] v, float[32,24,3,3] w, float[32] wb) => (float[] y) {
+        c = Conv<pads=[1,1,1,1]>(x, w, wb) s = Add(c, v) y = Relu(s) }""",
+    "Dense": "(float[4,64] x, float[64,48] w, float[48] wb) => (float[] y) { p = MatMul(x, w) y = Add(p, wb) }",
+    "MatMul": "(float[3,40,36] x, float[3,36,44] v) => (float[] y) { y = MatMul(x, v) }",
 }
 """The same for each kernel that is a graph of cuDNN."""
 
-THREE_GROUPS = Sample(
-    """(float[1,32,28,28] x) => (float[] y) {
-        a = MaxPool<kernel_shape=[3,3], pads=[1,1,1,1]>(x) a2 = Sigmoid(a)
-        b = AveragePool<kernel_shape=[3,3], pads=[1,1,1,1]>(x) b2 = Tanh(b)
-        c = Abs(x) c2 = Sqrt(c)
-        s = Sum(a2, b2, c2) y = MaxPool<kernel_shape=[2,2], strides=[2,2]>(s) }"""
-)
+THREE_GROUPS = """(float[1,32,28,28] x) => (float[] y) {
+    a = MaxPool<kernel_shape=[3,3], pads=[1,1,1,1]>(x) a2 = Sigmoid(a)
+    b = AveragePool<kernel_shape=[3,3], pads=[1,1,1,1]>(x) b2 = Tanh(b)
+    c = Abs(x) c2 = Sqrt(c)
+    s = Sum(a2, b2, c2) y = MaxPool<kernel_shape=[2,2], strides=[2,2]>(s) }"""
 """Three chains of two kernels of our own that read one tensor, a kernel that reads all three, and one behind it."""

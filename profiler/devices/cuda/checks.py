@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 
 from iosched.models.errors import DeviceError, ExecutionError
@@ -16,10 +17,11 @@ from iosched.profiler.devices.selfcheck import SelfCheck, agrees_with_onnxruntim
 from iosched.runtime.cuda.backend import CudaBackend, CudaModel
 from iosched.runtime.cuda.execute.launches import source_calls
 from iosched.runtime.cuda.lower.plan import Lowering
-from iosched.runtime.cuda.samples import CUDNN_SAMPLES, SAMPLES, THREE_GROUPS, Sample
+from iosched.runtime.cuda.samples import CUDNN_SAMPLES, SAMPLES, THREE_GROUPS, sample
 from iosched.runtime.inputs import Arrays
+from iosched.runtime.plan import Task
 from iosched.scheduler.baselines import greedy, sequential
-from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
+from iosched.scheduler.precision import DEFAULT_PRECISION, PRECISIONS, PrecisionName
 
 MODEL = "light_squeezenet"
 STREAMS = 3
@@ -27,39 +29,72 @@ _RUNS = 10
 _RTOL: Mapping[PrecisionName, float] = {"fp32": 1e-4, "tf32": 1e-2, "fp16": 2e-2}
 
 
+@dataclass(frozen=True, eq=False)
+class _Case:
+    """A kernel where a sample's plan has it.
+
+    Attributes:
+        name: that of the kernel's class, and what else tells the case from others of that kernel.
+        tasks: those of the plan that run the kernel.
+        rtol: how far floats may be off, as a part of the largest.
+    """
+
+    name: str
+    backend: CudaBackend
+    lowering: Lowering
+    tasks: tuple[Task, ...]
+    rtol: float
+
+    def run(self) -> str:
+        """Runs each task alone.
+
+        Raises:
+            MismatchError: the kernel writes other numbers than it should.
+            ExecutionError: it fails.
+            DeviceError: cuDNN has no engine for it.
+        """
+        return passed(worst(self.backend.compare_alone(self.lowering, task, rtol=self.rtol) for task in self.tasks))
+
+
 def cuda_checks(gpu: AttachedGpu) -> tuple[SelfCheck, ...]:
     """The checks of a GPU, those first that need least to work."""
+    own, cudnn = list(_cases(gpu, SAMPLES)), list(_cases(gpu, CUDNN_SAMPLES))
     return (
-        SelfCheck("compiler", "all kernels", partial(_compiles, gpu)),
-        *_of_samples(gpu, "kernels", SAMPLES),
+        SelfCheck("compiler", "all kernels", partial(_compiles, gpu, own)),
+        *(SelfCheck("kernels", case.name, case.run) for case in own),
         SelfCheck("graph", f"{STREAMS} streams", partial(_runs_streams, gpu)),
-        *_of_samples(gpu, "cuDNN", CUDNN_SAMPLES),
+        *(SelfCheck("cuDNN", case.name, case.run) for case in cudnn),
         SelfCheck("model", MODEL, partial(_runs_model, gpu)),
     )
 
 
-def _of_samples(gpu: AttachedGpu, part: str, samples: Mapping[str, Sample]) -> Iterator[SelfCheck]:
-    for kernel, sample, precision in _cases(gpu, samples):
-        yield SelfCheck(part, f"{kernel} {precision}", partial(_computes, gpu, kernel, sample, precision))
+def _cases(gpu: AttachedGpu, samples: Mapping[str, str]) -> Iterator[_Case]:
+    """Each sample in each precision that the GPU has, but for tasks that are those of another precision."""
+    precisions = [each for each in PRECISIONS if each != "tf32" or gpu.driver.gpu.has_tf32]
+    for kernel, text in samples.items():
+        model = sample(text)
+        known: set[Hashable] = set()
+        for precision in precisions:
+            backend = gpu.backend(model, precision, KnownCudnnPlans({}))
+            lowering = backend.lower_fused(sequential(backend.graph))
+            tasks = {
+                (lowering.kernels[task.kernel], task.reads, task.writes): task
+                for task in lowering.plan.tasks
+                if type(lowering.kernels[task.kernel]).__name__ == kernel
+            }
+            if new := tuple(task for form, task in tasks.items() if form not in known):
+                yield _Case(f"{kernel} {precision}", backend, lowering, new, _RTOL[precision])
+            known.update(tasks)
 
 
-def _cases(gpu: AttachedGpu, samples: Mapping[str, Sample]) -> Iterator[tuple[str, Sample, PrecisionName]]:
-    """Each sample in each precision that it shows another kernel in and that the GPU has."""
-    for kernel, sample in samples.items():
-        for precision in sample.precisions:
-            if precision != "tf32" or gpu.driver.gpu.has_tf32:
-                yield kernel, sample, precision
-
-
-def _compiles(gpu: AttachedGpu) -> str:
-    """Compiles the samples' kernels side by side; of one that does not compile, its own check tells.
+def _compiles(gpu: AttachedGpu, cases: Sequence[_Case]) -> str:
+    """Compiles the cases' kernels side by side; of one that does not compile, its own check tells.
 
     Raises:
         ExecutionError: none compiles.
         DeviceError: the compiler is not installed.
     """
-    lowered = (_lowered(gpu, sample, precision)[1] for _, sample, precision in _cases(gpu, SAMPLES))
-    calls = {(call.source, call.entry): call for lowering in lowered for call in source_calls(lowering)}
+    calls = {(call.source, call.entry): call for case in cases for call in source_calls(case.lowering)}
     gpu.driver.prepare(calls.values())
     failures: list[ExecutionError | DeviceError] = []
     for call in calls.values():
@@ -72,26 +107,6 @@ def _compiles(gpu: AttachedGpu) -> str:
     return f"{len(calls) - len(failures)} of {len(calls)} sources compiled"
 
 
-def _computes(gpu: AttachedGpu, kernel: str, sample: Sample, precision: PrecisionName) -> str:
-    """Runs the kernel alone, wherever the sample's plan has it.
-
-    Raises:
-        MismatchError: it writes other numbers than it should.
-        ExecutionError: it fails.
-        DeviceError: cuDNN has no engine for it.
-    """
-    backend, lowering = _lowered(gpu, sample, precision)
-    tasks = [task for task in lowering.plan.tasks if type(lowering.kernels[task.kernel]).__name__ == kernel]
-    if not tasks:
-        raise ExecutionError(f"the model that has this kernel was lowered without it: {lowering.kernels}")
-    return passed(worst(backend.compare_alone(lowering, task, rtol=_RTOL[precision]) for task in tasks))
-
-
-def _lowered(gpu: AttachedGpu, sample: Sample, precision: PrecisionName) -> tuple[CudaBackend, Lowering]:
-    backend = gpu.backend(sample.model(), precision, KnownCudnnPlans({}))
-    return backend, backend.lower_fused(sequential(backend.graph))
-
-
 def _runs_streams(gpu: AttachedGpu) -> str:
     """Runs a plan of several streams, captured in one graph, again and again: what was there before is overwritten.
 
@@ -100,8 +115,8 @@ def _runs_streams(gpu: AttachedGpu) -> str:
         ExecutionError: something fails, or the plan is not in one graph.
         DeviceError: onnxruntime is not installed.
     """
-    sample = THREE_GROUPS.model()
-    with closing(_compiled(gpu, sample)) as model:
+    branches = sample(THREE_GROUPS)
+    with closing(_compiled(gpu, branches)) as model:
         streams = len(model.lowering.plan.lanes)
         if streams != STREAMS or not model.executor.is_captured:
             raise ExecutionError(f"the plan has {streams} streams instead of {STREAMS}, or is not in one graph")
@@ -110,7 +125,7 @@ def _runs_streams(gpu: AttachedGpu) -> str:
             model.executor.poison()
             return model.run(inputs)
 
-        return f"{_RUNS} runs, {agrees_with_onnxruntime(sample, run, runs=_RUNS)}"
+        return f"{_RUNS} runs, {agrees_with_onnxruntime(branches, run, runs=_RUNS)}"
 
 
 def _runs_model(gpu: AttachedGpu) -> str:

@@ -20,7 +20,7 @@ from iosched.runtime.compare import Check
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.kernel import CudaCall, Kernel, Pointer, Precision
 from iosched.runtime.cuda.kernels.add import AddN
-from iosched.runtime.cuda.samples import CUDNN_SAMPLES, SAMPLES
+from iosched.runtime.cuda.samples import CUDNN_SAMPLES, SAMPLES, sample
 from iosched.runtime.plan import View
 from iosched.scheduler.baselines import sequential
 
@@ -45,13 +45,13 @@ def checks(model: Model, kind: str, stand_in: Kernel | None = None) -> list[Chec
 
 @pytest.mark.parametrize("name", ["Copy", "Where", "Resize"])
 def test_a_kernel_that_is_right(name: str) -> None:
-    (check,) = checks(SAMPLES[name].model(), name)
+    (check,) = checks(sample(SAMPLES[name]), name)
     assert check.passed, check.reasons
 
 
 @pytest.mark.parametrize("name", ["Conv", "Dense"])
 def test_a_plan_of_cudnn(name: str) -> None:
-    (check,) = checks(CUDNN_SAMPLES[name].model(), name)
+    (check,) = checks(sample(CUDNN_SAMPLES[name]), name)
     assert check.passed, check.reasons
 
 
@@ -64,7 +64,7 @@ def test_a_kernel_that_computes_something_else(monkeypatch: pytest.MonkeyPatch) 
         return replace(found, source=found.source.replace("x0 + x1", "x0 - x1"))
 
     monkeypatch.setattr(AddN, "call", call)
-    (check,) = checks(SAMPLES["AddN"].model(), "AddN")
+    (check,) = checks(sample(SAMPLES["AddN"]), "AddN")
     assert not check.passed
     assert "'y' is off by" in check.reasons[0]
 
@@ -84,7 +84,7 @@ class Ones:
 
 
 def test_what_is_not_written_is_seen() -> None:
-    (whole,), (half,) = (checks(SAMPLES["Unary"].model(), "Unary", Ones(count)) for count in (6864, 3432))
+    (whole,), (half,) = (checks(sample(SAMPLES["Unary"]), "Unary", Ones(count)) for count in (6864, 3432))
     assert whole.passed
     assert not half.passed
     assert "NaN" in half.reasons[0]
