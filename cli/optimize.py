@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from iosched.jobs.result import OptimizeResult
     from iosched.jobs.settings import OptimizeSettings
     from iosched.models.model import Model
-    from iosched.profiler.devices.device import Barriers
+    from iosched.profiler.devices.device import Barriers, LayoutName
     from iosched.scheduler.strategy_names import StrategyName
 
 
@@ -74,6 +74,7 @@ def _settings(
     resume: bool,
     precision: str,
     barriers: Barriers,
+    layout: LayoutName,
     profile_db: Path | None,
 ) -> OptimizeSettings:
     """The settings that the options ask for; raises where they contradict each other, before the model is read."""
@@ -96,6 +97,7 @@ def _settings(
         exhaustive=exhaustive,
         resume=resume,
         barriers=barriers,
+        layout=layout,
     )
 
 
@@ -139,6 +141,14 @@ def _settings(
     default="auto",
     show_default=True,
     help="On an attached GPU: a stage waits for all of the one before, for what it reads alone, or as is faster.",
+)
+@click.option(
+    "--layout",
+    type=click.Choice(("auto", "nhwc", "nchw")),
+    default="auto",
+    show_default=True,
+    help="On an attached GPU: images lie with the channels of a pixel side by side, the pixels of a channel, or as is "
+    "better for the precision and the GPU.",
 )
 @profile_db_option
 @click.option("--dry-run", is_flag=True, help="Print how large the search is and how long it takes; measure nothing.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from iosched.profiler.devices.device import Barriers, OpenSettings
+from iosched.profiler.devices.device import Barriers, LayoutName, OpenSettings
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.pruning import Pruning
@@ -30,6 +30,8 @@ class OptimizeSettings:
             latencies replace the old ones.
         barriers: whether a stage on an attached GPU waits for the whole stage before it ("stage"), only for the
             operators whose results it reads ("none"), or whichever of the two is faster ("auto").
+        layout: how images lie in the memory of an attached GPU: the channels of a pixel side by side ("nhwc"), the
+            pixels of a channel ("nchw"), or whichever of the two is better ("auto").
         schedule_from: a schedule of a model of the same structure, which is used instead of searching for one.
     """
 
@@ -44,6 +46,7 @@ class OptimizeSettings:
     exhaustive: bool = False
     resume: bool = True
     barriers: Barriers = "auto"
+    layout: LayoutName = "auto"
     schedule_from: ScheduleDocument | None = None
 
     @property
@@ -54,4 +57,4 @@ class OptimizeSettings:
     @property
     def opening(self) -> OpenSettings:
         """How the model is to be opened on the device."""
-        return OpenSettings(self.threads, self.precision, self.barriers, self.resume)
+        return OpenSettings(self.threads, self.precision, self.barriers, self.layout, self.resume)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import MeasuredCosts, StageCosts
@@ -30,6 +31,7 @@ from iosched.scheduler.schedule import Schedule
 
 CostKind = Literal["measured", "analytic"]
 Barriers = Literal["auto", "stage", "none"]
+LayoutName = Literal["auto", "nhwc", "nchw"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class OpenSettings:
         precision: what a GPU computes in: "fp32", "tf32" or "fp16".
         barriers: whether a stage on an attached GPU waits for the whole stage before it ("stage"), only for the
             operators whose results it reads ("none"), or whichever of the two is faster ("auto").
+        layout: how images lie in the memory of an attached GPU: the channels of a pixel side by side ("nhwc"), the
+            pixels of a channel ("nchw"), or whichever of the two is better ("auto").
         resume: whether the latencies in the profile database are used; if not, everything is measured anew and the new
             latencies replace the old ones.
         may_time: whether opening the model may run something, for example to find out which kernels are fastest.
@@ -49,8 +53,20 @@ class OpenSettings:
     threads: int | None = None
     precision: str = DEFAULT_PRECISION
     barriers: Barriers = "auto"
+    layout: LayoutName = "auto"
     resume: bool = True
     may_time: bool = True
+
+
+def refuse_for_attached_gpus(settings: OpenSettings) -> None:
+    """Refuses settings that mean something on attached GPUs alone.
+
+    Raises:
+        UsageError: there is one; the text says which.
+    """
+    for option, value in (("--barriers", settings.barriers), ("--layout", settings.layout)):
+        if value != "auto":
+            raise UsageError(f"{option} is for attached GPUs")
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from iosched.runtime.cuda.gpu.driver import Driver
 from iosched.runtime.cuda.gpu.exchange import DeviceArray, Exchange
 from iosched.runtime.cuda.gpu.lanes import Lanes
 from iosched.runtime.cuda.kernel import Precision
+from iosched.runtime.cuda.layout import Layout, preferred_layout
 from iosched.runtime.cuda.lower.fusion import fused_by_choice, fused_everywhere
 from iosched.runtime.cuda.lower.network import Network, is_supported
 from iosched.runtime.cuda.lower.plan import Lowering, lower, lower_stage
@@ -127,6 +128,7 @@ class CudaBackend:
         precision: Precision,
         lanes: Lanes | None = None,
         *,
+        layout: Layout | None = None,
         sessions: Sessions | None = None,
         exchange: Exchange | None = None,
         choices: Choices | None = None,
@@ -135,6 +137,7 @@ class CudaBackend:
 
         Args:
             lanes: the GPU's streams, to be shared with other models on it; by default its own.
+            layout: how images lie in memory; by default as is best for the precision and the GPU.
             sessions: runs operators that no kernel does; by default onnxruntime on the CPU.
             exchange: reads and hands out arrays that lie on the GPU.
             choices: says for which operators one kernel is faster than two, or lets that be timed; without it, every
@@ -150,7 +153,8 @@ class CudaBackend:
         self._labels: dict[str, str] = {}
         self._lanes = lanes or Lanes(driver)
         self._sessions, self._exchange = sessions or HostSessions(driver), exchange
-        self._network = Network(model, precision, gpu=driver.gpu)
+        chosen = layout or preferred_layout(precision.name, driver.gpu)
+        self._network = Network(model, precision, chosen, gpu=driver.gpu)
         self._fused: Mapping[str, str] = {}
         if choices is not None:
             self._network, self._fused = fused_by_choice(self._network, choices, self._alone_us, self._prepare)
@@ -163,6 +167,11 @@ class CudaBackend:
     def notes(self) -> Sequence[str]:
         """Sentences for people about what they may not expect of how the model runs."""
         return self._choose.notes
+
+    @property
+    def layout(self) -> Layout:
+        """How images lie in memory."""
+        return self._network.layout
 
     @staticmethod
     def supports(model: Model) -> bool:

@@ -8,8 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 
+from iosched.runtime.cuda.target import Gpu
+from iosched.scheduler.precision import PrecisionName
+
 _IMAGE_RANK = 4
 _CHANNELS_LAST = (0, 2, 3, 1)
+_AMPERE = 80
 
 
 class Layout(StrEnum):
@@ -55,6 +59,15 @@ class Layout(StrEnum):
             strides[order[position]] = step
             step *= shape[order[position]]
         return tuple(strides)
+
+
+def preferred_layout(precision: PrecisionName, gpu: Gpu) -> Layout:
+    """The layout for what nobody has timed: the one in which cuDNN's tuned engines convert nothing on the way.
+
+    On newer GPUs engines for strict float32 want NCHW: in NHWC nearly all of them convert their tensors in every run.
+    Those that use tensor cores want NHWC, and so do engines for older GPUs, in any precision.
+    """
+    return Layout.NCHW if precision == "fp32" and gpu.capability >= _AMPERE else Layout.NHWC
 
 
 def is_row_major(shape: Sequence[int], strides: Sequence[int], item_nbytes: int) -> bool:

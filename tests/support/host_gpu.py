@@ -18,6 +18,7 @@ from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.cudnn.fastest import CudnnPlanStore
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.kernel import Precision
+from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.onnxruntime.provider import Provider
 from iosched.runtime.inputs import random_inputs
 
@@ -29,11 +30,14 @@ class HostGpu(AttachedGpu):
 
     given: ClassVar[list[object]] = []
 
-    def backend(self, model: Model, precision: str, plans: CudnnPlanStore | None = None) -> CudaBackend:
+    def backend(
+        self, model: Model, precision: str, plans: CudnnPlanStore | None = None, layout: Layout | None = None
+    ) -> CudaBackend:
         assert isinstance(self.driver, HostDriver)
         self.given.append(plans)
         choose, exchange = chooser(self.driver, plans), HostExchange(self.driver)
-        return CudaBackend(model, self.driver, choose, Precision(precision), exchange=exchange, choices=plans)
+        computed = Precision(precision)
+        return CudaBackend(model, self.driver, choose, computed, layout=layout, exchange=exchange, choices=plans)
 
 
 def attach_host(monkeypatch: pytest.MonkeyPatch) -> list[object]:

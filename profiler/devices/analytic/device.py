@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from iosched.models.errors import DeviceError, UsageError
+from iosched.models.errors import DeviceError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
 from iosched.profiler.devices.analytic.cost import AnalyticCost
-from iosched.profiler.devices.device import CostKind, Device, OpenModel, OpenSettings
+from iosched.profiler.devices.device import CostKind, Device, OpenModel, OpenSettings, refuse_for_attached_gpus
 from iosched.profiler.devices.executor import Executor
 from iosched.profiler.devices.gpus import GpuSpec, gpu_called, gpu_named
 from iosched.profiler.devices.kind import Kind
@@ -61,8 +61,7 @@ class PaperGpu:
         Raises:
             UsageError: a setting is refused; the text says which.
         """
-        if settings.barriers != "auto":
-            raise UsageError("--barriers is for attached GPUs")
+        refuse_for_attached_gpus(settings)
         self._precision(settings)
 
     def open(

@@ -24,6 +24,7 @@ from iosched.profiler.devices.device import (
     Running,
     Way,
     Wording,
+    refuse_for_attached_gpus,
 )
 from iosched.profiler.devices.executor import Executor
 from iosched.profiler.devices.kind import Kind
@@ -82,8 +83,7 @@ class CpuDevice:
         Raises:
             UsageError: a setting is refused; the text says which.
         """
-        if settings.barriers != "auto":
-            raise UsageError("--barriers is for attached GPUs")
+        refuse_for_attached_gpus(settings)
         if settings.precision != DEFAULT_PRECISION:
             raise UsageError("--precision is for GPUs; the CPU computes in the model's own types")
 

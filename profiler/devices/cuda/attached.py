@@ -22,6 +22,7 @@ from iosched.runtime.cuda.gpu.driver import Driver
 from iosched.runtime.cuda.gpu.exchange import CupyExchange
 from iosched.runtime.cuda.gpu.lanes import Lanes
 from iosched.runtime.cuda.kernel import Precision
+from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.lower.plan import CUDA_LOWERING, MAX_LANES
 from iosched.runtime.cuda.onnxruntime.provider import Provider, ProviderSessions
 from iosched.scheduler.document import ScheduleDocument
@@ -47,12 +48,15 @@ class AttachedGpu:
     driver: Driver
     clock: ReadClock = lambda: None
 
-    def backend(self, model: Model, precision: str, plans: CudnnPlanStore | None = None) -> CudaBackend:
+    def backend(
+        self, model: Model, precision: str, plans: CudnnPlanStore | None = None, layout: Layout | None = None
+    ) -> CudaBackend:
         """Makes a backend that runs `model` on this GPU.
 
         Args:
             plans: the cuDNN plans that are known, which also keeps those that are chosen; by default plans are chosen
                 by timing, and are forgotten with the backend.
+            layout: how images lie in memory; by default as is best for the precision and the GPU.
 
         Raises:
             UsageError: the GPU has no such precision.
@@ -66,8 +70,9 @@ class AttachedGpu:
         sessions = ProviderSessions(self.driver, Provider.cuda(self.index, computed))
         exchange = CupyExchange(self.index)
         return CudaBackend(
-            model, self.driver, choose, computed, self._lanes, sessions=sessions, exchange=exchange, choices=known
-        )
+            model, self.driver, choose, computed, self._lanes,
+            layout=layout, sessions=sessions, exchange=exchange, choices=known,
+        )  # fmt: skip
 
     def precision(self, name: str) -> Precision:
         """How the GPU computes under the precision of that name.
@@ -96,10 +101,26 @@ class AttachedGpu:
     def _handles(self) -> Handles:
         return Handles()
 
-    def key(self, precision: str) -> str:
-        """The key of this GPU in the database: it names everything beside the stage that changes a latency."""
+    def key(self, precision: str, layout: Layout | None = None) -> str:
+        """The key of this GPU in the database: it names everything beside the stage that changes a latency.
+
+        Args:
+            layout: how images lie in memory; None where the key is that of plans and choices, whose own keys say it.
+        """
         versions = {**self.versions, "iosched": iosched_version(), "lowering": str(CUDA_LOWERING)}
+        versions |= {} if layout is None else {"layout": layout.value}
         return device_key("cuda", self.name, precision=precision, threads=MAX_LANES, versions=versions)
+
+
+def layout_of(document: ScheduleDocument | None) -> Layout | None:
+    """How images lay in memory when a schedule was measured on a GPU; None for one that was not.
+
+    Schedules from before there was a choice were measured in NHWC.
+    """
+    if document is None or document.device_kind != "cuda" or document.cost == "analytic":
+        return None
+    found = document.runtime.get("layout", Layout.NHWC)
+    return next((each for each in Layout if each == found), None)
 
 
 def attach(index: int = 0) -> AttachedGpu:

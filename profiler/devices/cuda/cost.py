@@ -20,6 +20,7 @@ from iosched.profiler.store.stages import StageMemory
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.cudnn.chooser import FASTEST_ALONE, CudnnPlanNames
 from iosched.runtime.cuda.execute.executor import CudaExecutor
+from iosched.runtime.cuda.layout import Layout
 from iosched.scheduler.schedule import Stage, Strategy
 
 SETTINGS = MeasureSettings(warmup=2, min_samples=7, max_samples=25, relative_width=0.02, max_seconds=0.2)
@@ -172,18 +173,20 @@ def open_cost(
     precision: str,
     database: ProfileDatabase,
     *,
+    layout: Layout | None = None,
     resume: bool = True,
     times: bool = True,
 ) -> CudaStageCost:
     """Opens the cost model of `model` on `gpu`, with a backend that it measures on.
 
     Args:
+        layout: how images lie in memory; by default as is best for the precision and the GPU.
         resume: whether the latencies in the database are used; if not, everything is measured anew and replaced.
         times: whether plans and kernels that the database does not have may be chosen by timing.
 
     Raises:
         DeviceError: the GPU cannot place the model, or cuDNN is missing.
     """
-    device = gpu.key(precision)
-    backend = gpu.backend(model, precision, StoredCudnnPlans(database, device, times=times))
-    return CudaStageCost(backend, database, device, clock=gpu.clock, resume=resume)
+    plans = StoredCudnnPlans(database, gpu.key(precision), times=times)
+    backend = gpu.backend(model, precision, plans, layout)
+    return CudaStageCost(backend, database, gpu.key(precision, backend.layout), clock=gpu.clock, resume=resume)

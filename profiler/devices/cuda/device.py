@@ -14,7 +14,7 @@ from iosched.models.errors import DeviceError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
 from iosched.profiler.devices.cuda.about import about
-from iosched.profiler.devices.cuda.attached import AttachedGpu, attach
+from iosched.profiler.devices.cuda.attached import AttachedGpu, attach, layout_of
 from iosched.profiler.devices.cuda.checks import cuda_checks
 from iosched.profiler.devices.cuda.clock import with_clock
 from iosched.profiler.devices.cuda.cost import CudaStageCost, open_cost
@@ -24,6 +24,7 @@ from iosched.profiler.devices.cuda.session_note import session_notes
 from iosched.profiler.devices.device import (
     CostKind,
     Device,
+    LayoutName,
     OpenModel,
     OpenModelHere,
     OpenSettings,
@@ -45,6 +46,7 @@ from iosched.profiler.peers.openers import GPU_OPENERS
 from iosched.profiler.peers.place import GpuPlace
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cuda.backend import CudaBackend, CudaModel
+from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.onnxruntime.provider import Provider
 from iosched.runtime.inputs import Arrays
 from iosched.scheduler.baselines import sequential
@@ -115,7 +117,11 @@ class CudaDevice:
         """
         del beside
         assert database is not None
-        cost = open_cost(self.gpu, model, settings.precision, database, resume=settings.resume, times=settings.may_time)
+        cost = open_cost(
+            self.gpu, model, settings.precision, database,
+            layout=None if settings.layout == "auto" else Layout(settings.layout),
+            resume=settings.resume, times=settings.may_time,
+        )  # fmt: skip
         return OpenOnGpu(self, model, settings, cost)
 
     def executor(self, model: Model, document: ScheduleDocument | None, threads: int | None = None) -> Executor:
@@ -127,7 +133,7 @@ class CudaDevice:
         """
         del threads
         precision = DEFAULT_PRECISION if document is None else document.precision
-        backend = self.gpu.backend(model, precision, self.gpu.cudnn_plans_of(document))
+        backend = self.gpu.backend(model, precision, self.gpu.cudnn_plans_of(document), layout_of(document))
         schedule = sequential(backend.graph) if document is None else document.schedule
         barriers = document is None or document.runtime.get("barriers") != "none"
         compiled = backend.compile(schedule, barriers=barriers)
@@ -218,13 +224,14 @@ class OpenOnGpu:
         return {name: with_clock(each, self.device.gpu.clock) for name, each in found.items()}
 
     def running(self, way: Way | None, measured: Mapping[str, Measurement]) -> Running:
-        """The kernels that one run launches; the precision, barriers and cuDNN plans; what slowed the model down."""
+        """The kernels that one run launches; the runtime's settings and cuDNN plans; what slowed the model down."""
         if way is None:
             lowering = self._backend.lower(sequential(self.graph))
             return Running(sum(map(len, lowering.plan.lanes)))
         with closing(self._compiled(way)) as model:
             runtime = {
                 "precision": self.settings.precision,
+                "layout": self._backend.layout.value,
                 "barriers": "none" if way.how == _NO_BARRIERS else "stage",
                 "cudnn_plans": {**model.cudnn_plans},
             }
@@ -296,7 +303,9 @@ def _made(document: ScheduleDocument) -> tuple[Device, OpenSettings] | None:
     gpu = attach(attached_index(document.device_name) or 0)
     if gpu.name != document.device_name:
         raise DeviceError(f"the schedule was measured on {document.device_name}, and here is only {gpu.name}")
-    return CudaDevice(gpu), OpenSettings(precision=document.precision)
+    layout = layout_of(document)
+    name: LayoutName = "auto" if layout is None else layout.value
+    return CudaDevice(gpu), OpenSettings(precision=document.precision, layout=name)
 
 
 KIND = Kind(

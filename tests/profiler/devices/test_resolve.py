@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,9 @@ def test_an_empty_device_is_refused() -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", "v100"])
-def test_barriers_are_for_attached_gpus(device: str) -> None:
+def test_barriers_and_layouts_are_for_attached_gpus(device: str) -> None:
+    settings = OptimizeSettings(device=device, profile_db=Path(":memory:"))
     with pytest.raises(UsageError, match="--barriers is for attached GPUs"):
-        optimize(fire(), OptimizeSettings(device=device, barriers="none", profile_db=Path(":memory:")))
+        optimize(fire(), replace(settings, barriers="none"))
+    with pytest.raises(UsageError, match="--layout is for attached GPUs"):
+        optimize(fire(), replace(settings, layout="nchw"))

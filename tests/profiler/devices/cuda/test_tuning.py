@@ -26,6 +26,7 @@ from iosched.runtime.cuda.cudnn.chooser import names_from_text, stage_key
 from iosched.runtime.cuda.cudnn.fastest import CudnnPlanStore, cudnn_plan_key
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.kernel import CudnnKernel, Precision
+from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.plan import View
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
@@ -46,7 +47,7 @@ class EachItsOwn(HostChoice):
 
 def backend_of(memory: CudnnPlanStore | None = None) -> CudaBackend:
     driver = HostDriver()
-    return CudaBackend(fire(), driver, EachItsOwn(driver, memory), Precision("fp32"))
+    return CudaBackend(fire(), driver, EachItsOwn(driver, memory), Precision("fp32"), layout=Layout.NHWC)
 
 
 def compiled(backend: CudaBackend, stage: Stage = PAIR) -> CudaExecutor:
