@@ -32,7 +32,7 @@ ROOMS = {
     ),
     "iosched.runtime.cuda": (
         *("target", "layout", "kernel", "builder", "choices", "gpu", "source", "cudnn"),
-        *("kernels", "onnxruntime", "lower", "execute", "backend", "samples"),
+        *("kernels", "onnxruntime", "lower", "execute", "trials", "backend", "samples"),
     ),
     "iosched.profiler": ("measuring", "store", "peers", "devices"),
 }

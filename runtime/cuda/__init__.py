@@ -12,5 +12,6 @@ those before it:
     onnxruntime/                       operators that no kernel does
     lower/                             from a model and a schedule to the checked execution plan
     execute/                           launches, captured graphs, and arrays that callers keep on the GPU
+    trials                             parts of a model, run to find out what is faster
     backend                            a model on one GPU, for all others
 """

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
-from statistics import median
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
 
-from iosched.models.errors import DeviceError, ExecutionError, UsageError
+from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
 from iosched.models.model import Model
 from iosched.runtime.compare import Check
@@ -30,16 +27,14 @@ from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.layout import Layout, preferred_layout
 from iosched.runtime.cuda.lower.fusion import fused_by_choice, fused_everywhere
 from iosched.runtime.cuda.lower.network import Network, is_supported
-from iosched.runtime.cuda.lower.plan import Lowering, lower, lower_stage
+from iosched.runtime.cuda.lower.plan import Lowering, lower
 from iosched.runtime.cuda.onnxruntime.sessions import HostSessions, Sessions
+from iosched.runtime.cuda.trials import Trials
 from iosched.runtime.plan import Task
-from iosched.scheduler.baselines import sequential
-from iosched.scheduler.schedule import Schedule, Stage, Strategy
+from iosched.scheduler.schedule import Schedule, Stage
 from iosched.scheduler.signature import Signatures
 
 Arrays = Mapping[str, np.ndarray]
-_RANDOM_BLOCK = 1 << 16
-_RUNS, _COPIES = 8, 24
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,15 +148,14 @@ class CudaBackend:
         self._labels: dict[str, str] = {}
         self._lanes = lanes or Lanes(driver)
         self._sessions, self._exchange = sessions or HostSessions(driver), exchange
+        self._trials = Trials(driver, choose, self._lanes, self._sessions)
         chosen = layout or preferred_layout(precision.name, driver.gpu)
         self._network = Network(model, precision, chosen, gpu=driver.gpu)
         self._fused: Mapping[str, str] = {}
         if choices is not None:
-            self._network, self._fused = fused_by_choice(self._network, choices, self._alone_us, self._prepare)
-
-    def _prepare(self, network: Network) -> None:
-        """Compiles all kernels of a network."""
-        self.driver.prepare(source_calls(lower(network, sequential(self.graph))))
+            self._network, self._fused = fused_by_choice(
+                self._network, choices, self._trials.alone_us, self._trials.prepare
+            )
 
     @property
     def notes(self) -> Sequence[str]:
@@ -217,7 +211,7 @@ class CudaBackend:
             DeviceError: the GPU has not enough memory, or cuDNN no engine.
             ExecutionError: a kernel fails.
         """
-        return self._compile_stage(self._network, stage, names)
+        return self._trials.stage(self._network, stage, names)
 
     def compare_alone(self, lowering: Lowering, task: Task, *, rtol: float) -> Check:
         """Runs one task of a plan of this model, and compares what it writes with its meaning in numpy.
@@ -225,25 +219,6 @@ class CudaBackend:
         See `alone.compare_alone`, and for what is raised.
         """
         return compare_alone(lowering, task, self.driver, self._choose, self._lanes, rtol=rtol)
-
-    def _alone_us(self, network: Network, name: str) -> float:
-        """Microseconds of one operator alone, with its kernels in `network`; infinite where it fails."""
-        try:
-            executor = self._compile_stage(network, Stage(Strategy.CONCURRENT, ((name,),)), FASTEST_ALONE)
-            if executor is None:
-                return math.inf
-            with closing(executor):
-                return median(executor.time_many(_RUNS, _COPIES)[1:]) if executor.is_captured else math.inf
-        except (DeviceError, ExecutionError):  # what does not fit or run is no candidate
-            return math.inf
-
-    def _compile_stage(self, network: Network, stage: Stage, names: CudnnPlanNames) -> CudaExecutor | None:
-        lowering = lower_stage(network, stage)
-        if lowering is None:
-            return None
-        executor = CudaExecutor(lowering, self.driver, self._choose, self._lanes, self._sessions, names=(names,))
-        executor.upload({view.buffer: _random(view.shape or (), view.dtype) for view in executor.inputs})
-        return executor
 
     def operator_key(self, name: str) -> str:
         """What the operator's kernels are, and types, shapes and strides of their tensors in the network."""
@@ -288,15 +263,3 @@ def _cudnn_plans_of(
     found = {stage_key(signature): names_to_text(own) for signature, own in chosen.items() if own}
     found |= {plan.key: plan.name for stage, plan in executor.cudnn_plans if plan.key not in names[stage]}
     return dict(sorted(found.items()))
-
-
-@lru_cache(maxsize=8)
-def _random(shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Ordinary floats, or zeros, which every index may be; zeros as floats would run faster than real data.
-
-    Stages of a block read alike tensors, and making them takes as long as timing a stage.
-    """
-    if np.dtype(dtype).kind == "f":
-        block = np.random.default_rng(0).standard_normal(_RANDOM_BLOCK, np.float32).astype(dtype)
-        return np.resize(block, shape)  # again and again: drawing all of a large batch would take longer than timing it
-    return np.zeros(shape, dtype)

@@ -1,0 +1,84 @@
+"""Runs parts of a model on random numbers, to find out what is faster before there is a schedule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import median
+
+import numpy as np
+
+from iosched.models.errors import DeviceError, ExecutionError
+from iosched.runtime.cuda.cudnn.chooser import FASTEST_ALONE, CudnnPlanChooser, CudnnPlanNames
+from iosched.runtime.cuda.execute.executor import CudaExecutor
+from iosched.runtime.cuda.execute.launches import source_calls
+from iosched.runtime.cuda.gpu.driver import Driver
+from iosched.runtime.cuda.gpu.lanes import Lanes
+from iosched.runtime.cuda.lower.network import Network
+from iosched.runtime.cuda.lower.plan import Lowering, lower, lower_stage
+from iosched.runtime.cuda.onnxruntime.sessions import Sessions
+from iosched.scheduler.baselines import sequential
+from iosched.scheduler.schedule import Stage, Strategy
+
+_RANDOM_BLOCK = 1 << 16
+_RUNS, _COPIES = 8, 24
+
+
+@dataclass(frozen=True, eq=False)
+class Trials:
+    """What runs on one GPU, with the plans that are chosen for it.
+
+    Attributes:
+        lanes: the GPU's streams.
+        sessions: runs operators that no kernel does.
+    """
+
+    driver: Driver
+    choose: CudnnPlanChooser
+    lanes: Lanes
+    sessions: Sessions
+
+    def stage(self, network: Network, stage: Stage, names: CudnnPlanNames = FASTEST_ALONE) -> CudaExecutor | None:
+        """One stage alone; None where it is to be merged and cannot be.
+
+        Raises:
+            DeviceError: the GPU has not enough memory, or cuDNN no engine.
+            ExecutionError: a kernel fails.
+        """
+        lowering = lower_stage(network, stage)
+        return None if lowering is None else self._ready(lowering, (names,))
+
+    def prepare(self, network: Network) -> None:
+        """Compiles all kernels of a network."""
+        self.driver.prepare(source_calls(lower(network, sequential(network.model.graph))))
+
+    def alone_us(self, network: Network, name: str) -> float:
+        """Microseconds of one operator alone, with its kernels in `network`; infinite where it fails."""
+        try:
+            executor = self.stage(network, Stage(Strategy.CONCURRENT, ((name,),)))
+            if executor is None:
+                return math.inf
+            with closing(executor):
+                return median(executor.time_many(_RUNS, _COPIES)[1:]) if executor.is_captured else math.inf
+        except (DeviceError, ExecutionError):  # what does not fit or run is no candidate
+            return math.inf
+
+    def _ready(self, lowering: Lowering, names: Sequence[CudnnPlanNames]) -> CudaExecutor:
+        executor = CudaExecutor(lowering, self.driver, self.choose, self.lanes, self.sessions, names=names)
+        executor.upload({view.buffer: _random(view.shape or (), view.dtype) for view in executor.inputs})
+        return executor
+
+
+@lru_cache(maxsize=8)
+def _random(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """Ordinary floats, or zeros, which every index may be; zeros as floats would run faster than real data.
+
+    Stages of a block read alike tensors, and making them takes as long as timing a stage.
+    """
+    if np.dtype(dtype).kind == "f":
+        block = np.random.default_rng(0).standard_normal(_RANDOM_BLOCK, np.float32).astype(dtype)
+        return np.resize(block, shape)  # again and again: drawing all of a large batch would take longer than timing it
+    return np.zeros(shape, dtype)
