@@ -1,0 +1,95 @@
+"""The self-test on CuPy and cuDNN's frontend themselves, over a CUDA made of host memory that fails as CUDA does."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import desk_cudnn
+import desk_cupy
+import pytest
+from desk_cuda import CAPTURE_INVALIDATED, ILLEGAL_ADDRESS, DeskCuda
+from small_models import branches
+
+from iosched.jobs.selftest import SelfTest, selftest
+from iosched.models.errors import DeviceError
+from iosched.profiler.devices.cuda import checks as checks_module
+from iosched.runtime.cuda.kernel import CudaCall
+from iosched.runtime.cuda.kernels.add import AddN
+from iosched.runtime.cuda.samples import CUDNN_SAMPLES, SAMPLES
+from iosched.runtime.plan import View
+
+_MISSING = desk_cupy.missing() or desk_cudnn.missing()
+pytestmark = pytest.mark.skipif(_MISSING is not None, reason=_MISSING or "")
+if _MISSING is None:
+    desk_cupy.install()  # before anybody imports CuPy
+
+
+@pytest.fixture
+def desk(monkeypatch: pytest.MonkeyPatch) -> Iterator[DeskCuda]:
+    """One GPU, which is tried with few kernels and a small model."""
+    monkeypatch.setattr(checks_module, "SAMPLES", {name: SAMPLES[name] for name in ("AddN", "Slice")})
+    monkeypatch.setattr(checks_module, "CUDNN_SAMPLES", {"Dense": CUDNN_SAMPLES["Dense"]})
+    monkeypatch.setattr(checks_module, "light_model", lambda name: branches())
+    monkeypatch.setattr(checks_module, "_RUNS", 2)
+    with desk_cupy.one_gpu() as found:
+        desk_cudnn.install(monkeypatch, found)
+        yield found
+
+
+def failed(found: SelfTest) -> list[str]:
+    return [each.title for each in found.failed]
+
+
+def test_a_gpu_that_works(desk: DeskCuda) -> None:
+    found = selftest("cuda")
+    assert failed(found) == []
+    assert found.name == "NVIDIA Desk"
+    assert {"capability", "cuda_driver", "cuda", "nvrtc", "cupy", "cudnn", "nvidia-cudnn-frontend"} <= set(found.about)
+    assert found.about["cudnn"].startswith("9.")
+    assert desk.launched.count("cudnn") >= 4
+
+
+def test_a_kernel_that_the_compiler_refuses_is_named(desk: DeskCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = AddN.call
+
+    def call(self: AddN, reads: Sequence[View], writes: Sequence[View]) -> CudaCall:
+        found = right(self, reads, writes)
+        return replace(found, source=found.source.replace("x0 + x1", "x0 + undefined"))
+
+    monkeypatch.setattr(AddN, "call", call)
+    found = selftest("cuda")
+    assert failed(found) == ["kernels: AddN fp32", "kernels: AddN fp16", "graph: 3 streams"]
+    assert all('identifier "undefined" is undefined' in each.detail for each in found.failed)
+
+
+def test_a_capture_that_fails_once_keeps_no_later_one_from_working(desk: DeskCuda) -> None:
+    desk.fail("streamEndCapture", CAPTURE_INVALIDATED)
+    found = selftest("cuda")
+    assert failed(found) == ["graph: 3 streams"]
+    assert "cudaErrorStreamCaptureInvalidated" in found.failed[0].detail
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        ("streamSynchronize", "kernels: AddN fp32"),
+        ("graphLaunch", "graph: 3 streams"),
+        ("cudnnBackendExecute", "cuDNN: Dense fp32"),
+    ],
+)
+def test_a_kernel_that_breaks_memory_loses_the_gpu(desk: DeskCuda, call: str, name: str) -> None:
+    """Every call after the one that is told of an illegal address is told of it too."""
+    desk.fail(call, ILLEGAL_ADDRESS)
+    found = selftest("cuda")
+    assert failed(found) == [name]
+    assert "the GPU stopped working" in found.failed[0].detail
+    behind = found.results[found.results.index(found.failed[0]) + 1 :]
+    assert {each.outcome for each in behind} == {"not tried"}
+
+
+def test_without_cudnn_nothing_is_tried(desk: DeskCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cudnn", None)
+    with pytest.raises(DeviceError, match="frontend is not installed"):
+        selftest("cuda")
