@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 
 from iosched.models.errors import DeviceError, ExecutionError
 from iosched.models.light import light_model
@@ -16,6 +17,7 @@ from iosched.profiler.devices.cuda.cudnn_plans import KnownCudnnPlans
 from iosched.profiler.devices.selfcheck import SelfCheck, agrees_with_onnxruntime, passed, worst
 from iosched.runtime.cuda.backend import CudaBackend, CudaModel
 from iosched.runtime.cuda.execute.launches import source_calls
+from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.lower.plan import Lowering
 from iosched.runtime.cuda.samples import CUDNN_SAMPLES, SAMPLES, THREE_GROUPS, sample
 from iosched.runtime.inputs import Arrays
@@ -58,7 +60,7 @@ class _Case:
 
 def cuda_checks(gpu: AttachedGpu) -> tuple[SelfCheck, ...]:
     """The checks of a GPU, those first that need least to work."""
-    own, cudnn = list(_cases(gpu, SAMPLES)), list(_cases(gpu, CUDNN_SAMPLES))
+    own, cudnn = list(_cases(gpu, SAMPLES, tuple(Layout))), list(_cases(gpu, CUDNN_SAMPLES, (None,)))
     return (
         SelfCheck("compiler", "all kernels", partial(_compiles, gpu, own)),
         *(SelfCheck("kernels", case.name, case.run) for case in own),
@@ -68,14 +70,17 @@ def cuda_checks(gpu: AttachedGpu) -> tuple[SelfCheck, ...]:
     )
 
 
-def _cases(gpu: AttachedGpu, samples: Mapping[str, str]) -> Iterator[_Case]:
-    """Each sample in each precision that the GPU has, but for tasks that are those of another precision."""
+def _cases(gpu: AttachedGpu, samples: Mapping[str, str], layouts: Sequence[Layout | None]) -> Iterator[_Case]:
+    """Each sample in each precision that the GPU has and in each layout, but for tasks that were in one before.
+
+    Args:
+        layouts: how images lie in memory; None is as is best for the precision and the GPU.
+    """
     precisions = [each for each in PRECISIONS if each != "tf32" or gpu.driver.gpu.has_tf32]
     for kernel, text in samples.items():
-        model = sample(text)
-        known: set[Hashable] = set()
-        for precision in precisions:
-            backend = gpu.backend(model, precision, KnownCudnnPlans({}))
+        model, known = sample(text), set[Hashable]()
+        for precision, layout in product(precisions, layouts):
+            backend = gpu.backend(model, precision, KnownCudnnPlans({}), layout)
             lowering = backend.lower_fused(sequential(backend.graph))
             tasks = {
                 (lowering.kernels[task.kernel], task.reads, task.writes): task
@@ -83,7 +88,8 @@ def _cases(gpu: AttachedGpu, samples: Mapping[str, str]) -> Iterator[_Case]:
                 if type(lowering.kernels[task.kernel]).__name__ == kernel
             }
             if new := tuple(task for form, task in tasks.items() if form not in known):
-                yield _Case(f"{kernel} {precision}", backend, lowering, new, _RTOL[precision])
+                name = " ".join((kernel, precision, *([layout.value] if layout else ())))
+                yield _Case(name, backend, lowering, new, _RTOL[precision])
             known.update(tasks)
 
 

@@ -23,12 +23,15 @@ from iosched.profiler.devices.cuda.device import CudaDevice
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.kernel import CudaCall
 from iosched.runtime.cuda.kernels.add import AddN
+from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.samples import CUDNN_SAMPLES, SAMPLES
 from iosched.runtime.cuda.target import Gpu
 from iosched.runtime.plan import View
+from iosched.scheduler.precision import PRECISIONS
 
 pytestmark = needs_compiler
 
+FORMS = ("fp32 nhwc", "fp32 nchw", "fp16 nhwc", "fp16 nchw")
 V100 = Gpu(capability=70, processors=80)
 
 
@@ -61,12 +64,12 @@ def test_a_gpu_that_works(tried) -> None:
     assert failed(found) == []
     assert [each.title for each in found.results] == [
         "compiler: all kernels",
-        *("kernels: AddN fp32", "kernels: AddN fp16", "kernels: Slice fp32", "kernels: Slice fp16"),
+        *(f"kernels: {kernel} {form}" for kernel in ("AddN", "Slice") for form in FORMS),
         "graph: 3 streams",
         *("cuDNN: Conv fp32", "cuDNN: Conv tf32", "cuDNN: Conv fp16"),
         "model: light_squeezenet",
     ]
-    assert "compiler 1/1, kernels 4/4, graph 1/1, cuDNN 3/3, model 1/1" in found.summary
+    assert "compiler 1/1, kernels 8/8, graph 1/1, cuDNN 3/3, model 1/1" in found.summary
     assert driver.graph_launches >= 3
     assert driver.mistakes == []
 
@@ -88,7 +91,7 @@ def test_a_kernel_that_computes_something_else_is_named(tried, monkeypatch: pyte
 
     monkeypatch.setattr(AddN, "call", call)
     found = tried(HostDriver())
-    assert failed(found) == ["kernels: AddN fp32", "kernels: AddN fp16", "graph: 3 streams"]
+    assert failed(found) == [*(f"kernels: AddN {form}" for form in FORMS), "graph: 3 streams"]
     assert "off by" in found.failed[0].detail
 
 
@@ -100,9 +103,9 @@ def test_a_kernel_that_does_not_compile_is_named(tried) -> None:
             return super().load(call)
 
     found = tried(Driver())
-    assert failed(found) == ["kernels: AddN fp16"]
+    assert failed(found) == ["kernels: AddN fp16 nhwc", "kernels: AddN fp16 nchw"]
     compiled, total = found.results[0].detail.split(" of ")
-    assert int(compiled) == int(total.split()[0]) - 1
+    assert int(compiled) < int(total.split()[0])
 
 
 def test_a_compiler_that_is_missing(tried) -> None:
@@ -149,7 +152,7 @@ def test_a_stream_that_is_not_joined(tried, monkeypatch: pytest.MonkeyPatch) -> 
     assert "graph: 3 streams" in failed(tried(HostDriver()))
 
 
-@pytest.mark.parametrize("launches", [1, 5])
+@pytest.mark.parametrize("launches", [1, 9])
 def test_a_gpu_that_is_lost(tried, launches: int) -> None:
     class Driver(HostDriver):
         left = launches
@@ -165,7 +168,7 @@ def test_a_gpu_that_is_lost(tried, launches: int) -> None:
 
     found = tried(Driver())
     (lost,) = found.failed
-    assert lost.title == {1: "kernels: AddN fp32", 5: "graph: 3 streams"}[launches]
+    assert lost.title == {1: "kernels: AddN fp32 nhwc", 9: "graph: 3 streams"}[launches]
     after = [each.outcome for each in found.results[found.results.index(lost) + 1 :]]
     assert set(after) == {"not tried"}
     assert f"not tried, since the device was lost: {len(after)}" in found.summary
@@ -178,7 +181,7 @@ def test_a_gpu_without_memory(tried) -> None:
 
     found = tried(Driver())
     assert [each.title for each in found.results if each.outcome == "passed"] == ["compiler: all kernels"]
-    assert "kernels: AddN fp32 (the GPU has not enough memory left)" in found.summary
+    assert "kernels: AddN fp32 nhwc (the GPU has not enough memory left)" in found.summary
 
 
 def test_a_model_that_onnxruntime_runs_is_not_one_graph(tried, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,16 +191,21 @@ def test_a_model_that_onnxruntime_runs_is_not_one_graph(tried, monkeypatch: pyte
 
 def test_a_gpu_is_tried_in_the_precisions_that_it_has() -> None:
     names = [check.name for check in cuda_checks(host_gpu(HostDriver(gpu=V100)))]
-    assert "Separable fp16" in names
+    assert "Separable fp16 nhwc" in names
     assert not any("tf32" in name for name in names)
 
 
-def test_what_two_precisions_have_in_common_is_tried_once() -> None:
+def test_what_two_precisions_or_layouts_have_in_common_is_tried_once() -> None:
     names = [check.name for check in cuda_checks(host_gpu(HostDriver()))]
     assert len(names) == len(set(names))
-    assert [name for name in names if name.startswith("Softmax")] == ["Softmax fp32", "Softmax fp16"]
-    assert [name for name in names if name.startswith("MatMul")] == ["MatMul tf32", "MatMul fp16"]
-    assert [name for name in names if name.startswith("Conv ")] == ["Conv fp32", "Conv tf32", "Conv fp16"]
+    forms: dict[str, list[str]] = {}
+    for name in names:
+        forms.setdefault(name.split()[0], []).append(name.partition(" ")[2])
+    assert forms["Softmax"] == ["fp32 nhwc", "fp16 nhwc"]
+    assert forms["Pool"] == list(FORMS)
+    assert forms["Separable"] == [f"{precision} {layout}" for precision in PRECISIONS for layout in Layout]
+    assert forms["MatMul"] == ["tf32", "fp16"]
+    assert forms["Conv"] == list(PRECISIONS)
 
 
 def test_versions_are_written_as_people_do(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
