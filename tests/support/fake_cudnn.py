@@ -55,6 +55,9 @@ class Graph:
     """Offers the plans of `configurations`: cuDNN's name, and the message with which its build fails or "".
 
     Names that begin with "rtc" are compiled at run time.
+
+    Attributes:
+        appendable: engines that plans can be asked for by engine and knobs.
     """
 
     arguments: dict[str, Any]
@@ -66,6 +69,7 @@ class Graph:
     execute: Callable[[str, list[int], int, Handle], None] | None = None
     loaded: bool = False
     only: int = 0
+    appendable: Sequence[int] = ()
 
     def tensor(self, **attributes: Any) -> Tensor:
         self.tensors.append(Tensor("tensor", (), {}, attributes))
@@ -91,6 +95,12 @@ class Graph:
 
     def create_execution_plans(self, modes: list[str]) -> None:
         assert modes == ["A", "FALLBACK"]
+
+    def create_execution_plan(self, engine: int, knobs: dict[int, int]) -> None:
+        if engine not in self.appendable:
+            raise RuntimeError("detail::finalize(engine_config) failed")
+        name = "".join([f"eng{engine}", *(f"_k{knob}={value}" for knob, value in knobs.items())])
+        self.configurations = [*self.configurations, (name, "")]
 
     def deselect_numeric_notes(self, notes: list[str]) -> None:
         self.forbidden = notes
@@ -143,16 +153,18 @@ def install(
     configurations: Sequence[tuple[str, str]] = (),
     refusal: str = "",
     execute: Callable[[str, list[int], int, Handle], None] | None = None,
+    **facts: Any,
 ) -> list[Graph]:
     """Makes this module's cuDNN the one that is imported; returns the graphs that will be made.
 
     Args:
         execute: told of every run of a plan: its name, the tensors' addresses, the workspace's, and the handle.
+        facts: attributes of these graphs.
     """
     graphs: list[Graph] = []
 
     def pygraph(**arguments: Any) -> Graph:
-        graphs.append(Graph(arguments, list(configurations), refusal, execute=execute))
+        graphs.append(Graph(arguments, list(configurations), refusal, execute=execute, **facts))
         return graphs[-1]
 
     def set_stream(handle: Handle, stream: int) -> None:
@@ -164,6 +176,7 @@ def install(
         cudnnGraphNotSupportedError=NotSupportedError,
         data_type=SimpleNamespace(HALF="half", FLOAT="float"),
         heur_mode=SimpleNamespace(A="A", FALLBACK="FALLBACK"),
+        knob_type=SimpleNamespace(TILE_SIZE=2, IDX_MODE=18),
         behavior_note=SimpleNamespace(RUNTIME_COMPILATION="RUNTIME_COMPILATION"),
         create_handle=Handle,
         set_stream=set_stream,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -28,6 +28,12 @@ from iosched.runtime.plan import View
 
 _FORBIDDEN_EVERYWHERE = ("REDUCED_PRECISION_REDUCTION", "NONDETERMINISTIC", "WINOGRAD_TILE_13x13")
 _FORBIDDEN = {"fp32": ("TENSOR_CORE", "DOWN_CONVERT_INPUTS")}
+
+_APPENDED = {"fp32": {f"eng44_k2={tile}_k18={mode}": (44, tile, mode) for tile, mode in ((12, 0), (12, 1), (4, 0))}}
+"""Plans, with engine, size of tile and way of indexing, that are asked for where cuDNN's heuristics do not name them.
+
+Engine 44 is the only tuned one of newer GPUs for strict float32, and versions after 9.19 name it ever more seldom.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,11 +217,22 @@ def _planned(
         graph.validate()
         graph.build_operation_graph()
         graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+        _append(graph, kernel.precision)
         graph.deselect_numeric_notes([cudnn.numerical_note.__members__[name] for name in names])
         graph.check_support()
     except failures() as error:
         return None, first_line(error)
     return graph, ""
+
+
+def _append(graph: Any, precision: Precision) -> None:
+    """Puts plans behind those that cuDNN names; where it has no such engine, it says so, and they are left out."""
+    knobs = load_cudnn().knob_type
+    named = {graph.get_plan_name_at_index(index) for index in range(graph.get_execution_plan_count())}
+    for name, (engine, tile, mode) in _APPENDED.get(precision.name, {}).items():
+        if name not in named:
+            with suppress(*failures()):
+                graph.create_execution_plan(engine, {knobs.TILE_SIZE: tile, knobs.IDX_MODE: mode})
 
 
 def _built(graph: Any, index: int) -> BuiltCudnnPlan:

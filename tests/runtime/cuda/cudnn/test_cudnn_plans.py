@@ -215,6 +215,21 @@ def test_a_plan_is_built_again_from_its_name(monkeypatch: pytest.MonkeyPatch) ->
         assert len(graphs[-1].built) == 1
 
 
+APPENDED = ["eng44_k2=12_k18=0", "eng44_k2=12_k18=1", "eng44_k2=4_k18=0"]
+
+
+def test_strict_float32_asks_for_tuned_plans_that_cudnn_does_not_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    offered = [("eng11", ""), (APPENDED[0], ""), ("eng0", "")]
+    fake_cudnn.install(monkeypatch, offered, appendable=[44])
+    case = conv(FP32)
+    assert [plan.name for plan in case.offer().plans] == ["eng11", APPENDED[0], "eng0", *APPENDED[1:]]
+    assert rebuild_cudnn_plan(case.kernel, case.reads, case.writes, H100, APPENDED[2]).name == APPENDED[2]
+    for precision in (TF32, FP16):
+        assert len(conv(precision).offer().plans) == 3, "they do not use tensor cores"
+    fake_cudnn.install(monkeypatch, offered)
+    assert len(case.offer().plans) == 3, "older GPUs have no such engine"
+
+
 @pytest.mark.parametrize("name", ["eng8", "eng7_k2=5", "eng9", "eng26", ""])
 def test_a_plan_that_this_cudnn_does_not_build_is_an_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_cudnn.install(monkeypatch, CONFIGURATIONS)
@@ -326,6 +341,12 @@ def test_every_plan_is_built_again_and_stored_as_itself(precision: Precision) ->
         loaded = load_cudnn_plan(plan.name, plan.serialize(), precision, H100)
         for other in (again, loaded):
             assert (other.name, other.workspace_nbytes) == (plan.name, plan.workspace_nbytes)
+
+
+@needs_cudnn
+@pytest.mark.parametrize("changes", [{}, {"residual": True}, {"groups": 8}, {"strides": (2, 2)}], ids=str)
+def test_cudnn_builds_the_plans_that_are_asked_for_in_strict_float32(changes: dict[str, Any]) -> None:
+    assert {*APPENDED} <= {plan.name for plan in conv(FP32, **changes).offer(precompiled=True).plans}
 
 
 @needs_cudnn
