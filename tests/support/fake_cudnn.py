@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -57,6 +57,8 @@ class Graph:
     Names that begin with "rtc" are compiled at run time.
 
     Attributes:
+        noted: plans by cuDNN's note that they have.
+        workspaces_nbytes: of plans by name; 100 times the index for others.
         appendable: engines that plans can be asked for by engine and knobs.
     """
 
@@ -69,6 +71,8 @@ class Graph:
     execute: Callable[[str, list[int], int, Handle], None] | None = None
     loaded: bool = False
     only: int = 0
+    noted: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    workspaces_nbytes: Mapping[str, int] = field(default_factory=dict)
     appendable: Sequence[int] = ()
 
     def tensor(self, **attributes: Any) -> Tensor:
@@ -113,15 +117,18 @@ class Graph:
         return len(self.configurations)
 
     def build_plan_at_index(self, index: int) -> None:
-        if message := self.configurations[index][1]:
+        name, message = self.configurations[index]
+        if message:
             raise NotSupportedError(message)
+        if any(name in self.noted.get(note, ()) for note in self.forbidden):
+            raise NotSupportedError(f"Deselecting execution plan at position {index}")
         self.built.append(index)
 
     def get_behavior_notes_for_plan_at_index(self, index: int) -> list[str]:
         return ["RUNTIME_COMPILATION"] if self.configurations[index][0].startswith("rtc") else []
 
     def get_workspace_size_plan_at_index(self, index: int) -> int:
-        return 100 * index
+        return self.workspaces_nbytes.get(self.configurations[index][0], 100 * index)
 
     def get_plan_name_at_index(self, index: int) -> str:
         assert not self.loaded, "the frontend crashes"
@@ -145,7 +152,10 @@ class Graph:
             self.execute(name, list(tensors.values()), workspace, handle)
 
 
-NOTES = ("TENSOR_CORE", "DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION", "NONDETERMINISTIC", "WINOGRAD_TILE_13x13")
+NOTES = (
+    *("TENSOR_CORE", "DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION", "NONDETERMINISTIC"),
+    *("FFT", "WINOGRAD", "WINOGRAD_TILE_4x4", "WINOGRAD_TILE_6x6", "WINOGRAD_TILE_13x13"),
+)
 
 
 def install(

@@ -135,7 +135,7 @@ def _runs_streams(gpu: AttachedGpu) -> str:
 
 
 def _runs_model(gpu: AttachedGpu) -> str:
-    """Runs a network of the onnx package, its groups side by side, with cuDNN's first guesses.
+    """Runs a network of the onnx package, its groups side by side, with guessed plans of cuDNN.
 
     Raises:
         MismatchError: it computes other numbers than onnxruntime.

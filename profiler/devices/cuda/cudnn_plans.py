@@ -13,7 +13,7 @@ from iosched.profiler.store.database import ProfileDatabase
 
 @dataclass(frozen=True)
 class KnownCudnnPlans:
-    """The cuDNN plans that a schedule names. Nothing is timed: other kernels run cuDNN's first suggestion."""
+    """The cuDNN plans that a schedule names. Nothing is timed: other kernels run the best guess."""
 
     plans: Mapping[str, str]
     times: ClassVar[bool] = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +22,7 @@ from iosched.runtime.cuda.cudnn.chooser import (
     names_to_text,
     stage_key,
 )
+from iosched.runtime.cuda.cudnn.guess import CudnnPlanGuess
 from iosched.runtime.cuda.cudnn.plans import (
     BuiltCudnnPlan,
     CudnnOffer,
@@ -140,7 +141,7 @@ class FastestCudnnPlans:
     ) -> RunningCudnnPlan:
         """See `CudnnPlanChooser`.
 
-        A plan that is known and cannot be built gives way to the fastest alone, or to cuDNN's first guess; see `notes`.
+        A plan that is known and cannot be built gives way to the fastest alone, or to the best guess; see `notes`.
 
         Raises:
             DeviceError: cuDNN offers none, or none that runs.
@@ -173,7 +174,7 @@ class FastestCudnnPlans:
             return known
         if not self._memory.times:
             return (Candidate(self._first_guess(case).name),)
-        offer = self._offer(case, MOST_BUILT)
+        offer = self._offer(case, MOST_BUILT, self._guess(case).has_choice)
         timed = sorted(self._timed(case, offer.plans), key=lambda pair: pair[0])
         if math.isinf(timed[0][0]):
             raise DeviceError(f"cuDNN has no engine that runs {case.kernel} on this GPU")
@@ -183,11 +184,11 @@ class FastestCudnnPlans:
         found = [Candidate(plan.name, latency) for latency, plan in best]
         return candidates_from_text(self._memory.choose(case.key, candidates_to_text(found)))
 
-    def _offer(self, case: _Case, at_most: int) -> CudnnOffer:
+    def _offer(self, case: _Case, at_most: int, enough: Callable[[Sequence[BuiltCudnnPlan]], bool]) -> CudnnOffer:
         fatal = sorted(self._memory.fatal(case.key))
         offer = build_cudnn_plans(
-            case.kernel, case.reads, case.writes, self._handle, at_most=at_most, deadline_s=BUILD_SECONDS,
-            precompiled=True, without=fatal, most_workspace_nbytes=MOST_WORKSPACE_NBYTES,
+            case.kernel, case.reads, case.writes, self._handle, at_most=at_most, enough=enough,
+            deadline_s=BUILD_SECONDS, precompiled=True, without=fatal, most_workspace_nbytes=MOST_WORKSPACE_NBYTES,
             trying=partial(self._memory.trying, case.key),
         )  # fmt: skip
         if not offer.plans:
@@ -196,6 +197,9 @@ class FastestCudnnPlans:
         self._fatal |= {f"{name!r} for {case.kernel}": None for name in fatal}
         self._large |= {f"{name!r} for {case.kernel}": None for name in offer.large}
         return offer
+
+    def _guess(self, case: _Case) -> CudnnPlanGuess:
+        return CudnnPlanGuess.of(case.kernel, case.reads, case.writes, self._handle)
 
     @property
     def _handle(self) -> Any:
@@ -228,7 +232,8 @@ class FastestCudnnPlans:
         return plan
 
     def _first_guess(self, case: _Case) -> BuiltCudnnPlan:
-        plan = self._offer(case, 1).plans[0]
+        guess = self._guess(case)
+        plan = guess.best(self._offer(case, 1, guess.is_settled).plans)
         return self._plans.setdefault((case.key, plan.name), plan)
 
     def _timed(self, case: _Case, plans: Sequence[BuiltCudnnPlan]) -> list[tuple[float, BuiltCudnnPlan]]:

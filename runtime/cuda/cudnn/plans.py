@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import cache
 from operator import attrgetter
 from typing import Any
 
@@ -34,6 +35,9 @@ _APPENDED = {"fp32": {f"eng44_k2={tile}_k18={mode}": (44, tile, mode) for tile, 
 
 Engine 44 is the only tuned one of newer GPUs for strict float32, and versions after 9.19 name it ever more seldom.
 """
+
+TRANSFORMS = ("FFT", "WINOGRAD", "WINOGRAD_TILE_4x4", "WINOGRAD_TILE_6x6")
+TENSOR_CORES = ("TENSOR_CORE",)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +97,7 @@ def build_cudnn_plans(
     target: CudnnTarget,
     *,
     at_most: int | None = None,
+    enough: Callable[[Sequence[BuiltCudnnPlan]], bool] = lambda _: True,
     deadline_s: float | None = None,
     precompiled: bool = False,
     without: Container[str] = (),
@@ -106,6 +111,7 @@ def build_cudnn_plans(
     Args:
         target: a `GpuDescription`, or the handle of an attached GPU.
         at_most: number of plans.
+        enough: whether these are enough; if not, more are built, one by one.
         precompiled: leaves out engines that cuDNN compiles now, a second or more each, where there are others.
         without: names of plans that are not to be built.
         most_workspace_nbytes: leaves out plans that need more memory beside the tensors; where all do, the one that
@@ -133,9 +139,9 @@ def build_cudnn_plans(
 
     for plan in _building(graph, order, trying, is_late, errors):
         (plans if plan.workspace_nbytes <= most_workspace_nbytes else large).append(plan)
-        if len(plans) == at_most:
+        if at_most is not None and len(plans) >= at_most and enough(plans):
             break
-    barred = sum("Deselecting" in str(error) for error in errors)
+    barred = sum(map(_is_barred, errors))
     if not plans and large:
         return CudnnOffer((min(large, key=attrgetter("workspace_nbytes")),), count - barred)
     reasons = [*map(first_line, errors)] or [refusal]
@@ -162,6 +168,32 @@ def _building(
             continue
         is_first = False
         yield plan
+
+
+def noted_cudnn_plans(
+    kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], target: CudnnTarget, notes: Sequence[str]
+) -> Callable[[BuiltCudnnPlan], bool]:
+    """What tells whether a plan of the kernel has one of these notes of cuDNN's; it plans the kernel again when asked.
+
+    The frontend bars plans by their notes and does not tell them.
+    """
+
+    @cache
+    def barred() -> Any | None:
+        return _planned(kernel, reads, writes, target, notes)[0]
+
+    @cache
+    def has_one(plan: BuiltCudnnPlan) -> bool:
+        graph = barred()
+        if graph is None:
+            return True
+        try:
+            graph.build_plan_at_index(plan._index)
+        except failures() as error:
+            return _is_barred(error)
+        return False
+
+    return has_one
 
 
 def rebuild_cudnn_plan(
@@ -207,12 +239,16 @@ def _described(kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View
 
 
 def _planned(
-    kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], target: CudnnTarget
+    kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], target: CudnnTarget, without: Sequence[str] = ()
 ) -> tuple[Any | None, str]:
-    """The graph with all of its engine configurations, or None and the reason why there are none."""
+    """The graph with all of its engine configurations, or None and the reason why there are none.
+
+    Args:
+        without: notes of cuDNN's; plans that have one cannot be built, beside those that the precision forbids.
+    """
     cudnn = load_cudnn()
     graph = _described(kernel, reads, writes, target)
-    names = (*_FORBIDDEN_EVERYWHERE, *_FORBIDDEN.get(kernel.precision.name, ()))
+    names = (*_FORBIDDEN_EVERYWHERE, *_FORBIDDEN.get(kernel.precision.name, ()), *without)
     try:
         graph.validate()
         graph.build_operation_graph()
@@ -246,6 +282,11 @@ def _built(graph: Any, index: int) -> BuiltCudnnPlan:
 def _compiles(graph: Any, index: int) -> bool:
     """Whether building the plan compiles its kernel."""
     return load_cudnn().behavior_note.RUNTIME_COMPILATION in graph.get_behavior_notes_for_plan_at_index(index)
+
+
+def _is_barred(error: Exception) -> bool:
+    """Whether it is for its notes that cuDNN's frontend did not build a plan."""
+    return "Deselecting" in str(error)
 
 
 def failures() -> tuple[type[Exception], ...]:

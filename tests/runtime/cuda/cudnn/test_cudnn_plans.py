@@ -18,7 +18,15 @@ from fake_cudnn import Tensor
 
 from iosched.models.errors import DeviceError
 from iosched.runtime.cuda.cudnn.graph import Epilogue, is_aligned
-from iosched.runtime.cuda.cudnn.plans import CudnnOffer, build_cudnn_plans, load_cudnn_plan, rebuild_cudnn_plan
+from iosched.runtime.cuda.cudnn.plans import (
+    TENSOR_CORES,
+    TRANSFORMS,
+    CudnnOffer,
+    build_cudnn_plans,
+    load_cudnn_plan,
+    noted_cudnn_plans,
+    rebuild_cudnn_plan,
+)
 from iosched.runtime.cuda.cudnn.target import GpuDescription, load_cudnn
 from iosched.runtime.cuda.kernel import CudnnKernel, Precision
 from iosched.runtime.cuda.kernels.conv import Conv
@@ -230,6 +238,26 @@ def test_strict_float32_asks_for_tuned_plans_that_cudnn_does_not_name(monkeypatc
     assert len(case.offer().plans) == 3, "older GPUs have no such engine"
 
 
+def test_more_plans_are_built_until_there_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs = fake_cudnn.install(monkeypatch, [(f"eng{index}", "") for index in range(6)])
+    offer = conv(FP32).offer(at_most=2, enough=lambda plans: plans[-1].name == "eng4")
+    assert len(offer.plans) == 5
+    assert graphs[0].built == [0, 1, 2, 3, 4]
+    assert len(conv(FP32).offer(at_most=2, enough=lambda _: False).plans) == 6
+
+
+def test_notes_are_known_by_what_they_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs = fake_cudnn.install(
+        monkeypatch, [("eng1", ""), ("eng2", ""), ("eng3", "")], noted={"WINOGRAD": ["eng2"], "FFT": ["eng3"]}
+    )
+    case = conv(TF32)
+    plans = case.offer().plans
+    is_noted = noted_cudnn_plans(case.kernel, case.reads, case.writes, H100, TRANSFORMS)
+    assert len(graphs) == 1, "the kernel is planned again when it is asked"
+    assert [is_noted(plan) for plan in (*plans, *plans)] == [False, True, True] * 2
+    assert len(graphs) == 2
+
+
 @pytest.mark.parametrize("name", ["eng8", "eng7_k2=5", "eng9", "eng26", ""])
 def test_a_plan_that_this_cudnn_does_not_build_is_an_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_cudnn.install(monkeypatch, CONFIGURATIONS)
@@ -347,6 +375,16 @@ def test_every_plan_is_built_again_and_stored_as_itself(precision: Precision) ->
 @pytest.mark.parametrize("changes", [{}, {"residual": True}, {"groups": 8}, {"strides": (2, 2)}], ids=str)
 def test_cudnn_builds_the_plans_that_are_asked_for_in_strict_float32(changes: dict[str, Any]) -> None:
     assert {*APPENDED} <= {plan.name for plan in conv(FP32, **changes).offer(precompiled=True).plans}
+
+
+@needs_cudnn
+@pytest.mark.parametrize("precision", PRECISIONS, ids=lambda precision: precision.name)
+def test_cudnns_notes_tell_who_uses_tensor_cores(precision: Precision) -> None:
+    case = conv(precision)
+    uses = noted_cudnn_plans(case.kernel, case.reads, case.writes, H100, TENSOR_CORES)
+    found = {plan.name.split("_")[0]: uses(plan) for plan in case.offer(precompiled=True).plans}
+    assert not found["eng11"]
+    assert any(found.values()) == (precision is not FP32)
 
 
 @needs_cudnn

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import fake_cudnn
 import pytest
@@ -151,11 +152,11 @@ LATENCY_US = {"eng1": 20.0, "eng2_k2=1": 8.0, "eng3": 10.0, "eng4": 9.0, "eng5":
 
 
 def installed(
-    monkeypatch: pytest.MonkeyPatch, latency_us: dict[str, float], names: Sequence[str] = ()
+    monkeypatch: pytest.MonkeyPatch, latency_us: dict[str, float], names: Sequence[str] = (), **facts: Any
 ) -> tuple[Clock, list[fake_cudnn.Graph]]:
     driver = Clock(latency_us)
     offered = [(name, "") for name in (names or latency_us)]
-    return driver, fake_cudnn.install(monkeypatch, offered, execute=driver.execute)
+    return driver, fake_cudnn.install(monkeypatch, offered, execute=driver.execute, **facts)
 
 
 def chosen(driver: Clock, memory: Memory, names: dict[str, str] | None = None) -> str:
@@ -275,6 +276,41 @@ def test_without_timing_the_first_guess_is_taken(monkeypatch: pytest.MonkeyPatch
     assert (driver.runs, memory.choices, choice.notes) == ([], {}, ())
 
 
+COPIES = {"eng1": 4096, "eng2_k2=1": 9000, "eng3": 600, "eng4": 0}
+"""Workspaces in bytes; the image has 512."""
+
+
+def test_without_timing_a_plan_is_taken_that_copies_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, graphs = installed(monkeypatch, LATENCY_US, workspaces_nbytes=COPIES)
+    assert chosen(driver, Memory(times=False)) == "eng4"
+    assert graphs[0].built == [0, 1, 2, 3], "none behind it"
+    assert driver.runs == []
+
+
+def test_without_timing_transformed_images_are_no_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, _ = installed(monkeypatch, LATENCY_US, workspaces_nbytes=COPIES, noted={"WINOGRAD_TILE_4x4": ["eng3"]})
+    assert chosen(driver, Memory(times=False)) == "eng3"
+
+
+def test_without_timing_tensor_cores_are_used_where_the_precision_allows_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = {"workspaces_nbytes": {**COPIES, "eng6": 0}, "noted": {"TENSOR_CORE": ["eng1", "eng6"]}}
+    for name, expected in (("tf32", "eng6"), ("fp32", "eng4")):
+        driver, _ = installed(monkeypatch, LATENCY_US, **facts)
+        plans = FastestCudnnPlans(driver, Memory(times=False))
+        assert plans(replace(KERNEL, precision=Precision(name)), READS, WRITES).name == expected
+
+
+@pytest.mark.parametrize(("at", "n_built"), [(3, 12), (15, 16)])
+def test_one_that_copies_nothing_is_among_those_that_are_timed(
+    monkeypatch: pytest.MonkeyPatch, at: int, n_built: int
+) -> None:
+    names = [f"eng{1 + index}_k2=0" for index in range(20)]
+    workspaces = {name: 0 if index in (at, 18) else 600 for index, name in enumerate(names)}
+    driver, graphs = installed(monkeypatch, dict.fromkeys(names, 9.0) | {names[at]: 8.0}, workspaces_nbytes=workspaces)
+    assert chosen(driver, Memory()) == names[at]
+    assert len({*graphs[0].built}) == n_built
+
+
 def test_engines_that_fail_are_no_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     driver, _ = installed(monkeypatch, {"eng1": 5.0, "eng2": 9.0}, ["eng0", "eng1", "eng2"])
     driver.fails_in_capture = {"eng1"}
@@ -306,11 +342,11 @@ def test_a_plan_with_a_large_workspace_is_left_out_with_a_word(monkeypatch: pyte
 
 def test_the_least_of_the_large_workspaces_is_taken_where_there_are_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     driver, _ = installed(monkeypatch, {f"eng{k}": 50.0 - k for k in range(6)})
-    monkeypatch.setattr(fastest, "MOST_WORKSPACE_NBYTES", 300)
-    monkeypatch.setattr(fake_cudnn.Graph, "get_workspace_size_plan_at_index", lambda self, index: 900 - 100 * index)
+    monkeypatch.setattr(fastest, "MOST_WORKSPACE_NBYTES", 3000)
+    monkeypatch.setattr(fake_cudnn.Graph, "get_workspace_size_plan_at_index", lambda self, index: 9000 - 1000 * index)
     choice = FastestCudnnPlans(driver, Memory())
     assert (choice(KERNEL, READS, WRITES).name, choice.notes) == ("eng5", ())
-    monkeypatch.setattr(fastest, "MOST_WORKSPACE_NBYTES", 650)
+    monkeypatch.setattr(fastest, "MOST_WORKSPACE_NBYTES", 6500)
     choice = FastestCudnnPlans(driver, Memory(times=False))
     assert choice(KERNEL, READS, WRITES).name == "eng3", "cuDNN's first guess of those that are small enough"
 
