@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from iosched.cli.output import emit_json
+from iosched.cli.output import emit_json, note
 from iosched.cli.tables import print_columns, print_pairs
 
 if TYPE_CHECKING:
@@ -19,7 +19,10 @@ _COUNTS = ("operators", "width", "states", "stages", "signatures", "known", "mea
 def print_estimate(model: Model, settings: OptimizeSettings, *, as_json: bool) -> None:
     """Prints how large the search that `optimize` would make with these settings is, block by block."""
     from iosched.jobs.estimate import estimate
+    from iosched.profiler.devices.resolve import remarks
 
+    for line in remarks(settings.device):
+        note(line)
     found = estimate(model, settings)
     if as_json:
         emit_json(as_object(model, settings, found))

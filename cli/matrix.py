@@ -163,8 +163,10 @@ def _matrix(
     first: Model, batch_sizes: tuple[int, ...], shapes: dict[str, tuple[int, ...]], settings: MatrixSettings
 ) -> MatrixResult:
     from iosched.jobs.matrix import matrix
-    from iosched.profiler.devices.resolve import is_measured_on_cpu
+    from iosched.profiler.devices.resolve import is_measured_on_cpu, remarks
 
+    for line in (line for device in settings.devices for line in remarks(device)):
+        note(line)
     on_cpu = any(map(is_measured_on_cpu, settings.devices))
     if len(batch_sizes) > 1 and on_cpu:
         note("cpu is measured, at each batch size anew: this takes minutes, and more the larger the batch is.")

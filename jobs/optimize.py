@@ -18,7 +18,7 @@ from iosched.jobs.verdict import Verdict, measured_verdict, predicted_verdict, u
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices.device import OpenModel
-from iosched.profiler.devices.resolve import check_name, resolve
+from iosched.profiler.devices.resolve import check_name, remarks, resolve
 from iosched.profiler.store.latencies import ModelLatencies
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.search import SearchResult
@@ -89,7 +89,8 @@ class _Job:
             verdict = self._verdict(found)
         document = document_of(self.model, self.settings, self.opened.device, found, verdict, here)
         cost = None if here is None else here.cost
-        return result_of(document, found, verdict, cost, self.pace.seconds)
+        result = result_of(document, found, verdict, cost, self.pace.seconds)
+        return replace(result, notes=(*remarks(self.settings.device), *result.notes))
 
     def _searched(self) -> SearchResult:
         here = self.opened.here

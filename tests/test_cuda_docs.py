@@ -1,4 +1,4 @@
-"""The example in docs/cuda.md works."""
+"""The example in docs/cuda.md works, and its table of GPUs says what the program says."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ from iosched.jobs.annotate import annotated
 from iosched.jobs.optimize import optimize
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.export import write_model
+from iosched.runtime.cuda.gpu.extras import extra_for
 
 PAGE = Path(__file__).parents[1] / "docs" / "cuda.md"
+README = PAGE.parents[1] / "README.md"
+CUDA_OF_DRIVER = {525: 12000, 570: 12080, 579: 12090, 580: 13000}
 
 
 @needs_compiler
@@ -42,3 +45,23 @@ def test_the_example_reads_and_gives_arrays_of_another_library(tmp_path: Path, m
     found: dict[str, Any] = {}
     exec(example, found)
     np.testing.assert_allclose(found["y"], expected_outputs(model, {"x": array})["y"], rtol=1e-5)
+
+
+def rows(page: Path) -> list[list[str]]:
+    lines = (line for line in page.read_text().splitlines() if re.match(r"\| (Kepler|Volta|Turing|Blackwell)", line))
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+@pytest.mark.parametrize("row", rows(PAGE), ids=lambda row: f"{row[0].partition(':')[0]}, {row[2]}")
+def test_the_table_names_the_extra_that_the_program_names(row: list[str]) -> None:
+    _, capabilities, drivers, install, _ = row
+    name = re.search(r"iosched\[(\w+)\]", install)
+    for capability in re.findall(r"\d+\.\d", capabilities):
+        for driver in map(int, re.findall(r"\d+", drivers) or CUDA_OF_DRIVER):
+            found = extra_for(CUDA_OF_DRIVER[driver], [int(capability.replace(".", ""))])
+            assert (found and found.name) == (name and name[1])
+
+
+def test_the_readme_has_the_same_table() -> None:
+    assert len(rows(PAGE)) == 6
+    assert rows(README) == [[cell.replace("iosched[", ".[") for cell in row] for row in rows(PAGE)]

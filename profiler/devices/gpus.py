@@ -48,6 +48,12 @@ class GpuSpec:
     confidence: str
 
     @property
+    def capability(self) -> int:
+        """The compute capability times ten."""
+        major, _, minor = self.compute_capability.partition(".")
+        return 10 * int(major) + int(minor)
+
+    @property
     def has_tf32(self) -> bool:
         """Whether its tensor cores multiply floats."""
         return self.tf32_tflops is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from iosched.models.model import Model
@@ -26,6 +26,7 @@ class Kind:
             the schedule was made for a device of another kind. Raises `DeviceError` if the device is not attached.
         unscheduled: says how such a device runs a model that has no schedule.
         facts: facts about the devices of this kind on this machine; None for a kind that is on no machine.
+        remarks: says why the text of `--device` does not mean a device of this kind that is attached under that name.
     """
 
     key: str
@@ -36,3 +37,4 @@ class Kind:
     made: Callable[[ScheduleDocument], tuple[Device, OpenSettings] | None]
     unscheduled: str
     facts: Callable[[], DeviceFacts] | None = None
+    remarks: Callable[[str], Sequence[str]] = lambda text: ()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from difflib import get_close_matches
 
 from iosched.models.errors import DeviceError, UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices.analytic.device import KIND as PAPER
+from iosched.profiler.devices.analytic.device import PaperGpu
 from iosched.profiler.devices.cpu.device import KIND as CPU
 from iosched.profiler.devices.cuda.device import KIND as CUDA
 from iosched.profiler.devices.device import Device, OpenSettings
@@ -47,7 +49,12 @@ def resolve(device: str, model: Model | None = None) -> Device:
         UsageError: there is no such device; the text lists all, and those with a similar name.
         DeviceError: the GPU that was asked for is not attached or cannot be used; the text says what to do.
     """
-    return _kind_of(device, model).device(device)
+    return _opened(_kind_of(device, model), device)
+
+
+def remarks(device: str) -> tuple[str, ...]:
+    """Sentences that say why devices that are attached are not what `resolve` returns, though they have that name."""
+    return tuple(line for kind in KINDS for line in kind.remarks(device))
 
 
 def is_measured_on_cpu(device: str) -> bool:
@@ -66,7 +73,7 @@ def runner(device: str, document: ScheduleDocument | None) -> Device:
         UsageError: there is no such device; the text lists all, and those with a similar name.
         DeviceError: the GPU that was asked for is not attached or cannot be used; the text says what to do.
     """
-    return _runner_kind(device, document).device(device)
+    return _opened(_runner_kind(device, document), device)
 
 
 def runner_name(device: str, document: ScheduleDocument | None) -> str:
@@ -108,6 +115,11 @@ def throughputs(model: Model, document: ScheduleDocument) -> Throughputs:
 def _kind_of(device: str, model: Model | None = None) -> Kind:
     check_name(device)
     return next(kind for kind in KINDS if kind.claims(device, model))
+
+
+def _opened(kind: Kind, device: str) -> Device:
+    found = kind.device(device)
+    return replace(found, remarks=remarks(device)) if isinstance(found, PaperGpu) else found
 
 
 def _runner_kind(device: str, document: ScheduleDocument | None) -> Kind:

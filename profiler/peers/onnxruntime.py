@@ -13,6 +13,7 @@ from iosched.models.model import Model
 from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all, measure_in_turn
 from iosched.profiler.peers.place import GpuPlace
 from iosched.runtime.cuda.gpu.driver import Driver
+from iosched.runtime.cuda.gpu.failures import how_to_install
 from iosched.runtime.cuda.gpu.timing import elapsed_in_a_row_us
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.reference import Reference, ReferenceSettings, bound_source, candidates
@@ -94,7 +95,7 @@ def open_on_gpu(place: GpuPlace) -> Candidate:
         raise DeviceError("runs the model in its own types, not in fp16")
     provider, stream = place.provider, place.driver.new_stream()
     if not provider.is_there():
-        raise DeviceError("has no CUDA provider here: install it with: pip install 'iosched[cuda]'")
+        raise DeviceError(f"has no CUDA provider here; {how_to_install(provider.index)}")
     onnxruntime = load_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -103,7 +104,7 @@ def open_on_gpu(place: GpuPlace) -> Candidate:
     providers = [(provider.name, provider.with_stream(handle))]
     session = open_session(source, options, providers=providers)
     if provider.name not in session.get_providers():
-        raise DeviceError("its CUDA provider does not load: install what it needs with: pip install 'iosched[cuda]'")
+        raise DeviceError(f"its CUDA provider does not load; {how_to_install(provider.index)}")
     binding = session.io_binding()
     make = onnxruntime.OrtValue.ortvalue_from_numpy
     values = {name: make(array, provider.device, provider.index) for name, array in place.inputs.items()}

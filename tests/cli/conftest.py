@@ -7,12 +7,19 @@ from pathlib import Path
 
 import onnx
 import pytest
+import standin_driver
 from click.testing import CliRunner, Result
 from small_models import branches
 
 from iosched.cli.main import cli
 
 Invoke = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def _without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the driver of this machine says of its GPUs is left out."""
+    standin_driver.none(monkeypatch)
 
 
 @pytest.fixture

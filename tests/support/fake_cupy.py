@@ -23,6 +23,7 @@ def install(
     *,
     status: int = 0,
     driver: int = 13000,
+    version: int = 13000,
     capabilities: tuple[tuple[int, int], ...] = ((9, 0),),
 ) -> None:
     """Makes this module's CuPy the one that is imported, and a cuDNN that is there.
@@ -30,6 +31,7 @@ def install(
     Args:
         status: with which counting GPUs fails.
         driver: CUDA that the driver supports, as CUDA numbers it.
+        version: of CUDA that it was built for.
         capabilities: of the GPUs, which are called "GPU 0" and so on.
     """
 
@@ -46,7 +48,7 @@ def install(
         getDeviceCount=count,
         getDeviceProperties=properties,
         driverGetVersion=lambda: driver,
-        runtimeGetVersion=lambda: 13000,
+        runtimeGetVersion=lambda: version,
         deviceGetPCIBusId=lambda index: f"0000:0{index}:00.0",
     )
     cuda = SimpleNamespace(
@@ -58,6 +60,12 @@ def install(
     )
     _put(monkeypatch, "cupy", SimpleNamespace(__version__="14.0", cuda=cuda))
     _put(monkeypatch, "cudnn", SimpleNamespace(backend_version=lambda: 91900))
+
+
+def remove(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is neither CuPy nor cuDNN's frontend."""
+    for name in ("cupy", "cudnn"):
+        monkeypatch.setitem(sys.modules, name, None)  # type: ignore[arg-type]
 
 
 def without_library_of_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,9 +26,14 @@ from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
 
 @dataclass(frozen=True)
 class PaperGpu:
-    """A GPU of which only the specification is known; see `Device`."""
+    """A GPU of which only the specification is known; see `Device`.
+
+    Attributes:
+        remarks: why a GPU that is attached and has this name cannot be used, if there is one.
+    """
 
     gpu: GpuSpec
+    remarks: tuple[str, ...] = ()
     kind: ClassVar[str] = "cuda"
     cost_kind: ClassVar[CostKind] = "analytic"
 
@@ -90,6 +95,8 @@ class PaperGpu:
         raise self._not_here()
 
     def _not_here(self) -> DeviceError:
+        if self.remarks:
+            return DeviceError(self.remarks[0])
         return DeviceError(
             f"{self.name} is not here: 'iosched optimize --device {self.key}' plans for it, but nothing can be run or"
             " measured on it; use --device cpu"

@@ -20,15 +20,13 @@ from iosched.runtime.cuda.cudnn.target import load_cudnn
 from iosched.runtime.cuda.gpu.cupy import CupyDriver, GpuFacts
 from iosched.runtime.cuda.gpu.driver import Driver
 from iosched.runtime.cuda.gpu.exchange import CupyExchange
+from iosched.runtime.cuda.gpu.extras import EXTRAS, extra_for, extra_with
 from iosched.runtime.cuda.gpu.lanes import Lanes
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.lower.plan import CUDA_LOWERING, MAX_LANES
 from iosched.runtime.cuda.onnxruntime.provider import Provider, ProviderSessions
 from iosched.scheduler.document import ScheduleDocument
-
-OLDEST_CAPABILITY = 75
-"""The oldest compute capability that CUDA 13 compiles for, times ten."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,13 +135,16 @@ def attach(index: int = 0) -> AttachedGpu:
 
 
 def check_capability(facts: GpuFacts) -> None:
-    """Accepts a GPU that kernels can be compiled for.
+    """Accepts a GPU that the CUDA of CuPy has code for.
 
     Raises:
-        DeviceError: the GPU is too old.
+        DeviceError: the GPU is too old; the text says what to do.
     """
-    if facts.gpu.capability < OLDEST_CAPABILITY:
+    capability, extra = facts.gpu.capability, extra_with(int(facts.versions["cuda"])) or EXTRAS[0]
+    if capability < extra.least_capability:
+        other = extra_for(int(facts.versions["driver"]), [capability])
         raise DeviceError(
-            f"{facts.name} has compute capability {facts.gpu.capability / 10}, and CUDA 13 needs"
-            f" {OLDEST_CAPABILITY / 10} or newer; its name, as --device, plans for it without running"
+            f"{facts.name} has compute capability {capability / 10}, and CUDA {extra.cuda} needs"
+            f" {extra.least_capability / 10} or newer; its name, as --device, plans for it without running"
+            + ("" if other is None else f"; to run on it, {other.way}")
         )

@@ -18,7 +18,7 @@ from iosched.profiler.devices.cuda.attached import AttachedGpu, attach, layout_o
 from iosched.profiler.devices.cuda.checks import cuda_checks
 from iosched.profiler.devices.cuda.clock import with_clock
 from iosched.profiler.devices.cuda.cost import CudaStageCost, open_cost
-from iosched.profiler.devices.cuda.facts import cuda_facts
+from iosched.profiler.devices.cuda.facts import cuda_facts, missing_packages
 from iosched.profiler.devices.cuda.probe import usable_names
 from iosched.profiler.devices.cuda.session_note import session_notes
 from iosched.profiler.devices.device import (
@@ -46,6 +46,8 @@ from iosched.profiler.peers.openers import GPU_OPENERS
 from iosched.profiler.peers.place import GpuPlace
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cuda.backend import CudaBackend, CudaModel
+from iosched.runtime.cuda.gpu.extras import extra_for, way_to_run
+from iosched.runtime.cuda.gpu.library import look
 from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.onnxruntime.provider import Provider
 from iosched.runtime.inputs import Arrays
@@ -292,6 +294,21 @@ def attached_index(device: str, names: Callable[[], Sequence[str]] | None = None
     return next((index for index, gpu in found if gpu and wanted in gpu.lower()), None)
 
 
+def _remarks(text: str) -> tuple[str, ...]:
+    """Says of an attached GPU of this name that it cannot be used, and what to do about it."""
+    name = text.strip().lower()
+    if name in ("auto", "cpu") or attached_index(text) is not None:
+        return ()
+    seen = look()
+    gpu = next((gpu for gpu in seen.gpus if name in gpu.name.lower()), None)
+    if gpu is None:
+        return ()
+    extra = extra_for(seen.cuda, [gpu.capability])
+    is_complete = extra is not None and not missing_packages(extra)
+    way = "see `iosched devices`" if is_complete else way_to_run(seen.cuda, gpu.capability)
+    return (f"{gpu.name} is attached, but cannot be used; {way}",)
+
+
 def _claims(text: str, model: Model | None) -> bool:
     is_placed = text != "auto" or model is None or CudaBackend.supports(model)
     return is_placed and attached_index(text) is not None
@@ -317,4 +334,5 @@ KIND = Kind(
     made=_made,
     unscheduled="one operator after another",
     facts=cuda_facts,
+    remarks=_remarks,
 )

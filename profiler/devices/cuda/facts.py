@@ -4,40 +4,103 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 from iosched.profiler.devices.cuda.probe import GpuProbe, probe
 from iosched.profiler.devices.facts import DeviceFacts, package_version
-
-PACKAGES = ("cupy-cuda13x", "nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "onnxruntime-gpu")
-_INSTALL = "pip install 'iosched[cuda]'"
+from iosched.profiler.devices.gpus import spec_of
+from iosched.runtime.cuda.gpu.extras import EXTRAS, Extra, extra_for, version_text, way_to_run
+from iosched.runtime.cuda.gpu.library import Seen, SeenGpu, look
 
 
 def cuda_facts() -> DeviceFacts:
     """Facts about this machine's GPUs and about what is missing for using them."""
-    missing = [package for package in PACKAGES if package_version(package) is None]
-    names = gpu_names()
+    seen = look()
+    names = [gpu.name for gpu in seen.gpus] or gpu_names()
+    known = seen if seen.gpus else _by_name(names)
+    extra = extra_here(known)
+    missing = [] if extra is None else missing_packages(extra)
     found = probe() if names and find_spec("cupy") is not None else GpuProbe()
+    problems = [*_unservable(known), *found.problems]
     values = {
         "kind": "cuda",
         "names": names,
+        "driver_cuda": version_text(seen.cuda) if seen.cuda else None,
+        "extra": extra.name if names and extra is not None else None,
         "missing_packages": missing,
-        "problems": list(found.problems),
+        "problems": problems,
         "remarks": list(found.remarks),
         "usable": found.usable,
     }
     rows = [("devices", ", ".join(names) or "none: no NVIDIA GPU, or its driver is not loaded")]
-    if missing:
-        there = ("missing", f"{', '.join(missing)}: run  {_INSTALL}")
-        rows.append(there if names else ("packages", f"not installed; with a GPU, run  {_INSTALL}"))
-    rows += [("in the way", problem) for problem in found.problems]
+    if seen.cuda or names:
+        rows.append(("driver", "; ".join(_of_driver(seen))))
+    if names and extra is not None:
+        rows.append(("extra", f"[{extra.name}]{_reason(extra, known)}"))
+    if missing and extra is not None:
+        there = ("missing", f"{', '.join(missing)}: {extra.way}")
+        rows.append(there if names else ("packages", f"not installed; with a GPU, run: {extra.install}"))
+    rows += [("in the way", problem) for problem in problems]
     rows += [("note", remark) for remark in found.remarks]
     return DeviceFacts("cuda", values, tuple(rows))
 
 
+def _by_name(names: Sequence[str]) -> Seen:
+    """What the driver's library would tell of these GPUs, with a new driver; those without a specification left out."""
+    specs = [(name, spec_of(name)) for name in names]
+    gpus = (SeenGpu(name, spec.capability) for name, spec in specs if spec is not None)
+    return Seen(1000 * EXTRAS[0].cuda, tuple(gpus))
+
+
+def missing_packages(extra: Extra) -> list[str]:
+    """The packages of an extra that are not installed."""
+    return [package for package in extra.packages if package_version(package) is None]
+
+
+def extra_here(seen: Seen) -> Extra | None:
+    """The extra for this machine: one that is installed, if none runs on more of its GPUs.
+
+    Where the driver is too old for any, the one for a new driver; None if none has code for the GPUs.
+    """
+    driver = seen.cuda if extra_for(seen.cuda, seen.capabilities) else max(seen.cuda, 1000 * EXTRAS[0].cuda)
+    best = extra_for(driver, seen.capabilities) if seen.gpus else EXTRAS[0]
+    served = {extra: sum(extra.runs_on(driver, each) for each in seen.capabilities) for extra in EXTRAS}
+    as_good = (extra for extra in EXTRAS if best is not None and served[extra] == served[best])
+    return next((extra for extra in as_good if not missing_packages(extra)), best)
+
+
+def _of_driver(seen: Seen) -> list[str]:
+    known = [f"for CUDA {version_text(seen.cuda)}"] if seen.cuda else []
+    return [*known, seen.problem] if seen.problem else known
+
+
+def _reason(extra: Extra, seen: Seen) -> str:
+    """Why it is not the newest one."""
+    newest = EXTRAS[0]
+    old = [gpu for gpu in seen.gpus if gpu.capability < newest.least_capability]
+    if extra is newest or not seen.gpus:
+        return ""
+    if old:
+        least, own = newest.least_capability / 10, old[0].capability / 10
+        return f", since {old[0].name} has compute capability {own}, and [{newest.name}] needs {least} or newer"
+    if seen.cuda // 1000 < newest.cuda:
+        return f", since [{newest.name}] needs a driver for CUDA {newest.cuda}: {newest.least_driver} or newer"
+    return ", which is installed"
+
+
+def _unservable(seen: Seen) -> list[str]:
+    """Why no extra runs on a GPU, for each of them."""
+    return [
+        f"{gpu.name}: {way_to_run(seen.cuda, gpu.capability)}"
+        for gpu in seen.gpus
+        if extra_for(seen.cuda, [gpu.capability]) is None
+    ]
+
+
 def gpu_names() -> list[str]:
-    """Names of the attached GPUs, from the files or the tool of the driver, so that no package has to be installed."""
+    """Names of the attached GPUs from the files or the tool of the driver, also of those that its library hides."""
     return _names_from_files() or _names_from_tool()
 
 

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from iosched.models.errors import DeviceError
-from iosched.runtime.cuda.gpu.failures import INSTALL, first_line
+from iosched.runtime.cuda.gpu.failures import first_line, how_to_install
 
 _NEEDED = ("deviceName", "deviceVer", "multiProcessorCount")
 
@@ -66,9 +66,9 @@ def load_cudnn() -> ModuleType:
     try:
         import cudnn
     except ImportError as error:
-        raise DeviceError(f"cuDNN's Python frontend is not installed; {INSTALL}") from error
+        raise DeviceError(f"cuDNN's Python frontend is not installed; {how_to_install()}") from error
     try:
         cudnn.backend_version()
     except (RuntimeError, OSError, AttributeError) as error:
-        raise DeviceError(f"cuDNN is not installed ({first_line(error)}); {INSTALL}") from error
+        raise DeviceError(f"cuDNN is not installed ({first_line(error)}); {how_to_install()}") from error
     return cudnn  # type: ignore[no-any-return]

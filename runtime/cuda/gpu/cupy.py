@@ -15,7 +15,7 @@ import numpy as np
 
 from iosched.models.errors import DeviceError
 from iosched.runtime.cuda.gpu.driver import Memory, Number
-from iosched.runtime.cuda.gpu.failures import INSTALL, keep_if_lost, meaning, no_gpu
+from iosched.runtime.cuda.gpu.failures import how_to_install, keep_if_lost, meaning, no_gpu
 from iosched.runtime.cuda.kernel import CudaCall
 from iosched.runtime.cuda.target import Gpu
 
@@ -81,7 +81,7 @@ class CupyDriver:
         try:
             import cupy
         except ImportError as error:
-            raise DeviceError(f"CuPy is not installed; {INSTALL}") from error
+            raise DeviceError(f"CuPy is not installed; {how_to_install(index)}") from error
         self._cupy = cupy
         self.failures: tuple[type[Exception], ...] = (
             RuntimeError,  # those of CUDA's runtime, driver and NVRTC, and libraries that are not found

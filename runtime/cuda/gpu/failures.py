@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 
 from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError, IoschedError
-
-INSTALL = "install the CUDA runtime with: pip install 'iosched[cuda]'"
+from iosched.runtime.cuda.gpu.extras import extra_for, extra_with, version_text, way_to_run
+from iosched.runtime.cuda.gpu.library import look
 
 _NO_MEMORY = 2
 _NO_DRIVER, _NO_GPU = 35, 100
@@ -15,8 +15,6 @@ _FATAL = frozenset({4, 46, 100, 101, 201, 214, 219, 220, 700, 702, 709, 710, *ra
 
 CUDA's runtime and its driver number these alike.
 """
-_OLDEST_DRIVER = {13: 580, 12: 525}
-"""Version of NVIDIA's driver for Linux that comes with each CUDA."""
 
 
 def meaning(error: Exception) -> IoschedError:
@@ -31,11 +29,11 @@ def meaning(error: Exception) -> IoschedError:
             "What was measured before is kept; see `nvidia-smi` and the kernel's log for its state, then run again."
         )
     if kind == "CompileException" and "cannot open source file" in str(error):
-        return DeviceError(f"CUDA's headers are not installed ({_first_complaint(str(error))}); {INSTALL}")
+        return DeviceError(f"CUDA's headers are not installed ({_first_complaint(str(error))}); {how_to_install()}")
     if kind == "CompileException":
         return ExecutionError(f"a kernel does not compile: {_first_complaint(str(error))}")
     if status is None and ("dlopen" in str(error) or "load" in str(error) or isinstance(error, ImportError)):
-        return DeviceError(f"a library of CUDA cannot be loaded ({first_line(error)}); {INSTALL}")
+        return DeviceError(f"a library of CUDA cannot be loaded ({first_line(error)}); {how_to_install()}")
     return ExecutionError(f"the GPU failed: {first_line(error)}")
 
 
@@ -52,14 +50,34 @@ def no_gpu(error: Exception, driver: int, runtime: int) -> DeviceError:
             "no NVIDIA driver was found on this machine: install it, or use --device cpu or the name of a GPU"
         )
     if status == _NO_DRIVER or driver // 1000 < runtime // 1000:
-        needed = _OLDEST_DRIVER.get(runtime // 1000)
-        newer = f"update NVIDIA's driver{f' to {needed} or newer' if needed else ''}"
-        return DeviceError(f"the driver is for CUDA {_version(driver)}, and CuPy for CUDA {_version(runtime)}: {newer}")
+        versions = f"the driver is for CUDA {version_text(driver)}, and CuPy for CUDA {version_text(runtime)}"
+        return DeviceError(f"{versions}: {_way_out(driver, runtime)}")
     if status == _NO_GPU:
         return DeviceError(
             "the driver finds no GPU: there is none, or CUDA_VISIBLE_DEVICES hides it; see `iosched devices`"
         )
     return DeviceError(f"no GPU can be used: {first_line(error)}; see `nvidia-smi`")
+
+
+def how_to_install(index: int | None = None) -> str:
+    """What to do where packages for a GPU are missing: a clause for people.
+
+    Args:
+        index: CUDA's number of the GPU, if one is meant.
+    """
+    return look().way_to_run(index)
+
+
+def _way_out(driver: int, runtime: int) -> str:
+    """What to do where the driver is too old for CuPy's CUDA."""
+    capabilities, needed = look().capabilities, extra_with(runtime)
+    if needed is None:
+        return "update NVIDIA's driver"
+    if capabilities and max(capabilities) < needed.least_capability:
+        return way_to_run(driver, max(capabilities))
+    older = extra_for(driver, capabilities or [needed.least_capability])
+    newer = f"update NVIDIA's driver to {needed.least_driver} or newer"
+    return newer if older is None else f"{newer}, or {older.way}"
 
 
 def keep_if_lost(error: IoschedError) -> IoschedError:
@@ -76,10 +94,6 @@ def keep_if_lost(error: IoschedError) -> IoschedError:
 def first_line(error: BaseException) -> str:
     """The first line of an exception's message, or its type's name where there is none."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-def _version(number: int) -> str:
-    return f"{number // 1000}.{number % 1000 // 10}"
 
 
 def _first_complaint(log: str) -> str:

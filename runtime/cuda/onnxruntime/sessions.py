@@ -23,7 +23,7 @@ class Home(StrEnum):
     PROVIDER = "in onnxruntime's CUDA provider"
     PARTLY = "in onnxruntime's CUDA provider and partly on the CPU"
     CPU = "in onnxruntime on the CPU"
-    NO_PROVIDER = "in onnxruntime on the CPU (its CUDA provider does not load: pip install 'iosched[cuda]')"
+    NO_PROVIDER = "in onnxruntime on the CPU (its CUDA provider does not load: see `iosched devices`)"
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+import standin_driver
+from host_cuda import needs_compiler
 
 from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError, IoschedError
 from iosched.runtime.cuda.gpu.failures import meaning, no_gpu
@@ -24,6 +26,7 @@ class CompileException(Exception):  # noqa: N818 - CuPy's name
     """NVRTC's log."""
 
 
+_CUDA12 = "in an environment of its own, run: pip install 'iosched[cuda12]'"
 LOG = """\
 kern.cu(3): error: identifier "undefined" is undefined
 
@@ -64,5 +67,44 @@ def test_every_failure_has_its_meaning(error: Exception, kind: type[IoschedError
         (802, 13000, "system not yet initialized"),
     ],
 )
-def test_why_there_is_no_gpu(status: int, driver: int, words: str) -> None:
+def test_why_there_is_no_gpu(status: int, driver: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    standin_driver.none(monkeypatch)
     assert words in str(no_gpu(CUDARuntimeError(status, "system not yet initialized"), driver, 13000))
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("gpu", "driver", "runtime", "way"),
+    [
+        (
+            "NVIDIA L4:89",
+            12040,
+            13000,
+            f"driver to 580 or newer, or {_CUDA12}",
+        ),
+        (
+            "Tesla V100:70",
+            12040,
+            13000,
+            f"CuPy for CUDA 13.0: {_CUDA12}",
+        ),
+        ("Tesla V100:70", 11040, 13000, "CuPy for CUDA 13.0: update NVIDIA's driver to 525 or newer, up to 580"),
+        ("NVIDIA L4:89", 11040, 12090, "CuPy for CUDA 12.9: update NVIDIA's driver to 525 or newer"),
+        ("NVIDIA L4:89", 13000, 14000, "CuPy for CUDA 14.0: update NVIDIA's driver"),
+    ],
+)
+def test_a_driver_that_is_too_old_for_cupy(
+    gpu: str, driver: int, runtime: int, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    standin_driver.install(monkeypatch, gpu, cuda=driver)
+    text = str(no_gpu(CUDARuntimeError(35, "insufficient driver"), driver, runtime))
+    assert text.endswith(way)
+
+
+@needs_compiler
+def test_what_is_missing_is_named_with_the_extra_for_the_gpu_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = ImportError("libnvrtc.so.12: cannot be loaded")
+    standin_driver.none(monkeypatch)
+    assert str(meaning(error)).endswith("install the CUDA runtime with: pip install 'iosched[cuda]'")
+    standin_driver.install(monkeypatch, "Tesla V100-SXM2-16GB:70")
+    assert str(meaning(error)).endswith("pip install 'iosched[cuda12]'")
