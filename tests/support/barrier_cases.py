@@ -20,6 +20,7 @@ from iosched.runtime.cuda.kernels.normalize import Normalize
 from iosched.runtime.cuda.kernels.reduce import Reduce
 from iosched.runtime.cuda.kernels.separable import Separable, pointwise_weight
 from iosched.runtime.cuda.kernels.softmax import Softmax
+from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.source.activation import RELU
 from iosched.runtime.cuda.source.window import Image
 from iosched.runtime.cuda.target import H100, Gpu
@@ -93,25 +94,31 @@ def _product(tile: batched_matmul._Tile, lies: Callable[[np.ndarray], Placed]) -
         return _case(BatchedMatMul(RELU), [lies(a), lies(b)], [blank((1, a.shape[1], b.shape[2]))], 2e-5)
 
 
-def _separable(precision: str, tile: tuple[int, int], size: int, stride: int, gpu: Gpu = H100) -> Case:
-    """Three slabs, so that one is filled again; the last one is not whole, as is the one tile."""
+def _separable(
+    precision: str, tile: tuple[int, int], size: int, stride: int, gpu: Gpu = H100, layout: Layout = Layout.NHWC
+) -> Case:
+    """Three slabs, so that one is filled again; the last one is not whole, as is the one tile.
+
+    The image is a line along which a thread has neighbours: a row, or a column where it is planar.
+    """
     window = (size, size), (stride, stride), (size // 2,) * 4, (1, 1)
     usual = Separable(*window, True, RELU, Precision(precision), gpu=gpu)
     dtype = usual.precision.dtype
-    y = blank((1, tile[1] - 8, 1, tile[0] - 3), dtype)
-    extents = (1, stride * y.array.shape[3])
+    line = (1, tile[0] - 3) if layout is Layout.NHWC else (tile[0] - 3, 1)
+    y = blank((1, tile[1] - 8, *line), dtype, layout=layout)
+    extents = (stride * line[0], stride * line[1])
     image = Image.of(y.view)
     variants = (replace(usual, variant=variant) for variant in range(18))
     kernel, form = next(
         (each, form)
         for each in variants
-        if (form := each._form(Image.of(blank((1, 8, *extents), dtype).view), image)).tile == tile
+        if (form := each._form(Image.of(blank((1, 8, *extents), dtype, layout=layout).view), image)).tile == tile
     )
     channels = 2 * form.slab + 8
     matrix = normal(y.array.shape[1], channels, 1, 1) / np.float32(np.sqrt(channels))
     taps = normal(size, size, channels) / np.float32(size)
     weights = [weight(taps.astype(dtype)), weight(pointwise_weight(matrix, by_fma=usual.by_fma).astype(dtype))]
-    x = put(normal(1, channels, *extents).astype(dtype))
+    x = put(normal(1, channels, *extents).astype(dtype), layout=layout)
     return _case(kernel, [x, *weights, weight(normal(len(matrix)))], [y], _TOLERANCES[precision])
 
 
@@ -129,6 +136,10 @@ CASES: Mapping[str, Callable[[], Case]] = {
     "product of transposed": partial(_product, batched_matmul._TILES[-1], transposed),
     **{f"separable {name} in one part": partial(_separable, name, (32, 128), 3, 1) for name in _TOLERANCES},
     **{f"separable {name} in parts": partial(_separable, name, (16, 32), 7, 2) for name in _TOLERANCES},
+    **{
+        f"separable {name} of planar images": partial(_separable, name, tile, size, 1, layout=Layout.NCHW)
+        for name, tile, size in (("fp32", (32, 64), 3), ("tf32", (16, 32), 7), ("fp16", (32, 32), 5))
+    },
     "separable fp16 by FMA": partial(_separable, "fp16", (16, 32), 7, 2, Gpu(capability=70, processors=80)),
 }
 """By name."""

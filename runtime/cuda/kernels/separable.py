@@ -13,7 +13,7 @@ from iosched.runtime.cuda.kernel import CudaCall, Pointer, Precision
 from iosched.runtime.cuda.kernels.convolution import Convolution
 from iosched.runtime.cuda.kernels.depthwise import Depthwise, depthwise_weight
 from iosched.runtime.cuda.source.activation import IDENTITY, Activation
-from iosched.runtime.cuda.source.elements import C_TYPES, LOAD, MOST_BYTES, item_nbytes, preamble
+from iosched.runtime.cuda.source.elements import APART, C_TYPES, LOAD, MOST_BYTES, item_nbytes, preamble
 from iosched.runtime.cuda.source.loops import shape_of
 from iosched.runtime.cuda.source.separable import (
     BODY,
@@ -82,6 +82,8 @@ class Separable:
         """See `SourceKernel.call`."""
         x, y = Image.of(reads[0]), Image.of(writes[0])
         form = self._form(x, y)
+        if form.planar:
+            x, y = x.turned, y.turned
         batch, wide, height, width = y.shape
         per_row = -(-width // form.group)
         groups = batch * height * per_row
@@ -90,7 +92,7 @@ class Separable:
         pitch = shape_of(reads[2])[1]
         counts = (groups, per_row, height, width, x.shape[2], x.shape[3], x.shape[1], wide, tiles, pitch)
         pointers = [Pointer(index) for index in range(5)]
-        arguments = (*pointers, *map(np.int32, counts), *x.steps(form.pack), *y.steps(form.out_pack))
+        arguments = (*pointers, *map(np.int32, counts), *x.steps(1), *y.steps(1))
         return CudaCall(self._source(form), "separable", (blocks, 1, 1), (_THREADS, 1, 1), arguments)
 
     @property
@@ -101,57 +103,73 @@ class Separable:
     def _form(self, x: Image, y: Image) -> _Form:
         """The form of `variant`."""
         dtype = x.operand.dtype
-        pack, out_pack = channel_width(x.shape[1], x), channel_width(y.shape[1], y)
+        out_pack = channel_width(y.shape[1], y)
+        pack = _channels_apart(x) if y.is_planar else channel_width(x.shape[1], x)
         multiplied = item_nbytes("float32" if self.by_fma else dtype)
         forms = [
-            _Form(dtype, pack, out_pack, group, (rows, wide), slab_nbytes // multiplied)
+            _Form(dtype, y.is_planar, pack, out_pack, group, (rows, wide), slab_nbytes // multiplied)
             for rows, wide, slab_nbytes in _TILES
             for group in _GROUPS
         ]
-        fitting = [form for form in forms if form.group == 1 or self._fits(form, y.shape[3])]
-        ranked = sorted(fitting, key=lambda form: self._work(form, y))
+        made = y.turned if y.is_planar else y
+        fitting = [form for form in forms if form.group == 1 or self._fits(form, made.shape[3])]
+        ranked = sorted(fitting, key=lambda form: self._work(form, made))
         best = {form.tile: form for form in reversed(ranked)}
         return sorted(ranked, key=lambda form: form != best[form.tile])[self.variant % len(ranked)]
 
+    def _window(self, planar: bool) -> Window:
+        """As it slides over images that are turned where they are planar."""
+        window = Window(self.kernel, self.strides, self.pads, self.dilations)
+        return window.turned if planar else window
+
     def _fits(self, form: _Form, width: int) -> bool:
         """Whether half of the threads have windows to slide, and each has registers for its neighbours."""
-        kept = self._columns(form.group) * form.pack
+        kept = self._columns(form) * form.pack
         return form.busy >= 0.5 and form.group <= width and kept <= _MOST_KEPT
 
     def _work(self, form: _Form, y: Image) -> float:
         """Issue slots of the busiest processor, about, for one input channel: a reasoned number, not a measured one.
 
-        A load of 16 bytes takes as long as 16 warps' instructions; a processor with one block is half idle.
+        A load of 16 bytes takes as long as 16 warps' instructions, one of 4 bytes as 4 of them and more where a warp's
+        are scattered; a processor with one block is half idle. `y` is turned where it is planar.
         """
-        rows, columns, taps = self.kernel[0], self._columns(form.group), self.kernel[0] * self.kernel[1]
-        loads = rows * (16 * columns + 4 * self.kernel[1]) / (form.group * form.pack)
+        (rows, width), columns = self._window(form.planar).kernel, self._columns(form)
+        taps = rows * width
+        loads = rows * (self._load(form, y) * columns + 4 * width) / (form.group * form.pack)
         sums = (taps + rows * columns / form.group) / min(form.busy, 1)
         product = form.tile[1] * (1.75 if self.by_fma else 0.25)
         groups = y.shape[0] * y.shape[2] * -(-y.shape[3] // form.group)
         blocks = -(-groups * form.group // form.tile[0]) * -(-y.shape[1] // form.tile[1])
         return max(2, -(-blocks // self.gpu.processors)) * form.tile[0] * (loads + sums + product)
 
-    def _columns(self, group: int) -> int:
-        """Columns of the input that `group` neighbours of a row see."""
-        return (group - 1) * self.strides[1] + (self.kernel[1] - 1) * self.dilations[1] + 1
+    def _load(self, form: _Form, y: Image) -> float:
+        """Issue slots of loading a pack of one pixel."""
+        if not form.planar:
+            return 16
+        neighbours = min(form.tile[0] // form.group, y.shape[2])
+        return 4 * form.pack * (self._window(form.planar).strides[0] + 7 / neighbours)
+
+    def _columns(self, form: _Form) -> int:
+        """Columns of the input that the neighbours of a group see."""
+        window = self._window(form.planar)
+        return (form.group - 1) * window.strides[1] + (window.kernel[1] - 1) * window.dilations[1] + 1
 
     def _source(self, form: _Form) -> str:
         rows, wide = form.tile
         sizes = {
-            "V": form.pack, "W": form.out_pack, "G": form.group, "COLUMNS": self._columns(form.group), "BM": rows,
+            "V": form.pack, "W": form.out_pack, "G": form.group, "COLUMNS": self._columns(form), "BM": rows,
             "BN": wide, "BK": form.slab, "THREADS": _THREADS, "E": MOST_BYTES // item_nbytes(form.dtype),
-            "PARTS": self._parts(form), "UNROLLED": max(_MOST_LOADED // (self._columns(form.group) * form.pack), 1),
+            "PARTS": self._parts(form), "UNROLLED": max(_MOST_LOADED // (self._columns(form) * form.pack), 1),
         }  # fmt: skip
-        window = Window(self.kernel, self.strides, self.pads, self.dilations)
         head = [
             preamble([form.dtype]),
-            constants(window),
+            constants(self._window(form.planar)),
             "constexpr int " + ", ".join(f"{name} = {value}" for name, value in sizes.items()) + ";",
-            f"constexpr bool RELU = {'true' if self.relu else 'false'};",
+            f"constexpr bool RELU = {_boolean(self.relu)}, PLANAR = {_boolean(form.planar)};",
             f"typedef {C_TYPES[form.dtype]} T;",
             f"__device__ __forceinline__ float activate(float x) {{ return {self.activation.expression('x')}; }}",
         ]
-        return "\n".join([*head, LOAD, *self._multiplication(form.dtype), BODY])
+        return "\n".join([*head, LOAD + APART, *self._multiplication(form.dtype), BODY])
 
     def _parts(self, form: _Form) -> int:
         """Parts of a slab that parts of the block sum over; see `TM` and `WM` in the source."""
@@ -165,18 +183,30 @@ class Separable:
         return MMA_OF_HALVES if dtype == "float16" else MMA_OF_TF32, MULTIPLY_BY_TENSOR_CORES
 
 
+def _channels_apart(x: Image) -> int:
+    """Channels of a planar image's pixel that a thread takes together: those that fill 16 bytes, or half of it."""
+    most = MOST_BYTES // x.operand.item_nbytes
+    return next(pack for pack in (8, 4, 2, 1) if pack <= most and x.shape[1] % pack == 0)
+
+
+def _boolean(value: bool) -> str:
+    return "true" if value else "false"
+
+
 @dataclass(frozen=True)
 class _Form:
     """What a source depends on beside the kernel.
 
     Attributes:
-        pack, out_pack: channels read and written at once.
+        planar: whether threads walk along pixels, else along channels; images are turned then.
+        pack, out_pack: channels read and written together.
         group: neighbours of a row that a thread computes together in the depthwise part.
         tile: pixels and output channels of a block.
         slab: input channels between two barriers.
     """
 
     dtype: str
+    planar: bool
     pack: int
     out_pack: int
     group: int

@@ -33,21 +33,24 @@ APART = """
 // N elements that lie `step` apart, or side by side.
 template <int N, bool SIDE_BY_SIDE, typename Item>
 __device__ __forceinline__ Pack<Item, N> load_apart(const Item* at, long long step) {
-  if (SIDE_BY_SIDE) return load<N>(at);
-  Pack<Item, N> found;
+  if constexpr (SIDE_BY_SIDE) {
+    return load<N>(at);
+  } else {
+    Pack<Item, N> found;
 #pragma unroll
-  for (int k = 0; k < N; ++k) found.at[k] = at[k * step];
-  return found;
+    for (int k = 0; k < N; ++k) found.at[k] = at[k * step];
+    return found;
+  }
 }
 
 template <int N, bool SIDE_BY_SIDE, typename Item>
 __device__ __forceinline__ void store_apart(Item* at, long long step, const Pack<Item, N>& pack) {
-  if (SIDE_BY_SIDE) {
+  if constexpr (SIDE_BY_SIDE) {
     *reinterpret_cast<Pack<Item, N>*>(at) = pack;
-    return;
-  }
+  } else {
 #pragma unroll
-  for (int k = 0; k < N; ++k) at[k * step] = pack.at[k];
+    for (int k = 0; k < N; ++k) at[k * step] = pack.at[k];
+  }
 }
 """
 """How packs are read and written whose elements do not lie side by side; behind `LOAD`."""

@@ -1,7 +1,11 @@
 """The CUDA C++ of `separable`: what follows its constants.
 
 Shared memory holds two slabs: while some warps multiply one, others fill the next, so one barrier for each is enough.
-Rows are padded by 16 bytes, so that the eight threads that read at once read from different banks.
+Rows are padded by 16 bytes, so that the eight threads that read or write at once do so in different banks.
+
+Neighbouring threads read and write neighbours in memory: channels, or pixels of a row where images are PLANAR. These
+are turned (see `sweep`), so that what a thread makes together are neighbours of a column. It takes V channels there
+too, so that it fills shared memory by 16 bytes at a time.
 """
 
 from __future__ import annotations
@@ -149,11 +153,13 @@ struct Product {
 """Products of halves, or of floats rounded to tf32, summed in float32."""
 
 BODY = """
-constexpr int A_SIZE = BM * PITCH, B_SIZE = B_ROWS * B_PITCH, STAGE = A_SIZE + B_SIZE, C_PITCH = BN + 4;
+constexpr int A_SIZE = BM * PITCH, B_SIZE = B_ROWS * B_PITCH, STAGE = A_SIZE + B_SIZE;
+constexpr int C_PITCH = BN + (PLANAR ? BM < 32 ? 32 / BM : 1 : 4);  // threads read what they write: down or along rows
 constexpr int SLABS_NBYTES = 2 * STAGE * sizeof(S), C_NBYTES = PARTS * BM * C_PITCH * sizeof(float);
 constexpr int PACKS = B_ROWS * B_WIDTH / E / THREADS, GROUPS = BM / G;
 constexpr bool EARLY = COLUMNS * V <= 28;
 
+// Pixel t of group g is row t * GROUPS + g of a tile.
 struct Place {
   long long x, y;  // of the image, and of the first output
   int top, left;   // of the first output's window
@@ -162,7 +168,7 @@ struct Place {
 
 // What a depthwise window gives for G neighbours of a row and V channels.
 __device__ __forceinline__ void slide(const T* __restrict__ x, const T* __restrict__ taps, const Place& at, int in_h,
-                                      int in_w, int xh, int xw, int channels, float (&sum)[G][V]) {
+                                      int in_w, long long xc, int xh, int xw, int channels, float (&sum)[G][V]) {
 #pragma unroll UNROLLED
   for (int ky = 0; ky < KH; ++ky) {
     const int h = at.top + ky * DH;
@@ -172,7 +178,7 @@ __device__ __forceinline__ void slide(const T* __restrict__ x, const T* __restri
     for (int k = 0; k < COLUMNS; ++k) {
       const int w = at.left + k;
       if (inside && w >= 0 && w < in_w) {
-        const auto input = load<V>(x + h * xh + w * xw);
+        const auto input = load_apart<V, !PLANAR>(x + h * xh + w * xw, xc);
 #pragma unroll
         for (int v = 0; v < V; ++v) {
           const float value = convert<float, T>(input.at[v]);
@@ -185,7 +191,7 @@ __device__ __forceinline__ void slide(const T* __restrict__ x, const T* __restri
     }
 #pragma unroll
     for (int kx = 0; kx < KW; ++kx) {
-      const auto factor = load<V>(taps + (ky * KW + kx) * channels);
+      const auto factor = load<V>(taps + (PLANAR ? kx * KH + ky : ky * KW + kx) * channels);
 #pragma unroll
       for (int t = 0; t < G; ++t)
 #pragma unroll
@@ -215,9 +221,9 @@ extern "C" __global__ __launch_bounds__(THREADS, 2) void separable(
   __shared__ Place places[GROUPS];
   const int first = blockIdx.x / tiles * GROUPS, n0 = blockIdx.x % tiles * BN;
   for (int g = threadIdx.x; g < GROUPS; g += THREADS) {
-    const int index = first + g, column = index % per_row * G, line = index / per_row;
-    const int row = line % out_h, image = line / out_h;
-    const int left = out_w - column;
+    const int index = first + g, line = index / (PLANAR ? out_h : per_row);
+    const int row = PLANAR ? index % out_h : line % out_h, image = line / (PLANAR ? per_row : out_h);
+    const int column = (PLANAR ? line : index) % per_row * G, left = out_w - column;
     places[g] = {image * xn, image * yn + row * yh + column * yw, row * SH - PT, column * SW - PL,
                  index >= groups ? 0 : left < G ? left : G};
   }
@@ -230,17 +236,17 @@ extern "C" __global__ __launch_bounds__(THREADS, 2) void separable(
     Pack<T, E> held[PACKS];
     if (EARLY) fetch(weight, pitch, k0, n0, held);  // on its way while the windows slide, where registers are left
     for (int task = threadIdx.x; task < GROUPS * (BK / V); task += THREADS) {
-      const int c = task % (BK / V) * V, g = task / (BK / V);
+      const int c = (PLANAR ? task / GROUPS : task % (BK / V)) * V, g = PLANAR ? task % GROUPS : task / (BK / V);
       const Place at = places[g];
       float sum[G][V] = {};
       if (k0 + c < channels && at.count > 0)
-        slide(x + at.x + (k0 + c) / V * xc, taps + k0 + c, at, in_h, in_w, (int)xh, (int)xw, channels, sum);
+        slide(x + at.x + (k0 + c) * xc, taps + k0 + c, at, in_h, in_w, xc, (int)xh, (int)xw, channels, sum);
 #pragma unroll
       for (int t = 0; t < G; ++t) {
         Pack<S, V> result;
 #pragma unroll
         for (int v = 0; v < V; ++v) result.at[v] = rounded(sum[t][v]);
-        *reinterpret_cast<Pack<S, V>*>(a + (g * G + t) * PITCH + c) = result;
+        *reinterpret_cast<Pack<S, V>*>(a + (t * GROUPS + g) * PITCH + c) = result;
       }
     }
     if (!EARLY) fetch(weight, pitch, k0, n0, held);
@@ -261,9 +267,9 @@ extern "C" __global__ __launch_bounds__(THREADS, 2) void separable(
   product.write(c, C_PITCH);
   __syncthreads();
   for (int at = threadIdx.x * W; at < BM * BN; at += THREADS * W) {
-    const int m = at / BN, n = at % BN;
-    const Place place = places[m / G];
-    if (m % G >= place.count || n0 + n >= wide) continue;
+    const int m = PLANAR ? at % BM : at / BN, n = PLANAR ? at / BM : at % BN, t = m / GROUPS;
+    const Place place = places[m % GROUPS];
+    if (t >= place.count || n0 + n >= wide) continue;
     Pack<T, W> result;
 #pragma unroll
     for (int v = 0; v < W; ++v) {
@@ -272,7 +278,7 @@ extern "C" __global__ __launch_bounds__(THREADS, 2) void separable(
       for (int part = 0; part < PARTS; ++part) sum += c[(part * BM + m) * C_PITCH + n + v];
       result.at[v] = convert<T, float>(activate(sum));
     }
-    *reinterpret_cast<Pack<T, W>*>(y + place.y + m % G * yw + (n0 + n) / W * yc) = result;
+    *reinterpret_cast<Pack<T, W>*>(y + place.y + t * yw + (n0 + n) * yc) = result;
   }
 }
 """

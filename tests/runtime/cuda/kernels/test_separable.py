@@ -14,6 +14,7 @@ from onnx import helper
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.kernels.depthwise import depthwise_weight
 from iosched.runtime.cuda.kernels.separable import Separable, pointwise_weight
+from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.source.activation import RELU, Activation
 from iosched.runtime.cuda.source.window import Image
 from iosched.runtime.cuda.target import H100, Gpu
@@ -58,7 +59,8 @@ def stored(kernel: Separable, channels: int, wide: int) -> list[np.ndarray]:
 def check_source(kernel: Separable, x: Placed, wide: int, *, before: int = 0, after: int = 0) -> None:
     reads = [x, *(weight(array) for array in stored(kernel, x.array.shape[1], wide))]
     shape = output_shape(kernel, x.array.shape, wide)
-    y = blank(shape, kernel.precision.dtype, before=before, after=after)
+    layout = Layout.NCHW if Image.of(x.view).is_planar else Layout.NHWC
+    y = blank(shape, kernel.precision.dtype, before=before, after=after, layout=layout)
     check(kernel, reads, [y], TOLERANCES[kernel.precision.name])
 
 
@@ -125,9 +127,38 @@ def test_source_reads_and_writes_as_much_at_once_as_channels_and_offsets_allow(
 
 
 @needs_compiler
+@pytest.mark.parametrize("variant", range(6))
+def test_source_of_planar_images(variant: int) -> None:
+    """Slices of images of odd extents, in each of the six tiles, with 4, 2 and 1 channels for each thread."""
+    precision, gpu = KINDS[variant % len(KINDS)].values
+    size, stride, channels = (3, 5, 7)[variant % 3], 1 + variant % 2, (136, 70, 45)[variant // 2]
+    kernel = usual(size, stride, precision, relu=True, activation=RELU, variant=variant, gpu=gpu)
+    x = put(normal(2, channels, 9, 11).astype(precision.dtype), before=3, after=1, layout=Layout.NCHW)
+    check_source(kernel, x, 75, before=1, after=2)
+
+
+@pytest.mark.parametrize(("precision", "gpu"), KINDS)
+def test_planar_images_have_all_tiles_too(precision: Precision, gpu: Gpu) -> None:
+    image = Image.of(blank((2, 136, 9, 11), precision.dtype, layout=Layout.NCHW).view)
+    forms = [usual(3, 1, precision, variant=variant, gpu=gpu)._form(image, image) for variant in range(6)]
+    assert len({form.tile for form in forms}) == 6
+    assert all(form.planar and form.pack * np.dtype(precision.dtype).itemsize == 16 for form in forms)
+
+
+@needs_compiler
+@pytest.mark.parametrize(("before", "after"), [tuple(Layout), tuple(Layout)[::-1]])
+def test_source_between_layouts(before: Layout, after: Layout) -> None:
+    kernel = Separable((2, 4), (2, 1), (0, 2, 1, 1), (2, 1), True)
+    x = put(normal(2, 8, 9, 7), layout=before)
+    reads = [x, *(weight(array) for array in stored(kernel, 8, 12))]
+    check(kernel, reads, [blank(output_shape(kernel, x.array.shape, 12), layout=after)])
+
+
+@needs_compiler
 def test_source_of_rare_forms() -> None:
     asymmetric = Separable((2, 4), (2, 1), (0, 2, 1, 1), (2, 1), True, Activation("HardSwish"))
-    check_source(asymmetric, put(normal(2, 8, 9, 8)), 12)
+    for layout in Layout:
+        check_source(asymmetric, put(normal(2, 8, 9, 8), layout=layout), 12)
     check_source(usual(1, 1, PRECISIONS[0]), put(normal(1, 300, 3, 3)), 130)
 
 
