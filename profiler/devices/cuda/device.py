@@ -34,6 +34,7 @@ from iosched.profiler.devices.device import (
     Wording,
 )
 from iosched.profiler.devices.executor import Executor
+from iosched.profiler.devices.gpus import gpu_named, spec_of
 from iosched.profiler.devices.kind import Kind
 from iosched.profiler.devices.selfcheck import SelfCheck
 from iosched.profiler.devices.throughput import Throughputs, gpu_throughputs
@@ -289,9 +290,15 @@ def attached_index(device: str, names: Callable[[], Sequence[str]] | None = None
         return int(match[1] or 0)
     if name == "cpu":
         return None
-    wanted = "" if name == "auto" else name
     found = enumerate((names or usable_names)())
-    return next((index for index, gpu in found if gpu and wanted in gpu.lower()), None)
+    return next((index for index, gpu in found if gpu and (name == "auto" or _is_called(gpu, name))), None)
+
+
+def _is_called(gpu: str, name: str) -> bool:
+    """Whether the text of `--device` means a GPU by the name that its driver gives: "a10" is no A100."""
+    spec = gpu_named(name)
+    whole = re.search(rf"(?<!\w){re.escape(name)}(?!\w)", gpu, re.IGNORECASE)
+    return whole is not None or (spec is not None and spec == spec_of(gpu))
 
 
 def _remarks(text: str) -> tuple[str, ...]:
@@ -300,7 +307,7 @@ def _remarks(text: str) -> tuple[str, ...]:
     if name in ("auto", "cpu") or attached_index(text) is not None:
         return ()
     seen = look()
-    gpu = next((gpu for gpu in seen.gpus if name in gpu.name.lower()), None)
+    gpu = next((gpu for gpu in seen.gpus if _is_called(gpu.name, name)), None)
     if gpu is None:
         return ()
     extra = extra_for(seen.cuda, [gpu.capability])

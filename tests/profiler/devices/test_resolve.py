@@ -46,6 +46,22 @@ def test_an_attached_gpu_is_meant_by_its_number_or_its_name(device: str, index: 
     assert attached_index(device, names) == index
 
 
+@pytest.mark.parametrize(
+    ("device", "gpu", "is_meant"),
+    [
+        ("v100", "Tesla V100-SXM2-16GB", True),
+        ("v100", "Tesla V100-PCIE-32GB", True),
+        ("tesla v100-sxm2-16gb", "Tesla V100-SXM2-16GB", True),
+        ("rtx2080ti", "NVIDIA GeForce RTX 2080 Ti", True),
+        ("a10", "NVIDIA A100-SXM4-80GB", False),
+        ("a10", "NVIDIA A10", True),
+        ("l4", "NVIDIA L40S", False),
+    ],
+)
+def test_a_name_means_no_gpu_whose_name_only_begins_with_it(device: str, gpu: str, is_meant: bool) -> None:
+    assert (attached_index(device, lambda: (gpu,)) == 0) == is_meant
+
+
 def test_without_a_gpu_auto_means_the_cpu() -> None:
     assert attached_index("auto", lambda: ()) is None
     assert attached_index("h100", lambda: ()) is None
