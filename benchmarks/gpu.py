@@ -1,287 +1,242 @@
-"""Everything on one GPU: correctness of every network and strategy, then latencies beside what people use today.
+"""Everything on one GPU, in pieces that fit a machine whose calls are cut off at ten minutes.
 
-    python benchmarks/gpu.py                    # under ten minutes; a table last, raw samples to results/
-    python benchmarks/gpu.py --networks squeezenet,inception_v3 --batch-sizes 1 --precisions fp32
-    python benchmarks/gpu.py --batch-sizes 1 --ways torch-cudagraph,torch-compile,jax    # compilers take minutes
+    python benchmarks/gpu.py --first            # under three minutes: the four networks in fp32 and fp16, batch 1
+    python benchmarks/gpu.py --list             # all pieces, how long each takes, and what is missing
+    python benchmarks/gpu.py --piece tests      # one of them; called again it measures only what is missing
+    python benchmarks/gpu.py --all              # the next ones, in the order of their value, for nine minutes
+    python benchmarks/gpu_report.py benchmarks/results/gpu.json         # tables of all that was measured so far
 
-First come the tests of all networks and strategies. Then every alternative is one CUDA graph, or what its framework
-makes of it; all of one network, batch size and precision are measured in turn, A B C A B C. Needs what the extra [cuda]
-installs, and PyTorch and JAX for the ways that these are.
+Every case is measured in a process of its own, so that a GPU that is lost there costs one case. The results file is
+written after every step of every case. A case that ended its process is tried again after all others, twice at most.
+All alternatives of a case are measured in turn in one process, A B C A B C; while one case has the GPU, the network of
+the next is built. Beside the results lies a profile database (gpu.db), from which a later call goes on with a search:
+on a machine that keeps nothing between calls, bring both back. Needs what the extra [cuda] installs, and PyTorch, JAX
+and onnxruntime's CUDA provider for the ways that these are.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import platform
-import subprocess
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
-from typing import cast
+from typing import Any, NoReturn, Protocol
 
-import numpy as np
-from peer import Peer
-from testbed import compared, speedup_text
+from gpu_cases import CALL_S, PIECES, Case, key_of
+from gpu_child import CASE, NO_GPU, Child, Children, NoGpuError
+from gpu_report import case_row
+from gpu_results import Results, ResultsError, load_results
 
-from iosched.models import zoo
-from iosched.models.errors import DeviceError, IoschedError
-from iosched.models.load import load_model
-from iosched.models.model import Model
-from iosched.profiler.devices.cuda.attached import AttachedGpu, attach
-from iosched.profiler.devices.cuda.cost import CudaStageCost, open_cost
-from iosched.profiler.devices.cuda.device import GPU_EFFORT
-from iosched.profiler.devices.gpus import spec_of
-from iosched.profiler.measuring.in_turn import Budget, Candidate, measure_in_turn
-from iosched.profiler.store.database import ProfileDatabase
-from iosched.runtime.cuda.backend import CudaModel
-from iosched.runtime.inputs import random_inputs
-from iosched.runtime.reference import Reference
-from iosched.scheduler.baselines import greedy, sequential
-from iosched.scheduler.schedule import Schedule
-from iosched.scheduler.search import search
+RESULTS = Path(__file__).parent / "results" / "gpu.json"
 
-ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
-TESTS_SHARE = 0.5  # of the time
-NETWORKS = ("squeezenet", "inception_v3", "randwire", "nasnet_a")
-JAX = "jax"
-WAYS = ("torch", "torch-cudagraph", "torch-compile", JAX)
-LIMITS = {"fp32": 1e-4, "tf32": 2e-2, "fp16": 2e-2}
+LEAST_PART = 0.5
+"""No case is begun in less than this part of the time that it is estimated to take."""
+
+MOST_TIMES = 2.0
+"""A case is ended when it has taken so many times as long as it should, if others wait for the time."""
 
 
-@dataclass(frozen=True)
-class Case:
-    """One network at one batch size in one precision."""
-
-    network: str
-    batch: int
-    precision: str
+CLOSING_S = 4.0
+"""Left at the end, so that nothing which is nearly done is cut off."""
 
 
-def main() -> int:
-    options = _options()
+class Starts(Protocol):
+    """Starts the processes of cases; `Children`, but for tests."""
+
+    def begin(self, case: Case) -> Child:
+        """Prepares a case on the host."""
+        ...
+
+
+def main(words: Sequence[str], command: Sequence[str] = CASE) -> int:
+    """Runs what is asked for; the exit code is 3 where there is no GPU, and 1 where a case failed."""
+    parser = _parser()
+    options = parser.parse_args(words)
     try:
-        gpu = attach(options.gpu)
-    except DeviceError as error:
-        print(f"skipped: {error}", file=sys.stderr)
+        results = load_results(options.output)
+    except ResultsError as error:
+        parser.error(str(error))
+    if options.list:
+        print("\n".join(_listed(results)))
         return 0
-    deadline = time.monotonic() + options.seconds
-    tests = "not run" if options.no_tests else _tests(options.seconds * TESTS_SHARE)
-    report = {"gpu": gpu.name, "versions": _versions(gpu), "tests": tests, "before": _clock(gpu), "cases": []}
-    rows = [f"tests/gpu: {tests}"]
-    for case in _cases(options):
-        if time.monotonic() > deadline:
-            print(f"out of time before {case}", file=sys.stderr)
-            break
-        try:
-            with ProfileDatabase(options.profile_db) as database:
-                found = run_case(gpu, case, options, deadline, database)
-        except IoschedError as error:
-            found = {"error": str(error)}
-        report["cases"].append({**asdict(case), **found, "clock": _clock(gpu)})
-        rows.append(_row(case, found))
-        print(rows[-1], file=sys.stderr, flush=True)
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    print(f"{gpu.name}; latency in us (median), error, and times as fast as the sequential CUDA graph")
-    print("\n".join(rows))
-    return 0
-
-
-def _tests(seconds: float) -> str:
-    """The closing line of the tests of every network and strategy, on all cores; what they print goes to stderr."""
-    # -P: the working folder is not where the package is.
-    words = [sys.executable, "-P", "-m", "pytest", "-q", "-n", "8", "--dist", "worksteal", str(ROOT / "tests" / "gpu")]
+    cases = _chosen(options)
+    if not cases:
+        parser.error("no such case: --list tells the pieces")
+    if options.again:
+        results.again(cases)
+    database = options.profile_db or options.output.with_suffix(".db")
+    folder = options.output.parent.resolve()
+    children = Children(options.gpu, lambda: results.gpu, database.resolve(), folder, command)
+    signal.signal(signal.SIGTERM, _terminated)
     try:
-        shown = subprocess.run(words, stdout=subprocess.PIPE, text=True, timeout=seconds, check=False, cwd=ROOT).stdout
-    except subprocess.TimeoutExpired:
-        return f"not done after {seconds:.0f} s"
-    print(shown, file=sys.stderr, flush=True)
-    return (shown.strip().splitlines() or ["nothing was run"])[-1].strip("= ")
+        measure(cases, results, children, _seconds(options))
+    except NoGpuError:
+        return NO_GPU
+    except KeyboardInterrupt:
+        _say("interrupted; what was measured is kept")
+        return 130
+    left = [key_of(case) for case in cases if results.state(case) != "done"]
+    print("\n".join(case_row(results.cases[key_of(case)]) for case in cases if key_of(case) in results.cases))
+    _say(f"missing: {', '.join(left)}" if left else "all measured")
+    return 1 if any(results.state(case) == "failed" for case in cases) else 0
 
 
-def run_case(
-    gpu: AttachedGpu, case: Case, options: argparse.Namespace, deadline: float, database: ProfileDatabase
-) -> dict[str, object]:
-    """Searches, checks and measures one case."""
-    model = load_model(zoo.build(case.network).SerializeToString(), name=case.network, batch_size=case.batch)
-    started = time.monotonic()
-    opened = open_cost(gpu, model, case.precision, database)
-    opened_s = time.monotonic() - started
-    backend = opened.backend
-    found, searches = _schedules(opened)
-    inputs = random_inputs(model.graph.inputs, seed=case.batch)
-    with Reference(model) as reference:
-        expected = reference.run(inputs)
-    peers, missing = _peers(model, inputs, case.precision, options.ways)
-    ours: dict[str, CudaModel] = {}
+def measure(
+    cases: Sequence[Case],
+    results: Results,
+    children: Starts,
+    seconds: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Measures what is missing of `cases` for so many seconds at most, one after another.
+
+    What did not come to its end is tried again when all others had their turn, if there is time.
+
+    Raises:
+        NoGpuError: there is no GPU, or it is another one than before.
+    """
+    deadline = clock() + seconds
+    while (waiting := results.missing(cases)) and _measure_once(waiting, results, children, deadline, clock):
+        pass
+
+
+def _measure_once(
+    cases: Sequence[Case], results: Results, children: Starts, deadline: float, clock: Callable[[], float]
+) -> int:
+    """Gives each of `cases` one turn as far as there is time, and returns how many had one."""
+    queue, count = _Queue(cases, children), 0
     try:
-        for name, (schedule, barriers) in found.items():
-            ours[name] = backend.compile(schedule, barriers=barriers)
-            peers[name] = Peer(_ready(ours[name], inputs), partial(_run_on_poison, ours[name], inputs))
-        errors = {name: _relative_error(peer.outputs(), expected) for name, peer in peers.items()}
-        left_s = max(deadline - time.monotonic(), 1)
-        candidates = {
-            name: Candidate(peers[name].time) for name in (*ours, *(name for name in peers if name not in ours))
-        }
-        measured = measure_in_turn(candidates, Budget(options.rounds, left_s), rest=lambda: None)
+        while (left_s := deadline - clock()) > 0 and queue.waits(left_s):
+            case, child, share_s, limit_s = queue.next(left_s)
+            _measure_one(case, child, results, share_s, limit_s)
+            count += 1
     finally:
-        for compiled in ours.values():
-            compiled.close()
-    return {
-        "relative_error": errors,
-        "correct": all(errors[name] < LIMITS[case.precision] for name in ours),
-        "kernels": {name: compiled.kernel_count for name, compiled in ours.items()},
-        "search": {"opening_seconds": round(opened_s, 2), **searches},
-        "missing": missing,
-        "roofline_us": _roofline_us(model, gpu.name, case.precision),
-        "median_us": {name: round(each.median_us, 2) for name, each in measured.items()},
-        "samples_us": {name: [round(sample, 2) for sample in each.samples_us] for name, each in measured.items()},
-    }
+        queue.close()
+    return count
 
 
-def _ready(model: CudaModel, inputs: Mapping[str, np.ndarray]) -> Callable[[int], Sequence[float]]:
-    """The model with its inputs on the GPU, run once; what it returns tells the microseconds of further runs."""
-    model.run(inputs)
-    return model.executor.time_launches
+def _measure_one(case: Case, child: Child, results: Results, seconds: float, limit_s: float) -> None:
+    _say(f"{key_of(case)}: {seconds:.0f} s")
+    results.begin(case)
 
+    def kept(record: Mapping[str, Any]) -> None:
+        results.keep(case, record)
+        _say(case_row(results.cases[key_of(case)]))
 
-def _run_on_poison(model: CudaModel, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The outputs of a run that finds nothing of an earlier one."""
-    model.executor.poison()
-    return model.run(inputs)
-
-
-def _schedules(opened: CudaStageCost) -> tuple[dict[str, tuple[Schedule, bool]], dict[str, object]]:
-    """Schedules, with whether stages wait for one another, and what finding them took.
-
-    `both` is searched first, since the others find most of their stages measured.
-    """
-    graph = opened.backend.graph
-    best: dict[str, Schedule] = {}
-    searches: dict[str, object] = {}
-    for strategy in ("both", "concurrent", "merge"):
-        cost = CudaStageCost(opened.backend, opened.database, opened.device, clock=opened.clock)
-        started = time.monotonic()
-        result = search(graph, cost, strategy=strategy, effort=GPU_EFFORT)
-        best[strategy] = result.schedule
-        searches[strategy] = {
-            "seconds": round(time.monotonic() - started, 2),
-            "measurements": cost.measurements,
-            "from_database": cost.cache_hits,
-            "signatures": cost.signatures,
-            "predicted_us": result.schedule.predicted_us,
-            "gap": result.gap,
-            "dropped": cost.dropped,
-            "throttled": dict(cost.throttled),
-        }
-    ours = {"sequential": sequential(graph), "greedy": greedy(graph)}
-    ours |= {strategy: best[strategy] for strategy in ("merge", "concurrent", "both")}
-    return {**{name: (each, True) for name, each in ours.items()}, "both, no barriers": (best["both"], False)}, searches
-
-
-def _peers(
-    model: Model, inputs: Mapping[str, np.ndarray], precision: str, ways: Sequence[str]
-) -> tuple[dict[str, Peer], dict[str, str]]:
-    """Other frameworks as far as they are there, and what is missing, with the reason."""
-    found: dict[str, Peer] = {}
-    missing: dict[str, str] = {}
     try:
-        if any(way.startswith("torch") for way in ways):
-            import torch_peers
-
-            found, missing = torch_peers.peers(model, inputs, precision, [way for way in ways if way != JAX])
-        if JAX in ways:
-            import jax_peers
-
-            found |= jax_peers.peers(model, inputs, precision)
-    except (ImportError, ValueError, RuntimeError) as error:
-        missing[type(error).__name__] = str(error)[:300]
-    return found, missing
-
-
-def _roofline_us(model: Model, gpu: str, precision: str) -> dict[str, float] | None:
-    """Microseconds that arithmetic takes at the GPU's specified peak, and weights, inputs and outputs at its bandwidth.
-
-    What lies between operators may stay in the cache. None where the GPU's specification is not known.
-    """
-    spec = spec_of(gpu)
-    if spec is None:
-        return None
-    tflops = {"fp32": spec.fp32_tflops, "tf32": spec.tf32_tflops, "fp16": spec.fp16_tensor_tflops}[precision]
-    graph = model.graph
-    ends = [*graph.inputs, *(graph.tensor[name] for name in graph.outputs)]
-    nbytes = sum(array.nbytes for array in model.weights.values()) + sum(end.nbytes for end in ends)
-    moved = nbytes // 2 if precision == "fp16" else nbytes
-    flops = sum(operator.flops for operator in graph.operators)
-    return {
-        "arithmetic": round(flops / ((tflops or spec.fp32_tflops) * 1e6), 2),
-        "memory": round(moved / (spec.dram_gb_per_s * 1e3), 2),
-    }
+        reason = child.go(seconds, limit_s, kept)
+    except NoGpuError:
+        results.forget(case)
+        raise
+    except KeyboardInterrupt:
+        results.end(case, "interrupted")
+        raise
+    finally:
+        child.stop()
+    results.end(case, reason)
+    if reason:
+        _say(f"{key_of(case)}: {reason}")
 
 
-def _relative_error(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:
-    errors = [
-        float(np.abs(found[name].astype(np.float64) - array).max() / max(np.abs(array).max(), 1e-30))
-        for name, array in expected.items()
-    ]
-    return max(errors) if np.isfinite(errors).all() else float("inf")
+class _Queue:
+    """Cases that wait, of which the next one is prepared already."""
+
+    def __init__(self, cases: Sequence[Case], children: Starts) -> None:
+        self._cases, self._children = list(cases), children
+        self._prepared: dict[str, Child] = {}
+
+    def waits(self, left_s: float) -> bool:
+        """Whether there is a case that fits into the time that is left; those before it that do not are left out."""
+        while self._cases and self._cases[0].estimate_s * LEAST_PART > left_s:
+            _say(f"{key_of(self._cases[0])}: no time left for it")
+            self._stop(self._cases.pop(0))
+        return bool(self._cases)
+
+    def next(self, left_s: float) -> tuple[Case, Child, float, float]:
+        """The next case, its process, its share of the time, and when it is to be ended in any case.
+
+        The time is shared in proportion to the estimates by those cases that fit into it.
+        """
+        fits, total_s = 0, 0.0
+        while fits < len(self._cases) and (fits == 0 or total_s + self._cases[fits].estimate_s <= left_s):
+            total_s += self._cases[fits].estimate_s
+            fits += 1
+        case = self._cases.pop(0)
+        child = self._child(case)
+        if self._cases:
+            self._prepared.setdefault(key_of(self._cases[0]), self._child(self._cases[0]))
+        share_s = max(left_s - CLOSING_S, 0.0) * case.estimate_s / total_s
+        return case, child, share_s, left_s if fits == 1 else min(left_s, MOST_TIMES * share_s)
+
+    def close(self) -> None:
+        """Ends the processes that were only prepared."""
+        for case in self._cases:
+            self._stop(case)
+
+    def _child(self, case: Case) -> Child:
+        return self._prepared.pop(key_of(case), None) or self._children.begin(case)
+
+    def _stop(self, case: Case) -> None:
+        if child := self._prepared.pop(key_of(case), None):
+            child.stop()
 
 
-def _row(case: Case, found: Mapping[str, object]) -> str:
-    title = f"{case.network:13s} b{case.batch:<3d} {case.precision}"
-    if "error" in found:
-        return f"{title} failed: {found['error']}"
-    medians = found["median_us"]
-    assert isinstance(medians, dict)
-    against = compared(cast(Mapping[str, Sequence[float]], found["samples_us"]), "sequential")
-    cells = [f"{name} {value:.0f}{speedup_text(against.get(name))}" for name, value in medians.items()]
-    errors = found["relative_error"]
-    assert isinstance(errors, dict)
-    return f"{title} {'ok' if found['correct'] else 'WRONG'} {max(errors.values()):.0e} | " + " | ".join(cells)
+def _chosen(options: argparse.Namespace) -> list[Case]:
+    names = ["first"] if options.first else options.piece or list(PIECES)
+    wanted = options.only.split()
+    cases = [case for name in names for case in PIECES[name].cases]
+    return [case for case in cases if set(wanted) <= set(case.name.split())]
 
 
-def _cases(options: argparse.Namespace) -> list[Case]:
-    return [
-        Case(network, int(batch), precision)
-        for batch in options.batch_sizes
-        for precision in options.precisions
-        for network in options.networks
-    ]
+def _seconds(options: argparse.Namespace) -> float:
+    if options.seconds is not None:
+        return float(options.seconds)
+    names = ["first"] if options.first else options.piece or []
+    return min(CALL_S, sum(PIECES[name].seconds for name in names) or CALL_S)
 
 
-def _options() -> argparse.Namespace:
+def _listed(results: Results) -> list[str]:
+    lines = [f"{'piece':18s} {'done':>6s} {'about':>7s} {'most':>7s}"]
+    for piece in PIECES.values():
+        done = sum(results.state(case) == "done" for case in piece.cases)
+        counts = f"{done:3d}/{len(piece.cases):<2d}"
+        lines.append(f"{piece.name:18s} {counts} {piece.estimate_s:5.0f} s {piece.seconds:5.0f} s  {piece.about}")
+        for case in piece.cases:
+            if results.state(case) not in ("", "done"):
+                reasons = results.cases[key_of(case)]["reasons"]
+                lines.append(f"    {case.name}: {results.state(case)}, {'; '.join(reasons) or 'never came back'}")
+    return lines
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--networks", type=_names, default=NETWORKS, help="comma-separated, of `iosched zoo list`")
-    parser.add_argument("--batch-sizes", type=_names, default=("1", "16", "64"))
-    parser.add_argument("--precisions", type=_names, default=("fp32", "fp16"))
-    parser.add_argument("--rounds", type=int, default=50)
-    parser.add_argument("--seconds", type=float, default=560, help="begin no further case after so long")
-    parser.add_argument("--no-tests", action="store_true", help="measure only")
-    parser.add_argument("--gpu", type=int, default=0)
-    parser.add_argument("--profile-db", type=Path, default=None)
-    parser.add_argument("--ways", type=_names, default=WAYS[:2], help=f"other frameworks: of {', '.join(WAYS)}")
-    parser.add_argument("-o", "--output", type=Path, default=RESULTS / "gpu.json")
-    return parser.parse_args()
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--first", action="store_true", help="the piece that comes first")
+    what.add_argument("--piece", action="append", choices=tuple(PIECES), help="a piece; may be given several times")
+    what.add_argument("--all", action="store_true", help="all pieces, the most valuable first, as far as time allows")
+    what.add_argument("--list", action="store_true", help="tell what there is and what is missing, and measure nothing")
+    parser.add_argument("--only", default="", metavar="WORDS", help="of these, cases with these words: 'nasnet_a fp16'")
+    parser.add_argument(
+        "--seconds", type=float, help=f"end after so many; by default the piece's own, {CALL_S:.0f} at most"
+    )
+    parser.add_argument("--again", action="store_true", help="measure also what is done or has failed too often")
+    parser.add_argument("--gpu", type=int, default=0, help="its number in CUDA")
+    parser.add_argument("--profile-db", type=Path, help="profile database; by default beside the results")
+    parser.add_argument("-o", "--output", type=Path, default=RESULTS, help="results file; goes on with what it has")
+    return parser
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name for name in text.split(",") if name)
+def _terminated(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
 
 
-def _versions(gpu: AttachedGpu) -> dict[str, str]:
-    return {**gpu.versions, "python": platform.python_version()}
-
-
-def _clock(gpu: AttachedGpu) -> dict[str, object] | None:
-    """Clocks, temperature, power and throttling now, where NVML tells them."""
-    found = gpu.clock()
-    return None if found is None else asdict(found)
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with suppress(BrokenPipeError):
+        sys.exit(main(sys.argv[1:]))

@@ -14,8 +14,8 @@ class Peer:
 
     Attributes:
         time: runs it so many times in a row, and tells the microseconds of each; the first finds the GPU idle.
-        outputs: what it computes, by the names of the model's outputs.
+        outputs: what it computes, by the names of the model's outputs; None where that cannot be read back.
     """
 
     time: Callable[[int], Sequence[float]]
-    outputs: Callable[[], Mapping[str, np.ndarray]]
+    outputs: Callable[[], Mapping[str, np.ndarray]] | None

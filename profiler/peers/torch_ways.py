@@ -19,6 +19,7 @@ from iosched.models.errors import DeviceError
 from iosched.runtime.cuda.kernel import Precision
 
 Run = Callable[[], object]
+_DEVICE = "cuda"
 _WARM_UP = 3
 _ROUNDS = 7
 
@@ -91,12 +92,12 @@ def _fastest(runs: Sequence[TorchRun]) -> TorchRun:
 
 
 def _opened(way: str, network: nn.Module, inputs: Sequence[np.ndarray], dtype: torch.dtype, layout: str) -> TorchRun:
-    placed = network.to("cuda", dtype).to(memory_format=LAYOUTS[layout]).eval()
+    placed = network.to(_DEVICE, dtype).to(memory_format=LAYOUTS[layout]).eval()
     return TorchRun(WAYS[way](placed, [_on_gpu(array, dtype, LAYOUTS[layout]) for array in inputs]), layout)
 
 
 def _on_gpu(array: np.ndarray, dtype: torch.dtype, layout: torch.memory_format) -> torch.Tensor:
-    tensor = torch.from_numpy(np.array(array)).to("cuda")
+    tensor = torch.from_numpy(np.array(array)).to(_DEVICE)
     tensor = tensor.to(dtype) if tensor.is_floating_point() else tensor
     return tensor.contiguous(memory_format=layout) if tensor.ndim == 4 else tensor
 

@@ -1,74 +1,123 @@
-"""Tables and charts of GPU results say what was measured."""
+"""Tables and charts of GPU results say what was measured, also where only a part of it was."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
-
 
 @pytest.fixture
-def report(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    return import_module("gpu_report")
+def report(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("gpu_report")
 
 
-def case(network: str, **medians: float) -> dict[str, Any]:
+def entry(state: str = "done", *reasons: str, found: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"state": state, "attempts": max(len(reasons), 1), "reasons": list(reasons), "found": found}
+
+
+def found(network: str, gpu: str = "H100", **medians: float) -> dict[str, Any]:
     ours = dict.fromkeys(("sequential", "both"), 1e-06)
+    searched = {
+        "seconds": 3.25, "measurements": 70, "from_database": 2, "signatures": 80, "gap": 0.01, "predicted_us": 40.0,
+    }  # fmt: skip
     return {
-        "network": network, "batch": 1, "precision": "fp32", "median_us": medians, "correct": True,
+        "gpu": gpu, "versions": {"cudnn": "91900"}, "clock": {"before": None, "after": {"sm_mhz": 1980}},
+        "network": network, "batch": 1, "precision": "fp32", "median_us": medians, "correct": True, "complete": True,
         "relative_error": {**ours, "torch": 0.5}, "kernels": {"sequential": 9, "both": 8},
         "samples_us": {name: [median * x for x in (1.0, 0.9, 1.1, 1.0, 2.0, 1.0)] for name, median in medians.items()},
+        "idle_us": {name: [median + 5.0] * 6 for name, median in medians.items()},
         "roofline_us": {"arithmetic": 12.0, "memory": 30.0},
-        "search": {
-            "opening_seconds": 1.0,
-            "both": {"seconds": 3.25, "measurements": 70, "signatures": 80, "gap": 0.01, "predicted_us": 40.0},
-        },
+        "seconds": {"build": 9.0, "open": 1.0, "compare": 2.5},
+        "search": {"kind": "quick", "ended_by_time": False, "strategies": {"both": searched}},
     }  # fmt: skip
 
 
 @pytest.fixture
-def written(tmp_path: Path) -> Callable[..., Path]:
-    def write(name: str, gpu: str, *cases: dict[str, Any]) -> Path:
+def written(tmp_path: Path) -> Callable[..., str]:
+    def write(name: str, **cases: dict[str, Any]) -> str:
         path = tmp_path / name
-        path.write_text(json.dumps({"gpu": gpu, "cases": list(cases)}))
-        return path
+        keys = {key.replace("__", "/"): each for key, each in cases.items()}
+        path.write_text(json.dumps({"format": "iosched.gpu-benchmark", "version": 1, "cases": keys}))
+        return str(path)
 
     return write
 
 
-def test_alternatives_stand_beside_the_sequential_graph(
-    report: ModuleType, written: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+def sections(text: str) -> dict[str, list[str]]:
+    """The rows of each table, without its headers, by the title."""
+    parts = text.strip().split("\n\n")
+    return {title: table.splitlines()[2:] for title, table in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def test_alternatives_stand_beside_the_sequential_graph_and_beside_pytorch(
+    report: ModuleType, written: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = case("squeezenet", sequential=100.0, both=50.0, torch=200.0)
-    failed = {"network": "vgg16", "batch": 1, "precision": "fp32", "error": "no memory"}
+    first = entry(found=found("squeezenet", sequential=100.0, both=50.0, **{"torch-cudagraph": 200.0}))
     report.main(
-        [str(written("a.json", "H100", first, failed)), str(written("b.json", "H100", case("x", sequential=9, both=9)))]
+        [written("a.json", first__a=first), written("b.json", tf32__b=entry(found=found("x", sequential=9, both=9)))]
     )
-    latencies, searches = capsys.readouterr().out.split("\n\n")
-    lines = latencies.splitlines()
-    assert lines[0] == "| network | batch | precision | sequential | both | torch | roofline | error |"
+    tables = sections(capsys.readouterr().out)
+    assert tables["Measured on"] == ["| H100 | cudnn 91900 | 1980 to 1980 |"]
     both, torch = "50, 2.00 (2.00 to 2.00)", "200, 0.50 (0.50 to 0.50)"
-    assert lines[2] == f"| squeezenet | 1 | fp32 | 100 | {both} | {torch} | 30 | 1e-06 |"
-    assert lines[3] == "| x | 1 | fp32 | 9 | 9, 1.00 (1.00 to 1.00) |  | 30 | 1e-06 |"
-    assert len(lines) == 4
-    assert searches.splitlines()[2] == "| squeezenet | 1 | fp32 | 4.2 | 70 | 80 | 1.0% | 1.25 | 9 | 8 |"
+    assert tables["Latency in a row in us, and how many times as fast as 'sequential'"] == [
+        f"| first/a | 100 | {both} | {torch} | 30 | 1e-06 |",
+        "| tf32/b | 9 | 9, 1.00 (1.00 to 1.00) |  | 30 | 1e-06 |",
+    ]
+    assert tables["How many times as fast as 'torch-cudagraph'"] == [
+        "| first/a | 2.00 (2.00 to 2.00) | 4.00 (4.00 to 4.00) |"
+    ]
+    assert tables["Latency on an idle GPU in us, in which the launch counts, and what it adds"][0] == (
+        "| first/a | 105, +5.0 | 55, +5.0 | 205, +5.0 |"
+    )
+    assert tables["Searches"][0] == "| first/a | quick | 3.2 | 70 | 2 | 80 | 1.0% | 1.25 | 9 | 8 |"
+    (took, _) = tables["Seconds of each case on the GPU, as estimated and as they were"]
+    assert took == "| first/a |  | 6.8 | search both 3.2, compare 2.5, open 1.0 |"
 
 
-def test_two_gpus_are_not_mixed(report: ModuleType, written: Callable[..., Path]) -> None:
-    paths = [written("a.json", "H100"), written("b.json", "H200")]
+def test_what_is_not_done_is_told_with_the_reason_and_what_there_is_of_it_is_shown(
+    report: ModuleType, written: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    half = found("nasnet_a", sequential=100.0, greedy=80.0)
+    half |= {"search": {"paper": {}}, "kernels": {"sequential": 9}, "complete": False}
+    tests = entry(found={"complete": True, "printed": ["...", "== 9 passed in 3 s =="], "seconds": {"all": 3.0}})
+    path = written(
+        "a.json",
+        first__half=entry("partial", "its process was ended by SIGABRT", "ended after 20 s", found=half),
+        first__gone=entry("begun"),
+        first__bad=entry("failed", "DeviceError: no memory left"),
+        tests__all=tests,
+    )
+    report.main([path])
+    tables = sections(capsys.readouterr().out)
+    assert tables["Not measured to its end"] == [
+        "| first/half | partial | 2 | its process was ended by SIGABRT; ended after 20 s |",
+        "| first/gone | begun | 1 | never came back |",
+        "| first/bad | failed | 1 | DeviceError: no memory left |",
+    ]
+    assert tables["Scripts"] == ["| tests/all | done | 9 passed in 3 s |"]
+    assert tables["Searches"] == ["| first/half | none |  |  |  |  |  |  | 9 |  |"]
+    assert len(tables["Latency in a row in us, and how many times as fast as 'sequential'"]) == 1
+
+
+def test_nothing_measured_yet_is_no_error(
+    report: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report.main([str(tmp_path / "none.json")])
+    assert capsys.readouterr().out == ""
+
+
+def test_two_gpus_are_not_mixed(report: ModuleType, written: Callable[..., str]) -> None:
+    paths = [written(f"{gpu}.json", first__x=entry(found=found("x", gpu, sequential=1.0))) for gpu in ("A", "B")]
     with pytest.raises(SystemExit):
-        report.main(list(map(str, paths)))
+        report.main(paths)
 
 
 def test_the_chart_has_a_bar_for_each_alternative(report: ModuleType, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    report.plot(tmp_path / "c.svg", [case("x", sequential=100.0, both=50.0), case("y", sequential=9.0)], "title")
+    report.plot(tmp_path / "c.svg", [found("x", sequential=100.0, both=50.0), found("y", sequential=9.0)], "title")
     assert (tmp_path / "c.svg").read_text().count('<g id="patch_') >= 3

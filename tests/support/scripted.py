@@ -23,6 +23,11 @@ LATENCIES_US = {"iosched": 10.0, "sequential": 20.0, "greedy": 30.0, "reference"
 
 def fire(batch: int = 1) -> Model:
     """A squeezing convolution, two that expand it, and their Concat, twice."""
+    return load_model(fire_proto(batch).SerializeToString(), name="fire")
+
+
+def fire_proto(batch: int = 1) -> onnx.ModelProto:
+    """`fire` as its file has it."""
     random = np.random.default_rng(0)
     nodes, weights = [], []
 
@@ -42,8 +47,7 @@ def fire(batch: int = 1) -> Model:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
     y = helper.make_tensor_value_info("gc", TensorProto.FLOAT, None)
     graph = helper.make_graph(nodes, "fire", [x], [y], weights)
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return load_model(made.SerializeToString(), name="fire")
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 def model_with(nodes: list[onnx.NodeProto], elem_type: int = TensorProto.FLOAT) -> Model:

@@ -1,0 +1,286 @@
+"""Everything that one network is compared in on one GPU: our schedules, other frameworks, all measured in turn."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict
+from functools import partial
+from typing import IO, Any
+
+import numpy as np
+from gpu_cases import JAX, ONNXRUNTIME, NetworkCase
+from gpu_prepare import Paper, Prepared, alone, on_paper, stand_in, timed
+from peer import Peer
+from testbed import compared
+
+from iosched.models.errors import IoschedError
+from iosched.models.model import Model
+from iosched.models.version import iosched_version
+from iosched.profiler.devices.cpu.cost import cpu_name
+from iosched.profiler.devices.cuda.attached import AttachedGpu
+from iosched.profiler.devices.cuda.cost import CudaStageCost, open_cost
+from iosched.profiler.devices.cuda.device import GPU_EFFORT
+from iosched.profiler.devices.gpus import spec_of
+from iosched.profiler.measuring.in_turn import Budget, Candidate, measure_in_turn
+from iosched.profiler.measuring.statistics import Measurement
+from iosched.profiler.peers.onnxruntime import open_on_gpu
+from iosched.profiler.peers.place import GpuPlace
+from iosched.profiler.store.database import ProfileDatabase
+from iosched.runtime.cuda.backend import CudaModel
+from iosched.runtime.cuda.kernel import Precision
+from iosched.runtime.cuda.lower.plan import CUDA_LOWERING
+from iosched.runtime.cuda.onnxruntime.provider import Provider
+from iosched.runtime.inputs import Arrays
+from iosched.scheduler.baselines import greedy, sequential
+from iosched.scheduler.effort import Effort
+from iosched.scheduler.precision import precision_named
+from iosched.scheduler.schedule import Schedule
+from iosched.scheduler.search import SearchResult, search
+
+LIMITS = {"fp32": 1e-4, "tf32": 2e-2, "fp16": 2e-2}
+"""The largest error, relative to the largest output, with which our results count as correct."""
+
+QUICK = Effort(GPU_EFFORT.bound_slack, max_measurements=30, tolerance=GPU_EFFORT.tolerance, remeasure_rounds=0)
+"""A search for minutes that are dear: half of the measurements in a block, and no tuning of cuDNN's plans in stages."""
+
+LEAST_SEARCH_S = 3.0
+"""No search is begun that has less time than this: it would not get through the single operators."""
+
+ROUNDS, MOST_COMPARED_S = 20, 8.0
+
+NO_BARRIERS = ", no barriers"
+
+
+class CaseRun:
+    """One case on one GPU. What is compiled stays there until the end, so that all of it is measured in turn."""
+
+    def __init__(
+        self,
+        case: NetworkCase,
+        prepared: Prepared,
+        gpu: AttachedGpu,
+        database: ProfileDatabase,
+        deadline: float,
+        lock: IO[bytes],
+    ) -> None:
+        self._case, self._prepared, self._gpu = case, prepared, gpu
+        self._deadline, self._lock = deadline, lock
+        self._before = _clock(gpu)
+        self._seconds = prepared.seconds
+        self._ours: dict[str, CudaModel] = {}
+        self._peers: dict[str, Peer] = {}
+        self._missing: dict[str, str] = {}
+        with timed(self._seconds, "open"):
+            self._opened = open_cost(gpu, prepared.model, case.precision, database)
+
+    def close(self) -> None:
+        """Frees what lies on the GPU."""
+        for compiled in self._ours.values():
+            compiled.close()
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """What was found: without a search, and then with one."""
+        graph = self._opened.backend.graph
+        paper = self._paper()
+        began = time.monotonic()
+        for name, schedule in (("sequential", sequential(graph)), ("greedy", greedy(graph)), ("paper", paper.schedule)):
+            self._compile(name, schedule)
+        compiled_s = (time.monotonic() - began) / len(self._ours)
+        self._open_peers()
+        first = self._compared({"paper": {"gpu": paper.spec.name, "seconds": paper.seconds}})
+        yield first
+        reserve_s = (len(self._case.strategies) + 1) * compiled_s + 1.5 * self._seconds["compare"]
+        until = self._deadline - reserve_s
+        if until - time.monotonic() < LEAST_SEARCH_S:
+            yield {**first, "complete": not self._case.tuned, "search": {**first["search"], "kind": "no time for one"}}
+            return
+        searches = self._searched(until)
+        record = self._compared({**first["search"], **searches})
+        yield {**record, "complete": not (self._case.tuned and searches["ended_by_time"])}
+
+    def _paper(self) -> Paper:
+        """The schedule on paper, anew if the GPU turned out to be another one than it was made for."""
+        made, spec = self._prepared.paper, spec_of(self._gpu.name) or stand_in()
+        return made if made.spec == spec else on_paper(self._prepared.model, spec, self._case.precision)
+
+    def _compile(self, name: str, schedule: Schedule, *, barriers: bool = True) -> None:
+        with timed(self._seconds, f"compile {name}"):
+            compiled = self._opened.backend.compile(schedule, barriers=barriers)
+            self._ours[name] = compiled
+            compiled.run(self._prepared.inputs)
+
+    def _open_peers(self) -> None:
+        for way in self._case.ways:
+            with timed(self._seconds, f"open {way}"):
+                try:
+                    found, missing = open_peers(way, self._prepared, self._gpu, self._case.precision)
+                except (IoschedError, ImportError, ValueError, RuntimeError) as error:
+                    found, missing = {}, {way: f"{type(error).__name__}: {error}"[:300]}
+            self._peers |= found
+            self._missing |= missing
+
+    def _searched(self, until: float) -> dict[str, Any]:
+        """Searches as long as there is time, compiles what is found, and tells what it took.
+
+        `both` is searched first, since the others find most of their stages measured.
+        """
+        opened, effort = self._opened, GPU_EFFORT if self._case.tuned else QUICK
+        found: dict[str, Any] = {"kind": "as optimize does" if self._case.tuned else "quick", "strategies": {}}
+        results: dict[str, SearchResult] = {}
+        for strategy in self._case.strategies:
+            cost = CudaStageCost(opened.backend, opened.database, opened.device, clock=opened.clock)
+            began = time.monotonic()
+            result = search(
+                opened.backend.graph,
+                cost,
+                strategy=strategy,
+                effort=effort,
+                deadline=lambda: time.monotonic() > until,
+            )
+            results[strategy] = result
+            found["strategies"][strategy] = _effort_made(result, cost, time.monotonic() - began)
+        found["ended_by_time"] = time.monotonic() > until
+        for index, (strategy, result) in enumerate(results.items()):
+            self._compile(strategy, result.schedule)
+            if index == 0:
+                self._compile(strategy + NO_BARRIERS, result.schedule, barriers=False)
+        return found
+
+    def _compared(self, searches: Mapping[str, Any]) -> dict[str, Any]:
+        """All alternatives in turn, A B A B, with what else belongs to the record."""
+        prepared, ours, peers = self._prepared, self._ours, self._peers
+        outputs = {name: partial(_run_on_poison, each, prepared.inputs) for name, each in ours.items()}
+        outputs |= {name: each.outputs for name, each in peers.items() if each.outputs is not None}
+        errors = {name: relative_error(each(), prepared.expected) for name, each in outputs.items()}
+        candidates = {name: Candidate(each.executor.time_launches) for name, each in ours.items()}
+        candidates |= {name: Candidate(each.time) for name, each in peers.items()}
+        with ExitStack() as until_compared:
+            with timed(self._seconds, "wait for the host"):
+                until_compared.enter_context(alone(self._lock))
+            with timed(self._seconds, "compare"):
+                found = measure_in_turn(candidates, Budget(ROUNDS, MOST_COMPARED_S), rest=lambda: None)
+        return {
+            "complete": False,
+            "gpu": self._gpu.name,
+            "versions": versions(self._gpu),
+            "host": {"processor": cpu_name(), "cores": len(os.sched_getaffinity(0))},
+            "network": self._case.network,
+            "batch": self._case.batch,
+            "precision": self._case.precision,
+            "clock": {"before": self._before, "after": _clock(self._gpu)},
+            "search": dict(searches),
+            "seconds": dict(self._seconds),
+            "relative_error": errors,
+            "correct": all(errors[name] < LIMITS[self._case.precision] for name in ours),
+            "kernels": {name: each.kernel_count for name, each in ours.items()},
+            "missing": self._missing,
+            "notes": list(self._opened.backend.notes),
+            "roofline_us": roofline_us(prepared.model, self._gpu.name, self._case.precision),
+            **latencies(found),
+        }
+
+
+def latencies(found: Mapping[str, Measurement]) -> dict[str, Any]:
+    """Medians, all samples in a row and from an idle GPU, and how many times as fast as the sequential schedule."""
+    samples_us = {name: [round(sample, 2) for sample in each.samples_us] for name, each in found.items()}
+    return {
+        "median_us": {name: round(each.median_us, 2) for name, each in found.items()},
+        "samples_us": samples_us,
+        "idle_us": {name: [round(sample, 2) for sample in each.rested_us] for name, each in found.items()},
+        "times_as_fast": {
+            name: {"median": round(each.speedup, 4), "low": round(each.low, 4), "high": round(each.high, 4)}
+            for name, each in compared(samples_us, "sequential").items()
+        },
+    }
+
+
+def _effort_made(result: SearchResult, cost: CudaStageCost, seconds: float) -> dict[str, Any]:
+    return {
+        "seconds": round(seconds, 2),
+        "measurements": cost.measurements,
+        "from_database": cost.cache_hits,
+        "signatures": cost.signatures,
+        "predicted_us": result.schedule.predicted_us,
+        "gap": result.gap,
+        "gap_of": result.scope,
+        "dropped": dict(cost.dropped),
+        "throttled": dict(cost.throttled),
+    }
+
+
+def open_peers(
+    way: str, prepared: Prepared, gpu: AttachedGpu, precision: str
+) -> tuple[dict[str, Peer], dict[str, str]]:
+    """Another framework ready to run, and what is missing, with the reason.
+
+    Raises:
+        DeviceError: it is not installed, or cannot run the model.
+        ImportError: it is not installed.
+    """
+    model, inputs = prepared.model, prepared.inputs
+    if way == JAX:
+        import jax_peers
+
+        return jax_peers.peers(model, inputs, precision), {}
+    if way == ONNXRUNTIME:
+        computed = Precision(precision_named(precision))
+        place = GpuPlace(model, inputs, computed, gpu.driver, Provider.cuda(gpu.index, computed))
+        return {way: Peer(open_on_gpu(place).time, None)}, {}
+    import torch_peers
+
+    return torch_peers.peers(model, inputs, precision, [way])
+
+
+def relative_error(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:
+    """The largest difference over the largest expected value; infinite if something is no number."""
+    errors = [
+        float(np.abs(found[name].astype(np.float64) - array).max() / max(np.abs(array).max(), 1e-30))
+        for name, array in expected.items()
+    ]
+    return max(errors) if np.isfinite(errors).all() else float("inf")
+
+
+def _run_on_poison(model: CudaModel, inputs: Arrays) -> dict[str, np.ndarray]:
+    """The outputs of a run that finds nothing of an earlier one."""
+    model.executor.poison()
+    return model.run(inputs)
+
+
+def roofline_us(model: Model, gpu: str, precision: str) -> dict[str, float] | None:
+    """Microseconds that arithmetic takes at the GPU's specified peak, and weights, inputs and outputs at its bandwidth.
+
+    What lies between operators may stay in the cache. None where the GPU's specification is not known.
+    """
+    spec = spec_of(gpu)
+    if spec is None:
+        return None
+    tflops = {"fp32": spec.fp32_tflops, "tf32": spec.tf32_tflops, "fp16": spec.fp16_tensor_tflops}[precision]
+    graph = model.graph
+    ends = [*graph.inputs, *(graph.tensor[name] for name in graph.outputs)]
+    nbytes = sum(array.nbytes for array in model.weights.values()) + sum(end.nbytes for end in ends)
+    moved = nbytes // 2 if precision == "fp16" else nbytes
+    flops = sum(operator.flops for operator in graph.operators)
+    return {
+        "arithmetic": round(flops / ((tflops or spec.fp32_tflops) * 1e6), 2),
+        "memory": round(moved / (spec.dram_gb_per_s * 1e3), 2),
+    }
+
+
+def versions(gpu: AttachedGpu) -> dict[str, str]:
+    """Versions of the driver and of all libraries that were imported for this."""
+    found = {**gpu.versions, "iosched": iosched_version(), "lowering": str(CUDA_LOWERING)}
+    for name in ("torch", "jax", "onnxruntime", "cupy", "numpy"):
+        if name in sys.modules:
+            found[name] = str(getattr(sys.modules[name], "__version__", ""))
+    return {**found, "python": platform.python_version()}
+
+
+def _clock(gpu: AttachedGpu) -> dict[str, object] | None:
+    """Clocks, temperature, power and throttling now, where NVML tells them."""
+    found = gpu.clock()
+    return None if found is None else asdict(found)
