@@ -61,6 +61,7 @@ PROPERTIES: dict[str, Any] = {
     "major": 9,
     "minor": 0,
     "multiProcessorCount": 132,
+    "l2CacheSize": 50 << 20,
     "totalGlobalMem": 80 << 30,
 }
 

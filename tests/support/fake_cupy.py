@@ -42,7 +42,8 @@ def install(
 
     def properties(index: int) -> dict[str, object]:
         major, minor = capabilities[index]
-        return {"name": f"GPU {index}".encode(), "major": major, "minor": minor, "multiProcessorCount": 80}
+        said = {"major": major, "minor": minor, "multiProcessorCount": 80, "l2CacheSize": 6 << 20}
+        return {"name": f"GPU {index}".encode(), **said}
 
     runtime = SimpleNamespace(
         getDeviceCount=count,

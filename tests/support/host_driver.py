@@ -79,6 +79,8 @@ class HostDriver:
 
     Attributes:
         gpu: the GPU that it passes for.
+        l2_nbytes: what its last cache holds.
+        copied_nbytes: copied from one place on it to another.
         collects: whether garbage is collected in the middle of every capture, as Python may.
         captured: the operations of the capture that goes on.
         pinned: arrays in pinned memory of the host, from which copies are made when the stream comes to them.
@@ -87,6 +89,8 @@ class HostDriver:
 
     def __init__(self, seed: int = 0, *, collects: bool = False, gpu: Gpu = H100) -> None:
         self.gpu = gpu
+        self.l2_nbytes = 50 << 20
+        self.copied_nbytes = 0
         self.collects = collects
         self.captured: list[Operation] | None = None
         self.mistakes: list[str] = []
@@ -120,6 +124,10 @@ class HostDriver:
 
     def fill(self, address: int, value: int, nbytes: int, stream: Stream) -> None:
         self._add(stream, lambda: ctypes.memset(address, value, nbytes), touches=(address,))
+
+    def copy(self, target: int, source: int, nbytes: int, stream: Stream) -> None:
+        self.copied_nbytes += nbytes
+        self._add(stream, lambda: ctypes.memmove(target, source, nbytes), touches=(target, source))
 
     def new_stream(self) -> Stream:
         return Stream()

@@ -48,7 +48,6 @@ class HostExchange:
 
     def __init__(self, driver: HostDriver, streams: Mapping[int, Stream] | None = None) -> None:
         self.driver, self.streams, self.index = driver, dict(streams or {}), 0
-        self.copied_nbytes = 0
 
     def take(self, given: SupportsDLPack, stream: Stream) -> Taken:
         array = np.from_dlpack(_Capsule(given.__dlpack__(stream=stream)))  # type: ignore[arg-type]
@@ -65,10 +64,6 @@ class HostExchange:
             return array.__dlpack__()
 
         return DeviceArray(view.shape or (), view.dtype, HERE, export)
-
-    def copy(self, target: int, source: int, nbytes: int, stream: Stream) -> None:
-        self.copied_nbytes += nbytes
-        self.driver._add(stream, lambda: ctypes.memmove(target, source, nbytes), touches=(target, source))
 
     def stream_of(self, handle: int) -> Stream:
         return self.streams[handle]

@@ -80,7 +80,7 @@ class DeviceRuns:
             return None
         taken = self._taken(spec, given)
         if taken.address % MOST_BYTES:
-            self._exchange.copy(self._executor.address_of(buffer), taken.address, spec.nbytes, origin)
+            self._driver.copy(self._executor.address_of(buffer), taken.address, spec.nbytes, origin)
         return taken
 
     def _taken(self, spec: TensorSpec, given: Any) -> Taken:

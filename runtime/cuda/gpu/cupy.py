@@ -47,12 +47,14 @@ class GpuFacts:
 
     Attributes:
         gpu: what kernels depend on.
+        l2_nbytes: what its last cache holds.
         pci_bus_id: where it sits; CUDA's numbers of GPUs are not those of other tools.
         versions: of what changes latencies.
     """
 
     name: str
     gpu: Gpu
+    l2_nbytes: int
     pci_bus_id: str
     versions: Mapping[str, str]
 
@@ -118,12 +120,18 @@ class CupyDriver:
         }
         capability = 10 * int(properties["major"]) + int(properties["minor"])
         gpu = Gpu(capability, int(properties["multiProcessorCount"]))
-        return GpuFacts(properties["name"].decode(), gpu, runtime.deviceGetPCIBusId(index), versions)
+        l2_nbytes = int(properties["l2CacheSize"])
+        return GpuFacts(properties["name"].decode(), gpu, l2_nbytes, runtime.deviceGetPCIBusId(index), versions)
 
     @cached_property
     def gpu(self) -> Gpu:
         """See `Driver`."""
         return self.facts().gpu
+
+    @cached_property
+    def l2_nbytes(self) -> int:
+        """See `Driver`."""
+        return self.facts().l2_nbytes
 
     @_with_our_errors
     def allocate(self, nbytes: int) -> Memory:
@@ -154,6 +162,12 @@ class CupyDriver:
     def fill(self, address: int, value: int, nbytes: int, stream: Any) -> None:
         """See `Driver`."""
         self._cupy.cuda.runtime.memsetAsync(address, value, nbytes, stream.ptr)
+
+    @_with_our_errors
+    def copy(self, target: int, source: int, nbytes: int, stream: Any) -> None:
+        """See `Driver`."""
+        runtime = self._cupy.cuda.runtime
+        runtime.memcpyAsync(target, source, nbytes, runtime.memcpyDeviceToDevice, stream.ptr)
 
     @_with_our_errors
     def new_stream(self) -> Any:

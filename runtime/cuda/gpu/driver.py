@@ -37,6 +37,11 @@ class Driver(Protocol):
         """The GPU, as far as kernels depend on it."""
         ...
 
+    @property
+    def l2_nbytes(self) -> int:
+        """What its last cache holds, which all multiprocessors share; 0 where that is not known."""
+        ...
+
     def allocate(self, nbytes: int) -> Memory:
         """Memory of `nbytes` bytes that begins at a multiple of 256.
 
@@ -58,6 +63,10 @@ class Driver(Protocol):
 
     def fill(self, address: int, value: int, nbytes: int, stream: Any) -> None:
         """Sets `nbytes` bytes from `address` on to `value`, in the order of the stream."""
+        ...
+
+    def copy(self, target: int, source: int, nbytes: int, stream: Any) -> None:
+        """Copies bytes from one place on the device to another, in the order of the stream."""
         ...
 
     def new_stream(self) -> Any:

@@ -99,10 +99,6 @@ class Exchange(Protocol):
         """The array that `stream` writes at `address`; who takes it waits for what the stream was given by then."""
         ...
 
-    def copy(self, target: int, source: int, nbytes: int, stream: Any) -> None:
-        """Copies on the device, in the order of the stream."""
-        ...
-
     def stream_of(self, handle: int) -> Any:
         """The stream of that handle, which another library made."""
         ...
@@ -157,12 +153,6 @@ class CupyExchange:
                 return array.__dlpack__(**how)
 
         return DeviceArray(shape, view.dtype, (2, self.index), export)
-
-    def copy(self, target: int, source: int, nbytes: int, stream: Any) -> None:
-        """See `Exchange`."""
-        runtime = self._cupy.cuda.runtime
-        with self._told():
-            runtime.memcpyAsync(target, source, nbytes, runtime.memcpyDeviceToDevice, stream.ptr)
 
     def stream_of(self, handle: int) -> Any:
         """See `Exchange`."""

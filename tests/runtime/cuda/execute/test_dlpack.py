@@ -89,7 +89,7 @@ def test_inputs_are_read_where_they_lie_and_nothing_is_copied(model: Model, monk
         for name, array in random_inputs(model.graph.inputs, seed).items():
             given[name][...] = array
         assert desk.error(desk.run(wrapped), given) < 1e-5
-    assert desk.exchange.copied_nbytes == 0
+    assert desk.driver.copied_nbytes == 0
     for each in wrapped.values():
         assert each.asked == [desk.compiled.executor.origin] * 3
 
@@ -147,7 +147,7 @@ def test_an_array_that_begins_where_no_kernel_may_read_is_copied_on_the_device(m
     given["x"] = aligned(given["x"], offset=4)
     captured = captures(desk, monkeypatch)
     assert desk.error(desk.run({"x": OnDevice(given["x"]), "v": given["v"]}), given) < 1e-5
-    assert desk.exchange.copied_nbytes == given["x"].nbytes
+    assert desk.driver.copied_nbytes == given["x"].nbytes
     assert not captured
 
 
@@ -235,7 +235,7 @@ def test_an_array_that_is_refused_leaves_no_copy_of_another_under_way() -> None:
     x = OnDevice(aligned(given["x"], offset=4))
     with pytest.raises(UsageError, match="float64"):
         desk.compiled.run_on_device({"x": x, "v": OnDevice(np.zeros(8, np.float64))}, stream=77)
-    assert desk.exchange.copied_nbytes == given["x"].nbytes
+    assert desk.driver.copied_nbytes == given["x"].nbytes
     assert not any(each.touches for each in desk.driver.pending)
 
 
