@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from statistics import median
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from iosched.models.errors import DeviceError, ExecutionError
 from iosched.runtime.cuda.cudnn.chooser import FASTEST_ALONE, CudnnPlanChooser, CudnnPlanNames
+from iosched.runtime.cuda.execute.cold import touched_nbytes
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.execute.launches import source_calls
 from iosched.runtime.cuda.gpu.driver import Driver
@@ -40,6 +42,7 @@ class Trials:
     choose: CudnnPlanChooser
     lanes: Lanes
     sessions: Sessions
+    _nbytes: WeakKeyDictionary[Network, int] = field(default_factory=WeakKeyDictionary)
 
     def stage(self, network: Network, stage: Stage, names: CudnnPlanNames = FASTEST_ALONE) -> CudaExecutor | None:
         """One stage alone; None where it is to be merged and cannot be.
@@ -49,7 +52,7 @@ class Trials:
             ExecutionError: a kernel fails.
         """
         lowering = lower_stage(network, stage)
-        return None if lowering is None else self._ready(lowering, (names,))
+        return None if lowering is None else self._ready(lowering, (names,), self._model_nbytes(network))
 
     def prepare(self, network: Network) -> None:
         """Compiles all kernels of a network."""
@@ -66,8 +69,16 @@ class Trials:
         except (DeviceError, ExecutionError):  # what does not fit or run is no candidate
             return math.inf
 
-    def _ready(self, lowering: Lowering, names: Sequence[CudnnPlanNames]) -> CudaExecutor:
-        executor = CudaExecutor(lowering, self.driver, self.choose, self.lanes, self.sessions, names=names)
+    def _model_nbytes(self, network: Network) -> int:
+        """Different bytes that a run of the model touches, one operator after another."""
+        if network not in self._nbytes:
+            self._nbytes[network] = touched_nbytes(lower(network, sequential(network.model.graph)).plan)
+        return self._nbytes[network]
+
+    def _ready(self, lowering: Lowering, names: Sequence[CudnnPlanNames], model_nbytes: int) -> CudaExecutor:
+        executor = CudaExecutor(
+            lowering, self.driver, self.choose, self.lanes, self.sessions, names=names, model_nbytes=model_nbytes
+        )
         executor.upload({view.buffer: _random(view.shape or (), view.dtype) for view in executor.inputs})
         return executor
 

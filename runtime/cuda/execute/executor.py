@@ -9,12 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
 
 from iosched.runtime.cuda.cudnn.chooser import FASTEST_ALONE, CudnnPlan, CudnnPlanChooser, CudnnPlanNames
 from iosched.runtime.cuda.execute.buffers import DeviceBuffers
+from iosched.runtime.cuda.execute.cold import ColdWeights, cold_weights, displacing_nbytes
 from iosched.runtime.cuda.execute.launches import Launch, Prepared, cudnn_launch, session_launch, source_launch
 from iosched.runtime.cuda.execute.segments import Segment, segments
 from iosched.runtime.cuda.gpu.driver import Driver, Memory
@@ -55,6 +57,7 @@ class CudaExecutor:
         lanes: Lanes | None = None,
         sessions: Sessions | None = None,
         names: Sequence[CudnnPlanNames] = (),
+        model_nbytes: int = 0,
     ) -> None:
         """Allocates, uploads weights, loads kernels, runs once eagerly, and captures.
 
@@ -62,6 +65,7 @@ class CudaExecutor:
             lanes: streams to run on, which other executors may share; by default its own.
             sessions: runs operators that no kernel does; by default onnxruntime on the CPU.
             names: the cuDNN plans to take in each stage of the lowering; by default the fastest alone.
+            model_nbytes: that a run of the model touches which the lowering is a stage of; see `cold`.
 
         Raises:
             DeviceError: the device has not enough memory, or onnxruntime is wanted and not installed.
@@ -69,6 +73,8 @@ class CudaExecutor:
         """
         self._plan, self._kernels, self._driver = lowering.plan, lowering.kernels, driver
         self._many: dict[int, Callable[[int], tuple[float, ...]]] = {}
+        self._displacing_nbytes = displacing_nbytes(model_nbytes, driver.l2_nbytes)
+        self._cold: dict[int, ColdWeights | None] = {}
         self._lanes = lanes or Lanes(driver)
         self._streams = self._lanes.streams(len(self._plan.lanes))
         self._origin = self._lanes.origin
@@ -124,9 +130,11 @@ class CudaExecutor:
     def time_many(self, repeats: int, copies: int) -> tuple[float, ...]:
         """Microseconds of one run, from `repeats` launches of a graph that holds `copies` runs one after another.
 
-        A stage takes about as long as the launch of a graph; a graph of many shows the stage alone.
+        A stage takes about as long as the launch of a graph; a graph of many shows the stage alone. Its weights are
+        where a run of the whole model finds them: see `cold`.
 
         Raises:
+            DeviceError: the device has not enough memory.
             ValueError: the plan `is_empty` or is not `is_captured`.
         """
         if copies not in self._many:
@@ -137,12 +145,28 @@ class CudaExecutor:
         """`time_many` of that many copies, with the cuDNN plans of now, whatever is taken later.
 
         Raises:
+            DeviceError: the device has not enough memory.
             ValueError: the plan `is_empty` or is not `is_captured`.
         """
         if self.is_empty or not self.is_captured:
             raise ValueError("there is nothing, or what runs in onnxruntime, which cannot be captured")
-        graph = self._captured(self._segments[0].tasks, self._own.launches, copies)
-        return partial(_timed, self._driver, self._origin, graph, copies)  # kept here, so it must not refer to this
+        if copies not in self._cold:
+            self._cold[copies] = self._cold_weights(copies)
+        cold, own = self._cold[copies], self._own
+        runs, before = [own.launches] * copies, None
+        if cold is not None:
+            in_turn = [self._launches_at({**self._buffers.addresses, **place}) for place in cold.places]
+            runs = [*islice(cycle(in_turn), copies)]
+            before = partial(_displaced, self._driver, self._origin, cold, own.graphs[0])
+        graph = self._captured(self._segments[0].tasks, runs)
+        # Kept here, so it must not refer to this.
+        return partial(_timed, self._driver, self._origin, graph, copies, before)
+
+    def _cold_weights(self, runs: int) -> ColdWeights | None:
+        if not self._displacing_nbytes:
+            return None
+        addresses, nbytes = self._buffers.addresses, self._displacing_nbytes
+        return cold_weights(self._plan, addresses, nbytes, runs, self._driver, self._origin)
 
     def upload(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Copies inputs to the device."""
@@ -216,7 +240,7 @@ class CudaExecutor:
         """Gives the memory and the graphs back, once nothing runs; arrays given out are invalid."""
         self._driver.synchronize(self._origin)
         self._own, self._segments, self._prepared, self.cudnn_plans = _Ready({}, ()), [], {}, ()
-        self._many = {}
+        self._many, self._cold = {}, {}
         self._elsewhere.clear()
         self._buffers.close()
 
@@ -285,7 +309,7 @@ class CudaExecutor:
         return {pair: prepared(base) for pair, prepared in self._prepared.items()}
 
     def _ready(self, launches: Mapping[tuple[int, int], Launch]) -> _Ready:
-        graphs = (None if each.is_session else self._captured(each.tasks, launches, 1) for each in self._segments)
+        graphs = (None if each.is_session else self._captured(each.tasks, [launches]) for each in self._segments)
         return _Ready(launches, tuple(graphs))
 
     def _ready_at(self, addresses: tuple[tuple[str, int], ...]) -> _Ready:
@@ -310,13 +334,11 @@ class CudaExecutor:
                 launches[lane, step](stream)
                 self._driver.synchronize(stream)
 
-    def _captured(
-        self, tasks: Sequence[tuple[int, int]], launches: Mapping[tuple[int, int], Launch], copies: int
-    ) -> Any:
-        """A graph of `copies` runs of `tasks`, one after another."""
+    def _captured(self, tasks: Sequence[tuple[int, int]], runs: Sequence[Mapping[tuple[int, int], Launch]]) -> Any:
+        """A graph of several runs of `tasks`, one after another, each by launches of its own."""
 
         def launch() -> None:
-            for _ in range(copies):
+            for launches in runs:
                 self._fork_and_join(tasks, launches)
 
         return self._lanes.capture(self._origin, launch)
@@ -349,7 +371,15 @@ class CudaExecutor:
         return self._plan.lanes[lane][step]
 
 
-def _timed(driver: Driver, stream: Any, graph: Any, copies: int, repeats: int) -> tuple[float, ...]:
-    """Microseconds of one of the `copies` runs in `graph`, from each of `repeats` launches in a row."""
-    found = elapsed_in_a_row_us(driver, stream, lambda: driver.launch_graph(graph, stream), repeats)
+def _timed(
+    driver: Driver, stream: Any, graph: Any, copies: int, before: Callable[[], None] | None, repeats: int
+) -> tuple[float, ...]:
+    """Microseconds of one of the `copies` runs in `graph`, from each of `repeats` launches, with `before` untimed."""
+    found = elapsed_in_a_row_us(driver, stream, lambda: driver.launch_graph(graph, stream), repeats, before)
     return tuple(latency / copies for latency in found)
+
+
+def _displaced(driver: Driver, stream: Any, cold: ColdWeights, graph: Any) -> None:
+    """Copies of weights are in L2 no more, and what the runs in `graph` read and write beside weights is."""
+    cold.displace(stream)
+    driver.launch_graph(graph, stream)

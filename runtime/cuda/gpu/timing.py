@@ -23,8 +23,25 @@ def elapsed_us(driver: Driver, stream: Any, launch: Callable[[], object]) -> flo
     return driver.elapsed_us(*between(driver, stream, launch))
 
 
-def elapsed_in_a_row_us(driver: Driver, stream: Any, launch: Callable[[], object], repeats: int) -> list[float]:
-    """Microseconds of each of `repeats` launches; but for the first, the host is ahead and the GPU never waits."""
+def elapsed_in_a_row_us(
+    driver: Driver,
+    stream: Any,
+    launch: Callable[[], object],
+    repeats: int,
+    before: Callable[[], object] | None = None,
+) -> list[float]:
+    """Microseconds of each of `repeats` launches; but for the first, the host is ahead and the GPU never waits.
+
+    Args:
+        before: gives the stream what comes before each launch and does not count; with it, no launch waits for the
+            host.
+    """
+    if before is not None:
+        pairs = []
+        for _ in range(repeats):
+            before()
+            pairs.append(between(driver, stream, launch))
+        return [driver.elapsed_us(*pair) for pair in pairs]
     events = [driver.new_event(timing=True) for _ in range(repeats + 1)]
     driver.record(events[0], stream)
     for event in events[1:]:

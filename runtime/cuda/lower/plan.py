@@ -29,8 +29,8 @@ from iosched.scheduler.strategies import runs_as_one
 MAX_LANES = 8
 """Streams of a plan at most."""
 
-CUDA_LOWERING = 7
-"""Raised whenever stages come to run in another way than before: latencies measured until then no longer hold."""
+CUDA_LOWERING = 8
+"""Raised whenever stages come to run, or to be timed, in another way than before: what was measured no longer holds."""
 
 
 @dataclass(frozen=True, eq=False)

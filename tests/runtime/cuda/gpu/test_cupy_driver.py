@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import desk_cuda
 import desk_cudnn
 import desk_cupy
 import numpy as np
@@ -156,6 +157,22 @@ def test_nothing_is_done_between_the_events_but_the_launch(desk: DeskCuda) -> No
     first = desk.calls.index("eventRecord")
     assert desk.calls[first : first + 5] == ["eventRecord", *["graphLaunch", "eventRecord"] * 2]
     assert "streamBeginCapture" not in desk.calls
+
+
+def test_weights_are_read_from_memory_where_the_model_is_larger_than_the_cache(
+    desk: DeskCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(desk_cuda.PROPERTIES, "l2CacheSize", 1000)
+    found = backend(desk, fire(batch=2))
+    assert found.driver.l2_nbytes == 1000
+    executor = found.compile_stage(next(iter(greedy(found.graph).stages)))
+    assert executor is not None
+    executor.time_many(1, 4)
+    desk.calls.clear()
+    assert executor.time_many(2, 4) == pytest.approx((2.5,) * 2)
+    first = desk.calls.index("launchKernel")
+    once = ["launchKernel", "graphLaunch", "eventRecord", "graphLaunch", "eventRecord"]
+    assert [each for each in desk.calls[first:] if each in once] == 2 * once
 
 
 def test_memory_that_is_not_used_any_more_is_used_again(desk: DeskCuda) -> None:

@@ -1,0 +1,267 @@
+"""A stage that is timed finds its weights where a run of the whole model finds them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from host_cuda import needs_compiler
+from host_driver import Event, Graph, HostChoice, HostDriver, HostMemory, HostPlan, Operation, Stream
+from hypothesis import given
+from hypothesis import strategies as st
+from lowering import loaded, proto_of, weight
+from onnx import helper
+
+from iosched.models.errors import DeviceError
+from iosched.models.model import Model
+from iosched.runtime.cuda.backend import CudaBackend
+from iosched.runtime.cuda.cudnn.chooser import FASTEST_ALONE, CudnnPlanNames
+from iosched.runtime.cuda.execute.cold import ColdWeights, cold_weights, displacing_nbytes, touched_nbytes
+from iosched.runtime.cuda.execute.executor import CudaExecutor
+from iosched.runtime.cuda.kernel import CudnnKernel, Precision
+from iosched.runtime.plan import Space, View
+from iosched.scheduler.baselines import greedy, sequential
+from iosched.scheduler.schedule import Stage, Strategy
+
+pytestmark = needs_compiler
+
+L2 = 100_000
+CHANNELS = 64  # a convolution by 1x1 has 16 KB of weights, and 4 KB of outputs
+
+
+def model() -> Model:
+    """Seven convolutions with 128 KB of weights, and a pooling."""
+    nodes = [helper.make_node("Relu", ["x"], ["y0"])]
+    nodes += [helper.make_node("Conv", [f"y{i}", f"w{i}"], [f"y{i + 1}"], name=f"conv{i}") for i in range(4)]
+    nodes += [helper.make_node("Conv", ["y4", f"w{i}"], [f"z{i}"], name=f"conv{i}") for i in (4, 5)]
+    nodes += [
+        helper.make_node("Concat", ["z4", "z5"], ["z"], axis=1),
+        helper.make_node("Conv", ["z", "w6"], ["last"], name="conv6"),
+        helper.make_node("MaxPool", ["last"], ["out"], kernel_shape=[2, 2]),
+    ]
+    weights = {f"w{i}": weight(CHANNELS, CHANNELS, 1, 1, seed=i) for i in range(6)}
+    weights["w6"] = weight(CHANNELS, 2 * CHANNELS, 1, 1)
+    return loaded(proto_of(nodes, {"x": (1, CHANNELS, 4, 4)}, ["out"], weights))
+
+
+class Cached(HostDriver):
+    """Its time is how many bytes were not in its last cache, which holds what was touched last."""
+
+    def __init__(self, l2_nbytes: int) -> None:
+        super().__init__()
+        self.l2_nbytes = l2_nbytes
+        self.sizes: dict[int, int] = {}
+        self.held: OrderedDict[int, int] = OrderedDict()
+        self.missed = 0
+        self.at: dict[int, int] = {}
+        self.is_inside = False
+
+    def allocate(self, nbytes: int) -> HostMemory:
+        memory = super().allocate(nbytes)
+        self.sizes[memory.ptr] = nbytes
+        return memory
+
+    def record(self, event: Event, stream: Stream) -> None:
+        event.recorded = self._add(stream, lambda: self.at.update({id(event): self.missed}))
+
+    def elapsed_us(self, start: Event, end: Event) -> float:
+        super().elapsed_us(start, end)
+        return self.at[id(end)] - self.at[id(start)]
+
+    def launch_graph(self, graph: Graph, stream: Stream) -> None:
+        self.is_inside = True  # what a graph touches, its kernels touch
+        super().launch_graph(graph, stream)
+        self.is_inside = False
+
+    def _add(
+        self, stream: Stream, run: Callable[[], Any], after: Sequence[Operation] = (), touches: Iterable[int] = ()
+    ) -> Operation:
+        touched = tuple(touches)
+        seen = run if self.is_inside else partial(self._touching, run, touched)
+        return super()._add(stream, seen, after, touched)
+
+    def _touching(self, run: Callable[[], Any], touched: Sequence[int]) -> None:
+        for address in touched:
+            nbytes = self.sizes.get(address, 4 * CHANNELS * 16)
+            self.missed += 0 if self.held.pop(address, 0) else nbytes
+            self.held[address] = nbytes
+            while sum(self.held.values()) > self.l2_nbytes:
+                self.held.popitem(last=False)
+        run()
+
+
+class SizedPlan(HostPlan):
+    """Tells the driver how much it reads and writes where."""
+
+    def execute(self, addresses: Sequence[int], workspace: int, stream: Stream) -> None:
+        assert isinstance(self.driver, Cached)
+        views = (*self.reads, *self.writes)
+        self.driver.sizes |= {at: view.nbytes for at, view in zip(addresses, views, strict=True)}
+        super().execute(addresses, workspace, stream)
+
+
+class SizedChoice(HostChoice):
+    def __call__(
+        self, kernel: CudnnKernel, reads: Sequence[View], writes: Sequence[View], names: CudnnPlanNames = FASTEST_ALONE
+    ) -> HostPlan:
+        return SizedPlan(**vars(super().__call__(kernel, reads, writes, names)))
+
+
+def backend(l2_nbytes: int) -> CudaBackend:
+    driver = Cached(l2_nbytes)
+    return CudaBackend(model(), driver, SizedChoice(driver), Precision("fp32"))
+
+
+def stages(found: CudaBackend) -> list[Stage]:
+    """Those that run something: a Concat does not."""
+    return [stage for stage in greedy(found.graph).stages if stage.operators != ("z",)]
+
+
+def alone(name: str) -> Stage:
+    return Stage(Strategy.CONCURRENT, ((name,),))
+
+
+def compiled(found: CudaBackend, stage: Stage) -> CudaExecutor:
+    executor = found.compile_stage(stage)
+    assert executor is not None
+    return executor
+
+
+def weights_nbytes(executor: CudaExecutor) -> int:
+    return sum(buffer.nbytes for buffer in executor._plan.buffers if buffer.space is Space.WEIGHT)
+
+
+@pytest.mark.parametrize("copies", [1, 4, 24])
+def test_the_weights_of_a_stage_come_from_memory_where_the_model_is_larger_than_the_cache(copies: int) -> None:
+    found = backend(L2)
+    for stage in stages(found):
+        executor = compiled(found, stage)
+        assert executor.time_many(3, copies) == pytest.approx((weights_nbytes(executor),) * 3)
+
+
+def test_all_that_a_stage_touches_is_in_a_cache_that_is_larger_than_the_model() -> None:
+    found = backend(1 << 20)
+    for stage in stages(found):
+        executor = compiled(found, stage)
+        assert executor.time_many(3, 24)[1:] == (0, 0)
+    assert isinstance(found.driver, Cached)
+    assert found.driver.copied_nbytes == 0
+
+
+@pytest.mark.parametrize("l2_nbytes", [L2, 1 << 20])
+def test_stages_add_up_to_what_the_model_reads_in_a_row(l2_nbytes: int) -> None:
+    """But for what comes in and goes out, and the arena, which every run begins with anew."""
+    found = backend(l2_nbytes)
+    whole = found.compile(sequential(found.graph))
+    of_weights = weights_nbytes(whole.executor)
+    in_a_row = whole.executor.time_launches(3)[-1]
+    added = sum(compiled(found, stage).time_many(3, 24)[-1] for stage in stages(found))
+    beside = touched_nbytes(whole.lowering.plan) - of_weights
+    assert added <= in_a_row <= added + beside
+    assert added == (of_weights if l2_nbytes == L2 else 0)
+
+
+@pytest.mark.parametrize("copies", [1, 3])
+def test_runs_on_copies_compute_the_same(copies: int) -> None:
+    executor = compiled(backend(L2), alone("y2"))
+
+    def computed() -> bytes:
+        executor.driver.synchronize(executor.origin)
+        return ctypes.string_at(executor.address_of("y2"), 4 * CHANNELS * 16)
+
+    executor.launch()
+    before = computed()
+    executor.time_many(1, copies)
+    executor.poison()
+    assert computed() != before
+    executor.time_many(1, copies)
+    assert computed() == before
+
+
+def copied(count: int, nbytes: int = 150_000) -> tuple[CudaExecutor, ColdWeights]:
+    found = backend(L2)
+    executor = compiled(found, alone("y2"))
+    addresses = executor._buffers.addresses
+    cold = cold_weights(executor._plan, addresses, nbytes, count, found.driver, executor.origin)
+    assert cold is not None
+    return executor, cold
+
+
+def test_every_run_reads_weights_elsewhere_that_are_equal() -> None:
+    executor, cold = copied(3)
+    sizes = {buffer.name: buffer.nbytes for buffer in executor._plan.buffers if buffer.space is Space.WEIGHT}
+    assert len(cold.places) == 3
+    places = [executor._buffers.addresses, *cold.places]
+    for name, nbytes in sizes.items():
+        contents = {ctypes.string_at(place[name], nbytes) for place in places}
+        assert len(contents) == 1
+    spans = sorted((place[name], place[name] + nbytes) for place in places for name, nbytes in sizes.items())
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
+    assert all(place[name] % 256 == 0 for place in cold.places for name in sizes)
+
+
+@pytest.mark.parametrize(("nbytes", "count"), [(16_000, 1), (17_000, 2), (150_000, 10), (10_000_000, 24)])
+def test_there_are_no_more_copies_than_matter(nbytes: int, count: int) -> None:
+    _, cold = copied(24, nbytes)
+    assert len(cold.places) == count
+
+
+def test_without_weights_nothing_is_cold() -> None:
+    found = backend(L2)
+    driver = found.driver
+    assert isinstance(driver, Cached)
+    executor = compiled(found, alone("out"))
+    launches = len(driver.launches)
+    executor.time_many(2, 4)
+    assert driver.copied_nbytes == 0
+    assert len(driver.launches) == launches + 4, "those that were captured"
+
+
+@given(st.integers(0, 1 << 30), st.integers(0, 1 << 27))
+def test_what_comes_between_two_reads_of_a_weight(model_nbytes: int, l2_nbytes: int) -> None:
+    found = displacing_nbytes(model_nbytes, l2_nbytes)
+    assert (found == 0) == (model_nbytes <= l2_nbytes or l2_nbytes == 0)
+    assert found <= min(model_nbytes, 2 * l2_nbytes)
+    assert found == 0 or found >= l2_nbytes
+
+
+class Full(Cached):
+    """Has memory for so many allocations from a moment on."""
+
+    left = 1_000
+
+    def allocate(self, nbytes: int) -> HostMemory:
+        if not self.left:
+            raise DeviceError("no memory left")
+        self.left -= 1
+        return super().allocate(nbytes)
+
+
+@pytest.mark.parametrize("left", range(3))
+def test_where_there_is_no_memory_for_copies_none_is_freed_too_early(left: int) -> None:
+    driver = Full(L2)
+    found = CudaBackend(model(), driver, SizedChoice(driver), Precision("fp32"))
+    executor = compiled(found, alone("y1"))
+    driver.left = left
+    with pytest.raises(DeviceError, match="no memory left"):
+        executor.time_many(1, 4)
+    driver.left = 1_000
+    assert executor.time_many(2, 4)[-1] == weights_nbytes(executor)
+    assert driver.mistakes == []
+
+
+def test_copies_are_given_back_with_the_executor() -> None:
+    found = backend(L2)
+    driver = found.driver
+    assert isinstance(driver, Cached)
+    freed: list[int] = []
+    driver._free = lambda address, nbytes, array: freed.append(nbytes)  # type: ignore[method-assign]
+    executor = compiled(found, alone("y1"))
+    executor.time_many(1, 4)
+    executor.close()
+    assert sum(freed) > 4 * 4 * CHANNELS**2 + L2
