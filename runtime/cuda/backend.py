@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Self
 
 import numpy as np
@@ -26,6 +26,7 @@ from iosched.runtime.cuda.gpu.lanes import Lanes
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.layout import Layout, preferred_layout
 from iosched.runtime.cuda.lower.fusion import fused_by_choice, fused_everywhere
+from iosched.runtime.cuda.lower.layout_choice import LayoutChoice, layout_by_choice
 from iosched.runtime.cuda.lower.network import Network, is_supported
 from iosched.runtime.cuda.lower.plan import Lowering, lower
 from iosched.runtime.cuda.onnxruntime.sessions import HostSessions, Sessions
@@ -132,11 +133,11 @@ class CudaBackend:
 
         Args:
             lanes: the GPU's streams, to be shared with other models on it; by default its own.
-            layout: how images lie in memory; by default as is best for the precision and the GPU.
+            layout: how images lie in memory; by default as `choices` say, or as is best for the precision and the GPU.
             sessions: runs operators that no kernel does; by default onnxruntime on the CPU.
             exchange: reads and hands out arrays that lie on the GPU.
-            choices: says for which operators one kernel is faster than two, or lets that be timed; without it, every
-                operator has two.
+            choices: says in which layout the model is faster, and for which operators one kernel is faster than two,
+                or lets that be timed; without it, every operator has two.
 
         Raises:
             ValueError: the model is not one that `is_supported`.
@@ -149,23 +150,32 @@ class CudaBackend:
         self._lanes = lanes or Lanes(driver)
         self._sessions, self._exchange = sessions or HostSessions(driver), exchange
         self._trials = Trials(driver, choose, self._lanes, self._sessions)
-        chosen = layout or preferred_layout(precision.name, driver.gpu)
-        self._network = Network(model, precision, chosen, gpu=driver.gpu)
+        preferred = layout or preferred_layout(precision.name, driver.gpu)
+        network = Network(model, precision, preferred, gpu=driver.gpu)
+        self._layout = LayoutChoice(preferred)
         self._fused: Mapping[str, str] = {}
+        if choices is not None and layout is None:
+            self._layout = layout_by_choice(network, choices, partial(self._in_turn_us, choices))
+            network = network if self.layout is preferred else network.in_layout(self.layout)
         if choices is not None:
-            self._network, self._fused = fused_by_choice(
-                self._network, choices, self._trials.alone_us, self._trials.prepare
-            )
+            network, self._fused = self._fused_by(choices, network)
+        self._network = network
+
+    def _in_turn_us(self, choices: Choices, networks: Sequence[Network]) -> Sequence[Sequence[float]]:
+        return self._trials.in_turn_us([self._fused_by(choices, network)[0] for network in networks])
+
+    def _fused_by(self, choices: Choices, network: Network) -> tuple[Network, Mapping[str, str]]:
+        return fused_by_choice(network, choices, self._trials.alone_us, self._trials.prepare)
 
     @property
     def notes(self) -> Sequence[str]:
         """Sentences for people about what they may not expect of how the model runs."""
-        return self._choose.notes
+        return *self._layout.notes, *self._choose.notes
 
     @property
     def layout(self) -> Layout:
         """How images lie in memory."""
-        return self._network.layout
+        return self._layout.layout
 
     @staticmethod
     def supports(model: Model) -> bool:

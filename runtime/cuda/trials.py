@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import lru_cache
 from statistics import median
@@ -27,6 +27,7 @@ from iosched.scheduler.schedule import Stage, Strategy
 
 _RANDOM_BLOCK = 1 << 16
 _RUNS, _COPIES = 8, 24
+_ROUNDS, _IN_A_ROW = 15, 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +70,33 @@ class Trials:
         except (DeviceError, ExecutionError):  # what does not fit or run is no candidate
             return math.inf
 
+    def in_turn_us(self, networks: Sequence[Network]) -> Sequence[Sequence[float]]:
+        """Microseconds of the whole model in each network, one operator after another: sample k of each in round k.
+
+        All of them are infinite where a network fails. If there is no memory for all at once, each is timed alone.
+        """
+        try:
+            return self._rounds_us(networks)
+        except (DeviceError, ExecutionError):
+            return [self._rounds_alone_us(network) for network in networks]
+
+    def _rounds_alone_us(self, network: Network) -> Sequence[float]:
+        try:
+            return self._rounds_us([network])[0]
+        except (DeviceError, ExecutionError):
+            return [math.inf] * _ROUNDS
+
+    def _rounds_us(self, networks: Sequence[Network]) -> Sequence[Sequence[float]]:
+        with ExitStack() as opened:
+            ready = [opened.enter_context(closing(self._whole(network))) for network in networks]
+            rounds = [[_in_a_row_us(executor) for executor in ready] for _ in range(_ROUNDS)]
+        return list(zip(*rounds, strict=True))
+
+    def _whole(self, network: Network) -> CudaExecutor:
+        lowering = lower(network, sequential(network.model.graph))
+        self.driver.prepare(source_calls(lowering))
+        return self._ready(lowering, (), model_nbytes=0)
+
     def _model_nbytes(self, network: Network) -> int:
         """Different bytes that a run of the model touches, one operator after another."""
         if network not in self._nbytes:
@@ -81,6 +109,11 @@ class Trials:
         )
         executor.upload({view.buffer: _random(view.shape or (), view.dtype) for view in executor.inputs})
         return executor
+
+
+def _in_a_row_us(executor: CudaExecutor) -> float:
+    """Microseconds of one run of several in a row; the first one waits for the host."""
+    return median(executor.time_launches(_IN_A_ROW)[1:])
 
 
 @lru_cache(maxsize=8)

@@ -79,6 +79,16 @@ class Network:
         """
         return Network(self.model, self.precision, self.layout, self, MappingProxyType(dict(fused)), gpu=self.gpu)
 
+    @property
+    def has_images(self) -> bool:
+        """Whether some tensor lies in another way in another layout."""
+        ranks = {len(spec.shape or ()) for spec in self.builder.tensors.values()}
+        return not all(layout.is_row_major(rank) for layout in Layout for rank in ranks)
+
+    def in_layout(self, layout: Layout) -> Network:
+        """The same model in another layout, with two kernels where there is a choice."""
+        return Network(self.model, self.precision, layout, gpu=self.gpu)
+
     @cached_property
     def callers_inputs(self) -> Mapping[str, str]:
         """Graph inputs whose form for the caller is not the device's, with the names of the caller's."""

@@ -16,6 +16,7 @@ from separables import separables
 
 from iosched.jobs import run as run_module
 from iosched.jobs.bench import bench
+from iosched.jobs.estimate import estimate
 from iosched.jobs.optimize import optimize
 from iosched.jobs.settings import OptimizeSettings
 from iosched.profiler.devices.cuda import device as cuda_device
@@ -28,6 +29,8 @@ from iosched.profiler.store.tables import ComparisonRow, StageRow
 from iosched.runtime.cuda.backend import CudaBackend, CudaModel
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.layout import Layout
+from iosched.runtime.cuda.target import Gpu
+from iosched.runtime.cuda.trials import Trials
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.schedule import Schedule
@@ -119,6 +122,28 @@ def layouts(monkeypatch: pytest.MonkeyPatch) -> list[Layout]:
     return found
 
 
+def test_the_faster_layout_is_found_once_and_run_without_timing(
+    tmp_path: Path, by_size: None, layouts: list[Layout], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a V100 NHWC is preferred for float32; here NCHW is faster, since nothing is converted."""
+    trials: list[int] = []
+    in_turn = Trials.in_turn_us
+    monkeypatch.setattr(Trials, "in_turn_us", lambda self, found: (trials.append(len(found)), in_turn(self, found))[1])
+    gpu = HostGpu(0, "Host 1000", {"cudnn": "90"}, HostDriver(gpu=Gpu(capability=70, processors=80)))
+    monkeypatch.setattr(cuda_device, "attach", lambda index: gpu)
+    settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db")
+    first, second = optimize(fire(), settings), optimize(fire(), settings)
+    assert (first.document.runtime["layout"], second.document) == ("nchw", first.document)
+    assert [note for note in first.notes if "Images lie in NCHW" in note]
+    assert second.notes == first.notes
+    executor = run_module.open_executor(fire(), first.document, device="cuda")
+    inputs = random_inputs(fire().graph.inputs)
+    assert relative_error(executor.run(inputs), expected_outputs(fire(), inputs)) < 1e-4
+    estimate(fire(), replace(settings, profile_db=tmp_path / "q.db"))
+    assert trials == [2]
+    assert set(layouts) == {Layout.NCHW}
+
+
 @pytest.mark.parametrize(("asked", "layout"), [("nhwc", Layout.NHWC), ("nchw", Layout.NCHW)])
 def test_images_lie_as_was_asked_for_also_where_the_schedule_is_run(
     tmp_path: Path, attached: list[object], by_size: None, layouts: list[Layout], asked: LayoutName, layout: Layout
@@ -168,7 +193,7 @@ def test_a_hot_gpu_is_reported(tmp_path: Path, by_size: None, monkeypatch: pytes
     hot = GpuClock(sm_mhz=900, memory_mhz=2619, temperature_c=88, power_w=700.0, throttled_by=("thermal slowdown",))
     gpu = HostGpu(0, "Host 1000", {}, HostDriver(), clock=lambda: hot)
     monkeypatch.setattr(cuda_device, "attach", lambda index: gpu)
-    settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db")
+    settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db", layout="nchw")
     first, second = optimize(fire(), settings), optimize(fire(), settings)
     (note,) = first.notes
     assert "were measured while the GPU ran slower than it could (thermal slowdown)" in note

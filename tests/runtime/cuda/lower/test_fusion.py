@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 from gpu_plans import expected_outputs, interpreted, random_schedule, relative_error
 from host_cuda import needs_compiler
 from host_driver import HostDriver, chooser
+from kept import Kept
 from networks import zoo_model
 from separables import separable_operators, separables
 
@@ -20,6 +22,7 @@ from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.kernels.convolution import Convolution
 from iosched.runtime.cuda.kernels.separable import Separable, lower_separable
+from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.lower.fusion import fused_by_choice, fusion_key
 from iosched.runtime.cuda.lower.network import Network
 from iosched.runtime.cuda.lower.plan import lower
@@ -130,20 +133,6 @@ def test_kernels_are_chosen_for_the_gpu_that_the_driver_is_of() -> None:
     assert [kernel.gpu for kernel in kernels if isinstance(kernel, Separable)] == [small]
 
 
-@dataclass
-class Kept:
-    """Choices, and whether more may be found by timing."""
-
-    known: dict[str, str] = field(default_factory=dict)
-    times: bool = True
-
-    def choice(self, key: str) -> str | None:
-        return self.known.get(key)
-
-    def choose(self, key: str, value: str) -> str:
-        return self.known.setdefault(key, value)
-
-
 def takes(*latencies_us: float) -> tuple[Callable[[Network, str], float], list[tuple[str, int | None]]]:
     """A clock that says so much for two kernels and for each variant; with what was asked."""
     asked: list[tuple[str, int | None]] = []
@@ -207,7 +196,8 @@ def test_a_backend_times_both_and_a_schedule_keeps_what_it_chose(
 ) -> None:
     monkeypatch.setattr(CudaExecutor, "time_many", by_kernels)
     model, driver, kept = separables(), HostDriver(), Kept()
-    backend = CudaBackend(model, driver, chooser(driver), Precision(precision), choices=kept)
+    opened = partial(CudaBackend, model, driver, chooser(driver), Precision(precision), layout=Layout.NHWC)
+    backend = opened(choices=kept)
     compiled = backend.compile(sequential(model.graph))
     chosen = {key: text for key, text in compiled.cudnn_plans.items() if key.startswith("fused ")}
     assert chosen == kept.known
@@ -215,10 +205,9 @@ def test_a_backend_times_both_and_a_schedule_keeps_what_it_chose(
     inputs = random_inputs(model.graph.inputs)
     tolerance = 1e-5 if precision == "fp32" else 2e-2
     assert relative_error(compiled.run(inputs), expected_outputs(model, inputs)) < tolerance
-    pinned = CudaBackend(model, driver, chooser(driver), Precision(precision), choices=Kept(chosen, times=False))
+    pinned = opened(choices=Kept(chosen, times=False))
     assert pinned.compile(sequential(model.graph)).kernel_count == compiled.kernel_count
-    plain = CudaBackend(model, driver, chooser(driver), Precision(precision))
-    assert plain.compile(sequential(model.graph)).kernel_count == compiled.kernel_count + 3
+    assert opened().compile(sequential(model.graph)).kernel_count == compiled.kernel_count + 3
 
 
 def by_kernels(self: CudaExecutor, repeats: int, copies: int) -> tuple[float, ...]:
@@ -236,8 +225,8 @@ def test_a_kernel_that_fails_is_no_candidate_and_a_lost_gpu_ends_all(monkeypatch
     monkeypatch.setattr(CudaExecutor, "time_many", fails)
     error: Exception = ExecutionError("no")
     model, driver, kept = separables(), HostDriver(), Kept()
-    CudaBackend(model, driver, chooser(driver), FP32, choices=kept)
+    CudaBackend(model, driver, chooser(driver), FP32, choices=kept, layout=Layout.NHWC)
     assert set(kept.known.values()) == {"two kernels"}
     error = DeviceLostError("lost")
     with pytest.raises(DeviceLostError):
-        CudaBackend(model, driver, chooser(driver), FP32, choices=Kept())
+        CudaBackend(model, driver, chooser(driver), FP32, choices=Kept(), layout=Layout.NHWC)
