@@ -148,7 +148,7 @@ def _settings(
     default="auto",
     show_default=True,
     help="On an attached GPU: images lie with the channels of a pixel side by side, the pixels of a channel, or as is "
-    "better for the precision and the GPU.",
+    "faster for all of the model.",
 )
 @profile_db_option
 @click.option("--dry-run", is_flag=True, help="Print how large the search is and how long it takes; measure nothing.")

@@ -31,7 +31,7 @@ class OptimizeSettings:
         barriers: whether a stage on an attached GPU waits for the whole stage before it ("stage"), only for the
             operators whose results it reads ("none"), or whichever of the two is faster ("auto").
         layout: how images lie in the memory of an attached GPU: the channels of a pixel side by side ("nhwc"), the
-            pixels of a channel ("nchw"), or whichever of the two is better ("auto").
+            pixels of a channel ("nchw"), or whichever of the two is faster ("auto").
         schedule_from: a schedule of a model of the same structure, which is used instead of searching for one.
     """
 

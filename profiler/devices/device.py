@@ -44,7 +44,7 @@ class OpenSettings:
         barriers: whether a stage on an attached GPU waits for the whole stage before it ("stage"), only for the
             operators whose results it reads ("none"), or whichever of the two is faster ("auto").
         layout: how images lie in the memory of an attached GPU: the channels of a pixel side by side ("nhwc"), the
-            pixels of a channel ("nchw"), or whichever of the two is better ("auto").
+            pixels of a channel ("nchw"), or whichever of the two is faster ("auto").
         resume: whether the latencies in the profile database are used; if not, everything is measured anew and the new
             latencies replace the old ones.
         may_time: whether opening the model may run something, for example to find out which kernels are fastest.
