@@ -73,8 +73,10 @@ class Rows:
 
     @property
     def constants(self) -> str:
-        """C++ constants LANES and ROWS."""
-        return f"constexpr int LANES = {self.lanes}, ROWS = {self.rows};\n"
+        """C++ constants LANES and ROWS, and steps in shared memory: there neighbouring threads are neighbours too."""
+        slot, lane = (1, self.rows) if self.across else (self.lanes, 1)
+        sizes = {"LANES": self.lanes, "ROWS": self.rows, "SLOT_STEP": slot, "LANE_STEP": lane}
+        return "constexpr int " + ", ".join(f"{name} = {value}" for name, value in sizes.items()) + ";\n"
 
     @property
     def place(self) -> str:
@@ -134,16 +136,16 @@ def _part(extents: Sequence[int], operands: Sequence[Operand], axes: Sequence[in
 
 
 _COMBINED = """  {{
-    const int at = lane * ROWS + slot;
+    const int first = slot * SLOT_STEP, at = first + lane * LANE_STEP;
     shared[at] = {value};
     for (int half = LANES / 2; half > 0; half /= 2) {{
       __syncthreads();
       if (lane < half) {{
-        const float a = shared[at], b = shared[at + half * ROWS];
+        const float a = shared[at], b = shared[at + half * LANE_STEP];
         shared[at] = {combination};
       }}
     }}
     __syncthreads();
-    {value} = shared[slot];
+    {value} = shared[first];
     __syncthreads();
   }}"""
