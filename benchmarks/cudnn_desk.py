@@ -23,12 +23,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cudnn_graphs import Graph, all_graphs, all_names, gpu_of, graphs_of, network_of, preferred
 
 from iosched.models.errors import IoschedError
-from iosched.models.light import NAMES, light_model
-from iosched.models.load import load_model
-from iosched.models.model import Model
-from iosched.models.zoo import build, names
+from iosched.models.zoo import names
 from iosched.runtime.cuda.cudnn.graph import is_aligned
 from iosched.runtime.cuda.cudnn.plans import (
     BuiltCudnnPlan,
@@ -41,37 +39,14 @@ from iosched.runtime.cuda.cudnn.target import GpuDescription, load_cudnn
 from iosched.runtime.cuda.kernel import CudnnKernel, Precision
 from iosched.runtime.cuda.kernels.conv import Conv
 from iosched.runtime.cuda.kernels.matmul import Dense, MatMul
-from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.lower.network import Network
-from iosched.runtime.cuda.lower.plan import Lowering, lower, lower_stage
+from iosched.runtime.cuda.lower.plan import lower
 from iosched.runtime.cuda.source.activation import IDENTITY, RELU
 from iosched.runtime.plan import View
 from iosched.scheduler.baselines import sequential
-from iosched.scheduler.merge import merge_classes
 from iosched.scheduler.precision import PRECISIONS
-from iosched.scheduler.schedule import Stage, Strategy
 
 HERE = Path(__file__).parent
-
-
-@dataclass(frozen=True)
-class Graph:
-    """A kernel with the tensors it works on, wherever these are."""
-
-    kernel: CudnnKernel
-    reads: tuple[View, ...]
-    writes: tuple[View, ...]
-
-    @property
-    def is_sliced(self) -> bool:
-        """Whether it reads or writes a part of a wider tensor."""
-        return any(_is_slice(view) for view in (*self.reads, *self.writes))
-
-    @property
-    def text(self) -> str:
-        """For people."""
-        shapes = " ".join("x".join(map(str, view.shape or ())) for view in (*self.reads[:2], *self.writes))
-        return f"{_kernel_text(self.kernel)} {shapes}{' sliced' if self.is_sliced else ''}"
 
 
 def main() -> None:
@@ -108,12 +83,13 @@ def _options() -> argparse.Namespace:
 def _check_networks(options: argparse.Namespace, device: GpuDescription) -> list[dict[str, object]]:
     """Prints one line for each network, batch size and precision; returns one row for each different graph."""
     known: dict[Graph, dict[str, object]] = {}
+    gpu = gpu_of(device)
     print(f"{'network':<20} batch precision graphs sliced grouped merged  none misaligned slowest build s")
-    for name in options.networks.split(",") if options.networks else _all_names():
+    for name in options.networks.split(",") if options.networks else all_names():
         for batch_size in map(int, options.batch_sizes.split(",")):
-            model = load_model(_proto(name), name=name, batch_size=batch_size)
+            model = network_of(name, batch_size)
             for precision in options.precisions.split(","):
-                graphs = _graphs(model, Precision(precision))
+                graphs = all_graphs(model, *preferred(precision, gpu), gpu)
                 for graph in graphs:
                     if graph not in known:
                         known[graph] = _row(graph, _offer(graph, device, options.at_most))
@@ -154,55 +130,6 @@ def _row(graph: Graph, offer: CudnnOffer) -> dict[str, object]:
         "build_s": round(sum(plan.build_ms for plan in offer.plans) / 1e3, 3),
         "refusal": offer.refusal,
     }
-
-
-def _all_names() -> list[str]:
-    return [*names(), *(f"light_{name}" for name in NAMES)]
-
-
-def _proto(name: str) -> bytes:
-    if not name.startswith("light_"):
-        return build(name).SerializeToString()
-    return light_model(name).SerializeToString()
-
-
-def _graphs(model: Model, precision: Precision) -> dict[Graph, bool]:
-    """Every different graph of the model under any schedule, and whether it is of merged convolutions."""
-    network = Network(model, precision)
-    found = dict.fromkeys(_cudnn_graphs(lower(network, sequential(model.graph))), False)
-    for members in merge_classes(model.graph, model.graph.by_name):
-        lowering = lower_stage(network, Stage(Strategy.MERGE, tuple((name,) for name in members)))
-        for graph in _cudnn_graphs(lowering) if lowering else ():
-            found.setdefault(graph, True)
-    return found
-
-
-def _cudnn_graphs(lowering: Lowering) -> Iterator[Graph]:
-    for task in (task for lane in lowering.plan.lanes for task in lane):
-        kernel = lowering.kernels[task.kernel]
-        if isinstance(kernel, CudnnKernel):
-            yield Graph(kernel, tuple(map(_anywhere, task.reads)), tuple(map(_anywhere, task.writes)))
-
-
-def _anywhere(view: View) -> View:
-    """The view with nothing of its place but how well it is aligned."""
-    return replace(view, buffer="", offset=view.offset % 16)
-
-
-def _is_slice(view: View) -> bool:
-    item = 2 if view.dtype == "float16" else 4
-    return view.strides is not None and view.strides not in {each.strides_of(view.shape or (), item) for each in Layout}
-
-
-def _kernel_text(kernel: CudnnKernel) -> str:
-    if not isinstance(kernel, Conv):
-        return type(kernel).__name__
-    parts = [f"Conv stride {kernel.strides} pads {kernel.pads}"]
-    parts += [f"groups {kernel.groups}"] if kernel.groups > 1 else []
-    parts += ["+ residual"] if kernel.residual else []
-    parts += ["+ bias"] if kernel.bias else []
-    parts += [kernel.activation.type] if kernel.activation.type else []
-    return " ".join(parts)
 
 
 # Kernels that the runtime could make, on (1, 64, 28, 28).
@@ -337,12 +264,12 @@ def _stored(options: argparse.Namespace, device: GpuDescription) -> list[dict[st
     titles = ("network", "precision", "kernels", "plans", "nameless", "all built, s", "one built again, ms",
               "one loaded, ms", "KB")  # fmt: skip
     print(f"| {' | '.join(titles)} |\n{'|---' * len(titles)}|")
-    rows = []
+    rows, gpu = [], gpu_of(device)
     for name in options.networks.split(",") if options.networks else names():
-        model = load_model(_proto(name), name=name, batch_size=1)
+        model = network_of(name)
         for precision in options.precisions.split(","):
-            lowering = lower(Network(model, Precision(precision)), sequential(model.graph))
-            cells = _stored_cells(list(dict.fromkeys(_cudnn_graphs(lowering))), device)
+            lowering = lower(Network(model, *preferred(precision, gpu), gpu=gpu), sequential(model.graph))
+            cells = _stored_cells(list(dict.fromkeys(graphs_of(lowering))), device)
             print(f"| {name} | {precision} | {' | '.join(cells)} |", flush=True)
             rows.append(dict(zip(titles, (name, precision, *cells), strict=True)))
     return rows
@@ -350,10 +277,10 @@ def _stored(options: argparse.Namespace, device: GpuDescription) -> list[dict[st
 
 def _stored_cells(graphs: list[Graph], device: GpuDescription) -> tuple[str, ...]:
     started = time.perf_counter()
-    offers = [build_cudnn_plans(*_parts(graph), device, at_most=12, precompiled=True) for graph in graphs]
+    offers = [build_cudnn_plans(*graph.parts, device, at_most=12, precompiled=True) for graph in graphs]
     built = time.perf_counter()
     first = [offer.plans[0] for offer in offers]
-    again = [rebuild_cudnn_plan(*_parts(graph), device, plan.name) for graph, plan in zip(graphs, first, strict=True)]
+    again = [rebuild_cudnn_plan(*graph.parts, device, plan.name) for graph, plan in zip(graphs, first, strict=True)]
     rebuilt = time.perf_counter()
     stored = [plan.serialize() for plan in again]
     serialized = time.perf_counter()
@@ -373,10 +300,6 @@ def _has_nameless_knobs(plan: BuiltCudnnPlan) -> bool:
     """Whether the frontend cannot say which plan it is by its engine and knobs."""
     _, knobs = plan._graph.get_engine_and_knobs_at_index(plan._index)
     return any(kind.name == "NOT_SET" for kind in knobs)
-
-
-def _parts(graph: Graph) -> tuple[CudnnKernel, tuple[View, ...], tuple[View, ...]]:
-    return graph.kernel, graph.reads, graph.writes
 
 
 def _view(shape: tuple[int, ...], precision: Precision, strides: tuple[int, ...] | None = None) -> View:
