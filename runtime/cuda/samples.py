@@ -73,7 +73,7 @@ CUDNN_SAMPLES: Mapping[str, str] = {
     "Conv": """(float[2,24,13,11] x, float[2,32,13,11] v, float[32,24,3,3] w, float[32] wb) => (float[] y) {
         c = Conv<pads=[1,1,1,1]>(x, w, wb) s = Add(c, v) y = Relu(s) }""",
     "Dense": "(float[4,64] x, float[64,48] w, float[48] wb) => (float[] y) { p = MatMul(x, w) y = Add(p, wb) }",
-    "MatMul": "(float[3,40,36] x, float[3,36,44] v) => (float[] y) { y = MatMul(x, v) }",
+    "MatMul": "(float[3,36,40] x, float[3,40,48] v) => (float[] y) { y = MatMul(x, v) }",
 }
 """The same for each kernel that is a graph of cuDNN."""
 

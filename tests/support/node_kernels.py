@@ -15,6 +15,7 @@ from iosched.runtime.cuda.builder import Builder, KernelCall
 from iosched.runtime.cuda.kernel import Precision, SourceKernel
 from iosched.runtime.cuda.kernels import NODES
 from iosched.runtime.cuda.layout import Layout
+from iosched.runtime.cuda.target import H100, Gpu
 from iosched.runtime.reference import Reference
 
 FP32, FP16 = Precision("fp32"), Precision("fp16")
@@ -78,6 +79,7 @@ def lowered(
     opset: int = 17,
     precision: Precision = FP32,
     output_dtypes: Sequence[str] = ("float32",),
+    gpu: Gpu = H100,
 ) -> Lowered:
     """The lowering of `node` to what `NODES` says, with its own `inputs` and constants."""
     kinds = {name: (onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape) for name, array in inputs.items()}
@@ -85,7 +87,7 @@ def lowered(
     outputs = dict(zip(node.output, types, strict=True))
     proto = proto_of([node], kinds, outputs, weights, opset=opset)
     model = loaded(proto)
-    builder = Builder.of(model, precision)
+    builder = Builder.of(model, precision, gpu=gpu)
     found = next(each for each in model.proto.graph.node if each.op_type == node.op_type)
     answer = NODES[node.op_type](builder, found)
     assert answer == bool(builder.calls), "emits calls without saying so, or says so without"

@@ -21,6 +21,8 @@ from iosched.runtime.cuda.kernels.elementwise import activation_of
 from iosched.runtime.cuda.kernels.matmul import MOST_AXES, Dense, MatMul
 from iosched.runtime.cuda.source.activation import IDENTITY, RELU, Activation
 
+_AMPERE = 80
+
 
 def lower(builder: Builder, node: onnx.NodeProto) -> bool:
     """Gemm and MatMul, the factors constant or computed."""
@@ -184,11 +186,22 @@ def _emit_batches(builder: Builder, found: _Product) -> bool:
 
 
 def _is_for_cudnn(builder: Builder, found: _Product) -> bool:
-    """Whether cuDNN has an engine: none for strict float32, vectors, and batches broadcast among each other."""
+    """Whether cuDNN has an engine: none for strict float32, vectors, batches broadcast among each other, odd rows."""
     a, b, shape = builder.shape(found.a), builder.shape(found.b), builder.shape(found.y)
     batches = {prod(each[:-2]) for each in (a, b)}
     is_broadcast = (len(batches) > 1 and min(batches) > 1) or prod(shape[:-2]) not in batches
-    return builder.precision.name != "fp32" and min(len(a), len(b)) >= 2 and not is_broadcast
+    is_even = all(each[-1] % _row_multiple(builder) == 0 for each in (a, b))
+    return builder.precision.name != "fp32" and min(len(a), len(b)) >= 2 and not is_broadcast and is_even
+
+
+def _row_multiple(builder: Builder) -> int:
+    """How many elements rows of both factors have to be multiples of, for cuDNN to multiply them in batches.
+
+    Found by building plans at a desk, with cuDNN 9.10 and 9.19; see docs/cudnn-coverage.md.
+    """
+    if builder.precision.dtype != "float16" or builder.gpu.capability > _AMPERE:
+        return 1
+    return 2 if builder.gpu.capability == _AMPERE else 8
 
 
 def _emit_by_cudnn(builder: Builder, found: _Product) -> None:

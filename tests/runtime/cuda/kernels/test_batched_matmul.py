@@ -15,7 +15,7 @@ from onnx import helper
 from iosched.models.model import Model
 from iosched.runtime.cuda.builder import Builder
 from iosched.runtime.cuda.execute.executor import CudaExecutor
-from iosched.runtime.cuda.kernel import Precision
+from iosched.runtime.cuda.kernel import Kernel, Precision
 from iosched.runtime.cuda.kernels import batched_matmul
 from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.kernels.batched_matmul import BatchedMatMul
@@ -24,6 +24,7 @@ from iosched.runtime.cuda.kernels.product import lower_product
 from iosched.runtime.cuda.lower.network import Network
 from iosched.runtime.cuda.lower.plan import lower
 from iosched.runtime.cuda.source.activation import RELU, Activation
+from iosched.runtime.cuda.target import Gpu
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import greedy
 
@@ -152,6 +153,32 @@ def test_cudnn_is_given_what_it_can_do_in_other_precisions(precision: Precision)
         kernels = {type(call.kernel) for call in case.calls}
         assert (MatMul if simple else BatchedMatMul) in kernels
         case.compare()
+
+
+@pytest.mark.parametrize(
+    ("capability", "k", "n", "kind"),
+    [
+        *((70, k, n, BatchedMatMul) for k, n in ((36, 48), (40, 44), (64, 197))),
+        (70, 40, 48, MatMul),
+        (75, 40, 44, BatchedMatMul),
+        (75, 40, 48, MatMul),
+        (80, 64, 197, BatchedMatMul),
+        (80, 37, 48, BatchedMatMul),
+        (80, 38, 42, MatMul),
+        *((capability, 37, 197, MatMul) for capability in (86, 89, 90, 100, 120)),
+    ],
+)
+def test_halves_are_multiplied_here_where_older_gpus_want_other_rows(
+    capability: int, k: int, n: int, kind: type[Kernel]
+) -> None:
+    inputs = {"a": normal(3, 33, k), "b": normal(3, k, n, seed=1)}
+    node, gpu = helper.make_node("MatMul", ["a", "b"], ["y"]), Gpu(capability, processors=80)
+    case = lowered(node, inputs, precision=FP16, gpu=gpu)
+    assert [type(call.kernel) for call in case.calls] == [kind]
+    case.compare()
+    if gpu.has_tf32:
+        (call,) = lowered(node, inputs, precision=Precision("tf32"), gpu=gpu).calls
+        assert isinstance(call.kernel, MatMul)
 
 
 def test_constants_are_read_where_they_lie() -> None:
