@@ -1,0 +1,49 @@
+"""docs/first-gpu-run.md names what there is: extras, checks, and how long the first measurement takes."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from host_driver import HostDriver
+from host_gpu import HostGpu
+
+from iosched.cli.main import cli
+from iosched.jobs.selftest import CheckResult, SelfTest
+from iosched.profiler.devices.cuda.checks import MODEL, cuda_checks
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "first-gpu-run.md").read_text()
+
+
+def test_extras_are_those_of_the_package() -> None:
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = set(re.findall(r"'\.\[(\w+)\]'", PAGE))
+    assert {"cuda", "cuda12", "test"} <= named <= set(known)
+
+
+def test_the_line_is_what_a_gpu_that_works_would_print() -> None:
+    checks = cuda_checks(HostGpu(0, "NVIDIA H100 80GB HBM3", {"cudnn": "91900"}, HostDriver()))
+    results = [CheckResult(check.part, check.name, "passed") for check in checks]
+    found = SelfTest("cuda:0", "NVIDIA H100 80GB HBM3", {"iosched": "0.1.0", "capability": "9.0"}, results, 15.0)
+    (line,) = re.findall(r"^NVIDIA H100.*$", PAGE, re.MULTILINE)
+    assert line.startswith(found.summary)
+    assert set(re.findall(r"^\| `(\w+)` \| ", PAGE, re.MULTILINE)) == {check.part for check in checks}
+    assert MODEL in PAGE
+
+
+def test_the_first_measurement_is_what_the_script_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    first = import_module("gpu_cases").PIECES["first"]
+    assert first.seconds <= 180
+    assert len(first.cases) == 8
+    assert "--first" in (ROOT / "benchmarks" / "gpu.py").read_text()
+
+
+def test_failed_checks_say_where_to_read_on() -> None:
+    failed = SelfTest("cuda:0", "GPU", {}, [CheckResult("kernels", "Pool", "failed", error=ValueError())], 1.0)
+    assert "docs/first-gpu-run.md" in str(failed.failure)
+    assert {"--selftest", "--debug"} <= {name for each in cli.get_command(None, "devices").params for name in each.opts}  # type: ignore[arg-type,union-attr]
