@@ -29,6 +29,7 @@ from iosched.profiler.devices.cuda.attached import AttachedGpu
 from iosched.profiler.devices.cuda.cudnn_plans import KnownCudnnPlans
 from iosched.profiler.devices.gpus import gpu_named
 from iosched.runtime.cuda.backend import CudaModel
+from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
 from iosched.scheduler.baselines import greedy, sequential
@@ -80,9 +81,9 @@ def light(name: str) -> Case:
     return Case.of(load_model(light_model(name).SerializeToString(), name=name))
 
 
-def check(gpu: AttachedGpu, case: Case, precision: str) -> None:
+def check(gpu: AttachedGpu, case: Case, precision: str, layout: Layout | None = None) -> None:
     """Every schedule, with and without barriers, on unlike inputs and poisoned memory."""
-    backend = gpu.backend(case.model, precision, KnownCudnnPlans({}))
+    backend = gpu.backend(case.model, precision, KnownCudnnPlans({}), layout)
     for name, schedule in case.schedules.items():
         for barriers in BARRIERS:
             compiled = backend.compile(schedule, barriers=barriers)
@@ -113,9 +114,10 @@ def test_bundled_networks(gpu: AttachedGpu, name: str, batch: int, precision: st
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16"])
+@pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize("name", NAMES)
-def test_light_models(gpu: AttachedGpu, name: str, precision: str) -> None:
-    check(gpu, light(name), precision)
+def test_light_models(gpu: AttachedGpu, name: str, layout: Layout, precision: str) -> None:
+    check(gpu, light(name), precision, layout)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16"])
