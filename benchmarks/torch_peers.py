@@ -29,25 +29,25 @@ class Network(nn.Module):
             ValueError: an operator is not one of those.
         """
         super().__init__()
-        self.nodes = list(model.proto.graph.node)
+        nodes = list(model.proto.graph.node)
         self.inputs = [spec.name for spec in model.graph.inputs]
         self.outputs = list(model.graph.outputs)
-        unknown = {node.op_type for node in self.nodes} - set(OPERATORS)
+        unknown = {node.op_type for node in nodes} - set(OPERATORS)
         if unknown:
             raise ValueError(f"no PyTorch counterpart of {', '.join(sorted(unknown))}")
-        used = {name for node in self.nodes for name in node.input}
+        used = {name for node in nodes for name in node.input}
         self.names = {name: f"w{index}" for index, name in enumerate(sorted(used & set(model.weights)))}
         for name, attribute in self.names.items():
             tensor = torch.from_numpy(np.array(model.weights[name]))
             self.register_buffer(attribute, tensor)
-        self.attributes = [values(node) for node in self.nodes]
+        # Plain values: what compiles `forward` reads no protobuf.
+        self.steps = [(node.op_type, values(node), tuple(node.input), node.output[0]) for node in nodes]
 
     def forward(self, *arrays: torch.Tensor) -> tuple[torch.Tensor, ...]:
         values = dict(zip(self.inputs, arrays, strict=True))
         values.update({name: getattr(self, attribute) for name, attribute in self.names.items()})
-        for node, attributes in zip(self.nodes, self.attributes, strict=True):
-            operands = [values[name] if name else None for name in node.input]
-            values[node.output[0]] = OPERATORS[node.op_type](attributes, *operands)
+        for kind, attributes, operands, result in self.steps:
+            values[result] = OPERATORS[kind](attributes, *(values[name] if name else None for name in operands))
         return tuple(values[name] for name in self.outputs)
 
 

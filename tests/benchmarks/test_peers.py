@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -43,6 +44,57 @@ def test_pytorch(network: str) -> None:
     opened = Network(model).eval()
     with torch.inference_mode():
         results = opened(*(torch.from_numpy(np.array(inputs[name])) for name in opened.inputs))
+    assert same({name: array.numpy() for name, array in zip(opened.outputs, results, strict=True)}, expected)
+
+
+class WallEvent:
+    """Stands for an event of a GPU where there is none."""
+
+    def __init__(self, **_: object) -> None:
+        self.at_s = 0.0
+
+    def record(self) -> None:
+        self.at_s = time.perf_counter()
+
+    def synchronize(self) -> None:
+        pass
+
+    def elapsed_time(self, end: WallEvent) -> float:
+        return (end.at_s - self.at_s) * 1e3
+
+
+@pytest.mark.parametrize(("precision", "limit"), [("fp32", 1e-5), ("fp16", 2e-3)])
+def test_pytorch_in_either_layout_on_the_cpu(monkeypatch: pytest.MonkeyPatch, precision: str, limit: float) -> None:
+    """What a GPU is given to run, but for captures and compilers."""
+    torch = pytest.importorskip("torch")
+    from torch_peers import peers
+
+    from iosched.profiler.peers import torch_ways
+
+    monkeypatch.setattr(torch.cuda, "Event", WallEvent)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch_ways, "_DEVICE", "cpu")
+    model, inputs, expected = case("squeezenet")
+    for layout, memory_format in torch_ways.LAYOUTS.items():
+        monkeypatch.setattr(torch_ways, "LAYOUTS", {layout: memory_format})
+        found, missing = peers(model, inputs, precision, ["torch"])
+        assert missing == {}
+        outputs = found["torch"].outputs()
+        assert all(
+            np.abs(outputs[name] - array).max() < limit * np.abs(array).max() for name, array in expected.items()
+        )
+        assert len(found["torch"].time(3)) == 3
+
+
+def test_what_compiles_a_network_of_pytorch_finds_all_of_it_in_plain_values() -> None:
+    torch = pytest.importorskip("torch")
+    from torch_peers import Network
+
+    model, inputs, expected = case("squeezenet")
+    opened = Network(model).eval()
+    compiled = torch.compile(opened, backend="aot_eager", fullgraph=True)
+    with torch.inference_mode():
+        results = compiled(*(torch.from_numpy(np.array(inputs[name])) for name in opened.inputs))
     assert same({name: array.numpy() for name, array in zip(opened.outputs, results, strict=True)}, expected)
 
 
