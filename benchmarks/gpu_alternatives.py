@@ -31,8 +31,9 @@ from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.peers.onnxruntime import open_on_gpu
 from iosched.profiler.peers.place import GpuPlace
 from iosched.profiler.store.database import ProfileDatabase
-from iosched.runtime.cuda.backend import CudaModel
+from iosched.runtime.cuda.backend import CudaBackend, CudaModel
 from iosched.runtime.cuda.kernel import Precision
+from iosched.runtime.cuda.layout import Layout, preferred_layout
 from iosched.runtime.cuda.lower.plan import CUDA_LOWERING
 from iosched.runtime.cuda.onnxruntime.provider import Provider
 from iosched.runtime.inputs import Arrays
@@ -75,8 +76,11 @@ class CaseRun:
         self._ours: dict[str, CudaModel] = {}
         self._peers: dict[str, Peer] = {}
         self._missing: dict[str, str] = {}
+        preferred = preferred_layout(precision_named(case.precision), gpu.driver.gpu)
         with timed(self._seconds, "open"):
-            self._opened = open_cost(gpu, prepared.model, case.precision, database)
+            layout = None if case.layout == "timed" else preferred
+            self._opened = open_cost(gpu, prepared.model, case.precision, database, layout=layout)
+        self._others = [each for each in Layout if case.layout == "both" and each is not preferred]
 
     def close(self) -> None:
         """Frees what lies on the GPU."""
@@ -87,12 +91,22 @@ class CaseRun:
         """What was found: without a search, and then with one."""
         graph = self._opened.backend.graph
         paper = self._paper()
+        unsearched = {"sequential": sequential(graph), "greedy": greedy(graph), "paper": paper.schedule}
         began = time.monotonic()
-        for name, schedule in (("sequential", sequential(graph)), ("greedy", greedy(graph)), ("paper", paper.schedule)):
+        for name, schedule in unsearched.items():
             self._compile(name, schedule)
         compiled_s = (time.monotonic() - began) / len(self._ours)
+        for layout in self._others:
+            opened = open_cost(
+                self._gpu, self._prepared.model, self._case.precision, self._opened.database, layout=layout
+            )
+            for name, schedule in unsearched.items():
+                self._compile(f"{name}, {layout.value}", schedule, backend=opened.backend)
         self._open_peers()
         first = self._compared({"paper": {"gpu": paper.spec.name, "seconds": paper.seconds}})
+        if not self._case.strategies:
+            yield {**first, "complete": True}
+            return
         yield first
         reserve_s = (len(self._case.strategies) + 1) * compiled_s + 1.5 * self._seconds["compare"]
         until = self._deadline - reserve_s
@@ -108,9 +122,11 @@ class CaseRun:
         made, spec = self._prepared.paper, spec_of(self._gpu.name) or stand_in()
         return made if made.spec == spec else on_paper(self._prepared.model, spec, self._case.precision)
 
-    def _compile(self, name: str, schedule: Schedule, *, barriers: bool = True) -> None:
+    def _compile(
+        self, name: str, schedule: Schedule, *, barriers: bool = True, backend: CudaBackend | None = None
+    ) -> None:
         with timed(self._seconds, f"compile {name}"):
-            compiled = self._opened.backend.compile(schedule, barriers=barriers)
+            compiled = (backend or self._opened.backend).compile(schedule, barriers=barriers)
             self._ours[name] = compiled
             compiled.run(self._prepared.inputs)
 
@@ -172,6 +188,7 @@ class CaseRun:
             "network": self._case.network,
             "batch": self._case.batch,
             "precision": self._case.precision,
+            "layout": self._opened.backend.layout.value,
             "clock": {"before": self._before, "after": _clock(self._gpu)},
             "search": dict(searches),
             "seconds": dict(self._seconds),

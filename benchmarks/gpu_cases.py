@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
+from typing import ClassVar, Literal, Protocol
 
 from iosched.models import zoo
 from iosched.scheduler.strategy_names import SearchStrategy
@@ -22,6 +22,8 @@ CONTROLS = ("resnet50", "googlenet", "densenet121", "vgg16")
 JAX = "jax"
 ONNXRUNTIME = "onnxruntime-cuda"
 TORCH = ("torch-cudagraph", "torch")
+
+LayoutChoice = Literal["preferred", "timed", "both"]
 
 _OPEN_S = 2.0
 """A context of CUDA, cuDNN's handles and the profile database; what the host imports and computes is done before."""
@@ -80,7 +82,9 @@ class NetworkCase:
         ways: other frameworks.
         strategies: searches; the first is measured without barriers too. The others find most stages measured.
         tuned: whether a search takes all the effort of `optimize`. If not, fewer stages are measured, once each, and
-            only while the time of the case lasts.
+            only while the time of the case lasts. None is made if there are no `strategies`.
+        layout: how images lie in memory: as is best for the precision and the GPU by what was tried at a desk
+            ("preferred"), as `optimize` finds by timing ("timed"), or one beside the other ("both").
     """
 
     piece: str
@@ -90,6 +94,7 @@ class NetworkCase:
     ways: tuple[str, ...] = TORCH
     strategies: tuple[SearchStrategy, ...] = ("both",)
     tuned: bool = False
+    layout: LayoutChoice = "timed"
 
     @property
     def name(self) -> str:
@@ -99,12 +104,14 @@ class NetworkCase:
     @property
     def estimate_s(self) -> float:
         """The sum of the steps above; a search that is not tuned takes what is left."""
-        compiled = zoo.describe(self.network).operators * _COMPILED_S * 4
+        layouts = 1 if self.layout == "preferred" else 2
+        compiled = zoo.describe(self.network).operators * _COMPILED_S * (3 + layouts)
+        plans = _PLANS.get(self.network, 60) * _PLAN_S * layouts
         stages, again = _STAGES.get(self.network, (800, 150)) if self.tuned else (0, 0)
         searched = (stages * _STAGE_S + again * _TUNED_S) * (1 + 0.2 * (len(self.strategies) - 1))
         large = 1 + self.batch / 32  # runs take longer, and so does the check by onnxruntime on the host
         ways = sum(_WAYS_S[way] for way in self.ways) * max(self._size, 1.0)
-        return _OPEN_S + _PLANS.get(self.network, 60) * _PLAN_S + compiled + searched + (ways + _COMPARED_S) * large
+        return _OPEN_S + plans + compiled + searched + (ways + _COMPARED_S) * large
 
     @property
     def _size(self) -> float:
@@ -153,6 +160,15 @@ START_S = 12.0
 
 def _cases(piece: str, networks: tuple[str, ...], precisions: tuple[str, ...], batch: int = 1) -> list[NetworkCase]:
     return [NetworkCase(piece, network, batch, precision) for precision in precisions for network in networks]
+
+
+def _first() -> tuple[Case, ...]:
+    return tuple(replace(each, layout="preferred") for each in _cases("first", NETWORKS, ("fp32", "fp16")))
+
+
+def _layouts() -> tuple[Case, ...]:
+    cases = _cases("layouts", NETWORKS, ("fp32", "fp16", "tf32"))
+    return tuple(replace(each, layout="both", ways=(), strategies=()) for each in cases)
 
 
 def _searched(piece: str, networks: tuple[str, ...], precisions: tuple[str, ...]) -> tuple[Case, ...]:
@@ -212,9 +228,11 @@ _TABLE: Mapping[str, tuple[str, float, tuple[Case, ...]]] = {
     "first": (
         "the four networks at batch 1 in fp32 and fp16, against one operator after another and PyTorch; a quick search",
         170.0,
-        tuple(_cases("first", NETWORKS, ("fp32", "fp16"))),
+        _first(),
     ),
     "tests": ("numbers of every network, strategy and kernel against onnxruntime", CALL_S, _tests()),
+    "layouts": ("images in NHWC and in NCHW, one operator after another and side by side, in all precisions", CALL_S,
+                _layouts()),
     "searched-fp32": ("batch 1, searched as `optimize` does, in three strategies", CALL_S,
                       _searched("searched-fp32", _SMALL, ("fp32",))),
     "searched-fp16": ("the same in fp16", CALL_S, _searched("searched-fp16", _SMALL, ("fp16",))),
