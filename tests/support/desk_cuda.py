@@ -21,6 +21,8 @@ import host_cuda
 import numpy as np
 from host_driver import Operation, closure, run_all
 
+from iosched.runtime.cuda.target import H100
+
 OUT_OF_MEMORY = 2
 INVALID_VALUE = 1
 NO_DEVICE = 100
@@ -54,16 +56,6 @@ class CudaStatusError(Exception):
     def __init__(self, status: int) -> None:
         super().__init__(status)
         self.status = status
-
-
-PROPERTIES: dict[str, Any] = {
-    "name": b"NVIDIA Desk",
-    "major": 9,
-    "minor": 0,
-    "multiProcessorCount": 132,
-    "l2CacheSize": 50 << 20,
-    "totalGlobalMem": 80 << 30,
-}
 
 
 @dataclass(eq=False)
@@ -102,6 +94,8 @@ class DeskCuda:
 
     Attributes:
         count: GPUs that are seen; none at first, as tests of other things expect.
+        gpu: what each of them passes for.
+        l2_nbytes: size of the cache of each.
         limit: bytes that can be allocated at once.
         driver_version: CUDA that the driver supports; 0 where there is none.
         calls: names of those made.
@@ -119,6 +113,8 @@ class DeskCuda:
         self.limit = 4 << 30
         self.driver_version = 13000
         self.count = 0
+        self.gpu = H100
+        self.l2_nbytes = 50 << 20
         self.calls: list[str] = []
         self.launched: list[str] = []
         self.sticky: int | None = None
@@ -174,11 +170,18 @@ class DeskCuda:
 
     def get_device_properties(self, index: int) -> dict[str, Any]:
         self.set_device(index)
-        return dict(PROPERTIES)
+        return {
+            "name": b"NVIDIA Desk",
+            "major": self.gpu.capability // 10,
+            "minor": self.gpu.capability % 10,
+            "multiProcessorCount": self.gpu.processors,
+            "l2CacheSize": self.l2_nbytes,
+            "totalGlobalMem": 80 << 30,
+        }
 
     def device_get_attribute(self, attribute: int, index: int) -> int:
         self.set_device(index)
-        return {75: int(PROPERTIES["major"]), 76: int(PROPERTIES["minor"])}.get(attribute, 0)
+        return {75: self.gpu.capability // 10, 76: self.gpu.capability % 10}.get(attribute, 0)
 
     def device_get_pci_bus_id(self, index: int) -> str:
         self.set_device(index)
@@ -186,9 +189,6 @@ class DeskCuda:
 
     def driver_get_version(self) -> int:
         return self.driver_version
-
-    def runtime_get_version(self) -> int:
-        return 13000
 
     def device_synchronize(self) -> None:
         self._unsafe()

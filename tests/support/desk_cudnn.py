@@ -18,12 +18,12 @@ from onnx import TensorProto, helper
 
 from iosched.runtime.cuda.cudnn.target import GpuDescription
 
-H100 = Path(__file__).parents[2] / "benchmarks" / "devices" / "h100.json"
+DEVICES = Path(__file__).parents[2] / "benchmarks" / "devices"
 
 
-def described() -> GpuDescription:
+def described(name: str = "h100") -> GpuDescription:
     """The GPU that plans are built for."""
-    return GpuDescription.from_json(H100.read_text())
+    return GpuDescription.from_json((DEVICES / f"{name}.json").read_text())
 
 
 def missing() -> str | None:
@@ -39,11 +39,11 @@ def missing() -> str | None:
     return None
 
 
-def install(monkeypatch: pytest.MonkeyPatch, desk: DeskCuda) -> list[Any]:
+def install(monkeypatch: pytest.MonkeyPatch, desk: DeskCuda, name: str = "h100") -> list[Any]:
     """Handles and execution on the desk; returns the handles that will be made."""
     import cudnn
 
-    device = described()
+    device = described(name)
     handles: list[Any] = []
     serialized: dict[bytes, list[Any]] = {}
 

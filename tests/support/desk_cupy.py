@@ -246,6 +246,8 @@ def one_gpu() -> Iterator[DeskCuda]:
     found.reset()
     found.count = 1
     gc.collect()
-    importlib.import_module("cupy").get_default_memory_pool().free_all_blocks()
+    cupy = importlib.import_module("cupy")
+    cupy.get_default_memory_pool().free_all_blocks()
+    cupy.clear_memo()  # of what the last GPU could compile
     yield found
     found.reset()

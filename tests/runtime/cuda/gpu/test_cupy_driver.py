@@ -6,6 +6,7 @@ Streams, events, graphs, the memory pool, NVRTC and the packing of arguments are
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import re
 import subprocess
@@ -14,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import desk_cuda
 import desk_cudnn
 import desk_cupy
 import numpy as np
@@ -26,6 +26,7 @@ from lowering import FLOAT, loaded, proto_of
 from networks import zoo_model
 from onnx import helper
 from scripted import fire
+from separables import separable_operators, separables
 
 from iosched.jobs.optimize import optimize
 from iosched.jobs.settings import OptimizeSettings
@@ -33,7 +34,7 @@ from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError
 from iosched.models.model import Model
 from iosched.profiler.devices.cuda.attached import attach
 from iosched.profiler.devices.cuda.cost import CudaStageCost
-from iosched.profiler.devices.cuda.cudnn_plans import StoredCudnnPlans
+from iosched.profiler.devices.cuda.cudnn_plans import KnownCudnnPlans, StoredCudnnPlans
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.cudnn import fastest
@@ -41,7 +42,9 @@ from iosched.runtime.cuda.cudnn.plans import load_cudnn_plan
 from iosched.runtime.cuda.cudnn.running import Handles
 from iosched.runtime.cuda.gpu.cupy import CupyDriver
 from iosched.runtime.cuda.kernel import CudaCall, Pointer, Precision
-from iosched.runtime.cuda.layout import Layout
+from iosched.runtime.cuda.layout import Layout, preferred_layout
+from iosched.runtime.cuda.lower.fusion import fusion_key
+from iosched.runtime.cuda.lower.network import Network
 from iosched.runtime.cuda.target import Gpu
 from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.baselines import greedy, sequential
@@ -52,6 +55,7 @@ pytestmark = pytest.mark.skipif(_MISSING is not None, reason=_MISSING or "")
 if _MISSING is None:
     desk_cupy.install()  # before anybody imports CuPy
 
+V100 = Gpu(capability=70, processors=80)
 needs_cudnn = pytest.mark.skipif(desk_cudnn.missing() is not None, reason=desk_cudnn.missing() or "")
 
 
@@ -160,10 +164,8 @@ def test_nothing_is_done_between_the_events_but_the_launch(desk: DeskCuda) -> No
     assert "streamBeginCapture" not in desk.calls
 
 
-def test_weights_are_read_from_memory_where_the_model_is_larger_than_the_cache(
-    desk: DeskCuda, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(desk_cuda.PROPERTIES, "l2CacheSize", 1000)
+def test_weights_are_read_from_memory_where_the_model_is_larger_than_the_cache(desk: DeskCuda) -> None:
+    desk.l2_nbytes = 1000
     found = backend(desk, fire(batch=2))
     assert found.driver.l2_nbytes == 1000
     executor = found.compile_stage(next(iter(greedy(found.graph).stages)))
@@ -394,6 +396,38 @@ def test_with_the_graphs_of_cudnn(desk: DeskCuda, cudnn: list[Any], precision: s
     check(found, model, 1e-5 if precision == "fp32" else 2e-2)
     assert "cudnn" in desk.launched
     assert 1 < len(cudnn) < 10
+
+
+def has_cuda_13() -> bool:
+    return int(CupyDriver().facts().versions["cuda"]) >= 13000
+
+
+def test_a_v100_under_cuda_13_is_refused_with_the_extra_that_it_needs(desk: DeskCuda) -> None:
+    desk.gpu = V100
+    if not has_cuda_13():
+        pytest.skip("this CuPy is for CUDA 12")
+    with pytest.raises(DeviceError, match=r"7\.0, and CUDA 13 needs 7\.5 or newer.*iosched\[cuda12\]"):
+        attach()
+
+
+@needs_cudnn
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_v100_under_cuda_12(desk: DeskCuda, monkeypatch: pytest.MonkeyPatch, precision: str) -> None:
+    """Kernels are compiled for 7.0, and plans of cuDNN built for a described V100."""
+    desk.gpu = V100
+    desk_cudnn.install(monkeypatch, desk, "v100")
+    if has_cuda_13():
+        pytest.skip("this CuPy is for CUDA 13, which has no code for a V100")
+    compiler = importlib.import_module("cupy.cuda.compiler")
+    monkeypatch.setattr(compiler, "_get_arch", lambda: "70")  # CuPy remembers what GPU 0 was before
+    model, tolerance = separables(), 1e-5 if precision == "fp32" else 2e-2
+    gpu = attach()
+    network = Network(model, Precision(precision), preferred_layout(precision, V100), gpu=V100)
+    pinned = {fusion_key(network, name): "one kernel, variant 0" for name in separable_operators(model)}
+    check(gpu.backend(model, precision, KnownCudnnPlans({})), model, tolerance)
+    check(gpu.backend(model, precision, KnownCudnnPlans(pinned)), model, tolerance)
+    assert compiler._get_arch_for_options_for_nvrtc()[0] == "-arch=sm_70"
+    assert {"cudnn", "separable"} <= {*desk.launched}
 
 
 @needs_cudnn
