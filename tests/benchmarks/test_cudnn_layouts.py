@@ -41,3 +41,7 @@ def test_the_page_has_the_tables_of_the_results(script: Callable[[str], ModuleTy
     found = [layouts.read(path) for path in RESULTS]
     for table in (layouts.table, layouts.before_and_now, layouts.left):
         assert "\n".join(table(found)) in page
+    for path in sorted((TOP / "benchmarks/results").glob("cudnn-layouts-[!hv]*.json")):
+        rows = [line for line in layouts.table([layouts.read(path)]) if "| fp32 |" in line]
+        assert rows
+        assert all(line in page for line in rows), path
