@@ -156,6 +156,7 @@ def test_devices_show_what_is_in_the_way(invoke, monkeypatch: pytest.MonkeyPatch
     facts, text = shown(invoke)
     assert not facts["usable"]
     assert words in " ".join(facts["problems"])
+    assert "--selftest" not in text
     assert words in text
 
 
@@ -168,6 +169,7 @@ def test_devices_show_a_gpu_that_can_be_used(invoke, monkeypatch: pytest.MonkeyP
     assert facts["usable"]
     assert facts["problems"] == []
     assert "no CUDA provider" in text
+    assert "iosched devices --selftest" in text
     monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CUDAExecutionProvider"])
     assert probe().remarks == ()
 

@@ -44,6 +44,7 @@ def cuda_facts() -> DeviceFacts:
         rows.append(there if names else ("packages", f"not installed; with a GPU, run: {extra.install}"))
     rows += [("in the way", problem) for problem in problems]
     rows += [("note", remark) for remark in found.remarks]
+    rows += [("to try it", "iosched devices --selftest")] * found.usable
     return DeviceFacts("cuda", values, tuple(rows))
 
 
