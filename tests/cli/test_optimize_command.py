@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -102,6 +103,24 @@ def test_the_table_says_what_a_person_wants_to_know(invoke, model: Path, asked) 
     ):  # fmt: skip
         assert text in result.stdout
     assert result.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("found", "row"),
+    [
+        ({}, "onnxruntime 170.0 µs, shipped 95.0 µs"),
+        ({"shipped": "reference"}, "onnxruntime 170.0 µs"),
+        ({"device_kind": "cuda", "reference_us": None}, "sequential 160.0 µs, shipped 95.0 µs"),
+        ({"device_kind": "cuda", "reference_us": None, "shipped": "sequential"}, "sequential 160.0 µs"),
+    ],
+)
+def test_the_table_says_what_a_single_run_takes_beside_the_plain_way(
+    invoke, model: Path, monkeypatch, found: dict[str, Any], row: str
+) -> None:
+    rested_us = {"measured": 95.0, "reference": 170.0, "sequential": 160.0}
+    monkeypatch.setattr(optimize_job, "optimize", lambda m, *_: replace(result_for(m), rested_us=rested_us, **found))
+    (line,) = [line for line in invoke("optimize", model).stdout.splitlines() if "after a rest" in line]
+    assert " ".join(line.split()).endswith(row)
 
 
 def test_what_else_should_be_known_is_said_below_the_table(invoke, model: Path, monkeypatch) -> None:
