@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -15,10 +16,14 @@ from small_models import branches
 from iosched.jobs.selftest import SelfTest, selftest
 from iosched.models.errors import DeviceError
 from iosched.profiler.devices.cuda import checks as checks_module
+from iosched.runtime.cuda.gpu.cupy import CupyDriver
 from iosched.runtime.cuda.kernel import CudaCall
 from iosched.runtime.cuda.kernels.add import AddN
 from iosched.runtime.cuda.samples import CUDNN_SAMPLES, SAMPLES
+from iosched.runtime.cuda.target import Gpu
 from iosched.runtime.plan import View
+
+V100 = Gpu(capability=70, processors=80)
 
 _MISSING = desk_cupy.missing() or desk_cudnn.missing()
 pytestmark = pytest.mark.skipif(_MISSING is not None, reason=_MISSING or "")
@@ -87,6 +92,22 @@ def test_a_kernel_that_breaks_memory_loses_the_gpu(desk: DeskCuda, call: str, na
     assert "the GPU stopped working" in found.failed[0].detail
     behind = found.results[found.results.index(found.failed[0]) + 1 :]
     assert {each.outcome for each in behind} == {"not tried"}
+
+
+@pytest.mark.slow
+def test_all_of_it_on_a_v100(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every kernel is compiled for 7.0, and every plan of cuDNN is built for a described V100."""
+    with desk_cupy.one_gpu() as desk:
+        desk.gpu = V100
+        if int(CupyDriver().facts().versions["cuda"]) >= 13000:
+            pytest.skip("this CuPy is for CUDA 13, which has no code for a V100")
+        desk_cudnn.install(monkeypatch, desk, "v100")
+        compiler = importlib.import_module("cupy.cuda.compiler")
+        monkeypatch.setattr(compiler, "_get_arch", lambda: "70")  # CuPy remembers what GPU 0 was before
+        found = selftest("cuda")
+        assert found.passed, (found.summary, [each.detail for each in found.failed])
+        assert found.about["capability"] == "7.0"
+        assert not any("tf32" in each.name for each in found.results)
 
 
 def test_without_cudnn_nothing_is_tried(desk: DeskCuda, monkeypatch: pytest.MonkeyPatch) -> None:
