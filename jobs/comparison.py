@@ -75,7 +75,7 @@ class _Comparison:
 
     def of(self, ways: Mapping[str, Way]) -> tuple[Mapping[str, Measurement], ReferenceSettings | None]:
         """The latencies of `ways` and of plain onnxruntime, known or measured now, and onnxruntime's setting."""
-        texts = {name: way.text for name, way in ways.items()}
+        texts = {name: way.text + self.here.opened_with for name, way in ways.items()}
         if self.here.plain is not None:
             texts[REFERENCE] = REFERENCE
         known = self._known(texts)

@@ -185,6 +185,11 @@ class OpenModelHere(OpenModel, Protocol):
         ...
 
     @property
+    def opened_with(self) -> str:
+        """What was chosen when the model was opened and changes latencies of all of it, beside the way that it runs."""
+        ...
+
+    @property
     def is_schedulable(self) -> bool:
         """Whether the model can be run by a schedule: its inputs have a fixed size, and it computes something."""
         ...

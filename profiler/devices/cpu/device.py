@@ -169,6 +169,11 @@ class OpenOnCpu:
         return self
 
     @property
+    def opened_with(self) -> str:
+        """Nothing: on a CPU there is no choice."""
+        return ""
+
+    @property
     def is_schedulable(self) -> bool:
         """Whether plans can be made for the model, see `CpuBackend.is_supported`."""
         return self._backend.is_supported()

@@ -99,14 +99,12 @@ class AttachedGpu:
     def _handles(self) -> Handles:
         return Handles()
 
-    def key(self, precision: str, layout: Layout | None = None) -> str:
+    def key(self, precision: str) -> str:
         """The key of this GPU in the database: it names everything beside the stage that changes a latency.
 
-        Args:
-            layout: how images lie in memory; None where the key is that of plans and choices, whose own keys say it.
+        It does not name the layout of images: keys of stages, plans and choices say how their tensors lie.
         """
         versions = {**self.versions, "iosched": iosched_version(), "lowering": str(CUDA_LOWERING)}
-        versions |= {} if layout is None else {"layout": layout.value}
         return device_key("cuda", self.name, precision=precision, threads=MAX_LANES, versions=versions)
 
 

@@ -187,6 +187,7 @@ def open_cost(
     Raises:
         DeviceError: the GPU cannot place the model, or cuDNN is missing.
     """
-    plans = StoredCudnnPlans(database, gpu.key(precision), times=times)
+    device = gpu.key(precision)
+    plans = StoredCudnnPlans(database, device, times=times)
     backend = gpu.backend(model, precision, plans, layout)
-    return CudaStageCost(backend, database, gpu.key(precision, backend.layout), clock=gpu.clock, resume=resume)
+    return CudaStageCost(backend, database, device, clock=gpu.clock, resume=resume)

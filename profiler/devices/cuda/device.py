@@ -184,6 +184,11 @@ class OpenOnGpu:
         return gpu_throughputs(self.graph, self.device.name, self.settings.precision)
 
     @property
+    def opened_with(self) -> str:
+        """The layout of images; nothing for NHWC, in which all were measured when there was no choice."""
+        return "" if self._backend.layout is Layout.NHWC else f" in {self._backend.layout.value}"
+
+    @property
     def here(self) -> OpenModelHere:
         """This object: the GPU can run the model."""
         return self

@@ -23,7 +23,7 @@ from iosched.profiler.devices.cuda import device as cuda_device
 from iosched.profiler.devices.cuda.clock import GpuClock
 from iosched.profiler.devices.cuda.cudnn_plans import KnownCudnnPlans, StoredCudnnPlans
 from iosched.profiler.devices.device import Barriers, LayoutName
-from iosched.profiler.devices.resolve import unscheduled_text
+from iosched.profiler.devices.resolve import recorded, unscheduled_text
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import ComparisonRow, StageRow
 from iosched.runtime.cuda.backend import CudaBackend, CudaModel
@@ -151,7 +151,7 @@ def test_images_lie_as_was_asked_for_also_where_the_schedule_is_run(
     result = optimize(fire(), OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db", layout=asked))
     document = ScheduleDocument.from_json(result.document.to_json())
     executor = run_module.open_executor(fire(), document, device="cuda")
-    assert document.runtime["layout"] == asked
+    assert document.runtime["layout"] == recorded(document)[1].layout == asked
     assert set(layouts) == {layout}
     inputs = random_inputs(fire().graph.inputs)
     assert relative_error(executor.run(inputs), expected_outputs(fire(), inputs)) < 1e-4
