@@ -110,8 +110,9 @@ def _measure_once(
     queue, count = _Queue(cases, children), 0
     try:
         while (left_s := deadline - clock()) > 0 and queue.waits(left_s):
-            case, child, share_s, limit_s = queue.next(left_s)
-            _measure_one(case, child, results, share_s, limit_s)
+            child = queue.prepared(left_s)
+            share_s, limit_s = queue.share(max(deadline - clock(), 0.0))
+            _measure_one(queue.next(), child, results, share_s, limit_s)
             count += 1
     finally:
         queue.close()
@@ -155,8 +156,15 @@ class _Queue:
             self._stop(self._cases.pop(0))
         return bool(self._cases)
 
-    def next(self, left_s: float) -> tuple[Case, Child, float, float]:
-        """The next case, its process, its share of the time, and when it is to be ended in any case.
+    def prepared(self, most_s: float) -> Child:
+        """The process of the next case, once it has nothing left to do that needs no GPU."""
+        key = key_of(self._cases[0])
+        child = self._prepared[key] = self._prepared.get(key) or self._children.begin(self._cases[0])
+        child.prepare(most_s)
+        return child
+
+    def share(self, left_s: float) -> tuple[float, float]:
+        """The next case's share of the time, and when it is to be ended in any case.
 
         The time is shared in proportion to the estimates by those cases that fit into it.
         """
@@ -164,20 +172,21 @@ class _Queue:
         while fits < len(self._cases) and (fits == 0 or total_s + self._cases[fits].estimate_s <= left_s):
             total_s += self._cases[fits].estimate_s
             fits += 1
+        share_s = max(left_s - CLOSING_S, 0.0) * self._cases[0].estimate_s / total_s
+        return share_s, left_s if fits == 1 else min(left_s, MOST_TIMES * share_s)
+
+    def next(self) -> Case:
+        """Takes the next case out, and starts to prepare the one behind it."""
         case = self._cases.pop(0)
-        child = self._child(case)
+        del self._prepared[key_of(case)]
         if self._cases:
-            self._prepared.setdefault(key_of(self._cases[0]), self._child(self._cases[0]))
-        share_s = max(left_s - CLOSING_S, 0.0) * case.estimate_s / total_s
-        return case, child, share_s, left_s if fits == 1 else min(left_s, MOST_TIMES * share_s)
+            self._prepared[key_of(self._cases[0])] = self._children.begin(self._cases[0])
+        return case
 
     def close(self) -> None:
         """Ends the processes that were only prepared."""
         for case in self._cases:
             self._stop(case)
-
-    def _child(self, case: Case) -> Child:
-        return self._prepared.pop(key_of(case), None) or self._children.begin(case)
 
     def _stop(self, case: Case) -> None:
         if child := self._prepared.pop(key_of(case), None):

@@ -19,7 +19,7 @@ from typing import IO
 
 from gpu_alternatives import CaseRun
 from gpu_cases import NetworkCase, case_of
-from gpu_child import ERROR, NO_GPU
+from gpu_child import ERROR, NO_GPU, READY
 from gpu_prepare import Prepared, alone, prepare
 
 from iosched.models.errors import DeviceError, IoschedError
@@ -35,6 +35,7 @@ def main(words: Sequence[str], attached: Callable[[int], AttachedGpu] = attach) 
     with options.lock.open("rb") as lock:
         with alone(lock):
             prepared = prepare(case, options.expected)
+        os.write(options.pipe, f"{READY}\n".encode())
         told = sys.stdin.readline()
         if not told:  # whoever started this is gone
             return 1

@@ -21,6 +21,9 @@ from gpu_cases import Case, CommandCase, NetworkCase, key_of
 ROOT = Path(__file__).parents[1]
 CASE = (sys.executable, str(Path(__file__).with_name("gpu_case.py")))
 
+READY = "ready"
+"""The line that a case's process writes when it has prepared all that needs no GPU."""
+
 ERROR = "error"
 """The only key of a line that says why a case's process ends before it is done."""
 
@@ -45,6 +48,10 @@ class NoGpuError(Exception):
 
 class Child(Protocol):
     """A case that is going to be measured in a process of its own."""
+
+    def prepare(self, most_s: float) -> None:
+        """Waits until what needs no GPU is done, for so many seconds at most."""
+        ...
 
     def go(self, seconds: float, limit_s: float, on_record: OnRecord) -> str:
         """Lets the case have the GPU, and returns why it did not come to its end; empty if it did.
@@ -108,6 +115,9 @@ class _Network:
     def __init__(self, process: subprocess.Popen[bytes], reads: int) -> None:
         self._process, self._reads = process, reads
 
+    def prepare(self, most_s: float) -> None:
+        _read_lines(self._process, self._reads, most_s, lambda line: None, until=READY)
+
     def go(self, seconds: float, limit_s: float, on_record: OnRecord) -> str:
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # it is gone, and its exit code tells why
@@ -141,6 +151,9 @@ class _Command:
     def __init__(self, case: CommandCase, words: Sequence[str], folder: Path) -> None:
         self._case, self._words, self._folder = case, words, folder
         self._process: subprocess.Popen[bytes] | None = None
+
+    def prepare(self, most_s: float) -> None:
+        pass
 
     def go(self, seconds: float, limit_s: float, on_record: OnRecord) -> str:
         del seconds
@@ -181,10 +194,13 @@ def _started(words: Sequence[str], pipe: int, *, stdin: int, stdout: int) -> sub
         os.close(pipe)
 
 
-def _read_lines(process: subprocess.Popen[bytes], pipe: int, most_s: float, received: Callable[[str], None]) -> bool:
+def _read_lines(
+    process: subprocess.Popen[bytes], pipe: int, most_s: float, received: Callable[[str], None], until: str = ""
+) -> bool:
     """Hands on the lines that come through the pipe until its end; False if that has not come after `most_s` seconds.
 
-    A process that is gone ends it too: what it started may hold the pipe open.
+    A process that is gone ends it too: what it started may hold the pipe open. So does the line `until`, behind which
+    nothing may come.
     """
     ends, rest, is_gone = time.monotonic() + most_s, b"", False
     while (left_s := ends - time.monotonic()) > 0:
@@ -194,11 +210,12 @@ def _read_lines(process: subprocess.Popen[bytes], pipe: int, most_s: float, rece
             is_gone = process.poll() is not None
             continue
         content = os.read(pipe, 1 << 16)
-        if not content:
-            return True
         *lines, rest = (rest + content).split(b"\n")
-        for line in lines:
-            received(line.decode(errors="replace"))
+        texts = [line.decode(errors="replace") for line in lines]
+        if not content or (until and until in texts):
+            return True
+        for text in texts:
+            received(text)
     return False
 
 
