@@ -12,6 +12,7 @@ from iosched.runtime.cuda.layout import Layout
 RESULTS = "kernel-sectors.json"
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_the_results_are_those_of_todays_kernels(script) -> None:
     sectors = script("kernel_sectors")
