@@ -12,6 +12,7 @@ import standin_driver
 from host_cuda import needs_compiler
 
 from iosched.profiler.devices.cuda import facts as cuda_facts
+from iosched.runtime.cuda.gpu import library
 from iosched.runtime.cuda.gpu.extras import EXTRAS
 
 pytestmark = needs_compiler
@@ -152,6 +153,16 @@ def test_devices_say_what_the_driver_says(invoke, monkeypatch: pytest.MonkeyPatc
     facts, text = shown(invoke)
     assert (facts["names"], facts["extra"]) == ([V100], "cuda12")
     assert words in text
+
+
+def test_a_driver_that_does_not_load_is_told(
+    invoke, complains, model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    broken = tmp_path / "libcuda.so.1"
+    broken.write_text("this is no library")
+    monkeypatch.setattr(library, "LIBRARY", str(broken))
+    assert "driver the driver does not load" in shown(invoke)[1]
+    complains(invoke("optimize", model, "--device", "cuda"), 3, "CuPy is not installed", "the driver does not load")
 
 
 def test_a_machine_without_a_driver_lacks_nothing_but_a_gpu(invoke) -> None:

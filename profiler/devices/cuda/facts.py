@@ -12,7 +12,7 @@ from iosched.profiler.devices.cuda.probe import GpuProbe, probe
 from iosched.profiler.devices.facts import DeviceFacts, package_version
 from iosched.profiler.devices.gpus import spec_of
 from iosched.runtime.cuda.gpu.extras import EXTRAS, Extra, extra_for, version_text, way_to_run
-from iosched.runtime.cuda.gpu.library import Seen, SeenGpu, look
+from iosched.runtime.cuda.gpu.library import NO_DRIVER, Seen, SeenGpu, look
 
 
 def cuda_facts() -> DeviceFacts:
@@ -35,7 +35,7 @@ def cuda_facts() -> DeviceFacts:
         "usable": found.usable,
     }
     rows = [("devices", ", ".join(names) or "none: no NVIDIA GPU, or its driver is not loaded")]
-    if seen.cuda or names:
+    if names or seen.problem != NO_DRIVER:
         rows.append(("driver", "; ".join(_of_driver(seen))))
     if names and extra is not None:
         rows.append(("extra", f"[{extra.name}]{_reason(extra, known)}"))

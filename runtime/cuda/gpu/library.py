@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from iosched.runtime.cuda.gpu.extras import EXTRAS, extra_for, way_to_run
 
 LIBRARY = "libcuda.so.1"
+NO_DRIVER = "no NVIDIA driver was found"
 
 _NO_DEVICE = 100
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_...
@@ -50,7 +51,7 @@ class Seen:
         if index is not None and index < len(self.gpus):
             return way_to_run(self.cuda, self.gpus[index].capability)
         if not self.gpus:
-            return f"install the CUDA runtime with: {EXTRAS[0].install}"
+            return f"for a GPU, which is not seen here ({self.problem}), run: {EXTRAS[0].install}"
         extra = extra_for(self.cuda, self.capabilities)
         return way_to_run(self.cuda, max(self.capabilities)) if extra is None else extra.way
 
@@ -69,7 +70,7 @@ def look() -> Seen:
         library = ctypes.CDLL(LIBRARY)
     except OSError as error:
         is_absent = f"{LIBRARY}: cannot open" in str(error)
-        return Seen(problem="no NVIDIA driver was found" if is_absent else f"the driver does not load: {error}")
+        return Seen(problem=NO_DRIVER if is_absent else f"the driver does not load: {error}")
     try:
         return _seen(library)
     except AttributeError as error:

@@ -72,5 +72,6 @@ def test_what_to_do_is_said_for_one_gpu_or_for_most_of_them() -> None:
     assert seen.way_to_run(0).endswith("pip install 'iosched[cuda12]'")
     assert seen.way_to_run(1).endswith("pip install 'iosched[cuda]'")
     assert Seen(13000, (SeenGpu("K80", 37),)).way_to_run().endswith("they need 7.0 or newer")
-    assert Seen().way_to_run().endswith("pip install 'iosched[cuda]'")
-    assert Seen().way_to_run(1) == Seen().way_to_run()
+    unseen = Seen(problem="no NVIDIA driver was found")
+    assert unseen.way_to_run().endswith("not seen here (no NVIDIA driver was found), run: pip install 'iosched[cuda]'")
+    assert unseen.way_to_run(1) == unseen.way_to_run()
