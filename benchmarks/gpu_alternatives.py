@@ -290,11 +290,24 @@ def roofline_us(model: Model, gpu: str, precision: str) -> dict[str, float] | No
 
 def versions(gpu: AttachedGpu) -> dict[str, str]:
     """Versions of the driver and of all libraries that were imported for this."""
-    found = {**gpu.versions, "iosched": iosched_version(), "lowering": str(CUDA_LOWERING)}
+    found = {**gpu.versions, **_nvidia_driver(), "iosched": iosched_version(), "lowering": str(CUDA_LOWERING)}
     for name in ("torch", "jax", "onnxruntime", "cupy", "numpy"):
         if name in sys.modules:
             found[name] = str(getattr(sys.modules[name], "__version__", ""))
     return {**found, "python": platform.python_version()}
+
+
+def _nvidia_driver() -> dict[str, str]:
+    """The driver's own version, where NVML tells it; the GPU's versions have that of its CUDA."""
+    try:
+        import pynvml
+    except ImportError:
+        return {}
+    try:
+        pynvml.nvmlInit()
+        return {"nvidia driver": str(pynvml.nvmlSystemGetDriverVersion())}
+    except pynvml.NVMLError:
+        return {}
 
 
 def _clock(gpu: AttachedGpu) -> dict[str, object] | None:

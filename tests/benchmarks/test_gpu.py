@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -315,6 +315,25 @@ def test_the_list_tells_what_is_missing(bench: Bench, capsys: pytest.CaptureFixt
     (tf32,) = [line for line in lines if line.startswith("tf32")]
     assert "2/4" in tf32
     assert "    squeezenet b1 tf32: partial, gone" in lines
+
+
+def test_the_driver_has_its_own_version_among_the_others(
+    script: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class NVMLError(Exception):
+        pass
+
+    def fails() -> None:
+        raise NVMLError
+
+    found = script("gpu_alternatives")
+    gpu = SimpleNamespace(versions={"driver": "13000"})
+    told = {"nvmlInit": lambda: None, "nvmlSystemGetDriverVersion": lambda: "580.159.04", "NVMLError": NVMLError}
+    monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(**told))
+    assert found.versions(gpu)["nvidia driver"] == "580.159.04"
+    for missing in (SimpleNamespace(**told | {"nvmlInit": fails}), None):
+        monkeypatch.setitem(sys.modules, "pynvml", missing)
+        assert "nvidia driver" not in found.versions(gpu)
 
 
 @dataclass
