@@ -65,7 +65,8 @@ def preferred_layout(precision: PrecisionName, gpu: Gpu) -> Layout:
     """The layout for what nobody has timed: the one in which cuDNN's tuned engines convert nothing on the way.
 
     On newer GPUs engines for strict float32 want NCHW: in NHWC nearly all of them convert their tensors in every run.
-    Those that use tensor cores want NHWC, and so do engines for older GPUs, in any precision.
+    Those that use tensor cores want NHWC, and so do engines for older GPUs, in any precision. Counted for described
+    GPUs in `benchmarks/results/cudnn-layouts-*.json`.
     """
     return Layout.NCHW if precision == "fp32" and gpu.capability >= _AMPERE else Layout.NHWC
 
