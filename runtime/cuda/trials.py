@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from iosched.models.errors import DeviceError, ExecutionError
+from iosched.models.model import Model
 from iosched.runtime.cuda.cudnn.chooser import FASTEST_ALONE, CudnnPlanChooser, CudnnPlanNames
 from iosched.runtime.cuda.execute.cold import touched_nbytes
 from iosched.runtime.cuda.execute.executor import CudaExecutor
@@ -43,7 +44,7 @@ class Trials:
     choose: CudnnPlanChooser
     lanes: Lanes
     sessions: Sessions
-    _nbytes: WeakKeyDictionary[Network, int] = field(default_factory=WeakKeyDictionary)
+    _nbytes: WeakKeyDictionary[Model, int] = field(default_factory=WeakKeyDictionary)
 
     def stage(self, network: Network, stage: Stage, names: CudnnPlanNames = FASTEST_ALONE) -> CudaExecutor | None:
         """One stage alone; None where it is to be merged and cannot be.
@@ -98,10 +99,10 @@ class Trials:
         return self._ready(lowering, (), model_nbytes=0)
 
     def _model_nbytes(self, network: Network) -> int:
-        """Different bytes that a run of the model touches, one operator after another."""
-        if network not in self._nbytes:
-            self._nbytes[network] = touched_nbytes(lower(network, sequential(network.model.graph)).plan)
-        return self._nbytes[network]
+        """Different bytes that a run of the model touches, one operator after another, whichever kernels it has."""
+        if network.model not in self._nbytes:
+            self._nbytes[network.model] = touched_nbytes(lower(network, sequential(network.model.graph)).plan)
+        return self._nbytes[network.model]
 
     def _ready(self, lowering: Lowering, names: Sequence[CudnnPlanNames], model_nbytes: int) -> CudaExecutor:
         executor = CudaExecutor(

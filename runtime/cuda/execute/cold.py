@@ -2,9 +2,10 @@
 
 A stage that is run again and again by itself finds its weights in L2, the last cache of the GPU: 50 MB on an H100, 6 MB
 on a V100. In the whole model there is, between two reads of a weight, all else that a run touches: the other weights
-and the arena. A model that touches more than L2 holds (Inception V3's weights alone are 95 MB) reads every weight from
-memory, run after run. One that touches less finds all of them in L2, as its stages do when they are run by themselves,
-and needs nothing of what is here. What the stage before has written is in L2 in either case.
+and the arena. A model that touches more than L2 holds (Inception V3 96 MB, 87 of them weights; SqueezeNet 174 MB with a
+batch of 16) reads every weight from memory, run after run. One that touches less (SqueezeNet with one image, 17 MB)
+finds all of them in L2, as its stages do when they are run by themselves, and needs nothing of what is here. What the
+stage before has written is in L2 in either case.
 
 So where the model touches more, the runs of a stage that are timed together read copies of its weights in turn, so many
 that all else would have been read before a copy comes again. Before them so many other bytes are read, and then the
