@@ -53,9 +53,17 @@ def test_a_v100_is_planned_for_on_paper_with_a_line_that_says_what_would_measure
 
 def test_nothing_is_said_of_gpus_that_were_not_asked_for(invoke, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     standin_driver.install(monkeypatch, f"{V100}:70")
-    for device in ("h100", "cpu", "auto"):
+    for device in ("h100", "cpu"):
         done = invoke("optimize", model, "--device", device, "--dry-run")
         assert (done.exit_code, done.stderr) == (0, ""), device
+
+
+def test_a_cpu_is_taken_with_a_word_on_the_gpu_that_would_have_been(
+    invoke, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    standin_driver.install(monkeypatch, f"{V100}:70")
+    done = invoke("optimize", model, "--device", "auto", "--dry-run")
+    assert (done.exit_code, done.stderr.splitlines()) == (0, [ATTACHED])
 
 
 @pytest.mark.parametrize("command", ["run", "bench"])

@@ -307,12 +307,12 @@ def _is_called(gpu: str, name: str) -> bool:
 
 
 def _remarks(text: str) -> tuple[str, ...]:
-    """Says of an attached GPU of this name that it cannot be used, and what to do about it."""
+    """Says of an attached GPU of this name that it cannot be used, and what to do about it; `auto` means any."""
     name = text.strip().lower()
-    if name in ("auto", "cpu") or attached_index(text) is not None:
+    if name == "cpu" or attached_index(text) is not None:
         return ()
     seen = look()
-    gpu = next((gpu for gpu in seen.gpus if _is_called(gpu.name, name)), None)
+    gpu = next((gpu for gpu in seen.gpus if name == "auto" or _is_called(gpu.name, name)), None)
     if gpu is None:
         return ()
     extra = extra_for(seen.cuda, [gpu.capability])
