@@ -309,7 +309,7 @@ def test_another_file_is_not_written_over(gpu: ModuleType, tmp_path: Path, capsy
 
 
 def test_the_list_tells_what_is_missing(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
-    bench.call("tf32", seconds=60.0, ends={"tf32/squeezenet b1 tf32": ["gone"] * 3})
+    bench.call("tf32", seconds=70.0, ends={"tf32/squeezenet b1 tf32": ["gone"] * 3})
     assert bench.gpu.main(["--list", "-o", str(bench.path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     (tf32,) = [line for line in lines if line.startswith("tf32")]
