@@ -1,0 +1,227 @@
+"""Holds the analytic model's kernels against kernels that others measured on real GPUs; see docs/analytic-model.md.
+
+Run as `python benchmarks/kernels.py --data FOLDER [-o FILE.json] [--plot FILE.png]`; it measures nothing. What the
+folder holds is said in `measured.py`. Errors are those of shapes that no fit has seen, if nothing else is said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from measured import SPLIT_SEED, TEST_PART, Row, read, spec
+from numpy.typing import NDArray
+
+from iosched.profiler.devices.analytic.calibration import CALIBRATION
+from iosched.profiler.devices.analytic.work import ModelledGpu
+
+Floats = NDArray[np.float64]
+
+TRUSTED_US = 300.0  # shorter calls from PyTorch are mostly launch
+SIZES_US = (0.0, 30.0, 100.0, 300.0, 1000.0, 10_000.0, float("inf"))
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Rows, and what a model says of them, in the same order."""
+
+    rows: Sequence[Row]
+    predicted_us: Floats
+
+    @property
+    def measured_us(self) -> Floats:
+        """Measured latencies, without the host's launch."""
+        return np.array([row.measured_us for row in self.rows])
+
+    def where(self, condition: Callable[[Row], bool]) -> Predicted:
+        """The rows of which `condition` holds."""
+        kept = [index for index, row in enumerate(self.rows) if condition(row)]
+        return Predicted([self.rows[index] for index in kept], self.predicted_us[kept])
+
+
+def predict(rows: Sequence[Row]) -> Predicted:
+    """What the packaged model says, without what the host needs for a launch."""
+    gpus = {(row.gpu, row.precision) for row in rows}
+    modelled = {
+        (gpu, precision): ModelledGpu(spec(gpu), precision, halved=precision == "fp16") for gpu, precision in gpus
+    }
+    latencies = [
+        modelled[row.gpu, row.precision].work([row.kernel]).path_us - CALIBRATION.kernel_us for row in rows
+    ]
+    return Predicted(rows, np.array(latencies))
+
+
+def agreement(found: Predicted) -> dict[str, float]:
+    """Errors of predicted over measured latencies, and the rank correlation."""
+    ratio = found.predicted_us / found.measured_us
+    off = np.abs(ratio - 1)
+    return {
+        "kernels": len(found.rows),
+        "mean_error": _rounded(off.mean()),
+        "median_error": _rounded(np.median(off)),
+        "median_ratio": _rounded(np.median(ratio)),
+        "spearman": _rounded(spearman(found.predicted_us, found.measured_us)),
+    }
+
+
+def spearman(one: Floats, two: Floats) -> float:
+    """The correlation of ranks; not defined, and 1 here, for a single value."""
+    if len(one) < 2:
+        return 1.0
+    return float(np.corrcoef(_ranks(one), _ranks(two))[0, 1])
+
+
+def _ranks(values: Floats) -> Floats:
+    """From 0; equal values share the mean of their ranks."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts) - 1
+    ranks: Floats = (last - (counts - 1) / 2)[inverse]
+    return ranks
+
+
+def _rounded(value: float | np.floating) -> float:
+    return round(float(value), 3)
+
+
+def family(row: Row) -> str:
+    """The operators that are one in the tables."""
+    return {"linear": "product", "bmm": "product", "gemm": "product", "conv": "convolution"}.get(
+        row.operator, "elementwise"
+    )
+
+
+def _size(row: Row) -> str:
+    least = max(size for size in SIZES_US if size <= row.measured_us)
+    return f"from {least:g} us"
+
+
+def tables(found: Predicted) -> dict[str, object]:
+    """All that the results file says of the test rows (DeepBench's are all test rows: nothing is fitted to them)."""
+    test = found.where(lambda row: row.measured_us > 0 and (row.is_test or row.source == "deepbench"))
+    long = test.where(lambda row: row.measured_us > TRUSTED_US)
+    return {
+        "neusight, above 300 us": _by(long, "neusight", lambda row: ""),
+        "neusight, above 300 us, by operator": _by(long, "neusight", lambda row: row.operator),
+        "neusight, above 300 us, by algorithm": _by(long, "neusight", lambda row: row.algorithm),
+        "neusight, by size": _by(test, "neusight", _size),
+        "deepbench": _by(test, "deepbench", lambda row: ""),
+        "deepbench, by algorithm": _by(test, "deepbench", lambda row: row.algorithm),
+        "deepbench, by size": _by(test, "deepbench", _size),
+    }
+
+
+def _by(found: Predicted, source: str, kind: Callable[[Row], str]) -> dict[str, dict[str, float]]:
+    """Agreement by GPU, precision, family of operators and `kind`; single rows say nothing and are left out."""
+
+    def name(row: Row) -> str:
+        return ", ".join(part for part in (row.gpu, row.precision, family(row), kind(row)) if part)
+
+    chosen = found.where(lambda row: row.source == source)
+    names = np.array([name(row) for row in chosen.rows])
+    return {
+        str(key): agreement(Predicted([chosen.rows[index] for index in at], chosen.predicted_us[at]))
+        for key in sorted(set(names))
+        if len(at := np.flatnonzero(names == key)) > 1
+    }
+
+
+def microseconds_a_kernel(rows: Sequence[Row]) -> float:
+    """How long it takes to price one kernel that was not priced before, one at a time as the search asks for them."""
+    gpu, kernels = ModelledGpu(spec("v100")), [row.kernel for row in rows[:: max(len(rows) // 2000, 1)]]
+    started = time.perf_counter()
+    for kernel in kernels:
+        gpu.work([kernel])
+    return round((time.perf_counter() - started) * 1e6 / len(kernels), 1)
+
+
+def plot(found: Predicted, destination: Path) -> None:
+    """Predicted against measured latencies of test rows, a panel for each GPU and family of operators."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    panels = list(_panels(found))
+    columns = 3
+    figure, axes = pyplot.subplots(
+        -(-len(panels) // columns), columns, figsize=(9.6, 3.1 * -(-len(panels) // columns)), layout="constrained"
+    )
+    for axis, (title, chosen) in zip(axes.flat, panels, strict=False):
+        kinds = sorted({row.algorithm for row in chosen.rows}, key=lambda kind: (kind == "direct", kind))
+        for kind in kinds if family(chosen.rows[0]) == "convolution" else [None]:
+            part = chosen if kind is None else chosen.where(lambda row, kind=kind: row.algorithm == kind)
+            axis.scatter(part.measured_us, part.predicted_us, s=4, alpha=0.35, linewidths=0, label=kind)
+        low, high = chosen.measured_us.min() / 1.5, chosen.measured_us.max() * 1.5
+        axis.plot([low, high], [low, high], color="#444444", linewidth=0.8)
+        band = [low, high]
+        axis.fill_between(band, [0.8 * end for end in band], [1.25 * end for end in band], color="#444444", alpha=0.12,
+                          linewidth=0)  # fmt: skip
+        axis.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
+        said = agreement(chosen)
+        axis.set_title(f"{title}\nmean error {said['mean_error']:.0%}, {said['kernels']} kernels", fontsize=8)
+        axis.tick_params(labelsize=7)
+        if kinds != [""] and family(chosen.rows[0]) == "convolution":
+            axis.legend(fontsize=6, markerscale=2, loc="upper left")
+    for axis in axes.flat[len(panels) :]:
+        axis.axis("off")
+    figure.supxlabel("measured, us", fontsize=9)
+    figure.supylabel("predicted, us", fontsize=9)
+    figure.savefig(destination, dpi=110, metadata={"Software": None})
+
+
+def _panels(found: Predicted) -> Iterator[tuple[str, Predicted]]:
+    test = found.where(lambda row: row.is_test or row.source == "deepbench")
+    for source in ("neusight", "deepbench"):
+        for kind in ("convolution", "product", "elementwise"):
+            part = test.where(
+                lambda row, source=source, kind=kind: row.source == source
+                and family(row) == kind
+                and (source == "deepbench" or row.measured_us > TRUSTED_US)
+            )
+            for gpu, precision in sorted({(row.gpu, row.precision) for row in part.rows}):
+                title = f"{gpu} {precision}, {kind}s, {'NeuSight' if source == 'neusight' else 'DeepBench'}"
+                yield (
+                    title.replace("elementwises", "elementwise"),
+                    part.where(lambda row, gpu=gpu, precision=precision: (row.gpu, row.precision) == (gpu, precision)),
+                )
+
+
+def split(rows: Sequence[Row]) -> Mapping[str, object]:
+    """How shapes were split between fit and test."""
+    measured = [row for row in rows if row.source == "neusight"]
+    return {
+        "by": "hash of operator and shape, never by row",
+        "seed": SPLIT_SEED,
+        "test_part": TEST_PART,
+        "fit_rows": sum(not row.is_test for row in measured),
+        "test_rows": sum(row.is_test for row in measured),
+        "deepbench": "test only",
+    }
+
+
+def main() -> None:
+    """Writes the tables and draws the plot."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True, help="folder with the measurements")
+    parser.add_argument("-o", "--output", type=Path)
+    parser.add_argument("--plot", type=Path)
+    arguments = parser.parse_args()
+    rows = read(arguments.data)
+    found = predict(rows)
+    record = {"split": split(rows), "microseconds_a_kernel": microseconds_a_kernel(rows), **tables(found)}
+    text = json.dumps(record, indent=1) + "\n"
+    sys.stdout.write(text)
+    if arguments.output:
+        arguments.output.write_text(text, encoding="utf-8")
+    if arguments.plot:
+        plot(found, arguments.plot)
+
+
+if __name__ == "__main__":
+    main()
