@@ -18,6 +18,8 @@ from itertools import combinations
 from pathlib import Path
 from statistics import fmean
 
+import numpy as np
+from numpy.typing import NDArray
 from published import BATCH_CROSS_MS, BATCH_MS, DEVICE_CROSS_MS, STRATEGIES, V100_MS
 
 from iosched.models import zoo
@@ -31,16 +33,19 @@ from iosched.scheduler.merge import merge_classes
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.search import search
 
-FITTED = ("kernel_us", "issue_us", "fork_us", "step_cycles", "window", "interference")
+FITTED = ("kernel_us", "issue_us", "fork_us", "tuned", "window", "interference")
+PARTS = frozenset({"tuned", "interference"})
 # Where every fit starts: round guesses, made without the networks.
 START = replace(
-    CALIBRATION, kernel_us=5.0, issue_us=5.0, fork_us=5.0, step_cycles=50.0, window=0.05, interference=0.5
+    CALIBRATION, kernel_us=5.0, issue_us=5.0, fork_us=5.0, tuned=0.9, window=0.05, interference=0.5
 )  # fmt: skip
-STEPS = (1.5, 1.2, 1.05, 1.01)
-SWEEPS = 20
+STEPS = 30
+TRIES = 6  # of a step, each shorter
+WIDTH = 0.02  # of differences
 ROUNDS = 2  # of searching schedules under the constants and fitting the constants to them
 
 Cells = dict[str, float]
+Floats = NDArray[np.float64]
 Schedules = Mapping[str, Schedule]
 
 
@@ -81,14 +86,14 @@ def published_ms(network: str) -> Cells:
     return dict(zip(STRATEGIES, V100_MS[network], strict=True))
 
 
-def loss(networks: Sequence[str], calibration: Calibration, found: Mapping[str, Schedules]) -> float:
-    """Mean squared logarithm of predicted / published, of latencies and of speed-ups over sequential alike."""
-    errors: list[float] = []
+def errors(networks: Sequence[str], calibration: Calibration, found: Mapping[str, Schedules]) -> Floats:
+    """Logarithms of predicted / published, of latencies and of speed-ups over sequential alike."""
+    logarithms: list[float] = []
     for network in networks:
         predicted, published = predicted_ms(network, calibration, found[network]), published_ms(network)
         off = [math.log(predicted[name] / published[name]) for name in STRATEGIES]
-        errors += [*off, *(error - off[0] for error in off[1:])]
-    return fmean(error**2 for error in errors)
+        logarithms += [*off, *(error - off[0] for error in off[1:])]
+    return np.array(logarithms)
 
 
 def fit(networks: Sequence[str]) -> Calibration:
@@ -96,28 +101,40 @@ def fit(networks: Sequence[str]) -> Calibration:
     calibration = START
     for _ in range(ROUNDS):
         found = {network: schedules(network, calibration) for network in networks}
-        calibration = descend(calibration, lambda trial, found=found: loss(networks, trial, found))
+        calibration = descend(calibration, lambda trial, found=found: errors(networks, trial, found))
     return calibration
 
 
-def descend(start: Calibration, objective: Callable[[Calibration], float]) -> Calibration:
-    """Changes one constant after the other by a factor as long as that helps; smaller factors later."""
-    best, least = start, objective(start)
-    for step in STEPS:
-        for _ in range(SWEEPS):
-            before = least
-            for name in FITTED:
-                for factor in (step, 1 / step):
-                    while (trial := scaled(best, name, factor)) and (found := objective(trial)) < least - 1e-9:
-                        best, least = trial, found
-            if least > before - 1e-8:
+def descend(start: Calibration, off_at: Callable[[Calibration], Floats]) -> Calibration:
+    """Damped Gauss-Newton steps on the logarithms of the constants, until the sum of squares falls no more."""
+    best, off, damping = start, off_at(start), 0.01
+    for _ in range(STEPS):
+        slopes = np.stack([(off_at(scaled(best, {name: WIDTH})) - off) / WIDTH for name in FITTED], axis=1)
+        curvature, gradient = slopes.T @ slopes, slopes.T @ off
+        for _ in range(TRIES):
+            # The least damping keeps a constant that makes no difference where it is.
+            damped = curvature + np.diag(damping * np.diag(curvature) + 1e-6)
+            move = -np.linalg.solve(damped, gradient).clip(-0.7, 0.7)
+            trial = scaled(best, dict(zip(FITTED, move, strict=True)))
+            found = off_at(trial)
+            if found @ found < off @ off:
                 break
+            damping *= 4
+        else:
+            break
+        settled = off @ off - found @ found < 1e-5
+        best, off, damping = trial, found, damping / 4
+        if settled:
+            break
     return best
 
 
-def scaled(calibration: Calibration, name: str, factor: float) -> Calibration | None:
-    value = getattr(calibration, name) * factor
-    return None if name == "interference" and value > 1 else replace(calibration, **{name: value})
+def scaled(calibration: Calibration, logarithms: Mapping[str, float]) -> Calibration:
+    """With constants multiplied by the exponentials of these; those that are parts of a whole stay below 1."""
+    values = {name: getattr(calibration, name) * math.exp(value) for name, value in logarithms.items()}
+    for name in PARTS & values.keys():
+        values[name] = min(values[name], 1.0)
+    return replace(calibration, **values)
 
 
 def ranks(values: Sequence[float]) -> list[float]:

@@ -31,6 +31,8 @@ class GpuSpec:
         fp16_tensor_tflops: dense peak of the tensor cores, FP32 accumulate; None where there are none.
         dram_gb_per_s: bandwidth of the device memory, 10^9 bytes a second.
         l2_nbytes: size of the cache that all SMs share.
+        power_watts: power limit as delivered.
+        process_nm: the process that its chip is made in, by its name.
         confidence: "A" where every number was read in a source, "B" where one was recalled.
     """
 
@@ -45,6 +47,8 @@ class GpuSpec:
     fp16_tensor_tflops: float | None
     dram_gb_per_s: float
     l2_nbytes: int
+    power_watts: float
+    process_nm: float
     confidence: str
 
     @property
@@ -110,7 +114,8 @@ def _plain(text: str) -> str:
 
 
 def _spec(key: str, entry: Mapping[str, object]) -> GpuSpec:
-    numbers = {name: _number(entry[name]) for name in ("boost_mhz", "fp32_tflops", "dram_gb_per_s", "l2_mb")}
+    names = ("boost_mhz", "fp32_tflops", "dram_gb_per_s", "l2_mb", "power_watts", "process_nm")
+    numbers = {name: _number(entry[name]) for name in names}
     return GpuSpec(
         key=key,
         name=str(entry["name"]),
@@ -123,6 +128,8 @@ def _spec(key: str, entry: Mapping[str, object]) -> GpuSpec:
         fp16_tensor_tflops=_optional(entry["fp16_tensor_tflops"]),
         dram_gb_per_s=numbers["dram_gb_per_s"],
         l2_nbytes=round(numbers["l2_mb"] * 2**20),
+        power_watts=numbers["power_watts"],
+        process_nm=numbers["process_nm"],
         confidence=str(entry["confidence"]),
     )
 

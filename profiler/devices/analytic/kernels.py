@@ -10,8 +10,34 @@ from iosched.models.graph import ComputationGraph, Operator, TensorSpec
 
 
 @dataclass(frozen=True)
+class Window:
+    """What makes a product a convolution.
+
+    Attributes:
+        images: batch size.
+        height, width: of the result; 1 where a convolution has fewer dimensions, of more the product is the width.
+        taps: number of positions of the kernel.
+        winograd: whether Winograd's algorithms can compute it: 3 x 3, stride and dilation 1, a single group.
+    """
+
+    images: int
+    height: int
+    width: int
+    taps: int
+    winograd: bool
+
+
+@dataclass(frozen=True)
 class Product:
-    """A convolution or a matrix product, as `count` products of a (rows, inner) with an (inner, columns) matrix."""
+    """A convolution or a matrix product, as `count` products of a (rows, inner) with an (inner, columns) matrix.
+
+    Attributes:
+        activation_nbytes: of the left matrices and the results.
+        weight_nbytes: of the right matrices.
+        window: what the left matrices are made of, for a convolution.
+        transposed: whether the right matrices are stored along the inner dimension, as those of linear layers.
+        item_nbytes: bytes of one value as counted here.
+    """
 
     rows: int
     columns: int
@@ -19,11 +45,14 @@ class Product:
     count: int
     activation_nbytes: int
     weight_nbytes: int
+    window: Window | None = None
+    transposed: bool = False
+    item_nbytes: int = 4
 
 
 @dataclass(frozen=True)
 class Stream:
-    """Any other kernel: it reads and writes every value once, and computes `window_flops` in sliding windows."""
+    """Any other kernel: it reads and writes every value once; a depthwise convolution computes `window_flops`."""
 
     activation_nbytes: int
     weight_nbytes: int = 0
@@ -32,8 +61,7 @@ class Stream:
 
 Kernel = Product | Stream
 
-_WINDOWS = frozenset({"AveragePool", "LpPool", "MaxPool"})
-_REDUCTIONS = ("Arg", "CumSum", "Global", "Reduce")
+_NO_PRODUCTS = ("Arg", "AveragePool", "CumSum", "Global", "LpPool", "MaxPool", "Reduce")
 _LEAST_INNER = 4  # multiply-adds for each result, from which on an unknown operator counts as a product
 _NO_KERNEL = frozenset({"Flatten", "Identity", "Reshape", "Shape", "Size", "Squeeze", "Unsqueeze", "Dropout"})
 
@@ -70,12 +98,15 @@ def merged_kernels(graph: ComputationGraph, operators: Sequence[Operator]) -> tu
     if first.integer("out_features"):
         columns, rows = sum(one.integer("out_features") for one in operators), prod(result[:-1])
         inner = first.integer("in_features")
+        window = None
     else:
-        kernel = [max(sizes) for sizes in zip(*(one.integers("kernel_shape") for one in operators), strict=True)]
+        kernel = tuple(max(sizes) for sizes in zip(*(one.integers("kernel_shape") for one in operators), strict=True))
         columns, rows = sum(one.integer("out_channels") for one in operators), result[0] * prod(result[2:])
         inner = first.integer("in_channels") * prod(kernel)
+        window = _window(first, result, kernel)
     moved = item * (prod(source) + rows * columns)
-    return (*_before(first, item * prod(source)), Product(rows, columns, inner, 1, moved, item * inner * columns))
+    product = Product(rows, columns, inner, 1, moved, item * inner * columns, window, item_nbytes=item)
+    return (*_before(first, item * prod(source)), product)
 
 
 def leading_types(operator: Operator) -> tuple[str, ...]:
@@ -93,6 +124,7 @@ def _convolution(graph: ComputationGraph, operator: Operator) -> Iterator[Kernel
     item = _item_nbytes(graph.tensor[operator.name])
     yield from _before(operator, item * prod(source))
     kernel, group = prod(operator.integers("kernel_shape")), max(operator.integer("group"), 1)
+    window = _window(operator, result, operator.integers("kernel_shape"))
     if operator.node_types.count("Conv") > 1:
         yield from _separable(item, source, result, kernel)
         return
@@ -102,7 +134,8 @@ def _convolution(graph: ComputationGraph, operator: Operator) -> Iterator[Kernel
         yield Stream(moved, weights, 2 * prod(result) * kernel)
         return
     rows = result[0] * prod(result[2:])
-    yield Product(rows, out_channels // group, in_channels // group * kernel, group, moved, weights)
+    inner = in_channels // group * kernel
+    yield Product(rows, out_channels // group, inner, group, moved, weights, window, item_nbytes=item)
 
 
 def _before(operator: Operator, source_nbytes: int) -> tuple[Kernel, ...]:
@@ -115,7 +148,19 @@ def _separable(item: int, source: tuple[int, ...], result: tuple[int, ...], kern
     between = rows * in_channels
     yield Stream(item * (prod(source) + between), item * in_channels * kernel, 2 * between * kernel)
     moved = item * (between + prod(result))
-    yield Product(rows, out_channels, in_channels, 1, moved, item * in_channels * out_channels)
+    weights = item * in_channels * out_channels
+    window = Window(result[0], *_plane(result), 1, winograd=False)
+    yield Product(rows, out_channels, in_channels, 1, moved, weights, window, item_nbytes=item)
+
+
+def _window(operator: Operator, result: tuple[int, ...], kernel: tuple[int, ...]) -> Window:
+    plain = {*operator.integers("strides"), *operator.integers("dilations"), max(operator.integer("group"), 1)} <= {1}
+    return Window(result[0], *_plane(result), prod(kernel), winograd=plain and kernel == (3, 3))
+
+
+def _plane(result: tuple[int, ...]) -> tuple[int, int]:
+    """Height and width of a result's images."""
+    return (result[2], prod(result[3:])) if len(result) > 3 else (1, result[2])
 
 
 def _sums(graph: ComputationGraph, operator: Operator) -> Iterator[Kernel]:
@@ -131,13 +176,12 @@ def _by_size(graph: ComputationGraph, operator: Operator) -> Kernel:
     """
     weights = sum(spec.nbytes for spec in operator.weights)
     moved = operator.nbytes - weights
-    if operator.type in _WINDOWS:
-        return Stream(moved, weights, operator.flops)
     result = _shape(graph, operator.name)
     inner = operator.flops // (2 * max(prod(result), 1))
-    if not result or inner < _LEAST_INNER or operator.type.startswith(_REDUCTIONS):
+    if not result or inner < _LEAST_INNER or operator.type.startswith(_NO_PRODUCTS):
         return Stream(moved, weights)
-    return Product(prod(result[:-1]), result[-1], inner, 1, moved, weights)
+    item = _item_nbytes(graph.tensor[operator.name])
+    return Product(prod(result[:-1]), result[-1], inner, 1, moved, weights, item_nbytes=item)
 
 
 def _shape(graph: ComputationGraph, tensor: str) -> tuple[int, ...]:
@@ -151,4 +195,4 @@ def _nbytes(graph: ComputationGraph, tensor: str) -> int:
 
 
 def _item_nbytes(spec: TensorSpec) -> int:
-    return spec.nbytes // max(prod(spec.shape or ()), 1)
+    return max(spec.nbytes // max(prod(spec.shape or ()), 1), 1)

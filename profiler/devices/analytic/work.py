@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from math import ceil
+from functools import cached_property, lru_cache
 
 from iosched.profiler.devices.analytic.calibration import CALIBRATION, Calibration
+from iosched.profiler.devices.analytic.constants import KERNELS, KernelConstants, Measured
 from iosched.profiler.devices.analytic.kernels import Kernel, Product
+from iosched.profiler.devices.analytic.timing import Machine, Timing
 from iosched.profiler.devices.gpus import GpuSpec
 from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
 
-_TILE = 32  # rows and columns of a product that one thread block makes: the smallest that libraries choose
 _L2_SPEEDUP = 3.0  # bandwidth of the L2 over that of the memory, about the same on all these GPUs
 
 
@@ -48,12 +48,20 @@ class Work:
 
 @dataclass(frozen=True)
 class ModelledGpu:
-    """A GPU at one precision under one calibration; if `halved`, values are stored in half as many bytes."""
+    """A GPU at one precision under one calibration.
+
+    Attributes:
+        halved: whether values are stored in half as many bytes.
+        rested_us: for how long a kernel runs before the power limit slows it down, see `Machine`.
+    """
 
     gpu: GpuSpec
     precision: PrecisionName = DEFAULT_PRECISION
     calibration: Calibration = CALIBRATION
     halved: bool = False
+    rested_us: float = 0.0
+    constants: KernelConstants = KERNELS
+    attained: Measured | None = None
 
     def work(self, kernels: Sequence[Kernel]) -> Work:
         """The work of `kernels`, run one after another."""
@@ -66,36 +74,31 @@ class ModelledGpu:
         activations = kernel.activation_nbytes * self._shrink
         weights = kernel.weight_nbytes * self._shrink
         footprint = round(activations + weights)
-        dram = (activations + weights) / self._bytes_per_us
+        dram_us = self._machine.traffic_us(activations + weights)
         fits = footprint <= self.gpu.l2_nbytes
-        moved = (activations / _L2_SPEEDUP + weights) / self._bytes_per_us if fits else dram
-        alone, busy = self._arithmetic_us(kernel)
-        device_us, busy_us = max(alone, moved), max(busy, moved)
-        spill_us = max(max(busy, dram) - busy_us, 0.0)
-        return Work(self.calibration.kernel_us + device_us, busy_us, spill_us, footprint, 1)
+        moved_us = self._machine.traffic_us(activations / _L2_SPEEDUP + weights) if fits else dram_us
+        alone_us, busy_us = self._timing(kernel, moved_us)
+        spill_us = max(dram_us - busy_us, 0.0)
+        return Work(self.calibration.kernel_us + alone_us, busy_us, spill_us, footprint, 1)
 
-    def _arithmetic_us(self, kernel: Kernel) -> tuple[float, float]:
-        """Microseconds of arithmetic if the kernel runs alone, and for which it would fill the whole GPU."""
-        if not isinstance(kernel, Product):
-            time = kernel.window_flops / (self.gpu.fp32_tflops * 1e6 * self.calibration.window)
-            return time, time
-        # One thread block makes one tile; SMs take equally many blocks, or one more (wave quantisation).
-        blocks = ceil(kernel.rows / _TILE) * ceil(kernel.columns / _TILE) * kernel.count
-        sms = self.gpu.sms
-        tile_us = 2 * kernel.inner * _TILE**2 / (self._product_flops_per_us / sms)
-        # A load brings twice as many values if they have half the size.
-        steps = kernel.inner * (0.5 if self.precision == "fp16" else 1.0)
-        latency_us = steps * self.calibration.step_cycles / self.gpu.boost_mhz
-        return max(ceil(blocks / sms) * tile_us, latency_us), blocks / sms * tile_us
+    def _timing(self, kernel: Kernel, moved_us: float) -> Timing:
+        if isinstance(kernel, Product):
+            ideal_us, tuned = self._machine.ideal_us(kernel), self.calibration.tuned
+            return Timing(*(us - max(us - ideal_us, 0.0) * (1 - tuned) for us in _time(self._machine, kernel)))
+        window_us = kernel.window_flops / (self.gpu.fp32_tflops * 1e6 * self.calibration.window)
+        time_us = max(window_us, moved_us)
+        return Timing(time_us, time_us)
 
     @cached_property
     def _shrink(self) -> float:
         return 0.5 if self.halved else 1.0
 
     @cached_property
-    def _bytes_per_us(self) -> float:
-        return self.gpu.dram_gb_per_s * 1e3 * self.calibration.utilisation
+    def _machine(self) -> Machine:
+        return Machine(self.gpu, self.precision, self._shrink, self.rested_us, self.constants, self.attained)
 
-    @cached_property
-    def _product_flops_per_us(self) -> float:
-        return self.gpu.peak_tflops(self.precision) * 1e6 * self.calibration.utilisation
+
+@lru_cache(maxsize=2**14)
+def _time(machine: Machine, product: Product) -> Timing:
+    """What searches and fits ask for again and again."""
+    return machine.time(product)

@@ -78,7 +78,7 @@ def test_zeros_that_a_merge_pads_with_are_no_work(model: Model) -> None:
 
     assert merged.flops == beside.flops
     larger = known.of([Stage(CONCURRENT, (("f3",),), 10.0)])
-    assert merged.busy_us == larger.busy_us  # 32 results side by side are one tile, as 16 of them are
+    assert larger.busy_us < merged.busy_us < 1.5 * larger.busy_us  # one tile as well, but twice the results
 
 
 def test_a_plan_has_the_specifications_peak_and_no_stage_passes_it(model: Model) -> None:

@@ -53,10 +53,12 @@ def conv(name: str, source: TensorSpec, channels: int, kernel: int = 3, group: i
     return made, result
 
 
-def branches(n: int, channels: int = 32, size: int = 14, batch: int = 1, group: int = 1) -> ComputationGraph:
+def branches(
+    n: int, channels: int = 32, size: int = 14, batch: int = 1, group: int = 1, kernel: int = 3
+) -> ComputationGraph:
     """`n` convolutions of the graph's input, "0" to "n - 1"."""
     source = TensorSpec("x", "float32", (batch, 64, size, size))
-    made = [conv(str(index), source, channels, group=group) for index in range(n)]
+    made = [conv(str(index), source, channels, kernel, group) for index in range(n)]
     operators, results = zip(*made, strict=True)
     return ComputationGraph("branches", (source,), tuple(map(str, range(n))), operators, results)
 
@@ -175,13 +177,14 @@ def test_equal_keys_are_equal_latencies_whatever_the_names_and_the_order() -> No
 
 
 def test_small_kernels_run_in_the_shadow_of_each_other_and_large_ones_do_not() -> None:
-    small, large = AnalyticCost(branches(2), gpu("v100")), AnalyticCost(branches(2, 512, 112), gpu("v100"))
+    small = AnalyticCost(branches(2, 256, kernel=5), gpu("v100"))
+    large = AnalyticCost(branches(2, 512, 112), gpu("v100"))
 
     def gain(cost: AnalyticCost) -> float:
         return cost.stage_latency_us(Stage(CONCURRENT, (("0", "1"),))) / cost.stage_latency_us(side_by_side("0", "1"))
 
     assert gain(small) > 1.4
-    assert gain(large) < 1.01
+    assert gain(large) == pytest.approx(1, abs=0.01)
 
 
 def test_merging_small_kernels_saves_a_launch_and_fills_the_device() -> None:
@@ -202,11 +205,11 @@ def test_a_merge_does_all_the_arithmetic_of_its_parts() -> None:
 
 def test_a_grouped_convolution_does_one_product_for_each_group() -> None:
     def latency_us(channels: int, group: int) -> float:
-        graph = branches(1, channels, 112, group=group)
+        graph = branches(1, channels, 112, group=group, kernel=5)  # which Winograd's algorithms do not compute
         return AnalyticCost(graph, gpu("v100")).stage_latency_us(side_by_side("0")) - CALIBRATION.kernel_us
 
     assert latency_us(256, 2) == pytest.approx(latency_us(256, 1) / 2, rel=0.02)
-    assert latency_us(512, 2) == pytest.approx(2 * latency_us(256, 2), rel=0.02)
+    assert latency_us(512, 2) == pytest.approx(2 * latency_us(256, 2), rel=0.15)  # larger tiles load less
 
 
 def test_many_short_kernels_are_bound_by_how_fast_they_start() -> None:
@@ -274,7 +277,7 @@ def test_a_matrix_product_is_bound_by_its_weights_at_batch_one_and_by_arithmetic
 
     assert latency_us(1) > 4096**2 * 4 / 900e3
     assert latency_us(2) == pytest.approx(latency_us(1), rel=0.01)
-    assert latency_us(8192) == pytest.approx(2 * 8192 * 4096**2 / (15.7e6 * 0.9), rel=0.02)
+    assert 1 <= latency_us(8192) / (2 * 8192 * 4096**2 / 15.7e6) < 1.2
 
 
 def test_tensor_cores_and_half_the_bytes_make_large_products_faster_where_the_gpu_has_them() -> None:
@@ -301,7 +304,7 @@ def test_unknown_shapes_and_foreign_operators_still_cost_a_launch() -> None:
 
 
 def test_a_calibration_replaces_the_constants() -> None:
-    slow = Calibration(100.0, 0.0, 0.0, 0.9, 86.0, 0.02, 0.7)
+    slow = Calibration(kernel_us=100.0, issue_us=0.0, fork_us=0.0, tuned=1.0, window=0.02, interference=0.7)
 
     assert AnalyticCost(branches(1), gpu("v100"), calibration=slow).stage_latency_us(side_by_side("0")) > 100
 
