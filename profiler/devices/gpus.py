@@ -89,7 +89,8 @@ def gpu_named(text: str) -> GpuSpec | None:
 def spec_of(device_name: str) -> GpuSpec | None:
     """The GPU that a driver calls `device_name` ("NVIDIA H100 80GB HBM3"); None if the table does not have it."""
     words = re.split(r"[\s_/-]+", device_name.lower())
-    runs = ("".join(words[start:end]) for start in range(len(words)) for end in range(start + 1, start + 4))
+    # Longer runs first: a "V100-PCIE" is another card than the V100.
+    runs = ("".join(words[start:end]) for start in range(len(words)) for end in range(start + 3, start, -1))
     return next((_known()[run] for run in runs if run in _known()), None)
 
 
