@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -11,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from iosched.models.errors import UsageError
-from iosched.models.graph import ComputationGraph, Operator, TensorSpec
+from iosched.models.graph import ComputationGraph, TensorSpec
 from iosched.models.model import Model
 from iosched.runtime.compare import Check
 from iosched.runtime.cuda.choices import Choices
@@ -33,7 +32,6 @@ from iosched.runtime.cuda.onnxruntime.sessions import HostSessions, Sessions
 from iosched.runtime.cuda.trials import Trials
 from iosched.runtime.plan import Task
 from iosched.scheduler.schedule import Schedule, Stage
-from iosched.scheduler.signature import Signatures
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -146,7 +144,6 @@ class CudaBackend:
         self.precision = precision
         self.driver = driver
         self._choose = choose
-        self._labels: dict[str, str] = {}
         self._lanes = lanes or Lanes(driver)
         self._sessions, self._exchange = sessions or HostSessions(driver), exchange
         self._trials = Trials(driver, choose, self._lanes, self._sessions)
@@ -232,13 +229,11 @@ class CudaBackend:
 
     def operator_key(self, name: str) -> str:
         """What the operator's kernels are, and types, shapes and strides of their tensors in the network."""
-        if name not in self._labels:
-            self._labels[name] = hashlib.sha256(repr(self._network.layout_of(name)).encode()).hexdigest()
-        return self._labels[name]
+        return self._network.operator_key(name)
 
     def signature(self, stage: Stage) -> str:
         """A name for all stages that have the latency of this one."""
-        return self._signatures.of(stage)
+        return self._network.signature(stage)
 
     def cudnn_plans_in(self, stage: Stage) -> CudnnPlanNames | None:
         """The cuDNN plans that are better than the fastest alone in stages like this; None where none were tried."""
@@ -251,13 +246,6 @@ class CudaBackend:
             The choice that is kept: where another process has made one before, it is that one.
         """
         return self._choose.keep(self.signature(stage), names)
-
-    @cached_property
-    def _signatures(self) -> Signatures:
-        return Signatures(self.graph, self._label)
-
-    def _label(self, operator: Operator) -> str:
-        return self.operator_key(operator.name)
 
     def __enter__(self) -> Self:
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
@@ -18,6 +19,8 @@ from iosched.runtime.cuda.lower.operators import lower_merged, lower_operator
 from iosched.runtime.cuda.lower.placement import place_calls
 from iosched.runtime.cuda.target import H100, Gpu
 from iosched.runtime.placement import Placement
+from iosched.scheduler.schedule import Stage
+from iosched.scheduler.signature import Signatures
 
 Fused = Mapping[str, int]
 
@@ -62,6 +65,7 @@ class Network:
         self.builder: Builder = Builder.of(model, precision, layout, gpu) if base is None else base.builder.copy()
         self._nodes = {node.name: node for node in model.proto.graph.node}
         self._merged: dict[tuple[str, ...], list[KernelCall] | None] = {}
+        self._keys: dict[str, str] = {}
         self._lowered: dict[str, list[KernelCall]] = {
             operator.name: base._lowered[operator.name]
             if base is not None and base.fused.get(operator.name) == fused.get(operator.name)
@@ -140,6 +144,20 @@ class Network:
             (call.kernel, tuple(self._form(tensor) for tensor in (*call.reads, *call.writes)))
             for call in self.calls[name]
         )
+
+    def operator_key(self, name: str) -> str:
+        """A hash of `layout_of`: equal for operators that are alike."""
+        if name not in self._keys:
+            self._keys[name] = hashlib.sha256(repr(self.layout_of(name)).encode()).hexdigest()
+        return self._keys[name]
+
+    def signature(self, stage: Stage) -> str:
+        """A name for all stages that have the latency of this one."""
+        return self._signatures.of(stage)
+
+    @cached_property
+    def _signatures(self) -> Signatures:
+        return Signatures(self.model.graph, lambda operator: self.operator_key(operator.name))
 
     def _form(self, tensor: str) -> tuple[object, ...]:
         view = self.placement.views[tensor]
