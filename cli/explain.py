@@ -134,7 +134,8 @@ def _stage_object(found: Explained, stage: Stage) -> dict[str, object]:
 def _print(document: ScheduleDocument, found: Explained) -> None:
     from iosched.scheduler.proof import proof_text
 
-    title = f"{found.operator.name} in {document.model} on {found.device_name}{cost_remark(found.cost)}"
+    remark = cost_remark(found.cost, document.measured_share)
+    title = f"{found.operator.name} in {document.model} on {found.device_name}{remark}"
     print_pairs(title, [*_facts(found), ("schedule", proof_text(document.proven))], to_stderr=False)
     _print_placements(found)
     if found.considered:

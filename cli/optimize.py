@@ -172,7 +172,8 @@ def command(
     plain onnxruntime beyond the noise, plain onnxruntime is what is shipped, and the table says so.
 
     With the name of a GPU as --device, plans for it without having it: latencies are then computed by an analytic
-    model, and everything that shows the schedule says so.
+    model, and everything that shows the schedule says so. Stages that were measured on such a GPU elsewhere are taken
+    as measured, if 'iosched profile import' brought them here.
 
     What is measured is kept in the profile database, so a search that was stopped goes on where it was. Ctrl-C on a
     terminal asks whether to write the best schedule found so far.

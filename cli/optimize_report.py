@@ -34,6 +34,7 @@ def as_object(
             "reference": result.reference_us,
             "ratio": None if result.ratio is None else asdict(result.ratio),
             "after_rest": dict(result.rested_us) or None,
+            "measured_share": result.measured_share,
         },
         "shipped": result.shipped,
         "reason": result.reason,
@@ -69,8 +70,15 @@ def table_rows(result: OptimizeResult) -> list[tuple[str, str]]:
         ("time spent", f"{result.seconds:.1f} s"),
     ]
     if result.cost == "analytic":
-        rows.insert(0, ("cost", "analytic: latencies are computed from the GPU's specification, not measured"))
+        rows.insert(0, ("cost", f"analytic: {_source_text(result.measured_share)}"))
     return rows
+
+
+def _source_text(measured_share: float | None) -> str:
+    """Where latencies on a GPU that is not attached come from."""
+    if measured_share is None:
+        return "latencies are computed from the GPU's specification, not measured"
+    return f"{measured_share:.0%} of the latency was measured on such a GPU elsewhere, the rest is computed"
 
 
 def _rest_row(result: OptimizeResult) -> list[tuple[str, str]]:

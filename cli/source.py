@@ -135,7 +135,10 @@ def schedule_for(model: Model, text: str, schedule: str | None, device: str) -> 
 
 def _remark_other_device(document: ScheduleDocument, here: str) -> None:
     made_for = document.device.get("name")
-    if document.cost == "analytic":
+    share = document.measured_share
+    if document.cost == "analytic" and share is not None:
+        note(f"This schedule was made for {made_for}: {share:.0%} of its latency was measured, the rest is computed.")
+    elif document.cost == "analytic":
         note(f"This schedule was made for {made_for}, by an analytic model: nothing was measured, there or here.")
     elif here and made_for != here:
         note(f"This schedule was made for {made_for}, not for {here}: it runs, but another may be faster here.")

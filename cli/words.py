@@ -21,9 +21,17 @@ def latency_text(latency_us: float | None, *, unknown: str = "not known", digits
     return f"{latency_us / 1000:.{digits}f} ms"
 
 
-def cost_remark(cost: str) -> str:
-    """The words behind a device's name that say that latencies there were not measured; empty where they were."""
-    return " (analytic: latencies are computed, not measured)" if cost == "analytic" else ""
+def cost_remark(cost: str, measured_share: float | None = None) -> str:
+    """The words behind a device's name that say that latencies there were not measured; empty where they were.
+
+    Args:
+        measured_share: the part of the latency that was measured on another machine.
+    """
+    if cost != "analytic":
+        return ""
+    if measured_share is None:
+        return " (analytic: latencies are computed, not measured)"
+    return f" (analytic: {measured_share:.0%} of the latency was measured, the rest is computed)"
 
 
 def percent_more(ratio: float) -> str:

@@ -197,7 +197,8 @@ def _open_targets(
         _check_same_operators(first, model.graph, batch_size)
         for key, device in devices.items():
             beside = found[key][0].opened if found[key] else None
-            open_model = device.open(model, settings.opening, database, beside=beside)
+            kept = database if device.cost_kind == "measured" else None
+            open_model = device.open(model, settings.opening, kept, beside=beside)
             open_things.callback(open_model.close)
             check_schedulable(open_model)
             found[key].append(_OpenTarget(batch_size, model, open_model))

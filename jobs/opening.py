@@ -16,22 +16,19 @@ from iosched.profiler.store.database import ProfileDatabase, default_path
 def opened(
     device: Device, model: Model, settings: OpenSettings, profile_db: Path | None, *, writes: bool = True
 ) -> Iterator[OpenModel]:
-    """Opens `model` on `device` and, if latencies are measured there, the profile database; closes both at the end.
+    """Opens `model` on `device`, and the profile database; closes both at the end.
 
     Args:
         profile_db: the profile database; by default the user's own.
-        writes: whether latencies will be kept; if not, a database that does not exist yet is not made.
+        writes: whether latencies will be kept if they are measured; only then is a database made that does not exist.
 
     Raises:
         UsageError: a setting is wrong, or the file is damaged or no profile database.
         InvalidModelError: onnxruntime refuses the model.
         DeviceError: the device cannot place the model, or a library is missing.
     """
-    if device.cost_kind == "analytic":
-        yield device.open(model, settings, None)
-        return
-    path = profile_db or default_path()
-    if not writes and path is not None and not path.exists():
+    path, keeps = profile_db or default_path(), writes and device.cost_kind == "measured"
+    if not keeps and path is not None and not path.exists():
         path = None
     with ProfileDatabase(path) as database, closing(device.open(model, settings, database)) as open_model:
         yield open_model

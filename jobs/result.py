@@ -53,6 +53,8 @@ class OptimizeResult:
         ratio: compares the schedule that ships, or else the one found, with the plain way to run the model; None if
             nothing was measured, or too seldom.
         rested_us: latencies after a rest by the names "measured", "sequential", "greedy" and "reference".
+        measured_share: with the cost "analytic", the part of `shipped_us`, from 0 to 1, that was measured on such a GPU
+            on another machine; None if the profile database has nothing of it, or if the latencies are measured here.
         notes: sentences that a user should read.
     """
 
@@ -81,6 +83,7 @@ class OptimizeResult:
     gap_of: Scope | None = None
     ratio: Ratio | None = None
     rested_us: Mapping[str, float] = field(default_factory=dict)
+    measured_share: float | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -181,5 +184,6 @@ def result_of(
         gap_of=found.scope if is_searched else None,
         ratio=verdict.ratio,
         rested_us=dict(verdict.rested_us),
+        measured_share=verdict.measured_share,
         notes=tuple(verdict.running.notes),
     )

@@ -11,6 +11,7 @@ from iosched.jobs.decision import Ratio, decide
 from iosched.jobs.pace import Pace
 from iosched.models.model import Model
 from iosched.profiler.devices.device import OpenModel, OpenModelHere, Running
+from iosched.profiler.devices.elsewhere import MeasuredElsewhere
 from iosched.profiler.measuring.interleave import compare, speedup_text
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.runtime.reference import ReferenceSettings
@@ -41,6 +42,8 @@ class Verdict:
         ratio: compares the schedule that ships, or else the one found, with the plain way to run the model; None if
             nothing was measured, or too seldom.
         rested_us: the same latencies after a rest, if they were measured.
+        measured_share: on a GPU that is not attached, the part of the latency of `schedule`, from 0 to 1, that was
+            measured on another machine; None if nothing was, or if the device is attached.
     """
 
     shipped: Shipped
@@ -53,6 +56,7 @@ class Verdict:
     running: Running
     ratio: Ratio | None = None
     rested_us: Mapping[str, float] = field(default_factory=dict)
+    measured_share: float | None = None
 
 
 def measured_verdict(here: OpenModelHere, found: SearchResult, compared: Compared, pace: Pace) -> Verdict:
@@ -124,6 +128,9 @@ def predicted_verdict(model: Model, opened: OpenModel, precision: str, found: Se
     if not is_faster:  # It is as fast as the schedule found. Its only block is the whole graph.
         proven = "whole" if proven == "whole" else None
         chosen = Schedule(tuple(replace(block, optimal=proven == "whole") for block in chosen.blocks))
+    elsewhere = opened.elsewhere
+    share = None if elsewhere is None else round(elsewhere.share(chosen.stages, opened.cost.stage_latency_us), 4)
+    runtime = {"precision": precision} if share is None else {"precision": precision, "measured_share": share}
     return Verdict(
         shipped=shipped,
         reason=_reason(shipped, latency_us["iosched"], latency_us["sequential"]),
@@ -136,7 +143,18 @@ def predicted_verdict(model: Model, opened: OpenModel, precision: str, found: Se
             "greedy": latency_us["greedy"],
         },
         kernels_before=len(model.graph.operators),
-        running=Running(sum(map(_kernel_count, chosen.stages)), {"precision": precision}),
+        running=Running(sum(map(_kernel_count, chosen.stages)), runtime, _elsewhere_notes(elsewhere, share)),
+        measured_share=share,
+    )
+
+
+def _elsewhere_notes(elsewhere: MeasuredElsewhere | None, share: float | None) -> tuple[str, ...]:
+    """Says how much of the latency was measured, and where; nothing where nothing was."""
+    if elsewhere is None or share is None:
+        return ()
+    return (
+        f"Of this latency {share:.0%} was measured elsewhere, stage by stage ({elsewhere.device}); the profile database"
+        " has it. The rest is the analytic model's, scaled by the operators that were measured alone.",
     )
 
 

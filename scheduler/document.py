@@ -96,6 +96,12 @@ class ScheduleDocument:
         return str(self.runtime.get("precision", DEFAULT_PRECISION))
 
     @property
+    def measured_share(self) -> float | None:
+        """With "analytic" as the cost: the part of the latency, from 0 to 1, that was measured; None if nothing was."""
+        share = self.runtime.get("measured_share")
+        return share if isinstance(share, float) and 0 <= share <= 1 else None
+
+    @property
     def optimal(self) -> bool:
         """Whether it is proven that no legal schedule of the whole graph is better; see `proven`."""
         return self.proven == "whole"

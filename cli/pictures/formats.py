@@ -28,7 +28,8 @@ class Drawn:
     @property
     def title(self) -> str:
         """The model, the device, and whether anything was measured there."""
-        return f"{self.document.model} on {self.document.device_name}{cost_remark(self.document.cost)}"
+        remark = cost_remark(self.document.cost, self.document.measured_share)
+        return f"{self.document.model} on {self.document.device_name}{remark}"
 
     def throughput(self, stages: Iterable[Stage]) -> Throughput | None:
         """The throughput of stages run one after another; None where the model is not at hand."""

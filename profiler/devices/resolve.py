@@ -11,6 +11,7 @@ from iosched.profiler.devices.analytic.device import KIND as PAPER
 from iosched.profiler.devices.analytic.device import PaperGpu
 from iosched.profiler.devices.cpu.device import KIND as CPU
 from iosched.profiler.devices.cuda.device import KIND as CUDA
+from iosched.profiler.devices.cuda.elsewhere import measured_elsewhere
 from iosched.profiler.devices.device import Device, OpenSettings
 from iosched.profiler.devices.facts import DeviceFacts
 from iosched.profiler.devices.gpus import gpu_keys
@@ -93,7 +94,8 @@ def recorded(document: ScheduleDocument) -> tuple[Device, OpenSettings]:
         DeviceError: the device is a GPU that is not attached, or one that the table of GPUs does not have.
     """
     made = (kind.made(document) for kind in KINDS)
-    return next((found for found in made if found is not None), (CPU.device("cpu"), OpenSettings()))
+    device, settings = next((found for found in made if found is not None), (CPU.device("cpu"), OpenSettings()))
+    return _with_measured(device), settings
 
 
 def throughputs(model: Model, document: ScheduleDocument) -> Throughputs:
@@ -118,8 +120,13 @@ def _kind_of(device: str, model: Model | None = None) -> Kind:
 
 
 def _opened(kind: Kind, device: str) -> Device:
-    found = kind.device(device)
+    found = _with_measured(kind.device(device))
     return replace(found, remarks=remarks(device)) if isinstance(found, PaperGpu) else found
+
+
+def _with_measured(device: Device) -> Device:
+    """The device; a GPU that is not attached takes what the runtime of attached ones measured elsewhere."""
+    return replace(device, find_elsewhere=measured_elsewhere) if isinstance(device, PaperGpu) else device
 
 
 def _runner_kind(device: str, document: ScheduleDocument | None) -> Kind:

@@ -154,6 +154,14 @@ class ProfileDatabase:
             ).fetchone()
             return None if row is None else measurement_of(None if row[0] is None else unpacked(row[0]), *row[1:])
 
+    def stage_medians(self, device: str) -> dict[str, float]:
+        """The latest thorough median of every stage of `device`, in microseconds by signature; O(rows of the device).
+
+        Infinite where the device cannot run the stage.
+        """
+        thorough = sorted((row for row in self._found(StageRow, device=device) if row.turn != "rough"), key=_is_again)
+        return {row.signature: measurement_of(row.samples_us, None, "").median_us for row in thorough}
+
     def keep_stage(self, signature: str, device: str, found: Measurement, turn: Turn = "first") -> None:
         """Keeps a measurement of a stage in place of an earlier one in the same turn."""
         self._keep([StageRow(device, signature, turn, self._clock(), samples_of(found), **clock_of(found))])
@@ -303,6 +311,10 @@ class ProfileDatabase:
         """Writes rows of one kind, all of them or none, each in place of an earlier row with the same key."""
         with explained(self.path), transaction(self._connection):
             self._connection.executemany(_insertion(type(rows[0]), "OR REPLACE"), [values_of(row) for row in rows])
+
+
+def _is_again(row: StageRow) -> bool:
+    return row.turn == "again"
 
 
 def _has_ended(process: str, began: datetime, now: datetime) -> bool:

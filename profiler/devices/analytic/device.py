@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from iosched.models.errors import DeviceError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
 from iosched.profiler.devices.analytic.cost import AnalyticCost
+from iosched.profiler.devices.analytic.scaled import ScaledCost
 from iosched.profiler.devices.device import CostKind, Device, OpenModel, OpenSettings, refuse_for_attached_gpus
+from iosched.profiler.devices.elsewhere import FindElsewhere, MeasuredElsewhere, nothing_elsewhere
 from iosched.profiler.devices.executor import Executor
 from iosched.profiler.devices.gpus import GpuSpec, gpu_called, gpu_named
 from iosched.profiler.devices.kind import Kind
@@ -30,10 +32,12 @@ class PaperGpu:
 
     Attributes:
         remarks: why a GPU that is attached and has this name cannot be used, if there is one.
+        find_elsewhere: finds in the profile database what was measured on such a GPU on another machine.
     """
 
     gpu: GpuSpec
     remarks: tuple[str, ...] = ()
+    find_elsewhere: FindElsewhere = field(default=nothing_elsewhere, compare=False)
     kind: ClassVar[str] = "cuda"
     cost_kind: ClassVar[CostKind] = "analytic"
 
@@ -77,13 +81,17 @@ class PaperGpu:
         *,
         beside: OpenModel | None = None,
     ) -> OpenOnPaper:
-        """Opens the analytic model of `model` on this GPU.
+        """Opens the analytic model of `model` on this GPU, beside what the database has of such a GPU.
 
         Raises:
-            UsageError: the GPU has no such precision.
+            UsageError: the GPU has no such precision, or the database is damaged.
         """
-        del database, beside
-        return OpenOnPaper(self, AnalyticCost(model.graph, self.gpu, self._precision(settings)))
+        del beside
+        precision = self._precision(settings)
+        cost, elsewhere = AnalyticCost(model.graph, self.gpu, precision), None
+        if database is not None and settings.resume:
+            elsewhere = self.find_elsewhere(database, model, self.gpu.key, precision)
+        return OpenOnPaper(self, cost if elsewhere is None else ScaledCost(cost, elsewhere), elsewhere)
 
     def executor(self, model: Model, document: ScheduleDocument | None, threads: int | None = None) -> Executor:
         """Refuses to run anything.
@@ -111,7 +119,8 @@ class OpenOnPaper:
     """A model on a GPU that is not attached; see `OpenModel`."""
 
     device: PaperGpu
-    cost: AnalyticCost
+    cost: AnalyticCost | ScaledCost
+    elsewhere: MeasuredElsewhere | None = None
     effort: ClassVar[Effort] = Effort()
     units: ClassVar[Units] = OperatorUnits()
     here: ClassVar[None] = None

@@ -138,6 +138,7 @@ class OpenOnCpu:
     effort: ClassVar[Effort] = CPU_EFFORT
     prices: ClassVar[Prices] = CPU_PRICES
     budget: ClassVar[Budget] = Budget()
+    elsewhere: ClassVar[None] = None
     wording: ClassVar[Wording] = Wording(
         sequential="one operator after another, each over all cores,",
         rival="plain onnxruntime",

@@ -163,6 +163,7 @@ class OpenOnGpu:
     units: ClassVar[Units] = OperatorUnits()
     is_schedulable: ClassVar[bool] = True
     plain: ClassVar[PlainOnnxruntime | None] = None
+    elsewhere: ClassVar[None] = None
     wording: ClassVar[Wording] = Wording(
         sequential="one operator after another in one CUDA graph",
         rival="the sequential schedule in one CUDA graph",

@@ -1,0 +1,55 @@
+"""Stages that were measured on a device of the same name on another machine, and came here with its profile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from iosched.models.model import Model
+from iosched.profiler.store.database import ProfileDatabase
+from iosched.scheduler.precision import PrecisionName
+from iosched.scheduler.schedule import Stage
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredElsewhere:
+    """The measured latencies of stages of one model on one device that is not here.
+
+    Attributes:
+        device: what people call that device, with the versions of its libraries and the day of its last measurement.
+        latency_us: latencies by signature; infinite where that device cannot run the stage.
+        signature: the signature of a stage, as that device's runtime makes it.
+        operator_key: a text that is equal for operators that are alike there.
+    """
+
+    device: str
+    latency_us: Mapping[str, float]
+    signature: Callable[[Stage], str]
+    operator_key: Callable[[str], str]
+
+    def known_us(self, stage: Stage) -> float | None:
+        """The measured latency of a stage in microseconds; None where it was not measured."""
+        return self.latency_us.get(self.signature(stage))
+
+    def share(self, stages: Iterable[Stage], latency_us: Callable[[Stage], float]) -> float:
+        """The part of the latency of `stages` that was measured, from 0 to 1; 0 where it is not finite or nothing.
+
+        Args:
+            latency_us: answers the latency of a stage, measured or not.
+        """
+        found = [(latency_us(stage), self.known_us(stage) is not None) for stage in stages]
+        whole = sum(us for us, _ in found)
+        return sum(us for us, is_known in found if is_known) / whole if 0 < whole < math.inf else 0.0
+
+
+FindElsewhere = Callable[[ProfileDatabase, Model, str, PrecisionName], MeasuredElsewhere | None]
+"""Finds what the database has of a model on the GPU of the table with this key; None where that is nothing."""
+
+
+def nothing_elsewhere(
+    database: ProfileDatabase, model: Model, gpu: str, precision: PrecisionName
+) -> MeasuredElsewhere | None:
+    """Finds nothing."""
+    del database, model, gpu, precision
+    return None
