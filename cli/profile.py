@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
@@ -70,7 +72,7 @@ def device_text(key: str) -> str:
         fields = json.loads(key)
         versions = ", ".join(f"{name} {version}" for name, version in fields["versions"].items())
         return f"{fields['name']}, {fields['threads']} threads, {fields['precision']}, {versions}"
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return key
 
 
@@ -131,10 +133,30 @@ def import_(file: str, profile_db: Path | None) -> None:
 
 
 def _lines(file: str) -> Iterator[str]:
+    """The lines of a file, one at a time: what is no profile, however large, is refused at its first line.
+
+    A line that is too long comes without its end, and is refused for that.
+    """
+    from iosched.profiler.store.transfer import LONGEST_LINE
+
     try:
-        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-        yield from data.decode("utf-8").split("\n")  # not splitlines: names may hold U+2028
+        with _text(file) as text:
+            yield from iter(lambda: text.readline(LONGEST_LINE + 1), "")
     except OSError as error:
         raise UsageError(f"{file}: {error.strerror}: give a file that 'iosched profile export' wrote") from None
     except UnicodeDecodeError:
         raise UsageError(f"{file}: no text: give a file that 'iosched profile export' wrote") from None
+
+
+@contextmanager
+def _text(file: str) -> Iterator[TextIO]:
+    """The file, or standard input, as text whose lines end at line feeds alone: names may hold U+2028."""
+    if file != "-":
+        with Path(file).open(encoding="utf-8", newline="\n") as opened:
+            yield opened
+        return
+    wrapper = TextIOWrapper(sys.stdin.buffer, encoding="utf-8", newline="\n")
+    try:
+        yield wrapper
+    finally:
+        wrapper.detach()  # leaves standard input open

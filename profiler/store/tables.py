@@ -20,8 +20,8 @@ Turn = Literal["first", "again", "rough"]
 """Which measurement of a stage a row is: the first thorough one, the one that was taken again because a choice depended
 on it, or a rough one, which ended as soon as it was clear that the stage is too slow to matter."""
 
-Samples = tuple[Annotated[float, msgspec.Meta(ge=0)], ...]
-"""Latencies in microseconds, in the order in which they were taken."""
+Samples = tuple[Annotated[float, msgspec.Meta(ge=0, lt=1e12)], ...]
+"""Latencies in microseconds, in the order in which they were taken; nothing was measured for eleven days."""
 
 ClockMhz = Annotated[int, msgspec.Meta(ge=0, lt=1_000_000)]
 

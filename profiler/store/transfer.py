@@ -13,7 +13,10 @@ import msgspec
 from iosched.models.errors import UsageError
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.legacy import OldChoice, OldMeasurement, named
-from iosched.profiler.store.tables import ChoiceRow, Row
+from iosched.profiler.store.tables import ChoiceRow, Row, values_of
+
+LONGEST_LINE = 2**24
+"""Characters of a line at most; a row with a thousand samples has some twenty thousand."""
 
 
 def export_lines(database: ProfileDatabase) -> Iterator[str]:
@@ -43,7 +46,11 @@ def import_lines(database: ProfileDatabase, lines: Iterable[str]) -> int:
 
 def _parsed(number: int, line: str) -> Row:
     try:
-        return _row(msgspec.json.decode(line, type=dict[str, Any]))
+        if len(line) > LONGEST_LINE:
+            raise ValueError(f"it is longer than {LONGEST_LINE:,} characters")
+        row = _row(msgspec.json.decode(line, type=dict[str, Any]))
+        values_of(row)  # refuses what SQLite cannot keep, such as a time that is in no year of UTC
+        return row
     except (ValueError, OverflowError, RecursionError) as error:
         raise UsageError(
             f"line {number} is no measurement of an iosched profile ({error}); nothing was imported.\n"

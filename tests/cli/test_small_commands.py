@@ -118,6 +118,14 @@ def test_profile_stats(invoke, measured: Path) -> None:
     assert "some device" in invoke("profile", "stats", "--profile-db", measured).stdout
 
 
+def test_profile_stats_tell_any_key_of_a_device(invoke, tmp_path: Path) -> None:
+    path = tmp_path / "strange.db"
+    with ProfileDatabase(path) as database:
+        for key in ("", "7", "{}", '{"versions": 1}', "[" * 100_000):
+            database.keep_stage("a", key, summarize([1.0]))
+    assert invoke("profile", "stats", "--profile-db", path).exit_code == 0
+
+
 def test_profile_travels_through_a_pipe(invoke, measured: Path, tmp_path: Path) -> None:
     lines = invoke("profile", "export", "-", "--profile-db", measured).stdout_bytes
     other = tmp_path / "other.sqlite"
@@ -137,5 +145,7 @@ def test_profile_refuses_what_is_no_database_or_export(invoke, complains, workdi
     complains(invoke("profile", "import", "text", "--profile-db", measured), 2, "line 1")
     complains(invoke("profile", "import", "missing", "--profile-db", measured), 2, "missing")
     complains(invoke("profile", "import", "-", "--profile-db", measured, stdin=b"\xff\xfe"), 2, "text")
+    complains(invoke("profile", "import", ".", "--profile-db", measured), 2, "directory")
+    complains(invoke("profile", "import", "/dev/zero", "--profile-db", measured), 2, "line 1", "longer than")
     complains(invoke("profile", "export", "no/such", "--profile-db", measured), 2, "no folder")
     complains(invoke("profile", "export", measured, "--profile-db", measured), 2, "overwrite")

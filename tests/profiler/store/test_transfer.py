@@ -29,7 +29,7 @@ from iosched.profiler.store.tables import (
     columns_of,
     table_of,
 )
-from iosched.profiler.store.transfer import export_lines, import_lines
+from iosched.profiler.store.transfer import LONGEST_LINE, export_lines, import_lines
 
 FOUND = summarize([10.5, 9.25, 11.0, 10.0, 10.125, 9.5, 30.0])
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -113,10 +113,13 @@ GOOD_LINE = json.dumps(
         GOOD_LINE.replace('"stage"', "7"),
         GOOD_LINE.replace('"first"', '"last"'),
         *(line.replace("[1.0]", samples) for line in (GOOD_LINE, OLD_LINE)
-          for samples in ("[-1.0]", "[NaN]", "[1e999]", "[1" + "0" * 400 + "]", "1.0", '["1"]')),
+          for samples in ("[-1.0]", "[NaN]", "[1e999]", "[1" + "0" * 400 + "]", "[1e12]", "1.0", '["1"]')),
         *(line.replace('"s"', name) for line in (GOOD_LINE, OLD_LINE)
           for name in ("7", "null", '"\\ud800"', '"\\udc00"')),
         *(line.replace("2026-01-01", "yesterday") for line in (GOOD_LINE, OLD_LINE)),
+        GOOD_LINE.replace("2026-01-01T12:00:00Z", "0001-01-01T00:00:00+14:00"),
+        GOOD_LINE.replace("2026-01-01T12:00:00Z", "9999-12-31T23:59:59-14:00"),
+        pytest.param(GOOD_LINE + " " * LONGEST_LINE, id="longer than any row"),
     ],
 )  # fmt: skip
 def test_one_bad_line_imports_nothing_and_is_named(bad: str) -> None:
@@ -171,7 +174,7 @@ def test_a_comparison_travels_with_what_it_was_set_to() -> None:
 
 NAMES = st.text(max_size=4)  # hypothesis gives no lone surrogates unless it is asked for them
 TIMES = st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1)).map(lambda time: time.replace(tzinfo=UTC))
-LATENCIES = st.lists(st.floats(0, allow_infinity=False, allow_nan=False), max_size=4).map(tuple)
+LATENCIES = st.lists(st.floats(0, 1e12, exclude_max=True), max_size=4).map(tuple)
 CLOCKS = st.builds(dict) | st.builds(dict, clock_mhz=st.integers(0, 999_999), throttled_by=NAMES)
 SETTINGS = st.none() | NAMES
 
