@@ -24,6 +24,8 @@ def print_estimate(model: Model, settings: OptimizeSettings, *, as_json: bool) -
     for line in remarks(settings.device):
         note(line)
     found = estimate(model, settings)
+    for line in found.notes:
+        note(line)
     if as_json:
         emit_json(as_object(model, settings, found))
         return
@@ -53,7 +55,9 @@ def _rows(found: Estimate) -> list[tuple[str, str]]:
         ("signatures", f"{sum(block.signatures for block in found.blocks):,}: stages that differ in what they cost"),
     ]
     if found.cost == "analytic":
-        return [*rows, ("to measure", "nothing: the cost is analytic, computed from the GPU's specification")]
+        measured = [("already known", f"{known:,} of them were measured on such a GPU elsewhere")] if known else []
+        source = "the rest is computed" if known else "computed from the GPU's specification"
+        return [*rows, *measured, ("to measure", f"nothing: the cost is analytic, {source}")]
     return [
         *rows,
         ("already known", f"{known:,} in the profile database"),

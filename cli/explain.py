@@ -105,6 +105,7 @@ def as_object(document: ScheduleDocument, found: Explained) -> dict[str, object]
         "present_us": explanation.present_us,
         "tolerance": found.tolerance,
         "measurements": found.measurements,
+        "measured_share": found.measured_share,
         "placements": [_placement_object(found, placement) for placement in explanation.elsewhere],
         "alternatives": [
             {"name": each.name, "latency_us": each.latency_us, **stage_object(each.stage)} for each in found.considered
@@ -134,7 +135,7 @@ def _stage_object(found: Explained, stage: Stage) -> dict[str, object]:
 def _print(document: ScheduleDocument, found: Explained) -> None:
     from iosched.scheduler.proof import proof_text
 
-    remark = cost_remark(found.cost, document.measured_share)
+    remark = cost_remark(found.cost, found.measured_share)
     title = f"{found.operator.name} in {document.model} on {found.device_name}{remark}"
     print_pairs(title, [*_facts(found), ("schedule", proof_text(document.proven))], to_stderr=False)
     _print_placements(found)

@@ -21,6 +21,7 @@ from iosched.cli.options import (
     pruning_asked,
     pruning_options,
     refuse_pruning_beside,
+    resume_option,
     strategy_option,
     threads_option,
     verbosity_options,
@@ -30,7 +31,7 @@ from iosched.cli.pictures.heat_map import draw_heat_map
 from iosched.cli.progress import progress_bar
 from iosched.cli.source import input_file, read_model
 from iosched.cli.tables import print_columns
-from iosched.cli.words import latency_text, percent_more
+from iosched.cli.words import latency_text, percent_more, share_text
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def _settings(
     s: int,
     no_pruning: bool,
     threads: int | None,
+    resume: bool,
     profile_db: Path | None,
 ) -> MatrixSettings:
     """The settings that the options ask for; raises where they contradict each other, before the model is read."""
@@ -79,7 +81,7 @@ def _settings(
     refuse_pruning_beside(strategy)
     pruning = pruning_asked(r, s, no_pruning)
     return MatrixSettings(
-        devices, precision, strategy, r=pruning.r, s=pruning.s, threads=threads, profile_db=profile_db
+        devices, precision, strategy, r=pruning.r, s=pruning.s, threads=threads, profile_db=profile_db, resume=resume
     )
 
 
@@ -110,6 +112,7 @@ def _settings(
 @strategy_option()
 @pruning_options
 @threads_option
+@resume_option
 @profile_db_option
 @output_option("--plot", metavar="F.svg", text="Write the table as a heat map in SVG; '-' is stdout.")
 @json_option
@@ -127,7 +130,8 @@ def command(
 
     A row is where a schedule is executed, a column what it was optimized for. The diagonal, marked *, is what a
     schedule of one's own takes; behind the others stands how much more time they take there by the analytic model.
-    GPUs are those of the analytic model, and nothing is measured on them; 'cpu' is measured.
+    GPUs are those of the analytic model, and nothing is measured on them; 'cpu' is measured. Stages that were measured
+    on such a GPU elsewhere are taken as measured, if 'iosched profile import' brought them here.
 
     \b
     Examples:
@@ -210,6 +214,8 @@ def as_object(model: str, result: MatrixResult, settings: MatrixSettings) -> dic
         "targets": targets,
         "latency_us": result.latency_us,
         "slowdown": _slowdown(result),
+        "measured_share": result.measured_share,
+        "notes": _notes(result),
     }
 
 
@@ -227,7 +233,24 @@ def _title(model: str, result: MatrixResult) -> str:
 
 
 def _cost_text(result: MatrixResult) -> str:
-    return f"latency, {_COST_TEXT[result.cost]}"
+    if not any(_has_measured(result)):
+        return f"latency, {_COST_TEXT[result.cost]}"
+    where = "; on the CPU measured" if result.cost == "mixed" else ""
+    return f"latency, on GPUs computed by the analytic model, but for stages that were measured elsewhere{where}"
+
+
+def _has_measured(result: MatrixResult) -> list[bool]:
+    """Of each target, whether it has stages that were measured elsewhere."""
+    return [any(row) for row in result.measured_share]
+
+
+def _notes(result: MatrixResult) -> list[str]:
+    """Where measured stages come from, once for all targets that say the same."""
+    said: dict[str, list[str]] = {}
+    for name, target in zip(labels(result), result.targets, strict=True):
+        for sentence in target.notes:
+            said.setdefault(sentence, []).append(name)
+    return [f"{', '.join(names)}: {sentence}" for sentence, names in said.items()]
 
 
 def _print(model: str, result: MatrixResult) -> None:
@@ -237,7 +260,18 @@ def _print(model: str, result: MatrixResult) -> None:
         for row, (name, target) in enumerate(zip(names, result.targets, strict=True))
     ]
     headers = ["executed on", *(f"for {name}" for name in names), "sequential"]
+    if any(_has_measured(result)):
+        headers.append("* measured")
+        rows = [[*row, _share(result, number)] for number, row in enumerate(rows)]
     print_columns(headers, rows, title=f"{_title(model, result)}: {_cost_text(result)}")
+
+
+def _share(result: MatrixResult, executed: int) -> str:
+    """How much of what a target's own schedule takes was measured."""
+    if result.targets[executed].cost == "measured":
+        return "all"
+    share = result.measured_share[executed][executed]
+    return "nothing" if share is None else share_text(share)
 
 
 def _cell(result: MatrixResult, executed: int, optimized: int) -> str:
@@ -251,6 +285,8 @@ def _cell(result: MatrixResult, executed: int, optimized: int) -> str:
 def _remark(result: MatrixResult) -> None:
     from iosched.scheduler.proof import proof_text
 
+    for line in _notes(result):
+        note(line)
     names = labels(result)
     for name, target in zip(names, result.targets, strict=True):
         if target.taken_from is not None:

@@ -25,6 +25,7 @@ from iosched.cli.options import (
     pruning_asked,
     pruning_options,
     refuse_pruning_beside,
+    resume_option,
     strategy_option,
     verbosity_options,
 )
@@ -128,12 +129,7 @@ def _settings(
     "part of them; where there are too few to tell what is faster, plain onnxruntime is shipped.",
 )
 @click.option("--exhaustive", is_flag=True, help="Measure every stage; bounds are not trusted (can take hours).")
-@click.option(
-    "--resume/--no-resume",
-    default=True,
-    show_default=True,
-    help="Take what the profile database knows, or measure anew and replace it.",
-)
+@resume_option
 @precision_option("What a GPU computes in, attached or planned for.")
 @click.option(
     "--barriers",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from iosched.cli.words import latency_text
+from iosched.cli.words import latency_text, share_text
 
 if TYPE_CHECKING:
     from iosched.cli.output import Destination
@@ -78,7 +78,7 @@ def _source_text(measured_share: float | None) -> str:
     """Where latencies on a GPU that is not attached come from."""
     if measured_share is None:
         return "latencies are computed from the GPU's specification, not measured"
-    return f"{measured_share:.0%} of the latency was measured on such a GPU elsewhere, the rest is computed"
+    return f"{share_text(measured_share)} of the latency was measured on such a GPU elsewhere, the rest is computed"
 
 
 def _rest_row(result: OptimizeResult) -> list[tuple[str, str]]:

@@ -239,6 +239,17 @@ def given(*names: str) -> list[str]:
     return [flags[name] for name in names if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
 
 
+def resume_option(function: F) -> F:
+    """`--resume/--no-resume`: whether the latencies in the profile database are used."""
+    return click.option(
+        "--resume/--no-resume",
+        default=True,
+        show_default=True,
+        help="Take what the profile database knows; or measure anew and replace it, and on a GPU that is planned for "
+        "take nothing that was measured elsewhere.",
+    )(function)
+
+
 def profile_db_option(function: F) -> F:
     """`--profile-db`, the file of the profile database; None stands for the user's own."""
     return click.option(

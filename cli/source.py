@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from iosched.cli.options import Binding
 from iosched.cli.output import detail, note
+from iosched.cli.words import share_text
 from iosched.models.errors import InvalidScheduleError, UsageError
 
 if TYPE_CHECKING:
@@ -136,10 +137,11 @@ def schedule_for(model: Model, text: str, schedule: str | None, device: str) -> 
 def _remark_other_device(document: ScheduleDocument, here: str) -> None:
     made_for = document.device.get("name")
     share = document.measured_share
-    if document.cost == "analytic" and share is not None:
-        note(f"This schedule was made for {made_for}: {share:.0%} of its latency was measured, the rest is computed.")
-    elif document.cost == "analytic":
-        note(f"This schedule was made for {made_for}, by an analytic model: nothing was measured, there or here.")
+    if document.cost == "analytic":
+        how = "by an analytic model: nothing was measured, there or here"
+        if share is not None:
+            how = f"{share_text(share)} of its latency was measured there, the rest is computed"
+        note(f"This schedule was made for {made_for}, {how}.")
     elif here and made_for != here:
         note(f"This schedule was made for {made_for}, not for {here}: it runs, but another may be faster here.")
 

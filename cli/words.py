@@ -31,7 +31,14 @@ def cost_remark(cost: str, measured_share: float | None = None) -> str:
         return ""
     if measured_share is None:
         return " (analytic: latencies are computed, not measured)"
-    return f" (analytic: {measured_share:.0%} of the latency was measured, the rest is computed)"
+    return f" (analytic: {share_text(measured_share)} of the latency was measured, the rest is computed)"
+
+
+def share_text(share: float) -> str:
+    """A part from 0 to 1 in percent; neither 0 nor 100 where that is not exact."""
+    if 0 < share < 0.01:
+        return "less than 1%"
+    return "more than 99%" if 0.99 < share < 1 else f"{share:.0%}"
 
 
 def percent_more(ratio: float) -> str:

@@ -24,8 +24,19 @@ def stage_latency_us(opened: OpenModel, stage: Stage) -> float:
     """
     if opened.here is not None:
         return measured_stage_us(opened.here.cost, stage)
+    return opened.cost.stage_latency_us(_runnable(opened, stage))
+
+
+def _runnable(opened: OpenModel, stage: Stage) -> Stage:
+    """The stage, or its groups side by side where it cannot be merged."""
     refusal = STAGES[stage.strategy].refusal(opened.graph, stage.operators)
-    return opened.cost.stage_latency_us(stage if refusal is None else _side_by_side(stage))
+    return stage if refusal is None else _side_by_side(stage)
+
+
+def measured_share(opened: OpenModel, schedule: Schedule) -> float | None:
+    """The part of `schedule_latency_us` that was measured elsewhere; None if nothing was, see `FoundElsewhere`."""
+    stages = (_runnable(opened, stage) for stage in opened.units.stages(schedule))
+    return opened.elsewhere.share(stages, opened.cost.stage_latency_us)
 
 
 def measured_stage_us(cost: Remeasurable, stage: Stage) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from iosched.jobs.settings import OptimizeSettings
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import known_us
-from iosched.profiler.devices.device import OpenModelHere, Prices
+from iosched.profiler.devices.device import OpenModel, OpenModelHere, Prices
 from iosched.profiler.devices.resolve import resolve
 from iosched.scheduler import lattice as lattices
 from iosched.scheduler.blocks import partition
@@ -37,7 +38,8 @@ class BlockEstimate:
         transitions: how many pairs there are of a state and an ending of it.
         stages: how many different stages these endings are.
         signatures: how many signatures these stages have that no stage of an earlier block has.
-        known: of how many of these signatures the profile database has the latency.
+        known: of how many of these signatures the profile database has the latency, measured here or, on a GPU that is
+            not attached, elsewhere.
         measurements: how many of the other signatures the search will measure at most. The stages of the best schedules
             are measured once more, which is not counted.
     """
@@ -55,13 +57,18 @@ class BlockEstimate:
 
 @dataclass(frozen=True)
 class Estimate:
-    """The sizes of all blocks, and how long measuring takes: `prices` is None if latencies are computed."""
+    """The sizes of all blocks, and how long measuring takes: `prices` is None if latencies are computed.
+
+    Attributes:
+        notes: sentences that a user should read: where measured stages of a GPU that is not attached come from.
+    """
 
     device_kind: str
     device_name: str
     cost: str
     blocks: tuple[BlockEstimate, ...]
     prices: Prices | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def measurements(self) -> int:
@@ -90,16 +97,16 @@ def estimate(model: Model, settings: OptimizeSettings) -> Estimate:
     opening = replace(settings.opening, may_time=False)
     with opened(device, model, opening, settings.profile_db, writes=False) as open_model:
         here = open_model.here
-        counted = _nothing if here is None else _Counter(here, settings).known_and_missing
+        counted = partial(_known_elsewhere, open_model) if here is None else _Counter(here, settings).known_and_missing
         blocks = tuple(_blocks(open_model.graph, settings.pruning, open_model.cost.operator_key, counted))
         prices = None if here is None else here.prices
-        return Estimate(device.kind, device.name, device.cost_kind, blocks, prices)
+        return Estimate(device.kind, device.name, device.cost_kind, blocks, prices, open_model.elsewhere.notes)
 
 
-def _nothing(stages: list[Stage]) -> tuple[int, int]:
-    """Zeros: computed latencies are neither in the database nor have to be measured."""
-    del stages
-    return 0, 0
+def _known_elsewhere(opened: OpenModel, stages: list[Stage]) -> tuple[int, int]:
+    """How many of the stages were measured elsewhere; none of the others has to be, since they are computed."""
+    measured = opened.elsewhere.measured
+    return (0 if measured is None else sum(measured.known_us(stage) is not None for stage in stages)), 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -47,6 +47,8 @@ class Explained:
         tolerance: the part of a latency below which a difference means nothing.
         throughputs: computes how fast the stages of the explanation are.
         measurements: how many stages were measured for this explanation.
+        measured_share: on a GPU that is not attached, the part of `explanation.present_us`, from 0 to 1, that was
+            measured on such a GPU elsewhere; None if nothing was.
         considered: the other schedules that `optimize` compared, as schedules of the model's operators.
     """
 
@@ -58,6 +60,7 @@ class Explained:
     tolerance: float
     throughputs: Throughputs
     measurements: int = 0
+    measured_share: float | None = None
     considered: tuple[Considered, ...] = ()
 
 
@@ -122,6 +125,7 @@ def _weighed(
             open_model.effort.tolerance,
             open_model.throughputs,
             0 if open_model.here is None else open_model.here.cost.measurements,
+            open_model.elsewhere.share(found.stages, open_model.cost.stage_latency_us),
         )
 
 

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
-from iosched.jobs.costing import schedule_latency_us
+from iosched.jobs.costing import measured_share, schedule_latency_us
 from iosched.jobs.opening import check_schedulable
 from iosched.jobs.progress import Observer, Silence
 from iosched.jobs.schedules import schedule_by
@@ -28,6 +29,7 @@ from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.strategy_names import SearchStrategy, pruning_of
 
 _ROUNDING = 1e-9
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class MatrixSettings:
         s: the largest number of groups in a stage, None for any.
         threads: the number of CPU cores to use; by default all that the process may use.
         profile_db: the profile database; by default the user's own.
+        resume: whether the latencies in the profile database are used, on GPUs that are not attached those that were
+            measured elsewhere.
     """
 
     devices: tuple[str, ...]
@@ -51,6 +55,7 @@ class MatrixSettings:
     s: int | None = 8
     threads: int | None = None
     profile_db: Path | None = None
+    resume: bool = True
 
     @property
     def pruning(self) -> Pruning:
@@ -60,7 +65,7 @@ class MatrixSettings:
     @property
     def opening(self) -> OpenSettings:
         """How the model is to be opened on each device."""
-        return OpenSettings(self.threads, self.precision)
+        return OpenSettings(self.threads, self.precision, resume=self.resume)
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,7 @@ class MatrixTarget:
         taken_from: the number of another target, if the schedule found for that one is faster here than the one found
             for this target; `schedule` is then that one. None if the search for this target found the best one, which
             is always so if it is optimal.
+        notes: sentences that a user should read: where measured stages of a GPU that is not attached come from.
     """
 
     device: str
@@ -89,6 +95,7 @@ class MatrixTarget:
     proven: Scope | None
     sequential_us: float
     taken_from: int | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def optimal(self) -> bool:
@@ -98,10 +105,17 @@ class MatrixTarget:
 
 @dataclass(frozen=True)
 class MatrixResult:
-    """The targets, and the latencies of their schedules in microseconds: `latency_us[executed on][optimized for]`."""
+    """The targets, and how long each runs the schedules of all.
+
+    Attributes:
+        latency_us: the latencies in microseconds, as `latency_us[executed on][optimized for]`.
+        measured_share: the part of each, from 0 to 1, that was measured on such a GPU elsewhere; None on targets that
+            nothing was measured on elsewhere, or that are measured here.
+    """
 
     targets: tuple[MatrixTarget, ...]
     latency_us: tuple[tuple[float, ...], ...]
+    measured_share: tuple[tuple[float | None, ...], ...]
 
     @property
     def cost(self) -> str:
@@ -149,6 +163,7 @@ def matrix(
         observer.progress(len(opened), len(opened), "every schedule on every target")
         schedules = [target.opened.units.expanded(one.schedule) for target, one in zip(opened, found, strict=True)]
         costs = [[schedule_latency_us(target.opened, schedule) for schedule in schedules] for target in opened]
+        shares = [[measured_share(target.opened, schedule) for schedule in schedules] for target in opened]
         sequential_us = [schedule_latency_us(target.opened, sequential(target.model.graph)) for target in opened]
     sources = [_fastest(row, own) for own, row in enumerate(costs)]
     targets = tuple(
@@ -161,10 +176,16 @@ def matrix(
             found[own].proven if sources[own] == own else None,
             sequential_us[own],
             None if sources[own] == own else sources[own],
+            target.opened.elsewhere.notes,
         )
         for own, target in enumerate(opened)
     )
-    return MatrixResult(targets, tuple(tuple(row[source] for source in sources) for row in costs))
+    return MatrixResult(targets, _chosen(costs, sources), _chosen(shares, sources))
+
+
+def _chosen(table: Sequence[Sequence[_Value]], sources: Sequence[int]) -> tuple[tuple[_Value, ...], ...]:
+    """The columns of these numbers, in their order."""
+    return tuple(tuple(row[source] for source in sources) for row in table)
 
 
 def _fastest(row: Sequence[float], own: int) -> int:
@@ -189,7 +210,8 @@ def _open_targets(
     devices = {device.key: device for device in map(resolve, settings.devices)}
     is_measured = any(device.cost_kind == "measured" for device in devices.values())
     path = settings.profile_db or default_path()
-    database = open_things.enter_context(ProfileDatabase(path)) if is_measured else None
+    is_there = path is not None and path.exists()
+    database = open_things.enter_context(ProfileDatabase(path)) if is_measured or is_there else None
     found: dict[str, list[_OpenTarget]] = {key: [] for key in devices}
     first: ComputationGraph | None = None
     for batch_size, model in batches:
@@ -197,8 +219,7 @@ def _open_targets(
         _check_same_operators(first, model.graph, batch_size)
         for key, device in devices.items():
             beside = found[key][0].opened if found[key] else None
-            kept = database if device.cost_kind == "measured" else None
-            open_model = device.open(model, settings.opening, kept, beside=beside)
+            open_model = device.open(model, settings.opening, database, beside=beside)
             open_things.callback(open_model.close)
             check_schedulable(open_model)
             found[key].append(_OpenTarget(batch_size, model, open_model))

@@ -11,7 +11,6 @@ from iosched.jobs.decision import Ratio, decide
 from iosched.jobs.pace import Pace
 from iosched.models.model import Model
 from iosched.profiler.devices.device import OpenModel, OpenModelHere, Running
-from iosched.profiler.devices.elsewhere import MeasuredElsewhere
 from iosched.profiler.measuring.interleave import compare, speedup_text
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.runtime.reference import ReferenceSettings
@@ -128,12 +127,11 @@ def predicted_verdict(model: Model, opened: OpenModel, precision: str, found: Se
     if not is_faster:  # It is as fast as the schedule found. Its only block is the whole graph.
         proven = "whole" if proven == "whole" else None
         chosen = Schedule(tuple(replace(block, optimal=proven == "whole") for block in chosen.blocks))
-    elsewhere = opened.elsewhere
-    share = None if elsewhere is None else round(elsewhere.share(chosen.stages, opened.cost.stage_latency_us), 4)
+    share = opened.elsewhere.share(chosen.stages, opened.cost.stage_latency_us)
     runtime = {"precision": precision} if share is None else {"precision": precision, "measured_share": share}
     return Verdict(
         shipped=shipped,
-        reason=_reason(shipped, latency_us["iosched"], latency_us["sequential"]),
+        reason=_reason(shipped, latency_us["iosched"], latency_us["sequential"], share),
         schedule=chosen,
         proven=proven,
         alternatives=tuple(Alternative(name, each) for name, each in predicted.items() if name != shipped),
@@ -143,18 +141,8 @@ def predicted_verdict(model: Model, opened: OpenModel, precision: str, found: Se
             "greedy": latency_us["greedy"],
         },
         kernels_before=len(model.graph.operators),
-        running=Running(sum(map(_kernel_count, chosen.stages)), runtime, _elsewhere_notes(elsewhere, share)),
+        running=Running(sum(map(_kernel_count, chosen.stages)), runtime, opened.elsewhere.notes),
         measured_share=share,
-    )
-
-
-def _elsewhere_notes(elsewhere: MeasuredElsewhere | None, share: float | None) -> tuple[str, ...]:
-    """Says how much of the latency was measured, and where; nothing where nothing was."""
-    if elsewhere is None or share is None:
-        return ()
-    return (
-        f"Of this latency {share:.0%} was measured elsewhere, stage by stage ({elsewhere.device}); the profile database"
-        " has it. The rest is the analytic model's, scaled by the operators that were measured alone.",
     )
 
 
@@ -174,10 +162,11 @@ def _kernel_count(stage: Stage) -> int:
     return 1 if runs_as_one(stage) else len(stage.operators)
 
 
-def _reason(shipped: Shipped, predicted_us: float, sequential_us: float) -> str:
+def _reason(shipped: Shipped, predicted_us: float, sequential_us: float, measured_share: float | None) -> str:
+    by = "the analytic model" if measured_share is None else "measured and computed latencies"
     if shipped == "sequential":
-        return "by the analytic model no other schedule is faster than one operator after another"
-    return f"by the analytic model it is {sequential_us / predicted_us:.2f}x as fast as one operator after another"
+        return f"by {by} no other schedule is faster than one operator after another"
+    return f"by {by} it is {sequential_us / predicted_us:.2f}x as fast as one operator after another"
 
 
 def _with_setting(running: Running, setting: ReferenceSettings | None) -> Running:

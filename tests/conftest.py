@@ -5,12 +5,19 @@ from __future__ import annotations
 import pytest
 
 from iosched.profiler.devices.cuda import device as cuda_device
+from iosched.profiler.store.explained import ENVIRONMENT_VARIABLE, IN_MEMORY
 
 
 @pytest.fixture(autouse=True)
 def _no_gpu_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """`--device auto` means the CPU: tests of GPUs name theirs."""
     monkeypatch.setattr(cuda_device, "usable_names", lambda: ())
+
+
+@pytest.fixture(autouse=True)
+def _no_profile_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was measured on this machine, or came from another, is none of the tests' business."""
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, IN_MEMORY)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

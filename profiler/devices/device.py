@@ -14,7 +14,7 @@ from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import MeasuredCosts, StageCosts
-from iosched.profiler.devices.elsewhere import MeasuredElsewhere
+from iosched.profiler.devices.elsewhere import FoundElsewhere
 from iosched.profiler.devices.executor import Executor
 from iosched.profiler.devices.selfcheck import SelfCheck
 from iosched.profiler.devices.throughput import Throughputs
@@ -168,8 +168,8 @@ class OpenModel(Protocol):
         ...
 
     @property
-    def elsewhere(self) -> MeasuredElsewhere | None:
-        """Stages measured on such a device on another machine; None if there are none, or if the device is attached."""
+    def elsewhere(self) -> FoundElsewhere:
+        """Stages that were measured on such a device on another machine; nothing if the device is attached."""
         ...
 
     @property

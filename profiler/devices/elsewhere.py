@@ -43,13 +43,43 @@ class MeasuredElsewhere:
         return sum(us for us, is_known in found if is_known) / whole if 0 < whole < math.inf else 0.0
 
 
-FindElsewhere = Callable[[ProfileDatabase, Model, str, PrecisionName], MeasuredElsewhere | None]
-"""Finds what the database has of a model on the GPU of the table with this key; None where that is nothing."""
+@dataclass(frozen=True, eq=False)
+class FoundElsewhere:
+    """What the profile database has of one model on a device that is not here.
+
+    Attributes:
+        measured: its stages; None where there are none that can be taken.
+        passed_over: why others that a user may expect were not taken, in whole sentences; empty where some were.
+        factor: by what the latencies of operators that were not measured are multiplied, where nothing more is known.
+    """
+
+    measured: MeasuredElsewhere | None = None
+    passed_over: tuple[str, ...] = ()
+    factor: float = 1.0
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Where measured stages come from, or why there are none, in whole sentences."""
+        if self.measured is None:
+            return self.passed_over
+        return (
+            f"Measured stages are those of a {self.measured.device}; all else is computed, and multiplied by"
+            f" {self.factor:.2f} where nothing like it was measured.",
+        )
+
+    def share(self, stages: Iterable[Stage], latency_us: Callable[[Stage], float]) -> float | None:
+        """See `MeasuredElsewhere.share`, rounded to four digits; None where no stages were found."""
+        return None if self.measured is None else round(self.measured.share(stages, latency_us), 4)
 
 
-def nothing_elsewhere(
-    database: ProfileDatabase, model: Model, gpu: str, precision: PrecisionName
-) -> MeasuredElsewhere | None:
+NOTHING = FoundElsewhere()
+"""Of a device that is here, or that nothing was measured on."""
+
+FindElsewhere = Callable[[ProfileDatabase, Model, str, PrecisionName], FoundElsewhere]
+"""Finds what the database has of a model on the GPU of the table with this key."""
+
+
+def nothing_elsewhere(database: ProfileDatabase, model: Model, gpu: str, precision: PrecisionName) -> FoundElsewhere:
     """Finds nothing."""
     del database, model, gpu, precision
-    return None
+    return NOTHING

@@ -13,6 +13,8 @@ from types import MappingProxyType
 from iosched.scheduler.precision import PrecisionName
 
 _MAKE = re.compile(r"^(?:nvidia|geforce|tesla|rtx)+")
+_OTHER_CARDS = frozenset({"pcie", "nvl", "mig", "laptop", "mobile", "q", "fhhl", "d"})
+"""Words in a driver's name that make another card of it: on another board, throttled, cut down, or a part of one."""
 
 
 @dataclass(frozen=True)
@@ -88,15 +90,32 @@ def gpu_named(text: str) -> GpuSpec | None:
 
 def spec_of(device_name: str) -> GpuSpec | None:
     """The GPU that a driver calls `device_name` ("NVIDIA H100 80GB HBM3"); None if the table does not have it."""
-    words = re.split(r"[\s_/-]+", device_name.lower())
+    words = _split(device_name)
     # Longer runs first: a "V100-PCIE" is another card than the V100.
     runs = ("".join(words[start:end]) for start in range(len(words)) for end in range(start + 3, start, -1))
     return next((_known()[run] for run in runs if run in _known()), None)
 
 
+def card_of(device_name: str) -> GpuSpec | None:
+    """The GPU whose specification holds for what a driver calls `device_name`.
+
+    None also for another card of a like name: an "NVIDIA H100 PCIe" has fewer SMs than the H100 of the table.
+    """
+    spec = spec_of(device_name)
+    return spec if spec is not None and not (_words(device_name) - _words(spec.name)) & _OTHER_CARDS else None
+
+
 def gpu_called(name: str) -> GpuSpec | None:
     """The GPU with this full name, as schedules have it ("Tesla V100-SXM2-16GB"); None if there is none."""
     return next((spec for spec in _known().values() if spec.name.lower() == name.lower()), None)
+
+
+def _split(name: str) -> list[str]:
+    return re.split(r"[\s_/-]+", name.lower())
+
+
+def _words(name: str) -> frozenset[str]:
+    return frozenset(_split(name))
 
 
 @cache

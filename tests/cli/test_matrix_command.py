@@ -28,6 +28,7 @@ def test_json_has_the_keys_that_scripts_rely_on(invoke, workdir: Path) -> None:
     found = json.loads(result.stdout)
     assert set(found) == {
         "model", "cost", "precision", "strategy", "pruning", "targets", "latency_us", "slowdown",
+        "measured_share", "notes",
     }  # fmt: skip
     assert (found["model"], found["cost"], found["precision"]) == ("dynamic", "analytic", "fp32")
     assert (found["strategy"], found["pruning"]) == ("both", {"r": 2, "s": 8})
@@ -36,6 +37,7 @@ def test_json_has_the_keys_that_scripts_rely_on(invoke, workdir: Path) -> None:
         ("v100", 1), ("v100", 16), ("k80", 1), ("k80", 16),
     ]  # fmt: skip
     assert [row[index] for index, row in enumerate(found["slowdown"])] == [1.0] * 4
+    assert (found["measured_share"], found["notes"]) == ([[None] * 4] * 4, [])
     assert found["slowdown"][2][0] == found["latency_us"][2][0] / found["latency_us"][2][2]
 
 
@@ -87,7 +89,7 @@ def test_what_was_taken_from_another_target_is_said(invoke, model: Path, monkeyp
         MatrixTarget("k80", "K80", 1, "analytic", Schedule(()), "blocks", 9.0),
         MatrixTarget("h100", "H100", 1, "analytic", Schedule(()), "whole", 9.0),
     )
-    told = MatrixResult(targets, ((5.0,) * 4, (4.0,) * 4, (4.0,) * 4, (4.0,) * 4))
+    told = MatrixResult(targets, ((5.0,) * 4, (4.0,) * 4, (4.0,) * 4, (4.0,) * 4), ((None,) * 4,) * 4)
     monkeypatch.setattr("iosched.jobs.matrix.matrix", lambda *_: told)
     result = invoke("matrix", model, "--devices", "cpu,v100")
     assert "for cpu ended unproven" in result.stderr
@@ -105,7 +107,8 @@ def test_what_is_measured_has_no_ratio_without_an_interval(
         MatrixTarget("cpu", "Test CPU", 1, "measured", Schedule(()), None, 9.0),
         MatrixTarget("v100", "V100", 1, "analytic", Schedule(()), None, 9.0),
     )
-    monkeypatch.setattr("iosched.jobs.matrix.matrix", lambda *_: MatrixResult(targets, ((5.0, 6.0), (6.0, 4.0))))
+    told = MatrixResult(targets, ((5.0, 6.0), (6.0, 4.0)), ((None, None), (None, None)))
+    monkeypatch.setattr("iosched.jobs.matrix.matrix", lambda *_: told)
     words = ("matrix", model, "--devices", "cpu,v100")
     cpu, v100 = invoke(*words).stdout.splitlines()[2:]
     assert "%" not in cpu
@@ -116,7 +119,7 @@ def test_what_is_measured_has_no_ratio_without_an_interval(
 
 def test_measuring_several_batch_sizes_is_announced(invoke, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     onnx.save(branches(batch="n"), workdir / "dynamic.onnx")
-    monkeypatch.setattr("iosched.jobs.matrix.matrix", lambda *_: MatrixResult((), ()))
+    monkeypatch.setattr("iosched.jobs.matrix.matrix", lambda *_: MatrixResult((), (), ()))
     words = ("matrix", "dynamic.onnx", "--devices", "v100,auto", "--batch-sizes")
     assert "takes minutes" in invoke(*words, "1,2").stderr
     assert invoke("matrix", "dynamic.onnx", "--devices", "v100", "--batch-sizes", "1,2").stderr == ""

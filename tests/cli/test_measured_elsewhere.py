@@ -10,6 +10,7 @@ from host_cuda import needs_compiler
 from host_driver import HostDriver
 from host_gpu import HostGpu, time_by_size
 
+from iosched.cli.words import share_text
 from iosched.profiler.devices.cuda import device as cuda_device
 from iosched.runtime.cuda.target import Gpu
 
@@ -39,13 +40,71 @@ def test_what_was_measured_elsewhere_is_said_wherever_the_schedule_is_shown(invo
     share = found["latency_us"]["measured_share"]
     assert 0 < share <= 1
     assert found["cost"] == "analytic"
-    assert any(f"Of this latency {share:.0%} was measured elsewhere" in note for note in found["notes"])
+    assert any(f"Measured stages are those of a {V100} (cudnn 91002, last on " in note for note in found["notes"])
+    assert "by measured and computed latencies" in found["reason"]
     table = " ".join(invoke("optimize", model, "--device", "v100").stdout.split())
     assert f"cost analytic: {share:.0%} of the latency was measured on such a GPU elsewhere" in table
     assert V100 in table
     remark = f"(analytic: {share:.0%} of the latency was measured, the rest is computed)"
     assert remark in invoke("show", "branches.iosched.onnx").stdout
-    assert f"{share:.0%} of its latency was measured" in invoke("run", "branches.iosched.onnx").stderr
+    assert f"{share:.0%} of its latency was measured there" in invoke("run", "branches.iosched.onnx").stderr
+
+
+def test_an_explanation_says_what_its_own_latencies_are(invoke, model: Path, profile: Path, workdir: Path) -> None:
+    """The schedule was made with nothing measured; its latencies are now those that came since."""
+    invoke("optimize", model, "--device", "v100")
+    operator = json.loads(Path("branches.schedule.json").read_text())["blocks"][0]["stages"][0]["groups"][0][0]
+    words = "explain", "branches.iosched.onnx", operator
+    assert json.loads(invoke(*words, "--json").stdout)["measured_share"] is None
+    assert "not measured" in invoke(*words).stdout
+    invoke("profile", "import", profile, "--profile-db", "other.db")
+    assert json.loads(invoke(*words, "--json").stdout)["measured_share"] is None
+    found = json.loads(invoke(*words, "--json", "--profile-db", "other.db").stdout)
+    assert 0 < found["measured_share"] <= 1
+    share = f"{found['measured_share']:.0%} of the latency was measured"
+    assert share in invoke(*words, "--profile-db", "other.db").stdout
+
+
+def test_a_dry_run_counts_the_stages_that_were_measured(invoke, model: Path, profile: Path) -> None:
+    words = "optimize", model, "--device", "v100", "--dry-run"
+    before = invoke(*words)
+    assert "already known" not in before.stdout
+    assert before.stderr == ""
+    assert "computed from the GPU's specification" in before.stdout
+    invoke("profile", "import", profile)
+    found = json.loads(invoke(*words, "--json").stdout)
+    known = sum(block["known"] for block in found["blocks"])
+    assert 0 < known <= sum(block["signatures"] for block in found["blocks"])
+    assert (found["measurements"], found["seconds"]) == (0, 0)
+    told = invoke(*words)
+    assert f"{known} of them were measured on such a GPU elsewhere" in told.stdout
+    assert V100 in told.stderr
+    assert sum(block["known"] for block in json.loads(invoke(*words, "--json", "--no-resume").stdout)["blocks"]) == 0
+
+
+def test_a_matrix_takes_measured_stages_on_the_gpus_that_have_them(invoke, model: Path, profile: Path) -> None:
+    words = "matrix", model, "--devices", "v100,v100pcie"
+    before = invoke(*words)
+    assert "* measured" not in before.stdout
+    assert before.stderr == ""
+    invoke("profile", "import", profile)
+    found = json.loads(invoke(*words, "--json").stdout)
+    (own, other), without = found["measured_share"]
+    assert without == [None, None]
+    assert 0 < own <= 1
+    assert 0 <= other <= 1
+    optimized = json.loads(invoke("optimize", model, "--device", "v100", "--json").stdout)["latency_us"]
+    assert (found["latency_us"][0][0], own) == (optimized["predicted"], optimized["measured_share"])
+    assert [note.split(":")[0] for note in found["notes"]] == ["v100", "v100pcie"]
+    assert "--device v100 takes them" in found["notes"][1]
+    told = invoke(*words)
+    title, headers, measured, computed = told.stdout.splitlines()
+    assert "computed by the analytic model, but for stages that were measured elsewhere" in title
+    assert headers.endswith("* measured")
+    assert measured.rstrip().endswith(f" {own:.0%}")
+    assert computed.rstrip().endswith("nothing")
+    assert V100 in told.stderr
+    assert invoke(*words, "--no-resume").stdout == before.stdout
 
 
 def test_by_the_specification_alone_nothing_measured_is_taken(invoke, model: Path, profile: Path) -> None:
@@ -53,6 +112,13 @@ def test_by_the_specification_alone_nothing_measured_is_taken(invoke, model: Pat
     before = json.loads(invoke(*words).stdout)["latency_us"]
     invoke("profile", "import", profile)
     assert json.loads(invoke(*words, "--no-resume").stdout)["latency_us"] == before
+
+
+@pytest.mark.parametrize(
+    ("share", "text"), [(0.0, "0%"), (0.004, "less than 1%"), (0.4, "40%"), (0.996, "more than 99%"), (1.0, "100%")]
+)
+def test_a_part_that_is_measured_is_not_told_as_all_or_nothing(share: float, text: str) -> None:
+    assert share_text(share) == text
 
 
 def test_a_file_of_a_stranger_tells_no_impossible_share(invoke, model: Path, profile: Path) -> None:

@@ -70,9 +70,17 @@ def schedules_of(
 
 
 def best_us(
-    graph: ComputationGraph, latency_us: Callable[[frozenset[str]], float], r: int | None, s: int | None
+    graph: ComputationGraph,
+    latency_us: Callable[[frozenset[str]], float],
+    r: int | None,
+    s: int | None,
+    whole: frozenset[str] | None = None,
 ) -> float:
-    """The least total latency of any schedule of the whole graph: state by state, from the definition of an ending."""
+    """The least total latency of any schedule of the whole graph: state by state, from the definition of an ending.
+
+    Args:
+        whole: the operators that are scheduled, where that is only a block of the graph.
+    """
     best: dict[frozenset[str], float] = {frozenset(): 0.0}
 
     def least(state: frozenset[str]) -> float:
@@ -80,7 +88,7 @@ def best_us(
             best[state] = min(latency_us(ending) + least(state - ending) for ending in endings_of(graph, state, r, s))
         return best[state]
 
-    return least(frozenset(graph.by_name))
+    return least(frozenset(graph.by_name) if whole is None else whole)
 
 
 class TableCost:

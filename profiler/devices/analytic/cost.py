@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from iosched.models.graph import ComputationGraph, Operator
 from iosched.profiler.devices.analytic.calibration import CALIBRATION, Calibration
-from iosched.profiler.devices.analytic.kernels import Kernel, kernels_of, merged_kernels
+from iosched.profiler.devices.analytic.kernels import Kernel, Kind, kernels_of, kind_of, merged_kernels
 from iosched.profiler.devices.analytic.work import ModelledGpu, Work
 from iosched.profiler.devices.gpus import GpuSpec
 from iosched.profiler.devices.throughput import Throughputs
@@ -85,6 +85,12 @@ class AnalyticCost:
     def operator_key(self, name: str) -> str:
         """A text of the operator's type, attributes, and its tensors' shapes and types, but of no names."""
         return self._labels[name]
+
+    def operator_kind(self, name: str) -> Kind | None:
+        """The kind of the operator's longest kernel; None where it runs none."""
+        kernels = kernels_of(self.graph, self.graph.by_name[name])
+        longest = max(kernels, key=lambda kernel: self._modelled.work([kernel]).path_us, default=None)
+        return None if longest is None else kind_of(longest)
 
     @property
     def groups_are_additive(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from iosched.models.errors import DeviceError
@@ -12,7 +12,7 @@ from iosched.models.model import Model
 from iosched.profiler.devices.analytic.cost import AnalyticCost
 from iosched.profiler.devices.analytic.scaled import ScaledCost
 from iosched.profiler.devices.device import CostKind, Device, OpenModel, OpenSettings, refuse_for_attached_gpus
-from iosched.profiler.devices.elsewhere import FindElsewhere, MeasuredElsewhere, nothing_elsewhere
+from iosched.profiler.devices.elsewhere import NOTHING, FindElsewhere, FoundElsewhere, nothing_elsewhere
 from iosched.profiler.devices.executor import Executor
 from iosched.profiler.devices.gpus import GpuSpec, gpu_called, gpu_named
 from iosched.profiler.devices.kind import Kind
@@ -88,10 +88,14 @@ class PaperGpu:
         """
         del beside
         precision = self._precision(settings)
-        cost, elsewhere = AnalyticCost(model.graph, self.gpu, precision), None
-        if database is not None and settings.resume:
-            elsewhere = self.find_elsewhere(database, model, self.gpu.key, precision)
-        return OpenOnPaper(self, cost if elsewhere is None else ScaledCost(cost, elsewhere), elsewhere)
+        cost = AnalyticCost(model.graph, self.gpu, precision)
+        if database is None or not settings.resume:
+            return OpenOnPaper(self, cost)
+        found = self.find_elsewhere(database, model, self.gpu.key, precision)
+        if found.measured is None:
+            return OpenOnPaper(self, cost, found)
+        scaled = ScaledCost(cost, found.measured)
+        return OpenOnPaper(self, scaled, replace(found, factor=scaled.scaling.factor))
 
     def executor(self, model: Model, document: ScheduleDocument | None, threads: int | None = None) -> Executor:
         """Refuses to run anything.
@@ -120,7 +124,7 @@ class OpenOnPaper:
 
     device: PaperGpu
     cost: AnalyticCost | ScaledCost
-    elsewhere: MeasuredElsewhere | None = None
+    elsewhere: FoundElsewhere = NOTHING
     effort: ClassVar[Effort] = Effort()
     units: ClassVar[Units] = OperatorUnits()
     here: ClassVar[None] = None

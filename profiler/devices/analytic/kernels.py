@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Literal
 
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
 
@@ -60,10 +61,18 @@ class Stream:
 
 
 Kernel = Product | Stream
+Kind = Literal["convolution", "product", "elementwise", "depthwise"]
 
 _NO_PRODUCTS = ("Arg", "AveragePool", "CumSum", "Global", "LpPool", "MaxPool", "Reduce")
 _LEAST_INNER = 4  # multiply-adds for each result, from which on an unknown operator counts as a product
 _NO_KERNEL = frozenset({"Flatten", "Identity", "Reshape", "Shape", "Size", "Squeeze", "Unsqueeze", "Dropout"})
+
+
+def kind_of(kernel: Kernel) -> Kind:
+    """The kind of kernel that errors of the model have in common."""
+    if isinstance(kernel, Product):
+        return "product" if kernel.window is None else "convolution"
+    return "depthwise" if kernel.window_flops else "elementwise"
 
 
 def kernels_of(graph: ComputationGraph, operator: Operator) -> tuple[Kernel, ...]:

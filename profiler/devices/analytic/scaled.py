@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import median
 
 from iosched.models.graph import ComputationGraph
 from iosched.profiler.devices.analytic.cost import AnalyticCost
+from iosched.profiler.devices.analytic.scaling import Ratio, Scaling, scaling
 from iosched.profiler.devices.elsewhere import MeasuredElsewhere
 from iosched.profiler.devices.throughput import Throughputs
 from iosched.scheduler.schedule import Stage, Strategy
@@ -19,8 +19,8 @@ class ScaledCost:
     """Measured latencies of stages, and those of the analytic model, scaled by what was measured, for the others.
 
     This is a `CostModel` with `OperatorKeys`. A stage that was not measured takes as many times what the model says as
-    its operators do, added up: an operator that was measured alone as often as it takes there, any other as often as
-    the median of those. How operators hinder each other side by side is therefore the model's own, and unscaled.
+    its operators do, added up: an operator that was measured alone as often as it takes there, any other as `scaling`
+    says. How operators hinder each other side by side is therefore the model's own, and unscaled.
     """
 
     analytic: AnalyticCost
@@ -51,31 +51,33 @@ class ScaledCost:
         return f"{self.analytic.operator_key(name)} {self.measured.operator_key(name)}"
 
     @cached_property
-    def factor(self) -> float:
-        """The median, over the kinds of operators that were measured alone, of measured over computed latency.
-
-        1 where none takes any time.
-        """
-        ratios = {self.operator_key(name): self._own_factor(name) for name in self.graph.by_name}
-        return median(found) if (found := [each for each in ratios.values() if each]) else 1.0
+    def scaling(self) -> Scaling:
+        """The factors for operators that were not measured; operators that are alike count once."""
+        alike = {self.operator_key(name): name for name in self.graph.by_name}
+        found = ((self.analytic.operator_kind(name), self._own_factor(name)) for name in alike.values())
+        return scaling(Ratio(kind, factor) for kind, factor in found if factor)
 
     def _scale(self, stage: Stage) -> float:
-        computed = {name: self._alone_us(name) for name in stage.operators}
+        computed = {name: self._alone_us[name] for name in stage.operators}
         whole = sum(computed.values())
-        return sum(us * self._factors[name] for name, us in computed.items()) / whole if whole else self.factor
+        return sum(us * self._factors[name] for name, us in computed.items()) / whole if whole else self.scaling.factor
 
     @cached_property
     def _factors(self) -> dict[str, float]:
         found = {name: self._own_factor(name) for name in self.graph.by_name}
-        return {name: self.factor if each is None else each for name, each in found.items()}
+        return {
+            name: self.scaling.of(self.analytic.operator_kind(name)) if each is None else each
+            for name, each in found.items()
+        }
 
     def _own_factor(self, name: str) -> float | None:
         """Measured over computed latency of an operator alone; None where one of both is not known or nothing."""
-        known, computed = self.measured.known_us(_alone(name)), self._alone_us(name)
+        known, computed = self.measured.known_us(_alone(name)), self._alone_us[name]
         return known / computed if known is not None and computed and math.isfinite(known) else None
 
-    def _alone_us(self, name: str) -> float:
-        return self.analytic.stage_latency_us(_alone(name))
+    @cached_property
+    def _alone_us(self) -> dict[str, float]:
+        return {name: self.analytic.stage_latency_us(_alone(name)) for name in self.graph.by_name}
 
 
 def _alone(name: str) -> Stage:

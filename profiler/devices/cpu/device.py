@@ -26,6 +26,7 @@ from iosched.profiler.devices.device import (
     Wording,
     refuse_for_attached_gpus,
 )
+from iosched.profiler.devices.elsewhere import NOTHING, FoundElsewhere
 from iosched.profiler.devices.executor import Executor
 from iosched.profiler.devices.kind import Kind
 from iosched.profiler.devices.selfcheck import SelfCheck
@@ -138,7 +139,7 @@ class OpenOnCpu:
     effort: ClassVar[Effort] = CPU_EFFORT
     prices: ClassVar[Prices] = CPU_PRICES
     budget: ClassVar[Budget] = Budget()
-    elsewhere: ClassVar[None] = None
+    elsewhere: ClassVar[FoundElsewhere] = NOTHING
     wording: ClassVar[Wording] = Wording(
         sequential="one operator after another, each over all cores,",
         rival="plain onnxruntime",

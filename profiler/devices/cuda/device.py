@@ -33,6 +33,7 @@ from iosched.profiler.devices.device import (
     Way,
     Wording,
 )
+from iosched.profiler.devices.elsewhere import NOTHING, FoundElsewhere
 from iosched.profiler.devices.executor import Executor
 from iosched.profiler.devices.gpus import gpu_named, spec_of
 from iosched.profiler.devices.kind import Kind
@@ -163,7 +164,7 @@ class OpenOnGpu:
     units: ClassVar[Units] = OperatorUnits()
     is_schedulable: ClassVar[bool] = True
     plain: ClassVar[PlainOnnxruntime | None] = None
-    elsewhere: ClassVar[None] = None
+    elsewhere: ClassVar[FoundElsewhere] = NOTHING
     wording: ClassVar[Wording] = Wording(
         sequential="one operator after another in one CUDA graph",
         rival="the sequential schedule in one CUDA graph",

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 
+import onnx
 import pytest
+from by_definition import best_us, groups_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_models import models
 from scripted import fire
 
+from iosched.models.graph import ComputationGraph
+from iosched.models.load import load_model
+from iosched.models.model import Model
 from iosched.profiler.devices.analytic.cost import AnalyticCost
 from iosched.profiler.devices.analytic.scaled import ScaledCost
+from iosched.profiler.devices.analytic.scaling import Ratio, Scaling, scaling
 from iosched.profiler.devices.cost import known_us
 from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.devices.device import OpenModelHere, OpenSettings
@@ -19,15 +30,17 @@ from iosched.profiler.devices.elsewhere import MeasuredElsewhere
 from iosched.profiler.devices.gpus import gpu_named
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.scheduler.baselines import greedy, sequential
+from iosched.scheduler.blocks import partition
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.search import search
 from iosched.scheduler.signature import stage_signature
+from iosched.scheduler.strategies import STAGES
 
 
-def analytic() -> AnalyticCost:
+def analytic(model: Model | None = None) -> AnalyticCost:
     gpu = gpu_named("v100")
     assert gpu is not None
-    return AnalyticCost(fire().graph, gpu)
+    return AnalyticCost((model or fire()).graph, gpu)
 
 
 def scaled(known: Callable[[Stage], float | None], *stages: Stage) -> ScaledCost:
@@ -69,12 +82,16 @@ def test_schedules_measured_on_a_cpu_take_what_they_took_there(tmp_path: Path) -
         assert cost.stage_latency_us(stage) != analytic().stage_latency_us(stage)
 
 
-def test_an_operator_that_was_not_measured_is_scaled_by_the_median_of_those_that_were() -> None:
+def test_an_operator_that_was_not_measured_is_scaled_by_what_those_say_that_were() -> None:
     factors, plain = {"gs": 2.0, "f1": 3.0, "f3": 7.0}, analytic()
     cost = scaled(lambda each: factors[each.operators[0]] * plain.stage_latency_us(each), *map(alone, factors))
-    assert cost.factor == pytest.approx(3)
-    assert cost.stage_latency_us(alone("fc")) == pytest.approx(3 * plain.stage_latency_us(alone("fc")))
-    assert cost.stage_latency_us(alone("g3")) == pytest.approx(7 * plain.stage_latency_us(alone("f3")))
+    expected = scaling(Ratio("convolution", factor) for factor in factors.values())
+    assert cost.scaling == Scaling(
+        pytest.approx(expected.factor), {"convolution": pytest.approx(expected.of("convolution"))}
+    )
+    assert plain.operator_kind("fc") == "elementwise"
+    assert cost.stage_latency_us(alone("fc")) == pytest.approx(expected.factor * plain.stage_latency_us(alone("fc")))
+    assert cost.stage_latency_us(alone("g3")) == pytest.approx(7 * plain.stage_latency_us(alone("f3"))), "it is as f3"
 
 
 @pytest.mark.parametrize("stage", [PAIR, MERGED])
@@ -98,7 +115,7 @@ def test_only_operators_alone_scale_what_was_not_measured() -> None:
     cost = scaled(lambda stage: 1.0, PAIR)
     assert cost.stage_latency_us(PAIR) == 1
     assert cost.stage_latency_us(MERGED) == analytic().stage_latency_us(MERGED)
-    assert cost.factor == 1
+    assert cost.scaling.factor == 1
 
 
 def test_a_stage_that_did_not_run_there_is_in_no_schedule() -> None:
@@ -112,7 +129,7 @@ def test_a_stage_that_did_not_run_there_is_in_no_schedule() -> None:
 def test_an_operator_that_takes_no_time_there_takes_none_in_a_stage_either() -> None:
     """Where a Concat is placed by the operators that it reads, it runs no kernel."""
     cost = scaled(lambda stage: 0.0, alone("fc"))
-    assert cost.factor == 1
+    assert cost.scaling.factor == 1
     assert cost.stage_latency_us(alone("gc")) == 0
     behind = Stage(Strategy.CONCURRENT, (("f1", "fc"),))
     assert cost.stage_latency_us(behind) == pytest.approx(analytic().stage_latency_us(alone("f1")))
@@ -129,3 +146,64 @@ def test_no_stage_is_faster_than_its_bound() -> None:
     cost = scaled(lambda stage: 40.0 if len(stage.operators) == 1 else 50.0, alone("f1"), alone("gs"), PAIR)
     stages = [*greedy(fire().graph).stages, *sequential(fire().graph).stages, PAIR, MERGED]
     assert all(cost.lower_bound_us(stage) <= cost.stage_latency_us(stage) for stage in stages)
+
+
+def stage_of(graph: ComputationGraph, names: frozenset[str], strategy: Strategy) -> Stage:
+    """The operators as one stage, as the search would ask for it."""
+    order = {name: index for index, name in enumerate(graph.by_name)}
+    groups = sorted(tuple(sorted(group, key=order.__getitem__)) for group in groups_of(graph, names))
+    return Stage(strategy, tuple(sorted(groups, key=lambda group: order[group[0]])))
+
+
+def ways(graph: ComputationGraph, names: frozenset[str]) -> list[Stage]:
+    """The stages that run these operators."""
+    made = [stage_of(graph, names, strategy) for strategy in (Strategy.CONCURRENT, Strategy.MERGE)]
+    if len(names) == 1 or STAGES[Strategy.MERGE].refusal(graph, made[0].operators) is not None:
+        return made[:1]
+    return [made[0], Stage(Strategy.MERGE, tuple((name,) for name in made[0].operators))]
+
+
+def made_up(found: str, seed: int) -> float:
+    """A latency for each signature."""
+    return 1 + int(hashlib.sha256(f"{seed} {found}".encode()).hexdigest()[:4], 16) / 500
+
+
+class MadeUp(dict[str, float]):
+    """Any latency for the part of the signatures that was measured."""
+
+    def __init__(self, part: float, seed: int) -> None:
+        self.part, self.seed = part, seed
+
+    def get(self, key: str, default: float | None = None) -> float | None:
+        is_measured = made_up(key, self.seed + 1) <= 1 + 65536 / 500 * self.part
+        return made_up(key, self.seed) if is_measured else default
+
+
+@settings(max_examples=60, deadline=None)
+@given(models(most=7), st.sampled_from((0.0, 0.2, 0.6, 1.0)), st.integers(0, 99))
+def test_the_search_finds_the_best_by_what_was_measured_and_by_the_model_for_the_rest(
+    proto: onnx.ModelProto, part: float, seed: int
+) -> None:
+    """Against all schedules of each block, one by one."""
+    model = load_model(proto.SerializeToString())
+    plain, known = analytic(model), MadeUp(part, seed)
+    signature_of = partial(stage_signature, model.graph)
+    cost = ScaledCost(plain, MeasuredElsewhere("a V100", known, signature_of, plain.operator_key))
+    found = search(model.graph, cost)
+
+    def latency_us(names: frozenset[str]) -> float:
+        return min(map(cost.stage_latency_us, ways(model.graph, names)))
+
+    blocks = [frozenset(block.operators) for block in partition(model.graph)]
+    assert found.schedule.predicted_us == pytest.approx(
+        sum(best_us(model.graph, latency_us, 3, 8, block) for block in blocks)
+    )
+    for stage in found.schedule.stages:
+        us = known.get(signature_of(stage))
+        assert stage.predicted_us == (cost.stage_latency_us(stage) if us is None else us)
+        assert us is None or part > 0
+    if part == 0:
+        assert found.schedule.predicted_us == search(model.graph, plain).schedule.predicted_us
+    if part == 1:
+        share = cost.measured.share(found.schedule.stages, cost.stage_latency_us)
+        assert share == (pytest.approx(1) if model.graph.operators else 0)
