@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from iosched.cli.words import latency_text, share_text
+from iosched.cli.words import latency_text, share_text, source_text
 
 if TYPE_CHECKING:
     from iosched.cli.output import Destination
     from iosched.jobs.result import OptimizeResult
 
 _BASELINES = {"reference": "onnxruntime", "sequential": "sequential"}
+_ANALYTIC = {False: "the analytic model", True: "measured and computed latencies"}
+"""By what schedules are compared on a GPU that is not attached: whether stages of it were measured elsewhere."""
 
 
 def as_object(
@@ -35,6 +37,7 @@ def as_object(
             "ratio": None if result.ratio is None else asdict(result.ratio),
             "after_rest": dict(result.rested_us) or None,
             "measured_share": result.measured_share,
+            "sequential_measured_share": result.sequential_measured_share,
         },
         "shipped": result.shipped,
         "reason": result.reason,
@@ -59,7 +62,7 @@ def table_rows(result: OptimizeResult) -> list[tuple[str, str]]:
     before_us = result.sequential_us if result.reference_us is None else result.reference_us
     plain = "sequential" if result.reference_us is None else "reference"
     rows = [
-        ("before", f"{_latency(before_us)}  {_BASELINES[plain]}"),
+        ("before", f"{_latency(before_us)}  {_BASELINES[plain]}{_sequential_remark(result.sequential_measured_share)}"),
         ("after", f"{_latency(result.shipped_us)}{_gain_text(result)}"),
         ("shipped", f"{result.shipped}: {result.reason}"),
         ("schedule found", _found_text(result)),
@@ -70,15 +73,13 @@ def table_rows(result: OptimizeResult) -> list[tuple[str, str]]:
         ("time spent", f"{result.seconds:.1f} s"),
     ]
     if result.cost == "analytic":
-        rows.insert(0, ("cost", f"analytic: {_source_text(result.measured_share)}"))
+        rows.insert(0, ("cost", f"analytic: {source_text(result.measured_share, ' on such a GPU elsewhere')}"))
     return rows
 
 
-def _source_text(measured_share: float | None) -> str:
-    """Where latencies on a GPU that is not attached come from."""
-    if measured_share is None:
-        return "latencies are computed from the GPU's specification, not measured"
-    return f"{share_text(measured_share)} of the latency was measured on such a GPU elsewhere, the rest is computed"
+def _sequential_remark(measured_share: float | None) -> str:
+    """How much of the sequential latency was measured elsewhere: what is found is compared with it."""
+    return "" if measured_share is None else f", {share_text(measured_share)} of it measured"
 
 
 def _rest_row(result: OptimizeResult) -> list[tuple[str, str]]:
@@ -95,7 +96,7 @@ def _gain_text(result: OptimizeResult) -> str:
     """How many times as fast as before what ships is: measured, with its interval, or by the analytic model."""
     if result.cost == "analytic":
         gain = result.sequential_us / result.shipped_us if result.shipped_us else 1.0
-        return f"  {gain:.2f}x by the analytic model"
+        return f"  {gain:.2f}x by {_ANALYTIC[result.measured_share is not None]}"
     ratio = result.ratio
     if ratio is None or result.shipped == ratio.baseline:
         return ""
@@ -117,7 +118,8 @@ def _search_text(result: OptimizeResult) -> str:
     from iosched.scheduler.proof import gap_text
 
     if result.cost == "analytic":
-        under, counted = "under the analytic model", f"{result.signatures} of {result.stages} stages computed"
+        under = f"under {_ANALYTIC[result.measured_share is not None]}"
+        counted = f"{result.signatures} of {result.stages} stages computed"
     else:
         under = "under the measured stages"
         counted = f"{result.measurements} stages measured, {result.cache_hits} from the profile database"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from iosched.cli.options import Binding
 from iosched.cli.output import detail, note
-from iosched.cli.words import share_text
+from iosched.cli.words import source_text
 from iosched.models.errors import InvalidScheduleError, UsageError
 
 if TYPE_CHECKING:
@@ -138,10 +138,8 @@ def _remark_other_device(document: ScheduleDocument, here: str) -> None:
     made_for = document.device.get("name")
     share = document.measured_share
     if document.cost == "analytic":
-        how = "by an analytic model: nothing was measured, there or here"
-        if share is not None:
-            how = f"{share_text(share)} of its latency was measured there, the rest is computed"
-        note(f"This schedule was made for {made_for}, {how}.")
+        how = "nothing was measured, there or here" if share is None else source_text(share, " there")
+        note(f"This schedule was made for {made_for}, by an analytic model: {how}.")
     elif here and made_for != here:
         note(f"This schedule was made for {made_for}, not for {here}: it runs, but another may be faster here.")
 

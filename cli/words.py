@@ -29,9 +29,22 @@ def cost_remark(cost: str, measured_share: float | None = None) -> str:
     """
     if cost != "analytic":
         return ""
+    return f" (analytic: {source_text(measured_share)})"
+
+
+def source_text(measured_share: float | None, where: str = "") -> str:
+    """Where latencies on a GPU that is not attached come from.
+
+    Args:
+        where: words behind "measured".
+    """
     if measured_share is None:
-        return " (analytic: latencies are computed, not measured)"
-    return f" (analytic: {share_text(measured_share)} of the latency was measured, the rest is computed)"
+        return "latencies are computed from the GPU's specification, not measured"
+    if measured_share == 0:
+        return f"latencies are computed, and scaled by what was measured{where}"
+    if measured_share == 1:
+        return f"all of the latency was measured{where}, stage by stage"
+    return f"{share_text(measured_share)} of the latency was measured{where}, the rest is computed"
 
 
 def share_text(share: float) -> str:

@@ -55,6 +55,7 @@ class OptimizeResult:
         rested_us: latencies after a rest by the names "measured", "sequential", "greedy" and "reference".
         measured_share: with the cost "analytic", the part of `shipped_us`, from 0 to 1, that was measured on such a GPU
             on another machine; None if the profile database has nothing of it, or if the latencies are measured here.
+        sequential_measured_share: the same part of `sequential_us`.
         notes: sentences that a user should read.
     """
 
@@ -84,6 +85,7 @@ class OptimizeResult:
     ratio: Ratio | None = None
     rested_us: Mapping[str, float] = field(default_factory=dict)
     measured_share: float | None = None
+    sequential_measured_share: float | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -185,5 +187,6 @@ def result_of(
         ratio=verdict.ratio,
         rested_us=dict(verdict.rested_us),
         measured_share=verdict.measured_share,
+        sequential_measured_share=verdict.sequential_measured_share,
         notes=tuple(verdict.running.notes),
     )

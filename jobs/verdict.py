@@ -43,6 +43,7 @@ class Verdict:
         rested_us: the same latencies after a rest, if they were measured.
         measured_share: on a GPU that is not attached, the part of the latency of `schedule`, from 0 to 1, that was
             measured on another machine; None if nothing was, or if the device is attached.
+        sequential_measured_share: the same of the sequential schedule.
     """
 
     shipped: Shipped
@@ -56,6 +57,7 @@ class Verdict:
     ratio: Ratio | None = None
     rested_us: Mapping[str, float] = field(default_factory=dict)
     measured_share: float | None = None
+    sequential_measured_share: float | None = None
 
 
 def measured_verdict(here: OpenModelHere, found: SearchResult, compared: Compared, pace: Pace) -> Verdict:
@@ -127,7 +129,9 @@ def predicted_verdict(model: Model, opened: OpenModel, precision: str, found: Se
     if not is_faster:  # It is as fast as the schedule found. Its only block is the whole graph.
         proven = "whole" if proven == "whole" else None
         chosen = Schedule(tuple(replace(block, optimal=proven == "whole") for block in chosen.blocks))
-    share = opened.elsewhere.share(chosen.stages, opened.cost.stage_latency_us)
+    share, of_sequential = (
+        opened.elsewhere.share(each.stages, opened.cost.stage_latency_us) for each in (chosen, predicted["sequential"])
+    )
     runtime = {"precision": precision} if share is None else {"precision": precision, "measured_share": share}
     return Verdict(
         shipped=shipped,
@@ -143,6 +147,7 @@ def predicted_verdict(model: Model, opened: OpenModel, precision: str, found: Se
         kernels_before=len(model.graph.operators),
         running=Running(sum(map(_kernel_count, chosen.stages)), runtime, opened.elsewhere.notes),
         measured_share=share,
+        sequential_measured_share=of_sequential,
     )
 
 

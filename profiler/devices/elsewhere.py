@@ -63,7 +63,7 @@ class FoundElsewhere:
         if self.measured is None:
             return self.passed_over
         return (
-            f"Measured stages are those of a {self.measured.device}; all else is computed, and multiplied by"
+            f"Measured stages are those of {self.measured.device}; all else is computed, and multiplied by"
             f" {self.factor:.2f} where nothing like it was measured.",
         )
 

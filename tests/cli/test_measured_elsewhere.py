@@ -10,7 +10,7 @@ from host_cuda import needs_compiler
 from host_driver import HostDriver
 from host_gpu import HostGpu, time_by_size
 
-from iosched.cli.words import share_text
+from iosched.cli.words import source_text
 from iosched.profiler.devices.cuda import device as cuda_device
 from iosched.runtime.cuda.target import Gpu
 
@@ -40,14 +40,15 @@ def test_what_was_measured_elsewhere_is_said_wherever_the_schedule_is_shown(invo
     share = found["latency_us"]["measured_share"]
     assert 0 < share <= 1
     assert found["cost"] == "analytic"
-    assert any(f"Measured stages are those of a {V100} (cudnn 91002, last on " in note for note in found["notes"])
+    assert any(f"Measured stages are those of {V100} (cudnn 91002, last on " in note for note in found["notes"])
     assert "by measured and computed latencies" in found["reason"]
     table = " ".join(invoke("optimize", model, "--device", "v100").stdout.split())
-    assert f"cost analytic: {share:.0%} of the latency was measured on such a GPU elsewhere" in table
+    assert f"cost analytic: {source_text(share, ' on such a GPU elsewhere')}" in table
+    assert "sequential, 100% of it measured" in table
+    assert found["latency_us"]["sequential_measured_share"] == 1
     assert V100 in table
-    remark = f"(analytic: {share:.0%} of the latency was measured, the rest is computed)"
-    assert remark in invoke("show", "branches.iosched.onnx").stdout
-    assert f"{share:.0%} of its latency was measured there" in invoke("run", "branches.iosched.onnx").stderr
+    assert f"(analytic: {source_text(share)})" in invoke("show", "branches.iosched.onnx").stdout
+    assert source_text(share, " there") in invoke("run", "branches.iosched.onnx").stderr
 
 
 def test_an_explanation_says_what_its_own_latencies_are(invoke, model: Path, profile: Path, workdir: Path) -> None:
@@ -61,8 +62,7 @@ def test_an_explanation_says_what_its_own_latencies_are(invoke, model: Path, pro
     assert json.loads(invoke(*words, "--json").stdout)["measured_share"] is None
     found = json.loads(invoke(*words, "--json", "--profile-db", "other.db").stdout)
     assert 0 < found["measured_share"] <= 1
-    share = f"{found['measured_share']:.0%} of the latency was measured"
-    assert share in invoke(*words, "--profile-db", "other.db").stdout
+    assert source_text(found["measured_share"]) in invoke(*words, "--profile-db", "other.db").stdout
 
 
 def test_a_dry_run_counts_the_stages_that_were_measured(invoke, model: Path, profile: Path) -> None:
@@ -115,10 +115,18 @@ def test_by_the_specification_alone_nothing_measured_is_taken(invoke, model: Pat
 
 
 @pytest.mark.parametrize(
-    ("share", "text"), [(0.0, "0%"), (0.004, "less than 1%"), (0.4, "40%"), (0.996, "more than 99%"), (1.0, "100%")]
+    ("share", "text"),
+    [
+        (None, "latencies are computed from the GPU's specification, not measured"),
+        (0.0, "latencies are computed, and scaled by what was measured there"),
+        (0.004, "less than 1% of the latency was measured there, the rest is computed"),
+        (0.4, "40% of the latency was measured there, the rest is computed"),
+        (0.996, "more than 99% of the latency was measured there, the rest is computed"),
+        (1.0, "all of the latency was measured there, stage by stage"),
+    ],
 )
-def test_a_part_that_is_measured_is_not_told_as_all_or_nothing(share: float, text: str) -> None:
-    assert share_text(share) == text
+def test_a_part_that_is_measured_is_not_told_as_all_or_nothing(share: float | None, text: str) -> None:
+    assert source_text(share, " there") == text
 
 
 def test_a_file_of_a_stranger_tells_no_impossible_share(invoke, model: Path, profile: Path) -> None:

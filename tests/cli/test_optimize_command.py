@@ -28,6 +28,7 @@ JSON_KEYS = {
     "device": {"kind", "name"},
     "latency_us": {
         "predicted", "measured", "sequential", "greedy", "reference", "ratio", "after_rest", "measured_share",
+        "sequential_measured_share",
     },
     "search": {
         "seconds", "states", "transitions", "stages", "signatures", "measurements", "cache_hits", "gap", "gap_of",
@@ -171,7 +172,7 @@ def test_json_has_the_keys_that_scripts_rely_on(invoke, model: Path, asked) -> N
     assert found["latency_us"] == {
         "predicted": 80.0, "measured": 90.0, "sequential": 150.0, "greedy": 120.0, "reference": 180.0,
         "ratio": {"of": "reference/iosched", "median": 1.98, "low": 1.9, "high": 2.1},
-        "after_rest": {"measured": 95.0, "reference": 170.0}, "measured_share": None,
+        "after_rest": {"measured": 95.0, "reference": 170.0}, "measured_share": None, "sequential_measured_share": None,
     }  # fmt: skip
     assert "shipped" in result.stderr
     assert "onnxruntime 170.0 µs, shipped 95.0 µs" in result.stderr

@@ -109,10 +109,10 @@ def _known(database: ProfileDatabase) -> Iterator[_Known]:
 
 def _passed_over(known: _Known, wanted: GpuSpec, precision: PrecisionName) -> str | None:
     """Why the stages of that GPU are not taken; None where nobody would expect them to be."""
-    card, there = card_of(known.fields.name), f"The profile database has stages that were measured on a {known.name}"
+    card, there = card_of(known.fields.name), f"The profile database has stages that were measured on {known.name}"
     if card is None:
         other = spec_of(known.fields.name) == wanted
-        return f"{there}, which is another card than a {wanted.name}: they are not taken." if other else None
+        return f"{there}, which is another card than {wanted.name}: they are not taken." if other else None
     if card != wanted:
         alike = (card.capability, card.sms) == (wanted.capability, wanted.sms)
         return f"{there}: --device {card.key} takes them." if alike else None

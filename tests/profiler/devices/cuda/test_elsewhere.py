@@ -110,11 +110,11 @@ def _stage_of(row: Row) -> str | None:
     ("wanted", "change", "words"),
     [
         ({"device": "t4"}, {}, None),
-        ({"device": "v100pcie"}, {}, "measured on a Tesla V100-SXM2-32GB: --device v100 takes them"),
+        ({"device": "v100pcie"}, {}, "measured on Tesla V100-SXM2-32GB: --device v100 takes them"),
         ({"precision": "fp16"}, {}, "in fp32: --precision fp32 takes them"),
         ({}, {r"\"lowering\":\"": r"\"lowering\":\"1"}, "runs stages in another way: measure there again with"),
         ({}, {r"\"threads\":": r"\"threads\":1"}, "runs stages in another way"),
-        ({}, {NAME: "Tesla V100-SXM2-32GB MIG 1g.4gb"}, "is another card than a Tesla V100-SXM2-16GB"),
+        ({}, {NAME: "Tesla V100-SXM2-32GB MIG 1g.4gb"}, "is another card than Tesla V100-SXM2-16GB"),
         ({}, {'"signature":"': '"signature":"0'}, "none of this model's operators"),
         ({}, {r"\"precision\":\"fp32": r"\"precision\":\"fp64"}, None),
         ({}, {r"{\"kind": r"[{\"kind"}, None),
