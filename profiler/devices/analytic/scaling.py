@@ -51,14 +51,18 @@ class Scaling:
         return self.by_kind.get(kind, self.factor)
 
 
-def scaling(ratios: Iterable[Ratio]) -> Scaling:
-    """The factors by what was measured; all are 1 where nothing was, and then exactly; O(n log n)."""
+def scaling(ratios: Iterable[Ratio], prior: float = PRIOR) -> Scaling:
+    """The factors by what was measured; all are 1 where nothing was, and then exactly; O(n log n).
+
+    Args:
+        prior: see `PRIOR`; with 0, medians count in full.
+    """
     logs: dict[Kind | None, list[float]] = {}
     for ratio in ratios:
         logs.setdefault(ratio.kind, []).append(log(ratio.factor))
-    whole = _estimate([value for values in logs.values() for value in values], 0.0)
-    return Scaling(exp(whole), {kind: exp(_estimate(values, whole)) for kind, values in logs.items()})
+    whole = _estimate([value for values in logs.values() for value in values], 0.0, prior)
+    return Scaling(exp(whole), {kind: exp(_estimate(values, whole, prior)) for kind, values in logs.items()})
 
 
-def _estimate(logs: list[float], before: float) -> float:
-    return (len(logs) * median(logs) + PRIOR * before) / (len(logs) + PRIOR) if logs else before
+def _estimate(logs: list[float], before: float, prior: float) -> float:
+    return (len(logs) * median(logs) + prior * before) / (len(logs) + prior) if logs else before

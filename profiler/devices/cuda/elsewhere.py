@@ -121,7 +121,7 @@ def _passed_over(known: _Known, wanted: GpuSpec, precision: PrecisionName) -> st
         return f"{there} in {spoken}: --precision {spoken} takes them." if spoken in PRECISIONS else None
     if not known.runs_as_here:
         return f"{there} by an iosched that runs stages in another way: measure there again with {iosched_version()}."
-    return f"{there}, but none of this model's operators alone in them."
+    return f"{there}, but none of this model's operators among them."
 
 
 def _stages(

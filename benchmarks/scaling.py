@@ -1,0 +1,134 @@
+"""Says how well a few measured kernels of a GPU tell what its other kernels take; see docs/analytic-model.md.
+
+Run as `python benchmarks/scaling.py --data FOLDER [-o FILE.json]`; it takes a minute and measures nothing. The folder
+is that of `kernels.py`. Of kernels that others measured on a GPU some are drawn as those of a network; a few of them,
+again drawn, are given away, and the others predicted by the model, scaled in several ways by those. What is told is
+the mean absolute logarithm of measured over predicted latencies, and that of the mean of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from kernels import TRUSTED_US, Floats, Predicted, predict, was_unseen
+from measured import Row, read
+
+from iosched.profiler.devices.analytic.kernels import Kind, kind_of
+from iosched.profiler.devices.analytic.scaling import PRIOR, Ratio, scaling
+
+KERNELS, GIVEN, NETWORKS, SEED = 40, (1, 3, 6, 12, 24), 60, 0
+FORMER = {"convolution": 0.83, "product": 0.45}  # of the former model on the T4, see `results/kernels-before.json`
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to scale: how many kernels weigh as much as the model, and whether kinds have factors of their own."""
+
+    prior: float
+    by_kind: bool
+
+    def logs(self, kinds: Sequence[Kind], given: Floats, others: Sequence[Kind]) -> Floats:
+        """The logarithms of the factors of other kernels by those that were given."""
+        names = kinds if self.by_kind else [None] * len(kinds)
+        pairs = zip(names, np.exp(given).tolist(), strict=True)
+        found = scaling([Ratio(kind, factor) for kind, factor in pairs], self.prior)
+        return np.log([found.of(kind) if self.by_kind else found.factor for kind in others])
+
+
+WAYS: Mapping[str, Way] = {
+    "not scaled": Way(1e12, by_kind=False),
+    "median": Way(0.0, by_kind=False),
+    "median of the kind": Way(0.0, by_kind=True),
+    f"prior {PRIOR:g}": Way(PRIOR, by_kind=False),
+    **{f"prior {prior:g}, by kind": Way(prior, by_kind=True) for prior in sorted({1.0, PRIOR, 4.0})},
+}
+
+
+@dataclass(frozen=True)
+class Series:
+    """Kernels of one GPU, library and precision: kinds, and logarithms of measured over predicted latencies."""
+
+    kinds: Sequence[Kind]
+    off: Floats
+
+    @cached_property
+    def rarity(self) -> Floats:
+        """How many kernels of its kind there are: those of a rare kind are drawn as often as others."""
+        counts = Counter(self.kinds)
+        return np.array([counts[kind] for kind in self.kinds], dtype=np.float64)
+
+
+def series_of(found: Predicted) -> list[Series]:
+    """Kernels of each series that no fit has seen, but for those of NeuSight that are blurred by launches."""
+    at: dict[tuple[str, str, str], list[int]] = {}
+    for index, (row, us) in enumerate(zip(found.rows, found.predicted_us, strict=True)):
+        if row.source == "deepbench" or us > TRUSTED_US:
+            at.setdefault((row.gpu, row.source, row.precision), []).append(index)
+    off = np.log(found.measured_us / found.predicted_us)
+    return [Series([kind_of(found.rows[index].kernel) for index in chosen], off[chosen]) for chosen in at.values()]
+
+
+def errors(series: Sequence[Series], count: int) -> dict[str, dict[str, float]]:
+    """Of each way, the mean error of a kernel, and of the mean of all, where `count` kernels of a network are given."""
+    rng = np.random.default_rng(SEED)
+    each: dict[str, list[float]] = {name: [] for name in WAYS}
+    whole: dict[str, list[float]] = {name: [] for name in WAYS}
+    for one in series:
+        for _ in range(NETWORKS):
+            drawn = np.argsort(rng.exponential(one.rarity))[:KERNELS]  # without replacement, by Efraimidis and Spirakis
+            given, others = drawn[:count], drawn[count:]
+            for name, way in WAYS.items():
+                kinds = ([one.kinds[index] for index in part] for part in (given, others))
+                off = one.off[others] - way.logs(next(kinds), one.off[given], next(kinds))
+                each[name].append(float(np.abs(off).mean()))
+                whole[name].append(float(abs(off.mean())))
+    return {name: {"kernel": _mean(each[name]), "all": _mean(whole[name])} for name in WAYS}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return round(float(np.mean(values)), 3)
+
+
+def as_former(one: Series) -> Series:
+    """As if the model lay off by kinds as the former one did."""
+    former = np.log([FORMER.get(kind, 1.0) for kind in one.kinds])
+    return Series(one.kinds, one.off - former)
+
+
+def tables(rows: Sequence[Row]) -> dict[str, object]:
+    """Errors where a GPU's clock and bandwidth are known, where only its specification is, and where kinds lie off."""
+    test = [row for row in rows if was_unseen(row) and row.measured_us > 0]
+    seen, specified = series_of(predict(test)), series_of(predict(test, attained={}))
+    cases: dict[str, tuple[Sequence[Series], Callable[[Series], Series]]] = {
+        "seen": (seen, lambda one: one),
+        "by the specification": (specified, lambda one: one),
+        "kinds off as the former model": (seen, as_former),
+    }
+    return {
+        name: {f"{count} given": errors([change(one) for one in series], count) for count in GIVEN}
+        for name, (series, change) in cases.items()
+    }
+
+
+def main() -> None:
+    """Prints the tables."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True, help="folder with the measurements")
+    parser.add_argument("-o", "--output", type=Path)
+    arguments = parser.parse_args()
+    text = json.dumps({"kernels of a network": KERNELS, **tables(read(arguments.data))}, indent=1) + "\n"
+    sys.stdout.write(text)
+    if arguments.output:
+        arguments.output.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""How well a few kernels tell what others take, where it is known how far they all lie off."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from iosched.profiler.devices.analytic.scaling import PRIOR
+
+WAYS = {"not scaled", "median", "median of the kind", *(f"prior {prior}, by kind" for prior in ("1", "2", "4"))}
+
+
+def drawn(module: ModuleType, convolutions: float, products: float):
+    kinds = ["convolution"] * 60 + ["product"] * 20
+    off = np.log([convolutions] * 60 + [products] * 20)
+    return module.Series(kinds, off)
+
+
+def test_kernels_that_all_lie_off_alike_are_told_the_better_the_more_are_given(script) -> None:
+    module = script("scaling")
+    one, many = (module.errors([drawn(module, 1.5, 1.5)], count) for count in (1, 24))
+    assert set(one) == {*WAYS, f"prior {PRIOR:g}"}
+    assert one["not scaled"]["kernel"] == many["not scaled"]["kernel"] == pytest.approx(np.log(1.5), abs=1e-3)
+    assert one["median"]["kernel"] == pytest.approx(0, abs=1e-3)
+    for name in (f"prior {PRIOR:g}", f"prior {PRIOR:g}, by kind"):
+        assert 0 < many[name]["kernel"] < one[name]["kernel"] < one["not scaled"]["kernel"]
+
+
+def test_kinds_that_lie_off_differently_want_factors_of_their_own(script) -> None:
+    module = script("scaling")
+    found = module.errors([drawn(module, 1.0, 0.4)], 24)
+    assert found[f"prior {PRIOR:g}, by kind"]["kernel"] < 0.3 * found[f"prior {PRIOR:g}"]["kernel"]
+
+
+def test_kernels_of_a_rare_kind_are_drawn_as_often(script) -> None:
+    module = script("scaling")
+    one = drawn(module, 1.0, 1.0)
+    assert sorted(set(one.rarity.tolist())) == [20.0, 60.0]
