@@ -210,8 +210,8 @@ def _open_targets(
     devices = {device.key: device for device in map(resolve, settings.devices)}
     is_measured = any(device.cost_kind == "measured" for device in devices.values())
     path = settings.profile_db or default_path()
-    is_there = path is not None and path.exists()
-    database = open_things.enter_context(ProfileDatabase(path)) if is_measured or is_there else None
+    is_read = settings.resume and path is not None and path.exists()
+    database = open_things.enter_context(ProfileDatabase(path)) if is_measured or is_read else None
     found: dict[str, list[_OpenTarget]] = {key: [] for key in devices}
     first: ComputationGraph | None = None
     for batch_size, model in batches:

@@ -16,7 +16,7 @@ from iosched.profiler.store.database import ProfileDatabase, default_path
 def opened(
     device: Device, model: Model, settings: OpenSettings, profile_db: Path | None, *, writes: bool = True
 ) -> Iterator[OpenModel]:
-    """Opens `model` on `device`, and the profile database; closes both at the end.
+    """Opens `model` on `device`, and the profile database if its latencies are used or kept; closes both at the end.
 
     Args:
         profile_db: the profile database; by default the user's own.
@@ -28,7 +28,11 @@ def opened(
         DeviceError: the device cannot place the model, or a library is missing.
     """
     path, keeps = profile_db or default_path(), writes and device.cost_kind == "measured"
-    if not keeps and path is not None and not path.exists():
+    is_there = path is not None and path.exists()
+    if device.cost_kind == "analytic" and not (is_there and settings.resume):
+        yield device.open(model, settings, None)
+        return
+    if not (keeps or is_there):
         path = None
     with ProfileDatabase(path) as database, closing(device.open(model, settings, database)) as open_model:
         yield open_model

@@ -114,6 +114,14 @@ def test_by_the_specification_alone_nothing_measured_is_taken(invoke, model: Pat
     assert json.loads(invoke(*words, "--no-resume").stdout)["latency_us"] == before
 
 
+@pytest.mark.parametrize("words", [("optimize", "--dry-run"), ("matrix",)])
+def test_a_broken_database_is_in_nobodys_way_who_needs_none(invoke, complains, model: Path, words) -> None:
+    Path("broken.db").write_bytes(b"none" * 100)
+    call = *words, model, "--device", "v100", "--profile-db", "broken.db"
+    complains(invoke(*call), 2, "broken.db is damaged", "--profile-db")
+    assert invoke(*call, "--no-resume").exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("share", "text"),
     [

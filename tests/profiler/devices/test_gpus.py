@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from iosched.profiler.devices.gpus import gpu_keys, gpu_named, spec_of
+from iosched.profiler.devices.gpus import card_of, gpu_keys, gpu_named, spec_of
 
 
 def test_a_gpu_is_known_by_its_short_name() -> None:
@@ -43,6 +43,28 @@ def test_what_is_no_gpu_of_the_table_is_none(text: str) -> None:
 def test_the_drivers_name_tells_the_specification(name: str, key: str | None) -> None:
     spec = spec_of(name)
     assert (spec and spec.key) == key
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("Tesla V100-SXM2-32GB", "v100"),
+        ("Tesla V100-PCIE-16GB", "v100pcie"),
+        ("NVIDIA A100-SXM4-40GB", "a100"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA GeForce RTX 4090", "rtx4090"),
+        ("NVIDIA H100 PCIe", None),
+        ("NVIDIA H100 NVL", None),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+        ("NVIDIA GeForce RTX 4090 D", None),
+        ("GeForce RTX 2080 Ti with Max-Q Design", None),
+        ("Host 1000", None),
+    ],
+)
+def test_another_card_of_a_like_name_is_not_taken_for_it(name: str, key: str | None) -> None:
+    found = card_of(name)
+    assert (None if found is None else found.key) == key
 
 
 @pytest.mark.parametrize("key", gpu_keys())
