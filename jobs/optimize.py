@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from iosched.jobs.comparison import compare_models
 from iosched.jobs.fitting import fitted
 from iosched.jobs.interrupt import Interrupt, Uninterrupted
+from iosched.jobs.measured_stages import measured_stages_notes
 from iosched.jobs.opening import opened
 from iosched.jobs.pace import Pace
 from iosched.jobs.progress import Observer, Silence
@@ -101,7 +102,8 @@ class _Job:
     def _verdict(self, found: SearchResult) -> Verdict:
         here = self.opened.here
         if here is None:
-            return predicted_verdict(self.model, self.opened, self.settings.precision, found)
+            verdict = predicted_verdict(self.model, self.opened, self.settings.precision, found)
+            return verdict.noting(measured_stages_notes(self.opened, self.settings, verdict.measured_share))
         if not here.is_schedulable:
             return unscheduled_verdict(here, found)
         latencies = ModelLatencies(self.model, here.cost.database, here.cost.device, self.settings.resume)

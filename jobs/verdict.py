@@ -59,6 +59,10 @@ class Verdict:
     measured_share: float | None = None
     sequential_measured_share: float | None = None
 
+    def noting(self, notes: tuple[str, ...]) -> Verdict:
+        """The same, with more sentences that a user should read."""
+        return replace(self, running=replace(self.running, notes=(*self.running.notes, *notes)))
+
 
 def measured_verdict(here: OpenModelHere, found: SearchResult, compared: Compared, pace: Pace) -> Verdict:
     """The verdict on whole models that were compared: one of ours ships if it is faster beyond the noise."""

@@ -109,7 +109,8 @@ def throughputs(model: Model, document: ScheduleDocument) -> Throughputs:
         return Throughputs(model.graph)
     try:
         device, settings = recorded(document)
-        return device.open(model, settings, None).throughputs
+        found = device.open(model, settings, None).throughputs
+        return found if document.measured_share is None else found.measured
     except (DeviceError, UsageError):
         return Throughputs(model.graph)
 

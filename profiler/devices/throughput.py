@@ -7,7 +7,7 @@ as two operations, as in figure 1.2. Zeros that merging pads kernels with are no
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from iosched.models.graph import ComputationGraph
 from iosched.profiler.devices.gpus import spec_of
@@ -23,7 +23,8 @@ class Throughput:
         flops: operations of the stages' operators; a multiplication and an addition count as two.
         latency_us: the sum of the stages' latencies; None if one of them is not known.
         peak_tflops: the peak of the device by its specification; None if that is not known, as for CPUs.
-        busy_us: for how long the work would fill all SMs, by the analytic model; None if latencies are measured.
+        busy_us: for how long the work would fill all SMs, by the analytic model; None if latencies are
+            measured, be it in part.
     """
 
     flops: int
@@ -60,6 +61,11 @@ class Throughputs:
     graph: ComputationGraph
     peak_tflops: float | None = None
     busy_us: Callable[[Stage], float] | None = None
+
+    @property
+    def measured(self) -> Throughputs:
+        """The same where latencies are measured, be it in part: the SMs' time is known beside the model's own alone."""
+        return replace(self, busy_us=None)
 
     def of(self, stages: Iterable[Stage]) -> Throughput:
         """The throughput of `stages` that run one after another, with the latencies that are written in the stages.

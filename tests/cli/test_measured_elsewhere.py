@@ -35,6 +35,7 @@ def profile(invoke, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_what_was_measured_elsewhere_is_said_wherever_the_schedule_is_shown(invoke, model: Path, profile: Path) -> None:
     before = json.loads(invoke("optimize", model, "--device", "v100", "--json").stdout)
     assert before["latency_us"]["measured_share"] is None
+    assert "of the SMs" in invoke("show", "branches.iosched.onnx").stdout
     assert invoke("profile", "import", profile).exit_code == 0
     found = json.loads(invoke("optimize", model, "--device", "v100", "--json").stdout)
     share = found["latency_us"]["measured_share"]
@@ -47,7 +48,10 @@ def test_what_was_measured_elsewhere_is_said_wherever_the_schedule_is_shown(invo
     assert "sequential, 100% of it measured" in table
     assert found["latency_us"]["sequential_measured_share"] == 1
     assert V100 in table
-    assert f"(analytic: {source_text(share)})" in invoke("show", "branches.iosched.onnx").stdout
+    shown = invoke("show", "branches.iosched.onnx").stdout
+    assert f"(analytic: {source_text(share)})" in shown
+    assert "of peak" in shown
+    assert "of the SMs" not in shown, "how busy they are is known of the model's latencies only"
     assert source_text(share, " there") in invoke("run", "branches.iosched.onnx").stderr
 
 
@@ -62,6 +66,7 @@ def test_an_explanation_says_what_its_own_latencies_are(invoke, model: Path, pro
     assert json.loads(invoke(*words, "--json").stdout)["measured_share"] is None
     found = json.loads(invoke(*words, "--json", "--profile-db", "other.db").stdout)
     assert 0 < found["measured_share"] <= 1
+    assert "of the SMs" not in invoke(*words, "--profile-db", "other.db").stdout
     assert source_text(found["measured_share"]) in invoke(*words, "--profile-db", "other.db").stdout
 
 

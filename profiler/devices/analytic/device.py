@@ -136,7 +136,7 @@ class OpenOnPaper:
 
     @property
     def throughputs(self) -> Throughputs:
-        """Throughputs with the share of the SMs' time that is filled with work, which is known on no other device."""
+        """Throughputs; where nothing was measured with the share of the SMs' time that is filled with work."""
         return self.cost.throughputs
 
     def close(self) -> None:

@@ -33,8 +33,8 @@ class ScaledCost:
 
     @property
     def throughputs(self) -> Throughputs:
-        """How much stages compute and how fast, by the analytic model."""
-        return self.analytic.throughputs
+        """How much stages compute and how fast."""
+        return self.analytic.throughputs.measured
 
     def stage_latency_us(self, stage: Stage) -> float:
         """Latency of `stage` in microseconds, infinite where it was seen not to run; O(operators) and its signature."""

@@ -1,0 +1,64 @@
+"""Beside a schedule whose latency is computed in part: the best one of stages that were all measured elsewhere.
+
+A search goes where the model is too hopeful, so what is computed in the schedule found is rather too low than too high.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from iosched.jobs.settings import OptimizeSettings
+from iosched.models.errors import ExecutionError
+from iosched.profiler.devices.cost import StageCosts
+from iosched.profiler.devices.device import OpenModel
+from iosched.profiler.devices.elsewhere import MeasuredElsewhere
+from iosched.scheduler.schedule import Stage
+from iosched.scheduler.search import search
+from iosched.scheduler.strategy_names import is_searched
+
+
+@dataclass(frozen=True, eq=False)
+class _MeasuredOnly:
+    """Stages that were not measured cannot be run; a `CostModel` with `OperatorKeys`."""
+
+    measured: MeasuredElsewhere
+    cost: StageCosts
+
+    def stage_latency_us(self, stage: Stage) -> float:
+        known = self.measured.known_us(stage)
+        return math.inf if known is None else known
+
+    def lower_bound_us(self, stage: Stage) -> float:
+        return self.stage_latency_us(stage)
+
+    def operator_key(self, name: str) -> str:
+        return self.cost.operator_key(name)
+
+
+def best_measured_us(opened: OpenModel, settings: OptimizeSettings) -> float | None:
+    """The latency of the best schedule of stages that were all measured elsewhere, in microseconds.
+
+    None where there is no such schedule, where nothing is searched, or where a budget leaves no time for it.
+    Complexity: that of `search`, which asks for no latency that has to be computed.
+    """
+    measured = opened.elsewhere.measured
+    if measured is None or settings.budget_s is not None or not is_searched(settings.strategy):
+        return None
+    cost = _MeasuredOnly(measured, opened.cost)
+    try:
+        return search(opened.graph, cost, strategy=settings.strategy, pruning=settings.pruning).schedule.predicted_us
+    except ExecutionError:
+        return None
+
+
+def measured_stages_notes(
+    opened: OpenModel, settings: OptimizeSettings, measured_share: float | None
+) -> tuple[str, ...]:
+    """Says what the best schedule of measured stages takes, where one was found of which that share is measured."""
+    if measured_share is None or measured_share == 1 or settings.schedule_from is not None:
+        return ()
+    latency_us = best_measured_us(opened, settings)
+    if latency_us is None:
+        return ()
+    return (f"The best schedule of nothing but measured stages takes {latency_us:,.1f} us.",)
