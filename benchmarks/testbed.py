@@ -90,10 +90,14 @@ def open_bed(
     profile_db: Path | None = None,
     precision: PrecisionName = DEFAULT_PRECISION,
 ) -> Iterator[Bed]:
-    """`network` of the zoo on a GPU under the analytic model, or measured: on this machine's CPU or a GPU of it."""
+    """`network` of the zoo on a GPU under the analytic model, or measured: on this machine's CPU or a GPU of it.
+
+    Under the analytic model nothing is taken that was measured elsewhere: results are the same on every machine.
+    """
     model = zoo_model(network, batch_size)
     where = resolve(device)
-    with opened(where, model, OpenSettings(precision=precision), profile_db) as there:
+    settings = OpenSettings(precision=precision, resume=where.cost_kind == "measured")
+    with opened(where, model, settings, profile_db) as there:
         yield Bed(
             there.graph,
             where.name,

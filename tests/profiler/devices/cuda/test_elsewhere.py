@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,19 +13,31 @@ from host_cuda import needs_compiler
 from host_driver import HostDriver
 from host_gpu import HostGpu, time_by_size
 from scripted import fire
+from separables import separable_operators, separables
 
 from iosched.jobs.optimize import OptimizeResult, optimize
 from iosched.jobs.settings import OptimizeSettings
+from iosched.models.light import light_model
+from iosched.models.load import load_model
+from iosched.models.model import Model
 from iosched.profiler.devices.analytic.cost import AnalyticCost
 from iosched.profiler.devices.analytic.scaling import Ratio, scaling
 from iosched.profiler.devices.cuda import device as cuda_device
+from iosched.profiler.devices.cuda.cudnn_plans import StoredCudnnPlans
 from iosched.profiler.devices.cuda.elsewhere import measured_elsewhere
 from iosched.profiler.devices.gpus import gpu_named
 from iosched.profiler.measuring.statistics import summarize
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import ChoiceRow, Row, StageRow
 from iosched.profiler.store.transfer import export_lines, import_lines
+from iosched.runtime.cuda.kernel import Precision
+from iosched.runtime.cuda.layout import Layout, preferred_layout
+from iosched.runtime.cuda.lower.fusion import fusion_key
+from iosched.runtime.cuda.lower.layout_choice import layout_key
+from iosched.runtime.cuda.lower.network import Network
 from iosched.runtime.cuda.target import Gpu
+from iosched.scheduler.baselines import greedy, sequential
+from iosched.scheduler.precision import PrecisionName
 from iosched.scheduler.schedule import Stage, Strategy
 
 pytestmark = needs_compiler
@@ -186,6 +199,33 @@ def test_choices_between_kernels_come_with_the_profile(tmp_path: Path, monkeypat
     settings = replace(imported(tmp_path / "here.db", lines), precision="fp16")
     assert optimize(fire(), settings).measured_share == pytest.approx(1)
     assert any('"table":"choice"' in line and "layout " in line for line in lines)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("make", [separables, lambda: load_model(light_model("light_squeezenet").SerializeToString())])
+def test_a_model_is_lowered_as_where_the_gpu_is(make: Callable[[], Model], precision: PrecisionName) -> None:
+    """With whatever was chosen there: the layout, and operators of one kernel or two."""
+    model, gpu = make(), HostGpu(0, NAME, {"cudnn": "91002"}, HostDriver(gpu=V100))
+    network = Network(model, Precision(precision), preferred_layout(precision, V100), gpu=V100)
+    other = network.in_layout(next(each for each in Layout if each is not network.layout))
+    stages = [*sequential(model.graph).stages, *greedy(model.graph).stages]
+    key, keys = gpu.key(precision), []
+    with ProfileDatabase(None) as database:
+        plans = StoredCudnnPlans(database, key, times=False)
+        database.keep_stage("any", key, summarize([1.0]))
+        choices = {layout_key(network): f"{other.layout.value} 1.00us, {network.layout.value} 2.00us"}
+        choices |= {fusion_key(other, name): "one kernel, variant 1" for name in separable_operators(model)[1:]}
+        for chosen in ({}, choices):
+            for choice, value in chosen.items():
+                database.choose(choice, key, value)
+            there = gpu.backend(model, precision, plans)
+            first = there.signature(stages[0])
+            database.keep_stage(first, key, summarize([1.0]))
+            found = measured_elsewhere(database, model, "v100", precision).measured
+            assert found is not None
+            assert list(map(found.signature, stages)) == list(map(there.signature, stages))
+            keys.append(first)
+    assert len(set(keys)) == 2, "in another layout stages have other names"
 
 
 def test_the_rest_is_found_for_the_second_measurement_where_there_is_one(tmp_path: Path, profile: list[str]) -> None:
