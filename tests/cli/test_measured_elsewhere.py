@@ -50,6 +50,7 @@ def test_what_was_measured_elsewhere_is_said_wherever_the_schedule_is_shown(invo
     assert V100 in table
     shown = invoke("show", "branches.iosched.onnx").stdout
     assert f"(analytic: {source_text(share)})" in shown
+    assert json.loads(invoke("show", "branches.iosched.onnx", "--json").stdout)["measured_share"] == share
     assert "of peak" in shown
     assert "of the SMs" not in shown, "how busy they are is known of the model's latencies only"
     assert source_text(share, " there") in invoke("run", "branches.iosched.onnx").stderr
