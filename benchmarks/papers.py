@@ -109,7 +109,7 @@ def mean_convolution(graph: ComputationGraph) -> Record:
 def four() -> Record:
     """Figure 1.2 and DOS's figure 1: the published schedules and ours."""
     graph = load_model(four_convolutions.build().SerializeToString()).graph
-    cost = AnalyticCost(graph, gpu("v100"))
+    cost = AnalyticCost(graph, gpu("v100"), calibration=CALIBRATION)
     found = {name: four_convolutions.published(name) for name in four_convolutions.PUBLISHED}
     found["ours, concurrent"] = search(graph, cost, strategy="concurrent").schedule
     found["ours"] = search(graph, cost).schedule

@@ -26,6 +26,7 @@ from typing import TypeVar
 from iosched.models import zoo
 from iosched.models.graph import ComputationGraph
 from iosched.models.load import load_model
+from iosched.profiler.devices.analytic.calibration import CALIBRATION
 from iosched.profiler.devices.analytic.cost import AnalyticCost
 from iosched.profiler.devices.cpu.cost import CpuStageCost, cpu_name
 from iosched.profiler.devices.gpus import gpu_named
@@ -152,7 +153,7 @@ class Analytic:
         spec = gpu_named(device)
         if spec is None:
             raise SystemExit(f"no GPU is called {device!r}")
-        self._graph, self._cost = graph, AnalyticCost(graph, spec)
+        self._graph, self._cost = graph, AnalyticCost(graph, spec, calibration=CALIBRATION)
         self._asked: set[str] = set()
 
     @property

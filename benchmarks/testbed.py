@@ -24,6 +24,7 @@ from iosched.profiler.devices.cpu.cost import CpuStageCost, cpu_name
 from iosched.profiler.devices.cpu.device import OpenOnCpu
 from iosched.profiler.devices.cpu.yardstick import compile_yardstick
 from iosched.profiler.devices.device import OpenModelHere, OpenSettings, Way
+from iosched.profiler.devices.launch import DEFAULT_LAUNCH, LaunchName
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all
 from iosched.profiler.measuring.interleave import Comparison, compare
@@ -92,11 +93,14 @@ def open_bed(
 ) -> Iterator[Bed]:
     """`network` of the zoo on a GPU under the analytic model, or measured: on this machine's CPU or a GPU of it.
 
-    Under the analytic model nothing is taken that was measured elsewhere: results are the same on every machine.
+    Under the analytic model, kernels are launched one by one, as where the figures that are compared were measured, and
+    nothing is taken that was measured elsewhere: results are the same on every machine.
     """
     model = zoo_model(network, batch_size)
     where = resolve(device)
-    settings = OpenSettings(precision=precision, resume=where.cost_kind == "measured")
+    measures = where.cost_kind == "measured"
+    launch: LaunchName = DEFAULT_LAUNCH if measures else "streams"
+    settings = OpenSettings(precision=precision, launch=launch, resume=measures)
     with opened(where, model, settings, profile_db) as there:
         yield Bed(
             there.graph,

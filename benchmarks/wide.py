@@ -14,6 +14,7 @@ from pathlib import Path
 from testbed import option_parser, print_table, write_results
 
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
+from iosched.profiler.devices.analytic.calibration import CALIBRATION
 from iosched.profiler.devices.analytic.cost import AnalyticCost
 from iosched.profiler.devices.gpus import gpu_named
 from iosched.scheduler.baselines import greedy
@@ -42,7 +43,7 @@ def scheduled(seed: int, device: str) -> dict[str, float]:
     gpu = gpu_named(device)
     assert gpu is not None, f"{device} is no GPU that can be planned for"
     graph = threads(seed)
-    cost = AnalyticCost(graph, gpu)
+    cost = AnalyticCost(graph, gpu, calibration=CALIBRATION)
     started = time.monotonic()
     result = search(graph, cost)
     return {

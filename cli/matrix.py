@@ -14,6 +14,7 @@ from iosched.cli.options import (
     gathered,
     input_shape_option,
     json_option,
+    launch_option,
     model_argument,
     output_option,
     precision_option,
@@ -37,6 +38,7 @@ from iosched.models.errors import UsageError
 if TYPE_CHECKING:
     from iosched.jobs.matrix import MatrixResult, MatrixSettings
     from iosched.models.model import Model
+    from iosched.profiler.devices.launch import LaunchName
     from iosched.scheduler.precision import PrecisionName
     from iosched.scheduler.strategy_names import SearchStrategy
 
@@ -65,6 +67,7 @@ def _sizes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
 def _settings(
     devices: tuple[str, ...],
     precision: PrecisionName,
+    launch: LaunchName,
     strategy: SearchStrategy,
     r: int,
     s: int,
@@ -81,7 +84,8 @@ def _settings(
     refuse_pruning_beside(strategy)
     pruning = pruning_asked(r, s, no_pruning)
     return MatrixSettings(
-        devices, precision, strategy, r=pruning.r, s=pruning.s, threads=threads, profile_db=profile_db, resume=resume
+        devices, precision, launch, strategy, r=pruning.r, s=pruning.s, threads=threads, profile_db=profile_db,
+        resume=resume,
     )
 
 
@@ -109,6 +113,7 @@ def _settings(
 )
 @input_shape_option
 @precision_option("What GPUs compute in.")
+@launch_option
 @strategy_option()
 @pruning_options
 @threads_option
@@ -209,6 +214,7 @@ def as_object(model: str, result: MatrixResult, settings: MatrixSettings) -> dic
         "model": model,
         "cost": result.cost,
         "precision": settings.precision,
+        "launch": settings.launch,
         "strategy": settings.strategy,
         "pruning": asdict(settings.pruning),
         "targets": targets,

@@ -17,6 +17,7 @@ from iosched.cli.options import (
     binding_options,
     gathered,
     json_option,
+    launch_option,
     model_argument,
     output_option,
     planning_device_options,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from iosched.jobs.settings import OptimizeSettings
     from iosched.models.model import Model
     from iosched.profiler.devices.device import Barriers, LayoutName
+    from iosched.profiler.devices.launch import LaunchName
     from iosched.scheduler.strategy_names import StrategyName
 
 
@@ -76,6 +78,7 @@ def _settings(
     precision: str,
     barriers: Barriers,
     layout: LayoutName,
+    launch: LaunchName,
     profile_db: Path | None,
 ) -> OptimizeSettings:
     """The settings that the options ask for; raises where they contradict each other, before the model is read."""
@@ -99,6 +102,7 @@ def _settings(
         resume=resume,
         barriers=barriers,
         layout=layout,
+        launch=launch,
     )
 
 
@@ -146,6 +150,7 @@ def _settings(
     help="On an attached GPU: images lie with the channels of a pixel side by side, the pixels of a channel, or as is "
     "faster for all of the model.",
 )
+@launch_option
 @profile_db_option
 @click.option("--dry-run", is_flag=True, help="Print how large the search is and how long it takes; measure nothing.")
 @json_option

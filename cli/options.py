@@ -18,6 +18,7 @@ from click.core import ParameterSource
 
 from iosched.cli.output import destination
 from iosched.models.errors import UsageError
+from iosched.profiler.devices.launch import DEFAULT_LAUNCH, LAUNCHES
 from iosched.scheduler.precision import DEFAULT_PRECISION, PRECISIONS
 from iosched.scheduler.pruning import DEFAULT_PRUNING, NO_PRUNING, Pruning
 from iosched.scheduler.strategy_names import LIMITED, SEARCH_NAMES
@@ -191,6 +192,18 @@ def precision_option(text: str) -> Callable[[F], F]:
     return click.option(
         "--precision", type=click.Choice(PRECISIONS), default=DEFAULT_PRECISION, show_default=True, help=text
     )
+
+
+def launch_option(function: F) -> F:
+    """`--launch`, for GPUs that are planned for."""
+    return click.option(
+        "--launch",
+        type=click.Choice(LAUNCHES),
+        default=DEFAULT_LAUNCH,
+        show_default=True,
+        help="On a GPU that is planned for: one CUDA graph launches all kernels, as where it is attached, or they are "
+        "launched one by one, as for the tables of the IOS papers.",
+    )(function)
 
 
 def strategy_option(*baselines: str) -> Callable[[F], F]:

@@ -19,6 +19,7 @@ from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
 from iosched.profiler.devices.device import OpenModel, OpenSettings
+from iosched.profiler.devices.launch import DEFAULT_LAUNCH, LaunchName
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.store.database import ProfileDatabase, default_path
 from iosched.scheduler.baselines import sequential
@@ -39,6 +40,7 @@ class MatrixSettings:
     Attributes:
         devices: the devices, as `--device` takes them; each is a target at every batch size.
         precision: what GPUs compute in: "fp32", "tf32" or "fp16".
+        launch: how GPUs are thought to be given their kernels: by one CUDA graph ("graph"), or one by one ("streams").
         strategy: "concurrent", "merge", "both" or "dos".
         r: the largest number of operators in a group, None for any; "dos" has its own limits.
         s: the largest number of groups in a stage, None for any.
@@ -50,6 +52,7 @@ class MatrixSettings:
 
     devices: tuple[str, ...]
     precision: PrecisionName = DEFAULT_PRECISION
+    launch: LaunchName = DEFAULT_LAUNCH
     strategy: SearchStrategy = "both"
     r: int | None = 3
     s: int | None = 8
@@ -65,7 +68,7 @@ class MatrixSettings:
     @property
     def opening(self) -> OpenSettings:
         """How the model is to be opened on each device."""
-        return OpenSettings(self.threads, self.precision, resume=self.resume)
+        return OpenSettings(self.threads, self.precision, launch=self.launch, resume=self.resume)
 
 
 @dataclass(frozen=True)

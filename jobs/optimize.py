@@ -102,7 +102,8 @@ class _Job:
     def _verdict(self, found: SearchResult) -> Verdict:
         here = self.opened.here
         if here is None:
-            verdict = predicted_verdict(self.model, self.opened, self.settings.precision, found)
+            runtime = {"precision": self.settings.precision, "launch": self.settings.launch}
+            verdict = predicted_verdict(self.model, self.opened, runtime, found)
             return verdict.noting(measured_stages_notes(self.opened, self.settings, verdict.measured_share))
         if not here.is_schedulable:
             return unscheduled_verdict(here, found)

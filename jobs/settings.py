@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from iosched.profiler.devices.device import Barriers, LayoutName, OpenSettings
+from iosched.profiler.devices.launch import DEFAULT_LAUNCH
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.pruning import Pruning
@@ -32,6 +33,8 @@ class OptimizeSettings:
             operators whose results it reads ("none"), or whichever of the two is faster ("auto").
         layout: how images lie in the memory of an attached GPU: the channels of a pixel side by side ("nhwc"), the
             pixels of a channel ("nchw"), or whichever of the two is faster ("auto").
+        launch: how a GPU that is not attached is thought to be given its kernels: by one CUDA graph ("graph"), or one
+            by one into streams ("streams").
         schedule_from: a schedule of a model of the same structure, which is used instead of searching for one.
     """
 
@@ -47,6 +50,7 @@ class OptimizeSettings:
     resume: bool = True
     barriers: Barriers = "auto"
     layout: LayoutName = "auto"
+    launch: str = DEFAULT_LAUNCH
     schedule_from: ScheduleDocument | None = None
 
     @property
@@ -57,4 +61,4 @@ class OptimizeSettings:
     @property
     def opening(self) -> OpenSettings:
         """How the model is to be opened on the device."""
-        return OpenSettings(self.threads, self.precision, self.barriers, self.layout, self.resume)
+        return OpenSettings(self.threads, self.precision, self.barriers, self.layout, self.launch, self.resume)

@@ -117,8 +117,12 @@ def unscheduled_verdict(here: OpenModelHere, found: SearchResult) -> Verdict:
     )
 
 
-def predicted_verdict(model: Model, opened: OpenModel, precision: str, found: SearchResult) -> Verdict:
-    """The verdict by computed latencies: the schedule found ships if it is faster than the sequential one."""
+def predicted_verdict(model: Model, opened: OpenModel, runtime: Mapping[str, str], found: SearchResult) -> Verdict:
+    """The verdict by computed latencies: the schedule found ships if it is faster than the sequential one.
+
+    Args:
+        runtime: the settings that the latencies are computed for; "runtime" in the schedule file.
+    """
     predicted = {
         name: _predicted(opened, schedule)
         for name, schedule in (
@@ -136,7 +140,7 @@ def predicted_verdict(model: Model, opened: OpenModel, precision: str, found: Se
     share, of_sequential = (
         opened.elsewhere.share(each.stages, opened.cost.stage_latency_us) for each in (chosen, predicted["sequential"])
     )
-    runtime = {"precision": precision} if share is None else {"precision": precision, "measured_share": share}
+    measured = {} if share is None else {"measured_share": share}
     return Verdict(
         shipped=shipped,
         reason=_reason(shipped, latency_us["iosched"], latency_us["sequential"], share),
@@ -149,7 +153,7 @@ def predicted_verdict(model: Model, opened: OpenModel, precision: str, found: Se
             "greedy": latency_us["greedy"],
         },
         kernels_before=len(model.graph.operators),
-        running=Running(sum(map(_kernel_count, chosen.stages)), runtime, opened.elsewhere.notes),
+        running=Running(sum(map(_kernel_count, chosen.stages)), {**runtime, **measured}, opened.elsewhere.notes),
         measured_share=share,
         sequential_measured_share=of_sequential,
     )

@@ -16,6 +16,7 @@ from iosched.models.model import Model
 from iosched.profiler.devices.cost import MeasuredCosts, StageCosts
 from iosched.profiler.devices.elsewhere import FoundElsewhere
 from iosched.profiler.devices.executor import Executor
+from iosched.profiler.devices.launch import DEFAULT_LAUNCH
 from iosched.profiler.devices.selfcheck import SelfCheck
 from iosched.profiler.devices.throughput import Throughputs
 from iosched.profiler.devices.units import Units
@@ -46,6 +47,8 @@ class OpenSettings:
             operators whose results it reads ("none"), or whichever of the two is faster ("auto").
         layout: how images lie in the memory of an attached GPU: the channels of a pixel side by side ("nhwc"), the
             pixels of a channel ("nchw"), or whichever of the two is faster ("auto").
+        launch: how a GPU that is not attached is thought to be given its kernels: by one CUDA graph ("graph"), as our
+            runtime does, or one by one ("streams"), as the runtime that IOS was published with.
         resume: whether the latencies in the profile database are used; if not, everything is measured anew and the new
             latencies replace the old ones.
         may_time: whether opening the model may run something, for example to find out which kernels are fastest.
@@ -55,6 +58,7 @@ class OpenSettings:
     precision: str = DEFAULT_PRECISION
     barriers: Barriers = "auto"
     layout: LayoutName = "auto"
+    launch: str = DEFAULT_LAUNCH
     resume: bool = True
     may_time: bool = True
 
@@ -68,6 +72,16 @@ def refuse_for_attached_gpus(settings: OpenSettings) -> None:
     for option, value in (("--barriers", settings.barriers), ("--layout", settings.layout)):
         if value != "auto":
             raise UsageError(f"{option} is for attached GPUs")
+
+
+def refuse_for_planned_gpus(settings: OpenSettings) -> None:
+    """Refuses settings that mean something on GPUs alone that are not attached.
+
+    Raises:
+        UsageError: there is one; the text says which.
+    """
+    if settings.launch != DEFAULT_LAUNCH:
+        raise UsageError("--launch is for GPUs that are planned for by name: what is measured runs as our runtime does")
 
 
 @dataclass(frozen=True)

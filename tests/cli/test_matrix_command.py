@@ -27,7 +27,7 @@ def test_json_has_the_keys_that_scripts_rely_on(invoke, workdir: Path) -> None:
     result = invoke("matrix", "dynamic.onnx", "--devices", "v100,k80", "--batch-sizes", "1,16", "-r", 2, "--json")
     found = json.loads(result.stdout)
     assert set(found) == {
-        "model", "cost", "precision", "strategy", "pruning", "targets", "latency_us", "slowdown",
+        "model", "cost", "precision", "launch", "strategy", "pruning", "targets", "latency_us", "slowdown",
         "measured_share", "notes",
     }  # fmt: skip
     assert (found["model"], found["cost"], found["precision"]) == ("dynamic", "analytic", "fp32")
@@ -115,6 +115,13 @@ def test_what_is_measured_has_no_ratio_without_an_interval(
     assert "+50.0%" in v100
     assert [text for text in texts(invoke(*words, "--plot", "-").stdout) if text.endswith("%")] == ["+50.0%"]
     assert json.loads(invoke(*words, "--json").stdout)["slowdown"] == [[None, None], [1.5, 1.0]]
+
+
+def test_launches_into_streams_take_longer_than_a_graph_and_the_object_says_which(invoke, model: Path) -> None:
+    words = ("matrix", model, "--devices", "v100", "--json")
+    graphs, streams = (json.loads(invoke(*words, *more).stdout) for more in ((), ("--launch", "streams")))
+    assert (graphs["launch"], streams["launch"]) == ("graph", "streams")
+    assert graphs["latency_us"][0][0] < streams["latency_us"][0][0]
 
 
 def test_measuring_several_batch_sizes_is_announced(invoke, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

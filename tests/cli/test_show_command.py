@@ -64,7 +64,7 @@ def test_of_a_measured_schedule_it_shows_no_share(invoke, schedule_file: Path, m
 
 
 def test_json_has_the_keys_that_scripts_rely_on(invoke, model: Path) -> None:
-    invoke("optimize", model, "--device", "v100", "-q")
+    invoke("optimize", model, "--device", "v100", "--launch", "streams", "-q")
     found = json.loads(invoke("show", "branches.iosched.onnx", "--json").stdout)
     sums = {"latency_us", "flops", "tflops", "share_of_peak", "sm_share"}
     assert set(found) == {
@@ -138,7 +138,7 @@ def test_show_draws_one_block(invoke, complains, schedule_file: Path) -> None:
 
 def test_show_draws_another_schedule_that_was_considered(invoke, complains, schedule_file: Path, model: Path) -> None:
     complains(invoke("show", schedule_file, "--alternative", "greedy"), 2, "it has none")
-    invoke("optimize", model, "--device", "v100", "-q")
+    invoke("optimize", model, "--device", "v100", "--launch", "streams", "-q")
     whole = invoke("show", "branches.iosched.onnx").stdout
     assert "\nconsidered as well: iosched " in whole
     text = invoke("show", "branches.iosched.onnx", "--alternative", "greedy").stdout

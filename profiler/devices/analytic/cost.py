@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from iosched.models.graph import ComputationGraph, Operator
-from iosched.profiler.devices.analytic.calibration import CALIBRATION, Calibration
+from iosched.profiler.devices.analytic.calibration import CALIBRATIONS, Calibration
 from iosched.profiler.devices.analytic.kernels import Kernel, Kind, kernels_of, kind_of, merged_kernels
 from iosched.profiler.devices.analytic.work import ModelledGpu, Work
 from iosched.profiler.devices.gpus import GpuSpec
+from iosched.profiler.devices.launch import DEFAULT_LAUNCH
 from iosched.profiler.devices.throughput import Throughputs
 from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
@@ -38,7 +39,7 @@ class AnalyticCost:
         gpu: the specification of the GPU, see `gpus.gpu_named`.
         precision: with "tf32" and "fp16", matrix products run on tensor cores where the GPU has them; with "fp16",
             float32 values are stored in half as many bytes.
-        calibration: constants of the model.
+        calibration: constants of the model, which depend on how kernels are launched.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class AnalyticCost:
         gpu: GpuSpec,
         precision: PrecisionName = DEFAULT_PRECISION,
         *,
-        calibration: Calibration = CALIBRATION,
+        calibration: Calibration = CALIBRATIONS[DEFAULT_LAUNCH],
     ) -> None:
         self.graph = graph
         self.gpu = gpu

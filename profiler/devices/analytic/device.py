@@ -9,6 +9,7 @@ from typing import ClassVar
 from iosched.models.errors import DeviceError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
+from iosched.profiler.devices.analytic.calibration import CALIBRATIONS
 from iosched.profiler.devices.analytic.cost import AnalyticCost
 from iosched.profiler.devices.analytic.scaled import ScaledCost
 from iosched.profiler.devices.device import CostKind, Device, OpenModel, OpenSettings, refuse_for_attached_gpus
@@ -16,6 +17,7 @@ from iosched.profiler.devices.elsewhere import NOTHING, FindElsewhere, FoundElse
 from iosched.profiler.devices.executor import Executor
 from iosched.profiler.devices.gpus import GpuSpec, gpu_called, gpu_named
 from iosched.profiler.devices.kind import Kind
+from iosched.profiler.devices.launch import DEFAULT_LAUNCH, launch_named
 from iosched.profiler.devices.precision import precision_on
 from iosched.profiler.devices.selfcheck import SelfCheck
 from iosched.profiler.devices.throughput import Throughputs
@@ -65,13 +67,14 @@ class PaperGpu:
         raise self._not_here()
 
     def check(self, settings: OpenSettings) -> None:
-        """Refuses settings for attached GPUs, and precisions that the GPU does not have.
+        """Refuses settings for attached GPUs, precisions that the GPU does not have, and unknown ways to launch.
 
         Raises:
             UsageError: a setting is refused; the text says which.
         """
         refuse_for_attached_gpus(settings)
         self._precision(settings)
+        launch_named(settings.launch)
 
     def open(
         self,
@@ -84,12 +87,13 @@ class PaperGpu:
         """Opens the analytic model of `model` on this GPU, beside what the database has of such a GPU.
 
         Raises:
-            UsageError: the GPU has no such precision, or the database is damaged.
+            UsageError: the GPU has no such precision, there is no such way to launch, or the database is damaged.
         """
         del beside
-        precision = self._precision(settings)
-        cost = AnalyticCost(model.graph, self.gpu, precision)
-        if database is None or not settings.resume:
+        precision, launch = self._precision(settings), launch_named(settings.launch)
+        cost = AnalyticCost(model.graph, self.gpu, precision, calibration=CALIBRATIONS[launch])
+        # What was measured ran in a CUDA graph.
+        if database is None or not settings.resume or launch != DEFAULT_LAUNCH:
             return OpenOnPaper(self, cost)
         found = self.find_elsewhere(database, model, self.gpu.key, precision)
         if found.measured is None:
@@ -162,7 +166,9 @@ def _made(document: ScheduleDocument) -> tuple[Device, OpenSettings] | None:
         raise DeviceError(f"the schedule is for {document.device_name}, which this version has no specification of")
     # Under the name of tf32, schedules were once made in float32 for GPUs that have no tf32.
     is_unknown = document.precision == "tf32" and not gpu.has_tf32
-    return PaperGpu(gpu), OpenSettings(precision=DEFAULT_PRECISION if is_unknown else document.precision)
+    precision = DEFAULT_PRECISION if is_unknown else document.precision
+    # Before there was a choice, the analytic model knew nothing but launches into streams.
+    return PaperGpu(gpu), OpenSettings(precision=precision, launch=document.runtime.get("launch", "streams"))
 
 
 KIND = Kind(

@@ -25,6 +25,7 @@ from iosched.profiler.devices.device import (
     Way,
     Wording,
     refuse_for_attached_gpus,
+    refuse_for_planned_gpus,
 )
 from iosched.profiler.devices.elsewhere import NOTHING, FoundElsewhere
 from iosched.profiler.devices.executor import Executor
@@ -85,6 +86,7 @@ class CpuDevice:
             UsageError: a setting is refused; the text says which.
         """
         refuse_for_attached_gpus(settings)
+        refuse_for_planned_gpus(settings)
         if settings.precision != DEFAULT_PRECISION:
             raise UsageError("--precision is for GPUs; the CPU computes in the model's own types")
 

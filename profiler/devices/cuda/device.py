@@ -32,6 +32,7 @@ from iosched.profiler.devices.device import (
     Running,
     Way,
     Wording,
+    refuse_for_planned_gpus,
 )
 from iosched.profiler.devices.elsewhere import NOTHING, FoundElsewhere
 from iosched.profiler.devices.executor import Executor
@@ -99,11 +100,12 @@ class CudaDevice:
         return cuda_checks(self.gpu)
 
     def check(self, settings: OpenSettings) -> None:
-        """Refuses precisions that the GPU does not have.
+        """Refuses settings for GPUs that are not attached, and precisions that the GPU does not have.
 
         Raises:
-            UsageError: the text says which it has.
+            UsageError: a setting is refused; the text says which, or which precisions it has.
         """
+        refuse_for_planned_gpus(settings)
         self.gpu.precision(settings.precision)
 
     def open(

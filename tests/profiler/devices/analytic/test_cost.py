@@ -14,7 +14,15 @@ from networks import zoo_model
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
 from iosched.models.load import load_model
 from iosched.models.zoo.network import Network
-from iosched.profiler.devices.analytic.calibration import CALIBRATION, Calibration
+from iosched.profiler.devices.analytic.calibration import (
+    CALIBRATION,
+    CALIBRATIONS,
+    LEAST_NODE_US,
+    MOST_NODE_US,
+    NODE_US,
+    Calibration,
+    in_graph,
+)
 from iosched.profiler.devices.analytic.cost import AnalyticCost
 from iosched.profiler.devices.analytic.kernels import Product, Stream, kernels_of
 from iosched.profiler.devices.gpus import GpuSpec, gpu_keys, gpu_named
@@ -177,8 +185,8 @@ def test_equal_keys_are_equal_latencies_whatever_the_names_and_the_order() -> No
 
 
 def test_small_kernels_run_in_the_shadow_of_each_other_and_large_ones_do_not() -> None:
-    small = AnalyticCost(branches(2, 256, kernel=5), gpu("v100"))
-    large = AnalyticCost(branches(2, 512, 112), gpu("v100"))
+    small = AnalyticCost(branches(2, 256, kernel=5), gpu("v100"), calibration=CALIBRATION)
+    large = AnalyticCost(branches(2, 512, 112), gpu("v100"), calibration=CALIBRATION)
 
     def gain(cost: AnalyticCost) -> float:
         return cost.stage_latency_us(Stage(CONCURRENT, (("0", "1"),))) / cost.stage_latency_us(side_by_side("0", "1"))
@@ -206,7 +214,7 @@ def test_a_merge_does_all_the_arithmetic_of_its_parts() -> None:
 def test_a_grouped_convolution_does_one_product_for_each_group() -> None:
     def latency_us(channels: int, group: int) -> float:
         graph = branches(1, channels, 112, group=group, kernel=5)  # which Winograd's algorithms do not compute
-        return AnalyticCost(graph, gpu("v100")).stage_latency_us(side_by_side("0")) - CALIBRATION.kernel_us
+        return AnalyticCost(graph, gpu("v100")).stage_latency_us(side_by_side("0")) - CALIBRATIONS["graph"].kernel_us
 
     assert latency_us(256, 2) == pytest.approx(latency_us(256, 1) / 2, rel=0.02)
     assert latency_us(512, 2) == pytest.approx(2 * latency_us(256, 2), rel=0.15)  # larger tiles load less
@@ -216,7 +224,7 @@ def test_many_short_kernels_are_bound_by_how_fast_they_start() -> None:
     graph = branches(8, 8, 4)
     idle = replace(CALIBRATION, issue_us=0.0)
 
-    started = AnalyticCost(graph, gpu("v100")).stage_latency_us(side_by_side(*"01234567"))
+    started = AnalyticCost(graph, gpu("v100"), calibration=CALIBRATION).stage_latency_us(side_by_side(*"01234567"))
     hindered = AnalyticCost(graph, gpu("v100"), calibration=idle).stage_latency_us(side_by_side(*"01234567"))
 
     assert started == pytest.approx(8 * (CALIBRATION.issue_us + CALIBRATION.fork_us))
@@ -309,6 +317,45 @@ def test_a_calibration_replaces_the_constants() -> None:
     assert AnalyticCost(branches(1), gpu("v100"), calibration=slow).stage_latency_us(side_by_side("0")) > 100
 
 
+@settings(max_examples=40, deadline=None)
+@given(small_graphs(), st.sampled_from(gpu_keys()))
+def test_a_graph_launches_no_stage_slower_than_streams_do_and_slower_nodes_make_slower_stages(
+    graph: ComputationGraph, name: str
+) -> None:
+    launches = [in_graph(LEAST_NODE_US), in_graph(NODE_US), in_graph(MOST_NODE_US), CALIBRATION]
+    costs = [AnalyticCost(graph, gpu(name), calibration=calibration) for calibration in launches]
+
+    for size in (1, 2, 3):
+        for names in combinations([operator.name for operator in graph.operators], size):
+            for stage in (side_by_side(*names), Stage(CONCURRENT, (names,))):
+                latencies = [cost.stage_latency_us(stage) for cost in costs]
+                assert latencies == sorted(set(latencies))
+
+
+def test_what_runs_on_the_gpu_is_the_same_however_it_is_launched() -> None:
+    graph = branches(2, 256)
+    one, both = side_by_side("0"), side_by_side("0", "1")
+    graphs, streams = (
+        AnalyticCost(graph, gpu("v100"), calibration=CALIBRATIONS[name]) for name in ("graph", "streams")
+    )
+
+    saved = CALIBRATION.kernel_us - NODE_US
+
+    assert graphs.busy_us(both) == streams.busy_us(both)
+    assert streams.stage_latency_us(one) - graphs.stage_latency_us(one) == pytest.approx(saved)
+
+
+def test_greedy_is_worse_than_sequential_where_streams_launch_short_kernels_and_better_where_a_graph_does() -> None:
+    """SqueezeNet in figure 6 of Ding et al., MLSys 2021, and what Opara's repository has of GoogLeNet in graphs."""
+    graph = network("squeezenet")
+    graphs, streams = (
+        AnalyticCost(graph, gpu("v100"), calibration=CALIBRATIONS[name]) for name in ("graph", "streams")
+    )
+
+    assert streams.schedule_latency_us(greedy(graph)) > streams.schedule_latency_us(sequential(graph))
+    assert graphs.schedule_latency_us(greedy(graph)) < graphs.schedule_latency_us(sequential(graph))
+
+
 PUBLISHED_MS = {"squeezenet": (0.86, 0.98, 0.73), "inception_v3": (6.51, 4.62, 4.03)}
 
 
@@ -316,7 +363,7 @@ PUBLISHED_MS = {"squeezenet": (0.86, 0.98, 0.73), "inception_v3": (6.51, 4.62, 4
 def test_latencies_on_the_v100_are_near_the_published_ones(name: str) -> None:
     """Figure 6 of Ding et al., MLSys 2021: the sequential and the greedy schedule, and the one that they found."""
     graph = network(name)
-    cost = AnalyticCost(graph, gpu("v100"))
+    cost = AnalyticCost(graph, gpu("v100"), calibration=CALIBRATION)
     schedules: list[Schedule] = [sequential(graph), greedy(graph), search(graph, cost).schedule]
 
     predicted = [cost.schedule_latency_us(schedule) / 1000 for schedule in schedules]

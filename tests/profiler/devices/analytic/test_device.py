@@ -15,8 +15,10 @@ from iosched.jobs.run import open_executor
 from iosched.models.errors import UsageError
 from iosched.models.light import light_model
 from iosched.models.load import load_model
+from iosched.profiler.devices.analytic.calibration import CALIBRATION
 from iosched.profiler.devices.analytic.cost import AnalyticCost
 from iosched.profiler.devices.gpus import gpu_named
+from iosched.profiler.devices.resolve import recorded
 from iosched.runtime.compare import compare
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
@@ -44,7 +46,7 @@ def test_everything_says_that_it_is_computed(settings: OptimizeSettings) -> None
     assert (result.measured_us, result.reference_us) == (None, None)
     assert (result.measurements, result.cache_hits) == (0, 0)
     assert document.device == {"kind": "cuda", "name": "Tesla V100-SXM2-16GB"}
-    assert document.runtime == {"precision": "fp32"}
+    assert document.runtime == {"precision": "fp32", "launch": "graph"}
     assert settings.profile_db is not None
     assert not settings.profile_db.exists()
 
@@ -106,10 +108,50 @@ def test_dos_is_both_with_groups_of_one_operator_and_is_recorded_so(settings: Op
 
 def test_precision_is_taken_and_recorded(settings: OptimizeSettings) -> None:
     half = optimize(fire(), replace(settings, precision="fp16"))
-    assert half.document.runtime == {"precision": "fp16"}
+    assert half.document.runtime == {"precision": "fp16", "launch": "graph"}
     assert half.predicted_us == pytest.approx(cost_us(half, "fp16"))
     with pytest.raises(UsageError, match="fp32, tf32, fp16"):
         optimize(fire(), replace(settings, precision="int4"))
+
+
+def streams_us(result: OptimizeResult) -> float:
+    gpu = gpu_named("v100")
+    assert gpu is not None
+    return AnalyticCost(fire().graph, gpu, calibration=CALIBRATION).schedule_latency_us(result.schedule)
+
+
+def test_the_launch_is_taken_and_recorded(settings: OptimizeSettings) -> None:
+    graphs, streams = (optimize(fire(), replace(settings, launch=launch)) for launch in ("graph", "streams"))
+    assert streams.document.runtime == {"precision": "fp32", "launch": "streams"}
+    assert graphs.predicted_us == pytest.approx(cost_us(graphs))
+    assert streams.predicted_us == pytest.approx(streams_us(streams))
+    assert graphs.sequential_us < streams.sequential_us
+    with pytest.raises(UsageError, match="unknown launch 'pigeon': give graph or streams"):
+        optimize(fire(), replace(settings, launch="pigeon"))
+
+
+def test_a_schedule_file_is_priced_again_as_it_was_made(settings: OptimizeSettings) -> None:
+    for launch in ("graph", "streams"):
+        document = optimize(fire(), replace(settings, launch=launch)).document
+        read = ScheduleDocument.from_json(document.to_json())
+        older = replace(read, runtime={"precision": "fp32"})
+        assert recorded(read)[1].launch == launch
+        assert recorded(older)[1].launch == "streams"  # files from before there was a choice
+
+
+@pytest.mark.parametrize("strange", ["pigeon", 3, ["graph"], None])
+def test_a_schedule_file_with_an_unknown_launch_is_refused_in_words(
+    settings: OptimizeSettings, strange: object
+) -> None:
+    document = replace(optimize(fire(), settings).document, runtime={"precision": "fp32", "launch": strange})
+    device, opening = recorded(document)
+    with pytest.raises(UsageError, match="unknown launch"):
+        device.open(fire(), opening, None)
+
+
+def test_only_gpus_that_are_planned_for_have_a_choice_of_launches(settings: OptimizeSettings) -> None:
+    with pytest.raises(UsageError, match="--launch is for GPUs that are planned for by name"):
+        optimize(fire(), replace(settings, device="cpu", launch="streams"))
 
 
 def test_gpus_without_tf32_refuse_it_by_name(settings: OptimizeSettings) -> None:

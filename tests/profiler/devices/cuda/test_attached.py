@@ -23,7 +23,7 @@ from iosched.runtime.cuda.target import Gpu
 pytestmark = needs_compiler
 
 
-def test_gpus_without_tf32_refuse_it_by_name() -> None:
+def test_gpus_refuse_tf32_where_they_have_none_and_a_launch_that_is_not_the_runtimes() -> None:
     def gpu(capability: int) -> AttachedGpu:
         return AttachedGpu(0, "Host 1000", {}, HostDriver(gpu=Gpu(capability, processors=80)))
 
@@ -32,6 +32,8 @@ def test_gpus_without_tf32_refuse_it_by_name() -> None:
     CudaDevice(gpu(80)).check(OpenSettings(precision="tf32"))
     with pytest.raises(UsageError, match=r"Host 1000 has no tf32, .* 8\.0: optimize with --precision fp32 or fp16"):
         CudaDevice(gpu(75)).check(OpenSettings(precision="tf32"))
+    with pytest.raises(UsageError, match="--launch is for GPUs that are planned for"):
+        CudaDevice(gpu(80)).check(OpenSettings(launch="streams"))
     with pytest.raises(UsageError, match="no tf32"):  # a schedule that was made elsewhere
         gpu(70).backend(fire(), "tf32")
 

@@ -78,7 +78,9 @@ def test_a_schedule_of_stages_measured_elsewhere_takes_what_they_took_there(tmp_
     result = optimize(fire(), imported(tmp_path / "here.db", profile))
     assert result.cost == "analytic"
     assert result.measured_share == pytest.approx(1)
-    assert result.document.runtime == {"precision": "fp32", "measured_share": result.measured_share}
+    assert result.document.runtime == {
+        "precision": "fp32", "launch": "graph", "measured_share": result.measured_share,
+    }  # fmt: skip
     with ProfileDatabase(tmp_path / "here.db") as database:
         found = measured_elsewhere(database, fire(), "v100", "fp32").measured
         assert found is not None
