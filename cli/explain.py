@@ -95,6 +95,7 @@ def as_object(document: ScheduleDocument, found: Explained) -> dict[str, object]
         "together": list(found.together),
         "device": found.device_name,
         "cost": found.cost,
+        "launch": document.launch,
         "proven": document.proven,
         "block": explanation.block,
         "stage": explanation.stage,
@@ -135,7 +136,7 @@ def _stage_object(found: Explained, stage: Stage) -> dict[str, object]:
 def _print(document: ScheduleDocument, found: Explained) -> None:
     from iosched.scheduler.proof import proof_text
 
-    remark = cost_remark(found.cost, found.measured_share)
+    remark = cost_remark(document.launch, found.measured_share)
     title = f"{found.operator.name} in {document.model} on {found.device_name}{remark}"
     print_pairs(title, [*_facts(found), ("schedule", proof_text(document.proven))], to_stderr=False)
     _print_placements(found)

@@ -32,7 +32,7 @@ from iosched.cli.pictures.heat_map import draw_heat_map
 from iosched.cli.progress import progress_bar
 from iosched.cli.source import input_file, read_model
 from iosched.cli.tables import print_columns
-from iosched.cli.words import latency_text, percent_more, share_text
+from iosched.cli.words import latency_text, launch_words, percent_more, share_text
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 
 
 _COST_TEXT = {
-    "analytic": "computed by the analytic model, not measured",
+    "analytic": "computed by the analytic model{launch}, not measured",
     "measured": "measured",
-    "mixed": "on GPUs computed by the analytic model, not measured; on the CPU measured",
+    "mixed": "on GPUs computed by the analytic model{launch}, not measured; on the CPU measured",
 }
 
 
@@ -84,7 +84,14 @@ def _settings(
     refuse_pruning_beside(strategy)
     pruning = pruning_asked(r, s, no_pruning)
     return MatrixSettings(
-        devices, precision, launch, strategy, r=pruning.r, s=pruning.s, threads=threads, profile_db=profile_db,
+        devices,
+        precision,
+        launch,
+        strategy,
+        r=pruning.r,
+        s=pruning.s,
+        threads=threads,
+        profile_db=profile_db,
         resume=resume,
     )
 
@@ -149,10 +156,10 @@ def command(
     if as_json:
         emit_json(as_object(first.name, result, settings))
     elif plot is None or plot.path is not None:
-        _print(first.name, result)
+        _print(first.name, result, settings)
     _remark(result)
     if plot is not None:
-        title, how = _title(first.name, result), _cost_text(result)
+        title, how = _title(first.name, result), _cost_text(result, settings)
         write(plot, draw_heat_map(title, how, labels(result), result.latency_us, _slowdown(result)).encode())
 
 
@@ -214,7 +221,7 @@ def as_object(model: str, result: MatrixResult, settings: MatrixSettings) -> dic
         "model": model,
         "cost": result.cost,
         "precision": settings.precision,
-        "launch": settings.launch,
+        "launch": None if result.cost == "measured" else settings.launch,
         "strategy": settings.strategy,
         "pruning": asdict(settings.pruning),
         "targets": targets,
@@ -238,11 +245,12 @@ def _title(model: str, result: MatrixResult) -> str:
     return f"{model} on {where}{batch}"
 
 
-def _cost_text(result: MatrixResult) -> str:
+def _cost_text(result: MatrixResult, settings: MatrixSettings) -> str:
+    launch = launch_words(settings.launch)
     if not any(_has_measured(result)):
-        return f"latency, {_COST_TEXT[result.cost]}"
-    where = "; on the CPU measured" if result.cost == "mixed" else ""
-    return f"latency, on GPUs computed by the analytic model, but for stages that were measured elsewhere{where}"
+        return f"latency, {_COST_TEXT[result.cost].format(launch=launch)}"
+    cpu = "; on the CPU measured" if result.cost == "mixed" else ""
+    return f"latency, on GPUs computed by the analytic model{launch}, but for stages that were measured elsewhere{cpu}"
 
 
 def _has_measured(result: MatrixResult) -> list[bool]:
@@ -259,7 +267,7 @@ def _notes(result: MatrixResult) -> list[str]:
     return [f"{', '.join(names)}: {sentence}" for sentence, names in said.items()]
 
 
-def _print(model: str, result: MatrixResult) -> None:
+def _print(model: str, result: MatrixResult, settings: MatrixSettings) -> None:
     names = labels(result)
     rows = [
         [name, *(_cell(result, row, column) for column in range(len(names))), latency_text(target.sequential_us)]
@@ -269,7 +277,7 @@ def _print(model: str, result: MatrixResult) -> None:
     if any(_has_measured(result)):
         headers.append("* measured")
         rows = [[*row, _share(result, number)] for number, row in enumerate(rows)]
-    print_columns(headers, rows, title=f"{_title(model, result)}: {_cost_text(result)}")
+    print_columns(headers, rows, title=f"{_title(model, result)}: {_cost_text(result, settings)}")
 
 
 def _share(result: MatrixResult, executed: int) -> str:

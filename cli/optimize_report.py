@@ -26,6 +26,7 @@ def as_object(
         "schedule": None if schedule is None else str(schedule),
         "device": {"kind": result.device_kind, "name": result.device_name},
         "cost": result.cost,
+        "launch": result.document.launch,
         "optimal": result.optimal,
         "proven": result.proven,
         "latency_us": {
@@ -72,8 +73,10 @@ def table_rows(result: OptimizeResult) -> list[tuple[str, str]]:
         ("search", _search_text(result)),
         ("time spent", f"{result.seconds:.1f} s"),
     ]
-    if result.cost == "analytic":
-        rows.insert(0, ("cost", f"analytic: {source_text(result.measured_share, ' on such a GPU elsewhere')}"))
+    launch = result.document.launch
+    if launch is not None:
+        source = source_text(result.measured_share, " on such a GPU elsewhere", launch=launch)
+        rows.insert(0, ("cost", f"analytic: {source}"))
     return rows
 
 

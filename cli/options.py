@@ -202,7 +202,7 @@ def launch_option(function: F) -> F:
         default=DEFAULT_LAUNCH,
         show_default=True,
         help="On a GPU that is planned for: one CUDA graph launches all kernels, as where it is attached, or they are "
-        "launched one by one, as for the tables of the IOS papers.",
+        "launched one by one, as for the tables of the IOS papers, without what was measured elsewhere in a graph.",
     )(function)
 
 

@@ -126,6 +126,7 @@ def as_object(drawn: Drawn) -> dict[str, object]:
         "model": document.model,
         "device": dict(document.device),
         "cost": document.cost,
+        "launch": document.launch,
         "measured_share": document.measured_share,
         "optimal": document.optimal,
         "proven": document.proven,

@@ -21,30 +21,35 @@ def latency_text(latency_us: float | None, *, unknown: str = "not known", digits
     return f"{latency_us / 1000:.{digits}f} ms"
 
 
-def cost_remark(cost: str, measured_share: float | None = None) -> str:
+def cost_remark(launch: str | None, measured_share: float | None = None) -> str:
     """The words behind a device's name that say that latencies there were not measured; empty where they were.
 
     Args:
+        launch: how kernels are launched in latencies that are computed; None where all were measured.
         measured_share: the part of the latency that was measured on another machine.
     """
-    if cost != "analytic":
-        return ""
-    return f" (analytic: {source_text(measured_share)})"
+    return "" if launch is None else f" (analytic: {source_text(measured_share, launch=launch)})"
 
 
-def source_text(measured_share: float | None, where: str = "") -> str:
+def source_text(measured_share: float | None, where: str = "", *, launch: str = "") -> str:
     """Where latencies on a GPU that is not attached come from.
 
     Args:
         where: words behind "measured".
+        launch: how kernels are launched where all is computed; what is measured runs in one CUDA graph.
     """
     if measured_share is None:
-        return "latencies are computed from the GPU's specification, not measured"
+        return f"latencies are computed from the GPU's specification{launch_words(launch)}, not measured"
     if measured_share == 0:
         return f"latencies are computed, and scaled by what was measured{where}"
     if measured_share == 1:
         return f"all of the latency was measured{where}, stage by stage"
     return f"{share_text(measured_share)} of the latency was measured{where}, the rest is computed"
+
+
+def launch_words(launch: str) -> str:
+    """Behind "computed": for which way to launch kernels; empty for a way that is not known."""
+    return {"graph": " for one CUDA graph", "streams": " for kernels launched one by one"}.get(launch, "")
 
 
 def share_text(share: float) -> str:

@@ -102,6 +102,14 @@ class ScheduleDocument:
         return share if isinstance(share, float) and 0 <= share <= 1 else None
 
     @property
+    def launch(self) -> str | None:
+        """How the kernels of computed latencies are launched: "graph" or "streams", unless a stranger wrote another.
+
+        None where latencies were measured. Files from before there was a choice do not say: it was "streams".
+        """
+        return None if self.cost == "measured" else str(self.runtime.get("launch", "streams"))
+
+    @property
     def optimal(self) -> bool:
         """Whether it is proven that no legal schedule of the whole graph is better; see `proven`."""
         return self.proven == "whole"

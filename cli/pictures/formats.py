@@ -28,7 +28,7 @@ class Drawn:
     @property
     def title(self) -> str:
         """The model, the device, and whether anything was measured there."""
-        remark = cost_remark(self.document.cost, self.document.measured_share)
+        remark = cost_remark(self.document.launch, self.document.measured_share)
         return f"{self.document.model} on {self.document.device_name}{remark}"
 
     def throughput(self, stages: Iterable[Stage]) -> Throughput | None:

@@ -44,7 +44,9 @@ def test_json_has_the_keys_that_scripts_rely_on(invoke, workdir: Path) -> None:
 def test_the_table_has_a_row_and_a_column_for_each_target(invoke, model: Path) -> None:
     result = invoke("matrix", model, "--device", "v100", "--device", "k80")
     lines = result.stdout.splitlines()
-    assert lines[0] == "branches on 2 devices, batch 1: latency, computed by the analytic model, not measured"
+    assert lines[0] == (
+        "branches on 2 devices, batch 1: latency, computed by the analytic model for one CUDA graph, not measured"
+    )
     assert lines[1].split() == ["executed", "on", "for", "v100", "for", "k80", "sequential"]
     assert [line.split()[0] for line in lines[2:]] == ["v100", "k80"]
     assert [line.count("*") for line in lines[2:]] == [1, 1]
@@ -71,7 +73,7 @@ def test_the_picture_says_that_nothing_was_measured(invoke, model: Path, workdir
     result = invoke("matrix", model, "--devices", "v100,h100", "--plot", "m.svg")
     assert result.exit_code == 0
     found = texts((workdir / "m.svg").read_text())
-    assert "latency, computed by the analytic model, not measured" in found
+    assert "latency, computed by the analytic model for one CUDA graph, not measured" in found
     assert found.count("v100") == found.count("h100") == 2
     on_stdout = invoke("matrix", model, "--devices", "v100,h100", "--plot", "-").stdout
     assert on_stdout == (workdir / "m.svg").read_text()
@@ -91,12 +93,13 @@ def test_what_was_taken_from_another_target_is_said(invoke, model: Path, monkeyp
     )
     told = MatrixResult(targets, ((5.0,) * 4, (4.0,) * 4, (4.0,) * 4, (4.0,) * 4), ((None,) * 4,) * 4)
     monkeypatch.setattr("iosched.jobs.matrix.matrix", lambda *_: told)
-    result = invoke("matrix", model, "--devices", "cpu,v100")
+    result = invoke("matrix", model, "--devices", "cpu,v100", "--launch", "streams")
     assert "for cpu ended unproven" in result.stderr
     assert "schedule for v100 is the best found, not proven optimal." in result.stderr
     assert "schedule for k80 is the best found, each block optimal, the whole not proven." in result.stderr
     assert "schedule for h100" not in result.stderr
-    assert "on GPUs computed by the analytic model, not measured; on the CPU measured" in result.stdout
+    how = "on GPUs computed by the analytic model for kernels launched one by one, not measured; on the CPU measured"
+    assert how in result.stdout
     assert labels(told) == ["cpu", "v100", "k80", "h100"]
 
 

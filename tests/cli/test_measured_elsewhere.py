@@ -88,6 +88,17 @@ def test_a_dry_run_counts_the_stages_that_were_measured(invoke, model: Path, pro
     assert sum(block["known"] for block in json.loads(invoke(*words, "--json", "--no-resume").stdout)["blocks"]) == 0
 
 
+def test_plans_for_launches_one_by_one_leave_out_what_was_measured_in_a_cuda_graph(
+    invoke, model: Path, profile: Path
+) -> None:
+    words = "optimize", model, "--device", "v100", "--launch", "streams", "--json"
+    before = json.loads(invoke(*words).stdout)
+    invoke("profile", "import", profile)
+    after = json.loads(invoke(*words).stdout)
+    assert (after["latency_us"], after["notes"]) == (before["latency_us"], [])
+    assert after["latency_us"]["measured_share"] is None
+
+
 def test_a_matrix_takes_measured_stages_on_the_gpus_that_have_them(invoke, model: Path, profile: Path) -> None:
     words = "matrix", model, "--devices", "v100,v100pcie"
     before = invoke(*words)
@@ -105,7 +116,7 @@ def test_a_matrix_takes_measured_stages_on_the_gpus_that_have_them(invoke, model
     assert "--device v100 takes them" in found["notes"][1]
     told = invoke(*words)
     title, headers, measured, computed = told.stdout.splitlines()
-    assert "computed by the analytic model, but for stages that were measured elsewhere" in title
+    assert "computed by the analytic model for one CUDA graph, but for stages that were measured elsewhere" in title
     assert headers.endswith("* measured")
     assert measured.rstrip().endswith(f" {own:.0%}")
     assert computed.rstrip().endswith("nothing")

@@ -23,7 +23,7 @@ from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.proof import Scope
 
 JSON_KEYS = {
-    "model": str, "output": str, "schedule": str, "cost": str, "optimal": bool, "shipped": str,
+    "model": str, "output": str, "schedule": str, "cost": str, "launch": type(None), "optimal": bool, "shipped": str,
     "proven": str,
     "device": {"kind", "name"},
     "latency_us": {
@@ -225,6 +225,34 @@ def test_what_is_planned_is_called_analytic_wherever_it_is_shown(invoke, model: 
     ran = invoke("run", "branches.iosched.onnx", "--check")
     assert ran.exit_code == 0
     assert "made for Tesla V100-SXM2-16GB, by an analytic model" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("launch", "words"),
+    [
+        ("graph", "specification for one CUDA graph, not"),
+        ("streams", "specification for kernels launched one by one, not"),
+    ],
+)
+def test_how_kernels_are_launched_is_said_wherever_a_plan_is_shown(
+    invoke, model: Path, launch: str, words: str
+) -> None:
+    options = () if launch == "graph" else ("--launch", launch)
+    shown = invoke("optimize", model, "--device", "v100", *options)
+    assert words in shown.stdout
+    for command in (("show",), ("show", "--format", "svg"), ("explain", "b")):
+        name, *more = command
+        assert words in invoke(name, "branches.iosched.onnx", *more).stdout
+        if "svg" not in more:
+            assert json.loads(invoke(name, "branches.iosched.onnx", *more, "--json").stdout)["launch"] == launch
+    found = json.loads(invoke("optimize", model, "--device", "v100", *options, "--json").stdout)
+    assert found["launch"] == launch
+
+
+def test_the_launch_is_what_is_asked_for_and_not_that_of_the_schedule_it_is_given(invoke, model: Path) -> None:
+    invoke("optimize", model, "--device", "v100", "--launch", "streams", "--schedule", "streams.json", "-q")
+    again = invoke("optimize", model, "--device", "v100", "--schedule-from", "streams.json", "--json")
+    assert json.loads(again.stdout)["launch"] == "graph"
 
 
 @pytest.mark.parametrize("words", [("run",), ("bench",)])

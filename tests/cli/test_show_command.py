@@ -68,7 +68,7 @@ def test_json_has_the_keys_that_scripts_rely_on(invoke, model: Path) -> None:
     found = json.loads(invoke("show", "branches.iosched.onnx", "--json").stdout)
     sums = {"latency_us", "flops", "tflops", "share_of_peak", "sm_share"}
     assert set(found) == {
-        "model", "device", "cost", "measured_share", "optimal", "proven", "shipped", "peak_tflops", "blocks",
+        "model", "device", "cost", "launch", "measured_share", "optimal", "proven", "shipped", "peak_tflops", "blocks",
         "alternatives", *sums,
     }  # fmt: skip
     assert [each["name"] for each in found["alternatives"]] == ["iosched", "greedy"]

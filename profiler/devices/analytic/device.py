@@ -159,7 +159,8 @@ def _device(text: str) -> PaperGpu:
 
 
 def _made(document: ScheduleDocument) -> tuple[Device, OpenSettings] | None:
-    if document.cost != "analytic":
+    launch = document.launch
+    if launch is None:  # its latencies were measured
         return None
     gpu = gpu_called(document.device_name)
     if gpu is None:
@@ -167,8 +168,7 @@ def _made(document: ScheduleDocument) -> tuple[Device, OpenSettings] | None:
     # Under the name of tf32, schedules were once made in float32 for GPUs that have no tf32.
     is_unknown = document.precision == "tf32" and not gpu.has_tf32
     precision = DEFAULT_PRECISION if is_unknown else document.precision
-    # Before there was a choice, the analytic model knew nothing but launches into streams.
-    return PaperGpu(gpu), OpenSettings(precision=precision, launch=document.runtime.get("launch", "streams"))
+    return PaperGpu(gpu), OpenSettings(precision=precision, launch=launch)
 
 
 KIND = Kind(

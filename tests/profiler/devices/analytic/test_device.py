@@ -135,8 +135,8 @@ def test_a_schedule_file_is_priced_again_as_it_was_made(settings: OptimizeSettin
         document = optimize(fire(), replace(settings, launch=launch)).document
         read = ScheduleDocument.from_json(document.to_json())
         older = replace(read, runtime={"precision": "fp32"})
-        assert recorded(read)[1].launch == launch
-        assert recorded(older)[1].launch == "streams"  # files from before there was a choice
+        assert read.launch == recorded(read)[1].launch == launch
+        assert older.launch == recorded(older)[1].launch == "streams"  # files from before there was a choice
 
 
 @pytest.mark.parametrize("strange", ["pigeon", 3, ["graph"], None])
