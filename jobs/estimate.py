@@ -94,6 +94,7 @@ def estimate(model: Model, settings: OptimizeSettings) -> Estimate:
         DeviceError: the device is not attached, or onnxruntime is not installed.
     """
     device = resolve(settings.device, model)
+    device.check(settings.opening)
     opening = replace(settings.opening, may_time=False)
     with opened(device, model, opening, settings.profile_db, writes=False) as open_model:
         here = open_model.here

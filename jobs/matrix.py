@@ -18,7 +18,7 @@ from iosched.jobs.schedules import schedule_by
 from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
-from iosched.profiler.devices.device import OpenModel, OpenSettings
+from iosched.profiler.devices.device import OpenModel, OpenSettings, refuse_for_planned_gpus
 from iosched.profiler.devices.launch import DEFAULT_LAUNCH, LaunchName
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.store.database import ProfileDatabase, default_path
@@ -212,6 +212,8 @@ def _open_targets(
     """All targets by device and then by batch size; those of a device share its threads, and all share a database."""
     devices = {device.key: device for device in map(resolve, settings.devices)}
     is_measured = any(device.cost_kind == "measured" for device in devices.values())
+    if all(device.cost_kind == "measured" for device in devices.values()):
+        refuse_for_planned_gpus(settings.opening)
     path = settings.profile_db or default_path()
     is_read = settings.resume and path is not None and path.exists()
     database = open_things.enter_context(ProfileDatabase(path)) if is_measured or is_read else None

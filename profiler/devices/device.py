@@ -81,7 +81,10 @@ def refuse_for_planned_gpus(settings: OpenSettings) -> None:
         UsageError: there is one; the text says which.
     """
     if settings.launch != DEFAULT_LAUNCH:
-        raise UsageError("--launch is for GPUs that are planned for by name: what is measured runs as our runtime does")
+        raise UsageError(
+            f"--launch {settings.launch} is for GPUs that are planned for: what is measured runs as it is launched here"
+            "\nLeave --launch out, or name a GPU to plan for: 'iosched devices' lists them"
+        )
 
 
 @dataclass(frozen=True)

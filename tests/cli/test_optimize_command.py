@@ -255,6 +255,12 @@ def test_the_launch_is_what_is_asked_for_and_not_that_of_the_schedule_it_is_give
     assert json.loads(again.stdout)["launch"] == "graph"
 
 
+@pytest.mark.parametrize("words", [("optimize",), ("optimize", "--dry-run"), ("matrix",)])
+def test_a_launch_is_refused_where_all_is_measured(invoke, complains, model: Path, words: tuple[str, ...]) -> None:
+    result = invoke(*words, model, "--device", "cpu", "--launch", "streams")
+    complains(result, 2, "--launch streams is for GPUs that are planned for", "Leave --launch out", "iosched devices")
+
+
 @pytest.mark.parametrize("words", [("run",), ("bench",)])
 def test_nothing_runs_on_a_gpu_that_is_not_here(invoke, complains, model: Path, words) -> None:
     complains(invoke(*words, model, "--device", "v100", "-q"), 3, "is not here", "optimize --device v100")

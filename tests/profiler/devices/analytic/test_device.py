@@ -150,7 +150,7 @@ def test_a_schedule_file_with_an_unknown_launch_is_refused_in_words(
 
 
 def test_only_gpus_that_are_planned_for_have_a_choice_of_launches(settings: OptimizeSettings) -> None:
-    with pytest.raises(UsageError, match="--launch is for GPUs that are planned for by name"):
+    with pytest.raises(UsageError, match="--launch streams is for GPUs that are planned for"):
         optimize(fire(), replace(settings, device="cpu", launch="streams"))
 
 
