@@ -36,7 +36,7 @@ def test_what_is_no_gpu_of_the_table_is_none(text: str) -> None:
     ("name", "key"),
     [("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA H200", "h200"), ("NVIDIA A100-SXM4-80GB", "a100"), ("Tesla T4", "t4"),
      ("NVIDIA GeForce RTX 4090", "rtx4090"), ("NVIDIA GeForce RTX 2080 Ti", "rtx2080ti"), ("NVIDIA L40S", "l40s"),
-     ("NVIDIA GeForce RTX 2080 SUPER", "rtx2080super"),
+     ("NVIDIA GeForce RTX 2080 SUPER", "rtx2080super"), ("NVIDIA RTX A5000", "rtxa5000"),
      ("Tesla V100-PCIE-32GB", "v100pcie"), ("Tesla V100-SXM2-32GB", "v100"), ("Tesla P100-PCIE-16GB", "p100pcie"),
      ("NVIDIA TITAN Xp", "titanxp"), ("NVIDIA TITAN X (Pascal)", None), ("NVIDIA L40", None),
      ("NVIDIA GeForce RTX 2080", None), ("NVIDIA H1000", None), ("", None)],
