@@ -1,22 +1,26 @@
 """The analytic model's two launches against latencies that others measured in CUDA graphs; nothing is fitted to them.
 
-    python benchmarks/launches.py -o benchmarks/results/launches.json
+    python benchmarks/launches.py --model nasnet_mobile=NASNetMobile.onnx --model densenet201=DenseNet201.onnx \\
+        -o benchmarks/results/launches.json
 
-Published for CUDA graphs: GoogLeNet on a GPU that is not named, PyTorch in a graph of one stream and in Opara's of
-several (github.com/OparaSys/Opara, README); Inception V3 on a GeForce RTX 2080 Super, Nimble with one stream and with
-several (github.com/snuspl/nimble, issue 22, not by its authors). The model has no 2080 Super: a 2080 Ti stands for it.
+Networks that the zoo does not have come from files, see `README.md`; what needs one that is not given is left out.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from analytic import cost_of, graph_of
+from analytic import gpu, graph_of
+from testbed import print_table
 
+from iosched.models.graph import ComputationGraph
+from iosched.models.load import load_model
+from iosched.models.zoo import names
 from iosched.profiler.devices.analytic.calibration import (
     CALIBRATIONS,
     LEAST_NODE_US,
@@ -27,57 +31,130 @@ from iosched.profiler.devices.analytic.calibration import (
 )
 from iosched.profiler.devices.analytic.cost import AnalyticCost
 from iosched.scheduler.baselines import greedy, sequential
+from iosched.scheduler.precision import PrecisionName
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.search import search
 
-PUBLISHED_MS = {  # one stream, several streams
-    ("googlenet", 1): (1.971, 1.161),
-    ("inception_v3", 1): (2.248, 2.314),
-    ("inception_v3", 8): (17.355, 16.428),
-}
-GPUS = {"googlenet": ("v100", "a100", "rtx2080ti"), "inception_v3": ("rtx2080ti",)}
 NODES_US = (LEAST_NODE_US, NODE_US, MOST_NODE_US)
-COMPARED = ("squeezenet", "googlenet", "inception_v3", "nasnet_a")
+COMPARED = ("squeezenet", "googlenet", "inception_v3", "nasnet_a", "nasnet_mobile")  # on a V100, at batch 1
 
-Record = dict[str, object]
+Record = dict[str, Any]
 
 
-def in_graphs() -> list[Record]:
-    """Every published pair, and the model in the range of what a node of a graph takes."""
+@dataclass(frozen=True)
+class Published:
+    """What others measured of a network in a CUDA graph.
+
+    Attributes:
+        pairs_ms: each with all kernels in one stream, None if that was not measured, and in several.
+        targets: GPUs of the model's table, and precisions, that it may have been.
+        source: who published it, and where.
+    """
+
+    network: str
+    batch: int
+    pairs_ms: tuple[tuple[float | None, float], ...]
+    targets: tuple[tuple[str, PrecisionName], ...]
+    source: str
+
+
+OPARA = "github.com/OparaSys/Opara and icloud-ecnu/Opara, READMEs: PyTorch's graph and Opara's, on a GPU not named"
+NIMBLE = "github.com/snuspl/nimble/issues/22: Nimble on a '2080s with 8G', not by its authors"
+JANUS = "github.com/KKKABI/janus-gpu-scheduler, RESULTS_*.md: made from Opara, its first and its best order"
+SUPER: tuple[tuple[str, PrecisionName], ...] = (("rtx2080super", "fp32"),)
+A5000: tuple[tuple[str, PrecisionName], ...] = (("rtxa5000", "fp32"), ("rtxa5000", "tf32"))
+MAYBE: tuple[tuple[str, PrecisionName], ...] = (("a100", "fp32"), ("a100", "tf32"), *SUPER, ("v100", "fp32"))
+PUBLISHED = (
+    Published("googlenet", 1, ((1.9706, 1.1614), (1.8680, 1.1103)), MAYBE, OPARA),
+    Published("inception_v3", 1, ((2.24783, 2.31407),), SUPER, NIMBLE),
+    Published("inception_v3", 8, ((17.354554, 16.428471),), SUPER, NIMBLE),
+    Published("densenet201", 1, ((5.537937, 5.572467),), SUPER, NIMBLE),
+    Published("densenet201", 8, ((24.178936, 24.125336),), SUPER, NIMBLE),
+    Published("googlenet", 1, ((None, 0.8217), (None, 0.7462)), A5000, JANUS),
+    Published("googlenet", 8, ((None, 2.7096), (None, 2.5229)), A5000, JANUS),
+    Published("inception_v3", 1, ((None, 2.0505), (None, 1.9312)), A5000, JANUS),
+    Published("inception_v3", 8, ((None, 7.4668), (None, 7.2562)), A5000, JANUS),
+    Published("nasnet_a", 1, ((None, 8.6873), (None, 7.7998)), A5000, JANUS),
+    Published("nasnet_a", 8, ((None, 60.2395), (None, 59.1710)), A5000, JANUS),
+)
+
+
+@dataclass(frozen=True)
+class Networks:
+    """Networks by name: those of the zoo, and those of ONNX files.
+
+    Attributes:
+        files: paths of ONNX files by the names of their networks.
+    """
+
+    files: Mapping[str, Path]
+
+    def has(self, name: str) -> bool:
+        return name in self.files or name in names()
+
+    def graph(self, name: str, batch: int = 1) -> ComputationGraph:
+        if name not in self.files:
+            return graph_of(name, batch)
+        return load_model(self.files[name], name=name, batch_size=batch).graph
+
+    def described(self) -> Record:
+        """What tells the files' networks from others of their names; weights make no difference."""
+        models = {name: load_model(path, name=name, batch_size=1) for name, path in self.files.items()}
+        return {
+            name: {"operators": len(model.graph.operators), "structure": model.structure.digest}
+            for name, model in models.items()
+        }
+
+
+def in_graphs(networks: Networks) -> list[Record]:
+    """Everything published, and the model in the range of what a node of a graph takes."""
     return [
         {
-            "network": network,
-            "batch": batch,
-            "published_ms": published,
-            "published_ratio": round(published[0] / published[1], 2),
+            "network": each.network,
+            "batch": each.batch,
+            "published_ms": each.pairs_ms,
+            "published_ratio": [one and round(one / several, 2) for one, several in each.pairs_ms],
+            "source": each.source,
             "gpu": device,
-            **{f"node of {node_us:g} us": predicted(network, batch, device, in_graph(node_us)) for node_us in NODES_US},
-            "streams": predicted(network, batch, device, CALIBRATIONS["streams"]),
+            "precision": precision,
+            **{
+                f"node of {node_us:g} us": predicted(graph, device, precision, in_graph(node_us))
+                for node_us in NODES_US
+            },
+            "streams": predicted(graph, device, precision, CALIBRATIONS["streams"]),
         }
-        for (network, batch), published in PUBLISHED_MS.items()
-        for device in GPUS[network]
+        for each in PUBLISHED
+        if networks.has(each.network)
+        for graph in [networks.graph(each.network, each.batch)]
+        for device, precision in each.targets
     ]
 
 
-def predicted(network: str, batch: int, device: str, calibration: Calibration) -> dict[str, float]:
+def predicted(
+    graph: ComputationGraph, device: str, precision: PrecisionName, calibration: Calibration
+) -> dict[str, float]:
     """Milliseconds of the baselines and the schedule found, and how many times as fast as sequential they are."""
-    cost = cost_of(network, calibration, device, batch)
-    schedules = {"greedy": greedy(cost.graph), "found": search(cost.graph, cost).schedule}
-    plain = _ms(cost, sequential(cost.graph))
+    cost = AnalyticCost(graph, gpu(device), precision, calibration=calibration)
+    schedules = {"greedy": greedy(graph), "found": search(graph, cost).schedule}
+    plain = _ms(cost, sequential(graph))
     found = {name: _ms(cost, schedule) for name, schedule in schedules.items()}
     ratios = {f"{name}_ratio": plain / ms for name, ms in found.items()}
     return {name: round(value, 3) for name, value in {"sequential": plain, **found, **ratios}.items()}
 
 
-def schedules() -> dict[str, Record]:
+def schedules(networks: Networks) -> dict[str, Record]:
     """What the search finds for either launch on a V100, and what that takes under the other."""
-    return {network: _crossed(network) for network in COMPARED}
+    return {name: crossed(networks.graph(name)) for name in COMPARED if networks.has(name)}
 
 
-def _crossed(network: str) -> Record:
-    graph = graph_of(network)
-    costs = {launch: cost_of(network, calibration) for launch, calibration in CALIBRATIONS.items()}
+def crossed(graph: ComputationGraph) -> Record:
+    """Milliseconds of the schedules that are found for either launch, and of the baselines, under both."""
+    costs = {
+        launch: AnalyticCost(graph, gpu("v100"), calibration=calibration)
+        for launch, calibration in CALIBRATIONS.items()
+    }
     found = {launch: search(graph, cost).schedule for launch, cost in costs.items()}
+    baselines = {"sequential": sequential(graph), "greedy": greedy(graph)}
     return {
         "stages": {launch: len(list(schedule.stages)) for launch, schedule in found.items()},
         "merged": {launch: _merged(schedule) for launch, schedule in found.items()},
@@ -87,10 +164,7 @@ def _crossed(network: str) -> Record:
             for made, schedule in found.items()
         },
         "baselines_ms": {
-            launch: {
-                name: round(_ms(cost, schedule), 3)
-                for name, schedule in {"sequential": sequential(graph), "greedy": greedy(graph)}.items()
-            }
+            launch: {name: round(_ms(cost, schedule), 3) for name, schedule in baselines.items()}
             for launch, cost in costs.items()
         },
     }
@@ -104,16 +178,82 @@ def _ms(cost: AnalyticCost, schedule: Schedule) -> float:
     return cost.schedule_latency_us(schedule) / 1000
 
 
+def print_tables(record: Record) -> None:
+    """The tables of docs/analytic-model.md."""
+    print_table(
+        ["network, batch", "published: one stream, several", "model's GPU", "sequential", "greedy", "found"],
+        [
+            [
+                f"{each['network']}, {each['batch']}",
+                _published(each),
+                f"{each['gpu']}, {each['precision']}",
+                *_ranges(each),
+            ]
+            for each in record["in_graphs"]
+        ],
+    )
+    print()
+    print_table(
+        ["network", "streams: sequential, greedy, found", "graph: the same", "the streams' schedule in a graph",
+         "stages, streams and graph", "of them merged"],
+        [
+            [
+                name,
+                *(_row(each, launch) for launch in ("streams", "graph")),
+                f"{each['ms']['launched by graph, made for streams']:.2f}",
+                *(f"{each[key]['streams']} and {each[key]['graph']}" for key in ("stages", "merged")),
+            ]
+            for name, each in record["schedules"].items()
+        ],
+    )  # fmt: skip
+
+
+def _published(each: Record) -> str:
+    ratios = zip(each["published_ms"], each["published_ratio"], strict=True)
+    return "; ".join(
+        f"{several:.2f} in several" if one is None else f"{one:.2f}, {several:.2f}: {ratio:.2f}x"
+        for (one, several), ratio in ratios
+    )
+
+
+def _ranges(each: Record) -> list[str]:
+    """The latencies of the schedules at a node of the usual length, those of the ends of its range in brackets."""
+    least, usual, most = (each[f"node of {node_us:g} us"] for node_us in NODES_US)
+    cells = []
+    for name in ("sequential", "greedy", "found"):
+        ratio = f": {usual[f'{name}_ratio']:.2f}x" if name != "sequential" else ""
+        cells.append(f"{usual[name]:.2f} ({least[name]:.2f} to {most[name]:.2f}){ratio}")
+    return cells
+
+
+def _row(each: Record, launch: str) -> str:
+    found = each["ms"][f"launched by {launch}, made for {launch}"]
+    return ", ".join(f"{ms:.2f}" for ms in (*each["baselines_ms"][launch].values(), found))
+
+
+def named_file(text: str) -> tuple[str, Path]:
+    """A name and a path of `NAME=FILE.onnx`."""
+    name, equals, path = text.partition("=")
+    if not (name and equals and Path(path).is_file()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=FILE.onnx with a file that exists")
+    return name, Path(path)
+
+
 def main() -> None:
-    """Writes what docs/analytic-model.md says of launches."""
+    """Prints and writes what docs/analytic-model.md says of launches."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", type=named_file, action="append", default=[], metavar="NAME=FILE.onnx")
     parser.add_argument("-o", "--output", type=Path)
     arguments = parser.parse_args()
-    record: Mapping[str, object] = {"in_graphs": in_graphs(), "schedules": schedules()}
-    text = json.dumps(record, indent=1) + "\n"
-    sys.stdout.write(text)
+    networks = Networks(dict(arguments.model))
+    record: Record = {
+        "models": networks.described(),
+        "in_graphs": in_graphs(networks),
+        "schedules": schedules(networks),
+    }
+    print_tables(record)
     if arguments.output:
-        arguments.output.write_text(text, encoding="utf-8")
+        arguments.output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
