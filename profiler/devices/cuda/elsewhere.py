@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -116,11 +117,11 @@ def _passed_over(known: _Known, wanted: GpuSpec, precision: PrecisionName) -> st
     if card != wanted:
         alike = (card.capability, card.sms) == (wanted.capability, wanted.sms)
         return f"{there}: --device {card.key} takes them." if alike else None
+    if not known.runs_as_here:
+        return f"{there} by an iosched that runs stages in another way: measure there again with {iosched_version()}."
     if known.fields.precision != precision:
         spoken = known.fields.precision
         return f"{there} in {spoken}: --precision {spoken} takes them." if spoken in PRECISIONS else None
-    if not known.runs_as_here:
-        return f"{there} by an iosched that runs stages in another way: measure there again with {iosched_version()}."
     return f"{there}, but none of this model's operators among them."
 
 
@@ -128,7 +129,11 @@ def _stages(
     database: ProfileDatabase, model: Model, precision: Precision, gpu: Gpu, known: _Known
 ) -> MeasuredElsewhere:
     network = _lowered(model, precision, gpu, StoredCudnnPlans(database, known.key, times=False))
-    return MeasuredElsewhere(known.text, database.stage_medians(known.key), network.signature, network.operator_key)
+    latency_us = database.stage_medians(known.key)
+    for signature in map(network.signature, _alone(model)):
+        if latency_us.get(signature) == math.inf:  # no runtime says so: without its operators a model cannot run
+            del latency_us[signature]
+    return MeasuredElsewhere(known.text, latency_us, network.signature, network.operator_key)
 
 
 def _lowered(model: Model, precision: Precision, gpu: Gpu, choices: StoredCudnnPlans) -> Network:
@@ -141,8 +146,12 @@ def _lowered(model: Model, precision: Precision, gpu: Gpu, choices: StoredCudnnP
 
 def _operators_in(found: MeasuredElsewhere, model: Model) -> int:
     """How many operators of the model were measured alone."""
-    alone = (Stage(Strategy.CONCURRENT, ((operator.name,),)) for operator in model.graph.operators)
-    return sum(found.known_us(stage) is not None for stage in alone)
+    return sum(found.known_us(stage) is not None for stage in _alone(model))
+
+
+def _alone(model: Model) -> Iterator[Stage]:
+    """Each operator as a stage of its own."""
+    return (Stage(Strategy.CONCURRENT, ((operator.name,),)) for operator in model.graph.operators)
 
 
 def _untimed(networks: Sequence[Network]) -> Sequence[Sequence[float]]:

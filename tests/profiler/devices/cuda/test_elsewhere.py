@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -155,6 +157,25 @@ def test_a_key_of_a_stranger_is_no_gpu(tmp_path: Path) -> None:
             database.keep_stage("a", key, summarize([1.0]))
         found = measured_elsewhere(database, fire(), "v100", "fp32")
         assert (found.measured, found.notes) == (None, ())
+
+
+def test_a_profile_that_says_that_nothing_runs_keeps_nobody_from_planning(tmp_path: Path, profile: list[str]) -> None:
+    lines = [line for line in profile if '"table":"choice"' in line]
+    stages = [line for line in profile if '"table":"stage"' in line]
+    lines += [re.sub(r'"samples_us":\[.*?\]', '"samples_us":null', line) for line in stages]
+    assert optimize(fire(), imported(tmp_path / "none.db", lines)).measured_share is None
+    with ProfileDatabase(imported(tmp_path / "whole.db", profile).profile_db) as database:
+        found = measured_elsewhere(database, fire(), "v100", "fp32").measured
+        assert found is not None
+    signature = found.signature(Stage(Strategy.CONCURRENT, (("f1",),)))
+    settings = imported(tmp_path / "one.db", [*lines, *(line for line in stages if signature in line)])
+    with ProfileDatabase(settings.profile_db) as database:
+        row = next(row for row in database.rows() if _stage_of(row) == signature)
+        assert isinstance(row, StageRow)
+        database.keep_stage(signature, row.device, summarize([5.0]), "again")
+    result = optimize(fire(), settings)
+    assert result.measured_share is not None
+    assert math.isfinite(result.predicted_us)
 
 
 def test_nothing_is_written_where_a_profile_is_read(tmp_path: Path, profile: list[str]) -> None:
