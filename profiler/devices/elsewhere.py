@@ -67,6 +67,17 @@ class FoundElsewhere:
             f" {self.factor:.2f} where nothing like it was measured.",
         )
 
+    def in_graphs_alone(self) -> FoundElsewhere:
+        """The same for a plan in which no CUDA graph launches kernels: what was measured in one is passed over."""
+        if self.measured is None:
+            return NOTHING
+        return FoundElsewhere(
+            passed_over=(
+                f"Stages that were measured on {self.measured.device} are left out, for they ran in a CUDA graph:"
+                " --launch graph takes them.",
+            )
+        )
+
     def share(self, stages: Iterable[Stage], latency_us: Callable[[Stage], float]) -> float | None:
         """See `MeasuredElsewhere.share`, rounded to four digits; None where no stages were found."""
         return None if self.measured is None else round(self.measured.share(stages, latency_us), 4)

@@ -88,17 +88,6 @@ def test_a_dry_run_counts_the_stages_that_were_measured(invoke, model: Path, pro
     assert sum(block["known"] for block in json.loads(invoke(*words, "--json", "--no-resume").stdout)["blocks"]) == 0
 
 
-def test_plans_for_launches_one_by_one_leave_out_what_was_measured_in_a_cuda_graph(
-    invoke, model: Path, profile: Path
-) -> None:
-    words = "optimize", model, "--device", "v100", "--launch", "streams", "--json"
-    before = json.loads(invoke(*words).stdout)
-    invoke("profile", "import", profile)
-    after = json.loads(invoke(*words).stdout)
-    assert (after["latency_us"], after["notes"]) == (before["latency_us"], [])
-    assert after["latency_us"]["measured_share"] is None
-
-
 def test_a_matrix_takes_measured_stages_on_the_gpus_that_have_them(invoke, model: Path, profile: Path) -> None:
     words = "matrix", model, "--devices", "v100,v100pcie"
     before = invoke(*words)
@@ -129,6 +118,20 @@ def test_by_the_specification_alone_nothing_measured_is_taken(invoke, model: Pat
     before = json.loads(invoke(*words).stdout)["latency_us"]
     invoke("profile", "import", profile)
     assert json.loads(invoke(*words, "--no-resume").stdout)["latency_us"] == before
+
+
+def test_in_streams_nothing_is_taken_that_was_measured_in_a_graph(invoke, model: Path, profile: Path) -> None:
+    words = model, "--device", "v100", "--launch", "streams"
+    before = json.loads(invoke("optimize", *words, "--json").stdout)
+    invoke("profile", "import", profile)
+    found = json.loads(invoke("optimize", *words, "--json").stdout)
+    assert found["latency_us"] == before["latency_us"]
+    assert before["notes"] == []
+    (note,) = found["notes"]
+    assert note.startswith(f"Stages that were measured on {V100} (")
+    assert note.endswith("are left out, for they ran in a CUDA graph: --launch graph takes them.")
+    assert "already known" not in invoke("optimize", *words, "--dry-run").stdout
+    assert "--launch graph takes them" in invoke("matrix", *words).stderr
 
 
 @pytest.mark.parametrize("words", [("optimize", "--dry-run"), ("matrix",)])

@@ -92,10 +92,11 @@ class PaperGpu:
         del beside
         precision, launch = self._precision(settings), launch_named(settings.launch)
         cost = AnalyticCost(model.graph, self.gpu, precision, calibration=CALIBRATIONS[launch])
-        # What was measured ran in a CUDA graph.
-        if database is None or not settings.resume or launch != DEFAULT_LAUNCH:
+        if database is None or not settings.resume:
             return OpenOnPaper(self, cost)
         found = self.find_elsewhere(database, model, self.gpu.key, precision)
+        if launch != DEFAULT_LAUNCH:
+            return OpenOnPaper(self, cost, found.in_graphs_alone())
         if found.measured is None:
             return OpenOnPaper(self, cost, found)
         scaled = ScaledCost(cost, found.measured)
