@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 _BASELINES = {"reference": "onnxruntime", "sequential": "sequential"}
 _ANALYTIC = {False: "the analytic model", True: "measured and computed latencies"}
-"""By what schedules are compared on a GPU that is not attached: whether stages of it were measured elsewhere."""
+_PRICED = {False: "computed", True: "looked up or computed"}
+"""By what schedules are compared on a GPU that is not attached, and how: whether stages were measured elsewhere."""
 
 
 def as_object(
@@ -122,7 +123,7 @@ def _search_text(result: OptimizeResult) -> str:
 
     if result.cost == "analytic":
         under = f"under {_ANALYTIC[result.measured_share is not None]}"
-        counted = f"{result.signatures} of {result.stages} stages computed"
+        counted = f"{result.signatures} of {result.stages} stages {_PRICED[result.measured_share is not None]}"
     else:
         under = "under the measured stages"
         counted = f"{result.measurements} stages measured, {result.cache_hits} from the profile database"

@@ -46,6 +46,7 @@ def test_what_was_measured_elsewhere_is_said_wherever_the_schedule_is_shown(invo
     table = " ".join(invoke("optimize", model, "--device", "v100").stdout.split())
     assert f"cost analytic: {source_text(share, ' on such a GPU elsewhere')}" in table
     assert "sequential, 100% of it measured" in table
+    assert "stages looked up or computed" in table
     assert found["latency_us"]["sequential_measured_share"] == 1
     assert V100 in table
     shown = invoke("show", "branches.iosched.onnx").stdout

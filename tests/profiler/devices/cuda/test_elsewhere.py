@@ -119,6 +119,21 @@ def test_what_was_not_measured_is_scaled_by_the_operators_that_were(tmp_path: Pa
     assert f"multiplied by {expected.factor:.2f}" in note_of(result)
 
 
+def test_beside_computed_stages_the_best_of_measured_ones_is_told(tmp_path: Path, profile: list[str]) -> None:
+    """All operators were measured alone, so that there is one; what they take side by side is computed, and less."""
+    settings = imported(tmp_path / "all.db", profile)
+    with ProfileDatabase(settings.profile_db) as database, ProfileDatabase(tmp_path / "alone.db") as alone:
+        found = measured_elsewhere(database, fire(), "v100", "fp32").measured
+        assert found is not None
+        kept = {None, *(found.signature(stage) for stage in sequential(fire().graph).stages)}
+        alone.merge([row for row in database.rows() if _stage_of(row) in kept])
+    result = optimize(fire(), replace(settings, profile_db=tmp_path / "alone.db"))
+    assert result.sequential_measured_share == 1
+    assert 0 < (result.measured_share or 0) < 1
+    assert result.predicted_us < result.sequential_us
+    assert f"nothing but measured stages takes {result.sequential_us:,.1f} us" in result.notes[-1]
+
+
 def _stage_of(row: Row) -> str | None:
     return row.signature if isinstance(row, StageRow) else None
 
