@@ -19,6 +19,7 @@ from iosched.profiler.devices.executor import Executor
 from iosched.profiler.devices.launch import DEFAULT_LAUNCH
 from iosched.profiler.devices.selfcheck import SelfCheck
 from iosched.profiler.devices.throughput import Throughputs
+from iosched.profiler.devices.uncertainty import Uncertainty
 from iosched.profiler.devices.units import Units
 from iosched.profiler.measuring.in_turn import Budget, Candidate
 from iosched.profiler.measuring.statistics import Measurement
@@ -187,6 +188,11 @@ class OpenModel(Protocol):
     @property
     def elsewhere(self) -> FoundElsewhere:
         """Stages that were measured on such a device on another machine; nothing if the device is attached."""
+        ...
+
+    @property
+    def uncertainty(self) -> Uncertainty | None:
+        """How well latencies are known that are computed; None where they are measured."""
         ...
 
     @property

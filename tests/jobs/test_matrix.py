@@ -82,6 +82,10 @@ def test_a_row_is_where_and_a_column_is_what_for() -> None:
             assert result.latency_us[executed][optimized] == cost.schedule_latency_us(target.schedule)
         assert result.targets[executed].sequential_us == cost.schedule_latency_us(sequential(model.graph))
     assert result.slowdown(0, 1) == result.latency_us[0][1] / result.latency_us[0][0]
+    known = result.intervals[0][1]
+    assert known is not None
+    assert known.slowdown.value == pytest.approx(result.slowdown(0, 1))
+    assert known.slowdown.value > 1.001
 
 
 def test_the_schedule_of_a_target_is_the_one_that_the_search_finds() -> None:

@@ -134,9 +134,17 @@ MEASURED: Mapping[str, Measured] = MappingProxyType(
         ),
     }
 )
+Known = Literal["networks", "kernels", "specification"]
+"""What a GPU is known by: kernels and networks that were measured on it, kernels alone, or its specification alone."""
+_FITTED: Mapping[str, Known] = MappingProxyType({"p100pcie": "kernels", "v100pcie": "networks", "t4": "kernels"})
 _SAME_CHIP = {"p100": "p100pcie", "v100": "v100pcie"}
 
 
 def measured(gpu: GpuSpec) -> Measured:
     """What is known to be attained of the specification, on this GPU or on another card with the same chip."""
     return MEASURED.get(_SAME_CHIP.get(gpu.key, gpu.key), UNMEASURED)
+
+
+def known_by(gpu: GpuSpec) -> Known:
+    """What of this GPU, or of another card with the same chip, was measured and used in a fit."""
+    return _FITTED.get(_SAME_CHIP.get(gpu.key, gpu.key), "specification")

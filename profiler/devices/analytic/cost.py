@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from iosched.models.graph import ComputationGraph, Operator
 from iosched.profiler.devices.analytic.calibration import CALIBRATIONS, Calibration
@@ -20,6 +20,7 @@ _AS_ONE: dict[Strategy, Callable[[ComputationGraph, Sequence[Operator]], tuple[K
     Strategy.MERGE: merged_kernels
 }
 """For each strategy that makes several operators one, a function that returns the kernels of that operator."""
+_BUSY, _ISSUED, _GROUPS = 0, 1, 2  # places in `_ends_us`
 
 
 class AnalyticCost:
@@ -40,6 +41,9 @@ class AnalyticCost:
         precision: with "tf32" and "fp16", matrix products run on tensor cores where the GPU has them; with "fp16",
             float32 values are stored in half as many bytes.
         calibration: constants of the model, which depend on how kernels are launched.
+
+    Attributes:
+        modelled: the GPU as kernels are priced on it.
     """
 
     def __init__(
@@ -54,10 +58,10 @@ class AnalyticCost:
         self.gpu = gpu
         self.precision = precision
         wide = any(spec.dtype == "float32" for spec in (*graph.inputs, *graph.tensors))
-        self._modelled = ModelledGpu(gpu, precision, calibration, halved=precision == "fp16" and wide)
+        self.modelled = ModelledGpu(gpu, precision, calibration, halved=precision == "fp16" and wide)
         label = default_label(graph)
         self._labels = {operator.name: label(operator) for operator in graph.operators}
-        self._work = _work(graph, self._modelled, self._labels)
+        self._work = _work(graph, self.modelled, self._labels)
         self._groups: dict[tuple[str, ...], Work] = {}
 
     def stage_latency_us(self, stage: Stage) -> float:
@@ -71,10 +75,36 @@ class AnalyticCost:
         """For how many microseconds the work of `stage` would fill the whole GPU; at most its latency; O(operators)."""
         return sum(group.busy_us for group in self._groups_of(stage))
 
+    def shares_us(self, stage: Stage) -> dict[Kernel, float]:
+        """By how many microseconds the stage becomes longer for each part by which a kernel does; O(operators).
+
+        Kernels that are equal are one entry. All shares and what launches and forks take make up the stage's latency.
+        """
+        kernels = self._kernels_of(stage)
+        if len(kernels) == 1:
+            return _tally((kernel, self.modelled.alone_us(kernel)) for kernel in kernels[0])
+        groups = self._groups_of(stage)
+        spilling, interference = self._spilling(groups), self.modelled.calibration.interference
+        ends = self._ends_us(groups, spilling)
+        last = ends.index(max(ends))
+        if last == _ISSUED:
+            return {}
+        if last == _BUSY:
+            return _tally((kernel, self.modelled.work([kernel]).busy_us) for group in kernels for kernel in group)
+
+        def share_us(kernel: Kernel, is_longest: bool) -> float:
+            work = self.modelled.work([kernel])
+            own_us = self.modelled.alone_us(kernel) if is_longest else interference * work.busy_us
+            return own_us + interference * spilling * work.spill_us
+
+        return _tally(
+            (kernel, share_us(kernel, end == last)) for end, group in enumerate(kernels, _GROUPS) for kernel in group
+        )
+
     def lower_bound_us(self, stage: Stage) -> float:
         """A bound below `stage_latency_us`: one launch if operators run as one, else the latency without spill."""
         if runs_as_one(stage):
-            return self._modelled.calibration.kernel_us
+            return self.modelled.calibration.kernel_us
         groups = [self._group(group) for group in stage.groups]
         return groups[0].path_us if len(groups) == 1 else self._concurrent_us(groups)
 
@@ -90,7 +120,7 @@ class AnalyticCost:
     def operator_kind(self, name: str) -> Kind | None:
         """The kind of the operator's longest kernel; None where it runs none."""
         kernels = kernels_of(self.graph, self.graph.by_name[name])
-        longest = max(kernels, key=lambda kernel: self._modelled.work([kernel]).path_us, default=None)
+        longest = max(kernels, key=lambda kernel: self.modelled.work([kernel]).path_us, default=None)
         return None if longest is None else kind_of(longest)
 
     @property
@@ -106,7 +136,7 @@ class AnalyticCost:
         """The work of each group; operators that run as one make a single group."""
         if runs_as_one(stage):
             operators = [self.graph.by_name[name] for name in stage.operators]
-            return [self._modelled.work(_AS_ONE[stage.strategy](self.graph, operators))]
+            return [self.modelled.work(_AS_ONE[stage.strategy](self.graph, operators))]
         return [self._group(group) for group in stage.groups]
 
     def _group(self, names: tuple[str, ...]) -> Work:
@@ -119,13 +149,27 @@ class AnalyticCost:
             self._groups[names] = known
         return known
 
+    def _kernels_of(self, stage: Stage) -> list[list[Kernel]]:
+        """The kernels of each group, in order."""
+        if runs_as_one(stage):
+            operators = [self.graph.by_name[name] for name in stage.operators]
+            return [list(_AS_ONE[stage.strategy](self.graph, operators))]
+        return [
+            [kernel for name in group for kernel in kernels_of(self.graph, self.graph.by_name[name])]
+            for group in stage.groups
+        ]
+
     def _concurrent_us(self, groups: Sequence[Work], spilling: float = 0.0) -> float:
-        calibration = self._modelled.calibration
+        return self.modelled.calibration.fork_us * len(groups) + max(self._ends_us(groups, spilling))
+
+    def _ends_us(self, groups: Sequence[Work], spilling: float) -> list[float]:
+        """When the work would end if it filled the GPU, the issue of all kernels, and each group; the last counts."""
+        calibration = self.modelled.calibration
         busy = sum(group.busy_us for group in groups)
         spill = spilling * sum(group.spill_us for group in groups)
-        hindered = max(group.path_us + calibration.interference * (busy - group.busy_us + spill) for group in groups)
         issued = calibration.issue_us * sum(group.n_kernels for group in groups)
-        return calibration.fork_us * len(groups) + max(busy, hindered, issued)
+        hindered = (group.path_us + calibration.interference * (busy - group.busy_us + spill) for group in groups)
+        return [busy, issued, *hindered]
 
     def _spilling(self, groups: Sequence[Work]) -> float:
         """The part of all that the groups read and write that does not fit into the L2 cache."""
@@ -141,3 +185,10 @@ def _work(graph: ComputationGraph, gpu: ModelledGpu, labels: dict[str, str]) -> 
         if label not in known:
             known[label] = gpu.work(kernels_of(graph, operator))
     return {name: known[label] for name, label in labels.items()}
+
+
+def _tally(shares: Iterable[tuple[Kernel, float]]) -> dict[Kernel, float]:
+    found: dict[Kernel, float] = {}
+    for kernel, us in shares:
+        found[kernel] = found.get(kernel, 0.0) + us
+    return found

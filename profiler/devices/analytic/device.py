@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import ClassVar
 
 from iosched.models.errors import DeviceError
@@ -12,12 +13,13 @@ from iosched.models.model import Model
 from iosched.profiler.devices.analytic.calibration import CALIBRATIONS
 from iosched.profiler.devices.analytic.cost import AnalyticCost
 from iosched.profiler.devices.analytic.scaled import ScaledCost
+from iosched.profiler.devices.analytic.uncertainty import AnalyticUncertainty
 from iosched.profiler.devices.device import CostKind, Device, OpenModel, OpenSettings, refuse_for_attached_gpus
 from iosched.profiler.devices.elsewhere import NOTHING, FindElsewhere, FoundElsewhere, nothing_elsewhere
 from iosched.profiler.devices.executor import Executor
 from iosched.profiler.devices.gpus import GpuSpec, gpu_called, gpu_named
 from iosched.profiler.devices.kind import Kind
-from iosched.profiler.devices.launch import DEFAULT_LAUNCH, launch_named
+from iosched.profiler.devices.launch import DEFAULT_LAUNCH, LaunchName, launch_named
 from iosched.profiler.devices.precision import precision_on
 from iosched.profiler.devices.selfcheck import SelfCheck
 from iosched.profiler.devices.throughput import Throughputs
@@ -93,14 +95,14 @@ class PaperGpu:
         precision, launch = self._precision(settings), launch_named(settings.launch)
         cost = AnalyticCost(model.graph, self.gpu, precision, calibration=CALIBRATIONS[launch])
         if database is None or not settings.resume:
-            return OpenOnPaper(self, cost)
+            return OpenOnPaper(self, cost, launch)
         found = self.find_elsewhere(database, model, self.gpu.key, precision)
         if launch != DEFAULT_LAUNCH:
-            return OpenOnPaper(self, cost, found.in_graphs_alone())
+            return OpenOnPaper(self, cost, launch, found.in_graphs_alone())
         if found.measured is None:
-            return OpenOnPaper(self, cost, found)
+            return OpenOnPaper(self, cost, launch, found)
         scaled = ScaledCost(cost, found.measured)
-        return OpenOnPaper(self, scaled, replace(found, factor=scaled.scaling.factor))
+        return OpenOnPaper(self, scaled, launch, replace(found, factor=scaled.scaling.factor))
 
     def executor(self, model: Model, document: ScheduleDocument | None, threads: int | None = None) -> Executor:
         """Refuses to run anything.
@@ -129,6 +131,7 @@ class OpenOnPaper:
 
     device: PaperGpu
     cost: AnalyticCost | ScaledCost
+    launch: LaunchName = DEFAULT_LAUNCH
     elsewhere: FoundElsewhere = NOTHING
     effort: ClassVar[Effort] = Effort()
     units: ClassVar[Units] = OperatorUnits()
@@ -143,6 +146,11 @@ class OpenOnPaper:
     def throughputs(self) -> Throughputs:
         """Throughputs; where nothing was measured with the share of the SMs' time that is filled with work."""
         return self.cost.throughputs
+
+    @cached_property
+    def uncertainty(self) -> AnalyticUncertainty:
+        """Intervals by how far kernels and networks that others measured lie from the model."""
+        return AnalyticUncertainty(self.cost, self.launch)
 
     def close(self) -> None:
         """Does nothing: there is nothing to free."""

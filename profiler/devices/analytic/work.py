@@ -70,6 +70,10 @@ class ModelledGpu:
             total = total.then(self._kernel(kernel))
         return total
 
+    def alone_us(self, kernel: Kernel) -> float:
+        """How long a kernel takes with the whole GPU to itself, in microseconds, without its launch."""
+        return self._kernel(kernel).path_us - self.calibration.kernel_us
+
     def _kernel(self, kernel: Kernel) -> Work:
         activations = kernel.activation_nbytes * self._shrink
         weights = kernel.weight_nbytes * self._shrink

@@ -168,6 +168,11 @@ class OpenOnCpu:
         return Throughputs(self.graph)
 
     @property
+    def uncertainty(self) -> None:
+        """None: latencies are measured."""
+        return
+
+    @property
     def here(self) -> OpenModelHere:
         """This object: the CPU can run the model."""
         return self

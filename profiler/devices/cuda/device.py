@@ -193,6 +193,11 @@ class OpenOnGpu:
         return "" if self._backend.layout is Layout.NHWC else f" in {self._backend.layout.value}"
 
     @property
+    def uncertainty(self) -> None:
+        """None: latencies are measured."""
+        return
+
+    @property
     def here(self) -> OpenModelHere:
         """This object: the GPU can run the model."""
         return self

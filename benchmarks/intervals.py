@@ -1,0 +1,81 @@
+"""Says how far the analytic model's parts lie from measurements, and how many measurements lie in its intervals.
+
+Run as `python benchmarks/intervals.py --data FOLDER [-o FILE.json]`; it takes some minutes and measures nothing. The
+spreads that it prints are to be copied to `profiler/devices/analytic/spreads.py`, from where intervals are made.
+
+What kernels tell is in `intervals_kernels.py`, what networks tell in `intervals_networks.py`. Where few series of
+measurements tell how far kernels of a kind lie off together, and few networks how far stages do, standard deviations
+are widened by Student's t. Coverage is counted where it was not fitted to: a series of kernels in intervals made from
+the other series, a network in intervals made from the other networks, and everything else by the packaged spreads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+
+from intervals_kernels import half_precision, kernel_spreads, seen, series, series_covered, short, specified
+from intervals_networks import elsewhere_covered, left_out, network_spreads, networks_covered
+from measured import read
+
+from iosched.profiler.devices.analytic.interval import LEVEL, Spread
+from iosched.profiler.devices.analytic.spreads import SPREADS, Spreads
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def rounded(spreads: Spreads) -> dict[str, object]:
+    """To three digits, as they are packaged."""
+    return {name: _rounded(value) for name, value in vars(spreads).items()}
+
+
+def _rounded(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {name: _rounded(each) for name, each in value.items()}
+    if isinstance(value, Spread):
+        return _rounded(vars(value))
+    return round(float(value), 3)  # type: ignore[arg-type]
+
+
+def mean_covered(groups: Iterable[Mapping[str, Mapping[str, float]]]) -> dict[str, float]:
+    """Coverage by the mean of all series, each of which counts once."""
+    found = [series for group in groups for series in group.values()]
+    return {name: round(fmean(series[name] for series in found), 2) for name in ("single", "sums")}
+
+
+def main() -> None:
+    """Prints the spreads and the coverage."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True, help="folder with the measurements")
+    parser.add_argument("--analytic", type=Path, default=RESULTS / "analytic-v100.json", help="what analytic.py wrote")
+    parser.add_argument("-o", "--output", type=Path)
+    arguments = parser.parse_args()
+    rows, networks = read(arguments.data), left_out(json.loads(arguments.analytic.read_text())["leave_one_out"])
+    known = {"short": short(rows), "seen": seen(rows), "specified": specified(rows)}
+    parts = {name: series(found) for name, found in known.items()}
+    found = replace(
+        SPREADS, tensor_cores=half_precision(rows), **{name: kernel_spreads(each) for name, each in parts.items()}
+    )
+    found = network_spreads(found, networks)
+    covered = {name: series_covered(each) for name, each in parts.items()}
+    record = {
+        "level": LEVEL,
+        "spreads": rounded(found),
+        "kernels, mean of all series": mean_covered(covered.values()),
+        "kernels": covered,
+        "networks": networks_covered(found, networks),
+        "elsewhere": elsewhere_covered(found),
+    }
+    text = json.dumps(record, indent=1) + "\n"
+    sys.stdout.write(text)
+    if arguments.output:
+        arguments.output.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

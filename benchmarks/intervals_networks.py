@@ -1,0 +1,323 @@
+"""How far stages lie from the analytic model, and how many published latencies of networks lie in its intervals.
+
+Each of the four networks of the published V100 table is predicted with constants of stages that were fitted to the
+other three, by schedules that are searched under these. How far one operator after another lies off is taken for an
+error of short kernels alone, and how far speed-ups over it lie off for one of stages of several groups alone: the most
+that either can be. All that is published elsewhere was never fitted to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from math import log, sqrt
+from statistics import fmean
+
+import numpy as np
+from analytic import cost_of, gpu, graph_of, schedules
+from intervals_kernels import widened
+from launches import PUBLISHED, Published
+from published import (
+    BATCH_CROSS_MS,
+    BATCH_MS,
+    DEVICE_CROSS_MS,
+    DOS_TABLE_1_MS,
+    FIGURE_4_5_MOST,
+    FIGURE_4_6_MS,
+    LIMITS,
+    STRATEGIES,
+    V100_MS,
+)
+
+from iosched.models.zoo import names
+from iosched.profiler.devices.analytic.calibration import CALIBRATION, Calibration
+from iosched.profiler.devices.analytic.cost import AnalyticCost
+from iosched.profiler.devices.analytic.interval import NORMAL, Spread
+from iosched.profiler.devices.analytic.spreads import Spreads
+from iosched.profiler.devices.analytic.uncertainty import AnalyticUncertainty
+from iosched.profiler.devices.uncertainty import Interval
+from iosched.scheduler.baselines import sequential
+from iosched.scheduler.pruning import DEFAULT_PRUNING, Pruning
+from iosched.scheduler.schedule import Schedule, Stage
+from iosched.scheduler.search import search
+from iosched.scheduler.strategy_names import SearchStrategy, pruning_of
+
+LAUNCHES = ("kernel_us", "issue_us", "fork_us")
+EXACT = {"convolution": Spread(0.0, 0.0)}
+NOTHING = Spreads(
+    short=EXACT, short_by_networks=0.0, seen=EXACT, specified=EXACT, tensor_cores=1.0,
+    launches={"streams": 0.0, "graph": 0.0}, side_by_side=0.0, gains=0.0,
+)  # fmt: skip
+"""As if everything were known."""
+
+Record = dict[str, object]
+Cells = Mapping[str, tuple[float, Interval]]
+"""Published and computed values by name: microseconds, or ratios."""
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A network under constants that were fitted to the others, with the schedules that these lead to."""
+
+    name: str
+    constants: Calibration
+    schedules: Mapping[str, Schedule]
+
+    def published_us(self, schedule: str) -> float:
+        """The published latency."""
+        return 1000 * V100_MS[self.name][STRATEGIES.index(schedule)]
+
+    def latency_us(self, schedule: str, spreads: Spreads) -> Interval:
+        """The latency."""
+        return self._known(spreads).latency_us(tuple(self.schedules[schedule].stages))
+
+    def speedup(self, schedule: str, spreads: Spreads) -> Interval:
+        """How many times as fast as one operator after another it is."""
+        plain, other = (tuple(self.schedules[name].stages) for name in ("sequential", schedule))
+        return self._known(spreads).ratio(plain, other)
+
+    def _known(self, spreads: Spreads) -> AnalyticUncertainty:
+        return AnalyticUncertainty(cost_of(self.name, self.constants), "streams", spreads)
+
+
+def left_out(record: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[LeftOut]:
+    """Every network, by the constants that `analytic.py` wrote."""
+    constants = {name: Calibration(**found) for name, found in record["constants"].items()}
+    return [LeftOut(name, found, schedules(name, found)) for name, found in constants.items()]
+
+
+def network_spreads(known: Spreads, networks: Sequence[LeftOut]) -> Spreads:
+    """`known`, with what networks tell: of short kernels on their GPU, of launches one by one, and of stages."""
+    one, two = replace(NOTHING, short_by_networks=1.0), replace(NOTHING, side_by_side=1.0)
+    latencies = [(each.published_us("sequential"), each.latency_us("sequential", one)) for each in networks]
+    speedups = [
+        (each.published_us("sequential") / each.published_us(name), each.speedup(name, two))
+        for each in networks
+        for name in STRATEGIES[1:]
+    ]
+    launches = [
+        log(getattr(each.constants, name) / getattr(CALIBRATION, name)) for each in networks for name in LAUNCHES
+    ]
+    return replace(
+        known,
+        short_by_networks=widened(_deviation(latencies), len(networks)),
+        side_by_side=_deviation(speedups),
+        gains=_gains(),
+        launches={**known.launches, "streams": float(np.sqrt(np.mean(np.square(launches))))},
+    )
+
+
+def _deviation(found: Sequence[tuple[float, Interval]]) -> float:
+    """The standard deviation of an error, by what came of it and what comes of one of standard deviation 1."""
+    off = sum(log(published / known.value) ** 2 for published, known in found)
+    unit = sum((log(known.high / known.value) / NORMAL) ** 2 for _, known in found)
+    return sqrt(off / unit)
+
+
+@cache
+def _gains() -> float:
+    """The error that the logarithms of all gains share, by speed-ups on GPUs of no fit.
+
+    A series is what one source has measured. Where it does not name its GPU, the mean counts of those that it may have
+    been. It is not widened for as few series as there are: this would allow for losses instead of gains.
+    """
+    unit = replace(NOTHING, gains=1.0)
+    series: dict[str, list[float]] = {"IOS": [_off_by(FIGURE_4_5_MOST, _most_on_turing(unit))]}
+    for each, published, known in _graph_speedups(unit, PUBLISHED):
+        if known.high > known.low:
+            series.setdefault(each.source, []).append(_off_by(published, known))
+    means = [fmean(found) for found in series.values()]
+    return sqrt(fmean(mean**2 for mean in means))
+
+
+def _off_by(published: float, known: Interval) -> float:
+    """What an error must have been, by what comes of one of standard deviation 1."""
+    return NORMAL * log(published / known.value) / log(known.high / known.value)
+
+
+def _most_on_turing(spreads: Spreads) -> Interval:
+    """The largest speed-up of the four networks on an RTX 2080 Ti."""
+    found = []
+    for network in V100_MS:
+        known, schedule = _known(spreads, network, "rtx2080ti"), _searched(network, "rtx2080ti")
+        plain = sequential(known.analytic.graph)
+        found.append(known.ratio(tuple(plain.stages), tuple(schedule.stages)))
+    return max(found, key=lambda ratio: ratio.value)
+
+
+def networks_covered(known: Spreads, networks: Sequence[LeftOut]) -> dict[str, Record]:
+    """The V100 table, each network in intervals by spreads that come from the others."""
+    latencies, speedups = {}, {}
+    for each in networks:
+        others = network_spreads(known, [other for other in networks if other is not each])
+        for name in STRATEGIES:
+            latencies[f"{each.name}, {name}"] = each.published_us(name), each.latency_us(name, others)
+        for name in STRATEGIES[1:]:
+            published = each.published_us("sequential") / each.published_us(name)
+            speedups[f"{each.name}, {name}"] = published, each.speedup(name, others)
+    return {"latencies": counted(latencies), "speed-ups": counted(speedups)}
+
+
+def elsewhere_covered(known: Spreads) -> dict[str, Record]:
+    """Published latencies and ratios that no constant was fitted to."""
+    found = {
+        "batch sizes, latencies": _batch_latencies(known),
+        "batch sizes, speed-ups": _batch_speedups(known),
+        "batch sizes, schedules for others over its own": _batch_crosses(known),
+        "devices, latencies": _device_latencies(known),
+        "devices, schedules for others over its own": _device_crosses(known),
+        "pruned searches over the widest": _pruned(known),
+        "DOS, latencies": _dos(known),
+        "DOS, schedules for others over its own": _dos_crosses(known),
+        "CUDA graphs, latencies": _graph_latencies(known),
+        "CUDA graphs, speed-ups by several streams, of which gains are": _named_speedups(known),
+    }
+    return {name: counted(dict(cells)) for name, cells in found.items()}
+
+
+def counted(cells: Cells) -> Record:
+    """How many published values lie in their intervals, and all of them."""
+    return {
+        "values": len(cells),
+        "inside": sum(value in known for value, known in cells.values()),
+        "published, computed, low, high": {
+            name: [float(f"{value:.4g}") for value in (published, known.value, known.low, known.high)]
+            for name, (published, known) in cells.items()
+        },
+    }
+
+
+Found = Iterator[tuple[str, tuple[float, Interval]]]
+
+
+@cache
+def _searched(
+    network: str,
+    device: str = "v100",
+    batch: int = 1,
+    strategy: SearchStrategy = "both",
+    pruning: Pruning = DEFAULT_PRUNING,
+) -> Schedule:
+    cost = cost_of(network, CALIBRATION, device, batch)
+    return search(cost.graph, cost, strategy=strategy, pruning=pruning_of(strategy, pruning)).schedule
+
+
+def _known(spreads: Spreads, network: str, device: str = "v100", batch: int = 1) -> AnalyticUncertainty:
+    return AnalyticUncertainty(cost_of(network, CALIBRATION, device, batch), "streams", spreads)
+
+
+def _batch_latencies(spreads: Spreads) -> Found:
+    for batch, published in BATCH_MS.items():
+        known = _known(spreads, "inception_v3", batch=batch)
+        for name, schedule, ms in zip(("sequential", "both"), _plain_and_found(batch), published, strict=True):
+            yield f"{name}, batch {batch}", (1000 * ms, known.latency_us(tuple(schedule.stages)))
+
+
+def _batch_speedups(spreads: Spreads) -> Found:
+    for batch, (plain_ms, found_ms) in BATCH_MS.items():
+        plain, found = (tuple(schedule.stages) for schedule in _plain_and_found(batch))
+        known = _known(spreads, "inception_v3", batch=batch)
+        yield f"batch {batch}", (plain_ms / found_ms, known.ratio(plain, found))
+
+
+def _plain_and_found(batch: int) -> tuple[Schedule, Schedule]:
+    graph = cost_of("inception_v3", CALIBRATION, batch=batch).graph
+    return sequential(graph), _searched("inception_v3", batch=batch)
+
+
+def _batch_crosses(spreads: Spreads) -> Found:
+    for (run, made), ms in BATCH_CROSS_MS.items():
+        if run != made:
+            stages = [tuple(_searched("inception_v3", batch=batch).stages) for batch in (made, run)]
+            known = _known(spreads, "inception_v3", batch=run)
+            yield f"run at {run}, made for {made}", (ms / BATCH_CROSS_MS[run, run], known.ratio(*stages))
+
+
+def _device_latencies(spreads: Spreads) -> Found:
+    for (run, made), ms in DEVICE_CROSS_MS.items():
+        known, schedule = _known(spreads, "inception_v3", run), _searched("inception_v3", made)
+        yield f"run on {run}, made for {made}", (1000 * ms, known.latency_us(tuple(schedule.stages)))
+
+
+def _device_crosses(spreads: Spreads) -> Found:
+    for (run, made), ms in DEVICE_CROSS_MS.items():
+        if run != made:
+            stages = [tuple(_searched("inception_v3", device).stages) for device in (made, run)]
+            known = _known(spreads, "inception_v3", run)
+            yield f"run on {run}, made for {made}", (ms / DEVICE_CROSS_MS[run, run], known.ratio(*stages))
+
+
+def _pruned(spreads: Spreads) -> Found:
+    for network, published in FIGURE_4_6_MS.items():
+        known, widest = _known(spreads, network), _searched(network)
+        for limits, ms in list(zip(LIMITS, published, strict=True))[1:]:
+            pruned = _searched(network, pruning=Pruning(*limits))
+            found = known.ratio(tuple(pruned.stages), tuple(widest.stages))
+            yield f"{network}, r {limits[0]}, s {limits[1]}", (ms / published[0], found)
+
+
+def _dos(spreads: Spreads) -> Found:
+    for own, (device, published) in enumerate(DOS_TABLE_1_MS):
+        schedule = _searched("inception_v3", device, strategy="dos")
+        known = _known(spreads, "inception_v3", device)
+        yield f"Inception V3 on {device}", (1000 * published[own], known.latency_us(tuple(schedule.stages)))
+
+
+def _dos_crosses(spreads: Spreads) -> Found:
+    for own, (device, published) in enumerate(DOS_TABLE_1_MS):
+        known, best = _known(spreads, "inception_v3", device), _searched("inception_v3", device, strategy="dos")
+        for ms, (other, _) in zip(published, DOS_TABLE_1_MS, strict=True):
+            if other != device:
+                schedule = _searched("inception_v3", other, strategy="dos")
+                found = known.ratio(tuple(schedule.stages), tuple(best.stages))
+                yield f"run on {device}, made for {other}", (ms / published[own], found)
+
+
+def _graph_latencies(spreads: Spreads) -> Found:
+    for each, cost in _in_graphs(tuple(each for each in PUBLISHED if _is_named(each))):
+        known = AnalyticUncertainty(cost, "graph", spreads)
+        plain, found = _plain_and_best(cost)
+        one_ms, several_ms = min(each.pairs_ms, key=lambda pair: pair[1])
+        if one_ms is not None:
+            yield f"{_name(each, cost)}, one stream", (1000 * one_ms, known.latency_us(plain))
+        yield f"{_name(each, cost)}, several", (1000 * several_ms, known.latency_us(found))
+
+
+def _named_speedups(spreads: Spreads) -> Found:
+    for each, published, known in _graph_speedups(spreads, PUBLISHED):
+        if _is_named(each):
+            yield f"{each.network}, batch {each.batch}, {each.targets[0][0]}", (published, known)
+
+
+def _graph_speedups(spreads: Spreads, of: Sequence[Published]) -> Iterator[tuple[Published, float, Interval]]:
+    """The speed-up by several streams, published and computed, on each GPU that it may have been measured on."""
+    for each, cost in _in_graphs(tuple(of)):
+        for one_ms, several_ms in each.pairs_ms:
+            if one_ms is not None:
+                known = AnalyticUncertainty(cost, "graph", spreads).ratio(*_plain_and_best(cost))
+                yield each, one_ms / several_ms, known
+
+
+@cache
+def _in_graphs(of: tuple[Published, ...]) -> list[tuple[Published, AnalyticCost]]:
+    """What was measured of networks of the zoo, with the model of each GPU that it may have been measured on."""
+    return [
+        (each, AnalyticCost(graph_of(each.network, each.batch), gpu(device), precision))
+        for each in of
+        if each.network in names()
+        for device, precision in each.targets
+    ]
+
+
+def _is_named(published: Published) -> bool:
+    return len({device for device, _ in published.targets}) == 1
+
+
+def _name(published: Published, cost: AnalyticCost) -> str:
+    return f"{published.network}, batch {published.batch}, {cost.gpu.key} {cost.precision}"
+
+
+@cache
+def _plain_and_best(cost: AnalyticCost) -> tuple[tuple[Stage, ...], tuple[Stage, ...]]:
+    return tuple(sequential(cost.graph).stages), tuple(search(cost.graph, cost).schedule.stages)

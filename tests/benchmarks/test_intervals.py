@@ -1,0 +1,80 @@
+"""How spreads are found from measurements, that the package has what was found, and how coverage is counted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from iosched.profiler.devices.analytic.interval import NORMAL, around
+from iosched.profiler.devices.analytic.spreads import SPREADS
+from iosched.profiler.devices.uncertainty import LEVEL
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+
+
+@pytest.fixture(scope="module")
+def record() -> dict[str, dict[str, dict[str, object]]]:
+    found: dict[str, dict[str, dict[str, object]]] = json.loads((RESULTS / "intervals.json").read_text())
+    return found
+
+
+def made_up(kernels: ModuleType, offsets: list[float], own: float = 0.1, n: int = 2000) -> list[object]:
+    """Series that lie off by these logarithms, and their kernels by `own` around them."""
+    rng = np.random.default_rng(3)
+    return [
+        kernels.Series("product", str(index), offset + own * rng.standard_normal(n), rng.uniform(100.0, 200.0, n))
+        for index, offset in enumerate(offsets)
+    ]
+
+
+def test_the_package_has_the_spreads_that_were_found(script, record) -> None:
+    assert record["spreads"] == script("intervals").rounded(SPREADS)
+    assert record["level"] == LEVEL
+
+
+def test_shared_and_own_spreads_are_told_apart(script) -> None:
+    kernels = script("intervals_kernels")
+    found = kernels.spread(made_up(kernels, [0.2, -0.2, 0.2, -0.2, 0.2]))
+    assert found.shared == pytest.approx(0.2 * kernels.STUDENT[5] / NORMAL, rel=0.02)
+    assert found.own == pytest.approx(0.1, rel=0.05)
+
+
+def test_the_fewer_series_there_are_the_wider_is_what_they_share(script) -> None:
+    kernels = script("intervals_kernels")
+    widths = [kernels.spread(made_up(kernels, [0.2] * n)).shared for n in (2, 3, 6)]
+    assert widths == sorted(widths, reverse=True)
+    assert kernels.widened(0.2, 6) > 0.2
+
+
+def test_coverage_is_what_lies_within(script) -> None:
+    kernels = script("intervals_kernels")
+    alike = made_up(kernels, [0.0] * 3)
+    for found in kernels.series_covered(alike).values():
+        assert found["single"] == pytest.approx(LEVEL, abs=0.02)
+        assert found["sums"] == pytest.approx(LEVEL, abs=0.07)
+    *_, off = kernels.series_covered(made_up(kernels, [0.0, 0.0, 0.0, 0.5])).values()
+    assert off["single"] < 0.05
+    assert off["sums"] == 0.0
+
+
+def test_an_error_is_found_from_what_came_of_it(script) -> None:
+    networks = script("intervals_networks")
+    unit = [around(value, 0.5) for value in (1.0, 2.0, 5.0)]
+    found = [(known.value * factor, known) for known, factor in zip(unit, (1.1, 1 / 1.1, 1.1), strict=True)]
+    assert networks._deviation(found) == pytest.approx(np.log(1.1) / 0.5)
+
+
+def test_values_outside_are_counted_and_kept(script) -> None:
+    networks = script("intervals_networks")
+    found = networks.counted({"inside": (1.05, around(1.0, 0.1)), "outside": (2.0, around(1.0, 0.1))})
+    assert (found["values"], found["inside"]) == (2, 1)
+    assert found["published, computed, low, high"]["outside"] == [2.0, 1.0, 0.8483, 1.179]
+
+
+def test_nothing_published_is_left_out(record) -> None:
+    assert {name: found["values"] for name, found in record["networks"].items()} == {"latencies": 20, "speed-ups": 16}
+    assert sum(int(str(found["values"])) for found in record["elsewhere"].values()) == 64
