@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from iosched.cli.errors import printable
+from iosched.cli.intervals import AS_FAR, EQUAL, equal_text
 from iosched.cli.options import json_option, profile_db_option, verbosity_options
 from iosched.cli.output import emit_json
 from iosched.cli.source import read_schedule_and_model, remark_not_shipped
@@ -121,6 +122,7 @@ def _placement_object(found: Explained, placement: Elsewhere) -> dict[str, objec
         "possible": placement.possible,
         "at_least_us": placement.at_least_us,
         "at_most_us": placement.at_most_us,
+        "equal": None if found.equal is None else placement in found.equal,
         "schedule": [_stage_object(found, stage) for stage in placement.stages],
     }
 
@@ -154,6 +156,8 @@ def _print_placements(found: Explained) -> None:
     print_columns(["in another place", "the block takes at best", "difference"], rows)
     if barred := [str((placement.stage or 0) + 1) for placement in explanation.elsewhere if not placement.possible]:
         click.echo(f"With operators of stage {_names(barred)}: not possible under -r and -s.")
+    if found.equal:
+        click.echo(equal_text("it does now"))
     for line in _best_elsewhere(found):
         click.echo(printable(line))
 
@@ -182,6 +186,8 @@ def _facts(found: Explained) -> list[tuple[str, str]]:
 def _why(found: Explained) -> str:
     explanation = found.explanation
     place = "" if explanation.rival is None else _place(explanation.rival, explanation)
+    if explanation.rival in (found.equal or ()):
+        return f"{place} it takes as long, {AS_FAR}"
     return _WHY[explanation.verdict(found.tolerance)].format(place=place, tolerance=found.tolerance)
 
 
@@ -219,7 +225,8 @@ def _price(placement: Elsewhere, found: Explained) -> tuple[str, str]:
         return f"{least}{latency_text(us)}", ""
     sign = "-" if us < now else "+"
     part = f" ({us / now - 1:+.1%})" if found.cost == "analytic" else ""  # what is measured has no ratio of its own
-    return f"{least}{latency_text(us)}", f"{least}{sign}{latency_text(abs(us - now))}{part}"
+    mark = f" {EQUAL}" if placement in (found.equal or ()) else ""
+    return f"{least}{latency_text(us)}", f"{least}{sign}{latency_text(abs(us - now))}{part}{mark}"
 
 
 def _names(names: list[str] | tuple[str, ...]) -> str:

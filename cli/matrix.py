@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from iosched.cli.intervals import EQUAL, ends_object, equal_text, latency_ends_text, ratio_object
 from iosched.cli.options import (
     Binding,
     gathered,
@@ -36,7 +37,7 @@ from iosched.cli.words import latency_text, launch_words, percent_more, share_te
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
-    from iosched.jobs.matrix import MatrixResult, MatrixSettings
+    from iosched.jobs.matrix import MatrixResult, MatrixSettings, MatrixTarget
     from iosched.models.model import Model
     from iosched.profiler.devices.launch import LaunchName
     from iosched.scheduler.precision import PrecisionName
@@ -160,7 +161,8 @@ def command(
     _remark(result)
     if plot is not None:
         title, how = _title(first.name, result), _cost_text(result, settings)
-        write(plot, draw_heat_map(title, how, labels(result), result.latency_us, _slowdown(result)).encode())
+        drawn = draw_heat_map(title, how, labels(result), result.latency_us, _slowdown(result), result.is_equal)
+        write(plot, drawn.encode())
 
 
 def _batches(
@@ -214,6 +216,7 @@ def as_object(model: str, result: MatrixResult, settings: MatrixSettings) -> dic
             "proven": target.proven,
             "taken_from": target.taken_from,
             "sequential_us": target.sequential_us,
+            "speedup": None if target.speedup is None else ratio_object(target.speedup),
         }
         for target in result.targets
     ]
@@ -229,6 +232,11 @@ def as_object(model: str, result: MatrixResult, settings: MatrixSettings) -> dic
         "slowdown": _slowdown(result),
         "measured_share": result.measured_share,
         "notes": _notes(result),
+        "intervals": {
+            "level": result.level,
+            "latency_us": [[each and ends_object(each.latency_us) for each in row] for row in result.intervals],
+            "slowdown": [[each and ratio_object(each.slowdown) for each in row] for row in result.intervals],
+        },
     }
 
 
@@ -269,15 +277,20 @@ def _notes(result: MatrixResult) -> list[str]:
 
 def _print(model: str, result: MatrixResult, settings: MatrixSettings) -> None:
     names = labels(result)
+    headers = ["executed on", *(f"for {name}" for name in names), "sequential"]
     rows = [
-        [name, *(_cell(result, row, column) for column in range(len(names))), latency_text(target.sequential_us)]
+        [name, *(_cell(result, row, column) for column in range(len(names))), _sequential(target)]
         for row, (name, target) in enumerate(zip(names, result.targets, strict=True))
     ]
-    headers = ["executed on", *(f"for {name}" for name in names), "sequential"]
+    if any(map(any, result.intervals)):
+        headers.append(f"* lies in ({result.level:.0%})")
+        rows = [[*row, _within(result, number)] for number, row in enumerate(rows)]
     if any(_has_measured(result)):
         headers.append("* measured")
         rows = [[*row, _share(result, number)] for number, row in enumerate(rows)]
     print_columns(headers, rows, title=f"{_title(model, result)}: {_cost_text(result, settings)}")
+    if any(cell.endswith(EQUAL) for row in rows for cell in row):
+        click.echo(equal_text("the row's own schedule (*)"))
 
 
 def _share(result: MatrixResult, executed: int) -> str:
@@ -293,7 +306,18 @@ def _cell(result: MatrixResult, executed: int, optimized: int) -> str:
     slowdown = result.slowdown(executed, optimized)
     if executed == optimized:
         return f"{text} *"
-    return text if slowdown is None else f"{text} {percent_more(slowdown)}"
+    mark = f" {EQUAL}" if result.is_equal(executed, optimized) else ""
+    return text if slowdown is None else f"{text} {percent_more(slowdown)}{mark}"
+
+
+def _sequential(target: MatrixTarget) -> str:
+    mark = f" {EQUAL}" if target.speedup is not None and target.speedup.is_equal else ""
+    return f"{latency_text(target.sequential_us)}{mark}"
+
+
+def _within(result: MatrixResult, executed: int) -> str:
+    known = result.intervals[executed][executed]
+    return "" if known is None else latency_ends_text(known.latency_us)
 
 
 def _remark(result: MatrixResult) -> None:

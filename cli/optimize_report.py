@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from iosched.cli.intervals import AS_FAR, ends_object, latency_ends_text, ratio_object, speedup_text
 from iosched.cli.words import latency_text, share_text, source_text
 
 if TYPE_CHECKING:
     from iosched.cli.output import Destination
     from iosched.jobs.result import OptimizeResult
 
+_KEYS = {"iosched": "predicted"}
 _BASELINES = {"reference": "onnxruntime", "sequential": "sequential"}
 _ANALYTIC = {False: "the analytic model", True: "measured and computed latencies"}
 _PRICED = {False: "computed", True: "looked up or computed"}
@@ -41,6 +43,7 @@ def as_object(
             "measured_share": result.measured_share,
             "sequential_measured_share": result.sequential_measured_share,
         },
+        "intervals": _intervals_object(result),
         "shipped": result.shipped,
         "reason": result.reason,
         "search": {
@@ -59,31 +62,63 @@ def as_object(
     }
 
 
+def _intervals_object(result: OptimizeResult) -> dict[str, object] | None:
+    if result.intervals is None:
+        return None
+    latency_us = {_KEYS.get(name, name): each for name, each in result.intervals.latency_us.items()}
+    return {
+        "level": result.intervals.level,
+        "latency_us": {name: ends_object(each) for name, each in latency_us.items()},
+        "ratios": {f"{name}/iosched": ratio_object(each) for name, each in result.intervals.speedup.items()},
+    }
+
+
 def table_rows(result: OptimizeResult) -> list[tuple[str, str]]:
     """The table for people: names and values, row by row."""
     before_us = result.sequential_us if result.reference_us is None else result.reference_us
     plain = "sequential" if result.reference_us is None else "reference"
-    rows = [
-        ("before", f"{_latency(before_us)}  {_BASELINES[plain]}{_sequential_remark(result.sequential_measured_share)}"),
-        ("after", f"{_latency(result.shipped_us)}{_gain_text(result)}"),
+    before = f"{_BASELINES[plain]}{_sequential_remark(result.sequential_measured_share)}"
+    return [
+        *_cost_rows(result),
+        ("before", f"{_latency(before_us)}{_ends_text(result, plain)}  {before}"),
+        ("after", f"{_latency(result.shipped_us)}{_ends_text(result, result.shipped)}{_gain_text(result)}"),
         ("shipped", f"{result.shipped}: {result.reason}"),
         ("schedule found", _found_text(result)),
         *_rest_row(result),
-        ("baselines", f"sequential {_latency(result.sequential_us)}, greedy {_latency(result.greedy_us)}"),
+        ("baselines", _baselines_text(result)),
         ("kernels", f"{result.kernels_before} before, {result.kernels_after} after"),
         ("search", _search_text(result)),
         ("time spent", f"{result.seconds:.1f} s"),
     ]
-    launch = result.document.launch
-    if launch is not None:
-        source = source_text(result.measured_share, " on such a GPU elsewhere", launch=launch)
-        rows.insert(0, ("cost", f"analytic: {source}"))
-    return rows
 
 
 def _sequential_remark(measured_share: float | None) -> str:
     """How much of the sequential latency was measured elsewhere: what is found is compared with it."""
     return "" if measured_share is None else f", {share_text(measured_share)} of it measured"
+
+
+def _cost_rows(result: OptimizeResult) -> list[tuple[str, str]]:
+    """Where latencies come from that were not measured here, and what stands in brackets."""
+    launch = result.document.launch
+    if launch is None:
+        return []
+    source = source_text(result.measured_share, " on such a GPU elsewhere", launch=launch)
+    rows = [("cost", f"analytic: {source}")]
+    if result.intervals is not None:
+        rows.append(("in brackets", f"where {result.intervals.level:.0%} of measurements are expected to lie"))
+    return rows
+
+
+def _ends_text(result: OptimizeResult, name: str) -> str:
+    """The interval of a computed latency, in brackets; empty where there is none."""
+    found = None if result.intervals is None else result.intervals.latency_us.get(name)
+    return "" if found is None or not found.value else f" ({latency_ends_text(found)})"
+
+
+def _baselines_text(result: OptimizeResult) -> str:
+    text = f"sequential {_latency(result.sequential_us)}, greedy {_latency(result.greedy_us)}"
+    greedy = None if result.intervals is None else result.intervals.speedup.get("greedy")
+    return text if greedy is None or not greedy.is_equal else f"{text}, which equals the schedule found {AS_FAR}"
 
 
 def _rest_row(result: OptimizeResult) -> list[tuple[str, str]]:
@@ -97,10 +132,12 @@ def _rest_row(result: OptimizeResult) -> list[tuple[str, str]]:
 
 
 def _gain_text(result: OptimizeResult) -> str:
-    """How many times as fast as before what ships is: measured, with its interval, or by the analytic model."""
-    if result.cost == "analytic":
-        gain = result.sequential_us / result.shipped_us if result.shipped_us else 1.0
-        return f"  {gain:.2f}x by {_ANALYTIC[result.measured_share is not None]}"
+    """How many times as fast as before what ships is: measured or by the analytic model, with its interval."""
+    if result.shipped == "sequential" and result.cost == "analytic":
+        return ""
+    if result.intervals is not None:
+        by = _ANALYTIC[result.measured_share is not None]
+        return f"  {speedup_text(result.intervals.speedup['sequential'], by)}"
     ratio = result.ratio
     if ratio is None or result.shipped == ratio.baseline:
         return ""
@@ -109,7 +146,7 @@ def _gain_text(result: OptimizeResult) -> str:
 
 def _found_text(result: OptimizeResult) -> str:
     if result.cost == "analytic":
-        return f"predicted {_latency(result.predicted_us)}"
+        return f"predicted {_latency(result.predicted_us)}{_ends_text(result, 'iosched')}"
     at = " at the speed that the machine had when its profile was begun" if result.device_kind == "cpu" else ""
     return f"{_latency(result.measured_us)} (predicted {_latency(result.predicted_us)}{at})"
 

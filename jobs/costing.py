@@ -27,6 +27,11 @@ def stage_latency_us(opened: OpenModel, stage: Stage) -> float:
     return opened.cost.stage_latency_us(_runnable(opened, stage))
 
 
+def stages_as_run(opened: OpenModel, schedule: Schedule) -> tuple[Stage, ...]:
+    """The stages that a device which is not attached would run; they take `schedule_latency_us`."""
+    return tuple(_runnable(opened, stage) for stage in opened.units.stages(schedule))
+
+
 def _runnable(opened: OpenModel, stage: Stage) -> Stage:
     """The stage, or its groups side by side where it cannot be merged."""
     refusal = STAGES[stage.strategy].refusal(opened.graph, stage.operators)
@@ -35,8 +40,7 @@ def _runnable(opened: OpenModel, stage: Stage) -> Stage:
 
 def measured_share(opened: OpenModel, schedule: Schedule) -> float | None:
     """The part of `schedule_latency_us` that was measured elsewhere; None if nothing was, see `FoundElsewhere`."""
-    stages = (_runnable(opened, stage) for stage in opened.units.stages(schedule))
-    return opened.elsewhere.share(stages, opened.cost.stage_latency_us)
+    return opened.elsewhere.share(stages_as_run(opened, schedule), opened.cost.stage_latency_us)
 
 
 def measured_stage_us(cost: Remeasurable, stage: Stage) -> float:

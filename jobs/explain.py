@@ -15,8 +15,9 @@ from iosched.models.model import Model
 from iosched.profiler.devices.cost import MeasuredCosts, known_us
 from iosched.profiler.devices.resolve import recorded
 from iosched.profiler.devices.throughput import Throughputs
+from iosched.profiler.devices.uncertainty import Uncertainty
 from iosched.scheduler.document import ScheduleDocument
-from iosched.scheduler.elsewhere import Places, places_of
+from iosched.scheduler.elsewhere import Elsewhere, Places, places_of
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.strategy_names import is_searched
@@ -50,6 +51,8 @@ class Explained:
         measured_share: on a GPU that is not attached, the part of `explanation.present_us`, from 0 to 1, that was
             measured on such a GPU elsewhere; None if nothing was.
         considered: the other schedules that `optimize` compared, as schedules of the model's operators.
+        equal: the other places that take as long as the present one, as far as computed latencies are known; None
+            where latencies are measured.
     """
 
     operator: Operator
@@ -62,6 +65,7 @@ class Explained:
     measurements: int = 0
     measured_share: float | None = None
     considered: tuple[Considered, ...] = ()
+    equal: frozenset[Elsewhere] | None = None
 
 
 def explain_operator(
@@ -126,7 +130,15 @@ def _weighed(
             open_model.throughputs,
             0 if open_model.here is None else open_model.here.cost.measurements,
             open_model.elsewhere.share(found.stages, open_model.cost.stage_latency_us),
+            equal=_equal(open_model.uncertainty, found),
         )
+
+
+def _equal(uncertainty: Uncertainty | None, found: Places) -> frozenset[Elsewhere] | None:
+    if uncertainty is None:
+        return None
+    known = (place for place in found.elsewhere if place.stages)
+    return frozenset(place for place in known if uncertainty.ratio(place.stages, found.stages).is_equal)
 
 
 def find_operator(graph: ComputationGraph, name: str) -> Operator:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from iosched.jobs.costing import measured_share, schedule_latency_us
+from iosched.jobs.costing import measured_share, schedule_latency_us, stages_as_run
 from iosched.jobs.opening import check_schedulable
 from iosched.jobs.progress import Observer, Silence
 from iosched.jobs.schedules import schedule_by
@@ -21,6 +21,7 @@ from iosched.models.model import Model
 from iosched.profiler.devices.device import OpenModel, OpenSettings, refuse_for_planned_gpus
 from iosched.profiler.devices.launch import DEFAULT_LAUNCH, LaunchName
 from iosched.profiler.devices.resolve import resolve
+from iosched.profiler.devices.uncertainty import LEVEL, Interval
 from iosched.profiler.store.database import ProfileDatabase, default_path
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
@@ -88,6 +89,7 @@ class MatrixTarget:
             for this target; `schedule` is then that one. None if the search for this target found the best one, which
             is always so if it is optimal.
         notes: sentences that a user should read: where measured stages of a GPU that is not attached come from.
+        speedup: how many times as fast as the sequential schedule this one is; None where latencies are measured.
     """
 
     device: str
@@ -99,6 +101,7 @@ class MatrixTarget:
     sequential_us: float
     taken_from: int | None = None
     notes: tuple[str, ...] = ()
+    speedup: Interval | None = None
 
     @property
     def optimal(self) -> bool:
@@ -107,18 +110,31 @@ class MatrixTarget:
 
 
 @dataclass(frozen=True)
+class MatrixIntervals:
+    """How well a computed latency in microseconds is known, and its ratio to that of the target's own schedule."""
+
+    latency_us: Interval
+    slowdown: Interval
+
+
+@dataclass(frozen=True)
 class MatrixResult:
     """The targets, and how long each runs the schedules of all.
 
     Attributes:
+        targets: a device at a batch size each.
         latency_us: the latencies in microseconds, as `latency_us[executed on][optimized for]`.
         measured_share: the part of each, from 0 to 1, that was measured on such a GPU elsewhere; None on targets that
             nothing was measured on elsewhere, or that are measured here.
+        intervals: where each lies, in the same places; None on targets that are measured here.
+        level: the probability with which the intervals are meant to hold what would be measured.
     """
 
     targets: tuple[MatrixTarget, ...]
     latency_us: tuple[tuple[float, ...], ...]
     measured_share: tuple[tuple[float | None, ...], ...]
+    intervals: tuple[tuple[MatrixIntervals | None, ...], ...] = ()
+    level: float = LEVEL
 
     @property
     def cost(self) -> str:
@@ -136,6 +152,11 @@ class MatrixResult:
             return None
         own = self.latency_us[executed][executed]
         return self.latency_us[executed][optimized] / own if own > 0 else 1.0
+
+    def is_equal(self, executed: int, optimized: int) -> bool:
+        """Whether on target `executed` the schedule for `optimized` is as fast as its own, as far as that is known."""
+        known = self.intervals[executed][optimized] if self.intervals else None
+        return known is not None and known.slowdown.is_equal
 
 
 def matrix(
@@ -167,28 +188,47 @@ def matrix(
         schedules = [target.opened.units.expanded(one.schedule) for target, one in zip(opened, found, strict=True)]
         costs = [[schedule_latency_us(target.opened, schedule) for schedule in schedules] for target in opened]
         shares = [[measured_share(target.opened, schedule) for schedule in schedules] for target in opened]
-        sequential_us = [schedule_latency_us(target.opened, sequential(target.model.graph)) for target in opened]
+        baselines = [sequential(target.model.graph) for target in opened]
+        sequential_us = [
+            schedule_latency_us(target.opened, each) for target, each in zip(opened, baselines, strict=True)
+        ]
     sources = [_fastest(row, own) for own, row in enumerate(costs)]
+    schedules = [schedules[source] for source in sources]
     targets = tuple(
         MatrixTarget(
             target.opened.device.key,
             target.opened.device.name,
             target.batch_size,
             target.opened.device.cost_kind,
-            schedules[sources[own]],
+            schedules[own],
             found[own].proven if sources[own] == own else None,
             sequential_us[own],
             None if sources[own] == own else sources[own],
             target.opened.elsewhere.notes,
+            _speedup(target.opened, baselines[own], schedules[own]),
         )
         for own, target in enumerate(opened)
     )
-    return MatrixResult(targets, _chosen(costs, sources), _chosen(shares, sources))
+    intervals = tuple(tuple(_intervals(target.opened, schedules, own)) for own, target in enumerate(opened))
+    return MatrixResult(targets, _chosen(costs, sources), _chosen(shares, sources), intervals)
 
 
 def _chosen(table: Sequence[Sequence[_Value]], sources: Sequence[int]) -> tuple[tuple[_Value, ...], ...]:
     """The columns of these numbers, in their order."""
     return tuple(tuple(row[source] for source in sources) for row in table)
+
+
+def _intervals(opened: OpenModel, schedules: Sequence[Schedule], own: int) -> Iterator[MatrixIntervals | None]:
+    """How well the latency of each schedule is known on a device whose own is number `own`."""
+    known = opened.uncertainty
+    stages = [() if known is None else stages_as_run(opened, schedule) for schedule in schedules]
+    for each in stages:
+        yield None if known is None else MatrixIntervals(known.latency_us(each), known.ratio(each, stages[own]))
+
+
+def _speedup(opened: OpenModel, baseline: Schedule, schedule: Schedule) -> Interval | None:
+    known = opened.uncertainty
+    return None if known is None else known.ratio(stages_as_run(opened, baseline), stages_as_run(opened, schedule))
 
 
 def _fastest(row: Sequence[float], own: int) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from iosched.jobs.decision import Ratio
+from iosched.jobs.intervals import Intervals
 from iosched.jobs.settings import OptimizeSettings
 from iosched.jobs.verdict import Verdict
 from iosched.models.model import Model
@@ -57,6 +58,7 @@ class OptimizeResult:
             on another machine; None if the profile database has nothing of it, or if the latencies are measured here.
         sequential_measured_share: the same part of `sequential_us`.
         notes: sentences that a user should read.
+        intervals: how well the latencies are known, where they are computed; None where they are measured.
     """
 
     document: ScheduleDocument
@@ -87,6 +89,7 @@ class OptimizeResult:
     measured_share: float | None = None
     sequential_measured_share: float | None = None
     notes: tuple[str, ...] = ()
+    intervals: Intervals | None = None
 
     @property
     def proven(self) -> Scope | None:
@@ -189,4 +192,5 @@ def result_of(
         measured_share=verdict.measured_share,
         sequential_measured_share=verdict.sequential_measured_share,
         notes=tuple(verdict.running.notes),
+        intervals=verdict.intervals,
     )

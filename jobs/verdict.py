@@ -8,6 +8,7 @@ from typing import cast
 
 from iosched.jobs.comparison import REFERENCE, Compared
 from iosched.jobs.decision import Ratio, decide
+from iosched.jobs.intervals import Intervals, intervals_of
 from iosched.jobs.pace import Pace
 from iosched.models.model import Model
 from iosched.profiler.devices.device import OpenModel, OpenModelHere, Running
@@ -44,6 +45,7 @@ class Verdict:
         measured_share: on a GPU that is not attached, the part of the latency of `schedule`, from 0 to 1, that was
             measured on another machine; None if nothing was, or if the device is attached.
         sequential_measured_share: the same of the sequential schedule.
+        intervals: how well latencies are known that are computed; None if they are measured.
     """
 
     shipped: Shipped
@@ -58,6 +60,7 @@ class Verdict:
     rested_us: Mapping[str, float] = field(default_factory=dict)
     measured_share: float | None = None
     sequential_measured_share: float | None = None
+    intervals: Intervals | None = None
 
     def noting(self, notes: tuple[str, ...]) -> Verdict:
         """The same, with more sentences that a user should read."""
@@ -120,6 +123,9 @@ def unscheduled_verdict(here: OpenModelHere, found: SearchResult) -> Verdict:
 def predicted_verdict(model: Model, opened: OpenModel, runtime: Mapping[str, str], found: SearchResult) -> Verdict:
     """The verdict by computed latencies: the schedule found ships if it is faster than the sequential one.
 
+    It ships also where that is by less than the model can tell, for there it is more likely faster than slower; the
+    reason says so.
+
     Args:
         runtime: the settings that the latencies are computed for; "runtime" in the schedule file.
     """
@@ -133,6 +139,7 @@ def predicted_verdict(model: Model, opened: OpenModel, runtime: Mapping[str, str
     # Sums of the same latencies in another order differ in the last bits.
     is_faster = latency_us["iosched"] < latency_us["sequential"] * (1 - 1e-9)
     shipped: Shipped = "iosched" if is_faster else "sequential"
+    intervals = intervals_of(opened.uncertainty, predicted)
     proven, chosen = found.proven, predicted[shipped]
     if not is_faster:  # It is as fast as the schedule found. Its only block is the whole graph.
         proven = "whole" if proven == "whole" else None
@@ -143,7 +150,7 @@ def predicted_verdict(model: Model, opened: OpenModel, runtime: Mapping[str, str
     measured = {} if share is None else {"measured_share": share}
     return Verdict(
         shipped=shipped,
-        reason=_reason(shipped, latency_us["iosched"], latency_us["sequential"], share),
+        reason=_reason(shipped, latency_us, intervals, share),
         schedule=chosen,
         proven=proven,
         alternatives=tuple(Alternative(name, each) for name, each in predicted.items() if name != shipped),
@@ -156,6 +163,7 @@ def predicted_verdict(model: Model, opened: OpenModel, runtime: Mapping[str, str
         running=Running(sum(map(_kernel_count, chosen.stages)), {**runtime, **measured}, opened.elsewhere.notes),
         measured_share=share,
         sequential_measured_share=of_sequential,
+        intervals=intervals,
     )
 
 
@@ -175,11 +183,17 @@ def _kernel_count(stage: Stage) -> int:
     return 1 if runs_as_one(stage) else len(stage.operators)
 
 
-def _reason(shipped: Shipped, predicted_us: float, sequential_us: float, measured_share: float | None) -> str:
+def _reason(
+    shipped: Shipped, latency_us: Mapping[str, float], intervals: Intervals | None, measured_share: float | None
+) -> str:
     by = "the analytic model" if measured_share is None else "measured and computed latencies"
     if shipped == "sequential":
         return f"by {by} no other schedule is faster than one operator after another"
-    return f"by {by} it is {sequential_us / predicted_us:.2f}x as fast as one operator after another"
+    if intervals is not None and intervals.speedup["sequential"].is_equal:
+        return "as far as the analytic model can tell it is as fast as one operator after another, and not slower"
+    return (
+        f"by {by} it is {latency_us['sequential'] / latency_us['iosched']:.2f}x as fast as one operator after another"
+    )
 
 
 def _with_setting(running: Running, setting: ReferenceSettings | None) -> Running:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
+from iosched.cli.intervals import EQUAL, equal_text
 from iosched.cli.pictures.svg import GREY, INK, picture, text
 from iosched.cli.words import latency_text, percent_more
 
 _TOP = 126
 _HEIGHT = 52
+_LINE = 16
 _MARGIN = 24
 _CHAR = 7.6  # advance of a character of the labels
 _DARKEST = 0.5  # this much slower is as dark as it gets
@@ -18,7 +20,12 @@ Slowdown = Sequence[Sequence[float | None]]
 
 
 def draw_heat_map(
-    title: str, subtitle: str, labels: Sequence[str], latency_us: Sequence[Sequence[float]], slowdown: Slowdown
+    title: str,
+    subtitle: str,
+    labels: Sequence[str],
+    latency_us: Sequence[Sequence[float]],
+    slowdown: Slowdown,
+    is_equal: Callable[[int, int], bool] = lambda executed, optimized: False,
 ) -> str:
     """Cells with their latency, and how much slower than the schedule of that row's own target.
 
@@ -28,13 +35,18 @@ def draw_heat_map(
         labels: a name for each target.
         latency_us: `latency_us[executed on][optimized for]` in microseconds.
         slowdown: each of these latencies over that of the row's own schedule; None where no ratio is to be shown.
+        is_equal: whether the latency in a row and column equals that of the row's own schedule as far as is known.
     """
+    places = range(len(labels))
+    marks = [[f" {EQUAL}" if row != column and is_equal(row, column) else "" for column in places] for row in places]
+    lines = [_HOW_TO_READ, equal_text("the row's own schedule")] if any(map(any, marks)) else [_HOW_TO_READ]
     longest = max(map(len, (*labels, "executed on")))
     left = _MARGIN + longest * _CHAR + 14
     width = max(104.0, longest * _CHAR + 12)
     right = left + width * len(labels)
     total = max(right, _MARGIN + _CHAR * max(len(title) * 1.3, len(subtitle), len(_HOW_TO_READ) * 0.95)) + _MARGIN
-    height = _TOP + _HEIGHT * len(labels) + 44
+    bottom = _TOP + _HEIGHT * len(labels)
+    height = bottom + 28 + _LINE * len(lines)
     parts = [
         text(_MARGIN, 36, title, size=16, weight="600"),
         text(_MARGIN, 57, subtitle, fill=GREY),
@@ -45,16 +57,21 @@ def draw_heat_map(
         parts.append(text(left + width * (index + 0.5), _TOP - 12, label, anchor="middle"))
         parts.append(text(left - 12, _TOP + _HEIGHT * index + 31, label, anchor="end"))
     for row, (latencies, ratios) in enumerate(zip(latency_us, slowdown, strict=True)):
-        parts += _row(row, latencies, ratios, left, width)
-    parts.append(text(_MARGIN, height - 16, _HOW_TO_READ, size=12, fill=GREY))
+        parts += _row(row, latencies, ratios, marks[row], left, width)
+    parts += [text(_MARGIN, bottom + 28 + _LINE * index, line, size=12, fill=GREY) for index, line in enumerate(lines)]
     return picture(total, height, parts)
 
 
 def _row(
-    row: int, latencies: Sequence[float], slowdown: Sequence[float | None], left: float, width: float
+    row: int,
+    latencies: Sequence[float],
+    slowdown: Sequence[float | None],
+    marks: Sequence[str],
+    left: float,
+    width: float,
 ) -> Iterator[str]:
     y = _TOP + _HEIGHT * row
-    for column, (latency, ratio) in enumerate(zip(latencies, slowdown, strict=True)):
+    for column, (latency, ratio, mark) in enumerate(zip(latencies, slowdown, marks, strict=True)):
         shown = None if row == column else ratio
         x, middle = left + width * column, left + width * (column + 0.5)
         dark = min((ratio - 1) / _DARKEST, 1.0) if ratio is not None else 0.0
@@ -66,7 +83,7 @@ def _row(
         )
         yield text(middle, y + (31 if shown is None else 23), latency_text(latency), fill=ink, anchor="middle")
         if shown is not None:
-            yield text(middle, y + 40, percent_more(shown), size=12, fill=ink, anchor="middle")
+            yield text(middle, y + 40, percent_more(shown) + mark, size=12, fill=ink, anchor="middle")
 
 
 def _colour(dark: float) -> str:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import onnx
 import pytest
 from scripted import LATENCIES_US, script_models, script_stages
+from small_models import branches
+
+from iosched.profiler.devices.analytic import uncertainty
 
 STAGE = {"strategy", "groups", "predicted_us", "flops", "tflops", "share_of_peak", "sm_share"}
 
@@ -45,9 +49,32 @@ def test_json_has_the_keys_that_scripts_rely_on(invoke, planned: Path) -> None:
     assert found["present"]["share_of_peak"] == pytest.approx(found["present"]["tflops"] / found["peak_tflops"])
     assert any("b" in group for group in found["present"]["groups"])
     for placement in found["placements"]:
-        assert set(placement) == {"kind", "stage", "possible", "at_least_us", "at_most_us", "schedule"}
+        assert set(placement) == {"kind", "stage", "possible", "at_least_us", "at_most_us", "equal", "schedule"}
+        assert isinstance(placement["equal"], bool)
         assert all(set(stage) == STAGE for stage in placement["schedule"])
         assert placement["at_least_us"] >= found["present_us"] * (1 - 1e-9)
+
+
+def test_a_place_is_called_equal_where_the_difference_is_less_than_the_model_can_tell(
+    invoke, workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnx.save(branches(channels=256), workdir / "wide.onnx")
+    assert invoke("optimize", "wide.onnx", "--device", "v100", "-q").exit_code == 0
+
+    def explained(spread: float) -> tuple[str, set[bool]]:
+        monkeypatch.setattr(uncertainty, "deviation", lambda shares: spread)
+        found = json.loads(invoke("explain", "wide.iosched.onnx", "b", "--json").stdout)
+        equal = {placement["equal"] for placement in found["placements"] if placement["schedule"]}
+        return invoke("explain", "wide.iosched.onnx", "b").stdout, equal
+
+    shown, equal = explained(0.0)
+    assert equal == {False}
+    assert "every other place takes longer" in shown
+    assert "=" not in shown
+    shown, equal = explained(1.0)
+    assert equal == {True}
+    assert "it takes as long, as far as the model can tell" in shown
+    assert "%) =\n= takes as long as it does now" in shown
 
 
 def test_a_schedule_file_needs_its_model(invoke, complains, model: Path, planned: Path) -> None:
@@ -70,6 +97,9 @@ def test_a_schedule_of_this_machine(invoke, model: Path, monkeypatch: pytest.Mon
     assert invoke("optimize", model, "--threads", 2, "-q").exit_code == 0
     result = invoke("explain", "branches.iosched.onnx", "b", "--measurements", 0)
     assert result.exit_code == 0
+    assert "as far as the model can tell" not in result.stdout
+    found = json.loads(invoke("explain", "branches.iosched.onnx", "b", "--measurements", 0, "--json").stdout)
+    assert {placement["equal"] for placement in found["placements"]} == {None}
     assert "as it is" in result.stdout
     assert "not known" not in result.stdout
     assert "FLOP/s" in result.stdout

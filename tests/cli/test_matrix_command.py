@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
 from small_models import branches
 
 from iosched.cli.matrix import labels
-from iosched.jobs.matrix import MatrixResult, MatrixTarget
+from iosched.jobs.matrix import MatrixIntervals, MatrixResult, MatrixTarget
+from iosched.profiler.devices.uncertainty import LEVEL, Interval
 from iosched.scheduler.schedule import Schedule
 
-TARGET_KEYS = {"device", "name", "batch_size", "cost", "optimal", "proven", "taken_from", "sequential_us"}
+TARGET_KEYS = {"device", "name", "batch_size", "cost", "optimal", "proven", "taken_from", "sequential_us", "speedup"}
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -28,7 +30,7 @@ def test_json_has_the_keys_that_scripts_rely_on(invoke, workdir: Path) -> None:
     found = json.loads(result.stdout)
     assert set(found) == {
         "model", "cost", "precision", "launch", "strategy", "pruning", "targets", "latency_us", "slowdown",
-        "measured_share", "notes",
+        "measured_share", "notes", "intervals",
     }  # fmt: skip
     assert (found["model"], found["cost"], found["precision"]) == ("dynamic", "analytic", "fp32")
     assert (found["strategy"], found["pruning"]) == ("both", {"r": 2, "s": 8})
@@ -39,6 +41,40 @@ def test_json_has_the_keys_that_scripts_rely_on(invoke, workdir: Path) -> None:
     assert [row[index] for index, row in enumerate(found["slowdown"])] == [1.0] * 4
     assert (found["measured_share"], found["notes"]) == ([[None] * 4] * 4, [])
     assert found["slowdown"][2][0] == found["latency_us"][2][0] / found["latency_us"][2][2]
+    check_intervals(found)
+
+
+def check_intervals(found: dict[str, Any]) -> None:
+    assert (set(found["intervals"]), found["intervals"]["level"]) == ({"level", "latency_us", "slowdown"}, LEVEL)
+    for row, latencies_us in enumerate(found["latency_us"]):
+        for column, latency_us in enumerate(latencies_us):
+            ends, ratio = (found["intervals"][name][row][column] for name in ("latency_us", "slowdown"))
+            assert ends["low"] < latency_us < ends["high"]
+            assert ratio["value"] == pytest.approx(found["slowdown"][row][column])
+            assert ratio["low"] <= ratio["value"] <= ratio["high"]
+            assert ratio["equal"] == (ratio["low"] <= 1 + 1e-9 and ratio["high"] >= 1 - 1e-9)
+            assert row != column or (ratio["low"], ratio["high"], ratio["equal"]) == (1.0, 1.0, True)
+        speedup = found["targets"][row]["speedup"]
+        assert speedup["value"] == pytest.approx(found["targets"][row]["sequential_us"] / latencies_us[row])
+
+
+@pytest.mark.parametrize(("low", "is_equal"), [(0.9, True), (1.01, False)])
+def test_schedules_that_the_model_cannot_tell_apart_are_marked(
+    invoke, model: Path, monkeypatch: pytest.MonkeyPatch, low: float, is_equal: bool
+) -> None:
+    target = MatrixTarget("v100", "V100", 1, "analytic", Schedule(()), None, 9.0, speedup=Interval(2.25, 2.0, 2.5))
+    own = MatrixIntervals(Interval(4.0, 3.5, 4.5), Interval(1.0, 1.0, 1.0))
+    other = MatrixIntervals(Interval(4.4, 4.0, 5.0), Interval(1.1, low, 1.2))
+    told = MatrixResult((target, target), ((4.0, 4.4), (4.4, 4.0)), ((None,) * 2,) * 2, ((own, other), (other, own)))
+    monkeypatch.setattr("iosched.jobs.matrix.matrix", lambda *_: told)
+    words = ("matrix", model, "--devices", "v100,k80")
+    table = invoke(*words).stdout
+    assert ("4.4 µs +10.0% =" in table) == is_equal
+    assert ("= takes as long as the row's own schedule (*)" in table) == is_equal
+    assert "3.5 to 4.5 µs" in table
+    drawn = texts(invoke(*words, "--plot", "-").stdout)
+    assert ("+10.0% =" in drawn) == is_equal
+    assert any(text.startswith("= takes as long as the row's own schedule") for text in drawn) == is_equal
 
 
 def test_the_table_has_a_row_and_a_column_for_each_target(invoke, model: Path) -> None:
@@ -47,17 +83,17 @@ def test_the_table_has_a_row_and_a_column_for_each_target(invoke, model: Path) -
     assert lines[0] == (
         "branches on 2 devices, batch 1: latency, computed by the analytic model for one CUDA graph, not measured"
     )
-    assert lines[1].split() == ["executed", "on", "for", "v100", "for", "k80", "sequential"]
-    assert [line.split()[0] for line in lines[2:]] == ["v100", "k80"]
-    assert [line.count("*") for line in lines[2:]] == [1, 1]
-    assert all("%" in line for line in lines[2:])
+    assert lines[1].split() == ["executed", "on", "for", "v100", "for", "k80", "sequential", "*", "lies", "in", "(90%)"]
+    assert [line.split()[0] for line in lines[2:4]] == ["v100", "k80"]
+    assert [line.count("*") for line in lines[2:4]] == [1, 1]
+    assert all("%" in line and " to " in line for line in lines[2:4])
 
 
 def test_targets_are_called_by_what_tells_them_apart(invoke, workdir: Path) -> None:
     onnx.save(branches(batch="n"), workdir / "dynamic.onnx")
     lines = invoke("matrix", "dynamic.onnx", "--devices", "v100", "--batch-sizes", "1", "--batch-sizes", "4,1").stdout
     headers = [word.strip() for word in lines.splitlines()[1].split("for ")]
-    assert headers == ["executed on", "batch 1", "batch 4  sequential"]
+    assert [header.split("  ")[0] for header in headers] == ["executed on", "batch 1", "batch 4"]
     assert "Tesla V100" in lines.splitlines()[0]
     both = invoke("matrix", "dynamic.onnx", "--devices", "v100,k80", "--batch-sizes", "1,4").stdout
     assert "k80 x4" in both
@@ -113,7 +149,8 @@ def test_what_is_measured_has_no_ratio_without_an_interval(
     told = MatrixResult(targets, ((5.0, 6.0), (6.0, 4.0)), ((None, None), (None, None)))
     monkeypatch.setattr("iosched.jobs.matrix.matrix", lambda *_: told)
     words = ("matrix", model, "--devices", "cpu,v100")
-    cpu, v100 = invoke(*words).stdout.splitlines()[2:]
+    headers, cpu, v100 = invoke(*words).stdout.splitlines()[1:]
+    assert "lies in" not in headers
     assert "%" not in cpu
     assert "+50.0%" in v100
     assert [text for text in texts(invoke(*words, "--plot", "-").stdout) if text.endswith("%")] == ["+50.0%"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,9 @@ from iosched.jobs.decision import Ratio
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings
 from iosched.models.load import load_model
 from iosched.models.model import Model
+from iosched.profiler.devices.analytic import uncertainty
 from iosched.profiler.devices.cpu.cost import cpu_name
+from iosched.profiler.devices.uncertainty import LEVEL
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.proof import Scope
@@ -30,6 +33,7 @@ JSON_KEYS = {
         "predicted", "measured", "sequential", "greedy", "reference", "ratio", "after_rest", "measured_share",
         "sequential_measured_share",
     },
+    "intervals": type(None),
     "search": {
         "seconds", "states", "transitions", "stages", "signatures", "measurements", "cache_hits", "gap", "gap_of",
     },
@@ -155,12 +159,51 @@ def test_no_ratio_is_printed_where_none_is_known(invoke, model: Path, monkeypatc
     assert json.loads(invoke("optimize", model, "--json").stdout)["latency_us"]["ratio"] is None
 
 
-def test_a_ratio_on_paper_says_so(invoke, model: Path) -> None:
-    shown = invoke("optimize", model, "--device", "v100", "--json")
-    assert json.loads(shown.stdout)["latency_us"]["ratio"] is None
-    shown = invoke("optimize", model, "--device", "v100").stdout
-    assert all("by the analytic model" in line for line in shown.splitlines() if "0x" in line)
-    assert "x by the analytic model" in shown
+@pytest.fixture
+def wide(workdir: Path) -> Path:
+    """A model that a GPU computes faster by another schedule."""
+    onnx.save(branches(channels=256), workdir / "wide.onnx")
+    return Path("wide.onnx")
+
+
+def test_computed_latencies_and_speed_ups_have_intervals(invoke, wide: Path) -> None:
+    found = json.loads(invoke("optimize", wide, "--device", "v100", "--json").stdout)
+    latency_us, intervals = found["latency_us"], found["intervals"]
+    assert latency_us["ratio"] is None
+    assert (set(intervals), intervals["level"]) == ({"level", "latency_us", "ratios"}, LEVEL)
+    assert set(intervals["latency_us"]) == {"predicted", "sequential", "greedy"}
+    for name, ends in intervals["latency_us"].items():
+        assert 0 < ends["low"] < latency_us[name] < ends["high"]
+    assert set(intervals["ratios"]) == {"sequential/iosched", "greedy/iosched"}
+    for name, ratio in intervals["ratios"].items():
+        assert ratio["value"] == pytest.approx(latency_us[name.split("/")[0]] / latency_us["predicted"])
+        assert ratio["low"] <= ratio["value"] <= ratio["high"]
+        assert ratio["equal"] == (ratio["low"] <= 1 <= ratio["high"])
+
+
+@pytest.mark.parametrize("is_equal", [True, False])
+def test_a_gain_that_the_model_cannot_tell_ships_and_is_called_equal(
+    invoke, wide: Path, monkeypatch: pytest.MonkeyPatch, is_equal: bool
+) -> None:
+    monkeypatch.setattr(uncertainty, "deviation", lambda shares: 1.0 if is_equal else 0.01)
+    shown = invoke("optimize", wide, "--device", "v100").stdout
+    found = json.loads(invoke("optimize", wide, "--device", "v100", "--json").stdout)
+    assert found["latency_us"]["predicted"] < found["latency_us"]["sequential"]
+    assert found["shipped"] == "iosched"
+    assert found["intervals"]["ratios"]["sequential/iosched"]["equal"] == is_equal
+    after = next(line for line in shown.splitlines() if line.startswith("  after "))
+    assert ("equal as far as the model can tell" in after) == is_equal
+    assert bool(re.search(r" \d\.\d\dx \(\d\.\d\d to \d\.\d\d\) by the analytic model$", after)) != is_equal
+    assert ("x as fast" in found["reason"]) != is_equal
+    assert ("it is as fast as one operator after another" in found["reason"]) == is_equal
+    assert re.search(r"greedy \d.* µs, which equals the schedule found", shown)  # it is the same
+    assert "in brackets     where 90% of measurements are expected to lie" in shown
+
+
+def test_nothing_is_gained_where_no_other_schedule_is_faster(invoke, model: Path) -> None:
+    shown = invoke("optimize", model, "--device", "v100", "--launch", "streams").stdout
+    assert "shipped         sequential: by the analytic model no other schedule is faster" in shown
+    assert "x (" not in shown
 
 
 def test_json_has_the_keys_that_scripts_rely_on(invoke, model: Path, asked) -> None:
@@ -174,6 +217,7 @@ def test_json_has_the_keys_that_scripts_rely_on(invoke, model: Path, asked) -> N
         "ratio": {"of": "reference/iosched", "median": 1.98, "low": 1.9, "high": 2.1},
         "after_rest": {"measured": 95.0, "reference": 170.0}, "measured_share": None, "sequential_measured_share": None,
     }  # fmt: skip
+    assert "in brackets" not in result.stderr
     assert "shipped" in result.stderr
     assert "onnxruntime 170.0 µs, shipped 95.0 µs" in result.stderr
 

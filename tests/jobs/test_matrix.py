@@ -88,6 +88,24 @@ def test_a_row_is_where_and_a_column_is_what_for() -> None:
     assert known.slowdown.value > 1.001
 
 
+def test_computed_latencies_have_intervals_and_measured_ones_have_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script_stages(monkeypatch)
+    result = matrix([(1, fire(1))], MatrixSettings(("cpu", "v100"), threads=2, profile_db=tmp_path / "p.db"))
+    assert result.intervals[0] == (None, None)
+    assert result.targets[0].speedup is None
+    assert not result.is_equal(0, 1)
+    v100 = result.targets[1]
+    for column, known in enumerate(result.intervals[1]):
+        assert known is not None
+        assert known.latency_us.value == pytest.approx(result.latency_us[1][column])
+        assert known.slowdown.value == pytest.approx(result.slowdown(1, column))
+    assert result.is_equal(1, 1)
+    assert v100.speedup is not None
+    assert v100.speedup.value == pytest.approx(v100.sequential_us / result.latency_us[1][1])
+
+
 def test_the_schedule_of_a_target_is_the_one_that_the_search_finds() -> None:
     result = matrix(batches(8), MatrixSettings(("k80", "v100"), r=1, s=3))
     cost = cost_of(result, 1, squeezenet(8))

@@ -1,0 +1,46 @@
+"""How well computed latencies and their ratios are known, as text and as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from iosched.cli.words import latency_text
+
+if TYPE_CHECKING:
+    from iosched.profiler.devices.uncertainty import Interval
+
+AS_FAR = "as far as the model can tell"
+EQUAL = "="
+"""The mark of a latency in a table that equals another one as far as is known."""
+
+
+def latency_ends_text(found: Interval) -> str:
+    """The ends of a latency's interval, in one unit if they have one: `5.900 to 7.200 ms`."""
+    low, high = latency_text(found.low), latency_text(found.high)
+    number, _, unit = low.rpartition(" ")
+    return f"{number if high.endswith(f' {unit}') else low} to {high}"
+
+
+def equal_text(to: str) -> str:
+    """What is said below a table that has the mark."""
+    return f"{EQUAL} takes as long as {to}, {AS_FAR}"
+
+
+def speedup_text(found: Interval, by: str) -> str:
+    """How many times as fast: `1.61x (1.48 to 1.75) by the analytic model`; in words where that is equal.
+
+    Args:
+        by: what says so.
+    """
+    ends = f"({found.low:.2f} to {found.high:.2f})"
+    return f"equal {AS_FAR} {ends}" if found.is_equal else f"{found.value:.2f}x {ends} by {by}"
+
+
+def ends_object(found: Interval) -> dict[str, object]:
+    """The keys of an interval in JSON objects."""
+    return {"low": found.low, "high": found.high}
+
+
+def ratio_object(found: Interval) -> dict[str, object]:
+    """The keys of a ratio in JSON objects."""
+    return {"value": found.value, **ends_object(found), "equal": found.is_equal}
