@@ -144,7 +144,8 @@ def command(
     A row is where a schedule is executed, a column what it was optimized for. The diagonal, marked *, is what a
     schedule of one's own takes; behind the others stands how much more time they take there by the analytic model.
     GPUs are those of the analytic model, and nothing is measured on them; 'cpu' is measured. Stages that were measured
-    on such a GPU elsewhere are taken as measured, if 'iosched profile import' brought them here.
+    on such a GPU elsewhere are taken as measured, if 'iosched profile import' brought them here. A latency that the
+    model cannot tell from that of the row's own schedule is marked =.
 
     \b
     Examples:

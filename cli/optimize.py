@@ -173,7 +173,8 @@ def command(
     plain onnxruntime beyond the noise, plain onnxruntime is what is shipped, and the table says so.
 
     With the name of a GPU as --device, plans for it without having it: latencies are then computed by an analytic
-    model, and everything that shows the schedule says so. Stages that were measured on such a GPU elsewhere are taken
+    model, and everything that shows the schedule says so. In brackets stands how well they are known, and a speed-up
+    that the model cannot tell from none is called equal. Stages that were measured on such a GPU elsewhere are taken
     as measured, if 'iosched profile import' brought them here.
 
     What is measured is kept in the profile database, so a search that was stopped goes on where it was. Ctrl-C on a
