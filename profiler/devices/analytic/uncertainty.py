@@ -93,7 +93,8 @@ class AnalyticUncertainty:
             keys = (tuple(map(self.analytic.operator_key, group)) for group in stage.groups)
             yield SideBySide(tuple(sorted(keys))), stage_us
             apart_us = sum(self.analytic.stage_latency_us(replace(stage, groups=(group,))) for group in stage.groups)
-            yield "gains", stage_us * log(apart_us / computed_us) if computed_us else 0.0
+            if apart_us and computed_us:  # where no kernel runs, nothing can be gained
+                yield "gains", stage_us * log(apart_us / computed_us)
 
     def _kind_and_spread(self, part: Part) -> tuple[PartKind, Spread]:
         if isinstance(part, SideBySide):

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from math import log
+from math import inf, log
 
+import onnx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from import_helpers import model_of
 from networks import zoo_model
+from onnx import helper
+from random_models import models
 
+from iosched.models.load import load_model
 from iosched.profiler.devices.analytic import uncertainty
 from iosched.profiler.devices.analytic.calibration import CALIBRATIONS, LEAST_NODE_US, MOST_NODE_US, NODE_US
 from iosched.profiler.devices.analytic.constants import Known
@@ -22,11 +29,12 @@ from iosched.profiler.devices.analytic.uncertainty import AnalyticUncertainty, S
 from iosched.profiler.devices.analytic.work import ModelledGpu, Work
 from iosched.profiler.devices.elsewhere import MeasuredElsewhere
 from iosched.profiler.devices.gpus import gpu_named
-from iosched.profiler.devices.launch import LaunchName
+from iosched.profiler.devices.launch import LAUNCHES, LaunchName
+from iosched.profiler.devices.uncertainty import Interval
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.merge import merge_classes
 from iosched.scheduler.precision import PrecisionName
-from iosched.scheduler.schedule import Stage, Strategy
+from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 from iosched.scheduler.signature import stage_signature
 
 PUBLISHED_MS = {"inception_v3": (6.51, 4.62), "squeezenet": (0.86, 0.98)}  # sequential and greedy, IOS table on a V100
@@ -288,3 +296,32 @@ def test_scaling_makes_a_latency_longer_and_known_no_better() -> None:
     plain, found = known("squeezenet").latency_us(side_by_side), twice.latency_us(side_by_side)
     assert found.value == pytest.approx(2 * plain.value)
     assert found.high / found.low == pytest.approx(plain.high / plain.low)
+
+
+@settings(max_examples=40, deadline=None)
+@given(models(), st.sampled_from(["v100", "k80", "h100"]), st.sampled_from(LAUNCHES))
+def test_every_schedule_of_every_model_has_an_interval(model: onnx.ModelProto, device: str, launch: LaunchName) -> None:
+    graph, gpu = load_model(model.SerializeToString(), name="random").graph, gpu_named(device)
+    assert gpu is not None
+    cost = AnalyticCost(graph, gpu, calibration=CALIBRATIONS[launch])
+    at = AnalyticUncertainty(cost, launch)
+    schedules = [tuple(find(graph).stages) for find in (sequential, greedy)]
+    for of in schedules:
+        found = at.latency_us(of)
+        assert found.value == pytest.approx(cost.schedule_latency_us(Schedule((Block(0, of),))))
+        assert 0 <= found.low <= found.value <= found.high < inf
+        assert at.ratio(of, of) == Interval(1.0, 1.0, 1.0)
+    found = at.ratio(*schedules)
+    assert found.low <= found.value <= found.high
+
+
+def test_stages_that_run_no_kernel_gain_nothing() -> None:
+    nodes = [helper.make_node("Identity", ["x"], [name]) for name in ("a", "b")]
+    model = load_model(model_of(nodes, {"x": [2, 2]}, ["a", "b"]).SerializeToString(), name="renames")
+    gpu = gpu_named("v100")
+    assert gpu is not None
+    at = AnalyticUncertainty(AnalyticCost(model.graph, gpu))
+    (stage,) = greedy(model.graph).stages
+    assert len(stage.groups) == 2
+    assert "gains" not in at.sum_of([stage]).by_part_us
+    assert at.latency_us([stage]).high < inf
