@@ -166,7 +166,7 @@ def threads_option(function: F) -> F:
         "--threads",
         type=click.IntRange(min=1, max=1024),
         metavar="N",
-        help="CPU threads to use. Default: one for each core that this process may use.",
+        help="CPU threads to use. Default: one for each core that this process may use, as far as its CPU quota goes.",
     )(function)
 
 

@@ -98,7 +98,7 @@ def bench(
         document: its schedule, which "iosched" measures; None if it has none.
         names: alternatives of `NAMES`; by default all of the device, but those that are measured only by name.
         device: the device, as `--device` takes it.
-        threads: the number of CPU cores to use; by default all that the process may use.
+        threads: the number of CPU cores to use; by default all that the process may use, as far as its quota goes.
         rounds: how often each alternative is measured, if there is time.
         profile_db: the profile database; by default the user's own.
         observer: is shown the progress.

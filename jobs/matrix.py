@@ -45,7 +45,7 @@ class MatrixSettings:
         strategy: "concurrent", "merge", "both" or "dos".
         r: the largest number of operators in a group, None for any; "dos" has its own limits.
         s: the largest number of groups in a stage, None for any.
-        threads: the number of CPU cores to use; by default all that the process may use.
+        threads: the number of CPU cores to use; by default all that the process may use, as far as its quota goes.
         profile_db: the profile database; by default the user's own.
         resume: whether the latencies in the profile database are used, on GPUs that are not attached those that were
             measured elsewhere.

@@ -59,7 +59,7 @@ def run(
         repeats: how many runs are timed.
         reference: a model that onnxruntime runs on the same inputs, to compare the outputs with.
         device: the device, as `--device` takes it.
-        threads: the number of CPU cores to use; by default all that the process may use.
+        threads: the number of CPU cores to use; by default all that the process may use, as far as its quota goes.
 
     Raises:
         InvalidScheduleError: the schedule was made for another structure, shape or type.

@@ -19,7 +19,7 @@ class OptimizeSettings:
 
     Attributes:
         device: the device, as `--device` takes it.
-        threads: the number of CPU cores to use; by default all that the process may use.
+        threads: the number of CPU cores to use; by default all that the process may use, as far as its quota goes.
         strategy: "concurrent", "merge", "both", "dos", or a baseline: "sequential", "greedy".
         r: the largest number of operators in a group, None for any; "dos" has its own limits.
         s: the largest number of groups in a stage, None for any.

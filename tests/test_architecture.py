@@ -28,7 +28,7 @@ ROOMS = {
     "iosched": ("models", "scheduler", "runtime", "profiler", "jobs", "cli"),
     "iosched.runtime": (
         *("plan", "order", "intervals", "waits", "given", "hazards", "arena", "placement", "compare", "inputs"),
-        *("session", "reference", "cpu", "cuda"),
+        *("quota", "cores", "session", "reference", "cpu", "cuda"),
     ),
     "iosched.runtime.cuda": (
         *("target", "layout", "kernel", "builder", "choices", "gpu", "source", "cudnn"),

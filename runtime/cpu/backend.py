@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
@@ -11,6 +10,7 @@ import numpy as np
 
 from iosched.models.graph import ComputationGraph, TensorSpec
 from iosched.models.model import Model
+from iosched.runtime.cores import cpu_count
 from iosched.runtime.cpu.kernel_graph import KernelGraph, build_kernel_graph
 from iosched.runtime.cpu.library import available
 from iosched.runtime.cpu.lower import KernelCache, Lowering, lower
@@ -50,11 +50,6 @@ class PlanExecutor(Protocol):
     def close(self) -> None:
         """Frees the sessions, threads and buffers that are the executor's own."""
         ...
-
-
-def cpu_count() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +121,7 @@ class CpuBackend:
         """Prepares `model`.
 
         Args:
-            lanes: threads to use; every core of the process by default.
+            lanes: threads to use; by default as many as `cpu_count` says.
             native: the compiled executor, or (False) the one in Python; by default the compiled one if it is there.
             beside: uses the worker threads of this other backend, which must outlive it, so that the threads of the
                 one do not spin while the other runs.

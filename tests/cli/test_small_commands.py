@@ -8,6 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 
+from iosched.profiler.devices.cpu import facts as cpu_facts
 from iosched.profiler.measuring.statistics import summarize
 from iosched.profiler.store.database import ProfileDatabase
 
@@ -82,6 +83,16 @@ def test_devices_says_what_is_there_and_what_is_missing(invoke) -> None:
     text = invoke("devices").stdout
     assert cpu["name"] in text
     assert cpu["runtime"]["version"] in text
+
+
+def test_devices_says_how_much_time_of_its_cores_the_process_gets(invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{cpu_facts.__name__}.cpu_quota", lambda: None)
+    assert "quota" not in invoke("devices").stdout
+    monkeypatch.setattr(f"{cpu_facts.__name__}.cpu_quota", lambda: 1.5)
+    monkeypatch.setattr(f"{cpu_facts.__name__}.cpu_count", lambda: 1)
+    cpu, _ = json.loads(invoke("devices", "--json").stdout)["devices"]
+    assert (cpu["quota"], cpu["threads"]) == (1.5, 1)
+    assert "the time of 1.5 cores; threads by default: 1" in invoke("devices").stdout
 
 
 def test_devices_lists_the_gpus_that_can_be_planned_for(invoke) -> None:

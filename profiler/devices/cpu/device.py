@@ -38,7 +38,8 @@ from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.peers.onnxruntime import PlainOnnxruntime
 from iosched.profiler.peers.openers import CPU_OPENERS
 from iosched.profiler.store.database import ProfileDatabase
-from iosched.runtime.cpu.backend import CpuBackend, cpu_count
+from iosched.runtime.cores import cpu_count
+from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.reference import Reference, ReferenceSettings
 from iosched.runtime.session import load_onnxruntime

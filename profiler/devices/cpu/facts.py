@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from iosched.profiler.devices.cpu.cost import cpu_name
 from iosched.profiler.devices.facts import DeviceFacts, package_version
+from iosched.runtime.cores import allowed_cpus, cpu_count
 from iosched.runtime.cpu import library
+from iosched.runtime.quota import cpu_quota
 
 RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
 _INSTRUCTION_SETS = {"avx512f": "AVX-512", "avx2": "AVX2", "avx": "AVX", "sve": "SVE", "asimd": "NEON"}
@@ -17,7 +18,7 @@ def cpu_facts() -> DeviceFacts:
     """Facts about this machine's CPU and what is installed to run on it."""
     versions = {name: package_version(name) for name in RUNTIMES}
     runtime = next(((name, version) for name, version in versions.items() if version), None)
-    name, cores = cpu_name(), len(os.sched_getaffinity(0))
+    name, cores, quota, threads = cpu_name(), len(allowed_cpus()), cpu_quota(), cpu_count()
     instructions = _instruction_set(_cpu_field("flags") or _cpu_field("Features") or "")
     compiled, missing = library.available(), library.missing()
     return DeviceFacts(
@@ -26,6 +27,8 @@ def cpu_facts() -> DeviceFacts:
             "kind": "cpu",
             "name": name,
             "cores": cores,
+            "quota": quota,
+            "threads": threads,
             "instruction_set": instructions,
             "runtime": None if runtime is None else {"name": runtime[0], "version": runtime[1]},
             "compiled_executor": compiled,
@@ -35,6 +38,7 @@ def cpu_facts() -> DeviceFacts:
         (
             ("name", name),
             ("cores", str(cores)),
+            *([] if quota is None else [("quota", f"the time of {quota:g} cores; threads by default: {threads}")]),
             ("instruction set", instructions),
             ("runtime", f"{runtime[0]} {runtime[1]}" if runtime else "none: run  pip install 'iosched[cpu]'"),
             ("executor", "compiled" if compiled else f"pure Python, slower: {missing}"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -14,6 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 
 from iosched.models.errors import DeviceError
+from iosched.runtime.cores import cpu_count
 from iosched.runtime.cuda.gpu.driver import Memory, Number
 from iosched.runtime.cuda.gpu.failures import how_to_install, keep_if_lost, meaning, no_gpu
 from iosched.runtime.cuda.kernel import CudaCall
@@ -211,7 +211,7 @@ class CupyDriver:
     def prepare(self, calls: Iterable[CudaCall]) -> None:
         """See `Driver`. NVRTC works without Python's lock."""
         missing = {key: call for call in calls if (key := (call.source, call.entry)) not in self._functions}
-        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        with ThreadPoolExecutor(cpu_count()) as threads:
             found = dict(zip(missing, threads.map(self._compiled_or_none, missing.values()), strict=True))
         self._functions |= {key: function for key, function in found.items() if function is not None}
 

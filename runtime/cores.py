@@ -1,0 +1,34 @@
+"""How many processors this process may use, and how much of their time."""
+
+from __future__ import annotations
+
+import math
+import os
+
+from iosched.runtime.quota import cpu_quota
+
+
+def allowed_cpus() -> tuple[int, ...]:
+    """The numbers of the processors that the calling thread may run on, in ascending order."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
+
+
+def cpu_count() -> int:
+    """How many threads this process can keep running: one for each processor that it may use, as far as its quota goes.
+
+    A part of a processor counts for nothing, if there is a whole one: a thread too many uses the quota up before its
+    period is over, and then all threads are stopped for the rest of it.
+    """
+    allowed, quota = len(allowed_cpus()), cpu_quota()
+    return allowed if quota is None else max(1, min(allowed, math.floor(quota)))
+
+
+def is_time_shared() -> bool:
+    """Whether a quota leaves this process less time than the processors have that it may use.
+
+    Then others run on these processors, whom this process may not see: those of other containers.
+    """
+    quota = cpu_quota()
+    return quota is not None and quota < len(allowed_cpus())
