@@ -64,7 +64,8 @@ NAMES = ("iosched", *COMPARED, *ON_CPU, *ON_GPU)
     default=50,
     show_default=True,
     metavar="N",
-    help="Samples of each row; rows are measured in turn, A B C A B C.",
+    help="Samples of each row; rows are measured in turn, A B C A B C. p99 takes 368 runs, of which a round has up to "
+    "ten if they are short.",
 )
 @profile_db_option
 @output_option("--plot", metavar="F.svg", text="Write a bar chart of the rows as SVG; '-' is stdout.")
@@ -86,8 +87,9 @@ def command(
     """Measure the schedules of MODEL, plain onnxruntime and other runtimes side by side.
 
     Rows are measured in turn, so that a disturbance of the machine hits all of them; each in a row, after one run that
-    came after a rest, or found the GPU idle, and stands in a column of its own. Speed-up is against 'sequential':
-    the median of the ratios within rounds, with its 95 % interval. A difference inside the interval is none.
+    came after a rest, or found the GPU idle, and stands in a column of its own. p50 is the median of the rounds; p90,
+    p99, p10 and min are of all single runs. Speed-up is against 'sequential': the median of the ratios within rounds,
+    with its 95 % interval. A difference inside the interval is none.
 
     \b
     Examples:
@@ -147,6 +149,7 @@ def as_object(model: Model, result: BenchResult) -> dict[str, object]:
         "batch_size": model.batch_size,
         "rows": [asdict(row) for row in result.rows],
         "samples_us": {name: list(samples) for name, samples in result.samples_us.items()},
+        "runs_us": {name: list(runs) for name, runs in result.runs_us.items()},
         "missing": dict(result.missing),
         "notes": list(result.notes),
     }
@@ -160,14 +163,16 @@ def _print(model: Model, result: BenchResult) -> None:
     rows = [
         [
             row.name,
-            *map(latency_text, (row.median_us, row.p10_us, row.p90_us, row.min_us)),
+            *map(latency_text, (row.median_us, row.p90_us)),
+            "not known" if row.p99_us is None else latency_text(row.p99_us),
+            *map(latency_text, (row.p10_us, row.min_us)),
             *([] if row.rested_us is None else [latency_text(row.rested_us)]),
             _speedup(row),
         ]
         for row in result.rows
     ]
     rested = [] if result.rows[0].rested_us is None else ["after a rest"]
-    headers = ["", "median", "p10", "p90", "min", *rested, "speed-up (95 % interval)"]
+    headers = ["", "p50", "p90", "p99", "p10", "min", *rested, "speed-up (95 % interval)"]
     print_columns(headers, rows, title=_title(model, result))
 
 

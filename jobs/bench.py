@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +18,13 @@ from iosched.profiler.devices.device import OpenModelHere, OpenSettings, Way
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all
 from iosched.profiler.measuring.interleave import compare
-from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement
+from iosched.profiler.measuring.statistics import (
+    LEAST_SAMPLES,
+    Measurement,
+    least_samples,
+    quantile,
+    quantile_interval,
+)
 from iosched.profiler.peers.names import ON_CPU, ON_GPU, SLOW_TO_OPEN
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.scheduler.document import ScheduleDocument
@@ -42,6 +49,10 @@ _ON_REQUEST = (*LIMITED, *SLOW_TO_OPEN)
 class BenchRow:
     """The latency of one alternative in microseconds, of runs in a row.
 
+    A sample is what one round found, the median of a few runs; `median_us` is that of the samples. The other quantiles
+    and `min_us` are of all single runs. `p99_low_us` and `p99_high_us` are the ends of the confidence interval of
+    `p99_us`; all three are None if there are too few runs for an interval.
+
     `speedup` is the median of the ratios within rounds, latency of `sequential` over that of this alternative, and
     `speedup_low` and `speedup_high` are the ends of its confidence interval; all three are None if there are too few
     rounds for an interval. `rested_us` is the median of runs after a rest: on a GPU, of runs that find it idle.
@@ -57,6 +68,10 @@ class BenchRow:
     speedup_low: float | None
     speedup_high: float | None
     rested_us: float | None = None
+    runs: int = 0
+    p99_us: float | None = None
+    p99_low_us: float | None = None
+    p99_high_us: float | None = None
 
 
 @dataclass(frozen=True)
@@ -66,9 +81,10 @@ class BenchResult:
     Attributes:
         device: the name of the device.
         rows: one row for each alternative that was measured, `sequential` first.
-        samples_us: all latencies of each alternative, round by round, in microseconds.
+        samples_us: the samples of each alternative, round by round, in microseconds.
         missing: names of alternatives that were not measured, each with the reason.
         notes: sentences that a user should read.
+        runs_us: all single runs in a row of each alternative, in microseconds.
     """
 
     device: str
@@ -76,6 +92,7 @@ class BenchResult:
     samples_us: Mapping[str, tuple[float, ...]]
     missing: tuple[tuple[str, str], ...]
     notes: tuple[str, ...] = ()
+    runs_us: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
 def bench(
@@ -179,7 +196,20 @@ def _result(
     rows = tuple(_row(name, measured, found["sequential"]) for name, measured in found.items())
     samples_us = {name: measured.samples_us for name, measured in found.items()}
     few = () if len(samples_us["sequential"]) >= LEAST_SAMPLES else (_FEW_ROUNDS,)
-    return BenchResult(device, rows, samples_us, tuple(missing), (*few, *notes))
+    runs_us = {name: measured.every_run_us for name, measured in found.items()}
+    return BenchResult(device, rows, samples_us, tuple(missing), (*few, *_tail_notes(rows), *notes), runs_us)
+
+
+def _tail_notes(rows: Sequence[BenchRow]) -> tuple[str, ...]:
+    """Says which quantiles are not known from so few runs, and how many it takes."""
+    fewest, least = min(rows, key=lambda row: row.runs), least_samples(0.99)
+    if fewest.runs >= least:
+        return ()
+    rounds = math.ceil(least * fewest.samples / fewest.runs)
+    rough = "p90 is only a guess and p99 is" if fewest.runs < least_samples(0.9) else "p99 is"
+    return (
+        f"From {fewest.runs} runs of {fewest.name} {rough} not known: that takes {least} runs, or {rounds} rounds.",
+    )
 
 
 def _check_names(names: Sequence[str]) -> None:
@@ -197,6 +227,14 @@ def _progress(observer: Observer | None) -> Callable[[int, int], None] | None:
 def _row(name: str, found: Measurement, baseline: Measurement) -> BenchRow:
     compared = compare(baseline, found)
     speedup = (None,) * 3 if compared is None else (compared.speedup, compared.low, compared.high)
-    rested_us = None if found.rested is None else found.rested.median_us
-    row = BenchRow(name, found.median_us, found.p10_us, found.p90_us, found.min_us, len(found.samples_us), *speedup)
-    return replace(row, rested_us=rested_us)
+    runs_us = found.every_run_us
+    tail = quantile_interval(runs_us, 0.99)
+    row = BenchRow(name, found.median_us, found.p10_us, found.p90_us, min(runs_us), len(found.samples_us), *speedup)
+    return replace(
+        row,
+        rested_us=None if found.rested is None else found.rested.median_us,
+        runs=len(runs_us),
+        p99_us=None if tail is None else quantile(runs_us, 0.99),
+        p99_low_us=None if tail is None else tail[0],
+        p99_high_us=None if tail is None else tail[1],
+    )

@@ -61,7 +61,7 @@ def measure_in_turn(
     """Measures the latency of every candidate in a row and after a rest; sample k of each is taken in round k.
 
     In its turn a candidate rests, is run once, and is then run several times in a row. A sample is the median of the
-    runs in a row; the run after the rest is kept in `Measurement.rested_us`.
+    runs in a row, all of which are kept in `Measurement.runs_us`; the run after the rest is in `Measurement.rested_us`.
 
     Args:
         candidates: whole models, ready to be timed, by name.
@@ -79,26 +79,29 @@ def measure_in_turn(
         rest=rest or wait_until_idle,
         observer=observer,
     )
-    return {name: replace(each, rested_us=_last(turns[name].rested_us, each)) for name, each in found.items()}
-
-
-def _last(rested_us: Sequence[float], found: Measurement) -> tuple[float, ...]:
-    """The latencies after a rest of the rounds that were kept; the rounds to warm up come before them."""
-    return tuple(rested_us[-len(found.samples_us) :])
+    return {name: turns[name].added_to(each) for name, each in found.items()}
 
 
 @dataclass(frozen=True)
 class _Turns:
-    """The turns of one candidate, and the microseconds of the first run of each turn."""
+    """The turns of one candidate: for each, the microseconds of its first run, and of those in a row."""
 
     candidate: Candidate
     rested_us: list[float] = field(default_factory=list)
+    runs_us: list[Sequence[float]] = field(default_factory=list)
 
     def take(self) -> float:
         """Takes a turn, and returns the median of its runs in a row in microseconds."""
         rested_us, *in_a_row_us = self.candidate.time(1 + self._count())
         self.rested_us.append(rested_us)
+        self.runs_us.append(in_a_row_us)
         return quantile(in_a_row_us, 0.5)
+
+    def added_to(self, found: Measurement) -> Measurement:
+        """The measurement with the runs of the rounds that were kept; the rounds to warm up come before them."""
+        kept = slice(-len(found.samples_us), None)
+        runs_us = (run_us for turn in self.runs_us[kept] for run_us in turn)
+        return replace(found, rested_us=tuple(self.rested_us[kept]), runs_us=tuple(runs_us))
 
     def _count(self) -> int:
         if not self.rested_us or self.rested_us[-1] <= 0:

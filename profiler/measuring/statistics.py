@@ -1,4 +1,4 @@
-"""Statistics of latency samples: the median, its confidence interval, and when there are enough samples.
+"""Statistics of latency samples: quantiles, their confidence intervals, and when there are enough samples.
 
 On a shared machine latencies have a heavy right tail (another process takes the core), so means and standard deviations
 say little. Everything here rests on order statistics, which hold for any distribution of independent samples.
@@ -6,14 +6,13 @@ say little. Everything here rests on order statistics, which hold for any distri
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 CONFIDENCE = 0.95
-"""Probability that the interval of a median contains the true median, if there are at least six samples."""
+"""Probability that the interval of a quantile contains the true one, if there are enough samples (`least_samples`)."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +28,7 @@ class Measurement:
         throttled_by: the reasons why that clock was lower than it could be.
         rested_us: latencies of the first run after a rest, round by round, while the samples are of runs in a row;
             empty if they were not measured.
+        runs_us: latencies of all single runs in a row, if a sample is the median of several of them; else empty.
     """
 
     median_us: float
@@ -38,6 +38,12 @@ class Measurement:
     clock_mhz: int | None = None
     throttled_by: tuple[str, ...] = ()
     rested_us: tuple[float, ...] = ()
+    runs_us: tuple[float, ...] = ()
+
+    @property
+    def every_run_us(self) -> tuple[float, ...]:
+        """The latencies of all single runs in a row: `runs_us` if there are any, else the samples."""
+        return self.runs_us or self.samples_us
 
     @property
     def min_us(self) -> float:
@@ -47,7 +53,7 @@ class Measurement:
     @property
     def p10_us(self) -> float:
         """The latency that one run in ten is faster than."""
-        return quantile(self.samples_us, 0.1) if self.samples_us else self.median_us
+        return quantile(self.every_run_us, 0.1) if self.samples_us else self.median_us
 
     @property
     def rested(self) -> Measurement | None:
@@ -57,7 +63,7 @@ class Measurement:
     @property
     def p90_us(self) -> float:
         """The latency that one run in ten is slower than."""
-        return quantile(self.samples_us, 0.9) if self.samples_us else self.median_us
+        return quantile(self.every_run_us, 0.9) if self.samples_us else self.median_us
 
     @property
     def relative_width(self) -> float:
@@ -114,19 +120,54 @@ def quantile(samples: Sequence[float], fraction: float) -> float:
 
 
 @lru_cache(maxsize=1024)
-def _interval_rank(count: int, confidence: float) -> int:
-    """How many samples at each end lie outside the interval: the largest k whose tails stay below 1 - confidence.
+def _lowest_place(count: int, fraction: float, confidence: float) -> int:
+    """Which of the samples in ascending order, counted from 1, begins the interval of a quantile; 0 if none does.
 
-    The number of samples below the true median is Binomial(count, 1/2), so the interval from the (k+1)-th smallest to
-    the (k+1)-th largest sample misses it with probability 2 P(Binomial <= k).
+    The number of samples below the true quantile is Binomial(count, fraction), so the k-th smallest sample lies above
+    it with probability P(Binomial < k), of which half of 1 - confidence is allowed. By symmetry, the k-th largest one
+    ends the interval if k is this place for 1 - fraction.
     """
-    tail, rank = 0.0, -1
-    while rank + 1 < count / 2:
-        tail += math.comb(count, rank + 1) / (1 << count)
+    tail, place = 0.0, 0
+    while place < count:
+        tail += _binomial(count, place, fraction)
         if 2 * tail > 1 - confidence:
             break
-        rank += 1
-    return max(rank, 0)
+        place += 1
+    return place
+
+
+def _binomial(count: int, successes: int, fraction: float) -> float:
+    """P(Binomial(count, fraction) = successes), also for large counts."""
+    ways = math.lgamma(count + 1) - math.lgamma(successes + 1) - math.lgamma(count - successes + 1)
+    return math.exp(ways + successes * math.log(fraction) + (count - successes) * math.log1p(-fraction))
+
+
+def quantile_interval(
+    samples: Sequence[float], fraction: float, confidence: float = CONFIDENCE
+) -> tuple[float, float] | None:
+    """Distribution-free confidence interval of a quantile, from order statistics; None if there are too few samples.
+
+    `least_samples` says how many it takes. The confidence holds for independent samples.
+    H. A. David, H. N. Nagaraja, Order Statistics, 3rd edition, section 7.1.
+
+    Args:
+        samples: latencies in any order.
+        fraction: which quantile, between 0 and 1: 0.99 for the one that one sample in a hundred lies above.
+    """
+    count = len(samples)
+    low, high = (_lowest_place(count, part, confidence) for part in (fraction, 1 - fraction))
+    if low == 0 or high == 0:
+        return None
+    ordered = sorted(samples)
+    return ordered[low - 1], ordered[count - high]
+
+
+def least_samples(fraction: float, confidence: float = CONFIDENCE) -> int:
+    """The least number of samples that a quantile has an interval with: 6 for the median, 368 for the 0.99 quantile.
+
+    With fewer, all samples lie on one side of the true quantile too often.
+    """
+    return math.ceil(math.log((1 - confidence) / 2) / math.log(max(fraction, 1 - fraction)))
 
 
 def interval_coverage(count: int, confidence: float = CONFIDENCE) -> float:
@@ -134,13 +175,17 @@ def interval_coverage(count: int, confidence: float = CONFIDENCE) -> float:
 
     It is lower than `confidence` if there are too few samples.
     """
-    rank = _interval_rank(count, confidence)
-    missed = 2 * sum(math.comb(count, k) for k in range(rank + 1)) / (1 << count)
+    missed = 2 * sum(math.comb(count, k) for k in range(_outside(count, confidence) + 1)) / (1 << count)
     return max(0.0, 1 - missed)
 
 
-LEAST_SAMPLES = next(count for count in itertools.count(1) if interval_coverage(count) >= CONFIDENCE)
-"""The least number of samples that have an interval with `CONFIDENCE`: six for 95 %."""
+def _outside(count: int, confidence: float) -> int:
+    """How many samples at each end lie outside the interval of the median; none if there are too few samples."""
+    return max(_lowest_place(count, 0.5, confidence) - 1, 0)
+
+
+LEAST_SAMPLES = least_samples(0.5)
+"""The least number of samples whose median has an interval with `CONFIDENCE`: six for 95 %."""
 
 
 def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
@@ -148,7 +193,7 @@ def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) ->
 
     If there are too few samples for `confidence` (fewer than six for 95 %), the interval spans all of them. Its
     confidence is exact for a number of samples that is fixed beforehand, and slightly lower if sampling stops when the
-    interval is narrow. H. A. David, H. N. Nagaraja, Order Statistics, 3rd edition, section 7.1.
+    interval is narrow. See `quantile_interval`.
 
     Raises:
         ValueError: there is no sample.
@@ -156,7 +201,7 @@ def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) ->
     if not samples:
         raise ValueError("no samples")
     ordered = sorted(samples)
-    rank = _interval_rank(len(ordered), confidence)
+    rank = _outside(len(ordered), confidence)
     return ordered[rank], ordered[-1 - rank]
 
 

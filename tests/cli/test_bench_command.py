@@ -16,6 +16,7 @@ from iosched.jobs.bench import BenchResult, BenchRow
 
 ROW_KEYS = {
     "name", "median_us", "p10_us", "p90_us", "min_us", "samples", "speedup", "speedup_low", "speedup_high", "rested_us",
+    "runs", "p99_us", "p99_low_us", "p99_high_us",
 }  # fmt: skip
 
 
@@ -27,7 +28,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     def fake(model: object, document: object, *, names: tuple[str, ...], **_: object) -> BenchResult:
         found.append(tuple(names))
         rows = (
-            BenchRow("sequential", 10.0, 9.0, 12.0, 8.0, 3, 1.0, 1.0, 1.0, 14.0),
+            BenchRow("sequential", 10.0, 9.0, 12.0, 8.0, 3, 1.0, 1.0, 1.0, 14.0, 400, 19.0, 18.0, 30.0),
             BenchRow("both", 5.0, 4.0, 6.0, 4.0, 3, 2.0, 1.9, 2.1, 13.0),
             BenchRow("greedy", 5.0, 4.0, 6.0, 4.0, 3, None, None, None, 12.0),
         )
@@ -41,7 +42,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
 def test_json_has_the_keys_that_scripts_rely_on(invoke, model: Path, asked) -> None:
     result = invoke("bench", model, "--json")
     found = json.loads(result.stdout)
-    assert set(found) == {"model", "device", "batch_size", "rows", "samples_us", "missing", "notes"}
+    assert set(found) == {"model", "device", "batch_size", "rows", "samples_us", "runs_us", "missing", "notes"}
     assert (found["model"], found["device"], found["batch_size"]) == ("branches", "Test CPU", 1)
     assert all(set(row) == ROW_KEYS for row in found["rows"])
     assert found["samples_us"]["both"] == [4.0, 5.0, 6.0]
@@ -51,7 +52,9 @@ def test_json_has_the_keys_that_scripts_rely_on(invoke, model: Path, asked) -> N
 def test_the_table_has_a_line_for_each_row(invoke, model: Path, asked) -> None:
     lines = invoke("bench", model).stdout.splitlines()
     assert lines[0] == "branches, batch 1, Test CPU"
-    assert lines[3].split()[:11] == ["both", "5.0", "µs", "4.0", "µs", "6.0", "µs", "4.0", "µs", "13.0", "µs"]
+    assert lines[1].split()[:5] == ["p50", "p90", "p99", "p10", "min"]
+    assert lines[2].split()[:11] == ["sequential", "10.0", "µs", "12.0", "µs", "19.0", "µs", "9.0", "µs", "8.0", "µs"]
+    assert lines[3].split()[:9] == ["both", "5.0", "µs", "6.0", "µs", "not", "known", "4.0", "µs"]
     assert "after a rest" in lines[1]
     assert lines[3].endswith("  2.000x (1.900 to 2.100)")
     assert lines[4].endswith("  too few rounds")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,12 +30,51 @@ def test_rows_have_every_number_and_missing_peers_are_reported(tmp_path: Path) -
     for row in found.rows:
         assert row.samples == len(found.samples_us[row.name]) == 6
         assert 0 < row.min_us <= row.p10_us <= row.median_us <= row.p90_us
+        assert row.runs == len(found.runs_us[row.name]) >= 6
+        assert (row.p99_us, row.p99_low_us, row.p99_high_us) == (None, None, None)
         assert row.speedup_low is not None
         assert row.speedup is not None
         assert row.speedup_high is not None
         assert 0 < row.speedup_low <= row.speedup <= row.speedup_high
     assert found.rows[0].speedup == 1.0
-    assert found.notes == ()
+    (note,) = found.notes
+    assert "p99 is not known: that takes 368 runs" in note
+
+
+def test_a_tail_of_single_runs_is_told_with_its_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two hundred rounds of two runs; one run in fifty takes ten times as long, which no median of a round shows."""
+    runs_us = tuple(100.0 if index % 50 == 7 else 10.0 for index in range(400))
+
+    def measured_in_turn(runnables: Mapping[str, object], *_: object) -> dict[str, Measurement]:
+        return {name: replace(summarize([10.0] * 200), runs_us=runs_us) for name in runnables}
+
+    monkeypatch.setattr(cpu_device, "measure_in_turn", measured_in_turn)
+    found = bench(fire(), None, names=["greedy"], threads=2, profile_db=tmp_path / "p.db")
+    (row, _) = found.rows
+    assert (row.runs, row.samples, row.median_us, row.p90_us) == (400, 200, 10.0, 10.0)
+    assert (row.p99_us, row.p99_low_us, row.p99_high_us) == (100.0, 10.0, 100.0)
+    assert (found.notes, found.runs_us["greedy"]) == ((), runs_us)
+
+
+@pytest.mark.parametrize(
+    ("n_runs", "words"),
+    [
+        (
+            20,
+            "From 20 runs of sequential p90 is only a guess and p99 is not known: that takes 368 runs, or 184 rounds.",
+        ),
+        (100, "From 100 runs of sequential p99 is not known: that takes 368 runs, or 37 rounds."),
+    ],
+)
+def test_quantiles_that_so_few_runs_do_not_tell_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_runs: int, words: str
+) -> None:
+    def measured_in_turn(runnables: Mapping[str, object], *_: object) -> dict[str, Measurement]:
+        of_all = dict.fromkeys(runnables, 400) | {"sequential": n_runs}
+        return {name: replace(summarize([10.0] * 10), runs_us=(10.0,) * count) for name, count in of_all.items()}
+
+    monkeypatch.setattr(cpu_device, "measure_in_turn", measured_in_turn)
+    assert bench(fire(), None, names=["greedy"], threads=2, profile_db=tmp_path / "p.db").notes == (words,)
 
 
 def test_too_few_rounds_give_no_speedup(tmp_path: Path) -> None:

@@ -44,6 +44,8 @@ def test_the_run_after_a_rest_is_kept_apart_from_the_runs_in_a_row(rests: list[s
     kept = range(WARMUP_ROUNDS + 1, WARMUP_ROUNDS + 4)
     for name, (in_a_row_us, rested_us) in {"small": (1000.0, 1500.0), "large": (40_000.0, 40_010.0)}.items():
         assert found[name].samples_us == tuple(in_a_row_us + turn for turn in kept)
+        runs = models[name].counts[-1] - 1
+        assert found[name].runs_us == tuple(in_a_row_us + turn for turn in kept for _ in range(runs))
         assert found[name].rested_us == tuple(rested_us + turn for turn in kept)
         assert found[name].rested is not None
         assert found[name].rested.median_us == rested_us + kept[1]

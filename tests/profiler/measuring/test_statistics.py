@@ -5,17 +5,23 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import accumulate
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from iosched.profiler.measuring.statistics import (
     UNRUNNABLE,
     Measurement,
     MeasureSettings,
     interval_coverage,
+    least_samples,
     measure,
     median_interval,
     quantile,
+    quantile_interval,
     summarize,
 )
 
@@ -72,6 +78,40 @@ def test_the_interval_contains_the_true_median_as_often_as_it_says_under_a_heavy
         )
     )
     assert contained / 2000 == pytest.approx(interval_coverage(15), abs=0.015)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 500), st.sampled_from([1, 10, 25, 50, 90, 99]), st.sampled_from([80, 95, 99]))
+def test_the_interval_of_a_quantile_is_the_narrowest_that_misses_it_seldom_enough_on_either_side(
+    count: int, percent: int, confidence: int
+) -> None:
+    """By exact sums: an end may lie on the wrong side of the true quantile in half of what confidence leaves."""
+    chances = [math.comb(count, k) * percent**k * (100 - percent) ** (count - k) for k in range(count + 1)]
+    below = [0, *accumulate(chances)]  # both in units of 100 ** -count
+    allowed = (100 - confidence) * below[-1] // 200
+    low = max(k for k in range(count + 1) if below[k] <= allowed)
+    high = min(k for k in range(1, count + 2) if below[-1] - below[k] <= allowed)
+    found = quantile_interval(range(1, count + 1), percent / 100, confidence / 100)
+    assert found == (None if low == 0 or high > count else (low, high))
+
+
+@pytest.mark.parametrize(("fraction", "least"), [(0.5, 6), (0.9, 36), (0.1, 36), (0.99, 368)])
+def test_it_takes_so_many_samples_to_know_a_quantile(fraction: float, least: int) -> None:
+    assert least_samples(fraction) == least
+    assert quantile_interval(range(least), fraction) is not None
+    assert quantile_interval(range(least - 1), fraction) is None
+
+
+def test_the_interval_of_the_median_is_one_of_a_quantile() -> None:
+    for count in range(6, 80):
+        assert quantile_interval(range(count), 0.5) == median_interval(range(count))
+
+
+def test_quantiles_of_a_measurement_are_of_single_runs_where_a_sample_is_the_median_of_several() -> None:
+    """The median of a turn hides a run that took long."""
+    found = replace(summarize([1.0, 1.0, 1.0]), runs_us=(1.0, 1.0, 9.0, 1.0, 1.0, 0.5, 1.0, 1.0, 9.0))
+    assert (found.min_us, found.p10_us, found.median_us, found.p90_us) == (1.0, 0.9, 1.0, 9.0)
+    assert summarize([1.0, 2.0]).every_run_us == (1.0, 2.0)
 
 
 def test_a_measurement_keeps_every_sample_in_order() -> None:
