@@ -6,6 +6,7 @@ import pytest
 
 from iosched.profiler.devices.cuda import device as cuda_device
 from iosched.profiler.store.explained import ENVIRONMENT_VARIABLE, IN_MEMORY
+from iosched.runtime.cpu.lane_cpus import SHARE_VARIABLE
 
 
 @pytest.fixture(autouse=True)
@@ -18,6 +19,12 @@ def _no_gpu_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 def _no_profile_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was measured on this machine, or came from another, is none of the tests' business."""
     monkeypatch.setenv(ENVIRONMENT_VARIABLE, IN_MEMORY)
+
+
+@pytest.fixture(autouse=True)
+def _cores_as_if_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests run beside each other, as do the processes that they start: none is to say that another has its cores."""
+    monkeypatch.setenv(SHARE_VARIABLE, "1")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -12,6 +12,7 @@ from iosched.models.graph import ComputationGraph, TensorSpec
 from iosched.models.model import Model
 from iosched.runtime.cores import cpu_count
 from iosched.runtime.cpu.kernel_graph import KernelGraph, build_kernel_graph
+from iosched.runtime.cpu.lane_cpus import LaneCpus
 from iosched.runtime.cpu.library import available
 from iosched.runtime.cpu.lower import KernelCache, Lowering, lower
 from iosched.runtime.cpu.merge import merge_nodes
@@ -108,6 +109,7 @@ class CpuBackend:
         coarse: the graph to schedule: the model's operators as far as onnxruntime's fusions keep them apart.
         lanes: worker threads, one for each core used.
         is_native: whether plans run in the compiled executor.
+        cpus: the processors of the lanes.
     """
 
     def __init__(
@@ -123,8 +125,8 @@ class CpuBackend:
         Args:
             lanes: threads to use; by default as many as `cpu_count` says.
             native: the compiled executor, or (False) the one in Python; by default the compiled one if it is there.
-            beside: uses the worker threads of this other backend, which must outlive it, so that the threads of the
-                one do not spin while the other runs.
+            beside: uses the worker threads and the processors of this other backend, which must outlive it, so that the
+                threads of the one do not spin while the other runs.
 
         Raises:
             InvalidModelError: onnxruntime refuses the model.
@@ -138,6 +140,8 @@ class CpuBackend:
         self.coarse: CoarseGraph = coarsen(model.graph, self.kernels, tensor_owners(model))
         self._placement = place_tensors(self.kernels)
         self._cache = KernelCache()
+        self.cpus: LaneCpus = LaneCpus(self.lanes) if beside is None else beside.cpus
+        self._owns_cpus = beside is None
         self._owned = NativeRuntime() if self.is_native and beside is None else None
         self._native: NativeRuntime | None = self._owned if beside is None else beside._native
         self._python = PythonRuntime()
@@ -196,9 +200,11 @@ class CpuBackend:
         return CompiledStage(self._executor(lowering), inputs)
 
     def close(self) -> None:
-        """Stops the worker threads and frees all sessions, where they are its own."""
+        """Stops the worker threads, frees all sessions and gives processors back, where they are its own."""
         if self._owned is not None:
             self._owned.close()
+        if self._owns_cpus:
+            self.cpus.close()
 
     def __enter__(self) -> Self:
         return self
@@ -207,9 +213,10 @@ class CpuBackend:
         self.close()
 
     def _executor(self, lowering: Lowering) -> PlanExecutor:
+        cpus = self.cpus.of(len(lowering.plan.lanes))
         if self._native is None or not supports(lowering.plan):
-            return PythonExecutor(lowering.checked, lowering.kernels, runtime=self._python)
-        return NativeExecutor(lowering.checked, lowering.kernels, runtime=self._native)
+            return PythonExecutor(lowering.checked, lowering.kernels, runtime=self._python, cpus=cpus)
+        return NativeExecutor(lowering.checked, lowering.kernels, runtime=self._native, cpus=cpus)
 
     def _with_stages_as_one(
         self, stages: Iterable[tuple[Strategy, Sequence[Sequence[str]]]]

@@ -30,7 +30,7 @@ from iosched.runtime.cpu.arrays import (
     output_views,
 )
 from iosched.runtime.cpu.encoding import PlanEncoder
-from iosched.runtime.cpu.lanes import lane_cpus
+from iosched.runtime.cpu.lane_cpus import lane_cpus
 from iosched.runtime.cpu.library import Handle, Weight, call, compiled, missing, onnxruntime_path
 from iosched.runtime.cpu.program import Copy, Kernel, Program
 from iosched.runtime.hazards import CheckedPlan
@@ -160,7 +160,7 @@ class NativeExecutor:
             checked: what to run.
             kernels: what the tasks' `kernel` indexes.
             runtime: shared threads, arena and sessions; by default one of its own, closed with the executor.
-            cpus: the processor of each lane; by default chosen among those that the process may use.
+            cpus: the processor of each lane, see `lane_cpus`.
 
         Raises:
             DeviceError: if the compiled executor or onnxruntime is not there.

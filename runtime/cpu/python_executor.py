@@ -26,7 +26,7 @@ from iosched.runtime.cpu.arrays import (
     output_array,
     output_views,
 )
-from iosched.runtime.cpu.lanes import lane_cpus
+from iosched.runtime.cpu.lane_cpus import lane_cpus
 from iosched.runtime.cpu.program import Copy, Kernel, Program
 from iosched.runtime.cpu.values import Values, as_bytes
 from iosched.runtime.hazards import CheckedPlan
@@ -140,7 +140,7 @@ class PythonExecutor:
             checked: what to run.
             kernels: what the tasks' `kernel` indexes.
             runtime: shared sessions; by default its own.
-            cpus: the processor of each lane; by default chosen among those that the process may use.
+            cpus: the processor of each lane, see `lane_cpus`.
 
         Raises:
             DeviceError: if onnxruntime is not installed.

@@ -49,6 +49,7 @@ DOCKER_V1 = ALONE + "32 31 0:29 /docker/1f /sys/fs/cgroup/cpu,cpuacct ro master:
         ("7:cpu,cpuacct:/\n0::/\n", V1, v1(-1), None),
         ("7:cpu,cpuacct:/\n0::/\n", V1, v1(100, period=0), None),
         ("7:cpuacct:/\n6:cpuset:/\n", V1, v1(250_000), None),
+        ("7:cpu:/\n6:cpuset:/\n", V1.replace("rw,cpu,cpuacct", "rw,cpuset"), v1(250_000), None),
         ("7:cpu:/a:b\n", V1, v1(-1) | v1(10, 20, "/sys/fs/cgroup/cpu/a:b"), 0.5),
         ("4:cpuacct,cpu:/docker/1f\n", DOCKER_V1, v1(2, 1, "/sys/fs/cgroup/cpu,cpuacct"), 2.0),
         ("4:cpuacct,cpu:/docker/other\n", DOCKER_V1, v1(2, 1, "/sys/fs/cgroup/cpu,cpuacct"), 2.0),

@@ -13,6 +13,7 @@ from iosched.models.model import Model
 from iosched.profiler.devices.cpu.checks import cpu_checks
 from iosched.profiler.devices.cpu.cost import CpuStageCost, cpu_name
 from iosched.profiler.devices.cpu.facts import cpu_facts
+from iosched.profiler.devices.cpu.remarks import core_remarks, quota_remarks
 from iosched.profiler.devices.cpu.units import CpuUnits
 from iosched.profiler.devices.device import (
     CostKind,
@@ -129,7 +130,8 @@ class CpuDevice:
             return _plain_executor(model, _reference_settings(None, lanes))
         kind = "compiled" if backend.is_native else "Python"
         description = f"iosched, {lanes} threads, {kind} executor"
-        return Executor(backend.compile(document.schedule), description, frees=backend.close)
+        compiled = backend.compile(document.schedule)
+        return Executor(compiled, description, partial(core_remarks, backend.cpus), frees=backend.close)
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,7 +207,7 @@ class OpenOnCpu:
     def ready(self, way: Way, inputs: Arrays) -> Candidate:
         """Compiles the model for these cores; the inputs are given to each run."""
         compiled = self._backend.compile(way.schedule)
-        return Candidate(partial(compiled.time, inputs), compiled.close)
+        return Candidate(partial(compiled.time, inputs), compiled.close, partial(core_remarks, self._backend.cpus))
 
     def rivals(self, inputs: Arrays) -> Mapping[str, Callable[[], Candidate]]:
         """Functions that open onnxruntime in two settings, and OpenVINO."""
@@ -218,12 +220,13 @@ class OpenOnCpu:
         return measure_in_turn(candidates, budget, observer)
 
     def running(self, way: Way | None, measured: Mapping[str, Measurement]) -> Running:
-        """The kernels that one run calls, the number of lanes, and which executor runs."""
+        """The kernels that one run calls, the number of lanes, which executor runs, and who shares its cores."""
         del measured
         runtime = {"lanes": self._backend.lanes, "executor": "compiled" if self._backend.is_native else "python"}
+        notes = core_remarks(self._backend.cpus)
         if way is None:
-            return Running(len(self._backend.kernels.nodes), runtime)
-        return Running(sum(map(len, self._backend.lower(way.schedule).plan.lanes)), runtime)
+            return Running(len(self._backend.kernels.nodes), runtime, notes)
+        return Running(sum(map(len, self._backend.lower(way.schedule).plan.lanes)), runtime, notes)
 
     def close(self) -> None:
         """Stops the worker threads, unless another open model lent them."""
@@ -231,7 +234,8 @@ class OpenOnCpu:
 
 
 def _plain_executor(model: Model, settings: ReferenceSettings) -> Executor:
-    return Executor(Reference(model, settings), f"onnxruntime, {settings.description}")
+    remarks = partial(quota_remarks, max(settings.intra_threads, settings.inter_threads))
+    return Executor(Reference(model, settings), f"onnxruntime, {settings.description}", remarks)
 
 
 def _reference_settings(document: ScheduleDocument | None, lanes: int) -> ReferenceSettings:

@@ -8,6 +8,7 @@ from iosched.profiler.devices.cpu.cost import cpu_name
 from iosched.profiler.devices.facts import DeviceFacts, package_version
 from iosched.runtime.cores import allowed_cpus, cpu_count
 from iosched.runtime.cpu import library
+from iosched.runtime.cpu.claims import PROCESS
 from iosched.runtime.quota import cpu_quota
 
 RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
@@ -20,6 +21,7 @@ def cpu_facts() -> DeviceFacts:
     runtime = next(((name, version) for name, version in versions.items() if version), None)
     name, cores, quota, threads = cpu_name(), len(allowed_cpus()), cpu_quota(), cpu_count()
     instructions = _instruction_set(_cpu_field("flags") or _cpu_field("Features") or "")
+    taken = sum(map(bool, PROCESS.others(allowed_cpus()).values()))
     compiled, missing = library.available(), library.missing()
     return DeviceFacts(
         "cpu",
@@ -29,6 +31,7 @@ def cpu_facts() -> DeviceFacts:
             "cores": cores,
             "quota": quota,
             "threads": threads,
+            "taken": taken,
             "instruction_set": instructions,
             "runtime": None if runtime is None else {"name": runtime[0], "version": runtime[1]},
             "compiled_executor": compiled,
@@ -37,7 +40,7 @@ def cpu_facts() -> DeviceFacts:
         },
         (
             ("name", name),
-            ("cores", str(cores)),
+            ("cores", f"{cores}, other processes of iosched have taken {taken}" if taken else str(cores)),
             *([] if quota is None else [("quota", f"the time of {quota:g} cores; threads by default: {threads}")]),
             ("instruction set", instructions),
             ("runtime", f"{runtime[0]} {runtime[1]}" if runtime else "none: run  pip install 'iosched[cpu]'"),

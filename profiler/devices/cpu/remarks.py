@@ -1,0 +1,42 @@
+"""What a user should read about the cores that a model runs on: they are shared, or their time is limited."""
+
+from __future__ import annotations
+
+import math
+
+from iosched.runtime.cpu.claims import Claim
+from iosched.runtime.cpu.lane_cpus import LaneCpus
+from iosched.runtime.quota import cpu_quota
+
+
+def core_remarks(cpus: LaneCpus) -> tuple[str, ...]:
+    """Remarks on the processors that a backend's lanes run on; none before they were needed."""
+    shared = () if cpus.taken is None else _shared(cpus.taken, cpus.lanes)
+    return (*shared, *quota_remarks(cpus.lanes))
+
+
+def quota_remarks(threads: int) -> tuple[str, ...]:
+    """Says so if so many threads use up more time than the process gets."""
+    quota = cpu_quota()
+    if quota is None or threads <= quota:
+        return ()
+    fits = f": --threads {math.floor(quota)} fits" if quota >= 1 else ""
+    return (
+        f"The CPU quota is the time of {quota:g} cores: {threads} threads use it up and are then stopped, many times a"
+        f" second{fits}.",
+    )
+
+
+def _shared(taken: Claim, lanes: int) -> tuple[str, ...]:
+    if taken.n_shared == 0:
+        return ()
+    slower = "both are slower while both run, and what is measured here is too slow"
+    if taken.n_free == 0:
+        return (
+            f"Other processes of iosched have taken all cores, {taken.n_shared} of which this one uses too: {slower}."
+            " Give each process fewer --threads.",
+        )
+    return (
+        f"Of the {lanes} cores that this runs on, other processes of iosched have taken {taken.n_shared} too: {slower}."
+        f" --threads {taken.n_free} leaves them alone.",
+    )

@@ -1,0 +1,98 @@
+"""Whoever shares cores, or gets less time than its threads use, is told so wherever a model is measured or run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from scripted import fire
+from shipped import document
+
+from iosched.jobs.bench import bench
+from iosched.jobs.optimize import OptimizeSettings, optimize
+from iosched.jobs.run import open_executor
+from iosched.profiler.devices.cpu import remarks
+from iosched.profiler.devices.cpu.facts import cpu_facts
+from iosched.profiler.devices.cpu.remarks import core_remarks, quota_remarks
+from iosched.runtime.cpu import lane_cpus
+from iosched.runtime.cpu.claims import Claims
+from iosched.runtime.cpu.lane_cpus import SHARE_VARIABLE, LaneCpus
+
+
+@pytest.fixture
+def others(monkeypatch: pytest.MonkeyPatch) -> Claims:
+    """Another process, on a machine of four cores."""
+    name = f"iosched.test.{uuid4().hex}"
+    monkeypatch.delenv(SHARE_VARIABLE)
+    monkeypatch.setattr(lane_cpus, "PROCESS", Claims(name))
+    monkeypatch.setattr(lane_cpus, "allowed_cpus", lambda: (0, 1, 2, 3))
+    monkeypatch.setattr(lane_cpus, "siblings", lambda cpu: frozenset((cpu,)))
+    monkeypatch.setattr(lane_cpus, "is_time_shared", lambda: False)
+    return Claims(name)
+
+
+def take(others: Claims, lanes: int) -> object:
+    return others.take(lanes, (0, 1, 2, 3), lambda cpu: frozenset((cpu,)))
+
+
+def on_cores(lanes: int) -> tuple[str, ...]:
+    cpus = LaneCpus(lanes)
+    cpus.of(lanes)
+    return core_remarks(cpus)
+
+
+def test_nothing_is_said_while_there_are_enough_cores(others: Claims) -> None:
+    take(others, 2)
+    assert on_cores(2) == ()
+    assert core_remarks(LaneCpus(2)) == ()
+
+
+def test_shared_cores_are_told_with_how_many_are_left(others: Claims) -> None:
+    take(others, 2)
+    (remark,) = on_cores(3)
+    assert "Of the 3 cores that this runs on, other processes of iosched have taken 1 too" in remark
+    assert remark.endswith("--threads 2 leaves them alone.")
+
+
+def test_it_is_said_when_all_cores_are_taken(others: Claims) -> None:
+    take(others, 4)
+    (remark,) = on_cores(2)
+    assert remark.startswith("Other processes of iosched have taken all cores, 2 of which this one uses too")
+
+
+def test_all_jobs_that_run_on_shared_cores_say_so(others: Claims, tmp_path: Path) -> None:
+    take(others, 4)
+    (remark,) = on_cores(2)
+    model = fire()
+    settings = OptimizeSettings(device="cpu", threads=2, strategy="sequential", profile_db=tmp_path / "p.db")
+    assert remark in optimize(model, settings).notes
+    assert remark in bench(model, None, names=["sequential"], threads=2, rounds=1, profile_db=tmp_path / "p.db").notes
+    executor = open_executor(model, document(model), threads=2)
+    assert executor.notes == (remark,)
+    executor.close()
+
+
+@pytest.mark.parametrize(
+    ("quota", "threads", "words"),
+    [(None, 9, None), (2.0, 2, None), (1.5, 2, "the time of 1.5 cores: 2 threads"), (0.5, 1, "the time of 0.5 cores")],
+)
+def test_more_threads_than_there_is_time_for_are_told(
+    monkeypatch: pytest.MonkeyPatch, quota: float | None, threads: int, words: str | None
+) -> None:
+    monkeypatch.setattr(remarks, "cpu_quota", lambda: quota)
+    found = quota_remarks(threads)
+    assert len(found) == (words is not None)
+    assert all(words in remark for remark in found if words)
+    assert all(("--threads 1 fits" in remark) == (quota == 1.5) for remark in found)
+    assert open_executor(fire(), None, threads=threads).notes == found
+
+
+def test_devices_counts_the_cores_that_others_have(others: Claims, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{cpu_facts.__module__}.PROCESS", lane_cpus.PROCESS)
+    monkeypatch.setattr(f"{cpu_facts.__module__}.allowed_cpus", lambda: (0, 1, 2, 3))
+    assert cpu_facts().values["taken"] == 0
+    assert ("cores", "4") in cpu_facts().rows
+    take(others, 3)
+    assert cpu_facts().values["taken"] == 3
+    assert ("cores", "4, other processes of iosched have taken 3") in cpu_facts().rows

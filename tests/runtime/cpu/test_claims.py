@@ -1,0 +1,245 @@
+"""Processes take different processors, whoever they are and however they end."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from uuid import uuid4
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from iosched.runtime.cpu import claims as claims_module
+from iosched.runtime.cpu.claims import PLACES, Claim, Claims
+
+
+@pytest.fixture
+def name() -> str:
+    """A name that no other process has."""
+    return f"iosched.test.{uuid4().hex}"
+
+
+def alone(cpu: int) -> frozenset[int]:
+    """Every processor is a physical core of its own."""
+    return frozenset((cpu,))
+
+
+def in_pairs(cpu: int) -> frozenset[int]:
+    """Processors 0 to 3 are the first threads of four physical cores, and 4 to 7 the second ones."""
+    return frozenset((cpu % 4, cpu % 4 + 4))
+
+
+EIGHT = tuple(range(8))
+
+
+def test_processes_take_different_processors_while_there_are_some(name: str) -> None:
+    taken = [Claims(name).take(2, EIGHT, alone) for _ in range(4)]
+    assert [claim.cpus for claim in taken] == [(0, 1), (2, 3), (4, 5), (6, 7)]
+    assert [(claim.n_shared, claim.n_free) for claim in taken] == [(0, 8), (0, 6), (0, 4), (0, 2)]
+
+
+def test_then_those_that_the_fewest_others_have(name: str) -> None:
+    processes = [Claims(name) for _ in range(4)]
+    taken = [process.take(2, range(4), alone) for process in processes]
+    assert [claim.cpus for claim in taken] == [(0, 1), (2, 3), (0, 1), (2, 3)]
+    assert [(claim.n_shared, claim.n_free) for claim in taken] == [(0, 4), (0, 2), (2, 0), (2, 0)]
+    taken[1].release()
+    assert Claims(name).take(2, range(4), alone).cpus == (2, 3)
+
+
+def test_some_are_shared_where_not_enough_are_left(name: str) -> None:
+    first, second = (Claims(name) for _ in range(2))
+    held = first.take(3, range(4), alone)
+    claim = second.take(2, range(4), alone)
+    assert (claim.cpus, claim.n_shared, claim.n_free) == ((3, 0), 1, 1)
+    assert held.n_shared == 0
+
+
+def test_a_physical_core_of_ones_own_comes_before_the_other_thread_of_anothers(name: str) -> None:
+    processes = [Claims(name) for _ in range(3)]
+    taken = [process.take(lanes, EIGHT, in_pairs) for process, lanes in zip(processes, (2, 4, 1), strict=True)]
+    assert [claim.cpus for claim in taken] == [(0, 1), (2, 3, 6, 7), (4,)]
+    assert [(claim.n_shared, claim.n_free) for claim in taken] == [(0, 8), (0, 4), (1, 0)]
+
+
+def test_more_lanes_than_processors_take_all_of_them_once(name: str) -> None:
+    assert Claims(name).take(9, range(2), alone).cpus == (0, 1)
+
+
+def test_all_claims_of_a_process_are_on_the_same_processors(name: str) -> None:
+    other, process = Claims(name), Claims(name)
+    there = other.take(2, EIGHT, alone)
+    first = process.take(2, EIGHT, alone)
+    there.release()
+    more = process.take(3, EIGHT, alone)
+    assert (first.cpus, more.cpus) == ((2, 3), (2, 3, 0))
+    assert (more.n_shared, more.n_free) == (0, 8)
+    first.release()
+    assert Claims(name).others(EIGHT) == {cpu: int(cpu in (0, 2, 3)) for cpu in EIGHT}
+    more.release()
+    assert set(Claims(name).others(EIGHT).values()) == {0}
+
+
+def test_what_the_calling_thread_may_not_use_is_not_taken(name: str) -> None:
+    process = Claims(name)
+    held = process.take(2, (0, 1), alone)
+    assert process.take(2, (1, 2), alone).cpus == (1, 2)
+    assert held.cpus == (0, 1)
+
+
+STEPS = st.lists(st.tuples(st.integers(0, 3), st.one_of(st.none(), st.integers(1, 5))), max_size=12)
+
+
+@settings(deadline=None, max_examples=60)
+@given(STEPS, st.integers(1, 6), st.sampled_from([alone, in_pairs]))
+def test_whatever_comes_and_goes_nobody_shares_while_enough_is_free(
+    steps: list[tuple[int, int | None]], n_cpus: int, siblings: Callable[[int], frozenset[int]]
+) -> None:
+    """Four processes that take and give back, one claim each, beside a list of who has what."""
+    name, cpus = f"iosched.test.{uuid4().hex}", range(n_cpus)
+    processes = [Claims(name) for _ in range(4)]
+    held: dict[int, Claim] = {}
+    for index, lanes in steps:
+        if index in held:
+            held.pop(index).release()
+        others = [cpu for claim in held.values() for cpu in claim.cpus]
+        assert processes[index].others(cpus) == {cpu: others.count(cpu) for cpu in cpus}
+        if lanes is None:
+            continue
+        claim = held[index] = processes[index].take(lanes, cpus, siblings)
+        free = {cpu for cpu in cpus if siblings(cpu).isdisjoint(others)}
+        assert len(claim.cpus) == len(set(claim.cpus)) == min(lanes, n_cpus)
+        assert claim.n_free == len(free)
+        assert claim.n_shared == len(set(claim.cpus) - free)
+        if lanes <= len(free):
+            assert claim.n_shared == 0
+        least = sorted(map(others.count, cpus))[: len(claim.cpus)]
+        assert sorted(map(others.count, claim.cpus)) == least
+    for claim in held.values():
+        claim.release()
+    assert set(Claims(name).others(cpus).values()) == {0}
+
+
+def test_one_that_looked_at_the_same_time_takes_others(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both saw everything free."""
+    monkeypatch.setattr(Claims, "others", lambda self, cpus: dict.fromkeys(cpus, 0))
+    taken = [Claims(name).take(2, range(4), alone) for _ in range(3)]
+    assert [claim.cpus for claim in taken] == [(0, 1), (2, 3), (0, 1)]
+    assert [claim.n_shared for claim in taken] == [0, 0, 2]
+
+
+def test_more_processes_than_can_be_told_apart_share(name: str) -> None:
+    taken = [Claims(name).take(1, (0,), alone) for _ in range(PLACES + 2)]
+    assert [claim.cpus for claim in taken] == [(0,)] * (PLACES + 2)
+    assert [claim.n_shared for claim in taken] == [0] + [1] * (PLACES + 1)
+    for claim in taken:
+        claim.release()
+
+
+@pytest.mark.parametrize("error", [errno.EPERM, errno.EMFILE, errno.EAFNOSUPPORT])
+@pytest.mark.parametrize("refused", ["socket", "bind"])
+def test_where_sockets_are_refused_the_first_processors_are_used_as_if_alone(
+    name: str, monkeypatch: pytest.MonkeyPatch, error: int, refused: str
+) -> None:
+    class Refused(socket.socket):
+        def __init__(self, *words: int) -> None:
+            if refused == "socket":
+                raise OSError(error, "refused")
+            super().__init__(*words)
+
+        def bind(self, address: object) -> None:
+            raise OSError(error, "refused")
+
+    monkeypatch.setattr(claims_module.socket, "socket", Refused)
+    for _ in range(2):
+        claim = Claims(name).take(2, range(4), alone)
+        assert (claim.cpus, claim.n_shared, claim.n_free) == ((0, 1), 0, 4)
+        claim.release()
+
+
+PROGRAM = """
+import os, subprocess, sys
+from iosched.runtime.cpu.claims import Claims
+claims = Claims(sys.argv[1])
+os.register_at_fork(after_in_child=claims.forget)
+claim = claims.take(2, range(4), lambda cpu: frozenset((cpu,)))
+"""
+WAIT = "print(claim.cpus, flush=True); sys.stdin.read()"
+
+
+@pytest.fixture
+def started(name: str) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+    """Starts a process that takes two of four processors, and goes on as it is told; ends them all."""
+    running: list[subprocess.Popen[str]] = []
+
+    def start(then: str) -> subprocess.Popen[str]:
+        words = [sys.executable, "-c", PROGRAM + then, name]
+        running.append(subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        return running[-1]
+
+    yield start
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def test_a_process_that_is_killed_leaves_nothing_taken(name: str, started: Callable) -> None:
+    process = started(WAIT)
+    assert said(process) == "(0, 1)"
+    assert Claims(name).others(range(4)) == {0: 1, 1: 1, 2: 0, 3: 0}
+    assert said(started(WAIT)) == "(2, 3)"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert said(started(WAIT)) == "(0, 1)"
+
+
+def test_a_forked_child_has_nothing_and_takes_its_own(name: str, started: Callable) -> None:
+    """It neither gives back what is the parent's nor keeps it when the parent ends."""
+    process = started(
+        "if os.fork(): sys.stdin.readline(); os._exit(0)\n"
+        "print(claim.cpus, flush=True)\n"
+        "claim.release()\n"
+        "claim = claims.take(2, range(4), lambda cpu: frozenset((cpu,)))\n"
+        "print(claim.cpus, os.getpid(), flush=True)\n"
+        "import signal; signal.pause()\n"
+    )
+    assert said(process) == "(0, 1)"
+    *taken, child = said(process).rsplit(" ", 1)
+    assert taken == ["(2, 3)"]
+    try:
+        assert Claims(name).others(range(4)) == {0: 1, 1: 1, 2: 1, 3: 1}
+        assert process.stdin is not None
+        process.stdin.write("end\n")
+        process.stdin.flush()
+        assert process.wait() == 0
+        assert Claims(name).others(range(4)) == {0: 0, 1: 0, 2: 1, 3: 1}
+    finally:
+        os.kill(int(child), signal.SIGKILL)
+
+
+def test_a_program_that_is_started_inherits_nothing(name: str, started: Callable) -> None:
+    process = started("print(1, flush=True); os.execvp('sh', ['sh', '-c', 'echo 2; cat'])")
+    assert (said(process), said(process)) == ("1", "2")
+    assert set(Claims(name).others(range(4)).values()) == {0}
+
+
+def test_a_fork_while_another_thread_takes_does_not_stop_the_child(started: Callable) -> None:
+    process = started(
+        "import signal, threading\n"
+        "threading.Thread(target=claims._lock.acquire).start()\n"
+        "if os.fork() == 0:\n"
+        "    signal.alarm(20)\n"
+        "    print(claims.take(1, (3,), lambda cpu: frozenset((cpu,))).cpus, flush=True)\n"
+    )
+    assert said(process) == "(3,)"

@@ -1,0 +1,131 @@
+"""Lanes get processors that the process has taken for itself, or none of their own where others cannot be seen."""
+
+from __future__ import annotations
+
+import gc
+from uuid import uuid4
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted import fire
+
+from iosched.runtime.compare import compare
+from iosched.runtime.cpu import lane_cpus as module
+from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.cpu.claims import Claims
+from iosched.runtime.cpu.lane_cpus import SHARE_VARIABLE, LaneCpus, by_core, lane_cpus, unpinned
+from iosched.runtime.inputs import random_inputs
+from iosched.runtime.reference import Reference
+from iosched.scheduler.baselines import greedy
+
+FOUR = (0, 1, 2, 3)
+
+
+@pytest.fixture
+def name(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Claims of this name count in a test, and four processors that are physical cores each."""
+    found = f"iosched.test.{uuid4().hex}"
+    monkeypatch.delenv(SHARE_VARIABLE)
+    monkeypatch.setattr(module, "PROCESS", Claims(found))
+    monkeypatch.setattr(module, "allowed_cpus", lambda: FOUR)
+    monkeypatch.setattr(module, "siblings", lambda cpu: frozenset((cpu,)))
+    monkeypatch.setattr(module, "is_time_shared", lambda: False)
+    return found
+
+
+def taken(name: str) -> list[int]:
+    return [cpu for cpu, others in Claims(name).others(FOUR).items() if others]
+
+
+def test_processors_are_taken_when_they_are_needed_and_given_back(name: str) -> None:
+    cpus = LaneCpus(2)
+    assert (cpus.taken, taken(name)) == (None, [])
+    assert (cpus.of(2), taken(name)) == ((0, 1), [0, 1])
+    assert cpus.of(3) == (0, 1, 0)
+    cpus.close()
+    cpus.close()
+    assert taken(name) == []
+
+
+def test_they_are_given_back_when_nobody_uses_the_object_any_more(name: str) -> None:
+    cpus = LaneCpus(2)
+    cpus.of(2)
+    del cpus
+    gc.collect()
+    assert taken(name) == []
+
+
+def test_another_process_has_others(name: str) -> None:
+    other = Claims(name).take(2, FOUR, lambda cpu: frozenset((cpu,)))
+    assert LaneCpus(2).of(2) == (2, 3)
+    assert other.n_shared == 0
+
+
+def test_a_lane_that_runs_alone_has_no_processor_of_its_own(name: str) -> None:
+    assert LaneCpus(1).of(1) == LaneCpus(2).of(1) == (-1,)
+    assert taken(name) == []
+
+
+def test_under_a_quota_the_system_places_the_lanes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "is_time_shared", lambda: True)
+    cpus = LaneCpus(2)
+    assert (cpus.of(2), cpus.is_pinned, taken(name)) == ((-1, -2), False, [])
+
+
+def test_lanes_without_processors_differ_unless_they_have_to_share(name: str) -> None:
+    """The compiled executor does not let lanes spin that share one."""
+    assert unpinned(4) == (-1, -2, -3, -4)
+    assert unpinned(5) == (-1,) * 5
+
+
+def test_whoever_asks_for_it_shares(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SHARE_VARIABLE, "1")
+    other = Claims(name).take(2, FOUR, lambda cpu: frozenset((cpu,)))
+    assert LaneCpus(2).of(2) == other.cpus == (0, 1)
+
+
+def test_executors_that_are_given_none_take_those_of_the_process_in_turn(name: str) -> None:
+    assert (lane_cpus(1), lane_cpus(3), lane_cpus(6)) == ((-1,), (0, 1, 2), (0, 1, 2, 3, 0, 1))
+    assert lane_cpus(3, [7, 5]) == (7, 5, 7)
+
+
+@given(st.sets(st.integers(0, 15), min_size=1), st.integers(1, 4))
+def test_one_thread_of_every_physical_core_comes_first(cpus: set[int], n_cores: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "siblings", lambda cpu: frozenset(range(cpu % n_cores, 16, n_cores)))
+        ordered = by_core(sorted(cpus))
+    assert sorted(ordered) == sorted(cpus)
+    n_used = len({cpu % n_cores for cpu in cpus})
+    assert len({cpu % n_cores for cpu in ordered[:n_used]}) == n_used
+
+
+def test_backends_of_a_process_have_the_same_processors_until_the_last_one_closes(name: str) -> None:
+    """Another process has the first ones. Numbers above 1 need not exist: lanes then run anywhere."""
+    other = Claims(name).take(1, FOUR, lambda cpu: frozenset((cpu,)))
+    model = fire()
+    with CpuBackend(model, lanes=2) as backend:
+        assert taken(name) == [0]
+        with CpuBackend(model, beside=backend) as beside:
+            beside.compile(greedy(beside.graph))
+        assert taken(name) == [0, 1, 2]
+        with CpuBackend(model, lanes=2) as third:
+            third.compile(greedy(third.graph))
+            assert third.cpus.of(2) == backend.cpus.of(2) == (1, 2)
+        assert taken(name) == [0, 1, 2]
+    assert taken(name) == [0]
+    assert other.cpus == (0,)
+
+
+@pytest.mark.parametrize("native", [None, False])
+def test_lanes_without_processors_compute_the_same(
+    name: str, monkeypatch: pytest.MonkeyPatch, native: bool | None
+) -> None:
+    monkeypatch.setattr(module, "is_time_shared", lambda: True)
+    model = fire()
+    inputs = random_inputs(model.graph.inputs)
+    with Reference(model) as reference, CpuBackend(model, lanes=2, native=native) as backend:
+        compiled = backend.compile(greedy(backend.graph))
+        assert compare(compiled.run(inputs), reference.run(inputs)).passed
+        assert np.isfinite(compiled.time(inputs, 3)).all()
