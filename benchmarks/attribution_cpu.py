@@ -41,7 +41,8 @@ from testbed import option_parser, print_table, write_results, zoo_model
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.zoo.network import Network, Value
-from iosched.profiler.devices.cpu.cost import cpu_name, swept_nbytes
+from iosched.profiler.devices.cpu.cost import swept_nbytes
+from iosched.profiler.devices.cpu.processor import cpu_name
 from iosched.profiler.devices.cpu.yardstick import compile_yardstick
 from iosched.profiler.measuring.idle import wait_until_idle
 from iosched.profiler.measuring.statistics import median_interval

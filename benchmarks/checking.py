@@ -20,7 +20,7 @@ from testbed import option_parser, print_table, write_results
 from iosched.models import zoo
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.profiler.devices.cpu.cost import cpu_name
+from iosched.profiler.devices.cpu.processor import cpu_name
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.lower import lower as lower_on_cpu
 from iosched.runtime.cuda.kernel import Precision

@@ -24,7 +24,7 @@ from iosched.jobs.bench import BenchResult, bench
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
 from iosched.models.load import load_model
 from iosched.models.zoo import build
-from iosched.profiler.devices.cpu.cost import cpu_name
+from iosched.profiler.devices.cpu.processor import cpu_name
 
 NETWORKS = ("squeezenet", "inception_v3", "googlenet", "randwire", "nasnet_a", "resnet50", "densenet121")
 ALTERNATIVES = ("iosched", "sequential", "greedy", "both", "onnxruntime", "openvino")

@@ -21,7 +21,7 @@ from testbed import compared
 from iosched.models.errors import IoschedError
 from iosched.models.model import Model
 from iosched.models.version import iosched_version
-from iosched.profiler.devices.cpu.cost import cpu_name
+from iosched.profiler.devices.cpu.processor import cpu_name
 from iosched.profiler.devices.cuda.attached import AttachedGpu
 from iosched.profiler.devices.cuda.cost import CudaStageCost, open_cost
 from iosched.profiler.devices.cuda.device import GPU_EFFORT

@@ -20,8 +20,9 @@ from iosched.models import zoo
 from iosched.models.graph import ComputationGraph
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.profiler.devices.cpu.cost import CpuStageCost, cpu_name
+from iosched.profiler.devices.cpu.cost import CpuStageCost
 from iosched.profiler.devices.cpu.device import OpenOnCpu
+from iosched.profiler.devices.cpu.processor import cpu_name
 from iosched.profiler.devices.cpu.yardstick import compile_yardstick
 from iosched.profiler.devices.device import OpenModelHere, OpenSettings, Way
 from iosched.profiler.devices.launch import DEFAULT_LAUNCH, LaunchName

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -71,9 +71,17 @@ def device_text(key: str) -> str:
     try:
         fields = json.loads(key)
         versions = ", ".join(f"{name} {version}" for name, version in fields["versions"].items())
-        return f"{fields['name']}, {fields['threads']} threads, {fields['precision']}, {versions}"
+        return f"{fields['name']}{_design_text(fields)}, {fields['threads']} threads, {fields['precision']}, {versions}"
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return key
+
+
+def _design_text(fields: dict[str, Any]) -> str:
+    """Which of the devices of one name it is, in parentheses, as far as the key says it."""
+    if "design" not in fields:
+        return " (which one is not known: no longer used)" if fields["kind"] == "cpu" else ""
+    numbers = [f"{key} {fields['design'][key]}" for key in ("family", "model", "stepping") if fields["design"].get(key)]
+    return f" ({', '.join(numbers)})" if numbers else ""
 
 
 @command.command()

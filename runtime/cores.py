@@ -25,6 +25,15 @@ def cpu_count() -> int:
     return allowed if quota is None else max(1, min(allowed, math.floor(quota)))
 
 
+def numbers_in(text: str) -> frozenset[int]:
+    """The processors in a list as Linux writes it, such as "0-3,8"; none if it is no such list."""
+    try:
+        parts = [part.split("-") for part in text.strip().split(",")]
+        return frozenset(number for part in parts for number in range(int(part[0]), int(part[-1]) + 1))
+    except ValueError:
+        return frozenset()
+
+
 def is_time_shared() -> bool:
     """Whether a quota leaves this process less time than the processors have that it may use.
 

@@ -99,7 +99,15 @@ def default_path(environ: Mapping[str, str] | None = None) -> Path | None:
     return Path(user_cache_dir("iosched", appauthor=False)) / "profile.sqlite"
 
 
-def device_key(kind: str, name: str, *, precision: str, threads: int, versions: Mapping[str, str]) -> str:
+def device_key(
+    kind: str,
+    name: str,
+    *,
+    precision: str,
+    threads: int,
+    versions: Mapping[str, str],
+    design: Mapping[str, str] | None = None,
+) -> str:
     """A canonical text of everything but the stage itself that changes a latency.
 
     Args:
@@ -108,9 +116,11 @@ def device_key(kind: str, name: str, *, precision: str, threads: int, versions: 
         precision: numpy name of the arithmetic ("float32").
         threads: worker threads or streams that stages may use.
         versions: runtime and libraries ("onnxruntime": "1.31.1").
+        design: what tells devices of one name apart ("model": "17"); None where the name says it all.
     """
     fields = {"kind": kind, "name": name, "precision": precision, "threads": threads, "versions": dict(versions)}
-    return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    also = {} if design is None else {"design": dict(design)}
+    return json.dumps(fields | also, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 class ProfileDatabase:

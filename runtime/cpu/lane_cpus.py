@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from iosched.runtime.cores import allowed_cpus, is_time_shared
+from iosched.runtime.cores import allowed_cpus, is_time_shared, numbers_in
 from iosched.runtime.cpu.claims import PROCESS, Claim, Claims
 
 SHARE_VARIABLE = "IOSCHED_SHARE_CORES"
@@ -96,7 +96,6 @@ def siblings(cpu: int) -> frozenset[int]:
     """Processors that share a physical core with `cpu`, itself included; it alone where that is not known."""
     path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
     try:
-        parts = [part.split("-") for part in path.read_text().strip().split(",")]
-        return frozenset(number for part in parts for number in range(int(part[0]), int(part[-1]) + 1))
+        return numbers_in(path.read_text()) | {cpu}
     except (OSError, ValueError):
         return frozenset((cpu,))

@@ -19,7 +19,7 @@ from iosched.jobs.optimize import OptimizeResult, OptimizeSettings
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.devices.analytic import uncertainty
-from iosched.profiler.devices.cpu.cost import cpu_name
+from iosched.profiler.devices.cpu.processor import cpu_name
 from iosched.profiler.devices.uncertainty import LEVEL
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.document import ScheduleDocument

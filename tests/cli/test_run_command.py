@@ -16,7 +16,7 @@ from small_models import branches
 
 from iosched.jobs import run as run_job
 from iosched.models.load import load_model
-from iosched.profiler.devices.cpu.cost import cpu_name
+from iosched.profiler.devices.cpu.processor import cpu_name
 from iosched.runtime import arena
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.document import ScheduleDocument

@@ -10,7 +10,7 @@ import pytest
 
 from iosched.profiler.devices.cpu import facts as cpu_facts
 from iosched.profiler.measuring.statistics import summarize
-from iosched.profiler.store.database import ProfileDatabase
+from iosched.profiler.store.database import ProfileDatabase, device_key
 
 BLOCK_KEYS = {
     "index", "operators", "width", "upper_bound", "pruned_growth", "states", "transitions", "schedules", "stages",
@@ -132,9 +132,26 @@ def test_profile_stats(invoke, measured: Path) -> None:
 def test_profile_stats_tell_any_key_of_a_device(invoke, tmp_path: Path) -> None:
     path = tmp_path / "strange.db"
     with ProfileDatabase(path) as database:
-        for key in ("", "7", "{}", '{"versions": 1}', "[" * 100_000):
+        for key in ("", "7", "{}", '{"versions": 1}', "[" * 100_000, '{"versions": {}, "name": "", "design": [7]}'):
             database.keep_stage("a", key, summarize([1.0]))
     assert invoke("profile", "stats", "--profile-db", path).exit_code == 0
+
+
+def test_profile_stats_tells_which_cpu_of_a_name_it_is(invoke, tmp_path: Path) -> None:
+    path = tmp_path / "measured.sqlite"
+    named = {"precision": "mixed", "threads": 2, "versions": {"onnxruntime": "1.2"}}
+    design = {"vendor": "AuthenticAMD", "family": "25", "model": "17", "stepping": "", "caches": "L2 1M"}
+    with ProfileDatabase(path) as database:
+        for key in (
+            device_key("cpu", "AMD EPYC", **named, design=design),
+            device_key("cpu", "AMD EPYC", **named),
+            device_key("cuda", "NVIDIA H100", **named),
+        ):
+            database.keep_stage("stage", key, summarize([1.0]))
+    text = invoke("profile", "stats", "--profile-db", path).stdout
+    assert "AMD EPYC (family 25, model 17), 2 threads, mixed, onnxruntime 1.2" in text
+    assert "AMD EPYC (which one is not known: no longer used), 2 threads" in text
+    assert "NVIDIA H100, 2 threads" in text
 
 
 def test_profile_travels_through_a_pipe(invoke, measured: Path, tmp_path: Path) -> None:

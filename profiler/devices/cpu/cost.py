@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from pathlib import Path
 
 from iosched.models.graph import Operator
 from iosched.models.node_attributes import serialized
 from iosched.models.version import iosched_version
+from iosched.profiler.devices.cpu.processor import read_processor
 from iosched.profiler.devices.cpu.yardstick import compile_yardstick, corrected, measure_reference
 from iosched.profiler.measuring.statistics import (
     NOTHING_TO_RUN,
@@ -198,13 +197,21 @@ class CpuStageCost:
     def device(self) -> str:
         """The key of this machine in the database: it names everything beside the stage that changes a latency."""
         executor = "compiled" if self.backend.is_native else "python"
+        executor += "" if self.backend.cpus.is_pinned or self.backend.lanes == 1 else ", unpinned"
+        processor = read_processor()
         versions = {
             "onnxruntime": load_onnxruntime().__version__,
             "iosched": iosched_version(),
             "executor": executor,
             "lowering": str(LOWERING),
         }
-        return device_key("cpu", cpu_name(), precision="mixed", threads=self.backend.lanes, versions=versions)
+        return device_key(
+            *("cpu", processor.name),
+            precision="mixed",
+            threads=self.backend.lanes,
+            versions=versions,
+            design=processor.design,
+        )
 
     @cached_property
     def _signatures(self) -> Signatures:
@@ -259,13 +266,3 @@ def _shape_text(spec: object, weight: object) -> str:
 
 def _alone(name: str) -> Stage:
     return Stage(Strategy.CONCURRENT, ((name,),))
-
-
-def cpu_name() -> str:
-    """The product name of the processor; the platform's name for it where Linux does not say."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()

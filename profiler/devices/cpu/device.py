@@ -11,8 +11,9 @@ from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu.checks import cpu_checks
-from iosched.profiler.devices.cpu.cost import CpuStageCost, cpu_name
+from iosched.profiler.devices.cpu.cost import CpuStageCost
 from iosched.profiler.devices.cpu.facts import cpu_facts
+from iosched.profiler.devices.cpu.processor import cpu_name
 from iosched.profiler.devices.cpu.remarks import core_remarks, quota_remarks
 from iosched.profiler.devices.cpu.units import CpuUnits
 from iosched.profiler.devices.device import (

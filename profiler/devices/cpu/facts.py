@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from iosched.profiler.devices.cpu.cost import cpu_name
+from iosched.profiler.devices.cpu.processor import read_processor
 from iosched.profiler.devices.facts import DeviceFacts, package_version
 from iosched.runtime.cores import allowed_cpus, cpu_count
 from iosched.runtime.cpu import library
@@ -19,8 +17,8 @@ def cpu_facts() -> DeviceFacts:
     """Facts about this machine's CPU and what is installed to run on it."""
     versions = {name: package_version(name) for name in RUNTIMES}
     runtime = next(((name, version) for name, version in versions.items() if version), None)
-    name, cores, quota, threads = cpu_name(), len(allowed_cpus()), cpu_quota(), cpu_count()
-    instructions = _instruction_set(_cpu_field("flags") or _cpu_field("Features") or "")
+    processor, quota, threads = read_processor(), cpu_quota(), cpu_count()
+    name, cores, instructions = processor.name, len(allowed_cpus()), _instruction_set(processor.instructions)
     taken = sum(map(bool, PROCESS.others(allowed_cpus()).values()))
     compiled, missing = library.available(), library.missing()
     return DeviceFacts(
@@ -28,6 +26,7 @@ def cpu_facts() -> DeviceFacts:
         {
             "kind": "cpu",
             "name": name,
+            "design": dict(processor.design),
             "cores": cores,
             "quota": quota,
             "threads": threads,
@@ -40,6 +39,7 @@ def cpu_facts() -> DeviceFacts:
         },
         (
             ("name", name),
+            *([("design", processor.text)] if processor.text else []),
             ("cores", f"{cores}, other processes of iosched have taken {taken}" if taken else str(cores)),
             *([] if quota is None else [("quota", f"the time of {quota:g} cores; threads by default: {threads}")]),
             ("instruction set", instructions),
@@ -47,15 +47,6 @@ def cpu_facts() -> DeviceFacts:
             ("executor", "compiled" if compiled else f"pure Python, slower: {missing}"),
         ),
     )
-
-
-def _cpu_field(key: str) -> str | None:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
-    except OSError:
-        return None
-    fields = (line.partition(":") for line in lines)
-    return next((value.strip() for name, _, value in fields if name.strip() == key), None)
 
 
 def _instruction_set(flags: str) -> str:

@@ -63,6 +63,8 @@ def test_the_device_key_is_canonical_and_tells_every_part_apart() -> None:
         return device_key(parts.pop("kind"), parts.pop("name"), **parts)  # type: ignore[arg-type]
 
     assert key() == key(versions={"b": "2", "a": "1"})
+    assert key(design={"a": "1", "b": "2"}) == key(design={"b": "2", "a": "1"}) != key(design={"a": "1", "b": "3"})
+    assert "design" not in key()
     changes = ({"kind": "cuda"}, {"name": "B"}, {"precision": "float16"}, {"threads": 1}, {"versions": {"a": "1"}})
     assert len({key(), *(key(**change) for change in changes)}) == 6
 

@@ -1,0 +1,200 @@
+"""CPUs of one product name are told apart, and what was measured when they were not is not taken for either."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scripted import fire, script_stages
+
+from iosched.models.version import iosched_version
+from iosched.profiler.devices.cpu import cost as cpu_cost
+from iosched.profiler.devices.cpu.cost import CpuStageCost
+from iosched.profiler.devices.cpu.processor import Processor, read_processor
+from iosched.profiler.measuring.statistics import summarize
+from iosched.profiler.store.database import ProfileDatabase, device_key
+from iosched.profiler.store.transfer import export_lines
+from iosched.runtime.cpu import lane_cpus
+from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.cpu.lower import LOWERING
+from iosched.runtime.session import load_onnxruntime
+from iosched.scheduler.schedule import Stage, Strategy
+
+CACHES = {
+    "index0": {"level": "1", "type": "Data", "size": "32K", "shared_cpu_list": "0,64"},
+    "index1": {"level": "1", "type": "Instruction", "size": "32K", "shared_cpu_list": "0,64"},
+    "index2": {"level": "2", "type": "Unified", "size": "1024K", "shared_cpu_list": "0,64"},
+    "index3": {"level": "3", "type": "Unified", "size": "32768K", "shared_cpu_list": "0-7,64-71"},
+    "index10": {"level": "4", "type": "Unified", "size": "1G", "shared_cpu_list": "0"},
+}
+
+
+def machine(top: Path, cpuinfo: str, caches: Mapping[str, Mapping[str, str]] = {}, cpu: int = 0) -> Path:
+    """Makes a tree of files that stands for a machine, anew."""
+    shutil.rmtree(top, ignore_errors=True)
+    files = {"proc/cpuinfo": cpuinfo}
+    for index, values in caches.items():
+        folder = f"sys/devices/system/cpu/cpu{cpu}/cache/{index}"
+        files |= {f"{folder}/{name}": f"{value}\n" for name, value in values.items()}
+    for name, text in files.items():
+        (top / name).parent.mkdir(parents=True, exist_ok=True)
+        (top / name).write_text(text)
+    return top
+
+
+def x86(number: int, **changed: str) -> str:
+    fields = {
+        "vendor_id": "AuthenticAMD",
+        "cpu family": "25",
+        "model": "17",
+        "model name": "AMD EPYC",
+        "stepping": "1",
+        "microcode": "0x1",
+        "flags": "fpu smep sme fma f16c avx avx2 avx512f avx512_bf16 constant_tsc",
+    } | {key.replace("_", " "): value for key, value in changed.items()}
+    return f"processor\t: {number}\n" + "".join(f"{key}\t: {value}\n" for key, value in fields.items()) + "\n"
+
+
+def test_a_processor_is_read_with_all_that_tells_it_apart(tmp_path: Path) -> None:
+    found = read_processor(machine(tmp_path, x86(0) + x86(1), CACHES), cpu=0)
+    assert found == Processor(
+        name="AMD EPYC",
+        vendor="AuthenticAMD",
+        family="25",
+        model="17",
+        stepping="1",
+        instructions="avx avx2 avx512_bf16 avx512f f16c fma",
+        caches="L1d 32K for 2, L1i 32K for 2, L2 1024K for 2, L3 32768K for 16, L4 1G",
+    )
+    assert found.text.startswith("family 25, model 17, stepping 1; L1d 32K for 2")
+    assert read_processor(machine(tmp_path, x86(0), CACHES, cpu=3), cpu=3).caches == found.caches
+
+
+def test_a_machine_of_different_processors_has_what_all_of_them_have(tmp_path: Path) -> None:
+    found = read_processor(machine(tmp_path, x86(0) + x86(1, model="18", flags="avx fma")), cpu=0)
+    assert (found.model, found.instructions, found.caches) == ("17+18", "avx fma", "")
+
+
+ARM = """processor\t: 0
+BogoMIPS\t: 243.75
+Features\t: fp asimd evtstrm aes asimddp sve i8mm bf16 sme
+CPU implementer\t: 0x41
+CPU architecture: 8
+CPU variant\t: 0x1
+CPU part\t: 0xd40
+CPU revision\t: 2
+
+Hardware\t: Something
+"""
+
+
+def test_arm_names_the_part_and_no_product(tmp_path: Path) -> None:
+    found = read_processor(machine(tmp_path, ARM), cpu=0)
+    assert found == Processor(
+        name=platform.processor() or platform.machine(),
+        vendor="0x41",
+        family="8",
+        model="0xd40",
+        stepping="0x1.2",
+        instructions="asimd asimddp bf16 i8mm sme sve",
+        caches="",
+    )
+
+
+@pytest.mark.parametrize("cpuinfo", ["", "\n\n", "no colon\n", "processor\n", "processor: 0\n", "flags: avx\n"])
+def test_what_linux_does_not_say_is_empty(tmp_path: Path, cpuinfo: str) -> None:
+    found = read_processor(machine(tmp_path, cpuinfo, {"index0": {"level": "1"}}), cpu=0)
+    assert found.name == (platform.processor() or platform.machine())
+    assert (set(found.design.values()), found.text) == ({""}, "")
+    assert set(read_processor(tmp_path / "nothing", cpu=0).design.values()) == {""}
+
+
+WORDS = st.text("abz019_", min_size=1, max_size=4)
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.fixed_dictionaries(dict.fromkeys(("vendor_id", "cpu family", "model", "stepping"), WORDS)),
+    st.sets(WORDS.map("avx{}".format), max_size=4),
+    st.sets(WORDS.map("other{}".format), max_size=4),
+    st.sampled_from(["vendor_id", "cpu family", "model", "stepping", "flags", "cache", "microcode"]),
+)
+def test_whatever_tells_two_processors_apart_is_in_the_key(
+    tmp_path_factory: pytest.TempPathFactory, fields: dict[str, str], vectors: set[str], others: set[str], changed: str
+) -> None:
+    """All but what changes from one kernel of Linux to the next: the microcode, and flags of other instructions."""
+    top = tmp_path_factory.getbasetemp() / "processor"
+
+    def key(fields: Mapping[str, str], flags: set[str], caches: Mapping[str, Mapping[str, str]]) -> str:
+        text = "".join(f"{name}\t: {value}\n" for name, value in (fields | {"flags": " ".join(flags)}).items())
+        found = read_processor(machine(top, f"processor\t: 0\nmodel name\t: X\n{text}", caches), cpu=0)
+        return device_key("cpu", found.name, precision="mixed", threads=2, versions={}, design=found.design)
+
+    before = key(fields, vectors | others, CACHES)
+    assert before == key(dict(reversed(fields.items())), vectors, CACHES)
+    if changed == "microcode":
+        assert key({**fields, changed: "0x2"}, vectors, CACHES) == before
+    elif changed == "flags":
+        assert key(fields, vectors | {"avx-new"}, CACHES) != before
+    elif changed == "cache":
+        larger = {**CACHES, "index3": {**CACHES["index3"], "size": "65536K"}}
+        assert key(fields, vectors, larger) != before
+    else:
+        assert key({**fields, changed: fields[changed] + "7"}, vectors, CACHES) != before
+
+
+EPYC = Processor("AMD EPYC", "AuthenticAMD", "25", "17", "1", "avx avx2", "L2 1024K")
+ALONE = Stage(Strategy.CONCURRENT, (("f1",),))
+
+
+def known_on(processor: Processor, database: ProfileDatabase, monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
+    """How many stages have to be measured on this processor when one is asked for; and its key."""
+    monkeypatch.setattr(cpu_cost, "read_processor", lambda: processor)
+    with CpuBackend(fire(), lanes=2) as backend:
+        cost = CpuStageCost(backend, database)
+        cost.stage_latency_us(ALONE)
+        return cost.measurements, cost.device
+
+
+def test_a_stage_is_measured_once_on_each_processor_of_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    script_stages(monkeypatch)
+    with ProfileDatabase(":memory:") as database:
+        others = [replace(EPYC, **{key: "other"}) for key in EPYC.design]
+        assert [known_on(each, database, monkeypatch)[0] for each in (EPYC, *others, EPYC)] == [1] * 7 + [0]
+
+
+def test_where_the_system_places_the_lanes_latencies_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    script_stages(monkeypatch)
+    with ProfileDatabase(":memory:") as database:
+        known_on(EPYC, database, monkeypatch)
+        monkeypatch.setattr(lane_cpus, "is_time_shared", lambda: True)
+        assert known_on(EPYC, database, monkeypatch)[0] == 1
+
+
+def test_what_an_earlier_version_measured_on_a_cpu_of_that_name_is_kept_and_not_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its key said the name alone, which many machines have; the database may have come from another one."""
+    script_stages(monkeypatch)
+    versions = {
+        **{"onnxruntime": load_onnxruntime().__version__, "iosched": iosched_version()},
+        **{"executor": "compiled", "lowering": str(LOWERING)},
+    }
+    old = device_key("cpu", EPYC.name, precision="mixed", threads=2, versions=versions)
+    with ProfileDatabase(":memory:") as database, CpuBackend(fire(), lanes=2) as backend:
+        signature = CpuStageCost(backend, database)._signature(ALONE, 2)
+        database.keep_stage(signature, old, summarize([1.0] * 6))
+        database.keep_yardstick(old, summarize([1.0] * 6))
+        measured, new = known_on(EPYC, database, monkeypatch)
+        assert (measured, database.stage(signature, old)) == (1, summarize([1.0] * 6))
+        assert old != new
+        assert {each.device for each in database.stats().devices} == {old, new}
+        assert sum('"table":"stage"' in line for line in export_lines(database)) == 2
+        assert database.clear(old) == 2
+        assert [each.device for each in database.stats().devices] == [new]
