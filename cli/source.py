@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -126,15 +127,15 @@ def schedule_for(model: Model, text: str, schedule: str | None, device: str) -> 
         UsageError: both files of the command line are standard input.
         InvalidScheduleError: the file cannot be read, or has no schedule.
     """
-    from iosched.profiler.devices.resolve import runner_name
+    from iosched.profiler.devices.resolve import runner_design, runner_name
 
     document = embedded_schedule(model) if schedule is None else read_schedule(schedule, model=text)
     if document is not None:
-        _remark_other_device(document, runner_name(device, document))
+        _remark_other_device(document, runner_name(device, document), runner_design(device, document))
     return document
 
 
-def _remark_other_device(document: ScheduleDocument, here: str) -> None:
+def _remark_other_device(document: ScheduleDocument, here: str, design: Mapping[str, str]) -> None:
     made_for = document.device.get("name")
     share = document.measured_share
     if document.cost == "analytic":
@@ -142,6 +143,17 @@ def _remark_other_device(document: ScheduleDocument, here: str) -> None:
         note(f"This schedule was made for {made_for}, by an analytic model: {how}.")
     elif here and made_for != here:
         note(f"This schedule was made for {made_for}, not for {here}: it runs, but another may be faster here.")
+    elif here and (others := _differences(document.device, design)):
+        note(f"This schedule was made for another {here} ({others}): it runs, but another may be faster here.")
+
+
+def _differences(made_for: Mapping[str, str], here: Mapping[str, str]) -> str:
+    """How the design of a device differs from that of the one here of its name; "" if it does not, or is not known."""
+    keys = [key for key in here if made_for.get(key, here[key]) != here[key]]
+    texts = [
+        "other instructions" if key == "instructions" else f"{key} {made_for[key]}, not {here[key]}" for key in keys
+    ]
+    return "; ".join(texts)
 
 
 def remark_not_shipped(document: ScheduleDocument) -> None:

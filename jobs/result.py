@@ -135,7 +135,7 @@ def document_of(
         sha256=model.digest,
         inputs=dict(model.bindings),
         dtype=model_dtype(model.graph),
-        device={"kind": device.kind, "name": device.name},
+        device={**device.design, "kind": device.kind, "name": device.name},
         schedule=verdict.schedule,
         proven=verdict.proven,
         cost=device.cost_kind,

@@ -51,7 +51,7 @@ class ScheduleDocument:
             versions that did not keep it.
         inputs: bound shape of every graph input.
         dtype: element type that the model computes in ("float32").
-        device: at least "kind" ("cpu", "cuda") and "name"; more for people.
+        device: at least "kind" ("cpu", "cuda") and "name"; more where the name does not say which device it is.
         schedule: what runs together.
         proven: what it is proven to be the best schedule of, under the cost and pruning it was searched with: the whole
             graph, each block as it was cut, or nothing.

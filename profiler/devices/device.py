@@ -306,6 +306,11 @@ class Device(Protocol):
         ...
 
     @property
+    def design(self) -> Mapping[str, str]:
+        """What tells devices of one name apart; nothing where the name says it all."""
+        ...
+
+    @property
     def cost_kind(self) -> CostKind:
         """Whether latencies are measured, or computed because the device is not attached."""
         ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from iosched.models.model import Model
@@ -27,6 +27,7 @@ class Kind:
         unscheduled: says how such a device runs a model that has no schedule.
         facts: facts about the devices of this kind on this machine; None for a kind that is on no machine.
         remarks: says why the text of `--device` does not mean a device of this kind that is attached under that name.
+        design: what tells the devices of this kind apart that have one name, see `Device.design`.
     """
 
     key: str
@@ -38,3 +39,4 @@ class Kind:
     unscheduled: str
     facts: Callable[[], DeviceFacts] | None = None
     remarks: Callable[[str], Sequence[str]] = lambda text: ()
+    design: Callable[[], Mapping[str, str]] = dict

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 
@@ -80,6 +81,11 @@ def runner(device: str, document: ScheduleDocument | None) -> Device:
 def runner_name(device: str, document: ScheduleDocument | None) -> str:
     """The name of the device that `runner` returns, which is not opened for it; "" if it cannot be used."""
     return _runner_kind(device, document).name(device)
+
+
+def runner_design(device: str, document: ScheduleDocument | None) -> Mapping[str, str]:
+    """The design of the device that `runner` returns, which is not opened for it; see `Device.design`."""
+    return _runner_kind(device, document).design()
 
 
 def unscheduled_text(device: str) -> str:

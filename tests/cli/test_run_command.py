@@ -16,7 +16,8 @@ from small_models import branches
 
 from iosched.jobs import run as run_job
 from iosched.models.load import load_model
-from iosched.profiler.devices.cpu.processor import cpu_name
+from iosched.profiler.devices.cpu import device as cpu_device
+from iosched.profiler.devices.cpu.processor import Processor, cpu_name
 from iosched.runtime import arena
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.document import ScheduleDocument
@@ -193,6 +194,25 @@ def test_a_schedule_of_another_device_runs_with_a_word(invoke, model: Path, docu
     result = invoke("run", model, "--schedule", path, "--check")
     assert result.exit_code == 0
     assert "made for Other CPU" in result.stderr
+
+
+def test_a_schedule_of_another_cpu_of_that_name_runs_with_a_word(
+    invoke, model: Path, document, workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = Processor("AMD EPYC", "AuthenticAMD", "25", "17", "1", "avx avx2", "L2 1M")
+    monkeypatch.setattr(cpu_device, "read_processor", lambda: here)
+    monkeypatch.setattr(cpu_device, "cpu_name", lambda: here.name)
+
+    def said(made_for: Mapping[str, str]) -> str:
+        device = {**made_for, "kind": "cpu", "name": here.name}
+        result = invoke("run", model, "--schedule", save(replace(document, device=device), workdir / "s.json"))
+        assert result.exit_code == 0
+        return result.stderr
+
+    other = {**here.design, "model": "1", "caches": "L2 512K", "instructions": "avx"}
+    assert "another AMD EPYC (model 1, not 17; other instructions; caches L2 512K, not L2 1M)" in said(other)
+    assert "made for" not in said(here.design)
+    assert "made for" not in said({})
 
 
 def test_outputs_are_refused_before_the_work(invoke, complains, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,6 +56,11 @@ class PaperGpu:
         return self.gpu.name
 
     @property
+    def design(self) -> Mapping[str, str]:
+        """Nothing: the name of a GPU says it."""
+        return {}
+
+    @property
     def about(self) -> Mapping[str, str]:
         """Nothing: the GPU is not here."""
         return {}

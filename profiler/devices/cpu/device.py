@@ -13,7 +13,7 @@ from iosched.models.model import Model
 from iosched.profiler.devices.cpu.checks import cpu_checks
 from iosched.profiler.devices.cpu.cost import CpuStageCost
 from iosched.profiler.devices.cpu.facts import cpu_facts
-from iosched.profiler.devices.cpu.processor import cpu_name
+from iosched.profiler.devices.cpu.processor import cpu_name, read_processor
 from iosched.profiler.devices.cpu.remarks import core_remarks, quota_remarks
 from iosched.profiler.devices.cpu.units import CpuUnits
 from iosched.profiler.devices.device import (
@@ -71,6 +71,11 @@ class CpuDevice:
     def name(self) -> str:
         """The product name of the processor."""
         return cpu_name()
+
+    @property
+    def design(self) -> Mapping[str, str]:
+        """Family, model and more of the processor, see `Processor`."""
+        return read_processor().design
 
     @property
     def about(self) -> Mapping[str, str]:
@@ -266,6 +271,7 @@ KIND = Kind(
     claims=lambda text, model: text.strip().lower() in ("auto", "cpu"),
     device=lambda text: CpuDevice(),
     name=lambda text: cpu_name(),
+    design=lambda: read_processor().design,
     made=_made,
     unscheduled="on plain onnxruntime",
     facts=cpu_facts,

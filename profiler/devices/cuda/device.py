@@ -91,6 +91,11 @@ class CudaDevice:
         return self.gpu.name
 
     @property
+    def design(self) -> Mapping[str, str]:
+        """Nothing: the name of a GPU says it."""
+        return {}
+
+    @property
     def about(self) -> Mapping[str, str]:
         """The compute capability, and the versions of the driver and the libraries."""
         return about(self.gpu)

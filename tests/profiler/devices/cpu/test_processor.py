@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted import fire, script_stages
+from scripted import LATENCIES_US, fire, script_models, script_stages
 
+from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.models.version import iosched_version
 from iosched.profiler.devices.cpu import cost as cpu_cost
+from iosched.profiler.devices.cpu import device as cpu_device
 from iosched.profiler.devices.cpu.cost import CpuStageCost
 from iosched.profiler.devices.cpu.processor import Processor, read_processor
 from iosched.profiler.measuring.statistics import summarize
@@ -24,6 +26,7 @@ from iosched.runtime.cpu import lane_cpus
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.lower import LOWERING
 from iosched.runtime.session import load_onnxruntime
+from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.schedule import Stage, Strategy
 
 CACHES = {
@@ -167,6 +170,17 @@ def test_a_stage_is_measured_once_on_each_processor_of_a_name(monkeypatch: pytes
     with ProfileDatabase(":memory:") as database:
         others = [replace(EPYC, **{key: "other"}) for key in EPYC.design]
         assert [known_on(each, database, monkeypatch)[0] for each in (EPYC, *others, EPYC)] == [1] * 7 + [0]
+
+
+def test_a_schedule_file_says_which_processor_it_was_made_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    script_stages(monkeypatch)
+    script_models(monkeypatch, LATENCIES_US)
+    monkeypatch.setattr(cpu_device, "read_processor", lambda: EPYC)
+    monkeypatch.setattr(cpu_device, "cpu_name", lambda: EPYC.name)
+    settings = OptimizeSettings(device="cpu", threads=1, strategy="sequential")
+    document = optimize(fire(), settings).document
+    assert document.device == {"kind": "cpu", "name": "AMD EPYC", **EPYC.design}
+    assert ScheduleDocument.from_json(document.to_json()).device == document.device
 
 
 def test_where_the_system_places_the_lanes_latencies_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
