@@ -219,19 +219,35 @@ def _split_reorder(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> t
 
 
 def _split_elementwise(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tuple[Share, ...]:
-    """Splits on the first axis that is not 1; every operand is of the full shape or a single number."""
+    """Splits on the first axis that is not 1; an operand that is repeated along it is used whole."""
     shape = _shape(kernels, node.output[0])
     axis = next((i for i, size in enumerate(shape) if size > 1), None)
-    computed = [name for name in node.input if name in kernels.tensors]
-    whole = [name for name in computed if _shape(kernels, name) != shape]
-    scalars_only = all(kernels.weights[name].size == 1 for name in node.input if name in kernels.weights)
-    if axis is None or not scalars_only or any(prod(_shape(kernels, name)) != 1 for name in whole):
+    if axis is None:
         return ()
-    ranges = _ranges(shape[axis], shares)
-    if len(ranges) < 2:
-        return ()
-    names = [name for name in computed if name not in whole] + [node.output[0]]
-    return tuple(Share(node, {name: _along(shape, axis, begin, end) for name in names}) for begin, end in ranges)
+    ranges = _ranges(shape[axis], shares, _elementwise_step(kernels, shape, axis, shares))
+    return tuple(_broadcast_share(kernels, node, len(shape) - axis, begin, end) for begin, end in ranges)
+
+
+def _elementwise_step(kernels: KernelGraph, shape: tuple[int, ...], axis: int, shares: int) -> int:
+    """Channels are cut where convolutions cut them, so that no core waits for what another has made."""
+    is_blocked = len(shape) == 4 and axis == 1 and shape[1] % kernels.channel_block == 0
+    return kernels.channel_block if is_blocked and shape[1] >= shares * kernels.channel_block else 1
+
+
+def _broadcast_share(kernels: KernelGraph, node: onnx.NodeProto, from_end: int, begin: int, end: int) -> Share:
+    """The part [begin, end) of the axis at `from_end` of every operand that is not repeated along it."""
+    slices, weights = {}, {}
+    for name in dict.fromkeys((*node.input, node.output[0])):
+        constant = kernels.weights.get(name)
+        shape = () if not name else _shape(kernels, name) if constant is None else constant.shape
+        axis = len(shape) - from_end
+        if axis < 0 or shape[axis] == 1:
+            continue
+        if constant is None:
+            slices[name] = _along(shape, axis, begin, end)
+        else:
+            weights[name] = constant[(slice(None),) * axis + (slice(begin, end),)]
+    return Share(node, slices, weights)
 
 
 def _split_gemm(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tuple[Share, ...]:
@@ -287,5 +303,5 @@ _CHANNEL_RULES: Mapping[tuple[str, str], _Rule] = {
     ("com.microsoft", "FusedGemm"): _split_gemm,
     ("", "MatMul"): _split_rows,
     **{(domain, pool): _split_channels for domain in ("", _NCHWC) for pool in _POOLS},
-    **{("", name): _split_elementwise for name in _ELEMENTWISE},
+    **{(domain, name): _split_elementwise for domain in ("", "com.microsoft") for name in _ELEMENTWISE},
 }

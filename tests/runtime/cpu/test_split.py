@@ -283,7 +283,28 @@ def test_elementwise_with_broadcast_operands(
         pieces = split(kernels, index, parts)
         if pieces and kind != "Pow":  # the power of a negative number is no number in both
             check_parts(kernels, index, pieces)
-        assert pieces or each.op_type != "Exp" or max(shape) == 1
+        assert pieces or each.op_type not in ("Exp", kind) or max(shape) == 1
+
+
+@pytest.mark.parametrize("channels", [5, 32, 48, 144])
+@pytest.mark.parametrize("parts", [2, 3])
+def test_swish_and_its_product_with_a_number_for_each_channel(channels: int, parts: int) -> None:
+    """Cut like the convolutions around them, where channels are whole blocks: nobody reads what another core wrote."""
+    weights = {"w": weight(channels, 3, 3, 3), "v": weight(channels, channels, 1, 1)}
+    nodes = [
+        node("Conv", ["x", "w"], ["c"]),
+        node("Sigmoid", ["c"], ["s"]),
+        node("Mul", ["c", "s"], ["t"]),
+        node("Mul", ["t", "g"], ["u"]),
+        node("Conv", ["u", "v"], ["y"]),
+    ]
+    proto = proto_of(nodes, {"x": (1, 3, 9, 9), "g": (1, channels, 1, 1)}, ["y"], weights)
+    found = check_model(proto, parts)
+    assert found["com.microsoft", "QuickGelu"] == parts
+    kernels = build_kernel_graph(loaded(proto))
+    cuts = [[piece.slices[each.output[0]].start for piece in split(kernels, i, parts)]
+            for i, each in enumerate(kernels.nodes)]  # fmt: skip
+    assert channels < parts * kernels.channel_block or all(cut == cuts[0] for cut in cuts)
 
 
 @pytest.mark.parametrize("batch", [2, 3, 4, 7])
