@@ -11,6 +11,7 @@ import numpy as np
 from iosched.models.graph import ComputationGraph, TensorSpec
 from iosched.models.model import Model
 from iosched.runtime.cores import cpu_count
+from iosched.runtime.cpu.blocked import keep_blocked
 from iosched.runtime.cpu.kernel_graph import KernelGraph, build_kernel_graph
 from iosched.runtime.cpu.lane_cpus import LaneCpus
 from iosched.runtime.cpu.library import available
@@ -136,7 +137,7 @@ class CpuBackend:
         self.is_native = available() if native is None else native
         if beside is not None:
             self.lanes, self.is_native = beside.lanes, beside.is_native
-        self.kernels: KernelGraph = build_kernel_graph(model)
+        self.kernels: KernelGraph = keep_blocked(build_kernel_graph(model))
         self.coarse: CoarseGraph = coarsen(model.graph, self.kernels, tensor_owners(model))
         self._placement = place_tensors(self.kernels)
         self._cache = KernelCache()

@@ -16,8 +16,9 @@ from iosched.models.graph import ComputationGraph, Operator
 from iosched.models.model import Model
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 
-# How onnxruntime names what it makes of a node: "<tensor>_nchwc", "<name>_token_3", "<name>/MatmulTransposeFusion/".
-_DECORATION = re.compile(r"(_nchwc|_token_\d+|_token|_fused|/\w*Fusion\w*/?)$")
+# How onnxruntime names what it makes of a node: "<tensor>_nchwc", "<name>_token_3", "<name>/MatmulTransposeFusion/";
+# and how `keep_blocked` does.
+_DECORATION = re.compile(r"(_nchwc|_token_\d+|_token|_fused|/\w*Fusion\w*/?|/(blocked|inner|plain|view)'*)$")
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,17 +69,20 @@ def _owners(graph: ComputationGraph, kernels: KernelGraph, tensor_owner: Mapping
 
 
 def _named_owner(outputs: Iterable[str], node_name: str, tensor_owner: Mapping[str, str]) -> str | None:
-    for name in outputs:
-        if name in tensor_owner:
-            return tensor_owner[name]
-    while node_name:
-        if node_name in tensor_owner:
-            return tensor_owner[node_name]
-        shorter = _DECORATION.sub("", node_name)
-        if shorter == node_name:
-            return None
-        node_name = shorter
+    for name in (*outputs, node_name):
+        owner = _owner_of(name, tensor_owner)
+        if owner is not None:
+            return owner
     return None
+
+
+def _owner_of(name: str, tensor_owner: Mapping[str, str]) -> str | None:
+    while name not in tensor_owner:
+        shorter = _DECORATION.sub("", name)
+        if shorter == name:
+            return None
+        name = shorter
+    return tensor_owner[name]
 
 
 def _dependencies(graph: ComputationGraph, kernels: KernelGraph, owners: list[str]) -> dict[str, set[str]]:

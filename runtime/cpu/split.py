@@ -139,15 +139,15 @@ def _keeps_images_apart(kernels: KernelGraph, node: onnx.NodeProto) -> bool:
 
 def _split_convolution(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tuple[Share, ...]:
     """Splits by output channels; convolutions in groups by groups, with their channels of input and output alike."""
-    weight = kernels.weights.get(node.input[1])
-    if weight is None:
-        return ()
+    results = _shape(kernels, node.output[0])[1]
     groups = integer(node, "group", 1)
     step = kernels.channel_block if node.domain == _NCHWC else 4
     if groups > 1:
-        return _split_groups(kernels, node, _ranges(groups, shares, step if groups == len(weight) else 1))
+        return _split_groups(kernels, node, _ranges(groups, shares, step if groups == results else 1))
+    if any(name in kernels.tensors for name in node.input[1:3]):
+        return ()
     found = []
-    for begin, end in _ranges(weight.shape[0], shares, step):
+    for begin, end in _ranges(results, shares, step):
         constants = {name: kernels.weights[name][begin:end] for name in node.input[1:3] if name in kernels.weights}
         slices = {name: _along(_shape(kernels, name), 1, begin, end) for name in (node.output[0], *_summed(node))}
         found.append(Share(node, slices, constants))
@@ -173,6 +173,9 @@ def _split_groups(kernels: KernelGraph, node: onnx.NodeProto, ranges: Sequence[t
             for name in (node.output[0], *_summed(node))
         }
         slices[node.input[0]] = _along(_shape(kernels, node.input[0]), 1, begin * taken, end * taken)
+        for name in node.input[1:3]:
+            if name in kernels.tensors:
+                slices[name] = _along(_shape(kernels, name), 0, begin * results, end * results)
         found.append(Share(_with_attribute(node, "group", end - begin), slices, constants))
     return tuple(found)
 
