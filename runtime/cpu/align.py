@@ -16,7 +16,6 @@ import numpy as np
 import onnx
 
 from iosched.models.graph import TensorSpec
-from iosched.models.initializers import describe_weight
 from iosched.models.node_attributes import assign
 from iosched.models.wiring import reads
 from iosched.runtime.cpu.channels import (
@@ -27,56 +26,34 @@ from iosched.runtime.cpu.channels import (
     channel_maps,
     is_kept_whole,
 )
+from iosched.runtime.cpu.working import WorkingGraph, fresh_name
 
 _NORM_FILL = {1: 0.0, 2: 0.0, 3: 0.0, 4: 1.0}  # scale, bias, mean and variance that turn zero into zero
 
 
-@dataclass(frozen=True, eq=False)
-class AlignedGraph:
-    """A working graph (see `Model`) whose channels fill whole blocks wherever that pays.
-
-    Attributes:
-        proto: the graph; nodes keep their names, tensors theirs unless the graph's users see them.
-        weights: every initializer of `proto`.
-        tensors: types and shapes of the tensors that have them, as they are in `proto`.
-    """
-
-    proto: onnx.ModelProto
-    weights: Mapping[str, np.ndarray]
-    tensors: Mapping[str, TensorSpec]
-
-
-def align_channels(
-    proto: onnx.ModelProto,
-    weights: Mapping[str, np.ndarray],
-    tensors: Mapping[str, TensorSpec],
-    block: int,
-    *,
-    max_growth: float = 1.25,
-) -> AlignedGraph:
+def align_channels(graph: WorkingGraph, block: int, *, max_growth: float = 1.25) -> WorkingGraph:
     """Pads the channels of convolutions with zeros to multiples of `block`; O(nodes + edges + weights).
 
     Inputs and outputs keep their shapes. Where an operator needs the real channels alone, a Gather takes them out.
+    Tensors keep their names unless the graph's users see them.
 
     Args:
-        proto: a working graph, topologically sorted; not changed.
-        weights: its initializers by name.
-        tensors: type and shape of its inputs and computed tensors.
+        graph: not changed.
         block: channels in a block; 1 changes nothing.
         max_growth: the most that convolutions may compute, relative to what they compute for onnxruntime as it is.
 
     Returns:
-        The aligned graph; the arguments themselves where there is nothing to gain.
+        The aligned graph; `graph` itself where there is nothing to gain.
     """
-    graph = proto.graph
-    view = ChannelView(tuple(graph.node), weights, tensors, tuple(value.name for value in graph.output))
+    outputs = tuple(value.name for value in graph.proto.graph.output)
+    view = ChannelView(tuple(graph.proto.graph.node), graph.weights, graph.tensors, outputs)
     roles = assign_roles(view, block) if block > 1 else ()
     maps = channel_maps(view, roles, block) if roles else {}
     if not maps or _flops(view, roles, maps, block) > max_growth * _flops(view, roles, {}, block):
-        return AlignedGraph(proto, weights, tensors)
+        return graph
     writer = _Writer(view, roles, maps)
     nodes = [written for index in range(len(view.nodes)) for written in writer.write(index)]
-    return _assembled(proto, writer, nodes)
+    return graph.rewritten(nodes, writer.weights, writer.specs())
 
 
 def _flops(view: ChannelView, roles: tuple[Role, ...], maps: Mapping[str, ChannelMap], block: int) -> int:
@@ -186,8 +163,7 @@ class _Writer:
         return name
 
     def _fresh(self, name: str) -> str:
-        while name in self.taken:
-            name += "'"
+        name = fresh_name(name, self.taken)
         self.taken.add(name)
         return name
 
@@ -201,19 +177,3 @@ class _Writer:
             real = replace(spec, name=self.real.get(tensor, tensor))
             found.update({real.name: real, padded.name: padded})
         return found
-
-
-def _assembled(proto: onnx.ModelProto, writer: _Writer, nodes: list[onnx.NodeProto]) -> AlignedGraph:
-    aligned = onnx.ModelProto()
-    aligned.CopyFrom(proto)
-    graph = aligned.graph
-    used = {name for node in nodes for name in reads(node)} | set(writer.view.outputs)
-    initializers = [tensor for tensor in graph.initializer if tensor.name in used]
-    initializers += [describe_weight(name, array) for name, array in writer.weights.items()]
-    infos = [value for value in graph.value_info if value.name not in writer.maps]
-    del graph.node[:], graph.initializer[:], graph.value_info[:]
-    graph.node.extend(nodes)
-    graph.initializer.extend(initializers)
-    graph.value_info.extend(infos)
-    known = {**writer.view.weights, **writer.weights}
-    return AlignedGraph(aligned, {tensor.name: known[tensor.name] for tensor in initializers}, writer.specs())

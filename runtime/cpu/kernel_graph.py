@@ -22,7 +22,9 @@ from iosched.models.errors import InvalidModelError
 from iosched.models.graph import TensorSpec
 from iosched.models.model import Model
 from iosched.models.wiring import reads
+from iosched.runtime.cpu.affine_chains import join_affine
 from iosched.runtime.cpu.align import align_channels
+from iosched.runtime.cpu.working import WorkingGraph
 from iosched.runtime.session import lent_weights, load_onnxruntime, open_session
 
 _INLINE_NBYTES = 1024  # smaller constants stay in the graph, where shape inference can see them
@@ -94,7 +96,8 @@ def build_kernel_graph(model: Model) -> KernelGraph:
         DeviceError: onnxruntime is not installed.
     """
     block = _channel_block()
-    aligned = align_channels(model.proto, model.weights, model.graph.tensor, block)
+    graph = join_affine(WorkingGraph(model.proto, model.weights, model.graph.tensor))
+    aligned = align_channels(graph, block)
     with tempfile.TemporaryDirectory(prefix="iosched-") as folder:
         path = Path(folder) / "optimized.onnx"
         _save_optimized(replace(model, proto=aligned.proto, weights=aligned.weights), path)
@@ -102,13 +105,12 @@ def build_kernel_graph(model: Model) -> KernelGraph:
         _unshare_input_reorders(proto.graph)
         weights = _map_weights(proto, path.parent)
         tensors = _infer_tensors(proto, path, aligned.tensors)
-    graph = proto.graph
     return KernelGraph(
-        nodes=tuple(graph.node),
+        nodes=tuple(proto.graph.node),
         weights=weights,
         tensors=tensors,
-        inputs=tuple(value.name for value in graph.input if value.name not in weights),
-        outputs=tuple(value.name for value in graph.output),
+        inputs=tuple(value.name for value in proto.graph.input if value.name not in weights),
+        outputs=tuple(value.name for value in proto.graph.output),
         opsets={entry.domain: entry.version for entry in proto.opset_import},
         ir_version=proto.ir_version,
         channel_block=block,

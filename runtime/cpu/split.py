@@ -186,15 +186,20 @@ def _summed(node: onnx.NodeProto) -> tuple[str, ...]:
 
 
 def _split_channels(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tuple[Share, ...]:
-    """Pooling: every channel on its own."""
+    """Pooling, and batch normalization with a constant for each channel: every channel on its own."""
     source, result = node.input[0], node.output[0]
+    constants = [name for name in node.input[1:] if name in kernels.weights]
     channels = _shape(kernels, result)[1]
     step = kernels.channel_block if node.domain == _NCHWC else 1
     ranges = _ranges(channels, shares, step)
-    if len(ranges) < 2 or _shape(kernels, source)[1] != channels:
+    if len(ranges) < 2 or _shape(kernels, source)[1] != channels or len(constants) < len(node.input) - 1:
         return ()
     return tuple(
-        Share(node, {name: _along(_shape(kernels, name), 1, begin, end) for name in (source, result)})
+        Share(
+            node,
+            {name: _along(_shape(kernels, name), 1, begin, end) for name in (source, result)},
+            {name: kernels.weights[name][begin:end] for name in constants},
+        )
         for begin, end in ranges
     )
 
@@ -305,6 +310,7 @@ _CHANNEL_RULES: Mapping[tuple[str, str], _Rule] = {
     ("", "Gemm"): _split_gemm,
     ("com.microsoft", "FusedGemm"): _split_gemm,
     ("", "MatMul"): _split_rows,
+    ("", "BatchNormalization"): _split_channels,
     **{(domain, pool): _split_channels for domain in ("", _NCHWC) for pool in _POOLS},
     **{(domain, name): _split_elementwise for domain in ("", "com.microsoft") for name in _ELEMENTWISE},
 }

@@ -17,8 +17,9 @@ from onnx import TensorProto, helper, numpy_helper
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.runtime.compare import compare
-from iosched.runtime.cpu.align import AlignedGraph, align_channels
+from iosched.runtime.cpu.align import align_channels
 from iosched.runtime.cpu.channels import ChannelMap, ChannelView, assign_roles, channel_maps
+from iosched.runtime.cpu.working import WorkingGraph
 from iosched.runtime.inputs import random_inputs
 
 ort = pytest.importorskip("onnxruntime", reason='needs pip install "iosched[cpu]"')
@@ -78,8 +79,12 @@ class Net:
         return load_model(proto.SerializeToString(), name="net")
 
 
-def align(model: Model, block: int = 8) -> AlignedGraph:
-    return align_channels(model.proto, model.weights, model.graph.tensor, block, max_growth=100)
+def working(model: Model) -> WorkingGraph:
+    return WorkingGraph(model.proto, model.weights, model.graph.tensor)
+
+
+def align(model: Model, block: int = 8) -> WorkingGraph:
+    return align_channels(working(model), block, max_growth=100)
 
 
 def maps_of(model: Model, block: int = 8) -> dict[str, ChannelMap]:
@@ -88,7 +93,7 @@ def maps_of(model: Model, block: int = 8) -> dict[str, ChannelMap]:
     return channel_maps(view, assign_roles(view, block), block)
 
 
-def tensors_of(graph: Model | AlignedGraph, model: Model) -> dict[str, np.ndarray]:
+def tensors_of(graph: Model | WorkingGraph, model: Model) -> dict[str, np.ndarray]:
     """Every tensor of a graph, computed by onnxruntime with all optimizations off."""
     proto = onnx.ModelProto()
     proto.CopyFrom(graph.proto)
@@ -105,7 +110,7 @@ def tensors_of(graph: Model | AlignedGraph, model: Model) -> dict[str, np.ndarra
     return dict(zip(names, session.run(names, random_inputs(model.graph.inputs)), strict=True))
 
 
-def assert_same(model: Model, block: int = 8) -> AlignedGraph:
+def assert_same(model: Model, block: int = 8) -> WorkingGraph:
     """Outputs agree in shape and value; changed tensors hold the real channels and exact zeros; specs are true."""
     aligned = align(model, block)
     expected, found = tensors_of(model, model), tensors_of(aligned, model)
@@ -125,11 +130,11 @@ def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
     assert np.abs(found - expected).max() <= 1e-5 * max(1.0, np.abs(expected).max())
 
 
-def ops(graph: Model | AlignedGraph) -> Counter[str]:
+def ops(graph: Model | WorkingGraph) -> Counter[str]:
     return Counter(node.op_type for node in graph.proto.graph.node)
 
 
-def channels_of(graph: AlignedGraph, name: str) -> int:
+def channels_of(graph: WorkingGraph, name: str) -> int:
     shape = graph.tensors[name].shape
     assert shape is not None
     return shape[1]
@@ -267,7 +272,7 @@ def test_what_is_aligned_or_dense_or_too_much_work_is_returned_as_it_came() -> N
     net = Net()
     model = net.model(net.depthwise(net.depthwise(net.depthwise(net.conv("x", 9)))))
     assert align(model, 1).proto is model.proto
-    assert align_channels(model.proto, model.weights, model.graph.tensor, 64).proto is model.proto
+    assert align_channels(working(model), 64).proto is model.proto
     assert align(model, 64).proto is not model.proto
 
 

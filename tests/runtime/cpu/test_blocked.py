@@ -141,6 +141,18 @@ def test_a_constant_for_each_channel(channels: int, batch: int, op: str, left: b
     check(net.model(made, batch), at_most=None if op == "Sub" else AT_THE_END)
 
 
+def test_an_activation_behind_a_constant_for_each_channel_is_applied_by_the_convolution() -> None:
+    net, x = stem(20)
+    after = check(net.model(net.same("Relu", net.scaled(net.pool(x, "MaxPool"), "Add"))), at_most=AT_THE_END)
+    assert Counter(node.op_type for node in after.nodes) == {"Conv": 3, "MaxPool": 1, "ReorderOutput": 1}
+
+
+def test_an_activation_is_kept_apart_from_a_sum_that_others_read() -> None:
+    net, x = stem(20)
+    shifted = net.scaled(net.pool(x, "MaxPool"), "Add")
+    check(net.model(net.same("Add", net.same("Relu", shifted), shifted)), at_most=AT_THE_END)
+
+
 @pytest.mark.parametrize("channels", [(16, 32), (48, 16, 16), (20, 12)])
 def test_concat_stays_in_blocks_where_operands_fill_theirs(channels: tuple[int, ...]) -> None:
     net = Net()

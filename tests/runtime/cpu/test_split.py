@@ -356,3 +356,13 @@ def test_batches(made: onnx.NodeProto, cut_apart: bool, batch: int, parts: int) 
     found = check_model(proto_of([made], inputs, {"y": FLOAT}, weights), parts)
     pieces = max(found.values())
     assert pieces == (min(batch, parts) if cut_apart else 0)
+
+
+@LIMITS
+@given(shape=st.tuples(st.integers(1, 3), st.integers(1, 9), st.integers(1, 3), st.integers(1, 3)), parts=PARTS)
+def test_batch_normalization(shape: tuple[int, int, int, int], parts: int) -> None:
+    """Behind something that onnxruntime does not carry blocks through, it stays what it is."""
+    weights = {name: np.abs(weight(shape[1], seed=seed)) + 1 for seed, name in enumerate("abmv")}
+    nodes = [node("Sin", ["x"], ["s"]), node("BatchNormalization", ["s", *"abmv"], ["n"]), node("Sin", ["n"], ["y"])]
+    found = check_model(proto_of(nodes, {"x": shape}, ["y"], weights), parts)
+    assert found["", "BatchNormalization"] == min(parts, shape[0] if shape[0] > 1 else shape[1]) or shape[:2] == (1, 1)

@@ -1,0 +1,59 @@
+"""A model's graph while it is rewritten for this machine, before onnxruntime is given it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from iosched.models.graph import TensorSpec
+from iosched.models.initializers import describe_weight
+from iosched.models.wiring import reads
+
+
+@dataclass(frozen=True, eq=False)
+class WorkingGraph:
+    """A graph that computes what the model does (see `Model`), under the same names for its inputs and outputs.
+
+    Attributes:
+        proto: the graph, its nodes topologically sorted. Those that an operator of the model has are named by it.
+        weights: every initializer of `proto`.
+        tensors: types and shapes of its inputs and computed tensors, as they are in `proto`.
+    """
+
+    proto: onnx.ModelProto
+    weights: Mapping[str, np.ndarray]
+    tensors: Mapping[str, TensorSpec]
+
+    def rewritten(
+        self, nodes: Sequence[onnx.NodeProto], weights: Mapping[str, np.ndarray], tensors: Mapping[str, TensorSpec]
+    ) -> WorkingGraph:
+        """The graph with other nodes.
+
+        Args:
+            nodes: all nodes, topologically sorted.
+            weights: constants that the graph does not have yet. Those that nobody reads any more are left out.
+            tensors: types and shapes of everything that `nodes` read and write but constants.
+        """
+        made = onnx.ModelProto()
+        made.CopyFrom(self.proto)
+        graph = made.graph
+        used = {name for node in nodes for name in reads(node)} | {value.name for value in graph.output}
+        initializers = [tensor for tensor in graph.initializer if tensor.name in used]
+        initializers += [describe_weight(name, array) for name, array in weights.items()]
+        infos = [value for value in graph.value_info if tensors.get(value.name) == self.tensors.get(value.name)]
+        del graph.node[:], graph.initializer[:], graph.value_info[:]
+        graph.node.extend(nodes)
+        graph.initializer.extend(initializers)
+        graph.value_info.extend(infos)
+        known = {**self.weights, **weights}
+        return WorkingGraph(made, {tensor.name: known[tensor.name] for tensor in initializers}, tensors)
+
+
+def fresh_name(name: str, *taken: Mapping[str, object] | set[str]) -> str:
+    """The name, or one like it that is in none of `taken`."""
+    while any(name in names for names in taken):
+        name += "'"
+    return name
