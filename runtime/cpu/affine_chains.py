@@ -10,17 +10,16 @@ over and over is slow.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
 from onnx.helper import make_node
 
 from iosched.models.affine import Affine, affine_of
-from iosched.models.graph import TensorSpec
 from iosched.models.node_attributes import integers
 from iosched.models.wiring import is_standard, producers, standard_opset, use_counts, writes
-from iosched.runtime.cpu.working import WorkingGraph, fresh_name
+from iosched.runtime.cpu.working import WorkingDraft, WorkingGraph
 
 _CHANNELS_FIRST = (0, 3, 1, 2)
 _OLDEST_OPSET = 9  # older batch normalizations have attributes that say how to run them
@@ -33,45 +32,8 @@ def join_affine(graph: WorkingGraph) -> WorkingGraph:
     return _joined(_with_transposes_first(graph))
 
 
-@dataclass(eq=False)
-class _Draft:
-    """Nodes by the tensor that they compute, in topological order; a node that went is not there any more."""
-
-    graph: WorkingGraph
-    nodes: dict[str, onnx.NodeProto] = field(init=False)
-    weights: dict[str, np.ndarray] = field(default_factory=dict)
-    tensors: dict[str, TensorSpec] = field(init=False)
-    is_changed: bool = False
-
-    def __post_init__(self) -> None:
-        self.nodes = {next(iter(writes(node)), f"{i}"): node for i, node in enumerate(self.graph.proto.graph.node)}
-        self.tensors = dict(self.graph.tensors)
-
-    def add_weight(self, name: str, value: np.ndarray) -> str:
-        """The name of a new constant."""
-        name = fresh_name(name, self.graph.weights, self.weights, self.tensors)
-        self.weights[name] = value
-        return name
-
-    def put(self, node: onnx.NodeProto) -> None:
-        """Puts a node in the place of the one that computed its result."""
-        node.name = node.output[0]
-        self.nodes[node.output[0]] = node
-        self.is_changed = True
-
-    def drop(self, name: str) -> None:
-        """Takes out the node that computes `name`, and the tensor with it."""
-        del self.nodes[name], self.tensors[name]
-
-    def finished(self) -> WorkingGraph:
-        """The graph as it is now."""
-        if not self.is_changed:
-            return self.graph
-        return self.graph.rewritten(list(self.nodes.values()), self.weights, self.tensors)
-
-
 def _with_transposes_first(graph: WorkingGraph) -> WorkingGraph:
-    proto, draft = graph.proto.graph, _Draft(graph)
+    proto, draft = graph.proto.graph, WorkingDraft(graph)
     made_by, uses = producers(proto.node), use_counts(proto)
     for node in proto.node:
         if not is_standard(node) or node.op_type != "Transpose" or integers(node, "perm") != _CHANNELS_FIRST:
@@ -103,7 +65,7 @@ def _scales_last_axis(graph: WorkingGraph, node: onnx.NodeProto) -> bool:
     return same_shape and constants[0].size == (constants[0].shape or (1,))[-1]
 
 
-def _put_first(draft: _Draft, transpose: onnx.NodeProto, chain: list[onnx.NodeProto]) -> None:
+def _put_first(draft: WorkingDraft, transpose: onnx.NodeProto, chain: list[onnx.NodeProto]) -> None:
     """Writes the chain anew behind the Transpose, each node under the name of the one that then stands in its place."""
     graph = draft.graph
     results = [*(node.output[0] for node in chain), transpose.output[0]]
@@ -117,14 +79,14 @@ def _put_first(draft: _Draft, transpose: onnx.NodeProto, chain: list[onnx.NodePr
         draft.tensors[result] = replace(draft.tensors[result], shape=shape)
 
 
-def _spread(draft: _Draft, constant: str) -> str:
+def _spread(draft: WorkingDraft, constant: str) -> str:
     """The constant, its last axis as channels."""
     value = draft.graph.weights[constant]
     return constant if value.size == 1 else draft.add_weight(f"{constant}/channels", value.reshape(1, -1, 1, 1))
 
 
 def _joined(graph: WorkingGraph) -> WorkingGraph:
-    draft, uses = _Draft(graph), use_counts(graph.proto.graph)
+    draft, uses = WorkingDraft(graph), use_counts(graph.proto.graph)
     made_by = producers(graph.proto.graph.node)
     steps = {node.output[0]: step for node in graph.proto.graph.node if (step := _step(graph, node)) is not None}
     continued = {step.source for step in steps.values() if uses[step.source] == 1}
@@ -171,7 +133,7 @@ def _step(graph: WorkingGraph, node: onnx.NodeProto) -> _Step | None:
     return _Step(images[0], node.output[0], affine, node.op_type == "BatchNormalization", per_channel)
 
 
-def _write(draft: _Draft, chain: list[_Step]) -> None:
+def _write(draft: WorkingDraft, chain: list[_Step]) -> None:
     """One batch normalization for the chain, under the name of its last node."""
     scale, shift = chain[0].affine.scale, chain[0].affine.shift
     for step in chain[1:]:

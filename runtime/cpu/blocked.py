@@ -9,7 +9,7 @@ onnxruntime's own Sigmoid: whatever reads blocks meets it with zero weights, and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 
 import numpy as np
@@ -20,6 +20,7 @@ from iosched.models.affine import affine_of
 from iosched.models.node_attributes import integer, text
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.layout_draft import NCHWC, LayoutDraft, Rule, is_conversion
+from iosched.runtime.cpu.windows import padded_edges, sliced_ranges
 
 # Finite at zero, element by element.
 _UNARY = frozenset({
@@ -142,29 +143,28 @@ def _pool(draft: LayoutDraft, node: onnx.NodeProto) -> bool:
 
 def _pad(draft: LayoutDraft, node: onnx.NodeProto) -> bool:
     """Of rows and columns: a Pad of the view (blocks, H, W, channels of a block)."""
-    pads = draft.weights.get(node.input[1]) if len(node.input) > 1 else None
-    if pads is None or pads.size != 8 or any(node.input[3:]) or any(pads[[0, 1, 4, 5]]):
+    edges = padded_edges(node, draft.weights)
+    if edges is None or text(node, "mode", "constant") != "constant" or not _is_finite(draft, node.input[2:3]):
         return False
-    if text(node, "mode", "constant") != "constant" or any(
-        name not in draft.weights for name in node.input[2:3] if name
-    ):
-        return False
-    inner = draft.add_weight(f"{node.output[0]}/pads", np.array([0, *pads[2:4], 0, 0, *pads[6:], 0], np.int64))
-    return _in_view(draft, node, {1: inner})
+    top, left, bottom, right = edges
+    return _in_view(draft, node, {1: [0, top, left, 0, 0, bottom, right, 0]})
+
+
+def _is_finite(draft: LayoutDraft, fill: Sequence[str]) -> bool:
+    """Whether the number that a Pad fills with is known and finite, as a block's unused channels must be."""
+    return all(name in draft.weights and bool(np.isfinite(draft.weights[name]).all()) for name in fill if name)
 
 
 def _slice(draft: LayoutDraft, node: onnx.NodeProto) -> bool:
     """Of rows and columns: a Slice of the view (blocks, H, W, channels of a block)."""
-    if len(node.input) < 4 or not all(name in draft.weights for name in node.input[1:] if name):
+    ranges = sliced_ranges(node, draft.weights, draft.shape(node.input[0]))
+    if ranges is None:
         return False
-    axes = [int(axis) % 4 for axis in draft.weights[node.input[3]].reshape(-1)]
-    if not set(axes) <= {2, 3}:
-        return False
-    inner = draft.add_weight(f"{node.output[0]}/axes", np.array(axes, np.int64) - 1)
-    return _in_view(draft, node, {3: inner})
+    starts, ends, steps = zip(ranges.rows, ranges.columns, strict=True)
+    return _in_view(draft, node, {1: starts, 2: ends, 3: (1, 2), 4: steps})
 
 
-def _in_view(draft: LayoutDraft, node: onnx.NodeProto, changed: Mapping[int, str]) -> bool:
+def _in_view(draft: LayoutDraft, node: onnx.NodeProto, changed: Mapping[int, Sequence[int]]) -> bool:
     """The node on the view (blocks, H, W, channels of a block) of its operand, with some parameters changed."""
     source, result, block = draft.blocked.get(node.input[0]), node.output[0], draft.kernels.channel_block
     if source is None:
@@ -172,8 +172,10 @@ def _in_view(draft: LayoutDraft, node: onnx.NodeProto, changed: Mapping[int, str
     batch, width, *size = draft.shape(source)
     plain = draft.shape(result)
     node.input[0] = draft.view(source, (batch * width // block, *size, block), result)
-    for place, name in changed.items():
-        node.input[place] = name
+    parameters = {place: np.array(values, np.int64) for place, values in changed.items()}
+    names = {place: draft.add_weight(f"{result}/parameter", array) for place, array in parameters.items()}
+    kept = node.input[1 + len(names) :] if 2 not in names else []
+    node.input[:] = [node.input[0], *(names[place] for place in sorted(names)), *kept]
     inner = draft.add_tensor(f"{result}/inner", (batch * width // block, *plain[2:], block))
     node.output[0], node.name = inner, inner
     draft.nodes.append(node)

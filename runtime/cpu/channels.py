@@ -19,6 +19,7 @@ import onnx
 from iosched.models.graph import TensorSpec
 from iosched.models.node_attributes import integer, number
 from iosched.models.wiring import captures, is_standard, reads, writes
+from iosched.runtime.cpu.windows import fills_with_zeros, padded_edges
 
 # f(0) = 0, element by element or channel by channel.
 _ZERO_TO_ZERO = frozenset({
@@ -198,12 +199,18 @@ def _dropout_role(view: ChannelView, node: onnx.NodeProto) -> Role:
     return Role.CHANNELWISE if len(node.input) < 3 or not node.input[2] else Role.OPAQUE
 
 
+def _pad_role(view: ChannelView, node: onnx.NodeProto) -> Role:
+    is_spatial = padded_edges(node, view.weights) is not None and fills_with_zeros(node, view.weights)
+    return Role.CHANNELWISE if is_spatial else Role.OPAQUE
+
+
 _RULES: Mapping[str, Callable[[ChannelView, onnx.NodeProto], Role]] = {
     "Conv": _conv_role,
     "Concat": _concat_role,
     "BatchNormalization": _norm_role,
     "Clip": _clip_role,
     "Dropout": _dropout_role,
+    "Pad": _pad_role,
 }
 
 

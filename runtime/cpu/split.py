@@ -63,6 +63,8 @@ def split(kernels: KernelGraph, index: int, shares: int) -> tuple[Share, ...]:
     shape = _shape(kernels, node.output[0])
     if not shape or 0 in shape:
         return ()
+    if not node.domain and node.op_type in ("Pad", "Slice"):
+        return _split_beside_windows(kernels, node, shares)
     if shape[0] > 1:
         return _split_batch(kernels, node, shares)
     rule = _CHANNEL_RULES.get((node.domain, node.op_type))
@@ -256,6 +258,33 @@ def _broadcast_share(kernels: KernelGraph, node: onnx.NodeProto, from_end: int, 
         else:
             weights[name] = constant[(slice(None),) * axis + (slice(begin, end),)]
     return Share(node, slices, weights)
+
+
+def _split_beside_windows(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tuple[Share, ...]:
+    """Pad and Slice, on the first axis that is not 1, where they leave it as it is."""
+    source, result = _shape(kernels, node.input[0]), _shape(kernels, node.output[0])
+    axis = next((i for i, size in enumerate(result) if size > 1), None)
+    if axis is None or source[: axis + 1] != result[: axis + 1]:
+        return ()
+    changed = _changed_axes(kernels, node, len(result))
+    if changed is None or not changed.isdisjoint(range(axis + 1)):
+        return ()
+    return tuple(
+        Share(node, {name: _along(_shape(kernels, name), axis, begin, end) for name in (node.input[0], node.output[0])})
+        for begin, end in _ranges(result[axis], shares, _elementwise_step(kernels, result, axis, shares))
+    )
+
+
+def _changed_axes(kernels: KernelGraph, node: onnx.NodeProto, rank: int) -> set[int] | None:
+    """The axes along which a Pad or a Slice changes its operand; None where only the run knows."""
+    constants = [kernels.weights.get(name) for name in node.input[1:] if name]
+    if not constants or any(array is None for array in constants):
+        return None
+    if node.op_type == "Slice":
+        axes = kernels.weights[node.input[3]] if any(node.input[3:4]) else np.arange(rank)
+        return {int(axis) % rank for axis in axes.reshape(-1)}
+    pads = kernels.weights[node.input[1]]
+    return {i for i in range(rank) if any(pads[i::rank])} if pads.size == 2 * rank and not any(node.input[3:]) else None
 
 
 def _split_gemm(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tuple[Share, ...]:

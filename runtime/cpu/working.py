@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
 
 from iosched.models.graph import TensorSpec
 from iosched.models.initializers import describe_weight
-from iosched.models.wiring import reads
+from iosched.models.wiring import reads, writes
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,3 +57,48 @@ def fresh_name(name: str, *taken: Mapping[str, object] | set[str]) -> str:
     while any(name in names for names in taken):
         name += "'"
     return name
+
+
+@dataclass(eq=False)
+class WorkingDraft:
+    """A working graph while nodes of it are replaced.
+
+    Attributes:
+        graph: as it was.
+        nodes: as they are now, by their first output, in topological order.
+        weights: constants that are new.
+        tensors: types and shapes as they are now.
+        is_changed: whether anything was done.
+    """
+
+    graph: WorkingGraph
+    nodes: dict[str, onnx.NodeProto] = field(init=False)
+    weights: dict[str, np.ndarray] = field(default_factory=dict)
+    tensors: dict[str, TensorSpec] = field(init=False)
+    is_changed: bool = False
+
+    def __post_init__(self) -> None:
+        self.nodes = {next(iter(writes(node)), f"{i}"): node for i, node in enumerate(self.graph.proto.graph.node)}
+        self.tensors = dict(self.graph.tensors)
+
+    def add_weight(self, name: str, value: np.ndarray) -> str:
+        """The name of a new constant."""
+        name = fresh_name(name, self.graph.weights, self.weights, self.tensors)
+        self.weights[name] = value
+        return name
+
+    def put(self, node: onnx.NodeProto) -> None:
+        """Puts a node in the place of the one that computed its result."""
+        node.name = node.output[0]
+        self.nodes[node.output[0]] = node
+        self.is_changed = True
+
+    def drop(self, name: str) -> None:
+        """Takes out the node that computes `name`, and the tensor with it."""
+        del self.nodes[name], self.tensors[name]
+
+    def finished(self) -> WorkingGraph:
+        """The graph as it is now."""
+        if not self.is_changed:
+            return self.graph
+        return self.graph.rewritten(list(self.nodes.values()), self.weights, self.tensors)

@@ -293,3 +293,15 @@ def test_randwire_stays_in_the_blocked_layout_and_computes_the_same(batch: int) 
         compiled = backend.compile(sequential(backend.graph))
         assert compare(compiled.run(inputs), expected, rtol=1e-5).passed
         compiled.close()
+
+
+@pytest.mark.parametrize(("value", "gathers"), [(None, 0), (0.0, 0), (1.5, 1)])
+def test_zeros_around_an_image_keep_its_channels(value: float | None, gathers: int) -> None:
+    """Around the channels that are added they are zeros too; other numbers would not be."""
+    net = Net()
+    net.weights.append(numpy_helper.from_array(np.array([0, 0, 1, 0, 0, 0, 0, 2]), "pads"))
+    if value is not None:
+        net.weights.append(numpy_helper.from_array(np.float32(value).reshape(()), "value"))
+    padded = net.same("Pad", net.depthwise(net.conv("x", 5)), "pads", *(["value"] if value is not None else []))
+    aligned = assert_same(net.model(net.conv(net.depthwise(padded), 4)))
+    assert Counter(node.op_type for node in aligned.proto.graph.node)["Gather"] == gathers

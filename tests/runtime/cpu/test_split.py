@@ -366,3 +366,35 @@ def test_batch_normalization(shape: tuple[int, int, int, int], parts: int) -> No
     nodes = [node("Sin", ["x"], ["s"]), node("BatchNormalization", ["s", *"abmv"], ["n"]), node("Sin", ["n"], ["y"])]
     found = check_model(proto_of(nodes, {"x": shape}, ["y"], weights), parts)
     assert found["", "BatchNormalization"] == min(parts, shape[0] if shape[0] > 1 else shape[1]) or shape[:2] == (1, 1)
+
+
+@LIMITS
+@given(
+    shape=st.tuples(*[st.integers(1, 5)] * 4), pads=st.lists(st.integers(0, 2), min_size=8, max_size=8),
+    still=st.integers(0, 3), mode=st.sampled_from(["constant", "edge"]), parts=PARTS,
+)  # fmt: skip
+def test_pads(shape: tuple[int, int, int, int], pads: list[int], still: int, mode: str, parts: int) -> None:
+    """The axes up to `still` are not padded."""
+    amounts = [0 if place % 4 <= still else pad for place, pad in enumerate(pads)]
+    nodes = [node("Sin", ["x"], ["s"]), node("Pad", ["s", "p"], ["q"], mode=mode), node("Sin", ["q"], ["y"])]
+    found = check_model(proto_of(nodes, {"x": shape}, ["y"], {"p": np.array(amounts)}), parts)
+    assert found.get(("", "Pad"), parts) > 1 or max(shape[: still + 1]) == 1
+
+
+@LIMITS
+@given(
+    shape=st.tuples(*[st.integers(1, 5)] * 4), axes=st.sets(st.integers(-4, 3), min_size=1), start=st.integers(0, 1),
+    step=st.integers(1, 2), parts=PARTS,
+)  # fmt: skip
+def test_slices(shape: tuple[int, int, int, int], axes: set[int], start: int, step: int, parts: int) -> None:
+    taken = sorted({axis % 4: axis for axis in axes if shape[axis] > 2}.values())
+    values = {"b": [start] * len(taken), "e": [9] * len(taken), "a": taken, "t": [step] * len(taken)}
+    nodes = [node("Sin", ["x"], ["s"]), node("Slice", ["s", *values], ["q"]), node("Sin", ["q"], ["y"])]
+    weights = {name: np.array(value, np.int64) for name, value in values.items()}
+    check_model(proto_of(nodes, {"x": shape}, ["y"], weights), parts)
+
+
+def test_a_slice_of_rows_is_split_by_channels() -> None:
+    weights = {name: np.array([value]) for name, value in (("b", 1), ("e", 4), ("a", 2))}
+    nodes = [node("Sin", ["x"], ["s"]), node("Slice", ["s", *weights], ["q"]), node("Sin", ["q"], ["y"])]
+    assert check_model(proto_of(nodes, {"x": (1, 6, 5, 5)}, ["y"], weights), 3)["", "Slice"] == 3
