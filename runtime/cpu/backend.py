@@ -20,6 +20,7 @@ from iosched.runtime.cpu.merge import merge_nodes
 from iosched.runtime.cpu.native import NativeExecutor, NativeRuntime, supports
 from iosched.runtime.cpu.ownership import CoarseGraph, coarsen, tensor_owners
 from iosched.runtime.cpu.placement import place_tensors
+from iosched.runtime.cpu.products import lay_out_by_results
 from iosched.runtime.cpu.python_executor import PythonExecutor, PythonRuntime
 from iosched.runtime.cpu.units import unit_stages
 from iosched.runtime.placement import Placement
@@ -137,7 +138,7 @@ class CpuBackend:
         self.is_native = available() if native is None else native
         if beside is not None:
             self.lanes, self.is_native = beside.lanes, beside.is_native
-        self.kernels: KernelGraph = keep_blocked(build_kernel_graph(model))
+        self.kernels: KernelGraph = lay_out_by_results(keep_blocked(build_kernel_graph(model)))
         self.coarse: CoarseGraph = coarsen(model.graph, self.kernels, tensor_owners(model))
         self._placement = place_tensors(self.kernels)
         self._cache = KernelCache()
