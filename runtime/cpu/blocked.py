@@ -71,6 +71,12 @@ def _elementwise(draft: LayoutDraft, node: onnx.NodeProto) -> bool:
     return True
 
 
+def _quotient(draft: LayoutDraft, node: onnx.NodeProto) -> bool:
+    """Elementwise, of channels that fill their blocks: zero through zero is no number."""
+    channels = draft.shape(node.output[0])[1]
+    return channels % draft.kernels.channel_block == 0 and _elementwise(draft, node)
+
+
 def _activation(draft: LayoutDraft, node: onnx.NodeProto) -> bool:
     return draft.activate(node.input[0], node.op_type, node.output[0]) or _elementwise(draft, node)
 
@@ -187,6 +193,7 @@ def _in_view(draft: LayoutDraft, node: onnx.NodeProto, changed: Mapping[int, Seq
 _RULES: Mapping[tuple[str, str], Rule] = {
     **{(domain, name): _elementwise for domain in ("", "com.microsoft") for name in (*_UNARY, *_BINARY)},
     **{("", name): _pool for name in _POOLS},
+    ("", "Div"): _quotient,
     ("", "Relu"): _activation,
     ("", "BatchNormalization"): _affine,
     ("", "Add"): _sum,

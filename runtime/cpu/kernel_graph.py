@@ -24,6 +24,7 @@ from iosched.models.model import Model
 from iosched.models.wiring import reads
 from iosched.runtime.cpu.affine_chains import join_affine
 from iosched.runtime.cpu.align import align_channels
+from iosched.runtime.cpu.response_norm import spell_out_response_norms
 from iosched.runtime.cpu.windows import take_in_windows
 from iosched.runtime.cpu.working import WorkingGraph
 from iosched.runtime.session import lent_weights, load_onnxruntime, open_session
@@ -97,7 +98,8 @@ def build_kernel_graph(model: Model) -> KernelGraph:
         DeviceError: onnxruntime is not installed.
     """
     block = _channel_block()
-    graph = take_in_windows(join_affine(WorkingGraph(model.proto, model.weights, model.graph.tensor)))
+    graph = WorkingGraph(model.proto, model.weights, model.graph.tensor)
+    graph = take_in_windows(join_affine(spell_out_response_norms(graph)))
     aligned = align_channels(graph, block)
     with tempfile.TemporaryDirectory(prefix="iosched-") as folder:
         path = Path(folder) / "optimized.onnx"

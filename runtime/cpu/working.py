@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx
@@ -68,6 +68,7 @@ class WorkingDraft:
         nodes: as they are now, by their first output, in topological order.
         weights: constants that are new.
         tensors: types and shapes as they are now.
+        before: nodes that were inserted, by the result before whose node they stand.
         is_changed: whether anything was done.
     """
 
@@ -75,6 +76,7 @@ class WorkingDraft:
     nodes: dict[str, onnx.NodeProto] = field(init=False)
     weights: dict[str, np.ndarray] = field(default_factory=dict)
     tensors: dict[str, TensorSpec] = field(init=False)
+    before: dict[str, list[onnx.NodeProto]] = field(default_factory=dict)
     is_changed: bool = False
 
     def __post_init__(self) -> None:
@@ -93,6 +95,15 @@ class WorkingDraft:
         self.nodes[node.output[0]] = node
         self.is_changed = True
 
+    def insert(self, node: onnx.NodeProto, result: str) -> str:
+        """Adds a node before the one that computes `result`, and gives its output, of the same shape, a name."""
+        name = fresh_name(f"{result}/inner", self.tensors, self.graph.weights, self.weights)
+        node.output[0] = node.name = name
+        self.before.setdefault(result, []).append(node)
+        self.tensors[name] = replace(self.tensors[result], name=name)
+        self.is_changed = True
+        return name
+
     def drop(self, name: str) -> None:
         """Takes out the node that computes `name`, and the tensor with it."""
         del self.nodes[name], self.tensors[name]
@@ -101,4 +112,5 @@ class WorkingDraft:
         """The graph as it is now."""
         if not self.is_changed:
             return self.graph
-        return self.graph.rewritten(list(self.nodes.values()), self.weights, self.tensors)
+        nodes = [each for name, node in self.nodes.items() for each in (*self.before.get(name, ()), node)]
+        return self.graph.rewritten(nodes, self.weights, self.tensors)

@@ -1,0 +1,71 @@
+"""Local response normalization as a convolution of squares and two square roots.
+
+onnxruntime raises each element to a power, one after another and in the plain layout: some thirty nanoseconds for each,
+more than the convolutions around it take. The sum over a window of channels is a 1x1 convolution with a banded matrix,
+and the usual power of 3/4 is a root times the root of the root; all of it stays in the blocked layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+from onnx.helper import make_node
+
+from iosched.models.node_attributes import integer, number
+from iosched.models.wiring import is_standard
+from iosched.runtime.cpu.working import WorkingDraft, WorkingGraph
+
+_MAX_CHANNELS = 512  # the convolution reads all channels for each result
+_POWERS = (0.5, 0.75, 1.0)
+
+
+def spell_out_response_norms(graph: WorkingGraph) -> WorkingGraph:
+    """The graph without the normalizations that can be written so; O(nodes + channels² of each).
+
+    Results differ by a few units in the last place.
+    """
+    draft = WorkingDraft(graph)
+    for node in graph.proto.graph.node:
+        if is_standard(node) and node.op_type == "LRN" and _is_known(graph, node):
+            _spell_out(draft, node)
+    return draft.finished()
+
+
+def _is_known(graph: WorkingGraph, node: onnx.NodeProto) -> bool:
+    spec = graph.tensors.get(node.input[0])
+    if spec is None or spec.dtype != "float32" or not spec.is_static or len(spec.shape or ()) != 4:
+        return False
+    is_odd = integer(node, "size", 1) % 2 == 1  # onnxruntime runs no others
+    return is_odd and 0 < (spec.shape or ())[1] <= _MAX_CHANNELS and number(node, "beta", 0.75) in _POWERS
+
+
+def _spell_out(draft: WorkingDraft, node: onnx.NodeProto) -> None:
+    source, result, power = node.input[0], node.output[0], number(node, "beta", 0.75)
+
+    def add(kind: str, *inputs: str) -> str:
+        return draft.insert(make_node(kind, inputs, [""]), result)
+
+    channels = (draft.graph.tensors[source].shape or ())[1]
+    window = draft.add_weight(f"{result}/window", _window(node, channels))
+    bias = draft.add_weight(f"{result}/bias", np.full(channels, number(node, "bias", 1.0), np.float32))
+    total = add("Conv", add("Mul", source, source), window, bias)
+    divisor = _raised(total, power, add)
+    draft.put(make_node("Div", [source, divisor], [result]))
+
+
+def _raised(base: str, power: float, add: Callable[..., str]) -> str:
+    if power == 1.0:
+        return base
+    root = add("Sqrt", base)
+    return root if power == 0.5 else add("Mul", root, add("Sqrt", root))
+
+
+def _window(node: onnx.NodeProto, channels: int) -> np.ndarray:
+    """Filters `(channels, channels, 1, 1)` that sum the channels around each, as the operator's definition says."""
+    size = integer(node, "size", 1)
+    distance = np.arange(channels) - np.arange(channels)[:, None]
+    is_near = np.abs(distance) <= size // 2
+    weight = np.float32(number(node, "alpha", 1e-4) / size)
+    return np.where(is_near, weight, np.float32(0)).reshape(channels, channels, 1, 1)
