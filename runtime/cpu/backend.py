@@ -19,6 +19,7 @@ from iosched.runtime.cpu.lower import KernelCache, Lowering, lower
 from iosched.runtime.cpu.merge import merge_nodes
 from iosched.runtime.cpu.native import NativeExecutor, NativeRuntime, supports
 from iosched.runtime.cpu.ownership import CoarseGraph, coarsen, tensor_owners
+from iosched.runtime.cpu.partial_sums import with_partial_sums
 from iosched.runtime.cpu.placement import place_tensors
 from iosched.runtime.cpu.products import lay_out_by_results
 from iosched.runtime.cpu.python_executor import PythonExecutor, PythonRuntime
@@ -138,7 +139,7 @@ class CpuBackend:
         self.is_native = available() if native is None else native
         if beside is not None:
             self.lanes, self.is_native = beside.lanes, beside.is_native
-        self.kernels: KernelGraph = lay_out_by_results(keep_blocked(build_kernel_graph(model)))
+        self.kernels: KernelGraph = _prepared(model, self.lanes)
         self.coarse: CoarseGraph = coarsen(model.graph, self.kernels, tensor_owners(model))
         self._placement = place_tensors(self.kernels)
         self._cache = KernelCache()
@@ -231,6 +232,11 @@ class CpuBackend:
             if found is not None:
                 kernels, nodes = found
         return kernels, (self._placement if kernels is self.kernels else place_tensors(kernels)), nodes
+
+
+def _prepared(model: Model, lanes: int) -> KernelGraph:
+    """What onnxruntime makes of the model, and what can be made better of that."""
+    return with_partial_sums(lay_out_by_results(keep_blocked(build_kernel_graph(model))), lanes)
 
 
 def _sample(spec: TensorSpec) -> np.ndarray:

@@ -9,7 +9,7 @@ from math import ceil, prod
 
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.lanes import assign_lanes
-from iosched.runtime.cpu.split import Share, Slice, split
+from iosched.runtime.cpu.split import Share, Slice, split, split_sum
 from iosched.runtime.cpu.work import node_work_us
 from iosched.runtime.placement import Placement
 from iosched.runtime.plan import View
@@ -66,17 +66,20 @@ def _node_calls(
             yield Call(index, lanes[0], stage, None, True, reads, ((kernels.nodes[index].output[0], target),))
         return
     wanted = min(len(lanes), ceil(node_work_us(kernels, index) / _SMALLEST_PART_US))
-    shares = split(kernels, index, wanted)
-    for lane, share in zip(lanes, shares or (None,), strict=False):
-        yield Call(index, lane, stage, share, False, *_views(kernels, placement, index, share))
+    steps = split_sum(kernels, index, wanted) or (split(kernels, index, wanted) or (None,),)
+    for shares in steps:
+        for lane, share in zip(lanes, shares, strict=False):
+            yield Call(index, lane, stage, share, False, *_views(kernels, placement, index, share))
 
 
 def _views(
     kernels: KernelGraph, placement: Placement, index: int, share: Share | None
 ) -> tuple[tuple[tuple[str, View], ...], tuple[tuple[str, View], ...]]:
     slices = share.slices if share else {}
-    written = dict.fromkeys(name for name in kernels.nodes[index].output if name)
-    reads = tuple((name, _sliced(placement.views[name], slices.get(name))) for name in kernels.reads[index])
+    node = share.node if share else kernels.nodes[index]
+    read = kernels.reads[index] if share is None else dict.fromkeys(n for n in node.input if n in kernels.tensors)
+    written = dict.fromkeys(name for name in node.output if name)
+    reads = tuple((name, _sliced(placement.views[name], slices.get(name))) for name in read)
     writes = tuple((name, _sliced(placement.views[name], slices.get(name))) for name in written)
     return reads, writes
 

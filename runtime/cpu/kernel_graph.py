@@ -10,7 +10,7 @@ import mmap
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,21 @@ _NUMPY_NAMES = {"float": "float32", "double": "float64"}
 
 
 @dataclass(frozen=True, eq=False)
+class SummedParts:
+    """Another way to compute what a convolution does: some of the channels it reads for each core, and then the sum.
+
+    Attributes:
+        nodes: the parts, each of which writes a tensor of its own.
+        edges: the channels at which the parts begin, and the last one ends.
+        then: elementwise nodes, the last of which writes the result of the convolution.
+    """
+
+    nodes: tuple[onnx.NodeProto, ...]
+    edges: tuple[int, ...]
+    then: tuple[onnx.NodeProto, ...]
+
+
+@dataclass(frozen=True, eq=False)
 class KernelGraph:
     """Nodes in topological order, each one call of one onnxruntime kernel.
 
@@ -48,6 +63,7 @@ class KernelGraph:
         opsets: operator set versions by domain.
         ir_version: of the optimized model.
         channel_block: channels in a block of the NCHWc layout on this machine.
+        parts: for results of convolutions that may be computed in parts, the parts. Their tensors are among `tensors`.
     """
 
     nodes: tuple[onnx.NodeProto, ...]
@@ -58,6 +74,7 @@ class KernelGraph:
     opsets: Mapping[str, int]
     ir_version: int
     channel_block: int
+    parts: Mapping[str, SummedParts] = field(default_factory=dict)
 
     @property
     def is_typed(self) -> bool:

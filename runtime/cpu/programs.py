@@ -79,7 +79,10 @@ def _renamed(kernels: KernelGraph, call: Call, names: _LocalNames, weights: dict
     source = call.share.node if call.share else kernels.nodes[call.node]
     local = {name: names.of(name, view) for name, view in (*call.reads, *call.writes)}
     sliced = call.share.weights if call.share else {}
-    for name in kernels.constants[call.node]:
+    constants = (
+        [name for name in source.input if name in kernels.weights] if call.share else kernels.constants[call.node]
+    )
+    for name in constants:
         array = sliced.get(name, kernels.weights[name])
         local[name] = _slice_name(name, array, kernels.weights[name])
         weights[local[name]] = array

@@ -71,6 +71,23 @@ def split(kernels: KernelGraph, index: int, shares: int) -> tuple[Share, ...]:
     return rule(kernels, node, shares) if rule else ()
 
 
+def split_sum(kernels: KernelGraph, index: int, shares: int) -> tuple[tuple[Share, ...], ...]:
+    """Node `index` as parts that are summed: for each step, a share for each of `shares` cores; () where it has none.
+
+    The shares of a step may read what all shares of the step before wrote.
+    """
+    node = kernels.nodes[index]
+    parts = kernels.parts.get(node.output[0]) if (node.domain, node.op_type) == (_NCHWC, "Conv") else None
+    if parts is None or len(parts.nodes) != shares:
+        return ()
+    shape = _shape(kernels, node.input[0])
+    first = tuple(
+        Share(part, {node.input[0]: _along(shape, 1, begin, end)})
+        for part, (begin, end) in zip(parts.nodes, pairwise(parts.edges), strict=True)
+    )
+    return (first, *(_split_elementwise(kernels, each, shares) for each in parts.then))
+
+
 def _is_static(kernels: KernelGraph, index: int) -> bool:
     names = (*kernels.reads[index], *kernels.nodes[index].output)
     return all(kernels.tensors[name].is_static for name in names)
