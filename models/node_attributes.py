@@ -110,7 +110,7 @@ def has_subgraphs(node: onnx.NodeProto) -> bool:
     return next(subgraphs(node), None) is not None
 
 
-def assign(node: onnx.NodeProto, **changes: int | Sequence[int] | None) -> None:
+def assign(node: onnx.NodeProto, **changes: int | str | Sequence[int] | None) -> None:
     """Give attributes of the node new values, in place; None takes an attribute away."""
     kept = [item for item in node.attribute if item.name not in changes]
     new = [make_attribute(name, value) for name, value in changes.items() if value is not None]

@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 import onnx
-from onnx.helper import make_attribute, make_node
+from onnx.helper import make_node
 
 from iosched.models.graph import TensorSpec
 from iosched.models.node_attributes import assign, integer
@@ -87,7 +87,8 @@ class LayoutDraft:
     def _look_through(self, node: onnx.NodeProto) -> None:
         """A view of a view that has the shape of an earlier one is that one."""
         source, result = node.input[0], node.output[0]
-        if source not in self.tensors or not self.tensors[source].is_static or result in self.kernels.outputs:
+        known = all(name in self.tensors and self.tensors[name].is_static for name in (source, result))
+        if not known or result in self.kernels.outputs:
             return
         self.seen_as[result] = (source, *self.seen_as.get(source, ()))
         same = [name for name in self.seen_as[result] if self.shape(name) == self.shape(result)]
@@ -149,7 +150,7 @@ class LayoutDraft:
         made = self.convolutions.get(source)
         if made is None or len(self.kernels.readers[source]) > 1 or source in self.kernels.outputs:
             return False
-        made.attribute.append(make_attribute("activation", activation))
+        assign(made, activation=activation)
         self._hold(result, made.output[0])
         return True
 

@@ -17,7 +17,7 @@ import onnx
 from onnx.helper import make_node
 
 from iosched.models.graph import TensorSpec
-from iosched.models.node_attributes import integer, text
+from iosched.models.node_attributes import assign, integer, text
 from iosched.runtime.cpu.kernel_graph import KernelGraph, SummedParts
 from iosched.runtime.cpu.layout_draft import NCHWC
 from iosched.runtime.cpu.working import fresh_name
@@ -73,9 +73,7 @@ def _parts(
         first = begin == 0
         made.input[:] = [node.input[0], filters, *(node.input[2:] if first else ())]
         made.output[0] = made.name = names[-1]
-        kept = [item for item in node.attribute if item.name not in ("activation", "activation_params")]
-        del made.attribute[:]
-        made.attribute.extend(kept)
+        assign(made, activation=None, activation_params=None)
         nodes.append(made)
     is_activated = text(node, "activation") == "Relu"
     total = _like(tensors, result, weights) if is_activated else result
