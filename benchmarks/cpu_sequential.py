@@ -1,0 +1,157 @@
+"""One operator after another in our executor against plain onnxruntime, and against an earlier version of ours.
+
+    python benchmarks/cpu_sequential.py MODEL... [--before FOLDER] [--rounds 15] [-o results.json]
+
+MODEL is a file, `zoo:NAME`, or `light_NAME` of the onnx package. Nothing is searched: what differs is what kernels run,
+in which layout, and how they are shared out over the cores. FOLDER holds another version of the package, as `iosched`;
+a checkout has it in `build/lint`. Each alternative has a process of its own; they are measured in turn, A B C A B C.
+Beside the latencies stand counts of the lowered plans: nodes, conversions between layouts, tasks on each lane, waits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+REST_SECONDS = 0.15  # onnxruntime's threads spin for a while after a run
+WARM, IN_A_ROW = 2, 6
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """A process that measures one alternative of one model when it is told to."""
+
+    name: str
+    process: subprocess.Popen[str]
+
+    @classmethod
+    def start(cls, name: str, model: str, folder: str | None) -> Alternative:
+        """Starts the process; `folder` holds the package that it imports, by default this one's."""
+        environment = {**os.environ, **({"PYTHONPATH": folder} if folder else {})}
+        words = [sys.executable, __file__, "--child", name, model]
+        pipe = subprocess.PIPE
+        return cls(name, subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, env=environment))
+
+    def ask(self, word: str) -> Any:
+        """Sends a word and reads the answer."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(word, file=self.process.stdin, flush=True)
+        return json.loads(self.process.stdout.readline())
+
+    def stop(self) -> None:
+        """Ends the process."""
+        self.process.communicate()
+
+
+def main(words: Sequence[str]) -> None:
+    if words[:1] == ["--child"]:
+        return answer(*words[1:])
+    from testbed import compared, print_table, speedup_text, write_results
+
+    options = _options(words)
+    found, rows = {}, []
+    for model in options.models:
+        found[Path(model).stem] = entry = measure(model, options.before, options.rounds)
+        flat = {name: [median(turn) for turn in turns] for name, turns in entry["samples_us"].items()}
+        against = compared(flat, "onnxruntime")
+        cells = [f"{median(flat[name]) / 1e3:.2f}{speedup_text(against.get(name))}" for name in flat]
+        rows.append([Path(model).stem, *cells])
+        write_results(options, Path(__file__).stem, words, {"models": found})
+    print_table(["model", *(f"{name}, ms" for name in flat)], rows)
+    return None
+
+
+def _options(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("models", nargs="+", metavar="MODEL")
+    parser.add_argument("--before", metavar="FOLDER", help="where another version of the package is")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("-o", "--output", type=Path, help="raw results as JSON")
+    return parser.parse_args(words)
+
+
+def measure(model: str, before: str | None, rounds: int) -> dict[str, Any]:
+    """Counts of the plans, and for every alternative the samples of each turn."""
+    names = {"onnxruntime": None, "sequential": None, **({"before": before} if before else {})}
+    alternatives = [Alternative.start(name, model, folder) for name, folder in names.items()]
+    try:
+        counts = {each.name: each.ask("counts") for each in alternatives}
+        samples: dict[str, list[list[float]]] = {each.name: [] for each in alternatives}
+        for _ in range(rounds):
+            for each in alternatives:
+                time.sleep(REST_SECONDS)
+                samples[each.name].append(each.ask("time"))
+    finally:
+        for each in alternatives:
+            each.stop()
+    return {"counts": {name: found for name, found in counts.items() if found}, "samples_us": samples}
+
+
+def answer(name: str, model: str) -> None:
+    """The process of one alternative: answers each word on stdin with a line of JSON on stdout."""
+    make = onnxruntime_alternative if name == "onnxruntime" else own_alternative
+    answers = make(model)
+    for line in sys.stdin:
+        print(json.dumps(answers[line.strip()]()), flush=True)
+
+
+def _loaded(name: str) -> Any:
+    from iosched.models import zoo
+    from iosched.models.light import light_model
+    from iosched.models.load import load_model
+
+    if name.startswith("zoo:"):
+        return load_model(zoo.build(name[4:]).SerializeToString(), name=name[4:])
+    if name.startswith("light_"):
+        return load_model(light_model(name).SerializeToString(), name=name, batch_size=1)
+    return load_model(Path(name), batch_size=1)
+
+
+def onnxruntime_alternative(name: str) -> Mapping[str, Any]:
+    """Plain onnxruntime with all cores for one operator at a time, on the model as it was given."""
+    from iosched.runtime.cpu.backend import cpu_count
+    from iosched.runtime.inputs import random_inputs
+    from iosched.runtime.reference import Reference, ReferenceSettings
+
+    model = _loaded(name)
+    reference = Reference(model, ReferenceSettings(intra_threads=cpu_count()))
+    inputs = random_inputs(model.graph.inputs)
+    return {"counts": lambda: None, "time": lambda: _rounded(reference.time(inputs, WARM + IN_A_ROW))}
+
+
+def own_alternative(name: str) -> Mapping[str, Any]:
+    """The sequential schedule in the executor of the package that this process imports."""
+    from iosched.runtime.cpu.backend import CpuBackend
+    from iosched.runtime.inputs import random_inputs
+    from iosched.scheduler.baselines import sequential
+
+    model = _loaded(name)
+    backend = CpuBackend(model)
+    compiled = backend.compile(sequential(backend.graph))
+    inputs = random_inputs(model.graph.inputs)
+    plan = compiled.lowering.plan
+    counts = {
+        "nodes": len(backend.kernels.nodes),
+        "conversions": sum(node.op_type.startswith("Reorder") for node in backend.kernels.nodes),
+        "tasks": [len(lane) for lane in plan.lanes],
+        "waits": sum(len(task.waits) for task in plan.tasks),
+    }
+    return {"counts": lambda: counts, "time": lambda: _rounded(compiled.time(inputs, WARM + IN_A_ROW))}
+
+
+def _rounded(samples: Sequence[float]) -> list[float]:
+    return [round(sample, 1) for sample in samples[WARM:]]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
