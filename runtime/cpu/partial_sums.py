@@ -24,6 +24,7 @@ from iosched.runtime.cpu.working import fresh_name
 
 _BLOCKS_AT_ONCE = 2  # results for each core, from which MLAS comes near its full speed
 _LEAST_TERMS = 256  # of the sum that a core computes for each result: below it, to add the sums up costs as much
+_LEAST_FLOPS = 10_000_000  # below it, another wait between the cores does
 
 
 def with_partial_sums(kernels: KernelGraph, lanes: int) -> KernelGraph:
@@ -51,7 +52,10 @@ def _is_worth_it(kernels: KernelGraph, node: onnx.NodeProto, lanes: int) -> bool
     block, shape = kernels.channel_block, source.shape or ()
     if len(shape) != 4 or shape[:2] != (1, taken) or taken % block or taken // block < lanes:
         return False
-    return bool(results // block < _BLOCKS_AT_ONCE * lanes and taken * prod(kernel) >= _LEAST_TERMS * lanes)
+    terms = taken * prod(kernel)
+    flops = 2 * terms * prod(kernels.tensors[node.output[0]].shape or ())
+    is_narrow = results // block < _BLOCKS_AT_ONCE * lanes
+    return bool(is_narrow and terms >= _LEAST_TERMS * lanes and flops >= _LEAST_FLOPS)
 
 
 def _parts(

@@ -23,6 +23,7 @@ def model_of(
     kernel: int = 3,
     *,
     batch: int = 1,
+    size: int = 24,
     bias: bool = True,
     after: str = "",
     summed: bool = False,
@@ -42,7 +43,7 @@ def model_of(
     nodes.append(node("Conv", [nodes[-1].output[0], "l"], ["y"]))
     used = {name for made in nodes for name in made.input}
     named = {name: value for name, value in weights.items() if name in used}
-    return loaded(proto_of(nodes, {"x": (batch, 3, 12, 11)}, ["y"], named))
+    return loaded(proto_of(nodes, {"x": (batch, 3, size, size)}, ["y"], named))
 
 
 def steps_of(model: Model, lanes: int) -> int:
@@ -73,8 +74,14 @@ def test_a_sum_that_was_taken_in(after: str) -> None:
 
 @pytest.mark.parametrize(
     "model",
-    [model_of(128, 256), model_of(128, 32, kernel=1), model_of(16, 32, kernel=7), model_of(128, 32, batch=2)],
-    ids=["results enough for all cores", "short sums", "one block read", "batches"],
+    [
+        model_of(128, 256),
+        model_of(128, 32, size=8),
+        model_of(128, 32, kernel=1),
+        model_of(16, 32, kernel=7),
+        model_of(128, 32, batch=2),
+    ],
+    ids=["results enough for all cores", "little work", "short sums", "one block read", "batches"],
 )
 def test_others_are_split_as_before(model: Model) -> None:
     assert steps_of(model, lanes=2) == 0
@@ -99,4 +106,4 @@ def test_any_convolution(
     blocks: int, results: int, lanes: int, kernel: int, bias: bool, relu: bool, summed: bool
 ) -> None:
     after = "Relu" if relu else ""
-    steps_of(model_of(16 * blocks, results, kernel, bias=bias, after=after, summed=summed), lanes)
+    steps_of(model_of(16 * blocks, results, kernel, size=40, bias=bias, after=after, summed=summed), lanes)
