@@ -251,14 +251,23 @@ def _split_elementwise(kernels: KernelGraph, node: onnx.NodeProto, shares: int) 
     axis = next((i for i, size in enumerate(shape) if size > 1), None)
     if axis is None:
         return ()
-    ranges = _ranges(shape[axis], shares, _elementwise_step(kernels, shape, axis, shares))
+    ranges = _ranges(shape[axis], shares, _elementwise_step(kernels, node, axis, shares))
     return tuple(_broadcast_share(kernels, node, len(shape) - axis, begin, end) for begin, end in ranges)
 
 
-def _elementwise_step(kernels: KernelGraph, shape: tuple[int, ...], axis: int, shares: int) -> int:
-    """Channels are cut where convolutions cut them, so that no core waits for what another has made."""
-    is_blocked = len(shape) == 4 and axis == 1 and shape[1] % kernels.channel_block == 0
-    return kernels.channel_block if is_blocked and shape[1] >= shares * kernels.channel_block else 1
+def _elementwise_step(kernels: KernelGraph, node: onnx.NodeProto, axis: int, shares: int) -> int:
+    """Beside operators that are cut between blocks of channels, cuts are there too: then no core waits for another."""
+    shape, block = _shape(kernels, node.output[0]), kernels.channel_block
+    is_image = len(shape) == 4 and axis == 1 and shape[1] % block == 0 and shape[1] >= shares * block
+    beside = _neighbours(kernels, node)
+    return block if is_image and (not beside or any(each.domain == _NCHWC for each in beside)) else 1
+
+
+def _neighbours(kernels: KernelGraph, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    """The nodes that compute the operands, and those that read the results; none between parts of a node."""
+    indices = [kernels.producer[name] for name in node.input if name in kernels.producer]
+    indices += [index for name in node.output if name for index in kernels.readers[name]]
+    return [kernels.nodes[index] for index in indices]
 
 
 def _broadcast_share(kernels: KernelGraph, node: onnx.NodeProto, from_end: int, begin: int, end: int) -> Share:
@@ -288,7 +297,7 @@ def _split_beside_windows(kernels: KernelGraph, node: onnx.NodeProto, shares: in
         return ()
     return tuple(
         Share(node, {name: _along(_shape(kernels, name), axis, begin, end) for name in (node.input[0], node.output[0])})
-        for begin, end in _ranges(result[axis], shares, _elementwise_step(kernels, result, axis, shares))
+        for begin, end in _ranges(result[axis], shares, _elementwise_step(kernels, node, axis, shares))
     )
 
 

@@ -358,6 +358,19 @@ def test_batches(made: onnx.NodeProto, cut_apart: bool, batch: int, parts: int) 
     assert pieces == (min(batch, parts) if cut_apart else 0)
 
 
+def test_between_convolutions_in_groups_elementwise_operators_are_cut_where_groups_are() -> None:
+    """In the plain layout, as ShuffleNet's are: 272 channels in four groups are cut at 136, and at no block of 16."""
+    weights = {"w": weight(272, 68, 1, 1), "v": weight(272, 68, 1, 1, seed=1)}
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], group=4),
+        node("Add", ["c", "x"], ["s"]),
+        node("Conv", ["s", "v"], ["y"], group=4),
+    ]
+    kernels = build_kernel_graph(loaded(proto_of(nodes, {"x": (1, 272, 5, 5)}, ["y"], weights)))
+    starts = {split(kernels, i, 2)[1].slices[each.output[0]].start for i, each in enumerate(kernels.nodes)}
+    assert starts == {136 * 25}
+
+
 @LIMITS
 @given(shape=st.tuples(st.integers(1, 3), st.integers(1, 9), st.integers(1, 3), st.integers(1, 3)), parts=PARTS)
 def test_batch_normalization(shape: tuple[int, int, int, int], parts: int) -> None:
