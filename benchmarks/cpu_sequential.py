@@ -119,7 +119,7 @@ def _loaded(name: str) -> Any:
 
 def onnxruntime_alternative(name: str) -> Mapping[str, Any]:
     """Plain onnxruntime with all cores for one operator at a time, on the model as it was given."""
-    from iosched.runtime.cpu.backend import cpu_count
+    from iosched.runtime.cores import cpu_count
     from iosched.runtime.inputs import random_inputs
     from iosched.runtime.reference import Reference, ReferenceSettings
 
