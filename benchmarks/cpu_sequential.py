@@ -36,7 +36,10 @@ class Alternative:
     @classmethod
     def start(cls, name: str, model: str, folder: str | None) -> Alternative:
         """Starts the process; `folder` holds the package that it imports, by default this one's."""
-        environment = {**os.environ, **({"PYTHONPATH": folder} if folder else {})}
+        from iosched.runtime.cpu.lane_cpus import SHARE_VARIABLE  # versions that are compared with may not have it
+
+        taking_turns = {SHARE_VARIABLE: "1"}  # on the same cores, as if each were alone
+        environment = {**os.environ, **taking_turns, **({"PYTHONPATH": folder} if folder else {})}
         words = [sys.executable, __file__, "--child", name, model]
         pipe = subprocess.PIPE
         return cls(name, subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, env=environment))
