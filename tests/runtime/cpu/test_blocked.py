@@ -244,3 +244,18 @@ def test_conversions_are_counted() -> None:
     found = Counter(node.op_type for node in build_kernel_graph(net.model(net.excite(x, squeezed=False))).nodes)
     assert found["ReorderInput"]
     assert found["ReorderOutput"]
+
+
+def test_rows_are_joined_as_rows() -> None:
+    net, x = stem(32)
+    first, second = net.swish(net.conv(x, 32)), net.swish(net.conv(x, 32))
+    joined = net.node("Concat", [first, second], (32, SIZE), axis=2)
+    check(net.model(joined))
+
+
+@pytest.mark.parametrize("op", ["Add", "Mul"])
+@pytest.mark.parametrize("channels", [1, 16])
+def test_one_channel_is_repeated_for_all(op: str, channels: int) -> None:
+    net, x = stem(32)
+    wide, narrow = net.swish(net.conv(x, 16)), net.swish(net.conv(x, channels))
+    check(net.model(net.same(op, wide, narrow)))

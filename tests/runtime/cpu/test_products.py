@@ -45,6 +45,7 @@ def test_one_row_is_split_by_results(nodes: list, opset: int) -> None:
         (node("MatMul", ["x", "w"], ["y"]), (1, 1, 40), 17),
         (node("MatMul", ["x", "w"], ["y"]), (1, 40), 9),  # where a Gemm needs a third operand
         (node("Gemm", ["x", "w"], ["y"], transA=1), (40, 1), 17),
+        (node("Gemm", ["x", "w"], ["y"], transB=1), (1, 1000), 17),  # it lies so already
     ],
 )
 def test_other_products_are_left_alone(made, shape: tuple[int, ...], opset: int) -> None:
