@@ -19,7 +19,7 @@ using namespace iosched;
 namespace {
 
 // Raise with every change of the interface; native.py refuses a library of another version.
-constexpr int kAbiVersion = 2;
+constexpr int kAbiVersion = 3;
 constexpr uint32_t kAborted = INT32_MAX;
 
 enum Space : int64_t { kArena = 0, kInput = 1, kOutput = 2, kDynamic = 3 };
@@ -157,7 +157,9 @@ struct Executor final : Job {
   Executor(const Executor&) = delete;
   ~Executor() override { release(); }
 
-  void run(void* const* inputs, void* const* outputs, size_t repeats, size_t sweep_nbytes, double* times_us) {
+  // Where `spans_us` is given, each run writes there when each task began and ended, lane after lane.
+  void run(void* const* inputs, void* const* outputs, size_t repeats, size_t sweep_nbytes, double* times_us,
+           double* spans_us) {
     const std::lock_guard<std::mutex> lock(runtime->mutex);
     bind_arrays(inputs, outputs);
     runtime->need_workers(lanes.size() - 1);
@@ -170,9 +172,10 @@ struct Executor final : Job {
         on_all_lanes(others);
         on_all_lanes(fresh);
       }
-      const double start = now_us();
+      spans = spans_us == nullptr ? nullptr : spans_us + i * 2 * task_count();
+      started = now_us();
       run_once();
-      times_us[i] = now_us() - start;
+      times_us[i] = now_us() - started;
       if (failed.load()) throw std::runtime_error(message);
     }
   }
@@ -181,13 +184,16 @@ struct Executor final : Job {
 
   void run_lane(size_t lane) override {
     uint32_t done = 0;
+    double* span = spans == nullptr ? nullptr : spans + 2 * tasks_before(lane);
     for (Task& task : lanes[lane]) {
       for (const Wait& wait : task.waits) progress[wait.lane].wait(wait.steps, spins);
+      if (span != nullptr) *span++ = now_us() - started;
       if (failed.load(std::memory_order_relaxed) || !execute(task)) {
         // Whoever waits for this lane goes on, sees `failed`, and stops too.
         progress[lane].publish(kAborted);
         return;
       }
+      if (span != nullptr) *span++ = now_us() - started;
       progress[lane].publish(++done);
     }
   }
@@ -304,6 +310,14 @@ struct Executor final : Job {
     for (size_t i = 1; i < lanes.size(); ++i) runtime->workers[i - 1]->finish(spins);
   }
 
+  size_t tasks_before(size_t lane) const {
+    size_t count = 0;
+    for (size_t i = 0; i < lane; ++i) count += lanes[i].size();
+    return count;
+  }
+
+  size_t task_count() const { return tasks_before(lanes.size()); }
+
   // What the caller gives, which in a larger plan other cores would just have computed.
   std::vector<Bytes> input_bytes() const {
     std::vector<Bytes> found;
@@ -355,6 +369,8 @@ struct Executor final : Job {
   std::vector<int> cpus;
   std::vector<Signal> progress;
   int64_t spins = 0;
+  double started = 0;
+  double* spans = nullptr;
   std::atomic<bool> failed{false};
   std::mutex message_mutex;
   std::string message;
@@ -418,9 +434,9 @@ IOSCHED_EXPORT void* iosched_executor_create(void* runtime, const int64_t* words
 IOSCHED_EXPORT void iosched_executor_release(void* executor) { delete static_cast<Executor*>(executor); }
 
 IOSCHED_EXPORT int iosched_executor_run(void* executor, void* const* inputs, void* const* outputs, size_t repeats,
-                                        size_t sweep_nbytes, double* times_us, char* error) {
+                                        size_t sweep_nbytes, double* times_us, double* spans_us, char* error) {
   return guarded(error, [&]() -> int {
-    static_cast<Executor*>(executor)->run(inputs, outputs, repeats, sweep_nbytes, times_us);
+    static_cast<Executor*>(executor)->run(inputs, outputs, repeats, sweep_nbytes, times_us, spans_us);
     return 1;
   });
 }

@@ -14,7 +14,7 @@ from typing import Any
 
 from iosched.models.errors import ExecutionError
 
-_ABI_VERSION = 2
+_ABI_VERSION = 3
 _ERROR_NBYTES = 2048
 
 
@@ -67,7 +67,7 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
         "runtime_create": (pointer, [pointer, text]),
         "session_create": (pointer, [pointer, text, size, pointer, size, pointer, size, pointer, size, text]),
         "executor_create": (pointer, [pointer, pointer, size, text]),
-        "executor_run": (ctypes.c_int, [pointer, pointer, pointer, size, size, pointer, text]),
+        "executor_run": (ctypes.c_int, [pointer, pointer, pointer, size, size, pointer, pointer, text]),
         "executor_dynamic": (ctypes.c_int, [pointer, size, pointer, pointer, text]),
         "executor_release_dynamic": (None, [pointer]),
         "runtime_release": (None, [pointer]),

@@ -173,6 +173,7 @@ class NativeExecutor:
         self._runtime = runtime or self._owned or NativeRuntime()
         self._inputs, self._outputs = input_views(plan), output_views(plan)
         self._space = {buffer.name: buffer.space for buffer in plan.buffers}
+        self._n_tasks = len(plan.tasks)
         self._lock = threading.Lock()
         used = {task.kernel: kernels[task.kernel] for task in plan.tasks}
         sessions = {
@@ -224,6 +225,25 @@ class NativeExecutor:
             self._runtime.library.iosched_executor_release_dynamic(self._handle.pointer)
             return tuple(times_us)
 
+    def trace(self, inputs: Mapping[str, np.ndarray], repeats: int) -> tuple[tuple[float, ...], np.ndarray]:
+        """Runs the plan `repeats` times in a row, and notes when each task began and ended.
+
+        Returns:
+            The microseconds of each run, and an array (repeats, tasks, 2) of microseconds since the run began, tasks as
+            `ExecutionPlan.tasks` has them. A task begins when it has what it waits for. Notes cost about a twentieth of
+            a microsecond a task.
+
+        Raises:
+            ExecutionError: as `run` does.
+            UsageError: as `run` does.
+        """
+        with self._lock:
+            arrays, results = self._arrays(inputs)
+            spans_us = np.zeros((repeats, self._n_tasks, 2))
+            times_us = self._run(arrays, results, repeats, spans_us=spans_us)
+            self._runtime.library.iosched_executor_release_dynamic(self._handle.pointer)
+            return tuple(times_us), spans_us
+
     def close(self) -> None:
         """Lets go of the plan, and of threads and arena if they are its own. May be called again."""
         with self._lock:
@@ -246,14 +266,20 @@ class NativeExecutor:
         return checked_inputs(self._inputs, inputs), results
 
     def _run(
-        self, arrays: list[np.ndarray], results: dict[str, np.ndarray], repeats: int, sweep_nbytes: int = 0
+        self,
+        arrays: list[np.ndarray],
+        results: dict[str, np.ndarray],
+        repeats: int,
+        sweep_nbytes: int = 0,
+        spans_us: np.ndarray | None = None,
     ) -> list[float]:
         sources = _pointers([array.ctypes.data for array in arrays])
         # By the index of the output: dynamic ones have no array yet.
         targets = _pointers([results[v.buffer].ctypes.data if v.buffer in results else 0 for v in self._outputs])
         times_us = (ctypes.c_double * repeats)()
-        library = self._runtime.library
-        call(library.iosched_executor_run, self._handle.pointer, sources, targets, repeats, sweep_nbytes, times_us)
+        spans = None if spans_us is None else spans_us.ctypes.data
+        run = self._runtime.library.iosched_executor_run
+        call(run, self._handle.pointer, sources, targets, repeats, sweep_nbytes, times_us, spans)
         return list(times_us)
 
     def _collect(self, results: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

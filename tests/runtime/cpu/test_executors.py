@@ -615,3 +615,20 @@ def test_times_are_of_single_runs(executor: AnyExecutor) -> None:
         times_us = ready.time({"x": X}, 50)
     assert len(times_us) == 50
     assert all(0 < time_us < 1e6 for time_us in times_us)
+
+
+@needs_native
+def test_a_trace_tells_when_each_task_ran() -> None:
+    plan, kernels = diamond()
+    names = [task.name for task in plan.plan.tasks]
+    with NativeExecutor(plan, kernels) as ready:
+        times_us, spans_us = ready.trace({"x": X}, 20)
+        np.testing.assert_array_equal(ready.run({"x": X})["y"], (X + X) * (X * X))
+    assert len(times_us) == 20
+    assert spans_us.shape == (20, len(names), 2)
+    assert (np.diff(spans_us) > 0).all(), "a task ends after it began"
+    ends, begins = spans_us[:, :, 1], spans_us[:, names.index("y"), 0]
+    assert (ends[:, names.index("double")] <= begins).all(), "in the order of the lane"
+    assert (ends[:, names.index("square")] <= begins).all(), "after what it waits for"
+    assert (ends.max(axis=1) <= times_us).all()
+    assert (spans_us > 0).all()
