@@ -1,8 +1,9 @@
-"""Exports networks of Keras as people do, for `cpu_sequential.py`; needs tensorflow-cpu and tf2onnx.
+"""Exports networks of Keras as people do, for `cpu_networks.py` and others; needs tensorflow-cpu and tf2onnx.
 
-    python benchmarks/keras_models.py FOLDER [--networks EfficientNetB0,DenseNet121,NASNetMobile,MobileNetV2]
+    python benchmarks/keras_models.py FOLDER [--networks EfficientNetB0,DenseNet121,...]
 
-Weights are random, also those of batch normalizations, which as Keras makes them would add nothing and be dropped.
+The batch size stays free, and images have the size that the network has by default. Weights are random, also those of
+batch normalizations, which as Keras makes them would add nothing and be dropped. What is there already stays.
 """
 
 from __future__ import annotations
@@ -13,31 +14,43 @@ from typing import Any
 
 import numpy as np
 
-NETWORKS = "EfficientNetB0,DenseNet121,NASNetMobile,MobileNetV2"
-SIZE, OPSET = 224, 17
+SIZES = {
+    "EfficientNetB0": 224,
+    "DenseNet121": 224,
+    "NASNetMobile": 224,
+    "MobileNetV2": 224,
+    "InceptionV3": 299,
+    "Xception": 299,
+    "InceptionResNetV2": 299,
+}
+"""For each network the rows of its images, which have as many columns."""
+
+OPSET = 17
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--networks", default=NETWORKS, help="comma-separated names from keras.applications")
+    parser.add_argument("--networks", default=",".join(SIZES), help="comma-separated names from keras.applications")
     options = parser.parse_args()
     for name in options.networks.split(","):
         path = options.folder / f"keras_{name.lower()}.onnx"
-        export(name, path)
-        print(path)
+        if not path.exists():
+            export(name, path)
+        print(path, flush=True)
 
 
 def export(name: str, path: Path) -> None:
-    """Writes the network of that name for one image of 224 x 224."""
+    """Writes the network of that name, one of `SIZES`."""
     import keras  # heavy, and not installed with the project
     import tensorflow as tf
     import tf2onnx
 
     keras.utils.set_random_seed(1)
-    model = getattr(keras.applications, name)(weights=None, input_shape=(SIZE, SIZE, 3))
+    shape = (SIZES[name], SIZES[name], 3)
+    model = getattr(keras.applications, name)(weights=None, input_shape=shape)
     _as_if_trained(keras, model)
-    spec = (tf.TensorSpec((1, SIZE, SIZE, 3), tf.float32, name="x"),)
+    spec = (tf.TensorSpec((None, *shape), tf.float32, name="x"),)
     run = tf.function(lambda x: model(x, training=False))
     tf2onnx.convert.from_function(run, input_signature=spec, opset=OPSET, output_path=str(path))
 
