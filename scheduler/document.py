@@ -19,7 +19,7 @@ from iosched.scheduler.checks import check_dtype, check_operators, check_shapes
 from iosched.scheduler.document_format import Cost, SearchRecord, Shipped
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.proof import Scope
-from iosched.scheduler.schedule import Block, Schedule, Stage, total_us
+from iosched.scheduler.schedule import Block, Division, Schedule, Stage, total_us
 
 __all__ = ["Alternative", "ScheduleDocument", "SearchRecord"]
 
@@ -200,7 +200,9 @@ def _block_entries(schedule: Schedule) -> tuple[file.BlockEntry, ...]:
 
 def _stage_entry(stage: Stage) -> file.StageEntry:
     latency = file.StageLatency(_rounded(stage.predicted_us), _rounded(stage.measured_us))
-    return file.StageEntry(stage.strategy, stage.groups, latency)
+    own = stage.division
+    division = UNSET if own is None else file.DivisionEntry(own.lanes, own.groups)
+    return file.StageEntry(stage.strategy, stage.groups, latency, division)
 
 
 def _schedule(blocks: Iterable[file.BlockEntry]) -> Schedule:
@@ -208,7 +210,9 @@ def _schedule(blocks: Iterable[file.BlockEntry]) -> Schedule:
 
 
 def _stage(entry: file.StageEntry) -> Stage:
-    return Stage(entry.strategy, entry.groups, entry.latency_us.predicted, entry.latency_us.measured)
+    own = entry.division
+    division = None if own is UNSET else Division(own.lanes, own.groups)
+    return Stage(entry.strategy, entry.groups, entry.latency_us.predicted, entry.latency_us.measured, division)
 
 
 def _structure_entry(structure: Structure) -> file.StructureEntry:

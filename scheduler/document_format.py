@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -30,6 +31,8 @@ Limit: TypeAlias = Annotated[int, Meta(ge=1)] | None
 Microseconds: TypeAlias = Annotated[float, Meta(ge=0)] | None
 Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Group = Annotated[tuple[str, ...], Meta(min_length=1)]
+LaneCount = Annotated[int, Meta(ge=1, le=1024)]
+Lanes = Annotated[tuple[Count, ...], Meta(min_length=1)]
 
 _MAX_NCHARS = 64 << 20
 _MAX_NUMBER = 1e18  # more is no count, size or latency, and slow to convert
@@ -79,17 +82,38 @@ class StageLatency(Struct, frozen=True):
     measured: Microseconds
 
 
+class DivisionEntry(Struct, frozen=True):
+    """See `Division`."""
+
+    lanes: LaneCount
+    groups: Annotated[tuple[Lanes, ...], Meta(min_length=1)]
+
+    def __post_init__(self) -> None:
+        """The lanes of a group are in ascending order, and the device has them."""
+        for number, group in enumerate(self.groups):
+            if any(one >= next_one for one, next_one in pairwise((*group, self.lanes))):
+                raise ValueError(f"lanes of groups[{number}] must ascend and be below {self.lanes}")
+
+
 class StageEntry(Struct, frozen=True):
-    """See `Stage`."""
+    """See `Stage`. Files of versions that divided lanes among groups by a fixed rule have no `division`."""
 
     strategy: Strategy
     groups: Annotated[tuple[Group, ...], Meta(min_length=1)]
     latency_us: StageLatency
+    division: DivisionEntry | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         is_apart = len(self.groups) > 1 and all(len(group) == 1 for group in self.groups)
-        if STAGES[self.strategy].is_one_operator and not is_apart:
+        is_one = STAGES[self.strategy].is_one_operator
+        if is_one and not is_apart:
             raise ValueError(f"groups of a {self.strategy} stage must be two or more single operators")
+        if self.division is UNSET:
+            return
+        if is_one:
+            raise ValueError(f"a {self.strategy} stage is one operator, which no lanes can be divided among")
+        if len(self.division.groups) != len(self.groups):
+            raise ValueError(f"division has {len(self.division.groups)} groups, the stage {len(self.groups)}")
 
 
 class BlockEntry(Struct, frozen=True):
@@ -209,9 +233,12 @@ def file_text(file: FileEntry) -> str:
     Raises:
         ValueError: a number is NaN or infinite.
     """
-    plain = msgspec.structs.asdict
-    content = {key: value for key, value in plain(file).items() if value is not UNSET}
-    return json.dumps(content, default=plain, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    content = _plain(file)
+    return json.dumps(content, default=_plain, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _plain(entry: Struct) -> dict[str, object]:
+    return {key: value for key, value in msgspec.structs.asdict(entry).items() if value is not UNSET}
 
 
 def read_file(text: str | bytes) -> FileEntry:

@@ -19,17 +19,35 @@ class Strategy(StrEnum):
 
 
 @dataclass(frozen=True)
+class Division:
+    """Which lanes of a device the groups of a stage run on.
+
+    Groups that have a lane in common run one after another on it, in the order of the stage. A lane may have no group.
+
+    Attributes:
+        lanes: how many the device has; on a device with another number the division means nothing.
+        groups: for each group of the stage its lanes, by number, in ascending order.
+    """
+
+    lanes: int
+    groups: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
 class Stage:
     """A set of operators run together.
 
     Groups are the weakly connected components of the stage; operators of a group stand in topological order, groups
     in the order of their first operators. A merge stage lists each merged operator as a group of its own.
+
+    Without a `division` the device divides its lanes among the groups as it thinks best.
     """
 
     strategy: Strategy
     groups: tuple[tuple[str, ...], ...]
     predicted_us: float | None = None
     measured_us: float | None = None
+    division: Division | None = None
 
     @property
     def operators(self) -> tuple[str, ...]:

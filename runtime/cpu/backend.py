@@ -171,8 +171,13 @@ class CpuBackend:
     def _lower(self, schedule: Schedule, barriers: bool) -> tuple[Lowering, KernelGraph]:
         stages = unit_stages(self.coarse, schedule)
         kernels, placement, nodes = self._with_stages_as_one(stages)
-        numbered = [[[index for unit in group for index in nodes[unit]] for group in groups] for _, groups in stages]
-        return lower(kernels, placement, numbered, self.lanes, self._cache, barriers=barriers), kernels
+        numbered = [_numbered(stage, nodes) for stage in stages]
+        lowered = lower(
+            *(kernels, placement, numbered, self.lanes, self._cache),
+            divisions=[stage.division for stage in stages],
+            barriers=barriers,
+        )
+        return lowered, kernels
 
     def compile(self, schedule: Schedule, *, barriers: bool = False) -> CompiledModel:
         """Compiles the model under `schedule`, whose stages name operators or units of the coarse graph.
@@ -191,13 +196,15 @@ class CpuBackend:
 
     def compile_stage(self, stage: Stage, *, lanes: int | None = None) -> CompiledStage | None:
         """Compiles one stage of units to be run alone; None where this device cannot run it that way."""
-        groups = [list(group) for group in stage.groups]
-        as_one = [(stage.strategy, groups)] if runs_as_one(stage) else []
+        as_one = [stage] if runs_as_one(stage) else []
         kernels, placement, nodes = self._with_stages_as_one(as_one)
         if as_one and kernels is self.kernels:
             return None
-        numbered = [[[index for unit in group for index in nodes[unit]] for group in groups]]
-        lowering = lower(kernels, placement, numbered, lanes or self.lanes, self._cache, partial=True)
+        lowering = lower(
+            *(kernels, placement, [_numbered(stage, nodes)], lanes or self.lanes, self._cache),
+            divisions=[stage.division],
+            partial=True,
+        )
         buffers = [buffer.name for buffer in lowering.plan.buffers if buffer.is_given]
         inputs = {name: _sample(kernels.tensors[name]) for name in buffers}
         return CompiledStage(self._executor(lowering), inputs)
@@ -221,14 +228,12 @@ class CpuBackend:
             return PythonExecutor(lowering.checked, lowering.kernels, runtime=self._python, cpus=cpus)
         return NativeExecutor(lowering.checked, lowering.kernels, runtime=self._native, cpus=cpus)
 
-    def _with_stages_as_one(
-        self, stages: Iterable[tuple[Strategy, Sequence[Sequence[str]]]]
-    ) -> tuple[KernelGraph, Placement, Nodes]:
+    def _with_stages_as_one(self, stages: Iterable[Stage]) -> tuple[KernelGraph, Placement, Nodes]:
         """The kernel graph with the units of stages made one where their strategy says so and they allow it."""
         kernels, nodes = self.kernels, self.coarse.nodes
-        for strategy, groups in stages:
-            units = [unit for group in groups for unit in group]
-            found = _AS_ONE[strategy](kernels, nodes, units) if strategy in _AS_ONE else None
+        for stage in stages:
+            as_one = _AS_ONE.get(stage.strategy)
+            found = None if as_one is None else as_one(kernels, nodes, stage.operators)
             if found is not None:
                 kernels, nodes = found
         return kernels, (self._placement if kernels is self.kernels else place_tensors(kernels)), nodes
@@ -237,6 +242,11 @@ class CpuBackend:
 def _prepared(model: Model, lanes: int) -> KernelGraph:
     """What onnxruntime makes of the model, and what can be made better of that."""
     return with_partial_sums(lay_out_by_results(keep_blocked(build_kernel_graph(model))), lanes)
+
+
+def _numbered(stage: Stage, nodes: Nodes) -> list[list[int]]:
+    """The nodes of each group."""
+    return [[index for unit in group for index in nodes[unit]] for group in stage.groups]
 
 
 def _sample(spec: TensorSpec) -> np.ndarray:

@@ -14,6 +14,7 @@ from iosched.runtime.cpu.work import node_work_us
 from iosched.runtime.placement import Placement
 from iosched.runtime.plan import View
 from iosched.runtime.waits import Span, Step
+from iosched.scheduler.schedule import Division
 
 _SMALLEST_PART_US = 10.0  # a hand-off between cores costs about a tenth of this
 
@@ -41,17 +42,34 @@ class Call:
     writes: tuple[tuple[str, View], ...]
 
 
+def own_lanes(
+    kernels: KernelGraph, groups: Sequence[Sequence[int]], division: Division | None, lanes: int
+) -> tuple[tuple[int, ...], ...]:
+    """For each group of a stage its lanes: those of the division, or by guessed work where it is not for so many.
+
+    Args:
+        groups: for each group of the stage, its nodes.
+    """
+    if division is not None and division.lanes == lanes and len(division.groups) == len(groups):
+        return division.groups
+    return assign_lanes([sum(node_work_us(kernels, index) for index in nodes) for nodes in groups], lanes)
+
+
 def stage_calls(
-    kernels: KernelGraph, placement: Placement, groups: Sequence[Sequence[int]], lanes: int, stage: int
+    kernels: KernelGraph,
+    placement: Placement,
+    groups: Sequence[Sequence[int]],
+    lanes: Sequence[Sequence[int]],
+    stage: int,
 ) -> list[Call]:
     """Calls of one stage, in an order that respects every dependency.
 
     Args:
         groups: for each group of the stage, its nodes in topological order.
+        lanes: for each group those that it runs on.
     """
-    work_us = [sum(node_work_us(kernels, index) for index in nodes) for nodes in groups]
     found: list[Call] = []
-    for nodes, own in zip(groups, assign_lanes(work_us, lanes), strict=True):
+    for nodes, own in zip(groups, lanes, strict=True):
         for index in nodes:
             found.extend(_node_calls(kernels, placement, index, own, stage))
     return found

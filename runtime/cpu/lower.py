@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import onnx
 
 from iosched.models.graph import TensorSpec
 from iosched.models.node_attributes import has_subgraphs
 from iosched.runtime.arena import plan_in_arena
-from iosched.runtime.cpu.calls import Call, overlap, stage_calls, steps_of
+from iosched.runtime.cpu.calls import Call, overlap, own_lanes, stage_calls, steps_of
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.program import Kernel
 from iosched.runtime.cpu.programs import TaskKernel, build_kernel
@@ -23,6 +24,7 @@ from iosched.runtime.hazards import CheckedPlan
 from iosched.runtime.placement import Placement
 from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View, Wait
 from iosched.runtime.waits import find_waits
+from iosched.scheduler.schedule import Division
 
 LOWERING = 4
 """Raised whenever stages come to run in another way than before: latencies measured until then no longer hold."""
@@ -70,12 +72,15 @@ def lower(
     lanes: int,
     cache: KernelCache,
     *,
+    divisions: Sequence[Division | None] = (),
     partial: bool = False,
     barriers: bool = False,
 ) -> Lowering:
     """Lowers `stages` of node indices to a plan for `lanes` lanes.
 
     Args:
+        divisions: of the stages, in order; a stage that has none, or one of another number of lanes, is divided by
+            guessed work (`lanes.py`).
         partial: only some of the graph's nodes are in `stages` (one stage that is profiled): what they read and do
             not compute comes from the caller, and everything they compute for others is kept.
         barriers: a stage begins when all of the one before is done; else a call waits for what it reads alone.
@@ -86,7 +91,9 @@ def lower(
         HazardError: the plan does not pass the check, which is a fault of the lowering.
     """
     calls = [
-        call for number, groups in enumerate(stages) for call in stage_calls(kernels, placement, groups, lanes, number)
+        call
+        for number, (groups, division) in enumerate(zip_longest(stages, divisions))
+        for call in stage_calls(kernels, placement, groups, own_lanes(kernels, groups, division, lanes), number)
     ]
     steps = steps_of(calls)
     waits = find_waits(steps, lanes, barriers=barriers)

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from iosched.runtime.cpu.ownership import CoarseGraph
-from iosched.scheduler.schedule import Schedule, Strategy
+from iosched.scheduler.schedule import Division, Schedule, Stage
 
 
-def unit_stages(coarse: CoarseGraph, schedule: Schedule) -> list[tuple[Strategy, list[list[str]]]]:
-    """The schedule in terms of units: each stage's strategy and groups of units, empty stages left out.
+def unit_stages(coarse: CoarseGraph, schedule: Schedule) -> list[Stage]:
+    """The schedule in terms of units, without latencies, empty stages left out.
 
     A unit runs in the last stage that one of its operators is in, or later if what it reads comes later: schedules
-    made on another device may take operators apart that this one cannot.
+    made on another device may take operators apart that this one cannot. A stage keeps its division where its groups
+    of units are its groups of operators.
     """
     unit_of = {**{unit: unit for unit in coarse.members}, **coarse.unit_of()}
     position: dict[str, int] = {}
     label: dict[str, tuple[int, int]] = {}
-    strategies = []
-    for number, stage in enumerate(schedule.stages):
-        strategies.append(stage.strategy)
+    stages = tuple(schedule.stages)
+    for number, stage in enumerate(stages):
         for place, group in enumerate(stage.groups):
             for name in group:
                 position[unit_of[name]] = number
@@ -27,16 +28,16 @@ def unit_stages(coarse: CoarseGraph, schedule: Schedule) -> list[tuple[Strategy,
     for operator in coarse.graph.operators:
         before = [position[name] for name in coarse.graph.predecessors[operator.name]]
         position[operator.name] = max([position[operator.name], *before])
-    return _group_units(coarse, position, label, strategies)
+    return _group_units(coarse, position, label, stages)
 
 
 def _group_units(
     coarse: CoarseGraph,
     position: Mapping[str, int],
     label: Mapping[str, tuple[int, int]],
-    strategies: Sequence[Strategy],
-) -> list[tuple[Strategy, list[list[str]]]]:
-    """Groups of each stage: units of one original group, and units that depend on each other."""
+    stages: Sequence[Stage],
+) -> list[Stage]:
+    """The stages with groups of units: units of one original group, and units that depend on each other."""
     group_of: dict[str, list[str]] = {}
     first_of: dict[tuple[int, int], str] = {}
     for operator in coarse.graph.operators:
@@ -50,10 +51,22 @@ def _group_units(
                 group_of[other].extend(group_of[name])
                 for member in group_of[name]:
                     group_of[member] = group_of[other]
-    stages: list[tuple[Strategy, list[list[str]]]] = [(strategy, []) for strategy in strategies]
+    groups_of: list[list[tuple[str, ...]]] = [[] for _ in stages]
     order = {operator.name: index for index, operator in enumerate(coarse.graph.operators)}
     for name in order:
         group = group_of[name]
         if min(group, key=order.__getitem__) == name:
-            stages[position[name]][1].append(sorted(group, key=order.__getitem__))
-    return [(strategy, groups) for strategy, groups in stages if groups]
+            groups_of[position[name]].append(tuple(sorted(group, key=order.__getitem__)))
+    found = []
+    for number, (stage, groups) in enumerate(zip(stages, groups_of, strict=True)):
+        places = [{label[name] for name in group} for group in groups]
+        found.append(Stage(stage.strategy, tuple(groups), division=_division(stage, number, places)))
+    return [stage for stage in found if stage.groups]
+
+
+def _division(stage: Stage, number: int, places: Sequence[set[tuple[int, int]]]) -> Division | None:
+    """The division of a stage in the order of its groups of units, whose units come from these groups of operators."""
+    wanted = {(number, place) for place in range(len(stage.groups))}
+    if stage.division is None or any(len(own) != 1 for own in places) or set().union(*places) != wanted:
+        return None
+    return replace(stage.division, groups=tuple(stage.division.groups[place] for ((_, place),) in places))

@@ -19,7 +19,7 @@ from iosched.models.graph import ComputationGraph
 from iosched.models.structure import NodeForm, OperatorForm, PlacedOperator, Structure, first_difference
 from iosched.scheduler.document import Alternative, ScheduleDocument, SearchRecord
 from iosched.scheduler.document_format import Counts, Limits
-from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
+from iosched.scheduler.schedule import Block, Division, Schedule, Stage, Strategy
 from iosched.scheduler.search import search
 from iosched.scheduler.strategy_names import NAMES
 
@@ -69,6 +69,52 @@ def test_what_is_proven_is_kept_and_what_older_files_call_optimal_is_not_believe
 def test_the_schema_knows_every_strategy() -> None:
     assert set(SCHEMA["properties"]["search"]["properties"]["strategy"]["enum"]) == set(NAMES)
     assert set(SCHEMA["$defs"]["stage"]["properties"]["strategy"]["enum"]) == set(Strategy)
+
+
+def test_lanes_of_groups_are_kept_and_files_without_are_written_as_ever() -> None:
+    divided = replace(stage(("1",), ("2",)), division=Division(4, ((0,), (1, 3))))
+    found = document(stage(("0",)), divided, stage(("3",)))
+    text = found.to_json()
+    jsonschema.validate(json.loads(text), SCHEMA)
+    assert ScheduleDocument.from_json(text).schedule == found.schedule
+    written = [each.get("division") for each in json.loads(text)["blocks"][0]["stages"]]
+    assert written == [None, {"lanes": 4, "groups": [[0], [1, 3]]}, None]
+    assert "division" not in document().to_json()
+
+
+@pytest.mark.parametrize(
+    ("division", "message", "fits_schema"),
+    [
+        ({"lanes": 2, "groups": [[0]]}, "division has 1 groups, the stage 2", True),
+        ({"lanes": 2, "groups": [[0], [2]]}, "must ascend and be below 2", True),
+        ({"lanes": 2, "groups": [[0], [1, 0]]}, "must ascend and be below 2", True),
+        ({"lanes": 2, "groups": [[0], [0, 0]]}, "must ascend and be below 2", True),
+        ({"lanes": 2, "groups": [[0], [-1]]}, r"division.groups\[1\]\[0\]", False),
+        ({"lanes": 2, "groups": [[0], []]}, r"division.groups\[1\]", False),
+        ({"lanes": 0, "groups": [[0], [1]]}, "division.lanes", False),
+        ({"lanes": 10**6, "groups": [[0], [1]]}, "division.lanes", False),
+        ({"lanes": 2}, "groups", False),
+        (None, "division", False),
+    ],
+)
+def test_lanes_that_no_device_has_are_refused(division: object, message: str, fits_schema: bool) -> None:
+    content = json.loads(document().to_json())
+    content["blocks"][0]["stages"][1]["division"] = division
+    with pytest.raises(InvalidScheduleError, match=message):
+        ScheduleDocument.from_json(json.dumps(content))
+    if not fits_schema:
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(content, SCHEMA)
+
+
+def test_a_stage_that_is_one_operator_has_no_lanes_to_divide() -> None:
+    merged = stage(("1",), ("2",), strategy=Strategy.MERGE)
+    content = json.loads(document(stage(("0",)), merged, stage(("3",))).to_json())
+    content["blocks"][0]["stages"][1]["division"] = {"lanes": 2, "groups": [[0], [1]]}
+    with pytest.raises(InvalidScheduleError, match="a merge stage is one operator"):
+        ScheduleDocument.from_json(json.dumps(content))
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(content, SCHEMA)
 
 
 def test_latencies_are_rounded_so_that_text_is_the_same_everywhere() -> None:

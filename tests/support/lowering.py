@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -19,7 +20,7 @@ from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.merge import merge_classes
-from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
+from iosched.scheduler.schedule import Block, Division, Schedule, Stage, Strategy
 from iosched.scheduler.search import search
 
 FLOAT = TensorProto.FLOAT
@@ -87,6 +88,19 @@ def _random_stage(graph: ComputationGraph, left: Sequence[str], draw: random.Ran
             break
         chosen.append(draw.choice(ready))
     return [name for name in left if name in chosen]
+
+
+def divided_at_random(schedule: Schedule, lanes: int, seed: int) -> Schedule:
+    """The schedule with random lanes for the groups of each of its stages; groups may share lanes, lanes may idle."""
+    draw = random.Random(seed)
+
+    def divided(stage: Stage) -> Stage:
+        if stage.strategy is not Strategy.CONCURRENT:
+            return stage
+        chosen = (draw.sample(range(lanes), draw.randint(1, lanes)) for _ in stage.groups)
+        return replace(stage, division=Division(lanes, tuple(tuple(sorted(own)) for own in chosen)))
+
+    return Schedule(tuple(replace(block, stages=tuple(map(divided, block.stages))) for block in schedule.blocks))
 
 
 def _random_merge(graph: ComputationGraph, left: Sequence[str], draw: random.Random) -> list[str]:

@@ -50,8 +50,7 @@ class CpuUnits:
 
     def stages(self, schedule: Schedule) -> Sequence[Stage]:
         """The stages of units that the CPU runs for a schedule, which may be one of operators or of units."""
-        stages = unit_stages(self.coarse, schedule)
-        return tuple(Stage(strategy, tuple(map(tuple, groups))) for strategy, groups in stages)
+        return tuple(unit_stages(self.coarse, schedule))
 
     @cached_property
     def _unit_of(self) -> dict[str, str]:

@@ -16,7 +16,7 @@ from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.ownership import CoarseGraph, coarsen
 from iosched.runtime.cpu.units import unit_stages
-from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
+from iosched.scheduler.schedule import Block, Division, Schedule, Stage, Strategy
 
 node = helper.make_node
 
@@ -173,10 +173,10 @@ def test_schedules_that_take_units_apart_are_repaired() -> None:
         for seed in range(12):
             schedule = random_schedule(model.graph, seed)
             stages = unit_stages(backend.coarse, schedule)
-            units = [unit for _, groups in stages for group in groups for unit in group]
+            units = [unit for stage in stages for unit in stage.operators]
             assert sorted(units) == sorted(backend.coarse.members)
-            position = {unit: number for number, (_, groups) in enumerate(stages) for group in groups for unit in group}
-            group_of = {unit: group for _, groups in stages for group in groups for unit in map(str, group)}
+            position = {unit: number for number, stage in enumerate(stages) for unit in stage.operators}
+            group_of = {unit: group for stage in stages for group in stage.groups for unit in group}
             for unit in units:
                 for before in backend.graph.predecessors[unit]:
                     assert position[before] <= position[unit]
@@ -194,7 +194,21 @@ def test_units_stay_in_the_groups_that_a_schedule_put_them_in() -> None:
         Stage(Strategy.CONCURRENT, (("d",),)),
     )
     found = unit_stages(coarse, Schedule((Block(0, stages),)))
-    assert found == [(stage.strategy, [list(group) for group in stage.groups]) for stage in stages]
+    assert found == list(stages)
+
+
+def test_lanes_go_with_their_groups_and_are_forgotten_where_groups_are_others() -> None:
+    """A stranger may list groups in any order; b has no node of its own, and runs with a."""
+    nodes = [node("A", ["x"], ["a"]), node("B", ["a"], ["b"]), node("C", ["a"], ["c"]), node("D", ["b", "c"], ["d"])]
+    swapped = Stage(Strategy.CONCURRENT, (("c",), ("b",)), division=Division(3, ((0,), (1, 2))))
+    around = Stage(Strategy.CONCURRENT, (("a",),)), Stage(Strategy.CONCURRENT, (("d",),))
+    schedule = Schedule((Block(0, (around[0], swapped, around[1])),))
+    found = unit_stages(coarse_of(DIAMOND, nodes), schedule)[1]
+    assert found.groups == (("b",), ("c",))
+    assert found.division == Division(3, ((1, 2), (0,)))
+
+    fewer = [node("A", ["x"], ["a"]), node("C", ["a"], ["c"]), node("D", ["a", "c"], ["d"])]
+    assert {stage.division for stage in unit_stages(coarse_of(DIAMOND, fewer), schedule)} == {None}
 
 
 def test_what_reads_a_unit_waits_for_the_last_of_its_operators() -> None:
@@ -203,7 +217,7 @@ def test_what_reads_a_unit_waits_for_the_last_of_its_operators() -> None:
     coarse = coarse_of(DIAMOND, nodes)
     stages = tuple(Stage(Strategy.CONCURRENT, ((name,),)) for name in ("a", "c", "b", "d"))
     found = unit_stages(coarse, Schedule((Block(0, stages),)))
-    assert [groups for _, groups in found] == [[[coarse.unit_of()["a"], "c"]], [["d"]]]
+    assert [stage.groups for stage in found] == [((coarse.unit_of()["a"], "c"),), (("d",),)]
 
 
 def test_readers_of_a_graph_input_do_not_wait_for_each_other() -> None:
