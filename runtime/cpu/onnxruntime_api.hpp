@@ -207,20 +207,25 @@ struct Session {
       // This shares memory, and lets packed copies of the weight (Gemm, MatMul) be shared between sessions as well.
       api.check(api.AddInitializer(options.options, weight.name, values.back()));
     }
-    OrtStatus* status = load(model, nbytes, options);
+    OrtStatus* status = load(model, nbytes, options, environment->prepacked);
+    if (status != nullptr) {
+      // Some kernels, as those of integer convolutions, pack weights in a way that cannot be shared, and refuse to try.
+      api.ReleaseStatus(status);
+      status = load(model, nbytes, options, nullptr);
+    }
     if (status != nullptr && n_weights > 0) {
       // onnxruntime looked for the placeholder's file before it looked at the values: replace the placeholders too,
       // which costs a passing copy.
       api.ReleaseStatus(status);
       api.check(api.AddExternalInitializers(options.options, names.data(), values.data(), n_weights));
-      status = load(model, nbytes, options);
+      status = load(model, nbytes, options, nullptr);
     }
     api.check(status);
   }
 
-  OrtStatus* load(const void* model, size_t nbytes, const Options& options) {
-    return environment->api.CreateSessionFromArrayPrepacked(environment->env, model, nbytes, options.options,
-                                                            environment->prepacked, &session);
+  OrtStatus* load(const void* model, size_t nbytes, const Options& options, OrtPrepacked* shared) {
+    return environment->api.CreateSessionFromArrayPrepacked(environment->env, model, nbytes, options.options, shared,
+                                                            &session);
   }
 
   void release() {

@@ -1,0 +1,47 @@
+"""Networks in whole numbers compute, bit for bit, what plain onnxruntime computes, under any schedule."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+from lowering import baselines, drawn, loaded
+from quantized import quantized
+
+from iosched.models.light import light_model
+from iosched.models.model import Model
+from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.inputs import random_inputs
+from iosched.runtime.reference import Reference
+
+pytest.importorskip("onnxruntime", reason='needs pip install "iosched[cpu]"')
+
+
+@cache
+def network(name: str, activations: str = "uint8", weights: str = "int8", with_pairs: bool = True) -> Model:
+    made = quantized(light_model(name), activations=activations, weights=weights, with_pairs=with_pairs)
+    return loaded(made, 1)
+
+
+def check_bits(model: Model, backend: CpuBackend) -> None:
+    """Every output of every schedule has the bits of onnxruntime's."""
+    given = random_inputs(model.graph.inputs, 0)
+    with Reference(model) as reference:
+        wanted = reference.run(given)
+    for name, schedule in (*baselines(backend.graph), *drawn(backend.graph, (0, 1))):
+        compiled = backend.compile(schedule)
+        try:
+            found = compiled.run(given)
+            assert all(np.array_equal(found[output], wanted[output]) for output in wanted), (name, backend.lanes)
+        finally:
+            compiled.close()
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("with_pairs", [True, False])
+def test_squeezenet(with_pairs: bool, native: bool) -> None:
+    """Its 26 convolutions are packed by onnxruntime in a way that sessions cannot share."""
+    model = network("squeezenet", with_pairs=with_pairs)
+    with CpuBackend(model, lanes=2, native=native) as backend:
+        check_bits(model, backend)

@@ -1,0 +1,83 @@
+"""Models in whole numbers, made of real ones by onnxruntime's own quantizer."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import version_converter
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+
+_OPSET = 17
+_TYPES = {"int8": QuantType.QInt8, "uint8": QuantType.QUInt8}
+
+
+class _Noise(CalibrationDataReader):  # type: ignore[misc]
+    """Two inputs of standard normal numbers."""
+
+    def __init__(self, proto: onnx.ModelProto) -> None:
+        random = np.random.default_rng(0)
+        shapes = {
+            value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim] for value in proto.graph.input
+        }
+        drawn = [{name: random.standard_normal(shape, np.float32) for name, shape in shapes.items()} for _ in range(2)]
+        self._left = iter(drawn)
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        return next(self._left, None)
+
+
+def quantized(
+    proto: onnx.ModelProto,
+    *,
+    activations: str = "uint8",
+    weights: str = "int8",
+    per_channel: bool = True,
+    with_pairs: bool = True,
+) -> onnx.ModelProto:
+    """`proto`, whose shapes are fixed, in whole numbers, as a person gets it who follows onnxruntime's guide.
+
+    Args:
+        proto: a model in floats.
+        activations: the type of computed tensors, int8 or uint8.
+        weights: the type of weights.
+        per_channel: whether each channel of a weight has a scale of its own.
+        with_pairs: QuantizeLinear and DequantizeLinear around the model's operators; or else QLinearConv and its kin.
+    """
+    logging.getLogger().setLevel(logging.ERROR)  # it would say that the model was not prepared, which it is
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder, "quantized.onnx")
+        prepared = _prepared(proto, Path(folder, "prepared.onnx"))
+        quantize_static(
+            prepared,
+            result,
+            _Noise(prepared),
+            quant_format=QuantFormat.QDQ if with_pairs else QuantFormat.QOperator,
+            per_channel=per_channel,
+            activation_type=_TYPES[activations],
+            weight_type=_TYPES[weights],
+        )
+        return onnx.load(result)
+
+
+def _prepared(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
+    """The model with batch normalization folded into convolutions, in an opset that knows scales for each channel."""
+    given = onnx.ModelProto()
+    given.CopyFrom(proto)
+    given.ir_version = max(given.ir_version, 8)
+    if given.opset_import[0].version < _OPSET:
+        given = version_converter.convert_version(given, _OPSET)
+    known = {tensor.name for tensor in given.graph.initializer}
+    inputs = [value for value in given.graph.input if value.name not in known]
+    del given.graph.input[:]
+    given.graph.input.extend(inputs)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.optimized_model_filepath = str(path)
+    onnxruntime.InferenceSession(given.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return onnx.load(path)
