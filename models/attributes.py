@@ -7,7 +7,6 @@ import onnx
 from iosched.models.fusion.view import GraphView, Unit
 from iosched.models.graph import AttributeValue
 from iosched.models.node_attributes import integer, integers, padding, plain_values
-from iosched.models.wiring import is_standard
 
 _MAX_SHOWN_CONSTANT = 16
 
@@ -15,22 +14,24 @@ _MAX_SHOWN_CONSTANT = 16
 def unit_attributes(view: GraphView, unit: Unit) -> tuple[tuple[str, AttributeValue], ...]:
     """The operator attributes of a unit, sorted by key; see `Operator.attributes`."""
     anchor = view.nodes[unit.anchor]
-    if view.is_op(unit.anchor, ("Conv",)) and _has_kernel(view, anchor):
+    if view.is_op(unit.anchor, ("Conv",)) and len(view.kernel(unit.anchor)) >= 3:
         found = _conv_attributes(view, unit)
     else:
-        found = {**plain_values(anchor), **_small_constants(view, anchor), **_features(view, anchor)}
+        found = {**plain_values(anchor), **_small_constants(view, anchor), **_features(view, unit.anchor)}
     if unit.activation is not None:
         found.update(_activation(view, unit))
     if unit.residual is not None:
         found["residual"] = 1
     if unit.sums:
         found["terms"] = _terms(view, unit)
+    if unit.quantizes is not None:
+        found["quantized"] = _type_of(view, view.nodes[unit.quantizes].output[0])
     return tuple(sorted(found.items()))
 
 
 def _conv_attributes(view: GraphView, unit: Unit) -> dict[str, AttributeValue]:
     anchor = view.nodes[unit.anchor]
-    channels, *kernel = view.weights[anchor.input[1]].shape[1:]
+    channels, *kernel = view.kernel(unit.anchor)[1:]
     group, ones = integer(anchor, "group", 1), (1,) * len(kernel)
     # A separable convolution has the attributes of its depthwise convolution, but the output channels of its pointwise.
     last = next(i for i in reversed(unit.nodes) if view.is_op(i, ("Conv",)))
@@ -42,24 +43,24 @@ def _conv_attributes(view: GraphView, unit: Unit) -> dict[str, AttributeValue]:
         "group": group,
         "in_channels": channels * group,
         "kernel_shape": tuple(kernel),
-        "out_channels": view.weights[view.nodes[last].input[1]].shape[0],
+        "out_channels": view.kernel(last)[0],
         "pads": padding(anchor, sizes, kernel),
         "strides": integers(anchor, "strides", ones),
     }
 
 
-def _features(view: GraphView, node: onnx.NodeProto) -> dict[str, AttributeValue]:
+def _features(view: GraphView, index: int) -> dict[str, AttributeValue]:
     """Rows and columns of the matrix of weights that a product multiplies by."""
-    factor = view.weights.get(node.input[1]) if node.op_type in ("Gemm", "MatMul") and is_standard(node) else None
-    if factor is None or factor.ndim != 2 or node.input[0] in view.weights:
+    matrix = view.kernel(index) if view.is_op(index, ("Gemm", "MatMul")) else ()
+    if len(matrix) != 2 or view.nodes[index].input[0] in view.weights:
         return {}
-    rows, columns = reversed(factor.shape) if integer(node, "transB") else factor.shape
+    rows, columns = reversed(matrix) if integer(view.nodes[index], "transB") else matrix
     return {"in_features": rows, "out_features": columns}
 
 
-def _has_kernel(view: GraphView, node: onnx.NodeProto) -> bool:
-    kernel = view.weights.get(node.input[1]) if len(node.input) > 1 else None
-    return kernel is not None and kernel.ndim >= 3
+def _type_of(view: GraphView, name: str) -> str:
+    spec = view.specs.get(name)
+    return "" if spec is None else spec.dtype
 
 
 def _activation(view: GraphView, unit: Unit) -> dict[str, AttributeValue]:

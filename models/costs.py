@@ -14,10 +14,11 @@ Shapes = Sequence[Shape | None]
 
 # Nodes of these types only move or rename data, and count as no work.
 _MOVES = frozenset({
-    "Cast", "CastLike", "Concat", "ConstantOfShape", "DepthToSpace", "Expand", "Flatten", "Gather",
-    "GatherElements", "GatherND", "Identity", "OneHot", "Pad", "Reshape", "ScatterElements", "ScatterND", "Shape",
-    "Size", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze", "If", "Loop", "Scan",
-    "SequenceAt", "SequenceConstruct", "SequenceInsert", "ConcatFromSequence", "SplitToSequence",
+    "Cast", "CastLike", "Concat", "ConstantOfShape", "DepthToSpace", "DequantizeLinear", "Expand", "Flatten",
+    "Gather", "GatherElements", "GatherND", "Identity", "OneHot", "Pad", "QuantizeLinear", "Reshape",
+    "ScatterElements", "ScatterND", "Shape", "Size", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile",
+    "Transpose", "Unsqueeze", "If", "Loop", "Scan", "SequenceAt", "SequenceConstruct", "SequenceInsert",
+    "ConcatFromSequence", "SplitToSequence",
 })  # fmt: skip
 # Operations for each element of the result, for the types that clearly need more than one.
 _PER_ELEMENT = {"BatchNormalization": 2, "Softmax": 4, "LogSoftmax": 4, "LRN": 8, "LayerNormalization": 8, "Gelu": 8}

@@ -65,10 +65,12 @@ class Operator:
             fused with them, carry kernel_shape, strides, pads, dilations, group, in_channels, out_channels and
             activation ("" for none) as normalised values; other operators carry their ONNX attributes, and products
             with a matrix of weights its rows and columns as in_features and out_features. Sums folded into an operator
-            show as "terms": for each operand of the consumer, how many values are summed.
+            show as "terms": for each operand of the consumer, how many values are summed. What leaves an operator
+            in whole numbers shows as "quantized": their type.
         weights: the constants that the operator reads, in order of first use.
         flops: multiply and add counted as two.
-        nbytes: activations and weights read and written, each once.
+        nbytes: activations and weights read and written, each once; those of tensors in whole numbers, where nodes that
+            quantize and dequantize stand between operators.
         node_types: the ONNX types of `nodes`, in their order; no part of labels and digests.
         merges: whether it may be merged with operators of its kind, where `merge_rule` finds nothing against it.
     """

@@ -41,7 +41,7 @@ def _operator(view: GraphView, unit: Unit, returned: frozenset[str]) -> Operator
     inputs = tuple(name for name in read if name not in view.weights)
     weights = tuple(weight_spec(name, view.weights[name]) for name in read if name in view.weights)
     outputs = _outputs(view, nodes[-1], returned)
-    moved = (*(view.specs.get(name) for name in (*inputs, *outputs)), *weights)
+    moved = (*(view.specs.get(_stored(view, name, returned)) for name in (*inputs, *outputs)), *weights)
     anchor = view.nodes[unit.anchor]
     return Operator(
         name=outputs[0],
@@ -61,6 +61,13 @@ def _operator(view: GraphView, unit: Unit, returned: frozenset[str]) -> Operator
 def _outputs(view: GraphView, last: onnx.NodeProto, returned: frozenset[str]) -> tuple[str, ...]:
     first, *rest = writes(last)
     return (first, *(name for name in rest if view.uses[name] or name in returned))
+
+
+def _stored(view: GraphView, name: str, returned: frozenset[str]) -> str:
+    """The tensor that lies in memory between operators: of one that is only dequantized, the whole numbers."""
+    index = view.producer.get(name)
+    is_passing = index is not None and name not in returned and view.is_dequantize(index)
+    return str(view.nodes[index].input[0]) if index is not None and is_passing else name
 
 
 def _flops(view: GraphView, node: onnx.NodeProto) -> int:

@@ -25,8 +25,7 @@ def leading_relu(view: GraphView, index: int, units: Mapping[int, Unit]) -> int 
     relu = view.producer.get(view.nodes[index].input[0])
     if relu is None or relu in units or not view.is_op(relu, ("Relu",)) or view.only_reader(relu) != index:
         return None
-    node = view.nodes[index]
-    is_dense = set(view.weights[node.input[1]].shape[2:]) == {1} and integer(node, "group", 1) == 1
+    is_dense = set(view.kernel(index)[2:]) == {1} and integer(view.nodes[index], "group", 1) == 1
     return relu if is_dense and not _ends_a_sum(view, relu) else None
 
 

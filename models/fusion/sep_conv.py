@@ -31,13 +31,12 @@ def _is_pointwise(view: GraphView, index: int) -> bool:
     if not view.is_op(index, ("Conv",)) or not view.constant_from(index, 1):
         return False
     node = view.nodes[index]
-    is_dense = set(view.weights[node.input[1]].shape[2:]) <= {1} and integer(node, "group", 1) == 1
+    is_dense = set(view.kernel(index)[2:]) <= {1} and integer(node, "group", 1) == 1
     return is_dense and not any(integers(node, "pads")) and set(integers(node, "strides")) <= {1}
 
 
 def _is_depthwise(view: GraphView, index: int) -> bool:
     if not view.is_op(index, ("Conv",)) or not view.constant_from(index, 1):
         return False
-    node = view.nodes[index]
-    group, shape = integer(node, "group", 1), view.weights[node.input[1]].shape
+    group, shape = integer(view.nodes[index], "group", 1), view.kernel(index)
     return group > 1 and shape[:2] == (group, 1)

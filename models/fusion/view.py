@@ -31,6 +31,7 @@ class Unit:
         activation: the node that is the operator's activation, if there is one.
         residual: the node that adds another operator's value, if there is one.
         sums: the additions that were folded into the operator.
+        quantizes: the node that makes the result whole numbers, if there is one.
         takes_sums: whether sums that nothing but the unit reads become part of it.
         merges: whether the operator may be merged, where `merge_rule` finds nothing against it; only what
             `models.chain` can take apart may.
@@ -42,6 +43,7 @@ class Unit:
     activation: int | None = None
     residual: int | None = None
     sums: tuple[int, ...] = ()
+    quantizes: int | None = None
     takes_sums: bool = False
     merges: bool = True
 
@@ -99,8 +101,39 @@ class GraphView:
         return readers[0] if readers else None
 
     def constant_from(self, index: int, first: int) -> bool:
-        """Whether all inputs of a node from position `first` on are weights (or left out)."""
-        return all(not name or name in self.weights for name in self.nodes[index].input[first:])
+        """Whether all inputs of a node from position `first` on are constants (or left out)."""
+        return all(not name or self.constant(name) is not None for name in self.nodes[index].input[first:])
+
+    def constant(self, name: str) -> np.ndarray | None:
+        """A weight, also behind nodes that quantize and dequantize it and that one node reads; None where it is none.
+
+        The array has the shape of the weight; it may be whole numbers that stand for others.
+        """
+        index = self.producer.get(name)
+        while index is not None and self.uses[name] == 1 and (self.is_quantize(index) or self.is_dequantize(index)):
+            name, *parameters = self.nodes[index].input
+            if not all(each in self.weights for each in parameters if each):
+                return None
+            index = self.producer.get(name)
+        return self.weights.get(name)
+
+    def kernel(self, index: int) -> tuple[int, ...]:
+        """The shape of the constant that a convolution or a product multiplies by; () where it is none."""
+        inputs = self.nodes[index].input
+        weight = self.constant(inputs[1]) if len(inputs) > 1 else None
+        return () if weight is None else weight.shape
+
+    def is_quantize(self, index: int) -> bool:
+        """Whether a node makes numbers whole: one of ONNX's, or onnxruntime's for types that ONNX had not."""
+        return self._is_of(index, "QuantizeLinear")
+
+    def is_dequantize(self, index: int) -> bool:
+        """Whether a node undoes what `is_quantize` nodes do."""
+        return self._is_of(index, "DequantizeLinear")
+
+    def _is_of(self, index: int, kind: str) -> bool:
+        node = self.nodes[index]
+        return node.op_type == kind and (is_standard(node) or node.domain == "com.microsoft")
 
     def next_activation(self, index: int) -> int | None:
         """The activation that is the only reader of the node, and reads it as its first input."""

@@ -1,0 +1,107 @@
+"""Models in whole numbers: the pairs of nodes that quantizers write around an operator are part of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import onnx
+import pytest
+from import_helpers import data, model_of, weight
+from onnx import helper
+from quantized import quantized
+from small_models import branches
+
+from iosched.models.graph import ComputationGraph
+from iosched.models.light import light_model
+from iosched.models.load import load_model
+from iosched.models.merge_rule import refusal
+
+node = helper.make_node
+SCALES = {"s": np.float32(0.1), "z": np.uint8(3), "sw": np.float32(0.02), "zw": np.int8(0)}
+IMAGE = {"x": [1, 4, 8, 8]}
+
+
+def kinds(graph: ComputationGraph) -> Counter[str]:
+    return Counter(operator.type for operator in graph.operators)
+
+
+def loaded(nodes: list[onnx.NodeProto], outputs: list[str], **weights: np.ndarray) -> ComputationGraph:
+    return load_model(data(model_of(nodes, IMAGE, outputs, {**SCALES, **weights}))).graph
+
+
+def pair(source: str, to: str, scale: tuple[str, str] = ("s", "z")) -> list[onnx.NodeProto]:
+    return [
+        node("QuantizeLinear", [source, *scale], [f"{to}/q"]),
+        node("DequantizeLinear", [f"{to}/q", *scale], [to]),
+    ]
+
+
+WHOLE = np.int8(100 * weight(4, 4, 1, 1).clip(-1, 1))
+KERNEL = node("DequantizeLinear", ["w", "sw", "zw"], ["wf"])
+
+
+@pytest.mark.parametrize(
+    ("name", "activations", "per_channel"),
+    [("squeezenet", "uint8", True), ("squeezenet", "int8", False), ("shufflenet", "uint8", True)],
+)
+def test_a_quantized_network_has_the_operators_of_the_network(name: str, activations: str, per_channel: bool) -> None:
+    made = quantized(light_model(name), activations=activations, per_channel=per_channel)
+    found, floats = kinds(load_model(data(made)).graph), kinds(load_model(data(light_model(name))).graph)
+    assert len(made.graph.node) > 3 * found.total()
+    for kind in ("Conv", "Concat", "MaxPool", "AveragePool", "GlobalAveragePool", "Reshape", "Transpose", "Gemm"):
+        assert found[kind] == floats[kind], kind
+    assert found["QuantizeLinear"] == 1  # the network's input
+
+
+def test_an_operator_knows_what_it_computes_as_in_floats_and_moves_bytes() -> None:
+    floats = load_model(data(branches(channels=32))).graph
+    whole = load_model(data(quantized(branches(channels=32)))).graph
+    one, other = (next(o for o in graph.operators if o.integers("kernel_shape") == (3, 3)) for graph in (floats, whole))
+    assert other.attribute("quantized") == "uint8"
+    assert {*other.attributes} - {*one.attributes} == {("quantized", "uint8")}
+    assert other.flops == one.flops
+    spread = sum(spec.nbytes for spec in other.weights if spec.shape != (32, 32, 3, 3))  # scales and the like
+    assert 4 * (other.nbytes - spread) == one.nbytes
+
+
+def test_operators_in_whole_numbers_are_not_merged() -> None:
+    graph = load_model(data(quantized(branches()))).graph
+    convolutions = [operator for operator in graph.operators if operator.type == "Conv"]
+    assert len({operator.inputs for operator in convolutions}) == 1
+    assert "cannot be merged" in str(refusal(convolutions))
+
+
+def test_where_each_reader_has_a_dequantize_linear_of_its_own_it_is_the_readers() -> None:
+    nodes = [node("Relu", ["x"], ["a"]), node("QuantizeLinear", ["a", "s", "z"], ["q"])]
+    for name in ("b", "c"):
+        nodes += [node("DequantizeLinear", ["q", "s", "z"], [f"{name}/f"]), node("Tanh", [f"{name}/f"], [name])]
+    graph = loaded(nodes, ["b", "c"])
+    assert [operator.nodes for operator in graph.operators] == [("a", "q"), ("b/f", "b"), ("c/f", "c")]
+
+
+def test_weights_that_are_quantized_in_the_model_belong_to_the_operator() -> None:
+    nodes = [*pair("w", "wf", ("sw", "zw")), *pair("x", "xf"), node("Conv", ["xf", "wf"], ["y"])]
+    graph = loaded(nodes, ["y"], w=weight(4, 4, 1, 1))
+    assert [operator.nodes for operator in graph.operators] == [("xf/q", "xf"), ("wf/q", "wf", "y")]
+    assert graph.operators[1].integer("out_channels") == 4
+    assert not graph.operators[1].merges
+
+
+def test_weights_that_two_operators_read_are_dequantized_apart() -> None:
+    nodes = [KERNEL, node("Conv", ["x", "wf"], ["a"]), node("Conv", ["a", "wf"], ["y"])]
+    graph = loaded(nodes, ["y"], w=WHOLE)
+    assert [operator.type for operator in graph.operators] == ["DequantizeLinear", "Conv", "Conv"]
+
+
+def test_a_scale_that_the_model_computes_keeps_nodes_apart() -> None:
+    nodes = [node("ReduceMax", ["x"], ["s2"], keepdims=0), node("Relu", ["x"], ["a"]), *pair("a", "y", ("s2", "z"))]
+    assert kinds(loaded(nodes, ["y"]))["Relu"] == 1
+    assert len(loaded(nodes, ["y"]).operators) == 4
+
+
+def test_what_the_model_returns_stays_visible() -> None:
+    nodes = [node("Relu", ["x"], ["a"]), *pair("a", "b"), node("Tanh", ["b"], ["y"])]
+    assert [operator.nodes for operator in loaded(nodes, ["a", "y"]).operators] == [("a",), ("b/q", "b"), ("y",)]
+    returned = loaded(nodes, ["b", "y"]).by_name["b"]
+    assert (returned.nodes, returned.nbytes) == (("a", "b/q", "b"), 2 * 4 * 4 * 8 * 8 + 4 + 1)  # floats leave it
