@@ -14,6 +14,7 @@ from iosched.profiler.store.latencies import ModelLatencies
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.reference import ReferenceSettings
 from iosched.scheduler.baselines import greedy, sequential
+from iosched.scheduler.divided import divided
 from iosched.scheduler.schedule import Schedule
 
 REFERENCE = "reference"
@@ -57,7 +58,7 @@ def compare_models(
         KeyboardInterrupt: the user interrupts the comparison, and does not want the best schedule known.
     """
     found = here.ways(schedule)
-    ways = {**found, "sequential": Way(sequential(here.graph)), "greedy": Way(greedy(here.graph))}
+    ways = {**found, "sequential": Way(sequential(here.graph)), "greedy": Way(divided(greedy(here.graph), here.cost))}
     measured, setting = _Comparison(latencies, here, pace, observer).of(ways)
     return Compared(tuple(found), ways, measured, setting)
 

@@ -98,6 +98,21 @@ class Curtailable(Protocol):
 
 
 @runtime_checkable
+class Dividing(Protocol):
+    """Optional part of a `CostModel` that tries several divisions of its lanes among the groups of a stage.
+
+    Its latency of a stage without a division is that of the division that it found fastest.
+    """
+
+    def divided(self, stage: Stage) -> Stage:
+        """The stage with the division that its latency is of, as far as is known by now; measures nothing.
+
+        A stage that has a division keeps it, and one whose groups have no choice gets none.
+        """
+        ...
+
+
+@runtime_checkable
 class OperatorKeys(Protocol):
     """Optional part of a `CostModel`: which operators are alike.
 

@@ -20,6 +20,7 @@ from iosched.scheduler import lattice as lattices
 from iosched.scheduler.blocks import MAX_STATES, BlockOperators, partition
 from iosched.scheduler.classes import block_key, stage_classes
 from iosched.scheduler.cost import CostModel, OperatorKeys, Remeasurable
+from iosched.scheduler.divided import divided
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.exploration import BestKnown, Exploration, Round
 from iosched.scheduler.latencies import KnownLatencies, stages_within
@@ -135,7 +136,8 @@ def search(
     settings = _Settings(graph, cost, SEARCHES[strategy], limits, effort.remeasure_rounds > 0)
     guide = _Guide(observer or _Silence(), deadline, len(parts))
     searches = _block_searches(settings, effort, parts)
-    return _result(settings, guide, parts, list(_explore(guide, searches)))
+    found = _result(settings, guide, parts, list(_explore(guide, searches)))
+    return replace(found, schedule=divided(found.schedule, cost))
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,20 @@ class Signatures:
         text = repr((stage.strategy.value, forms, _sharing(self._graph, stage, self._label)))
         return hashlib.sha256(text.encode()).hexdigest()
 
+    def of_division(self, stage: Stage) -> str:
+        """SHA-256 of which lanes the stage's groups run on, whatever these are called; "" where it has no division.
+
+        Divisions of stages of one signature may get two texts where groups of equal forms run on unlike lanes, but
+        unequal ones never share one.
+        """
+        if stage.division is None:
+            return ""
+        number: dict[int, int] = {}
+        rows = []
+        for form, own in sorted(zip(map(self._form, stage.groups), stage.division.groups, strict=True)):
+            rows.append((form, sorted(number.setdefault(lane, len(number)) for lane in own)))
+        return hashlib.sha256(repr((stage.division.lanes, rows)).encode()).hexdigest()
+
     def _form(self, group: tuple[str, ...]) -> str:
         if group not in self._forms:
             self._forms[group] = group_form(self._graph, group, self._label)

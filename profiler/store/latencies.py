@@ -11,7 +11,7 @@ from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.legacy import undivided
 from iosched.profiler.store.tables import Compared
-from iosched.scheduler.schedule import Schedule
+from iosched.scheduler.schedule import Schedule, Stage
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,4 +77,9 @@ def _digest(text: str) -> str:
 
 def structure(schedule: Schedule) -> str:
     """A text of which operators run together and how, without any latency: equal schedules have equal texts."""
-    return repr([(stage.strategy.value, stage.groups) for stage in schedule.stages])
+    return repr([_stage_text(stage) for stage in schedule.stages])
+
+
+def _stage_text(stage: Stage) -> tuple[object, ...]:
+    own = stage.division
+    return (stage.strategy.value, stage.groups, *(() if own is None else (own.lanes, own.groups)))

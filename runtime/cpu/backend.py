@@ -12,6 +12,7 @@ from iosched.models.graph import ComputationGraph, TensorSpec
 from iosched.models.model import Model
 from iosched.runtime.cores import cpu_count
 from iosched.runtime.cpu.blocked import keep_blocked
+from iosched.runtime.cpu.calls import own_lanes
 from iosched.runtime.cpu.kernel_graph import KernelGraph, build_kernel_graph
 from iosched.runtime.cpu.lane_cpus import LaneCpus
 from iosched.runtime.cpu.library import available
@@ -193,6 +194,10 @@ class CpuBackend:
             constant_outputs={name: kernels.weights[name] for name in outside if name in kernels.weights},
             forwarded_outputs={name: name for name in outside if name in kernels.inputs},
         )
+
+    def guessed_lanes(self, stage: Stage) -> tuple[tuple[int, ...], ...]:
+        """The lanes of each group of a stage of units that has no division."""
+        return own_lanes(self.kernels, _numbered(stage, self.coarse.nodes), None, self.lanes)
 
     def compile_stage(self, stage: Stage, *, lanes: int | None = None) -> CompiledStage | None:
         """Compiles one stage of units to be run alone; None where this device cannot run it that way."""

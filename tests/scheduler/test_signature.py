@@ -7,15 +7,16 @@ from dataclasses import replace
 from itertools import combinations
 
 import pytest
-from by_definition import dags, groups_of
+from by_definition import dags, graph_of, groups_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
-from iosched.scheduler.schedule import Stage, Strategy
+from iosched.scheduler.schedule import Division, Stage, Strategy
 from iosched.scheduler.signature import Signatures, stage_signature
 
 LABELS = "ab"
+Lanes = tuple[tuple[int, ...], ...]
 
 
 def whole(graph: ComputationGraph, names: list[str]) -> Stage:
@@ -115,3 +116,27 @@ def test_many_stages_have_the_signatures_that_each_has_alone(graph: ComputationG
             groups = (sorted(group, key=int) for group in groups_of(graph, frozenset(chosen)))
             stage = Stage(Strategy.CONCURRENT, tuple(map(tuple, groups)))
             assert together.of(stage) == stage_signature(graph, stage, label)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        (((0,), (1, 2)), ((2,), (0, 1)), True),
+        (((0,), (1, 2)), ((0, 1), (2,)), False),
+        (((0,), (1,)), ((0,), (0,)), False),
+        (((0,), (0, 1)), ((1,), (0, 1)), True),
+        (((0,), (1, 2)), ((0,), (0, 1)), False),
+    ],
+)
+def test_divisions_have_one_text_whatever_their_lanes_are_called(one: Lanes, other: Lanes, alike: bool) -> None:
+    """The operators are unlike, so it matters which of them has more lanes."""
+    known = Signatures(graph_of(2, []), lambda operator: operator.name)
+    texts = []
+    for groups in (one, other):
+        stage = Stage(Strategy.CONCURRENT, (("0",), ("1",)), division=Division(3, groups))
+        turned = Stage(Strategy.CONCURRENT, stage.groups[::-1], division=Division(3, groups[::-1]))
+        assert known.of_division(stage) == known.of_division(turned)
+        assert known.of_division(replace(stage, division=Division(4, groups))) != known.of_division(stage)
+        texts.append(known.of_division(stage))
+    assert (texts[0] == texts[1]) is alike
+    assert known.of_division(replace(stage, division=None)) == ""

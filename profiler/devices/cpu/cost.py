@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -10,6 +11,8 @@ from functools import cached_property, partial
 from iosched.models.graph import Operator
 from iosched.models.node_attributes import serialized
 from iosched.models.version import iosched_version
+from iosched.profiler.devices.cpu.choice import DivisionChoice
+from iosched.profiler.devices.cpu.divisions import GroupTime
 from iosched.profiler.devices.cpu.processor import read_processor
 from iosched.profiler.devices.cpu.yardstick import compile_yardstick, corrected, measure_reference
 from iosched.profiler.measuring.statistics import (
@@ -80,8 +83,11 @@ class CpuStageCost:
         return len(met("first").keys() | met("rough").keys()) + len(met("again"))
 
     def stage_latency_us(self, stage: Stage) -> float:
-        """Median latency of the stage with all lanes, in microseconds; infinite if it cannot be run by its strategy."""
-        return self._measured(stage, self.lanes).median_us
+        """Median latency of the stage with all lanes, in microseconds; infinite if it cannot be run by its strategy.
+
+        Of a stage that names no lanes for its groups, with the likely division that takes least (`divisions.py`).
+        """
+        return self._choice.best(stage, self._first)[1].median_us
 
     def latency_unless_worse_us(self, stage: Stage, worse_than_us: float) -> float:
         """Like `stage_latency_us`, but measuring ends as soon as the stage is clearly slower than `worse_than_us`.
@@ -89,17 +95,11 @@ class CpuStageCost:
         The whole confidence interval then lies above `worse_than_us`. Such a rough measurement is kept apart from the
         thorough ones: it answers the same question again, and is followed by a thorough one if that is asked for.
         """
-        if self._is_free(stage):
-            return 0.0
-        signature = self._signature(stage, self.lanes)
-        rough = self._stages.found(signature, "rough")
-        if rough is not None and rough.low_us > worse_than_us:
-            return rough.median_us
-        if rough is None and self._stages.found(signature, "first") is None:
-            found = self._timed(stage, self.lanes, worse_than_us)
-            is_rough = found.low_us > worse_than_us and not is_thorough(found, self.settings) and found.samples_us
-            return self._stages.keep(signature, "rough" if is_rough else "first", found).median_us
-        return self.stage_latency_us(stage)
+        return self._choice.best(stage, self._first, worse_than_us)[1].median_us
+
+    def divided(self, stage: Stage) -> Stage:
+        """The stage with the division that its latency is of: the guessed one where no other is known to be faster."""
+        return self._choice.spelled_out(self._choice.best(stage, self._known_first)[0])
 
     def remeasure(self, stage: Stage) -> float:
         """Median latency of the stage in a second measurement, which is taken now if the database has none.
@@ -108,7 +108,7 @@ class CpuStageCost:
         than not fast by chance in that one. `stage_latency_us` still answers the first latency, so that a later search
         asks for the same stages.
         """
-        return self._measured(stage, self.lanes, "again").median_us
+        return self._measured(self._choice.best(stage, self._first)[0], self.lanes, "again").median_us
 
     def known(self, stage: Stage, lanes: int | None = None) -> Measurement | None:
         """The latest thorough measurement of the stage; None if the stage was never measured. Measures nothing.
@@ -118,7 +118,8 @@ class CpuStageCost:
         """
         if self._is_free(stage):
             return NOTHING_TO_RUN
-        return self._stages.latest(self._signature(stage, lanes or self.lanes))
+        chosen = self._choice.best(stage, self._known_first)[0] if lanes in (None, self.lanes) else stage
+        return self._stages.latest(self._signature(chosen, lanes or self.lanes))
 
     def lower_bound_us(self, stage: Stage) -> float:
         """Zero, which is no bound: nothing that is known of convolutions bounds the latency of their merge."""
@@ -146,6 +147,36 @@ class CpuStageCost:
         """A text that says what the unit computes; stages of units with equal texts have the same signature."""
         return self._labels[self.backend.graph.by_name[name]]
 
+    def _unit_time(self, name: str) -> GroupTime | None:
+        """What a unit takes on any number of lanes, by its first latencies on one and on all; None if not known."""
+        if self._is_free(_alone(name)):
+            return GroupTime()
+        one, every = (self._stages.found(self._signature(_alone(name), lanes), "first") for lanes in (1, self.lanes))
+        if one is None or every is None:
+            return None
+        return GroupTime.between(one.median_us, every.median_us, self.lanes)
+
+    def _first(self, stage: Stage, worse_than_us: float) -> Measurement:
+        """The stage's first latency, or a rough one where that is clearly above `worse_than_us`."""
+        if self._is_free(stage):
+            return NOTHING_TO_RUN
+        signature = self._signature(stage, self.lanes)
+        rough = None if math.isinf(worse_than_us) else self._stages.found(signature, "rough")
+        if rough is not None and rough.low_us > worse_than_us:
+            return rough
+        if rough is not None or math.isinf(worse_than_us) or self._stages.found(signature, "first") is not None:
+            return self._measured(stage, self.lanes)
+        found = self._timed(stage, self.lanes, worse_than_us)
+        is_rough = found.low_us > worse_than_us and not is_thorough(found, self.settings) and found.samples_us
+        return self._stages.keep(signature, "rough" if is_rough else "first", found)
+
+    def _known_first(self, stage: Stage, worse_than_us: float) -> Measurement | None:
+        del worse_than_us
+        if self._is_free(stage):
+            return NOTHING_TO_RUN
+        signature = self._signature(stage, self.lanes)
+        return self._stages.found(signature, "first") or self._stages.found(signature, "rough")
+
     def _measured(self, stage: Stage, lanes: int, turn: Turn = "first") -> Measurement:
         if self._is_free(stage):
             return NOTHING_TO_RUN
@@ -156,8 +187,12 @@ class CpuStageCost:
         return not any(self.backend.coarse.nodes[name] for name in stage.operators)
 
     def _signature(self, stage: Stage, lanes: int) -> str:
-        """The stage's key in the database: its lanes, the kibibytes read before each run, and its signature."""
-        return f"{lanes}:{self._swept_nbytes >> 10}K:{self._signatures.of(stage)}"
+        """The stage's key in the database: its lanes, the kibibytes read before each run, and its signature.
+
+        Where its groups are not on the lanes that they have without a division, also which they have.
+        """
+        key = f"{lanes}:{self._swept_nbytes >> 10}K:{self._signatures.of(stage)}"
+        return key if self._choice.is_guessed(stage, lanes) else f"{key}:{self._signatures.of_division(stage)}"
 
     def _timed(self, stage: Stage, lanes: int, worse_than_us: float | None = None) -> Measurement:
         compiled = self.backend.compile_stage(stage, lanes=lanes)
@@ -175,6 +210,10 @@ class CpuStageCost:
     @cached_property
     def _stages(self) -> StageMemory:
         return StageMemory(self.database, self.device, self.resume, self.on_measured)
+
+    @cached_property
+    def _choice(self) -> DivisionChoice:
+        return DivisionChoice(self.backend, self._unit_time)
 
     @cached_property
     def _swept_nbytes(self) -> int:

@@ -1,0 +1,154 @@
+"""Which divisions of lanes among the groups of a stage are worth measuring, by what the groups take on some lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from iosched.scheduler.schedule import Division
+
+Lanes = tuple[tuple[int, ...], ...]
+"""For each group of a stage its lanes, in ascending order."""
+
+MOST_OTHERS = 2
+"""How many divisions of a stage are measured at most, beside the guessed one."""
+
+MARGIN = 0.05
+"""A division that is expected to take longer than the guessed one by more than this part is not measured; and none is,
+where the guessed one is expected to keep all lanes busy up to this part."""
+
+_MOST_SPLIT = 6  # groups that are bundled in every way; 203 ways for six
+
+
+@dataclass(frozen=True)
+class GroupTime:
+    """What a group takes on some lanes: a part that does not shrink, and one that the lanes share (Amdahl's law).
+
+    Attributes:
+        fixed_us: of the first part.
+        shared_us: of the second part, on one lane; negative where more lanes take longer.
+    """
+
+    fixed_us: float = 0.0
+    shared_us: float = 0.0
+
+    @classmethod
+    def between(cls, one_us: float, all_us: float, lanes: int) -> GroupTime:
+        """By the latencies on one lane and on `lanes`, of which there are two or more."""
+        shared_us = (one_us - all_us) * lanes / (lanes - 1)
+        return cls(one_us - shared_us, shared_us)
+
+    def __add__(self, other: GroupTime) -> GroupTime:
+        """One after the other on the same lanes."""
+        return GroupTime(self.fixed_us + other.fixed_us, self.shared_us + other.shared_us)
+
+    def on(self, lanes: int) -> float:
+        """Microseconds on so many lanes."""
+        return self.fixed_us + self.shared_us / lanes
+
+
+def makespan_us(times: Sequence[GroupTime], groups: Lanes) -> float:
+    """When the busiest lane is done, if no lane waits."""
+    busy: dict[int, float] = {}
+    for time, own in zip(times, groups, strict=True):
+        for lane in own:
+            busy[lane] = busy.get(lane, 0.0) + time.on(len(own))
+    return max(busy.values(), default=0.0)
+
+
+def likely_divisions(times: Sequence[GroupTime], lanes: int, guessed: Lanes) -> tuple[tuple[Division, float], ...]:
+    """The divisions that may be faster than the guessed one, with what they take over it as expected; the least first.
+
+    They put the groups into two or more bundles. The groups of a bundle run one after another on lanes of their own,
+    and the lanes are dealt out so that the slowest bundle is as fast as can be, or so but for one lane. Up to six
+    groups are bundled in every way, so the first division takes least of all that have bundles; more groups are put
+    longest first into the bundle that has least (Graham's LPT), for each number of bundles. Nothing is found where the
+    guessed division leaves no more than `MARGIN` to be gained.
+
+    Of divisions that differ in groups of equal times alone, one is found.
+
+    Args:
+        times: of the groups.
+        lanes: how many there are.
+        guessed: the division that is measured anyway.
+
+    Complexity: O(B(n) n^3) for n <= 6 groups, with Bell numbers B(6) = 203; O(n^3 lanes) for more.
+    """
+    expected_us = makespan_us(times, guessed)
+    if len(times) < 2 or lanes < 2 or expected_us <= _least_us(times, lanes) * (1 + MARGIN):
+        return ()
+    met = {_alike(times, guessed)}
+    found: list[tuple[float, Lanes]] = []
+    for bundles in _bundlings(times, min(lanes, len(times))):
+        for counts in _dealt([sum((times[group] for group in bundle), GroupTime()) for bundle in bundles], lanes):
+            groups = _lanes_of(bundles, counts)
+            if (key := _alike(times, groups)) not in met:
+                met.add(key)
+                found.append((makespan_us(times, groups), groups))
+    near = [each for each in found if each[0] <= expected_us * (1 + MARGIN)]
+    return tuple((Division(lanes, groups), us / expected_us) for us, groups in sorted(near)[:MOST_OTHERS])
+
+
+def _least_us(times: Sequence[GroupTime], lanes: int) -> float:
+    """No division takes less: all lanes are busy, and every group is on as many as keep them busy least."""
+    return sum(min(time.on(1), time.on(lanes) * lanes) for time in times) / lanes
+
+
+def _bundlings(times: Sequence[GroupTime], most: int) -> Iterator[list[list[int]]]:
+    """Ways to put the groups into two or more bundles, and no more than `most`."""
+    if len(times) <= _MOST_SPLIT:
+        yield from (bundles for bundles in _partitions(len(times), most) if len(bundles) > 1)
+        return
+    longest = sorted(range(len(times)), key=lambda group: (-times[group].on(1), group))
+    for count in range(2, most + 1):
+        bundles: list[list[int]] = [[] for _ in range(count)]
+        for group in longest:
+            min(bundles, key=lambda bundle: sum(times[each].on(1) for each in bundle)).append(group)
+        yield [sorted(bundle) for bundle in bundles]
+
+
+def _partitions(count: int, most: int) -> Iterator[list[list[int]]]:
+    """All partitions of the numbers below `count` into at most `most` sets."""
+    if count == 0:
+        yield []
+        return
+    for parts in _partitions(count - 1, most):
+        for index in range(len(parts)):
+            yield [[*part, count - 1] if at == index else part for at, part in enumerate(parts)]
+        if len(parts) < most:
+            yield [*parts, [count - 1]]
+
+
+def _dealt(times: Sequence[GroupTime], lanes: int) -> Iterator[list[int]]:
+    """How many lanes each bundle gets: one each, and further ones where the most is to do, as long as they help.
+
+    Then the same with one lane moved from any bundle to any other. Some lanes may be left.
+    """
+    counts = [1] * len(times)
+    for _ in range(lanes - len(times)):
+        slowest = max(range(len(times)), key=lambda bundle: times[bundle].on(counts[bundle]))
+        if times[slowest].shared_us <= 0:
+            break
+        counts[slowest] += 1
+    yield counts
+    for giver in (bundle for bundle, count in enumerate(counts) if count > 1):
+        for taker in (bundle for bundle in range(len(counts)) if bundle != giver):
+            yield [count - (at == giver) + (at == taker) for at, count in enumerate(counts)]
+
+
+def _lanes_of(bundles: Sequence[Sequence[int]], counts: Sequence[int]) -> Lanes:
+    own: dict[int, tuple[int, ...]] = {}
+    start = 0
+    for bundle, count in zip(bundles, counts, strict=True):
+        own.update(dict.fromkeys(bundle, tuple(range(start, start + count))))
+        start += count
+    return tuple(own[group] for group in range(len(own)))
+
+
+def _alike(times: Sequence[GroupTime], groups: Lanes) -> tuple[object, ...]:
+    """Equal for divisions that differ only in the numbers of lanes, or in groups that take equally long."""
+    members: dict[int, list[tuple[float, float, int]]] = {}
+    for time, own in zip(times, groups, strict=True):
+        for lane in own:
+            members.setdefault(lane, []).append((time.fixed_us, time.shared_us, len(own)))
+    return tuple(sorted(tuple(sorted(found)) for found in members.values()))
