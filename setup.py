@@ -11,7 +11,9 @@ setup(
         Extension(
             "iosched.runtime.cpu._executor",
             sources=["runtime/cpu/executor.cpp"],
-            depends=["runtime/cpu/onnxruntime_api.hpp", "runtime/cpu/threads.hpp"],
+            depends=[
+                f"runtime/cpu/{name}.hpp" for name in ("kernel", "onnxruntime_api", "onnxruntime_session", "threads")
+            ],
             extra_compile_args=["-std=c++17", "-O2", "-fvisibility=hidden", "-pthread"],
             extra_link_args=["-pthread"],
             optional=True,

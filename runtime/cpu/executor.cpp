@@ -11,7 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "kernel.hpp"
 #include "onnxruntime_api.hpp"
+#include "onnxruntime_session.hpp"
 #include "threads.hpp"
 
 using namespace iosched;
@@ -19,10 +21,8 @@ using namespace iosched;
 namespace {
 
 // Raise with every change of the interface; native.py refuses a library of another version.
-constexpr int kAbiVersion = 3;
+constexpr int kAbiVersion = 4;
 constexpr uint32_t kAborted = INT32_MAX;
-
-enum Space : int64_t { kArena = 0, kInput = 1, kOutput = 2, kDynamic = 3 };
 
 struct Memory {
   explicit Memory(size_t nbytes) : nbytes(std::max<size_t>(nbytes, 1 << 16)) {
@@ -89,30 +89,19 @@ struct Words {
   size_t at = 0;
 };
 
-// A view of a buffer. Dynamic ones hold what the last run computed.
-struct Slot {
-  int64_t space = kArena;
-  int64_t index = 0;   // of the input or output array
-  int64_t offset = 0;  // from the start of arena or array
-  int64_t nbytes = 0;
-  int type = 0;
-  std::vector<int64_t> shape;
-  void* data = nullptr;
-  OrtValue* value = nullptr;
-};
-
 struct Wait {
   size_t lane;
   uint32_t steps;
+  bool leaves_core = false;  // a library of several threads runs meanwhile
 };
 
 struct Task {
-  std::shared_ptr<Session> session;  // none: a copy
-  std::vector<size_t> reads, writes;
+  std::shared_ptr<Kernel> kernel;  // none: a copy
+  std::unique_ptr<Call> call;
   std::vector<Wait> waits;
-  std::vector<const OrtValue*> inputs;
-  std::vector<OrtValue*> outputs;
-  bool fixed = true;  // touches the arena alone, so `inputs` and `outputs` never change
+  bool fixed = true;  // touches the arena alone, so its views are bound once
+
+  bool spans_lanes() const { return kernel != nullptr && kernel->spans_lanes(); }
 };
 
 struct Bytes {
@@ -181,12 +170,19 @@ struct Executor final : Job {
   }
 
   int cpu(size_t lane) const override { return cpus[lane]; }
+  bool parks_after(size_t lane) const override { return leaves_core[lane]; }
 
   void run_lane(size_t lane) override {
     uint32_t done = 0;
     double* span = spans == nullptr ? nullptr : spans + 2 * tasks_before(lane);
     for (Task& task : lanes[lane]) {
-      for (const Wait& wait : task.waits) progress[wait.lane].wait(wait.steps, spins);
+      for (const Wait& wait : task.waits) {
+        if (wait.leaves_core) {
+          progress[wait.lane].wait_elsewhere(wait.steps);
+        } else {
+          progress[wait.lane].wait(wait.steps, spins);
+        }
+      }
       if (span != nullptr) *span++ = now_us() - started;
       if (failed.load(std::memory_order_relaxed) || !execute(task)) {
         // Whoever waits for this lane goes on, sees `failed`, and stops too.
@@ -225,8 +221,33 @@ struct Executor final : Job {
     std::vector<int> distinct(cpus);
     std::sort(distinct.begin(), distinct.end());
     distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
+    let_libraries_have_the_cores();
     // Lanes that share a core must not spin: the one they wait for cannot run meanwhile.
     spins = distinct.size() < lanes.size() ? 0 : static_cast<int64_t>(runtime->spins_per_us * kWaitSpinUs);
+  }
+
+  // A lane that waits until a library is done with its core must leave it to the library's thread there.
+  void let_libraries_have_the_cores() {
+    for (size_t lane = 0; lane < lanes.size(); ++lane) {
+      std::vector<size_t> seen(lanes.size());
+      for (Task& task : lanes[lane]) {
+        for (Wait& wait : task.waits) {
+          wait.leaves_core = spans_lanes(wait.lane, seen[wait.lane], wait.steps);
+          seen[wait.lane] = std::max<size_t>(seen[wait.lane], wait.steps);
+        }
+      }
+      bool parks = false;
+      for (size_t other = 0; other < lanes.size(); ++other) {
+        parks |= other != lane && spans_lanes(other, seen[other], lanes[other].size());
+      }
+      leaves_core.push_back(parks);
+    }
+  }
+
+  bool spans_lanes(size_t lane, size_t begin, size_t end) const {
+    const auto spans = [](const Task& task) { return task.spans_lanes(); };
+    const auto tasks = lanes[lane].begin();
+    return begin < end && std::any_of(tasks + begin, tasks + std::min(end, lanes[lane].size()), spans);
   }
 
   void read_slot(Words& words, Slot& slot) {
@@ -244,26 +265,33 @@ struct Executor final : Job {
   }
 
   void read_task(Words& words, Task& task) {
-    const auto* session = reinterpret_cast<const std::shared_ptr<Session>*>(words.next());
-    if (session != nullptr) task.session = *session;
-    for (std::vector<size_t>* list : {&task.reads, &task.writes}) {
-      list->resize(static_cast<size_t>(words.next()));
-      for (size_t& slot : *list) {
-        slot = words.index(slots.size());
-        task.fixed &= slots[slot].space == kArena;
-      }
-    }
+    const auto* kernel = reinterpret_cast<const std::shared_ptr<Kernel>*>(words.next());
+    if (kernel != nullptr) task.kernel = *kernel;
+    Slots reads = read_views(words, task), writes = read_views(words, task);
     task.waits.resize(static_cast<size_t>(words.next()));
     for (Wait& wait : task.waits) {
       wait.lane = words.index(lanes.size());
       wait.steps = static_cast<uint32_t>(words.next());
     }
-    task.inputs.resize(task.reads.size());
-    task.outputs.resize(task.writes.size());
-    if (task.session != nullptr && (task.session->inputs.size() != task.reads.size() ||
-                                    task.session->outputs.size() != task.writes.size())) {
+    const size_t n_inputs = kernel == nullptr ? 1 : task.kernel->n_inputs();
+    const size_t n_outputs = kernel == nullptr ? 1 : task.kernel->n_outputs();
+    if (reads.size() != n_inputs || writes.size() != n_outputs) {
       throw std::runtime_error("a task of the plan does not fit its program's inputs and outputs");
     }
+    if (kernel == nullptr) {
+      task.call = std::make_unique<CopyCall>(*reads[0], *writes[0]);
+    } else {
+      task.call = task.kernel->call(std::move(reads), std::move(writes));
+    }
+  }
+
+  Slots read_views(Words& words, Task& task) {
+    Slots views(static_cast<size_t>(words.next()));
+    for (Slot*& view : views) {
+      view = &slots[words.index(slots.size())];
+      task.fixed &= view->space == kArena;
+    }
+    return views;
   }
 
   void bind(Slot& slot, void* data) {
@@ -281,7 +309,7 @@ struct Executor final : Job {
     }
     for (std::vector<Task>& lane : lanes) {
       for (Task& task : lane) {
-        if (task.fixed) bind_task(task);
+        if (task.fixed) task.call->bind();
       }
     }
   }
@@ -291,11 +319,6 @@ struct Executor final : Job {
       if (slot.space == kInput) bind(slot, static_cast<char*>(inputs[slot.index]) + slot.offset);
       if (slot.space == kOutput) bind(slot, static_cast<char*>(outputs[slot.index]) + slot.offset);
     }
-  }
-
-  void bind_task(Task& task) {
-    for (size_t i = 0; i < task.reads.size(); ++i) task.inputs[i] = slots[task.reads[i]].value;
-    for (size_t i = 0; i < task.writes.size(); ++i) task.outputs[i] = slots[task.writes[i]].value;
   }
 
   void run_once() {
@@ -328,24 +351,12 @@ struct Executor final : Job {
   }
 
   bool execute(Task& task) {
-    if (!task.fixed) bind_task(task);
-    if (task.session == nullptr) {
-      const Slot& target = slots[task.writes[0]];
-      std::memmove(target.data, slots[task.reads[0]].data, static_cast<size_t>(target.nbytes));
+    try {
+      if (!task.fixed) task.call->bind();
+      task.call->run();
       return true;
-    }
-    const Session& session = *task.session;
-    OrtStatus* status =
-        api().Run(session.session, nullptr, session.input_names.data(), task.inputs.data(), task.inputs.size(),
-                  session.output_names.data(), task.outputs.size(), task.outputs.data());
-    if (status != nullptr) return fail(api().take_message(status));
-    if (!task.fixed) keep_dynamic(task);
-    return true;
-  }
-
-  void keep_dynamic(Task& task) {
-    for (size_t i = 0; i < task.writes.size(); ++i) {
-      if (slots[task.writes[i]].space == kDynamic) slots[task.writes[i]].value = task.outputs[i];
+    } catch (const std::exception& problem) {
+      return fail(problem.what());
     }
   }
 
@@ -367,6 +378,7 @@ struct Executor final : Job {
   std::shared_ptr<Memory> arena;
   std::vector<std::vector<Task>> lanes;
   std::vector<int> cpus;
+  std::vector<bool> leaves_core;  // by lane: a library needs the core when the lane is done
   std::vector<Signal> progress;
   int64_t spins = 0;
   double started = 0;
@@ -394,7 +406,7 @@ auto guarded(char* error, Body body) -> decltype(body()) {
 }
 
 using RuntimeHandle = std::shared_ptr<Runtime>;
-using SessionHandle = std::shared_ptr<Session>;
+using KernelHandle = std::shared_ptr<Kernel>;
 
 std::vector<std::string> strings(const char* const* names, size_t count) { return {names, names + count}; }
 
@@ -415,15 +427,17 @@ IOSCHED_EXPORT void iosched_runtime_release(void* runtime) { delete static_cast<
 
 IOSCHED_EXPORT void* iosched_session_create(void* runtime, const void* model, size_t nbytes, const Weight* weights,
                                             size_t n_weights, const char* const* inputs, size_t n_inputs,
-                                            const char* const* outputs, size_t n_outputs, char* error) {
+                                            const char* const* outputs, size_t n_outputs, const int64_t* cpus,
+                                            size_t n_cpus, char* error) {
   return guarded(error, [&]() -> void* {
     const std::shared_ptr<Environment>& environment = (*static_cast<RuntimeHandle*>(runtime))->environment;
-    return new SessionHandle(std::make_shared<Session>(environment, model, nbytes, weights, n_weights,
-                                                       strings(inputs, n_inputs), strings(outputs, n_outputs)));
+    return new KernelHandle(std::make_shared<Session>(environment, model, nbytes, weights, n_weights,
+                                                      strings(inputs, n_inputs), strings(outputs, n_outputs),
+                                                      Cpus(cpus, cpus + n_cpus)));
   });
 }
 
-IOSCHED_EXPORT void iosched_session_release(void* session) { delete static_cast<SessionHandle*>(session); }
+IOSCHED_EXPORT void iosched_kernel_release(void* kernel) { delete static_cast<KernelHandle*>(kernel); }
 
 IOSCHED_EXPORT void* iosched_executor_create(void* runtime, const int64_t* words, size_t count, char* error) {
   return guarded(error, [&]() -> void* {

@@ -14,7 +14,7 @@ from typing import Any
 
 from iosched.models.errors import ExecutionError
 
-_ABI_VERSION = 3
+_ABI_VERSION = 4
 _ERROR_NBYTES = 2048
 
 
@@ -65,13 +65,16 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
     pointer, size, text = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
     signatures: dict[str, tuple[Any, list[Any]]] = {
         "runtime_create": (pointer, [pointer, text]),
-        "session_create": (pointer, [pointer, text, size, pointer, size, pointer, size, pointer, size, text]),
+        "session_create": (
+            pointer,
+            [pointer, text, size, pointer, size, pointer, size, pointer, size, pointer, size, text],
+        ),
         "executor_create": (pointer, [pointer, pointer, size, text]),
         "executor_run": (ctypes.c_int, [pointer, pointer, pointer, size, size, pointer, pointer, text]),
         "executor_dynamic": (ctypes.c_int, [pointer, size, pointer, pointer, text]),
         "executor_release_dynamic": (None, [pointer]),
         "runtime_release": (None, [pointer]),
-        "session_release": (None, [pointer]),
+        "kernel_release": (None, [pointer]),
         "executor_release": (None, [pointer]),
     }
     for name, (result, arguments) in signatures.items():

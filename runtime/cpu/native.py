@@ -61,7 +61,7 @@ class NativeRuntime:
         self._library = library
         get_api_base = ctypes.cast(ctypes.CDLL(str(path)).OrtGetApiBase, ctypes.c_void_p)
         self.handle = Handle(call(library.iosched_runtime_create, get_api_base), library.iosched_runtime_release)
-        self._by_program: weakref.WeakKeyDictionary[Program, _Session] = weakref.WeakKeyDictionary()
+        self._by_program: weakref.WeakKeyDictionary[Program, _ByCpus] = weakref.WeakKeyDictionary()
         self._by_content: dict[object, _Session] = {}
         self._lock = threading.Lock()
 
@@ -70,21 +70,26 @@ class NativeRuntime:
         """The compiled executor."""
         return self._library
 
-    def session(self, program: Program) -> _Session:
+    def session(self, program: Program, cpus: Sequence[int] = (-1,)) -> _Session:
         """The session of `program`: made on the first call, shared by all programs of equal bytes and weights.
+
+        Args:
+            cpus: the processors of its threads, that of the caller first; see `lane_cpus`.
 
         Raises:
             ExecutionError: with onnxruntime's words, if it refuses the model.
             ValueError: if a weight is not C-contiguous or holds no numbers.
         """
-        if (known := self._by_program.get(program)) is not None:
-            return known
+        threads = tuple(cpus) if program.cores > 1 else (-1,)
+        known = self._by_program.setdefault(program, {})
+        if threads in known:
+            return known[threads]
         with self._lock:
-            key = _content(program)
+            key = (_content(program), threads)
             session = self._by_content.get(key)
             if session is None:
-                session = self._by_content[key] = _Session(self, program)
-            self._by_program[program] = session
+                session = self._by_content[key] = _Session(self, program, threads)
+            known[threads] = session
             return session
 
     def forget_sessions(self) -> None:
@@ -113,10 +118,10 @@ def _content(program: Program) -> object:
 class _Session:
     """A prepared program. It keeps the arrays of its weights alive."""
 
-    def __init__(self, runtime: NativeRuntime, program: Program) -> None:
+    def __init__(self, runtime: NativeRuntime, program: Program, cpus: Sequence[int]) -> None:
         if not runtime.handle.close.alive:
             raise ValueError("the runtime is closed")
-        create, release = runtime.library.iosched_session_create, runtime.library.iosched_session_release
+        create, release = runtime.library.iosched_session_create, runtime.library.iosched_kernel_release
         self.program = program
         inputs, outputs = _texts(program.inputs), _texts(program.outputs)
         weights = (Weight * len(program.weights))(*(_weight(name, array) for name, array in program.weights))
@@ -124,7 +129,7 @@ class _Session:
         pointer = call(
             create,
             *(runtime.handle.pointer, program.model, len(program.model), weights, sizes[0]),
-            *(inputs, sizes[1], outputs, sizes[2]),
+            *(inputs, sizes[1], outputs, sizes[2], (ctypes.c_int64 * len(cpus))(*cpus), len(cpus)),
         )
         self.handle = Handle(pointer, release)
 
@@ -176,12 +181,15 @@ class NativeExecutor:
         self._n_tasks = len(plan.tasks)
         self._lock = threading.Lock()
         used = {task.kernel: kernels[task.kernel] for task in plan.tasks}
+        chosen = lane_cpus(len(plan.lanes), cpus)
         sessions = {
-            index: self._runtime.session(kernel) for index, kernel in used.items() if not isinstance(kernel, Copy)
+            index: self._runtime.session(kernel, chosen)
+            for index, kernel in used.items()
+            if not isinstance(kernel, Copy)
         }
         self._encoder = PlanEncoder(plan, self._inputs, self._outputs)
         pointers = {index: session.handle.pointer for index, session in sessions.items()}
-        words = self._encoder.words(pointers, lane_cpus(len(plan.lanes), cpus))
+        words = self._encoder.words(pointers, chosen)
         self._handle = self._create(words)
 
     def _create(self, words: list[int]) -> Handle:
@@ -304,3 +312,6 @@ class NativeExecutor:
 
 def _pointers(addresses: list[int]) -> ctypes.Array[ctypes.c_void_p]:
     return (ctypes.c_void_p * len(addresses))(*addresses)
+
+
+_ByCpus = dict[tuple[int, ...], _Session]

@@ -1,4 +1,4 @@
-// onnxruntime's C interface, as much of it as is needed: environments, and sessions that are lent their weights.
+// onnxruntime's C interface, as much of it as is needed, and the environment of this process.
 //
 // onnxruntime's own headers are not needed: the caller passes the address of `OrtGetApiBase`, and entries of the function
 // table are found by position. The table only ever grows at its end.
@@ -151,95 +151,6 @@ struct Environment {
   OrtEnv* env = nullptr;
   OrtMemoryInfo* memory = nullptr;
   OrtPrepacked* prepacked = nullptr;
-};
-
-struct Weight {
-  const char* name;
-  void* data;
-  int64_t nbytes;
-  int64_t type;
-  int64_t rank;
-  const int64_t* shape;
-};
-
-struct Options {
-  explicit Options(const Api& api) : api(api) {
-    api.check(api.CreateSessionOptions(&options));
-    api.check(api.SetLogSeverityLevel(options, 3));
-    api.check(api.SetGraphOptimizationLevel(options, 0));
-    api.check(api.SetIntraOpNumThreads(options, 1));
-    api.check(api.SetInterOpNumThreads(options, 1));
-    api.check(api.AddSessionConfigEntry(options, "session.use_env_allocators", "1"));
-  }
-  Options(const Options&) = delete;
-  ~Options() {
-    if (options != nullptr) api.ReleaseSessionOptions(options);
-  }
-  const Api& api;
-  OrtSessionOptions* options = nullptr;
-};
-
-struct Session {
-  Session(std::shared_ptr<Environment> environment, const void* model, size_t nbytes, const Weight* weights,
-          size_t n_weights, std::vector<std::string> inputs, std::vector<std::string> outputs)
-      : environment(std::move(environment)), inputs(std::move(inputs)), outputs(std::move(outputs)) {
-    try {
-      create(model, nbytes, weights, n_weights);
-    } catch (...) {
-      release();
-      throw;
-    }
-    for (const std::string& name : this->inputs) input_names.push_back(name.c_str());
-    for (const std::string& name : this->outputs) output_names.push_back(name.c_str());
-  }
-  Session(const Session&) = delete;
-  ~Session() { release(); }
-
-  void create(const void* model, size_t nbytes, const Weight* weights, size_t n_weights) {
-    const Api& api = environment->api;
-    const Options options(api);
-    std::vector<const char*> names;
-    for (size_t i = 0; i < n_weights; ++i) {
-      const Weight& weight = weights[i];
-      values.push_back(
-          environment->tensor(weight.data, weight.nbytes, weight.shape, weight.rank, static_cast<int>(weight.type)));
-      names.push_back(weight.name);
-      // This shares memory, and lets packed copies of the weight (Gemm, MatMul) be shared between sessions as well.
-      api.check(api.AddInitializer(options.options, weight.name, values.back()));
-    }
-    OrtStatus* status = load(model, nbytes, options, environment->prepacked);
-    if (status != nullptr) {
-      // Some kernels, as those of integer convolutions, pack weights in a way that cannot be shared, and refuse to try.
-      api.ReleaseStatus(status);
-      status = load(model, nbytes, options, nullptr);
-    }
-    if (status != nullptr && n_weights > 0) {
-      // onnxruntime looked for the placeholder's file before it looked at the values: replace the placeholders too,
-      // which costs a passing copy.
-      api.ReleaseStatus(status);
-      api.check(api.AddExternalInitializers(options.options, names.data(), values.data(), n_weights));
-      status = load(model, nbytes, options, nullptr);
-    }
-    api.check(status);
-  }
-
-  OrtStatus* load(const void* model, size_t nbytes, const Options& options, OrtPrepacked* shared) {
-    return environment->api.CreateSessionFromArrayPrepacked(environment->env, model, nbytes, options.options, shared,
-                                                            &session);
-  }
-
-  void release() {
-    if (session != nullptr) environment->api.ReleaseSession(session);
-    for (OrtValue* value : values) environment->api.ReleaseValue(value);
-    session = nullptr;
-    values.clear();
-  }
-
-  std::shared_ptr<Environment> environment;
-  std::vector<std::string> inputs, outputs;
-  std::vector<const char*> input_names, output_names;
-  std::vector<OrtValue*> values;  // onnxruntime shares their memory as long as the session lives
-  OrtSession* session = nullptr;
 };
 
 }  // namespace iosched

@@ -22,12 +22,15 @@ class Program:
         weights: arrays of the initializers that stand in `model` without payload (`data_location` EXTERNAL, `location`
             EXTERNAL_LOCATION). C-contiguous, shared by all sessions that name them, never copied; small initializers
             and strings may stay in `model` instead.
+        cores: over how many cores onnxruntime shares each operator out. Where they are several they are those of all
+            lanes, which rest meanwhile.
     """
 
     model: bytes
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     weights: tuple[tuple[str, np.ndarray], ...] = ()
+    cores: int = 1
 
 
 @dataclass(frozen=True)

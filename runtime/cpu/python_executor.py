@@ -47,19 +47,23 @@ class PythonRuntime:
             DeviceError: if onnxruntime is not installed.
         """
         self.onnxruntime = load_onnxruntime()
-        self._sessions: dict[Program, InferenceSession] = {}
+        self._sessions: dict[tuple[Program, tuple[int, ...]], InferenceSession] = {}
         self._lock = threading.Lock()
 
-    def session(self, program: Program) -> InferenceSession:
+    def session(self, program: Program, cpus: Sequence[int] = (-1,)) -> InferenceSession:
         """The session of `program`: made on the first call.
+
+        Args:
+            cpus: the processors of its threads, that of the caller first; see `lane_cpus`.
 
         Raises:
             ExecutionError: with onnxruntime's words, if it refuses the model.
         """
+        key = (program, tuple(cpus) if program.cores > 1 else (-1,))
         with self._lock:
-            if program not in self._sessions:
-                self._sessions[program] = self._load(program)
-            return self._sessions[program]
+            if key not in self._sessions:
+                self._sessions[key] = self._load(*key)
+            return self._sessions[key]
 
     def forget_sessions(self) -> None:
         """Drops every session that no executor uses any more; they are made anew when asked for."""
@@ -70,10 +74,10 @@ class PythonRuntime:
         """Drops sessions. May be called again."""
         self.forget_sessions()
 
-    def _load(self, program: Program) -> InferenceSession:
+    def _load(self, program: Program, cpus: Sequence[int]) -> InferenceSession:
         names = [name for name, _ in program.weights]
         values = [self.onnxruntime.OrtValue.ortvalue_from_numpy(array) for _, array in program.weights]
-        options = self._options()
+        options = self._options(cpus)
         for name, value in zip(names, values, strict=True):
             options.add_initializer(name, value)
         try:
@@ -86,11 +90,16 @@ class PythonRuntime:
         except refusals() as error:
             raise ExecutionError(str(error)) from error
 
-    def _options(self) -> SessionOptions:
+    def _options(self, cpus: Sequence[int]) -> SessionOptions:
         options = self.onnxruntime.SessionOptions()
         options.graph_optimization_level = self.onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.intra_op_num_threads, options.inter_op_num_threads = len(cpus), 1
         options.log_severity_level = 3
+        if len(cpus) > 1:
+            options.add_session_config_entry("session.force_spinning_stop", "1")
+            if min(cpus) >= 0:
+                places = ";".join(str(cpu + 1) for cpu in cpus[1:])
+                options.add_session_config_entry("session.intra_op_thread_affinities", places)
         return options
 
 
@@ -156,8 +165,8 @@ class PythonExecutor:
         self._buffers = {buffer.name: buffer for buffer in plan.buffers}
         self._arena = aligned_empty(plan.arena_nbytes)
         used = {task.kernel: kernels[task.kernel] for task in plan.tasks}
-        self._sessions = {i: self._runtime.session(k) for i, k in used.items() if isinstance(k, Program)}
         self._cpus = lane_cpus(len(plan.lanes), cpus)
+        self._sessions = {i: self._runtime.session(k, self._cpus) for i, k in used.items() if isinstance(k, Program)}
         self._pool = ThreadPoolExecutor(max(len(plan.lanes) - 1, 1), thread_name_prefix="iosched-lane")
         self._lock = threading.Lock()
         self._closed = False

@@ -19,6 +19,7 @@ namespace iosched {
 // How long to spin before parking: waking a parked thread costs tens of microseconds.
 constexpr double kWaitSpinUs = 300.0;
 constexpr double kIdleSpinUs = 100.0;
+constexpr double kYieldUs = 50.0;
 
 inline void pause() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -65,6 +66,16 @@ struct alignas(64) Signal {
     sleepers.fetch_sub(1, std::memory_order_seq_cst);
   }
 
+  // Leaves the core to whoever else wants to run there: at first by yielding, for to wake another thread on a core that
+  // has gone to sleep takes as long as to wake this one later.
+  void wait_elsewhere(uint32_t least) {
+    const double stop = now_us() + kYieldUs;
+    while (!reached(value.load(std::memory_order_acquire), least)) {
+      if (now_us() > stop) return wait(least, 0);
+      sched_yield();
+    }
+  }
+
   std::atomic<uint32_t> value{0};
   std::atomic<uint32_t> sleepers{0};
 };
@@ -92,6 +103,8 @@ struct Job {
   virtual ~Job() = default;
   virtual void run_lane(size_t lane) = 0;
   virtual int cpu(size_t lane) const = 0;
+  // Whether the lane's core is to be left at once when the lane is done, since a library goes on there.
+  virtual bool parks_after(size_t) const { return false; }
 };
 
 struct Worker {
@@ -111,14 +124,16 @@ struct Worker {
   void finish(int64_t spins) { done.wait(runs, spins); }
 
   void loop() {
+    int64_t spins = idle_spins;
     for (uint32_t seen = 1;; ++seen) {
-      start.wait(seen, idle_spins);
+      start.wait(seen, spins);
       if (job == nullptr) return;
       if (job->cpu(lane) != cpu) {
         cpu = job->cpu(lane);
         pin(cpu);
       }
       job->run_lane(lane);
+      spins = job->parks_after(lane) ? 0 : idle_spins;  // the job may be gone once `done` says so
       done.publish(seen);
     }
   }

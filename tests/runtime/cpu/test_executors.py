@@ -104,6 +104,43 @@ def test_lanes_meet(executor: AnyExecutor) -> None:
             np.testing.assert_array_equal(ready.run({"x": X})["y"], (X + X) * (X * X))
 
 
+def library_between_lanes() -> tuple[CheckedPlan, tuple[Kernel, ...]]:
+    """y = exp(x + x) * (x * x) + ...: both lanes, then a kernel over all of their cores, then both lanes again."""
+    spanning = replace(binary("Mul"), cores=2)
+    lanes = (
+        (
+            task("double", 0, [seen("x"), seen("x")], [seen("d")]),
+            task("all", 2, [seen("d"), seen("s")], [seen("m")], (1, 1)),
+            task("y", 0, [seen("m"), seen("e")], [seen("y")], (1, 2)),
+        ),
+        (
+            task("square", 1, [seen("x"), seen("x")], [seen("s")]),
+            task("again", 0, [seen("m"), seen("m")], [seen("e")], (0, 2)),
+        ),
+    )
+    buffers = (*XY, *(Buffer(name, Space.ARENA, 64) for name in "dsme"))
+    return planned(lanes, buffers), (binary("Add"), binary("Mul"), spanning)
+
+
+@both
+@pytest.mark.parametrize("pinned", [True, False], ids=["pinned", "unpinned"])
+def test_a_library_has_the_cores_of_all_lanes_between_tasks_of_lanes(executor: AnyExecutor, pinned: bool) -> None:
+    plan, kernels = library_between_lanes()
+    with executor(plan, kernels, cpus=sorted(os.sched_getaffinity(0)) if pinned else (-1, -2)) as ready:
+        for _ in range(50):
+            np.testing.assert_array_equal(ready.run({"x": X})["y"], (X + X) * (X * X) * 3)
+
+
+@both
+def test_a_library_that_fails_stops_all_lanes(executor: AnyExecutor) -> None:
+    plan, kernels = library_between_lanes()
+    narrow = replace(binary("Mul", shape=(8,)), cores=2)
+    with executor(plan, [*kernels[:2], narrow]) as ready:
+        for _ in range(3):
+            with pytest.raises(ExecutionError):
+                ready.run({"x": X})
+
+
 @both
 def test_results_are_new_arrays_and_inputs_stay(executor: AnyExecutor) -> None:
     plan, kernels = diamond()
