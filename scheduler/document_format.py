@@ -112,6 +112,8 @@ class StageEntry(Struct, frozen=True):
             return
         if is_one:
             raise ValueError(f"a {self.strategy} stage is one operator, which no lanes can be divided among")
+        if STAGES[self.strategy].is_in_order:
+            raise ValueError(f"a {self.strategy} stage has all lanes, which cannot be divided")
         if len(self.division.groups) != len(self.groups):
             raise ValueError(f"division has {len(self.division.groups)} groups, the stage {len(self.groups)}")
 

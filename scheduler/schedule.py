@@ -16,6 +16,7 @@ class Strategy(StrEnum):
 
     CONCURRENT = "concurrent"  # groups side by side
     MERGE = "merge"  # operators of one type stacked into one
+    SESSION = "session"  # one operator after another, each over all cores, by a library's own session
 
 
 @dataclass(frozen=True)

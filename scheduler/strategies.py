@@ -32,6 +32,7 @@ class StageRule:
         mark: a word beside the stage in pictures; none for the usual strategy.
         colour: of the dashed line around it.
         legend: what such a line says.
+        is_in_order: whether operators run one after another, also those of different groups.
     """
 
     largest_sets: Callable[[ComputationGraph, Names], Sequence[Names]]
@@ -40,6 +41,7 @@ class StageRule:
     mark: str = ""
     colour: str = ""
     legend: str = ""
+    is_in_order: bool = False
 
 
 STAGES: dict[Strategy, StageRule] = {
@@ -52,15 +54,28 @@ STAGES: dict[Strategy, StageRule] = {
         legend="operators merged into one",
     ),
     Strategy.CONCURRENT: StageRule(lambda graph, names: (names,), lambda graph, names: None, is_one_operator=False),
+    Strategy.SESSION: StageRule(
+        lambda graph, names: (names,),
+        lambda graph, names: None,
+        is_one_operator=False,
+        mark="session",
+        colour="#3a6ea5",
+        legend="one session of onnxruntime over all cores",
+        is_in_order=True,
+    ),
 }
 """In order of preference: of two strategies that take equally long, a stage runs by the first (thesis, algorithm 1)."""
 
+_BY_STATES = (Strategy.MERGE, Strategy.CONCURRENT)
+"""How the stages of a block's states may run: a session gains by what it does between many operators, so it is chosen
+for whole blocks instead (`stretches.py`)."""
+
 
 SEARCHES: dict[SearchStrategy, tuple[Strategy, ...]] = {
-    "both": tuple(STAGES),
+    "both": _BY_STATES,
     "concurrent": (Strategy.CONCURRENT,),
     "merge": (Strategy.MERGE,),
-    "dos": tuple(STAGES),
+    "dos": _BY_STATES,
 }
 """How stages of two and more operators may run in a search; a single operator runs by `Strategy.CONCURRENT` always."""
 
@@ -70,6 +85,11 @@ BASELINES: dict[str, Callable[[ComputationGraph], Schedule]] = {"greedy": greedy
 def runs_as_one(stage: Stage) -> bool:
     """Whether two or more operators run as one in this stage."""
     return STAGES[stage.strategy].is_one_operator and len(stage.operators) > 1
+
+
+def groups_side_by_side(stage: Stage) -> tuple[tuple[str, ...], ...]:
+    """The groups of the stage that run at the same time; all operators in one where they run one after another."""
+    return (stage.operators,) if STAGES[stage.strategy].is_in_order else stage.groups
 
 
 def masks_of(

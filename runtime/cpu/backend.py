@@ -24,6 +24,7 @@ from iosched.runtime.cpu.partial_sums import with_partial_sums
 from iosched.runtime.cpu.placement import place_tensors
 from iosched.runtime.cpu.products import lay_out_by_results
 from iosched.runtime.cpu.python_executor import PythonExecutor, PythonRuntime
+from iosched.runtime.cpu.sessions import session_nodes
 from iosched.runtime.cpu.units import unit_stages
 from iosched.runtime.placement import Placement
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
@@ -36,7 +37,8 @@ Nodes = Mapping[str, tuple[int, ...]]
 """For each unit its nodes in the kernel graph."""
 
 _AS_ONE: dict[Strategy, Callable[[KernelGraph, Nodes, Sequence[str]], tuple[KernelGraph, Nodes] | None]] = {
-    Strategy.MERGE: merge_nodes
+    Strategy.MERGE: merge_nodes,
+    Strategy.SESSION: session_nodes,
 }
 """For each strategy that makes several units one, how the kernel graph changes; None where it cannot be."""
 
@@ -201,7 +203,7 @@ class CpuBackend:
 
     def compile_stage(self, stage: Stage, *, lanes: int | None = None) -> CompiledStage | None:
         """Compiles one stage of units to be run alone; None where this device cannot run it that way."""
-        as_one = [stage] if runs_as_one(stage) else []
+        as_one = [stage] if runs_as_one(stage) or stage.strategy is Strategy.SESSION else []
         kernels, placement, nodes = self._with_stages_as_one(as_one)
         if as_one and kernels is self.kernels:
             return None

@@ -29,6 +29,7 @@ class Call:
         stage: index of the schedule's stage that it belongs to.
         share: the share of the node's work that this call does, or None for all of it.
         is_copy: the call copies one operand of an elided Concat to its place.
+        cores: over how many cores the library itself shares the work; if over more than one, it has all lanes' cores.
         reads: tensors read, each with the bytes read.
         writes: tensors written, each with the bytes written.
     """
@@ -40,6 +41,12 @@ class Call:
     is_copy: bool
     reads: tuple[tuple[str, View], ...]
     writes: tuple[tuple[str, View], ...]
+    cores: int = 1
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no lane may run anything meanwhile."""
+        return self.cores > 1
 
 
 def own_lanes(
@@ -47,9 +54,13 @@ def own_lanes(
 ) -> tuple[tuple[int, ...], ...]:
     """For each group of a stage its lanes: those of the division, or by guessed work where it is not for so many.
 
+    What stands for a whole session has all lanes, whatever the division says.
+
     Args:
         groups: for each group of the stage, its nodes.
     """
+    if any(kernels.nodes[index].name in kernels.inside for nodes in groups for index in nodes):
+        return (tuple(range(lanes)),) * len(groups)
     if division is not None and division.lanes == lanes and len(division.groups) == len(groups):
         return division.groups
     return assign_lanes([sum(node_work_us(kernels, index) for index in nodes) for nodes in groups], lanes)
@@ -82,6 +93,9 @@ def _node_calls(
         for name, target in placement.copies.get(index, ()):
             reads = ((name, placement.views[name]),)
             yield Call(index, lanes[0], stage, None, True, reads, ((kernels.nodes[index].output[0], target),))
+        return
+    if kernels.nodes[index].name in kernels.inside:
+        yield Call(index, lanes[0], stage, None, False, *_views(kernels, placement, index, None), cores=len(lanes))
         return
     wanted = min(len(lanes), ceil(node_work_us(kernels, index) / _SMALLEST_PART_US))
     steps = split_sum(kernels, index, wanted) or (split(kernels, index, wanted) or (None,),)
@@ -121,7 +135,9 @@ def overlap(one: View, other: View) -> bool:
 
 def steps_of(calls: Sequence[Call]) -> list[Step]:
     """What the calls mean for waiting; a view of unknown size is all of its buffer."""
-    return [Step(call.lane, _spans(call.reads), _spans(call.writes), call.stage) for call in calls]
+    return [
+        Step(call.lane, _spans(call.reads), _spans(call.writes), call.stage, is_alone=call.is_alone) for call in calls
+    ]
 
 
 def _spans(views: Iterable[tuple[str, View]]) -> tuple[Span, ...]:

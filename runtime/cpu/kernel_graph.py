@@ -64,6 +64,7 @@ class KernelGraph:
         ir_version: of the optimized model.
         channel_block: channels in a block of the NCHWc layout on this machine.
         parts: for results of convolutions that may be computed in parts, the parts. Their tensors are among `tensors`.
+        inside: for nodes that stand for others, by name, those others; their own places among `nodes` are empty.
     """
 
     nodes: tuple[onnx.NodeProto, ...]
@@ -75,6 +76,7 @@ class KernelGraph:
     ir_version: int
     channel_block: int
     parts: Mapping[str, SummedParts] = field(default_factory=dict)
+    inside: Mapping[str, tuple[onnx.NodeProto, ...]] = field(default_factory=dict)
 
     @property
     def is_typed(self) -> bool:

@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-import onnx
-
 from iosched.models.graph import TensorSpec
 from iosched.models.node_attributes import has_subgraphs
 from iosched.runtime.arena import plan_in_arena
@@ -26,7 +24,7 @@ from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View, Wait
 from iosched.runtime.waits import find_waits
 from iosched.scheduler.schedule import Division
 
-LOWERING = 4
+LOWERING = 5
 """Raised whenever stages come to run in another way than before: latencies measured until then no longer hold."""
 
 Stages = Sequence[Sequence[Sequence[int]]]  # stages of groups of node indices
@@ -59,7 +57,7 @@ class KernelCache:
             calls: of one task.
             kept: tensors that leave the kernel; see `build_kernel`.
         """
-        key = (tuple((call.node, call.is_copy, call.reads, call.writes) for call in calls), kept)
+        key = (tuple((call.node, call.is_copy, call.reads, call.writes, call.cores) for call in calls), kept)
         if key not in self._built:
             self._built[key] = build_kernel(kernels, calls, kept)
         return self._built[key]
@@ -133,15 +131,16 @@ def can_follow(kernels: KernelGraph, run: Sequence[Call], call: Call) -> bool:
     """
     if call.is_copy or run[-1].is_copy or run[-1].stage != call.stage:
         return False
-    if _stands_alone(kernels.nodes[call.node]) or _stands_alone(kernels.nodes[run[-1].node]):
+    if _stands_alone(kernels, call.node) or _stands_alone(kernels, run[-1].node):
         return False
     written = [pair for earlier in run for pair in earlier.writes]
     return all(pair in written or not any(overlap(pair[1], view) for _, view in written) for pair in call.reads)
 
 
-def _stands_alone(node: onnx.NodeProto) -> bool:
-    """Control flow captures names of the graph around it, so nothing around it may be renamed."""
-    return has_subgraphs(node)
+def _stands_alone(kernels: KernelGraph, index: int) -> bool:
+    """Control flow captures names of the graph around it, so nothing around it may be renamed; so it is in sessions."""
+    node = kernels.nodes[index]
+    return has_subgraphs(node) or node.name in kernels.inside
 
 
 def _tasks(

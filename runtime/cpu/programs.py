@@ -46,12 +46,12 @@ def build_kernel(kernels: KernelGraph, calls: Sequence[Call], kept: Iterable[str
     outputs = {pair: names.of(*pair) for pair in written if pair[0] in keep}
     inputs = {pair: names.of(*pair) for pair in read}
     weights: dict[str, np.ndarray] = {}
-    nodes = [_renamed(kernels, call, names, weights) for call in calls]
+    nodes = [node for call in calls for node in _nodes(kernels, call, names, weights)]
     model = _model(
         kernels, nodes, [(name, view) for (_, view), name in inputs.items()], tuple(outputs.values()), weights
     )
     shared = tuple((name, array) for name, array in weights.items() if array.nbytes > _INLINE_NBYTES)
-    program = Program(model, tuple(inputs.values()), tuple(outputs.values()), shared)
+    program = Program(model, tuple(inputs.values()), tuple(outputs.values()), shared, calls[0].cores)
     return TaskKernel(program, tuple(view for _, view in inputs), tuple(view for _, view in outputs))
 
 
@@ -72,6 +72,18 @@ class _LocalNames:
             self._taken[tensor] = count + 1
             self._names[key] = f"{tensor}@{count}" if count else tensor
         return self._names[key]
+
+
+def _nodes(
+    kernels: KernelGraph, call: Call, names: _LocalNames, weights: dict[str, np.ndarray]
+) -> Sequence[onnx.NodeProto]:
+    """The nodes that do the call; adds the constants that they read to `weights`."""
+    node = kernels.nodes[call.node]
+    if node.name not in kernels.inside:
+        return (_renamed(kernels, call, names, weights),)
+    # It stands alone in its session, so that all tensors keep their own names.
+    weights.update({name: kernels.weights[name] for name in kernels.constants[call.node]})
+    return kernels.inside[node.name]
 
 
 def _renamed(kernels: KernelGraph, call: Call, names: _LocalNames, weights: dict[str, np.ndarray]) -> onnx.NodeProto:

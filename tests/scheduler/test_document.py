@@ -117,6 +117,18 @@ def test_a_stage_that_is_one_operator_has_no_lanes_to_divide() -> None:
         jsonschema.validate(content, SCHEMA)
 
 
+def test_a_session_is_kept_and_has_all_lanes() -> None:
+    found = document(stage(("0",)), stage(("1",), ("2",), strategy=Strategy.SESSION), stage(("3",)))
+    content = json.loads(found.to_json())
+    jsonschema.validate(content, SCHEMA)
+    assert ScheduleDocument.from_json(json.dumps(content)).schedule == found.schedule
+    content["blocks"][0]["stages"][1]["division"] = {"lanes": 2, "groups": [[0], [1]]}
+    with pytest.raises(InvalidScheduleError, match="a session stage has all lanes"):
+        ScheduleDocument.from_json(json.dumps(content))
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(content, SCHEMA)
+
+
 def test_latencies_are_rounded_so_that_text_is_the_same_everywhere() -> None:
     assert '"predicted": 0.3333' in document().to_json()
 

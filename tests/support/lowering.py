@@ -103,6 +103,19 @@ def divided_at_random(schedule: Schedule, lanes: int, seed: int) -> Schedule:
     return Schedule(tuple(replace(block, stages=tuple(map(divided, block.stages))) for block in schedule.blocks))
 
 
+def with_sessions(graph: ComputationGraph, schedule: Schedule, seed: int) -> Schedule:
+    """The schedule with runs of its stages, drawn at random, made sessions."""
+    draw = random.Random(seed)
+    stages, left = [], list(schedule.stages)
+    while left:
+        taken = draw.randint(1, 3)
+        run, left = left[:taken], left[taken:]
+        names = {name for stage in run for name in stage.operators}
+        groups = components(graph, [operator.name for operator in graph.operators if operator.name in names])
+        stages += run if draw.random() < 0.3 else [Stage(Strategy.SESSION, tuple(groups))]
+    return Schedule((Block(0, tuple(stages)),) if stages else ())
+
+
 def _random_merge(graph: ComputationGraph, left: Sequence[str], draw: random.Random) -> list[str]:
     classes = merge_classes(graph, _ready(graph, left, ()))
     if not classes or draw.random() < 0.3:
@@ -179,4 +192,5 @@ def check_everything(model: Model, *, lanes: Sequence[int] = (2,), seeds: Sequen
         with CpuBackend(model, lanes=count) as backend:
             assert backend.is_supported()
             found = [*baselines(backend.graph), *drawn(backend.graph, seeds), *searched(backend.graph)]
+            found += [(f"{name}, sessions", with_sessions(backend.graph, each, 1)) for name, each in found[:3]]
             check_schedules(model, backend, iter(found))

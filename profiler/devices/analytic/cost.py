@@ -14,7 +14,7 @@ from iosched.profiler.devices.throughput import Throughputs
 from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.signature import default_label
-from iosched.scheduler.strategies import runs_as_one
+from iosched.scheduler.strategies import groups_side_by_side, runs_as_one
 
 _AS_ONE: dict[Strategy, Callable[[ComputationGraph, Sequence[Operator]], tuple[Kernel, ...]]] = {
     Strategy.MERGE: merged_kernels
@@ -105,7 +105,7 @@ class AnalyticCost:
         """A bound below `stage_latency_us`: one launch if operators run as one, else the latency without spill."""
         if runs_as_one(stage):
             return self.modelled.calibration.kernel_us
-        groups = [self._group(group) for group in stage.groups]
+        groups = [self._group(group) for group in groups_side_by_side(stage)]
         return groups[0].path_us if len(groups) == 1 else self._concurrent_us(groups)
 
     @property
@@ -137,7 +137,7 @@ class AnalyticCost:
         if runs_as_one(stage):
             operators = [self.graph.by_name[name] for name in stage.operators]
             return [self.modelled.work(_AS_ONE[stage.strategy](self.graph, operators))]
-        return [self._group(group) for group in stage.groups]
+        return [self._group(group) for group in groups_side_by_side(stage)]
 
     def _group(self, names: tuple[str, ...]) -> Work:
         """The work of a group, whose operators run in order; it is kept, since groups recur in many stages."""
@@ -156,7 +156,7 @@ class AnalyticCost:
             return [list(_AS_ONE[stage.strategy](self.graph, operators))]
         return [
             [kernel for name in group for kernel in kernels_of(self.graph, self.graph.by_name[name])]
-            for group in stage.groups
+            for group in groups_side_by_side(stage)
         ]
 
     def _concurrent_us(self, groups: Sequence[Work], spilling: float = 0.0) -> float:

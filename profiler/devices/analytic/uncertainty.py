@@ -18,7 +18,7 @@ from iosched.profiler.devices.analytic.spreads import SPREADS, Spreads
 from iosched.profiler.devices.launch import DEFAULT_LAUNCH, LaunchName
 from iosched.profiler.devices.uncertainty import Interval
 from iosched.scheduler.schedule import Stage
-from iosched.scheduler.strategies import runs_as_one
+from iosched.scheduler.strategies import groups_side_by_side, runs_as_one
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class AnalyticUncertainty:
         kernels_us = self.analytic.shares_us(stage)
         yield from ((kernel, times * us) for kernel, us in kernels_us.items())
         yield "launches", times * (computed_us - sum(kernels_us.values()))
-        if len(stage.groups) > 1 and not runs_as_one(stage):
+        if len(groups_side_by_side(stage)) > 1 and not runs_as_one(stage):
             keys = (tuple(map(self.analytic.operator_key, group)) for group in stage.groups)
             yield SideBySide(tuple(sorted(keys))), stage_us
             apart_us = sum(self.analytic.stage_latency_us(replace(stage, groups=(group,))) for group in stage.groups)

@@ -24,7 +24,7 @@ from iosched.runtime.placement import Placement
 from iosched.runtime.plan import Buffer, ExecutionPlan, Space, Task, View
 from iosched.runtime.waits import Span, Step, find_waits
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
-from iosched.scheduler.strategies import runs_as_one
+from iosched.scheduler.strategies import groups_side_by_side, runs_as_one
 
 MAX_LANES = 8
 """Streams of a plan at most."""
@@ -114,7 +114,7 @@ def _stage_calls(network: Network, stage: Stage, number: int) -> Iterable[tuple[
     if (calls := _calls_as_one(network, stage)) is not None:
         yield from ((call, _Where(stage.operators[0], number, 0)) for call in calls)
         return
-    for group, names in enumerate(stage.groups):
+    for group, names in enumerate(groups_side_by_side(stage)):
         for name in names:
             yield from ((call, _Where(name, number, group)) for call in network.calls[name])
 

@@ -129,6 +129,15 @@ def test_no_stage_undercuts_its_bound_or_its_groups(
                 assert cost.stage_latency_us(merged) >= max(cost.lower_bound_us(merged), cost.busy_us(merged))
 
 
+def test_a_session_runs_its_operators_in_turn() -> None:
+    cost = AnalyticCost(branches(3), gpu("v100"))
+    session = replace(side_by_side("0", "1", "2"), strategy=Strategy.SESSION)
+
+    assert cost.stage_latency_us(session) == cost.stage_latency_us(Stage(CONCURRENT, (("0", "1", "2"),)))
+    assert cost.stage_latency_us(session) > cost.stage_latency_us(side_by_side("0", "1", "2"))
+    assert cost.lower_bound_us(session) <= cost.stage_latency_us(session)
+
+
 @settings(max_examples=60, deadline=None)
 @given(small_graphs(), st.sampled_from(gpu_keys()), st.sampled_from(PRECISIONS), st.data())
 def test_a_group_takes_as_long_as_its_operators_in_turn(

@@ -134,6 +134,19 @@ def test_dropping_any_wait_of_a_plan_without_barriers_is_caught(name: str) -> No
             check(without_wait(plan, lane, step, number))
 
 
+def test_operators_of_a_session_run_in_one_stream() -> None:
+    model = zoo_model("squeezenet")
+    (expand,) = (stage for stage in list(greedy(model.graph).stages)[3:4])
+    assert len(expand.groups) == 2
+
+    def streams(strategy: Strategy) -> int:
+        lowering = lower_stage(zoo_network("squeezenet"), replace(expand, strategy=strategy))
+        assert lowering is not None
+        return len(lowering.plan.lanes)
+
+    assert (streams(Strategy.CONCURRENT), streams(Strategy.SESSION)) == (2, 1)
+
+
 def test_moving_a_buffer_onto_a_live_one_is_caught() -> None:
     plan = lower(zoo_network("squeezenet"), greedy(zoo_model("squeezenet").graph)).plan
     inner = [buffer for buffer in plan.buffers if buffer.space is Space.ARENA]

@@ -1,0 +1,53 @@
+"""Stages that run as one onnxruntime session over all cores: one node stands for all of their nodes.
+
+What is computed inside such a session is onnxruntime's own affair: it gets no place in the plan's buffers, and a Concat
+or Reshape inside is a call like others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import onnx
+
+from iosched.models.wiring import reads, writes
+from iosched.runtime.cpu.kernel_graph import KernelGraph
+
+
+def session_nodes(
+    kernels: KernelGraph, nodes: Mapping[str, tuple[int, ...]], units: Sequence[str]
+) -> tuple[KernelGraph, dict[str, tuple[int, ...]]] | None:
+    """Replaces the nodes of `units` by one that stands for them (`KernelGraph.inside`).
+
+    Args:
+        nodes: for each unit its nodes.
+        units: of one stage.
+
+    Returns:
+        The changed graph and the changed node lists (the new node belongs to the first unit), or None where nothing
+        that the units compute is used.
+    """
+    own = sorted(index for unit in units for index in nodes[unit])
+    members = tuple(kernels.nodes[index] for index in own)
+    computed = dict.fromkeys(name for node in members for name in writes(node))
+    outputs = [name for name in computed if _leaves(kernels, name, set(own))]
+    if not outputs:
+        return None
+    inputs = dict.fromkeys(name for node in members for name in reads(node) if name not in computed)
+    name = f"session:{outputs[-1]}"
+    stand_in = onnx.NodeProto(name=name, op_type="Session", domain="iosched", input=inputs, output=outputs)
+    gone = set(own)
+    rest = tuple(onnx.NodeProto() if index in gone else node for index, node in enumerate(kernels.nodes))
+    inner = computed.keys() - set(outputs)
+    changed = replace(
+        kernels,
+        nodes=(*rest, stand_in),
+        tensors={name: spec for name, spec in kernels.tensors.items() if name not in inner},
+        inside={**kernels.inside, name: members},
+    )
+    return changed, {**nodes, **dict.fromkeys(units, ()), units[0]: (len(kernels.nodes),)}
+
+
+def _leaves(kernels: KernelGraph, name: str, inside: set[int]) -> bool:
+    return name in kernels.outputs or not inside.issuperset(kernels.readers[name])

@@ -1,0 +1,104 @@
+"""A session stage is one call of onnxruntime over all cores, whatever its operators are."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from lowering import check_schedules, loaded, proto_of, weight, with_sessions
+from onnx import helper
+
+from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.cpu.program import Program
+from iosched.runtime.inputs import random_inputs
+from iosched.scheduler.baselines import greedy, sequential
+from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
+
+pytest.importorskip("onnxruntime", reason='needs pip install "iosched[cpu]"')
+
+node = helper.make_node
+
+
+def tower() -> onnx.ModelProto:
+    """Two branches put together, cut in two again by a Split, and read from outside at each of these places."""
+    nodes = [
+        node("Conv", ["x", "wa"], ["a"], pads=[1] * 4),
+        node("Conv", ["x", "wb"], ["b"], pads=[1] * 4),
+        node("Concat", ["a", "b"], ["cat"], axis=1),
+        node("Split", ["cat", "halves"], ["left", "right"], axis=1),
+        node("Conv", ["left", "wa"], ["c"], pads=[1] * 4),
+        node("Add", ["c", "right"], ["d"]),
+        node("Flatten", ["d"], ["flat"]),
+        node("Relu", ["b"], ["seen"]),
+        node("Relu", ["flat"], ["y"]),
+    ]
+    weights = {"wa": weight(32, 32, 3, 3), "wb": weight(32, 32, 3, 3, seed=1), "halves": np.array([32, 32])}
+    return proto_of(nodes, {"x": (1, 32, 12, 12)}, ["y", "seen"], weights)
+
+
+def whole(backend: CpuBackend) -> Schedule:
+    names = tuple(operator.name for operator in backend.graph.operators)
+    return Schedule((Block(0, (Stage(Strategy.SESSION, (names,)),)),))
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 3])
+def test_a_whole_model_is_one_call_over_all_cores(lanes: int) -> None:
+    model = loaded(tower())
+    with CpuBackend(model, lanes=lanes) as backend:
+        lowering = backend.lower(whole(backend))
+        assert [len(lane) for lane in lowering.plan.lanes] == [1] + [0] * (lanes - 1)
+        (kernel,) = lowering.kernels
+        assert isinstance(kernel, Program)
+        assert kernel.cores == lanes
+        assert lowering.plan.arena_nbytes == 0
+        check_schedules(model, backend, iter([("whole", whole(backend))]))
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 3])
+@pytest.mark.parametrize("native", [True, False], ids=["native", "python"])
+def test_any_stages_may_be_sessions(lanes: int, native: bool) -> None:
+    model = loaded(tower())
+    with CpuBackend(model, lanes=lanes, native=native) as backend:
+        bases = sequential(backend.graph), greedy(backend.graph)
+        made = [with_sessions(backend.graph, base, seed) for base in bases for seed in range(8)]
+        assert any(stage.strategy is Strategy.SESSION for schedule in made for stage in schedule.stages)
+        check_schedules(model, backend, ((f"{number}", schedule) for number, schedule in enumerate(made)))
+
+
+def test_nothing_runs_beside_a_session() -> None:
+    with CpuBackend(loaded(tower()), lanes=3) as backend:
+        plan = backend.lower(with_sessions(backend.graph, sequential(backend.graph), 2)).plan
+        spanning = [task for task in plan.lanes[0] if "session:" in task.name]
+        assert spanning
+        assert not [task for lane in plan.lanes[1:] for task in lane if "session:" in task.name]
+        for task in spanning:
+            before = [
+                lane for lane, tasks in enumerate(plan.lanes) if lane and any(t.stage < task.stage for t in tasks)
+            ]
+            assert {wait.lane for wait in task.waits} <= set(before)
+            place = plan.lanes[0].index(task)
+            for lane in plan.lanes[1:]:
+                after = [other for other in lane if other.stage > task.stage]
+                assert not after or any(w.lane == 0 and w.steps > place for w in after[0].waits)
+
+
+def test_a_stage_that_is_a_session_is_measured_alone() -> None:
+    with CpuBackend(loaded(tower())) as backend:
+        names = tuple(operator.name for operator in backend.graph.operators)
+        for stage in (Stage(Strategy.SESSION, (names,)), Stage(Strategy.SESSION, (names[:1],))):
+            compiled = backend.compile_stage(stage)
+            assert compiled is not None
+            assert len(compiled.time(2, sweep_nbytes=1 << 16)) == 2
+            compiled.executor.close()
+
+
+def test_weights_of_a_session_are_those_of_other_programs() -> None:
+    model = loaded(tower())
+    with CpuBackend(model) as backend:
+        (kernel,) = backend.lower(whole(backend)).kernels
+        assert isinstance(kernel, Program)
+        assert kernel.weights
+        for name, array in kernel.weights:
+            assert array is backend.kernels.weights[name]
+        compiled = backend.compile(whole(backend))
+        assert compiled.run(random_inputs(model.graph.inputs))["y"].shape == (1, 32 * 12 * 12)
