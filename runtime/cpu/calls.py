@@ -9,7 +9,8 @@ from math import ceil, prod
 
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.lanes import assign_lanes
-from iosched.runtime.cpu.split import Share, Slice, split, split_sum
+from iosched.runtime.cpu.shares import Share, Slice
+from iosched.runtime.cpu.split import split, split_sum
 from iosched.runtime.cpu.work import node_work_us
 from iosched.runtime.placement import Placement
 from iosched.runtime.plan import View

@@ -16,7 +16,8 @@ from lowering import FLOAT, loaded, proto_of, weight
 from onnx import helper, numpy_helper
 
 from iosched.runtime.cpu.kernel_graph import KernelGraph, build_kernel_graph
-from iosched.runtime.cpu.split import Share, split
+from iosched.runtime.cpu.shares import Share
+from iosched.runtime.cpu.split import split
 
 node = helper.make_node
 LIMITS = settings(max_examples=20, deadline=None, derandomize=True)

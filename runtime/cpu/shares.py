@@ -1,0 +1,86 @@
+"""What the rules that split nodes over cores have in common: slices of tensors, and shares of nodes made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import prod
+
+import numpy as np
+import onnx
+
+from iosched.models.node_attributes import assign
+from iosched.runtime.cpu.kernel_graph import KernelGraph
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A contiguous part of a tensor: `start` counts elements from its beginning, `shape` is the part's shape."""
+
+    start: int
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Share:
+    """One node's share of the work.
+
+    Attributes:
+        node: the node to run, with attributes adjusted to the slices.
+        slices: for each computed tensor that it reads or writes in part, which part; others are used whole.
+        weights: for each constant that it reads in part, the part.
+    """
+
+    node: onnx.NodeProto
+    slices: Mapping[str, Slice]
+    weights: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+def shape_of(kernels: KernelGraph, name: str) -> tuple[int, ...]:
+    """Shape of a computed tensor of known size."""
+    return kernels.tensors[name].shape or ()
+
+
+def with_attributes(node: onnx.NodeProto, **attributes: int | str | Sequence[int] | None) -> onnx.NodeProto:
+    """A copy of `node` with these attributes instead of its own of the same names; None takes one away."""
+    changed = onnx.NodeProto()
+    changed.CopyFrom(node)
+    assign(changed, **attributes)
+    return changed
+
+
+def even_ranges(total: int, shares: int, step: int = 1) -> list[tuple[int, int]]:
+    """`shares` ranges over `total` at multiples of `step`, as equal as can be; fewer where there are too few steps."""
+    steps = -(-total // step)
+    shares = min(shares, steps)
+    edges = [min(total, (steps * i // shares) * step) for i in range(shares + 1)]
+    return list(pairwise(edges))
+
+
+def along(shape: tuple[int, ...], axis: int, begin: int, end: int) -> Slice:
+    """The slice [begin, end) on `axis`; contiguous because every axis before it has size 1."""
+    return Slice(begin * prod(shape[axis + 1 :]), (*shape[:axis], end - begin, *shape[axis + 1 :]))
+
+
+def broadcast_share(kernels: KernelGraph, node: onnx.NodeProto, from_end: int, begin: int, end: int) -> Share:
+    """The part [begin, end) of the axis at `from_end` of every operand that is not repeated along it."""
+    slices, weights = {}, {}
+    for name in dict.fromkeys((*node.input, node.output[0])):
+        constant = kernels.weights.get(name)
+        shape = () if not name else shape_of(kernels, name) if constant is None else constant.shape
+        axis = len(shape) - from_end
+        if axis < 0 or shape[axis] == 1:
+            continue
+        if constant is None:
+            slices[name] = along(shape, axis, begin, end)
+        else:
+            weights[name] = constant[(slice(None),) * axis + (slice(begin, end),)]
+    return Share(node, slices, weights)
+
+
+def neighbours(kernels: KernelGraph, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    """The nodes that compute the operands, and those that read the results; none between parts of a node."""
+    indices = [kernels.producer[name] for name in node.input if name in kernels.producer]
+    indices += [index for name in node.output if name for index in kernels.readers[name]]
+    return [kernels.nodes[index] for index in indices]
