@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -55,3 +56,29 @@ def _normal(source: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> 
 
         return values.astype(ml_dtypes.bfloat16)
     return values.astype(dtype)
+
+
+def as_specified(spec: TensorSpec, given: Arrays) -> np.ndarray:
+    """The given array of the input `spec`, C-contiguous.
+
+    Raises:
+        UsageError: it is missing, or of another type or shape.
+    """
+    if spec.name not in given:
+        raise UsageError(f"input {spec.name!r} is missing; given: {', '.join(given) or 'none'}")
+    array = np.asarray(given[spec.name])
+    if (array.dtype.name, array.shape) != (spec.dtype, spec.shape):
+        wanted = f"{spec.dtype} of shape {spec.shape}"
+        raise UsageError(f"input {spec.name!r} must be {wanted}, not {array.dtype} of shape {array.shape}")
+    return np.asarray(array, order="C")
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The numpy dtype of that name, those of `ml_dtypes` included."""
+    try:
+        dtype: np.dtype[Any] = np.dtype(name)
+    except TypeError:
+        import ml_dtypes
+
+        dtype = np.dtype(getattr(ml_dtypes, name))
+    return dtype

@@ -179,7 +179,7 @@ def bound_source(model: Model, options: Any) -> tuple[bytes | Path, list[np.ndar
     Raises:
         DeviceError: onnxruntime is not installed.
     """
-    sizes = _free_dimensions(read_proto(model.original).graph, model.bindings)
+    sizes = free_dimensions(model)
     if sizes is not None:
         for name, size in sizes.items():
             options.add_free_dimension_override_by_name(name, size)
@@ -190,11 +190,11 @@ def bound_source(model: Model, options: Any) -> tuple[bytes | Path, list[np.ndar
     return model.proto.SerializeToString(), arrays
 
 
-def _free_dimensions(graph: onnx.GraphProto, bindings: Mapping[str, tuple[int, ...]]) -> dict[str, int] | None:
-    """Sizes by dimension name that bind `graph` to `bindings`; None where names alone cannot do it."""
+def free_dimensions(model: Model) -> dict[str, int] | None:
+    """Sizes by dimension name that bind the graph that was given to the model's shapes; None where names cannot."""
     sizes: dict[str, int] = {}
-    for value in graph.input:
-        shape = bindings.get(value.name)
+    for value in read_proto(model.original).graph.input:
+        shape = model.bindings.get(value.name)
         if shape is None:
             continue
         dims = value.type.tensor_type.shape.dim

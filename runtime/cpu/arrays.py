@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import numpy as np
 
 from iosched.models.errors import UsageError
 from iosched.runtime.cpu.program import Copy, Kernel
+from iosched.runtime.inputs import numpy_dtype
 from iosched.runtime.plan import ExecutionPlan, Space, View
 
 # Codes of ONNX's TensorProto.DataType, which onnxruntime uses too; names as in TensorSpec.
@@ -36,17 +36,6 @@ ELEMENT_TYPE: Mapping[str, int] = {
 DTYPE_NAME: Mapping[int, str] = {code: name for name, code in ELEMENT_TYPE.items()}
 
 _ALIGNMENT_NBYTES = 64
-
-
-def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The numpy dtype of that name, those of `ml_dtypes` included."""
-    try:
-        dtype: np.dtype[Any] = np.dtype(name)
-    except TypeError:
-        import ml_dtypes
-
-        dtype = np.dtype(getattr(ml_dtypes, name))
-    return dtype
 
 
 def aligned_empty(nbytes: int) -> np.ndarray:

@@ -25,15 +25,16 @@ from iosched.runtime.cpu.arrays import (
     check_kernels,
     checked_inputs,
     input_views,
-    numpy_dtype,
     output_array,
     output_views,
 )
 from iosched.runtime.cpu.encoding import PlanEncoder
 from iosched.runtime.cpu.lane_cpus import lane_cpus
-from iosched.runtime.cpu.library import Handle, Weight, call, compiled, missing, onnxruntime_path
+from iosched.runtime.cpu.library import Weight, call, compiled, missing, onnxruntime_path
 from iosched.runtime.cpu.program import Copy, Kernel, Program
+from iosched.runtime.handle import Handle
 from iosched.runtime.hazards import CheckedPlan
+from iosched.runtime.inputs import numpy_dtype
 from iosched.runtime.plan import ExecutionPlan, Space, View
 
 
