@@ -28,7 +28,7 @@ ROOMS = {
     "iosched": ("models", "scheduler", "runtime", "profiler", "jobs", "cli"),
     "iosched.runtime": (
         *("plan", "order", "intervals", "waits", "given", "hazards", "arena", "placement", "compare", "inputs"),
-        *("quota", "cores", "session", "reference", "cpu", "cuda"),
+        *("quota", "cores", "handle", "session", "reference", "openvino", "cpu", "cuda"),
     ),
     "iosched.runtime.cuda": (
         *("target", "layout", "kernel", "builder", "choices", "gpu", "source", "cudnn"),

@@ -1,0 +1,138 @@
+"""OpenVINO's C interface: found in the wheel that users install, declared, and called through ctypes.
+
+Nothing of OpenVINO's Python is imported, and none of it runs when a model does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from iosched.models.errors import DeviceError, ExecutionError
+
+INSTALL = 'pip install "iosched[openvino]"'
+OLDEST = 2026
+"""The C interface of releases before this year numbers the types of elements otherwise."""
+
+_MAX_REASON = 300
+_NOISE = ("Exception from ", "Check '")
+_POINTER, _SIZE, _TEXT, _COUNT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_int64
+
+
+class Shape(ctypes.Structure):
+    """The shape of a tensor: the number of its dimensions, and where their sizes are."""
+
+    _fields_ = (("rank", _COUNT), ("dims", ctypes.POINTER(_COUNT)))
+
+
+class PartialShape(ctypes.Structure):
+    """A shape to which an input is bound; made by `ov_partial_shape_create_static`."""
+
+    _fields_ = (("rank_from", _COUNT), ("rank_to", _COUNT), ("dims", _POINTER))
+
+
+_SIGNATURES: dict[str, list[Any]] = {
+    "ov_core_create": [_POINTER],
+    "ov_core_read_model": [_POINTER, _TEXT, _TEXT, _POINTER],
+    "ov_core_read_model_from_memory_buffer": [_POINTER, _TEXT, _SIZE, _POINTER, _POINTER],
+    "ov_core_compile_model": [_POINTER, _POINTER, _TEXT, _SIZE, _POINTER],  # and pairs of a property and its value
+    "ov_compiled_model_create_infer_request": [_POINTER, _POINTER],
+    "ov_partial_shape_create_static": [_COUNT, _POINTER, _POINTER],
+    "ov_model_reshape": [_POINTER, _POINTER, _POINTER, _SIZE],
+    "ov_tensor_create_from_host_ptr": [ctypes.c_int, Shape, _POINTER, _POINTER],
+    "ov_tensor_get_element_type": [_POINTER, _POINTER],
+    "ov_tensor_get_shape": [_POINTER, _POINTER],
+    "ov_tensor_get_byte_size": [_POINTER, _POINTER],
+    "ov_tensor_data": [_POINTER, _POINTER],
+    "ov_infer_request_set_tensor": [_POINTER, _TEXT, _POINTER],
+    "ov_infer_request_get_tensor": [_POINTER, _TEXT, _POINTER],
+    "ov_infer_request_infer": [_POINTER],
+}
+_RELEASES = ("core", "model", "compiled_model", "infer_request", "tensor")
+
+
+def available() -> bool:
+    """Whether models can run on OpenVINO here."""
+    return missing() is None
+
+
+@cache
+def missing() -> str | None:
+    """One line saying why models cannot run on OpenVINO here, and what helps; None where they can."""
+    found = installed_version()
+    if found is None:
+        return f"OpenVINO is not installed; install it with: {INSTALL}"
+    if not found.partition(".")[0].isdecimal() or int(found.partition(".")[0]) < OLDEST:
+        return f"OpenVINO {found} is too old; install {OLDEST}.0 or newer with: {INSTALL}"
+    if loaded() is None:
+        return f"the library of OpenVINO {found} does not load; install it anew with: {INSTALL}"
+    return None
+
+
+@cache
+def installed_version() -> str | None:
+    """The version of the package; None where there is none."""
+    try:
+        return version("openvino")
+    except PackageNotFoundError:
+        return None
+
+
+@cache
+def loaded() -> ctypes.CDLL | None:
+    """The library with its functions declared; None where there is none, or one that lacks a function."""
+    spec = importlib.util.find_spec("openvino")
+    folders = (spec.submodule_search_locations or ()) if spec else ()
+    paths = [path for folder in folders for path in sorted((Path(folder) / "libs").glob("libopenvino_c.so*"))]
+    try:
+        return _declared(ctypes.CDLL(str(paths[0]))) if paths else None
+    except (OSError, AttributeError):
+        return None
+
+
+def library() -> ctypes.CDLL:
+    """The library.
+
+    Raises:
+        DeviceError: it is not here; the text says what to install.
+    """
+    found = None if missing() else loaded()
+    if found is None:
+        raise DeviceError(str(missing()))
+    return found
+
+
+def _declared(found: ctypes.CDLL) -> ctypes.CDLL:
+    for name, arguments in _SIGNATURES.items():
+        getattr(found, name).argtypes = arguments
+    for name in _RELEASES:
+        getattr(found, f"ov_{name}_free").restype = None
+        getattr(found, f"ov_{name}_free").argtypes = [_POINTER]
+    found.ov_partial_shape_free.restype, found.ov_partial_shape_free.argtypes = None, [_POINTER]
+    found.ov_shape_free.argtypes = [_POINTER]
+    found.ov_get_last_err_msg.restype = _TEXT
+    return found
+
+
+def call(name: str, *arguments: object) -> None:
+    """Calls a function of the library.
+
+    Raises:
+        ExecutionError: with a line of OpenVINO's words, if the function fails.
+    """
+    found = library()
+    function: Callable[..., int] = getattr(found, name)
+    if function(*arguments):
+        raise ExecutionError(useful_line((found.ov_get_last_err_msg() or b"").decode(errors="replace")) or name)
+
+
+def useful_line(text: str) -> str:
+    """What OpenVINO says in the first line that is about the model, and not about OpenVINO's own source files."""
+    lines = [line.strip() for line in text.splitlines()]
+    told = next((line for line in lines if line and not line.startswith(_NOISE)), next(iter(lines), ""))
+    return told if len(told) <= _MAX_REASON else told[: _MAX_REASON - 3] + "..."

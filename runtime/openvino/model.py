@@ -1,0 +1,256 @@
+"""A whole model on OpenVINO, over several cores, in the settings that it has for low latency."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from iosched.models.errors import DeviceError, ExecutionError, UsageError
+from iosched.models.export import write_model
+from iosched.models.graph import TensorSpec
+from iosched.models.model import Model
+from iosched.runtime.handle import Handle
+from iosched.runtime.inputs import Arrays, as_specified, numpy_dtype
+from iosched.runtime.openvino.library import PartialShape, Shape, call, library
+from iosched.runtime.reference import free_dimensions
+
+ELEMENT_TYPE: Mapping[str, int] = {
+    "bool": 1,
+    "bfloat16": 2,
+    "float16": 3,
+    "float32": 4,
+    "float64": 5,
+    "int8": 7,
+    "int16": 8,
+    "int32": 9,
+    "int64": 10,
+    "uint8": 16,
+    "uint16": 17,
+    "uint32": 18,
+    "uint64": 19,
+}
+"""The numbers of element types in OpenVINO's C interface, by the names of `TensorSpec`."""
+
+_NARROWED = ("float64", "uint32", "uint64")
+"""What OpenVINO computes with fewer bits on a CPU. So it does int64, which shapes and indices have that are small."""
+
+_DTYPE_NAME = {code: name for name, code in ELEMENT_TYPE.items()}
+
+
+class OpenvinoModel:
+    """One model that is ready to run. Several threads may call it: their runs follow one another.
+
+    A thread that calls it should be free to run on several processors: OpenVINO gives one that is pinned to a single
+    processor no others to work with.
+    """
+
+    def __init__(self, model: Model, threads: int, precision: str = "f32") -> None:
+        """Prepares `model`, bound to its shapes.
+
+        Args:
+            model: what to run. OpenVINO reads the file itself where there is one, with the external data beside it.
+            threads: how many cores to use.
+            precision: what floats are multiplied in, as OpenVINO calls it: "f32", "bf16" or "f16".
+
+        Raises:
+            DeviceError: OpenVINO is not installed, or cannot run this model; the text is a line that says why.
+        """
+        self._inputs, self._outputs = model.graph.inputs, model.graph.outputs
+        self._lock = threading.Lock()
+        self._given: list[tuple[np.ndarray, Handle]] = []
+        library()
+        _check_types(model)
+        try:
+            self._request = _compiled(model, threads, precision)
+        except ExecutionError as error:
+            raise DeviceError(f"OpenVINO cannot run this model: {error}") from error
+
+    def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
+        """Runs once and returns the outputs by name.
+
+        Raises:
+            ExecutionError: with OpenVINO's words, if it fails.
+            UsageError: an input is missing, or is of another type or shape.
+        """
+        with self._lock:
+            self._give(inputs)
+            call("ov_infer_request_infer", self._request.pointer)
+            return {name: self._output(name) for name in self._outputs}
+
+    def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]:
+        """Runs `repeats` times and returns the microseconds of each run, on the given arrays themselves.
+
+        Raises:
+            ExecutionError: as `run` does.
+            UsageError: as `run` does.
+        """
+        latencies_us = []
+        with self._lock:
+            self._give(inputs)
+            infer, request = library().ov_infer_request_infer, self._request.pointer
+            for _ in range(repeats):
+                started = time.perf_counter_ns()
+                failed = infer(request)
+                latencies_us.append((time.perf_counter_ns() - started) / 1e3)
+                if failed:
+                    call("ov_infer_request_infer", request)
+        return tuple(latencies_us)
+
+    def close(self) -> None:
+        """Frees the model. May be called again."""
+        with self._lock:
+            self._request.close()
+            self._given = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _give(self, inputs: Arrays) -> None:
+        """Has the next run read these arrays where they are."""
+        if not self._request.close.alive:
+            raise ValueError("the model is closed")
+        if os.getpid() != self._request.pid:
+            raise ExecutionError("this model was opened before the process forked; open it anew in the child")
+        arrays = [_fitting(spec, inputs) for spec in self._inputs]
+        if len(arrays) == len(self._given) and all(a is b for a, (b, _) in zip(arrays, self._given, strict=True)):
+            return
+        given = [(array, _tensor_over(array)) for array in arrays]
+        for spec, (_, tensor) in zip(self._inputs, given, strict=True):
+            call("ov_infer_request_set_tensor", self._request.pointer, spec.name.encode(), tensor.pointer)
+        self._given = given
+
+    def _output(self, name: str) -> np.ndarray:
+        tensor = _made("tensor", "ov_infer_request_get_tensor", self._request.pointer, name.encode())
+        kind, nbytes, data, shape = ctypes.c_int(), ctypes.c_size_t(), ctypes.c_void_p(), Shape()
+        call("ov_tensor_get_element_type", tensor.pointer, ctypes.byref(kind))
+        call("ov_tensor_get_byte_size", tensor.pointer, ctypes.byref(nbytes))
+        call("ov_tensor_data", tensor.pointer, ctypes.byref(data))
+        call("ov_tensor_get_shape", tensor.pointer, ctypes.byref(shape))
+        sizes = tuple(shape.dims[: shape.rank])
+        library().ov_shape_free(ctypes.byref(shape))
+        if kind.value not in _DTYPE_NAME:
+            raise ExecutionError(
+                f"output {name!r} is no tensor of numbers that OpenVINO's C interface is known to have"
+            )
+        result = np.empty(sizes, numpy_dtype(_DTYPE_NAME[kind.value]))
+        if result.nbytes != nbytes.value:
+            raise ExecutionError(f"output {name!r} has {nbytes.value} bytes, not {result.nbytes}")
+        if result.nbytes:
+            ctypes.memmove(result.ctypes.data, data, result.nbytes)
+        tensor.close()
+        return result
+
+
+def _check_types(model: Model) -> None:
+    """Refuses models whose numbers would become others without a word.
+
+    Raises:
+        DeviceError: an input has no fixed size or is no tensor of numbers, or something is computed with more digits
+            than OpenVINO does.
+    """
+    graph = model.graph
+    unknown = [spec for spec in graph.inputs if spec.dtype not in ELEMENT_TYPE or not spec.is_static]
+    if unknown:
+        raise DeviceError(f"OpenVINO is not given inputs such as {unknown[0].name!r} ({unknown[0].dtype})")
+    wide = [spec for spec in (*graph.inputs, *graph.tensors) if spec.dtype in _NARROWED]
+    if wide:
+        raise DeviceError(f"OpenVINO computes {wide[0].dtype}, as {wide[0].name!r} is, with 32 bits")
+
+
+def _fitting(spec: TensorSpec, inputs: Arrays) -> np.ndarray:
+    """The given array of an input, in which 64-bit integers are no larger than OpenVINO computes them.
+
+    Raises:
+        UsageError: it does not fit, or a value is too large.
+    """
+    array = as_specified(spec, inputs)
+    if spec.dtype == "int64" and array.size and not -(2**31) <= array.min() <= array.max() < 2**31:
+        raise UsageError(f"input {spec.name!r} has integers of more than 32 bits, which OpenVINO cuts off")
+    return array
+
+
+def _compiled(model: Model, threads: int, precision: str) -> Handle:
+    """A request to run `model`, which owns all that it needs."""
+    core = _made("core", "ov_core_create")
+    network = _read(core, model)
+    _bind(network, model.bindings)
+    settings = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_NUM_THREADS": str(threads),
+        "INFERENCE_PRECISION_HINT": precision,
+    }
+    texts = [ctypes.c_char_p(text.encode()) for pair in settings.items() for text in pair]
+    pointer = ctypes.c_void_p()
+    call(
+        "ov_core_compile_model",
+        *(core.pointer, network.pointer, b"CPU", len(texts), ctypes.byref(pointer), *texts),
+    )
+    compiled = Handle(pointer.value or 0, library().ov_compiled_model_free)
+    request = _made("infer_request", "ov_compiled_model_create_infer_request", compiled.pointer)
+    for each in (compiled, network, core):
+        each.close()
+    return request
+
+
+def _read(core: Handle, model: Model) -> Handle:
+    """The model as it was given, or its bound graph where a size that was fixed is bound to another."""
+    source = model.original
+    if free_dimensions(model) is None:
+        try:
+            source = write_model(model.proto, model.weights, None) or b""
+        except UsageError as error:
+            raise DeviceError(
+                f"OpenVINO cannot be given this model with other shapes than its file's: {error}"
+            ) from error
+    if isinstance(source, Path):
+        return _made("model", "ov_core_read_model", core.pointer, os.fsencode(source), None)
+    return _made("model", "ov_core_read_model_from_memory_buffer", core.pointer, source, len(source), None)
+
+
+def _bind(network: Handle, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Gives the network's inputs these shapes."""
+    if not shapes:
+        return
+    with _partial_shapes(tuple(shapes.values())) as bound:
+        names = (ctypes.c_char_p * len(shapes))(*(name.encode() for name in shapes))
+        call("ov_model_reshape", network.pointer, names, bound, len(shapes))
+
+
+@contextmanager
+def _partial_shapes(shapes: Sequence[tuple[int, ...]]) -> Iterator[ctypes.Array[PartialShape]]:
+    bound = (PartialShape * len(shapes))()
+    try:
+        for shape, each in zip(shapes, bound, strict=True):
+            call("ov_partial_shape_create_static", len(shape), _sizes(shape), ctypes.byref(each))
+        yield bound
+    finally:
+        for each in bound:
+            library().ov_partial_shape_free(ctypes.byref(each))
+
+
+def _sizes(shape: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
+    return (ctypes.c_int64 * max(len(shape), 1))(*shape)
+
+
+def _tensor_over(array: np.ndarray) -> Handle:
+    shape = Shape(array.ndim, _sizes(array.shape))
+    return _made("tensor", "ov_tensor_create_from_host_ptr", ELEMENT_TYPE[array.dtype.name], shape, array.ctypes.data)
+
+
+def _made(kind: str, function: str, *arguments: object) -> Handle:
+    """What a function of the library makes; its last parameter says where to put it."""
+    pointer = ctypes.c_void_p()
+    call(function, *arguments, ctypes.byref(pointer))
+    return Handle(pointer.value or 0, getattr(library(), f"ov_{kind}_free"))
