@@ -170,7 +170,8 @@ def command(
 
     Writes the model back as ONNX with the schedule inside, and the schedule as JSON beside it. Any runtime loads the
     written model and computes the same outputs; 'iosched run' runs it by its schedule. Where that is not faster than
-    plain onnxruntime beyond the noise, plain onnxruntime is what is shipped, and the table says so.
+    plain onnxruntime beyond the noise, plain onnxruntime is what is shipped, and the table says so. Where OpenVINO is
+    installed (pip install "iosched[openvino]"), it is compared too, and is shipped if it is the fastest.
 
     With the name of a GPU as --device, plans for it without having it: latencies are then computed by an analytic
     model, and everything that shows the schedule says so. In brackets stands how well they are known, and a speed-up

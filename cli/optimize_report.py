@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from iosched.jobs.result import OptimizeResult
 
 _KEYS = {"iosched": "predicted"}
-_BASELINES = {"reference": "onnxruntime", "sequential": "sequential"}
+_BASELINES = {"reference": "onnxruntime", "sequential": "sequential", "openvino": "OpenVINO"}
 _ANALYTIC = {False: "the analytic model", True: "measured and computed latencies"}
 _PRICED = {False: "computed", True: "looked up or computed"}
 """By what schedules are compared on a GPU that is not attached, and how: whether stages were measured elsewhere."""
@@ -38,6 +38,7 @@ def as_object(
             "sequential": result.sequential_us,
             "greedy": result.greedy_us,
             "reference": result.reference_us,
+            "openvino": result.openvino_us,
             "ratio": None if result.ratio is None else asdict(result.ratio),
             "after_rest": dict(result.rested_us) or None,
             "measured_share": result.measured_share,
@@ -75,8 +76,8 @@ def _intervals_object(result: OptimizeResult) -> dict[str, object] | None:
 
 def table_rows(result: OptimizeResult) -> list[tuple[str, str]]:
     """The table for people: names and values, row by row."""
-    before_us = result.sequential_us if result.reference_us is None else result.reference_us
-    plain = "sequential" if result.reference_us is None else "reference"
+    plain = _before(result)
+    before_us = _plain_us(result)[plain]
     before = f"{_BASELINES[plain]}{_sequential_remark(result.sequential_measured_share)}"
     return [
         *_cost_rows(result),
@@ -90,6 +91,18 @@ def table_rows(result: OptimizeResult) -> list[tuple[str, str]]:
         ("search", _search_text(result)),
         ("time spent", f"{result.seconds:.1f} s"),
     ]
+
+
+def _before(result: OptimizeResult) -> str:
+    """The name of the way without a schedule that what ships is compared with."""
+    if result.reference_us is None:
+        return "sequential"
+    return "reference" if result.ratio is None else result.ratio.baseline
+
+
+def _plain_us(result: OptimizeResult) -> dict[str, float | None]:
+    """The latencies of the ways without a schedule that was found, by their names."""
+    return {"reference": result.reference_us, "openvino": result.openvino_us, "sequential": result.sequential_us}
 
 
 def _sequential_remark(measured_share: float | None) -> str:
@@ -116,14 +129,17 @@ def _ends_text(result: OptimizeResult, name: str) -> str:
 
 
 def _baselines_text(result: OptimizeResult) -> str:
-    text = f"sequential {_latency(result.sequential_us)}, greedy {_latency(result.greedy_us)}"
+    shown = (_before(result), result.shipped, "sequential")
+    others = {name: each for name, each in _plain_us(result).items() if each is not None and name not in shown}
+    more = "".join(f", {_BASELINES[name]} {_latency(each)}" for name, each in others.items())
+    text = f"sequential {_latency(result.sequential_us)}, greedy {_latency(result.greedy_us)}{more}"
     greedy = None if result.intervals is None else result.intervals.speedup.get("greedy")
     return text if greedy is None or not greedy.is_equal else f"{text}, which equals the schedule found {AS_FAR}"
 
 
 def _rest_row(result: OptimizeResult) -> list[tuple[str, str]]:
     """Latencies after a rest, which are what a process that seldom runs the model gets."""
-    plain = "sequential" if result.reference_us is None else "reference"
+    plain = _before(result)
     plain_us, shipped_us = result.rested_us.get(plain), result.shipped_rested_us
     if plain_us is None or shipped_us is None:
         return []

@@ -157,9 +157,11 @@ def _differences(made_for: Mapping[str, str], here: Mapping[str, str]) -> str:
 
 
 def remark_not_shipped(document: ScheduleDocument) -> None:
-    """Says on stderr that 'iosched run' does not use this schedule, where plain onnxruntime was shipped instead."""
+    """Says on stderr that 'iosched run' does not use this schedule, where a library was shipped without one."""
     if document.shipped == "reference":
         note("Not what 'iosched run' uses: plain onnxruntime was shipped, since no schedule was known to be faster.")
+    if document.shipped == "openvino":
+        note("Not what 'iosched run' uses where OpenVINO is installed, which was shipped since it was the fastest.")
 
 
 def embedded_schedule(model: Model) -> ScheduleDocument | None:

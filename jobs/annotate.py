@@ -17,7 +17,7 @@ from iosched.scheduler.schedule import Schedule, Stage, Strategy
 def annotated(model: Model, document: ScheduleDocument) -> onnx.ModelProto:
     """`model` with its nodes in schedule order, merge stages merged, and the schedule as metadata of model and nodes.
 
-    If plain onnxruntime ships, nothing is merged, since the file is then run by plain onnxruntime.
+    If plain onnxruntime or OpenVINO ships, nothing is merged, since these are then given the file as it is.
 
     Raises:
         InvalidScheduleError: the schedule was made for a model of another structure.
@@ -27,7 +27,7 @@ def annotated(model: Model, document: ScheduleDocument) -> onnx.ModelProto:
         model,
         order=[name for stage in document.schedule.stages for name in stage.operators],
         notes=notes_of(document.schedule),
-        merges=() if document.shipped == "reference" else tuple(merges_of(document.schedule)),
+        merges=() if document.shipped in ("reference", "openvino") else tuple(merges_of(document.schedule)),
         schedule_json=document.to_json(),
         version=iosched_version(),
     )

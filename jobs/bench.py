@@ -164,7 +164,8 @@ class _Alternatives:
                 except DeviceError as error:
                     missing.append((name, str(error)))
             found = self.here.in_turn(candidates, Budget(rounds, MAX_SECONDS), _progress(self.observer))
-            return _result(self.here.device.name, found, missing, candidates["sequential"].notes())
+            notes = dict.fromkeys(note for candidate in candidates.values() for note in candidate.notes())
+            return _result(self.here.device.name, found, missing, tuple(notes))
         finally:
             close_all(candidates.values())
 

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from iosched.jobs.pace import Pace
 from iosched.jobs.progress import Observer
+from iosched.models.errors import DeviceError, MismatchError
 from iosched.profiler.devices.device import OpenModelHere, Way
 from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement
+from iosched.profiler.peers.openvino import PlainOpenvino
 from iosched.profiler.store.latencies import ModelLatencies
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.reference import ReferenceSettings
@@ -20,6 +22,9 @@ from iosched.scheduler.schedule import Schedule
 REFERENCE = "reference"
 """The name of plain onnxruntime among the ways that are compared."""
 
+OPENVINO = "openvino"
+"""The name of OpenVINO, without a schedule, among the ways that are compared."""
+
 _HURRIED = Budget(rounds=LEAST_SAMPLES)
 
 
@@ -29,15 +34,17 @@ class Compared:
 
     Attributes:
         found: the names of the ways to run the schedule that was found, the preferred one first.
-        ways: all ways but plain onnxruntime by name, with "sequential" and "greedy" among them.
+        ways: all ways to run schedules by name, with "sequential" and "greedy" among them.
         measured: the latencies by name, from one comparison; "greedy" is missing where the budget left no time for it.
         setting: the setting of plain onnxruntime; None if it was not compared.
+        notes: sentences that a user should read about what was not compared.
     """
 
     found: tuple[str, ...]
     ways: Mapping[str, Way]
     measured: Mapping[str, Measurement]
     setting: ReferenceSettings | None
+    notes: tuple[str, ...] = ()
 
 
 def compare_models(
@@ -59,8 +66,26 @@ def compare_models(
     """
     found = here.ways(schedule)
     ways = {**found, "sequential": Way(sequential(here.graph)), "greedy": Way(divided(greedy(here.graph), here.cost))}
-    measured, setting = _Comparison(latencies, here, pace, observer).of(ways)
-    return Compared(tuple(found), ways, measured, setting)
+    comparison = _Comparison(latencies, here, pace, observer)
+    known = None if here.openvino is None else comparison.known(ways, here.openvino)
+    second, notes = (None, ()) if known else _openvino(here, pace)
+    measured, setting = known or comparison.of(ways, second)
+    return Compared(tuple(found), ways, measured, setting, notes)
+
+
+def _openvino(here: OpenModelHere, pace: Pace) -> tuple[PlainOpenvino | None, tuple[str, ...]]:
+    """OpenVINO if it computes what onnxruntime computes and there is time for it, and a sentence if it does not."""
+    if here.openvino is None:
+        return None, ()
+    if not pace.has_time_for_openvino:
+        return None, pace.openvino_notes
+    try:
+        here.openvino.opened  # noqa: B018 - raises if it may not be compared
+    except MismatchError as error:
+        return None, (f"OpenVINO computes something else than onnxruntime, so it was not compared: {error}.",)
+    except DeviceError:
+        return None, ()
+    return here.openvino, ()
 
 
 class _StoppedError(Exception):
@@ -74,11 +99,17 @@ class _Comparison:
     pace: Pace
     observer: Observer
 
-    def of(self, ways: Mapping[str, Way]) -> tuple[Mapping[str, Measurement], ReferenceSettings | None]:
-        """The latencies of `ways` and of plain onnxruntime, known or measured now, and onnxruntime's setting."""
-        texts = {name: way.text + self.here.opened_with for name, way in ways.items()}
-        if self.here.plain is not None:
-            texts[REFERENCE] = REFERENCE
+    def known(
+        self, ways: Mapping[str, Way], openvino: PlainOpenvino
+    ) -> tuple[Mapping[str, Measurement], ReferenceSettings | None] | None:
+        """What an earlier comparison of `ways`, plain onnxruntime and OpenVINO found; None if there was none."""
+        return self._known(self._texts(ways, openvino))
+
+    def of(
+        self, ways: Mapping[str, Way], openvino: PlainOpenvino | None
+    ) -> tuple[Mapping[str, Measurement], ReferenceSettings | None]:
+        """The latencies of `ways`, plain onnxruntime and OpenVINO, known or measured now, and onnxruntime's setting."""
+        texts = self._texts(ways, openvino)
         known = self._known(texts)
         if known is not None:
             return known
@@ -86,12 +117,22 @@ class _Comparison:
             ways = {name: way for name, way in ways.items() if name != "greedy"}
         # Schedules that are the same are measured once, so that a later run finds the latencies that this one had.
         twin = {texts[name]: name for name in reversed(tuple(ways))}
-        setting, measured = self._measured_now({name: ways[name] for name in reversed(tuple(twin.values()))})
+        once = {name: ways[name] for name in reversed(tuple(twin.values()))}
+        setting, measured = self._measured_now(once, openvino)
         found = {**measured, **{name: measured[twin[texts[name]]] for name in ways}}
         if self._is_thorough(measured):  # otherwise a later run that has more time shall measure again
             kept = {name: text for name, text in texts.items() if name in found}
             self.latencies.keep(kept, found, {} if setting is None else {REFERENCE: setting.description})
         return found, setting
+
+    def _texts(self, ways: Mapping[str, Way], openvino: PlainOpenvino | None) -> dict[str, str]:
+        """For each way a text that says all of how it runs."""
+        texts = {name: way.text + self.here.opened_with for name, way in ways.items()}
+        if self.here.plain is not None:
+            texts[REFERENCE] = REFERENCE
+        if openvino is not None:
+            texts[OPENVINO] = openvino.text
+        return texts
 
     def _known(self, texts: Mapping[str, str]) -> tuple[Mapping[str, Measurement], ReferenceSettings | None] | None:
         """The latencies and onnxruntime's setting in an earlier comparison of the same ways; None if there was none."""
@@ -105,7 +146,9 @@ class _Comparison:
         n_rounds = min(len(each.samples_us) for each in measured.values())
         return n_rounds >= self.here.budget.rounds or not (self.pace.is_hurried or self.pace.interrupt.accepted)
 
-    def _measured_now(self, ways: Mapping[str, Way]) -> tuple[ReferenceSettings | None, Mapping[str, Measurement]]:
+    def _measured_now(
+        self, ways: Mapping[str, Way], openvino: PlainOpenvino | None
+    ) -> tuple[ReferenceSettings | None, Mapping[str, Measurement]]:
         inputs = random_inputs(self.latencies.model.graph.inputs)
         candidates: dict[str, Candidate] = {}
         setting = None
@@ -113,6 +156,8 @@ class _Comparison:
             if (plain := self.here.plain) is not None:
                 setting = self._best_setting(inputs)
                 candidates[REFERENCE] = plain.ready(setting, inputs)
+            if openvino is not None:
+                candidates[OPENVINO] = openvino.ready(inputs)
             for name, way in ways.items():
                 candidates[name] = self.here.ready(way, inputs)
             return setting, self._in_turn(candidates)

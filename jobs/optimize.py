@@ -36,9 +36,10 @@ def optimize(
 ) -> OptimizeResult:
     """Finds the fastest way to run `model` on a device of this machine or, by the analytic model, on another GPU.
 
-    On the CPU, the schedule that is found is measured in turn with the sequential and the greedy schedule and with
-    plain onnxruntime in its best setting. A schedule ships only if it is faster than plain onnxruntime beyond the
-    noise. On a GPU, the schedule that is found has to beat the sequential schedule in one CUDA graph in the same way.
+    On the CPU, the schedule that is found is measured in turn with the sequential and the greedy schedule, with plain
+    onnxruntime in its best setting, and with OpenVINO where that is installed. A schedule ships only if it is faster
+    than both beyond the noise, and OpenVINO only if it is faster than plain onnxruntime. On a GPU, the schedule that is
+    found has to beat the sequential schedule in one CUDA graph in the same way.
 
     With `settings.schedule_from` nothing is searched: the given schedule takes the place of the one that is found.
 
@@ -65,8 +66,9 @@ def optimize(
     device.check(settings.opening)
     started = time.monotonic()
     with opened(device, model, settings.opening, settings.profile_db) as open_model:
-        plain = None if open_model.here is None else open_model.here.plain
-        pace = Pace(settings.budget_s, started, interrupt or Uninterrupted(), plain)
+        here = open_model.here
+        whole = () if here is None else (here.plain, here.openvino)
+        pace = Pace(settings.budget_s, started, interrupt or Uninterrupted(), *whole)
         return _Job(model, settings, open_model, observer or Silence(), pace).run()
 
 

@@ -6,13 +6,17 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 from iosched.jobs.interrupt import Interrupt
+from iosched.models.errors import DeviceError, MismatchError
 from iosched.profiler.measuring.in_turn import WARMUP_ROUNDS, Budget, turn_seconds
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES
 from iosched.profiler.peers.onnxruntime import QUICK, PlainOnnxruntime
+from iosched.profiler.peers.openvino import PlainOpenvino
 
 _LEAST_CANDIDATES = 3  # the schedule found, the sequential one, and plain onnxruntime
+_ROOM_FOR_OPENVINO = 2  # times what comparing the others takes
 _LEAST_TURNS = WARMUP_ROUNDS + LEAST_SAMPLES  # of each candidate, so that the fastest one can be found
 
 
@@ -26,12 +30,14 @@ class Pace:
         interrupt: holds back interruptions, which end the search early.
         plain: plain onnxruntime, by which the time of a comparison is estimated; None if comparing whole models is so
             fast that its time need not be planned.
+        openvino: OpenVINO, if it is to be compared where there is time for it.
     """
 
     budget_s: float | None
     started: float
     interrupt: Interrupt
     plain: PlainOnnxruntime | None = None
+    openvino: PlainOpenvino | None = None
 
     @property
     def seconds(self) -> float:
@@ -49,7 +55,7 @@ class Pace:
         return lambda: self.interrupt.came or time.monotonic() >= end
 
     def _search_s(self, budget_s: float) -> float:
-        return budget_s - self.least_comparison_s() if self.can_decide else budget_s / 2
+        return budget_s - self.least_comparison_s() - self._openvino_s if self.can_decide else budget_s / 2
 
     @property
     def left_s(self) -> float:
@@ -78,6 +84,37 @@ class Pace:
         return n_candidates * (open_s + _LEAST_TURNS * turn_seconds(run_s))
 
     @property
+    def has_time_for_openvino(self) -> bool:
+        """Whether there is time left to compare OpenVINO, or to find out that it cannot be compared."""
+        if not self.is_hurried:
+            return True
+        # The search leaves more than that, but for the stage that it is measuring when its time is over.
+        return self._has_room_for_openvino and self.left_s >= self.least_comparison_s()
+
+    @property
+    def openvino_notes(self) -> tuple[str, ...]:
+        """Says so if OpenVINO is not compared for lack of time, where the others are; else empty."""
+        if self.has_time_for_openvino or self.interrupt.accepted or not self.can_decide:
+            return ()
+        needed_s = math.ceil(_ROOM_FOR_OPENVINO * self.least_comparison_s())
+        return (f"For lack of time OpenVINO was not compared: that takes about {needed_s} s of --budget or more.",)
+
+    @property
+    def _has_room_for_openvino(self) -> bool:
+        """Whether the budget is so large that OpenVINO is opened, which takes several times as long as onnxruntime."""
+        return self.budget_s is None or self.budget_s >= _ROOM_FOR_OPENVINO * self.least_comparison_s()
+
+    @cached_property
+    def _openvino_s(self) -> float:
+        """Seconds that comparing OpenVINO takes beside opening it, which is done here; 0 if it is not compared."""
+        if self.openvino is None or not self._has_room_for_openvino:
+            return 0.0
+        try:
+            return _LEAST_TURNS * turn_seconds(self.openvino.run_s)
+        except (DeviceError, MismatchError):
+            return 0.0
+
+    @property
     def can_choose_setting(self) -> bool:
         """Whether there is enough time to find the setting in which plain onnxruntime is fastest."""
         left_s = self.left_s
@@ -85,7 +122,7 @@ class Pace:
             return True
         open_s, run_s = self.plain.opening_and_run_s
         effort_s = open_s + (WARMUP_ROUNDS + QUICK.rounds) * turn_seconds(run_s)
-        return left_s > len(self.plain.settings) * effort_s + self.least_comparison_s()
+        return left_s > len(self.plain.settings) * effort_s + self.least_comparison_s() + self._openvino_s
 
     def comparison(self, usual: Budget, n_candidates: int) -> Budget:
         """How long to measure `n_candidates` whole models in turn: `usual`, or less if there is less time."""

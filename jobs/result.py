@@ -21,6 +21,7 @@ from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.search import SearchResult
 
 _MEASURED = ("measured", "sequential", "greedy", "reference")
+_IF_MEASURED = ("openvino",)
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class OptimizeResult:
         sequential_us: the latency of one operator after another.
         greedy_us: the latency of the greedy schedule; None if there was no time to measure it.
         reference_us: the latency of plain onnxruntime; None if it was not measured.
-        shipped: "iosched" for the schedule found, "sequential", or "reference" for plain onnxruntime.
+        shipped: "iosched" for the schedule found, "sequential", "reference" for plain onnxruntime, or "openvino".
         reason: a text that says why that ships.
         seconds: how long all took.
         states: how many states all blocks have, but for empty ones; 0 if nothing was searched.
@@ -53,12 +54,14 @@ class OptimizeResult:
         gap_of: among which schedules a better one could be: of the "whole" graph, or of each of its "blocks".
         ratio: compares the schedule that ships, or else the one found, with the plain way to run the model; None if
             nothing was measured, or too seldom.
-        rested_us: latencies after a rest by the names "measured", "sequential", "greedy" and "reference".
+        rested_us: latencies after a rest by the names "measured", "sequential", "greedy", "reference" and
+            "openvino".
         measured_share: with the cost "analytic", the part of `shipped_us`, from 0 to 1, that was measured on such a GPU
             on another machine; None if the profile database has nothing of it, or if the latencies are measured here.
         sequential_measured_share: the same part of `sequential_us`.
         notes: sentences that a user should read.
         intervals: how well the latencies are known, where they are computed; None where they are measured.
+        openvino_us: the latency of OpenVINO; None if it was not measured.
     """
 
     document: ScheduleDocument
@@ -90,6 +93,7 @@ class OptimizeResult:
     sequential_measured_share: float | None = None
     notes: tuple[str, ...] = ()
     intervals: Intervals | None = None
+    openvino_us: float | None = None
 
     @property
     def proven(self) -> Scope | None:
@@ -104,11 +108,15 @@ class OptimizeResult:
     @property
     def shipped_us(self) -> float:
         """The latency of the way that ships; the predicted one if nothing was measured."""
-        if self.shipped == "reference" and self.reference_us is not None:
-            return self.reference_us
-        if self.shipped == "sequential":
-            return self.sequential_us
-        return self.predicted_us if self.measured_us is None else self.measured_us
+        if self.shipped == "iosched":
+            return self.predicted_us if self.measured_us is None else self.measured_us
+        of_shipped = {
+            "reference": self.reference_us,
+            "sequential": self.sequential_us,
+            "openvino": self.openvino_us,
+        }
+        found = of_shipped[self.shipped]
+        return self.predicted_us if found is None else found
 
     @property
     def shipped_rested_us(self) -> float | None:
@@ -144,6 +152,7 @@ def document_of(
         latency_us={
             "predicted": latency_us.get("predicted", found.schedule.predicted_us),
             **{name: latency_us.get(name) for name in _MEASURED},
+            **{name: latency_us[name] for name in _IF_MEASURED if name in latency_us},
         },
         versions={"iosched": iosched_version(), **({} if here is None else here.versions)},
         runtime=dict(verdict.running.runtime),
@@ -193,4 +202,5 @@ def result_of(
         sequential_measured_share=verdict.sequential_measured_share,
         notes=tuple(verdict.running.notes),
         intervals=verdict.intervals,
+        openvino_us=latency_us.get("openvino"),
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import cast
 
-from iosched.jobs.comparison import REFERENCE, Compared
+from iosched.jobs.comparison import OPENVINO, REFERENCE, Compared
 from iosched.jobs.decision import Ratio, decide
 from iosched.jobs.intervals import Intervals, intervals_of
 from iosched.jobs.pace import Pace
@@ -31,12 +31,12 @@ class Verdict:
     """The decision which schedule ships, with all that the schedule file and the result say of it.
 
     Attributes:
-        shipped: "iosched" for the schedule found, "sequential", or "reference" for plain onnxruntime.
+        shipped: "iosched" for the schedule found, "sequential", "reference" for plain onnxruntime, or "openvino".
         reason: a text that says why.
         schedule: the schedule in the file, of the model's operators.
         proven: of what `schedule` is proven to be the best schedule: "whole" graph, each of its "blocks", or None.
         alternatives: the other schedules that were considered, of the model's operators.
-        latency_us: the known medians of "predicted", "measured", "sequential", "greedy" and "reference".
+        latency_us: the known medians of "predicted", "measured", "sequential", "greedy", "reference" and "openvino".
         kernels_before: how many kernels one run launches without a schedule that was found.
         running: facts about running the model as it ships.
         ratio: compares the schedule that ships, or else the one found, with the plain way to run the model; None if
@@ -71,27 +71,32 @@ def measured_verdict(here: OpenModelHere, found: SearchResult, compared: Compare
     """The verdict on whole models that were compared: one of ours ships if it is faster beyond the noise."""
     measured, plain = compared.measured, "sequential" if here.plain is None else REFERENCE
     ours = compared.found if here.plain is None else (*compared.found, "sequential")
-    decided = decide(measured, plain, ours)
+    decided = decide(measured, plain, ours, [OPENVINO] if OPENVINO in measured else [])
     found_name = decided.weighed if decided.weighed in compared.found else compared.found[0]
-    in_file = found_name if decided.chosen == REFERENCE else decided.chosen
-    shipped = cast(Shipped, "iosched" if decided.chosen in compared.found else decided.chosen)
+    # Where OpenVINO is missing, the file runs as it would have shipped without.
+    without = decide(measured, plain, ours).chosen if decided.chosen == OPENVINO else decided.chosen
+    in_file = found_name if without == REFERENCE else without
     labels = dict.fromkeys(compared.found, "iosched")
+    shipped = cast(Shipped, labels.get(decided.chosen, decided.chosen))
     words = {
         **dict.fromkeys(compared.found, "the schedule found"),
         "sequential": here.wording.sequential,
         REFERENCE: "plain onnxruntime",
+        OPENVINO: "OpenVINO",
     }
     running = here.running(compared.ways.get(decided.chosen), measured)
     n_rounds = min(len(each.samples_us) for each in measured.values())
-    notes = (*pace.notes(n_rounds), *_rest_notes(measured, plain, decided.chosen, words), *running.notes)
+    rest_notes = _rest_notes(measured, decided.baseline, decided.chosen, words)
+    notes = (*pace.notes(n_rounds), *compared.notes, *rest_notes, *running.notes)
+    runtime = {"without_openvino": labels.get(without, without)} if shipped == OPENVINO else {}
     known = {"measured": measured[found_name]}
-    known |= {name: measured[name] for name in ("sequential", "greedy", REFERENCE) if name in measured}
+    known |= {name: measured[name] for name in ("sequential", "greedy", REFERENCE, OPENVINO) if name in measured}
     schedules = {name: here.units.expanded(way.schedule) for name, way in compared.ways.items()}
     return Verdict(
         shipped=shipped,
         reason=decided.reason(words),
         schedule=schedules[in_file],
-        proven=None if shipped == "sequential" else found.proven,
+        proven=None if in_file == "sequential" else found.proven,
         alternatives=tuple(
             Alternative(labels.get(name, name), schedules[name], measured[name].median_us)
             for name in (found_name, "sequential", "greedy")
@@ -99,7 +104,7 @@ def measured_verdict(here: OpenModelHere, found: SearchResult, compared: Compare
         ),
         latency_us={name: each.median_us for name, each in known.items()},
         kernels_before=here.running(None, measured).n_kernels,
-        running=_with_setting(replace(running, notes=notes), compared.setting),
+        running=_with_setting(replace(running, runtime={**running.runtime, **runtime}, notes=notes), compared.setting),
         ratio=decided.ratio(labels),
         rested_us={name: each.rested.median_us for name, each in known.items() if each.rested},
     )

@@ -56,7 +56,8 @@ class ScheduleDocument:
         proven: what it is proven to be the best schedule of, under the cost and pruning it was searched with: the whole
             graph, each block as it was cut, or nothing.
         cost: "measured", or "analytic" for a device that was not there.
-        shipped: what `optimize` found fastest: this schedule ("iosched"), the reference runtime or "sequential".
+        shipped: what `optimize` found fastest: this schedule ("iosched"), the reference runtime, "sequential" or
+            "openvino".
         search: how it was searched.
         latency_us: end-to-end latencies by name ("predicted", "measured", "sequential", …), None where unknown.
         versions: library and driver versions.

@@ -25,7 +25,7 @@ FORMAT = "iosched.schedule"
 VERSION = 1
 
 Cost = Literal["measured", "analytic"]
-Shipped = Literal["iosched", "reference", "sequential"]
+Shipped = Literal["iosched", "reference", "sequential", "openvino"]
 Count = Annotated[int, Meta(ge=0)]
 Limit: TypeAlias = Annotated[int, Meta(ge=1)] | None
 Microseconds: TypeAlias = Annotated[float, Meta(ge=0)] | None

@@ -24,6 +24,7 @@ from iosched.profiler.devices.units import Units
 from iosched.profiler.measuring.in_turn import Budget, Candidate
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.peers.onnxruntime import PlainOnnxruntime
+from iosched.profiler.peers.openvino import PlainOpenvino
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.latencies import structure
 from iosched.runtime.inputs import Arrays
@@ -241,6 +242,11 @@ class OpenModelHere(OpenModel, Protocol):
     @property
     def plain(self) -> PlainOnnxruntime | None:
         """Plain onnxruntime, which a schedule has to beat; None if it has to beat the sequential schedule instead."""
+        ...
+
+    @property
+    def openvino(self) -> PlainOpenvino | None:
+        """OpenVINO, which a schedule has to beat as well, and which ships where it is fastest; None where it is not."""
         ...
 
     @property

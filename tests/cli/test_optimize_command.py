@@ -30,8 +30,8 @@ JSON_KEYS = {
     "proven": str,
     "device": {"kind", "name"},
     "latency_us": {
-        "predicted", "measured", "sequential", "greedy", "reference", "ratio", "after_rest", "measured_share",
-        "sequential_measured_share",
+        "predicted", "measured", "sequential", "greedy", "reference", "openvino", "ratio", "after_rest",
+        "measured_share", "sequential_measured_share",
     },
     "intervals": type(None),
     "search": {
@@ -110,6 +110,32 @@ def test_the_table_says_what_a_person_wants_to_know(invoke, model: Path, asked) 
     ):  # fmt: skip
         assert text in result.stdout
     assert result.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("found", "rows"),
+    [
+        (
+            {"shipped": "openvino", "openvino_us": 85.0, "ratio": Ratio("reference/openvino", 2.1, 2.0, 2.2)},
+            ["180.0 µs  onnxruntime", "85.0 µs  2.100x", "openvino: it is", "sequential 150.0 µs, greedy 120.0 µs"],
+        ),
+        (
+            {"openvino_us": 99.0, "ratio": Ratio("openvino/iosched", 1.1, 1.05, 1.15)},
+            ["99.0 µs  OpenVINO", "90.0 µs  1.100x", "iosched: it is", "greedy 120.0 µs, onnxruntime 180.0 µs"],
+        ),
+        (
+            {"openvino_us": 200.0},
+            ["180.0 µs  onnxruntime", "90.0 µs  1.980x", "greedy 120.0 µs, OpenVINO 200.0 µs"],
+        ),
+    ],
+)
+def test_the_table_has_the_two_plain_ways(
+    invoke, model: Path, monkeypatch, found: dict[str, Any], rows: list[str]
+) -> None:
+    monkeypatch.setattr(optimize_job, "optimize", lambda model, *_: replace(result_for(model), **found))
+    text = " ".join(invoke("optimize", model).stdout.split())
+    for row in rows:
+        assert " ".join(row.split()) in text
 
 
 @pytest.mark.parametrize(
@@ -214,7 +240,7 @@ def test_json_has_the_keys_that_scripts_rely_on(invoke, model: Path, asked) -> N
     assert (found["output"], found["schedule"]) == ("branches.iosched.onnx", "branches.schedule.json")
     assert found["latency_us"] == {
         "predicted": 80.0, "measured": 90.0, "sequential": 150.0, "greedy": 120.0, "reference": 180.0,
-        "ratio": {"of": "reference/iosched", "median": 1.98, "low": 1.9, "high": 2.1},
+        "openvino": None, "ratio": {"of": "reference/iosched", "median": 1.98, "low": 1.9, "high": 2.1},
         "after_rest": {"measured": 95.0, "reference": 170.0}, "measured_share": None, "sequential_measured_share": None,
     }  # fmt: skip
     assert "in brackets" not in result.stderr

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from onnx import TensorProto, helper
-from scripted import LATENCIES_US, fire, model_with, script_models, script_stages
+from scripted import LATENCIES_US, fire, model_with, script_models, script_stages, without_openvino
 
 from iosched.jobs.decision import Ratio
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
@@ -267,6 +267,7 @@ def test_what_is_slower_after_a_rest_ships_with_a_word_on_it(
         }
 
     script_stages(monkeypatch)
+    without_openvino(monkeypatch)
     monkeypatch.setattr("iosched.profiler.devices.cpu.device.measure_in_turn", measured_in_turn)
     monkeypatch.setattr("iosched.profiler.peers.onnxruntime.measure_in_turn", measured_in_turn)
     for _ in range(2):

@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from scripted import LATENCIES_US, fire, script_models, script_stages
+from scripted import LATENCIES_US, fire, script_models, script_openvino, script_stages, without_openvino
 
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.profiler.measuring.in_turn import Budget, turn_seconds
@@ -98,7 +99,7 @@ def long_search(monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
     def compared(runnables: Mapping[str, object], budget: Budget, *_: object) -> object:
         def run(name: str) -> float:
             now[0] += turn_seconds(0.0)
-            return LATENCIES_US[name]
+            return LATENCIES_US.get(name, 50.0)
 
         runs = {name: (lambda name=name: run(name)) for name in runnables}
         return interleave(runs, budget.rounds, max_seconds=budget.max_seconds, least_rounds=budget.least_rounds)
@@ -107,6 +108,7 @@ def long_search(monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
     monkeypatch.setattr(PlainOnnxruntime, "opening_and_run_s", (0.0, 0.0))
     script_stages(monkeypatch, lambda _: now.__setitem__(0, now[0] + 0.5))
     monkeypatch.setattr("iosched.profiler.devices.cpu.device.measure_in_turn", compared)
+    without_openvino(monkeypatch)
     return lambda: now[0] - 1000.0
 
 
@@ -133,3 +135,22 @@ def test_a_budget_too_short_to_tell_ships_plain_onnxruntime_and_says_what_it_tak
     assert result.reason.startswith("too few runs to tell")
     (note,) = result.notes
     assert "about 3 s of --budget" in note
+
+
+@pytest.mark.parametrize(
+    ("budget_s", "is_compared", "notes"),
+    [(4.0, False, ["For lack of time OpenVINO was not compared: that takes about 6 s of --budget"]), (9.0, True, [])],
+)
+def test_openvino_is_compared_where_the_budget_has_room_for_it(
+    budget_s: float,
+    is_compared: bool,
+    notes: list[str],
+    settings: OptimizeSettings,
+    monkeypatch: pytest.MonkeyPatch,
+    long_search: Callable[[], float],
+) -> None:
+    script_openvino(monkeypatch, SimpleNamespace(time=lambda *_: (), close=lambda: None))
+    result = optimize(fire(), replace(settings, budget_s=budget_s))
+    assert (result.openvino_us is not None) == is_compared
+    assert all(words in note for words, note in zip(notes, result.notes, strict=True))
+    assert long_search() < budget_s + 0.5 + 0.11

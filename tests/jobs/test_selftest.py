@@ -12,8 +12,10 @@ from scripted import fire
 from iosched.jobs import selftest as selftest_module
 from iosched.jobs.selftest import CheckResult, SelfTest, selftest
 from iosched.models.errors import DeviceError, DeviceLostError, ExecutionError, MismatchError, UsageError
+from iosched.profiler.devices.cpu import checks
 from iosched.profiler.devices.selfcheck import SelfCheck, agrees_with_onnxruntime, passed, worst
 from iosched.runtime.compare import Check
+from iosched.runtime.openvino import library
 from iosched.runtime.reference import Reference
 
 
@@ -136,14 +138,27 @@ def test_an_interrupt_is_no_failed_check(tried) -> None:
 
 def test_the_cpu_is_tried_too(monkeypatch: pytest.MonkeyPatch) -> None:
     found = selftest("cpu")
-    assert [each.title for each in found.results] == ["executor: compiled", "model: light_squeezenet"]
-    assert found.results[1].outcome == "passed"
+    titles = ["executor: compiled", "model: light_squeezenet", "openvino: light_squeezenet"]
+    assert [each.title for each in found.results] == titles
+    assert [each.outcome for each in found.results[1:]] == ["passed", "passed"]
     assert "cores" in found.results[1].detail
     monkeypatch.setattr("iosched.runtime.cpu.library.available", lambda: False)
     monkeypatch.setattr("iosched.runtime.cpu.library.missing", lambda: "no compiler")
     (executor,) = selftest("cpu").failed
     assert executor.title == "executor: compiled"
     assert "no compiler" in executor.detail
+
+
+def test_openvino_is_tried_where_it_is_installed_and_not_missed_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    openvino = checks.cpu_checks()[2]
+    if library.available():
+        assert "off by" in openvino.run()
+    monkeypatch.setattr(library, "installed_version", lambda: None)
+    library.missing.cache_clear()
+    assert "not installed" in openvino.run()
+    library.missing.cache_clear()
 
 
 def test_what_is_not_attached_cannot_be_tried() -> None:

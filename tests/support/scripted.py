@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -16,6 +17,7 @@ from iosched.profiler.devices.cpu import cost as cpu_cost
 from iosched.profiler.devices.cpu import device as cpu_device
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.profiler.peers import onnxruntime as plain
+from iosched.profiler.peers.openvino import PlainOpenvino
 
 LATENCIES_US = {"iosched": 10.0, "sequential": 20.0, "greedy": 30.0, "reference": 40.0}
 """Whole models of which the schedule found is the fastest, for `script_models`."""
@@ -59,7 +61,14 @@ def model_with(nodes: list[onnx.NodeProto], elem_type: int = TensorProto.FLOAT) 
 
 
 def script_models(monkeypatch: pytest.MonkeyPatch, latencies_us: Mapping[str, float]) -> list[tuple[str, ...]]:
-    """Whole models take what `latencies_us` says; returns the names measured, call by call."""
+    """Whole models take what `latencies_us` says; returns the names measured, call by call.
+
+    OpenVINO is installed, and computes what onnxruntime does, if there is a latency of it.
+    """
+    if "openvino" in latencies_us:
+        script_openvino(monkeypatch, SimpleNamespace(time=lambda *_: (), close=lambda: None))
+    else:
+        without_openvino(monkeypatch)
     calls: list[tuple[str, ...]] = []
 
     def measured_in_turn(runnables: Mapping[str, object], *_: object) -> dict[str, Measurement]:
@@ -69,6 +78,18 @@ def script_models(monkeypatch: pytest.MonkeyPatch, latencies_us: Mapping[str, fl
     monkeypatch.setattr(cpu_device, "measure_in_turn", measured_in_turn)
     monkeypatch.setattr(plain, "measure_in_turn", measured_in_turn)
     return calls
+
+
+def script_openvino(monkeypatch: pytest.MonkeyPatch, tried: object) -> None:
+    """OpenVINO is installed; `tried` is what opening a model leads to: something that runs it, or an error."""
+    monkeypatch.setattr(PlainOpenvino, "is_there", staticmethod(lambda: True))
+    monkeypatch.setattr(PlainOpenvino, "_tried", tried)
+    monkeypatch.setattr(PlainOpenvino, "run_s", 0.0)
+
+
+def without_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenVINO is not installed, so that no candidate runs on it."""
+    monkeypatch.setattr(PlainOpenvino, "is_there", staticmethod(lambda: False))
 
 
 def script_stages(monkeypatch: pytest.MonkeyPatch, on_stage: Callable[[int], None] = lambda count: None) -> list[int]:

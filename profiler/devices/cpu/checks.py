@@ -11,6 +11,8 @@ from iosched.profiler.devices.selfcheck import SelfCheck, agrees_with_onnxruntim
 from iosched.runtime.cores import cpu_count
 from iosched.runtime.cpu import library
 from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.openvino import library as openvino
+from iosched.runtime.openvino.model import OpenvinoModel
 from iosched.scheduler.baselines import greedy
 
 MODEL = "light_squeezenet"
@@ -18,7 +20,11 @@ MODEL = "light_squeezenet"
 
 def cpu_checks() -> tuple[SelfCheck, ...]:
     """The checks of a CPU."""
-    return SelfCheck("executor", "compiled", _is_compiled), SelfCheck("model", MODEL, _runs_model)
+    return (
+        SelfCheck("executor", "compiled", _is_compiled),
+        SelfCheck("model", MODEL, _runs_model),
+        SelfCheck("openvino", MODEL, _runs_on_openvino),
+    )
 
 
 def _is_compiled() -> str:
@@ -46,3 +52,19 @@ def _runs_model() -> str:
             agreement = agrees_with_onnxruntime(network, model.run)
         executor = "compiled" if backend.is_native else "Python"
         return f"{backend.lanes} cores, {executor} executor, {agreement}"
+
+
+def _runs_on_openvino() -> str:
+    """Runs the same network on OpenVINO, if that is installed; nothing needs it.
+
+    Raises:
+        MismatchError: it computes other numbers than plain onnxruntime.
+        ExecutionError: it fails.
+        DeviceError: it does not load, or refuses the network.
+    """
+    version = openvino.installed_version()
+    if version is None:
+        return str(openvino.missing())
+    network = load_model(light_model(MODEL).SerializeToString(), name=MODEL)
+    with OpenvinoModel(network, cpu_count()) as model:
+        return f"OpenVINO {version}, {cpu_count()} threads, {agrees_with_onnxruntime(network, model.run)}"

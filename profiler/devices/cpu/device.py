@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import ClassVar, Literal, cast
+from typing import ClassVar
 
 from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
@@ -14,7 +14,8 @@ from iosched.profiler.devices.cpu.checks import cpu_checks
 from iosched.profiler.devices.cpu.cost import CpuStageCost
 from iosched.profiler.devices.cpu.facts import cpu_facts
 from iosched.profiler.devices.cpu.processor import cpu_name, read_processor
-from iosched.profiler.devices.cpu.remarks import core_remarks, quota_remarks
+from iosched.profiler.devices.cpu.remarks import core_remarks
+from iosched.profiler.devices.cpu.shipped import shipped_executor
 from iosched.profiler.devices.cpu.units import CpuUnits
 from iosched.profiler.devices.device import (
     CostKind,
@@ -39,11 +40,11 @@ from iosched.profiler.measuring.in_turn import Budget, Candidate, measure_in_tur
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.peers.onnxruntime import PlainOnnxruntime
 from iosched.profiler.peers.openers import CPU_OPENERS
+from iosched.profiler.peers.openvino import PlainOpenvino
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cores import cpu_count
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.inputs import Arrays
-from iosched.runtime.reference import Reference, ReferenceSettings
 from iosched.runtime.session import load_onnxruntime
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.effort import Effort
@@ -57,6 +58,10 @@ takes about 0.1 s to be measured, and its latency is known to about 3 %."""
 
 CPU_PRICES = Prices(measurement_s=0.1, comparison_s=8.0, samples_alone=2)
 """Seldom a stage takes longer to be measured, up to half a second, see `cost.STAGE_SETTINGS`."""
+
+
+COMPARISON_WITH_OPENVINO_S = 12.0
+"""What takes the place of `comparison_s` where OpenVINO is compared: it opens slowly, and is checked."""
 
 
 @dataclass(frozen=True)
@@ -118,26 +123,13 @@ class CpuDevice:
         return OpenOnCpu(self, model, CpuStageCost(backend, database, resume=settings.resume))
 
     def executor(self, model: Model, document: ScheduleDocument | None, threads: int | None = None) -> Executor:
-        """Makes `model` ready to run by its schedule, or on plain onnxruntime.
-
-        Plain onnxruntime runs a model without a schedule, one that was shipped to run on it, and one that no plan can
-        be made for.
+        """Makes `model` ready to run in the way that shipped, see `shipped_executor`.
 
         Raises:
             InvalidModelError: onnxruntime refuses the model.
             DeviceError: onnxruntime is not installed.
         """
-        lanes = threads or cpu_count()
-        if document is None or document.shipped == "reference":
-            return _plain_executor(model, _reference_settings(document, lanes))
-        backend = CpuBackend(model, lanes=lanes)
-        if not backend.is_supported():
-            backend.close()
-            return _plain_executor(model, _reference_settings(None, lanes))
-        kind = "compiled" if backend.is_native else "Python"
-        description = f"iosched, {lanes} threads, {kind} executor"
-        compiled = backend.compile(document.schedule)
-        return Executor(compiled, description, partial(core_remarks, backend.cpus), frees=backend.close)
+        return shipped_executor(model, document, threads or cpu_count())
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +140,6 @@ class OpenOnCpu:
     model: Model
     cost: CpuStageCost
     effort: ClassVar[Effort] = CPU_EFFORT
-    prices: ClassVar[Prices] = CPU_PRICES
     budget: ClassVar[Budget] = Budget()
     elsewhere: ClassVar[FoundElsewhere] = NOTHING
     wording: ClassVar[Wording] = Wording(
@@ -197,14 +188,26 @@ class OpenOnCpu:
         return self._backend.is_supported()
 
     @property
+    def prices(self) -> Prices:
+        """About how long measuring takes, with OpenVINO where it is compared too."""
+        return CPU_PRICES if self.openvino is None else replace(CPU_PRICES, comparison_s=COMPARISON_WITH_OPENVINO_S)
+
+    @property
     def versions(self) -> Mapping[str, str]:
-        """The version of onnxruntime, whose kernels run."""
-        return {"onnxruntime": load_onnxruntime().__version__}
+        """The versions of onnxruntime and OpenVINO, whose kernels run."""
+        second = {} if self.openvino is None else {"openvino": self.openvino.version}
+        return {"onnxruntime": load_onnxruntime().__version__, **second}
 
     @cached_property
     def plain(self) -> PlainOnnxruntime | None:
         """Plain onnxruntime on the same number of cores."""
         return PlainOnnxruntime(self.model, self._backend.lanes)
+
+    @cached_property
+    def openvino(self) -> PlainOpenvino | None:
+        """OpenVINO on the same number of cores; None where it is not installed."""
+        found = PlainOpenvino(self.model, self._backend.lanes)
+        return found if found.is_there() else None
 
     def ways(self, schedule: Schedule) -> Mapping[str, Way]:
         """The only way to run `schedule` here, by the name "iosched"."""
@@ -237,24 +240,6 @@ class OpenOnCpu:
     def close(self) -> None:
         """Stops the worker threads, unless another open model lent them."""
         self._backend.close()
-
-
-def _plain_executor(model: Model, settings: ReferenceSettings) -> Executor:
-    remarks = partial(quota_remarks, max(settings.intra_threads, settings.inter_threads))
-    return Executor(Reference(model, settings), f"onnxruntime, {settings.description}", remarks)
-
-
-def _reference_settings(document: ScheduleDocument | None, lanes: int) -> ReferenceSettings:
-    """The setting that `optimize` found best, if the file says so, with no more threads than `lanes`."""
-    known = document.runtime.get("reference") if document is not None else None
-    if not isinstance(known, dict):
-        return ReferenceSettings("sequential", lanes)
-    mode = known.get("mode")
-    intra, inter = known.get("intra_threads"), known.get("inter_threads")
-    if mode not in ("sequential", "parallel") or not isinstance(intra, int) or not isinstance(inter, int):
-        return ReferenceSettings("sequential", lanes)
-    known_mode = cast(Literal["sequential", "parallel"], mode)
-    return ReferenceSettings(known_mode, min(max(intra, 1), lanes), min(max(inter, 1), lanes))
 
 
 def _made(document: ScheduleDocument) -> tuple[Device, OpenSettings] | None:

@@ -7,6 +7,7 @@ from iosched.profiler.devices.facts import DeviceFacts, package_version
 from iosched.runtime.cores import allowed_cpus, cpu_count
 from iosched.runtime.cpu import library
 from iosched.runtime.cpu.claims import PROCESS
+from iosched.runtime.openvino import library as openvino
 from iosched.runtime.quota import cpu_quota
 
 RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
@@ -33,6 +34,7 @@ def cpu_facts() -> DeviceFacts:
             "taken": taken,
             "instruction_set": instructions,
             "runtime": None if runtime is None else {"name": runtime[0], "version": runtime[1]},
+            "openvino": openvino.installed_version() if openvino.available() else None,
             "compiled_executor": compiled,
             "compiled_executor_missing": missing,
             "usable": runtime is not None,
@@ -44,6 +46,7 @@ def cpu_facts() -> DeviceFacts:
             *([] if quota is None else [("quota", f"the time of {quota:g} cores; threads by default: {threads}")]),
             ("instruction set", instructions),
             ("runtime", f"{runtime[0]} {runtime[1]}" if runtime else "none: run  pip install 'iosched[cpu]'"),
+            ("second library", openvino.missing() or f"openvino {openvino.installed_version()}"),
             ("executor", "compiled" if compiled else f"pure Python, slower: {missing}"),
         ),
     )

@@ -171,6 +171,7 @@ class OpenOnGpu:
     units: ClassVar[Units] = OperatorUnits()
     is_schedulable: ClassVar[bool] = True
     plain: ClassVar[PlainOnnxruntime | None] = None
+    openvino: ClassVar[None] = None
     elsewhere: ClassVar[FoundElsewhere] = NOTHING
     wording: ClassVar[Wording] = Wording(
         sequential="one operator after another in one CUDA graph",

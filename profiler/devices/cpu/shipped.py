@@ -1,0 +1,79 @@
+"""Makes a model ready to run on this CPU in the way that its schedule file says is the fastest."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal, cast
+
+from iosched.models.errors import DeviceError
+from iosched.models.model import Model
+from iosched.profiler.devices.cpu.remarks import core_remarks, quota_remarks
+from iosched.profiler.devices.executor import Executor
+from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.openvino.library import installed_version
+from iosched.runtime.openvino.model import OpenvinoModel
+from iosched.runtime.reference import Reference, ReferenceSettings
+from iosched.scheduler.document import ScheduleDocument
+
+WITHOUT_OPENVINO = "without_openvino"
+"""The setting in schedule files that says what ships where OpenVINO is missing."""
+
+
+def shipped_executor(model: Model, document: ScheduleDocument | None, lanes: int) -> Executor:
+    """The model on plain onnxruntime, on OpenVINO, or by its schedule, on so many cores.
+
+    Where it was shipped to run on OpenVINO, and that is missing or refuses the model, the model runs as it would have
+    been shipped without, and `Executor.notes` says so. Plain onnxruntime runs a model without a schedule, and one that
+    no plan can be made for.
+
+    Raises:
+        InvalidModelError: onnxruntime refuses the model.
+        DeviceError: onnxruntime is not installed.
+    """
+    if document is None:
+        return _plain(model, ReferenceSettings("sequential", lanes))
+    if document.shipped != "openvino":
+        return _as_shipped(model, document, document.shipped, lanes)
+    try:
+        return _on_openvino(model, lanes)
+    except DeviceError as error:
+        instead = document.runtime.get(WITHOUT_OPENVINO)
+        return _as_shipped(model, document, str(instead), lanes, (f"Not run on OpenVINO as it was shipped: {error}",))
+
+
+def _as_shipped(
+    model: Model, document: ScheduleDocument, shipped: str, lanes: int, notes: tuple[str, ...] = ()
+) -> Executor:
+    if shipped not in ("iosched", "sequential"):
+        return _plain(model, _reference_settings(document, lanes), notes)
+    backend = CpuBackend(model, lanes=lanes)
+    if not backend.is_supported():
+        backend.close()
+        return _plain(model, ReferenceSettings("sequential", lanes), notes)
+    kind = "compiled" if backend.is_native else "Python"
+    description = f"iosched, {lanes} threads, {kind} executor"
+    compiled = backend.compile(document.schedule)
+    return Executor(compiled, description, lambda: (*notes, *core_remarks(backend.cpus)), frees=backend.close)
+
+
+def _plain(model: Model, settings: ReferenceSettings, notes: tuple[str, ...] = ()) -> Executor:
+    remarks = quota_remarks(max(settings.intra_threads, settings.inter_threads))
+    return Executor(Reference(model, settings), f"onnxruntime, {settings.description}", lambda: (*notes, *remarks))
+
+
+def _on_openvino(model: Model, lanes: int) -> Executor:
+    opened = OpenvinoModel(model, lanes)
+    return Executor(opened, f"OpenVINO {installed_version()}, {lanes} threads", partial(quota_remarks, lanes))
+
+
+def _reference_settings(document: ScheduleDocument, lanes: int) -> ReferenceSettings:
+    """The setting that `optimize` found best, if the file says so, with no more threads than `lanes`."""
+    known = document.runtime.get("reference")
+    if not isinstance(known, dict):
+        return ReferenceSettings("sequential", lanes)
+    mode = known.get("mode")
+    intra, inter = known.get("intra_threads"), known.get("inter_threads")
+    if mode not in ("sequential", "parallel") or not isinstance(intra, int) or not isinstance(inter, int):
+        return ReferenceSettings("sequential", lanes)
+    known_mode = cast(Literal["sequential", "parallel"], mode)
+    return ReferenceSettings(known_mode, min(max(intra, 1), lanes), min(max(inter, 1), lanes))
