@@ -1,0 +1,276 @@
+"""Proves of a model that it computes the images of a batch apart from each other, each as it would alone.
+
+"Image" stands for whatever the first dimension counts. The proof follows that dimension from the inputs through every
+node: each must keep it first, and compute what stands at one place of it from what its operands have at that place. A
+node that is not known to do so is refused by its name, be it for an operator that is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from iosched.models.errors import UsageError
+from iosched.models.model import Model
+from iosched.models.node_attributes import integer, integers, text
+from iosched.models.shapes import tensor_specs
+from iosched.models.wiring import captures, is_standard, standard_opset, writes
+
+_UNARY = frozenset((
+    "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Cast", "Ceil", "Celu", "Cos",
+    "Cosh", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN",
+    "LeakyRelu", "Log", "Mish", "Neg", "Not", "Reciprocal", "Relu", "Round", "Selu", "Shrink", "Sigmoid",
+    "Sign", "Sin", "Sinh", "Softplus", "Softsign", "Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu",
+))  # fmt: skip
+_BROADCAST = frozenset((
+    "Add", "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Clip", "Div", "Equal", "Greater",
+    "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or", "PRelu", "Pow", "Sub",
+    "Sum", "Where", "Xor",
+))  # fmt: skip
+_WINDOWS = frozenset((
+    "AveragePool", "BatchNormalization", "Conv", "ConvInteger", "ConvTranspose", "DepthToSpace",
+    "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "GroupNormalization", "InstanceNormalization", "LRN",
+    "LpPool", "MaxPool", "QLinearConv", "SpaceToDepth",
+))  # fmt: skip
+"""What an image is by definition of the operator the first dimension, and constants are filters and the like."""
+
+_REDUCED = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+
+_TO_THE_END = 2**31 - 1
+"""How exporters write the end of a slice that goes on to the last place, however many there are."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Graph:
+    """What rules look up: shapes, constants, the opset, and the tensors that have images first, as far as is known."""
+
+    shapes: Mapping[str, tuple[int, ...] | None]
+    weights: Mapping[str, np.ndarray]
+    opset: int
+    batched: set[str]
+
+    def rank(self, name: str) -> int | None:
+        shape = self.weights[name].shape if name in self.weights else self.shapes.get(name)
+        return None if shape is None else len(shape)
+
+    def first(self, name: str) -> int | None:
+        shape = self.weights[name].shape if name in self.weights else self.shapes.get(name)
+        return shape[0] if shape else None
+
+    def constant(self, node: onnx.NodeProto, place: int) -> tuple[int, ...] | None:
+        """The values of an operand that is constant; () where it is left out, None where it is not constant."""
+        name = node.input[place] if place < len(node.input) else ""
+        if not name:
+            return ()
+        return tuple(self.weights[name].reshape(-1).tolist()) if name in self.weights else None
+
+
+Rule = Callable[[_Graph, onnx.NodeProto], bool]
+"""Whether a node, of whose operands the first or any has images, keeps them first and apart."""
+
+
+def check_images_apart(model: Model, inputs: Iterable[str]) -> None:
+    """Accepts a model that computes the images of a batch apart from each other.
+
+    Args:
+        model: the model, bound to a batch.
+        inputs: the names of the inputs whose first dimension counts images; others are the same for all images.
+
+    Raises:
+        UsageError: naming the first operator of which that cannot be told, or an output that has no images.
+    """
+    proto = model.proto
+    shapes = {name: spec.shape for name, spec in tensor_specs(proto.graph).items()}
+    graph = _Graph(shapes, model.weights, standard_opset(proto), set(inputs))
+    for node in proto.graph.node:
+        reading = [name for name in node.input if name in graph.batched]
+        captured = not graph.batched.isdisjoint(captures(node))
+        if not reading and not captured:
+            continue
+        rule = None if captured or not is_standard(node) else _RULES.get(node.op_type)
+        if rule is None or not rule(graph, node):
+            raise UsageError(
+                f"it cannot be told that {node.op_type} {node.name!r} computes the images of a batch apart"
+            )
+        graph.batched.update(writes(node))
+    for output in proto.graph.output:
+        if output.name not in graph.batched:
+            raise UsageError(f"the output {output.name!r} is not one of each image")
+
+
+def _first_alone(graph: _Graph, node: onnx.NodeProto) -> bool:
+    """Only the first operand has images."""
+    return node.input[0] in graph.batched and graph.batched.isdisjoint(node.input[1:])
+
+
+def _windowed(graph: _Graph, node: onnx.NodeProto) -> bool:
+    """With more than one result it counts places over all images (MaxPool), or trains (BatchNormalization)."""
+    return _first_alone(graph, node) and len(writes(node)) == 1 and not integer(node, "training_mode")
+
+
+def _broadcast(graph: _Graph, node: onnx.NodeProto) -> bool:
+    """What has images has the rank of the result; all else has no dimension there, or one of size 1."""
+    rank = graph.rank(node.output[0])
+    operands = [name for name in node.input if name]
+    if rank is None or any(graph.rank(name) is None for name in operands):
+        return False
+    images = [graph.rank(name) == rank for name in operands if name in graph.batched]
+    others = [graph.rank(name) != rank or graph.first(name) == 1 for name in operands if name not in graph.batched]
+    return all(images) and all(others)
+
+
+def _not_along_first(graph: _Graph, node: onnx.NodeProto, axis: int) -> bool:
+    rank = graph.rank(node.input[0])
+    return rank is not None and axis % max(rank, 1) != 0
+
+
+def _axis(default: int) -> Rule:
+    """One operand, and an attribute "axis" along which it is computed."""
+    return lambda graph, node: (
+        _first_alone(graph, node) and _not_along_first(graph, node, integer(node, "axis", default))
+    )
+
+
+def _softmax(graph: _Graph, node: onnx.NodeProto) -> bool:
+    return _axis(-1 if graph.opset >= 13 else 1)(graph, node)
+
+
+def _concat(graph: _Graph, node: onnx.NodeProto) -> bool:
+    return all(name in graph.batched for name in node.input) and _not_along_first(graph, node, integer(node, "axis"))
+
+
+def _gather(graph: _Graph, node: onnx.NodeProto) -> bool:
+    """From each image by indices that are the same for all, or from one table by the indices of each image."""
+    if graph.batched.isdisjoint(node.input[:1]):
+        return integer(node, "axis") == 0
+    return _first_alone(graph, node) and _not_along_first(graph, node, integer(node, "axis"))
+
+
+def _reduce(graph: _Graph, node: onnx.NodeProto) -> bool:
+    """Along axes that are named, the first not among them."""
+    axes = integers(node, "axes") or graph.constant(node, 1)
+    return _first_alone(graph, node) and bool(axes) and all(_not_along_first(graph, node, axis) for axis in axes or ())
+
+
+def _squeeze(graph: _Graph, node: onnx.NodeProto) -> bool:
+    """Without axes, it would take away the first dimension of a batch of one image."""
+    return _reduce(graph, node)
+
+
+def _unsqueeze(graph: _Graph, node: onnx.NodeProto) -> bool:
+    axes, rank = integers(node, "axes") or graph.constant(node, 1), graph.rank(node.output[0])
+    return _first_alone(graph, node) and bool(axes) and rank is not None and all(axis % rank for axis in axes or ())
+
+
+def _transpose(graph: _Graph, node: onnx.NodeProto) -> bool:
+    return integers(node, "perm")[:1] == (0,)
+
+
+def _flatten(graph: _Graph, node: onnx.NodeProto) -> bool:
+    return integer(node, "axis", 1) == 1
+
+
+def _reshape(graph: _Graph, node: onnx.NodeProto) -> bool:
+    """With the same first dimension, each image keeps its elements."""
+    before, after = graph.first(node.input[0]), graph.first(node.output[0])
+    return _first_alone(graph, node) and before is not None and before == after
+
+
+def _matmul(graph: _Graph, node: onnx.NodeProto) -> bool:
+    """The rows of one matrix, or stacks of matrices of one rank; a matrix of weights is the same for all images."""
+    left, right = node.input[:2]
+    ranks = graph.rank(left), graph.rank(right), graph.rank(node.output[0])
+    if None in ranks or left not in graph.batched:
+        return False
+    if right in graph.batched:
+        return ranks[0] == ranks[1] == ranks[2] and (ranks[0] or 0) >= 3
+    return ranks[0] == ranks[2] and ((ranks[1] or 0) <= 2 or ranks[1] != ranks[2] or graph.first(right) == 1)
+
+
+def _gemm(graph: _Graph, node: onnx.NodeProto) -> bool:
+    """The rows of one matrix; what is added is one row, or a row for each image."""
+    by_rows = node.input[0] in graph.batched and node.input[1] not in graph.batched and not integer(node, "transA")
+    bias = node.input[2] if len(node.input) > 2 else ""
+    if not by_rows or not bias:
+        return by_rows
+    if bias in graph.batched:
+        return graph.rank(bias) == 2
+    return graph.rank(bias) in (0, 1) or graph.first(bias) == 1
+
+
+def _pad(graph: _Graph, node: onnx.NodeProto) -> bool:
+    pads, rank = integers(node, "pads") or graph.constant(node, 1), graph.rank(node.input[0])
+    axes = graph.constant(node, 3)
+    if not pads or axes is None or rank is None or not _first_alone(graph, node):
+        return False
+    padded = [axis % rank for axis in axes] or list(range(rank))
+    return all(axis or not (pads[place] or pads[place + len(padded)]) for place, axis in enumerate(padded))
+
+
+def _slice(graph: _Graph, node: onnx.NodeProto) -> bool:
+    """Along other axes, and of the first one all."""
+    starts, ends, axes = (
+        integers(node, key) or graph.constant(node, place) for place, key in enumerate(("starts", "ends", "axes"), 1)
+    )
+    steps = graph.constant(node, 4)
+    if not starts or not ends or not axes or steps is None or not _first_alone(graph, node):
+        return False
+    parts = zip(axes, starts, ends, steps or (1,) * len(axes), strict=True)
+    return all(
+        _not_along_first(graph, node, axis) or ((start, step) == (0, 1) and end >= _TO_THE_END)
+        for axis, start, end, step in parts
+    )
+
+
+def _resize(graph: _Graph, node: onnx.NodeProto) -> bool:
+    if text(node, "coordinate_transformation_mode") == "tf_crop_and_resize":
+        return False
+    return _first_alone(graph, node) and graph.first(node.input[0]) == graph.first(node.output[0])
+
+
+def _dropout(graph: _Graph, node: onnx.NodeProto) -> bool:
+    trains = graph.constant(node, 2)
+    return _first_alone(graph, node) and trains is not None and not any(trains)
+
+
+def _scaled(graph: _Graph, node: onnx.NodeProto) -> bool:
+    """Scales and zero points are of the whole tensor, or of an axis that is not the first."""
+    ranks = {graph.rank(name) for name in node.input[1:] if name}
+    along = ranks == {0} or (ranks == {1} and _not_along_first(graph, node, integer(node, "axis", 1)))
+    return _first_alone(graph, node) and along
+
+
+def _normalized(graph: _Graph, node: onnx.NodeProto) -> bool:
+    return _axis(-1)(graph, node) and len(writes(node)) == 1
+
+
+_RULES: Mapping[str, Rule] = {
+    **dict.fromkeys(_UNARY, _first_alone),
+    **dict.fromkeys(_BROADCAST, _broadcast),
+    **dict.fromkeys(_WINDOWS, _windowed),
+    **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), _softmax),
+    **dict.fromkeys(("ArgMax", "ArgMin", "Split"), _axis(0)),
+    **dict.fromkeys(("LpNormalization", "TopK"), _axis(-1)),
+    **{
+        f"Reduce{kind}": _reduce
+        for kind in ["L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare"]
+    },
+    **dict.fromkeys(("Resize", "Upsample"), _resize),
+    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), _scaled),
+    "Concat": _concat,
+    "Dropout": _dropout,
+    "Flatten": _flatten,
+    "Gather": _gather,
+    "Gemm": _gemm,
+    "LayerNormalization": _normalized,
+    "MatMul": _matmul,
+    "Pad": _pad,
+    "Reshape": _reshape,
+    "Slice": _slice,
+    "Squeeze": _squeeze,
+    "Transpose": _transpose,
+    "Unsqueeze": _unsqueeze,
+}
