@@ -17,6 +17,22 @@ def sequential(graph: ComputationGraph) -> Schedule:
     return Schedule((Block(0, stages),) if stages else ())
 
 
+def together(graph: ComputationGraph) -> Schedule:
+    """All operators in one stage, whose groups are the parts of the graph that have no operator in common."""
+    names = [operator.name for operator in graph.operators]
+    group_of = {name: [name] for name in names}
+    for name in names:
+        for other in graph.predecessors[name]:
+            if group_of[other] is not group_of[name]:
+                joined = group_of[other]
+                joined.extend(group_of[name])
+                group_of.update(dict.fromkeys(group_of[name], joined))
+    place = {name: number for number, name in enumerate(names)}
+    groups = {min(map(place.__getitem__, group)): group for group in group_of.values()}
+    stage = Stage(Strategy.CONCURRENT, tuple(tuple(sorted(groups[at], key=place.__getitem__)) for at in sorted(groups)))
+    return Schedule((Block(0, (stage,)),) if names else ())
+
+
 def greedy(graph: ComputationGraph) -> Schedule:
     """All operators that are ready form the next stage, again and again."""
     stages = greedy_stages(graph, [operator.name for operator in graph.operators])

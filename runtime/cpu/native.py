@@ -50,8 +50,11 @@ class NativeRuntime:
     runtime never overlap; executors that are to run at the same time need a runtime each.
     """
 
-    def __init__(self) -> None:
-        """Starts without threads and sessions; both come as they are needed.
+    def __init__(self, sharing: NativeRuntime | None = None) -> None:
+        """Starts without threads; sessions are made as they are needed.
+
+        Args:
+            sharing: a runtime with which sessions are shared, since several threads may run one at the same time.
 
         Raises:
             DeviceError: if the compiled executor or onnxruntime is not there.
@@ -65,6 +68,8 @@ class NativeRuntime:
         self._by_program: weakref.WeakKeyDictionary[Program, _ByCpus] = weakref.WeakKeyDictionary()
         self._by_content: dict[object, _Session] = {}
         self._lock = threading.Lock()
+        if sharing is not None:
+            self._by_program, self._by_content, self._lock = sharing._by_program, sharing._by_content, sharing._lock
 
     @property
     def library(self) -> ctypes.CDLL:

@@ -1,0 +1,155 @@
+"""A model whose batch, or whose requests, are divided over the cores: teams of lanes that each take some images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from queue import SimpleQueue
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from iosched.models.images import image_inputs, with_images
+from iosched.models.model import Model
+from iosched.runtime.cpu.backend import Arrays, CpuBackend, PlanExecutor
+from iosched.runtime.cpu.lane_cpus import LaneCpus
+from iosched.runtime.cpu.library import available
+from iosched.runtime.cpu.lower import Lowering
+from iosched.runtime.cpu.native import NativeExecutor, NativeRuntime, supports
+from iosched.runtime.cpu.python_executor import PythonExecutor, PythonRuntime
+from iosched.runtime.hazards import CheckedPlan
+from iosched.runtime.teams import TeamPlan, in_teams
+from iosched.scheduler.schedule import Schedule
+from iosched.scheduler.teams import Teams
+
+
+class TeamBackends:
+    """The model prepared for as many images as teams take at once, each when it is first asked for.
+
+    Attributes:
+        model: bound to the whole batch.
+        lanes: of a team.
+    """
+
+    def __init__(self, model: Model, lanes: int) -> None:
+        self.model, self.lanes = model, lanes
+        self._known: dict[int, CpuBackend] = {}
+
+    def of(self, images: int) -> CpuBackend:
+        """The model for so many images.
+
+        Raises:
+            UsageError: the model does not compute the images of its batch apart; see `with_images`.
+            InvalidModelError: onnxruntime refuses the model.
+            DeviceError: onnxruntime is not installed.
+        """
+        if images not in self._known:
+            self._known[images] = CpuBackend(with_images(self.model, images), lanes=self.lanes)
+        return self._known[images]
+
+    def close(self) -> None:
+        """Frees what was prepared."""
+        for backend in self._known.values():
+            backend.close()
+
+
+def lower_in_teams(backends: TeamBackends, schedule: Schedule, teams: Teams) -> Lowering:
+    """The plan of one run of the model, in which each team runs `schedule` for its images, and its kernels.
+
+    Raises:
+        UsageError: the model does not compute the images of its batch apart.
+        HazardError: the plan does not pass the check, which is a fault of the lowering.
+    """
+    model = backends.model
+    shares = [pieces for pieces in teams.pieces(model.batch_size) if pieces]
+    counts = dict.fromkeys(piece.count for pieces in shares for piece in pieces)
+    lowered = {count: backends.of(count).lower(schedule) for count in counts}
+    plans: dict[int, TeamPlan] = {}
+    kernels: tuple[Any, ...] = ()
+    for count, each in lowered.items():
+        plans[count] = TeamPlan(each.plan, len(kernels))
+        kernels += each.kernels
+    fewer = next((count for count in counts if count != model.batch_size), None)
+    images = () if fewer is None else image_inputs(model, with_images(model, fewer))
+    return Lowering(CheckedPlan(in_teams(plans, shares, frozenset(images))), kernels)
+
+
+class DividedModel:
+    """A whole model, ready to run divided. Several threads may call it: each run has the cores of one request.
+
+    Attributes:
+        in_flight: how many runs go on at the same time; further callers wait until one of them is done.
+        kernel_count: kernel calls of one run.
+    """
+
+    def __init__(self, backends: TeamBackends, schedule: Schedule, teams: Teams, cpus: LaneCpus) -> None:
+        """Prepares the model.
+
+        Args:
+            backends: of the model, with the lanes of one team. Whoever made them closes them, after this.
+            schedule: what a team runs, in operators of the model.
+            teams: how the cores share the work.
+            cpus: the processors to use, given back by whoever took them.
+
+        Raises:
+            UsageError: the model does not compute the images of its batch apart.
+            ExecutionError: with onnxruntime's words, if it refuses a kernel.
+        """
+        lowering = lower_in_teams(backends, schedule, teams)
+        kernels = backends.of(teams.pieces(backends.model.batch_size)[-1][0].count).kernels
+        self.in_flight, self.kernel_count = teams.requests, len(lowering.plan.tasks)
+        self._forwarded = tuple(name for name in kernels.outputs if name in kernels.inputs)
+        self._given = frozenset(buffer.name for buffer in lowering.plan.buffers if buffer.is_given)
+        self._executors = _executors(lowering, teams.requests, cpus)
+        self._free: SimpleQueue[PlanExecutor] = SimpleQueue()
+        for executor in self._executors:
+            self._free.put(executor)
+
+    def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
+        """One run of the model."""
+        with self._one() as executor:
+            outputs = executor.run(self._used(inputs))
+        return {**outputs, **{name: np.array(inputs[name]) for name in self._forwarded}}
+
+    def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]:
+        """Microseconds of each of `repeats` runs in a row: the mean of those that go on at the same time."""
+        used = self._used(inputs)
+        if self.in_flight == 1:
+            return self._executors[0].time(used, repeats)
+        with ThreadPoolExecutor(self.in_flight) as callers:
+            times_us = list(callers.map(lambda executor: executor.time(used, repeats), self._executors))
+        return tuple(map(fmean, zip(*times_us, strict=True)))
+
+    def close(self) -> None:
+        """Frees sessions, threads and buffers."""
+        for executor in self._executors:
+            executor.close()
+
+    @contextmanager
+    def _one(self) -> Iterator[PlanExecutor]:
+        executor = self._free.get()
+        try:
+            yield executor
+        finally:
+            self._free.put(executor)
+
+    def _used(self, inputs: Arrays) -> Arrays:
+        return {name: np.asarray(array, order="C") for name, array in inputs.items() if name in self._given}
+
+
+def _executors(lowering: Lowering, requests: int, cpus: LaneCpus) -> tuple[PlanExecutor, ...]:
+    """An executor for each request that goes on at the same time, on cores of its own."""
+    lanes = len(lowering.plan.lanes)
+    chosen = cpus.of(lanes * requests)
+    parts = [chosen[lanes * number : lanes * (number + 1)] for number in range(requests)]
+    if not (available() and supports(lowering.plan)):
+        runtime = PythonRuntime()
+        return tuple(PythonExecutor(lowering.checked, lowering.kernels, runtime=runtime, cpus=own) for own in parts)
+    runtimes = [NativeRuntime()]
+    runtimes += [NativeRuntime(runtimes[0]) for _ in parts[1:]]
+    return tuple(
+        NativeExecutor(lowering.checked, lowering.kernels, runtime=own_runtime, cpus=own)
+        for own_runtime, own in zip(runtimes, parts, strict=True)
+    )

@@ -1,0 +1,113 @@
+"""However the cores are divided into teams, and the batch among them, the outputs are those of plain onnxruntime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_models import models
+from small_models import branches
+
+from iosched.models.errors import UsageError
+from iosched.models.load import load_model
+from iosched.models.model import Model
+from iosched.runtime.compare import compare
+from iosched.runtime.cpu import divided
+from iosched.runtime.cpu.divided import DividedModel, TeamBackends, lower_in_teams
+from iosched.runtime.cpu.lane_cpus import LaneCpus
+from iosched.runtime.inputs import random_inputs
+from iosched.runtime.reference import Reference
+from iosched.scheduler.baselines import greedy, sequential, together
+from iosched.scheduler.schedule import Schedule
+from iosched.scheduler.teams import Teams
+
+pytest.importorskip("onnxruntime", reason='needs pip install "iosched[cpu]"')
+
+SCHEDULES = {"sequential": sequential, "greedy": greedy, "together": together}
+
+
+@contextmanager
+def ready(model: Model, teams: Teams, lanes: int, schedule: Schedule | None = None) -> Iterator[DividedModel]:
+    with (
+        closing(TeamBackends(model, teams.lanes(lanes))) as backends,
+        closing(LaneCpus(lanes)) as cpus,
+        closing(DividedModel(backends, schedule or sequential(model.graph), teams, cpus)) as found,
+    ):
+        yield found
+
+
+def small(batch: int) -> Model:
+    return load_model(branches().SerializeToString(), name="branches", batch_size=batch)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    proto=models(most=7),
+    batch=st.integers(2, 7),
+    lanes=st.integers(1, 4),
+    count=st.integers(1, 4),
+    images=st.integers(1, 4),
+    kind=st.sampled_from(tuple(SCHEDULES)),
+)
+def test_any_division_computes_what_onnxruntime_does(
+    proto: onnx.ModelProto, batch: int, lanes: int, count: int, images: int, kind: str
+) -> None:
+    model = load_model(proto.SerializeToString(), name="m", batch_size=batch)
+    inputs = random_inputs(model.graph.inputs)
+    with Reference(model) as reference:
+        expected = reference.run(inputs)
+    with ready(model, Teams(1, count, images), lanes, SCHEDULES[kind](model.graph)) as found:
+        check = compare(found.run(inputs), expected)
+    assert check.passed, check.reasons
+
+
+@pytest.mark.parametrize("is_native", [True, False])
+def test_both_executors_run_teams(monkeypatch: pytest.MonkeyPatch, is_native: bool) -> None:
+    if not is_native:
+        monkeypatch.setattr(divided, "available", lambda: False)
+    model = small(5)
+    inputs = random_inputs(model.graph.inputs)
+    with Reference(model) as reference, ready(model, Teams(1, 2, 2), 2) as found:
+        assert compare(found.run(inputs), reference.run(inputs)).passed
+        assert len(found.time(inputs, 3)) == 3
+
+
+def test_several_callers_get_each_their_own_result() -> None:
+    model = small(1)
+    given = [random_inputs(model.graph.inputs, seed) for seed in range(24)]
+    with Reference(model) as reference, ready(model, Teams(2, 1, 1), 2) as found:
+        with ThreadPoolExecutor(6) as callers:
+            results = list(callers.map(found.run, given))
+        for inputs, result in zip(given, results, strict=True):
+            assert compare(result, reference.run(inputs)).passed
+
+
+def test_requests_that_go_on_at_the_same_time_are_timed_together() -> None:
+    with ready(small(1), Teams(2, 1, 1), 2) as found:
+        assert found.in_flight == 2
+        assert len(found.time(random_inputs(small(1).graph.inputs), 4)) == 4
+
+
+def test_a_model_that_mixes_images_is_refused() -> None:
+    softmax = onnx.helper.make_node("Softmax", ["y"], ["z"], axis=0)
+    proto = branches(4)
+    proto.graph.node.append(softmax)
+    proto.graph.output[0].name = "z"
+    model = load_model(proto.SerializeToString(), name="mixed")
+    with closing(TeamBackends(model, 1)) as backends, pytest.raises(UsageError, match="Softmax 'z'"):
+        lower_in_teams(backends, sequential(model.graph), Teams(1, 2, 2))
+
+
+def test_one_team_of_a_lane_runs_all_operators_in_few_calls() -> None:
+    model = small(4)
+    with closing(TeamBackends(model, 1)) as backends:
+        one_by_one = lower_in_teams(backends, sequential(model.graph), Teams(1, 2, 1)).plan
+        at_once = lower_in_teams(backends, together(model.graph), Teams(1, 2, 1)).plan
+    assert len(at_once.tasks) < len(one_by_one.tasks)
+    assert np.isin([task.kernel for task in at_once.tasks], range(len(at_once.tasks))).all()
