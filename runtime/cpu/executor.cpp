@@ -111,10 +111,11 @@ struct Bytes {
 
 // Brings equal shares of memory into the caches of all lanes' cores, to be read or as if just written there.
 struct Sweep final : Job {
-  Sweep(const std::vector<int>& cpus, std::vector<Bytes> swept, bool writes)
-      : cpus(cpus), swept(std::move(swept)), writes(writes) {}
+  Sweep(const std::vector<int>& cpus, bool shares, std::vector<Bytes> swept, bool writes)
+      : cpus(cpus), shares(shares), swept(std::move(swept)), writes(writes) {}
 
   int cpu(size_t lane) const override { return cpus[lane]; }
+  bool parks_after(size_t) const override { return shares; }
 
   void run_lane(size_t lane) override {
     for (const Bytes& bytes : swept) {
@@ -129,6 +130,7 @@ struct Sweep final : Job {
 
   static constexpr size_t kCacheLine = 64;
   const std::vector<int>& cpus;
+  const bool shares;
   const std::vector<Bytes> swept;
   const bool writes;
 };
@@ -153,8 +155,8 @@ struct Executor final : Job {
     bind_arrays(inputs, outputs);
     runtime->need_workers(lanes.size() - 1);
     const Pinned pinned(cpus[0]);
-    Sweep others(cpus, {{runtime->swept(sweep_nbytes), sweep_nbytes}}, /*writes*/ false);
-    Sweep fresh(cpus, input_bytes(), /*writes*/ true);
+    Sweep others(cpus, shares_cores(), {{runtime->swept(sweep_nbytes), sweep_nbytes}}, /*writes*/ false);
+    Sweep fresh(cpus, shares_cores(), input_bytes(), /*writes*/ true);
     for (size_t i = 0; i < repeats; ++i) {
       release_dynamic();
       if (sweep_nbytes > 0) {
@@ -170,7 +172,8 @@ struct Executor final : Job {
   }
 
   int cpu(size_t lane) const override { return cpus[lane]; }
-  bool parks_after(size_t lane) const override { return leaves_core[lane]; }
+  bool parks_after(size_t lane) const override { return shares_cores() || leaves_core[lane]; }
+  bool shares_cores() const { return spins == 0; }
 
   void run_lane(size_t lane) override {
     uint32_t done = 0;

@@ -103,7 +103,7 @@ struct Job {
   virtual ~Job() = default;
   virtual void run_lane(size_t lane) = 0;
   virtual int cpu(size_t lane) const = 0;
-  // Whether the lane's core is to be left at once when the lane is done, since a library goes on there.
+  // Whether the lane's core is to be left at once when the lane is done, since a library or another lane goes on there.
   virtual bool parks_after(size_t) const { return false; }
 };
 

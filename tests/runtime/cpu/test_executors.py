@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -504,6 +505,26 @@ def _resident_nbytes() -> int:
 
 def _threads() -> int:
     return len(list(Path("/proc/self/task").iterdir()))
+
+
+@needs_native
+def test_lanes_that_share_a_core_leave_it_to_each_other() -> None:
+    """They wait without spinning, and so do threads that have nothing to do: they use less of the processors' time."""
+    first, second = task("0", 0, [seen("x"), seen("x")], [seen("s")]), task("1", 0, [seen("s"), seen("x")], [seen("y")])
+    lanes = [[first], *([replace(second, name=str(n), writes=(seen(f"y{n}"),), waits=(Wait(0, 1),))] for n in range(3))]
+    outputs = [Buffer(f"y{n}", Space.OUTPUT, 64) for n in range(3)]
+    plan = planned(lanes, [XY[0], Buffer("s", Space.ARENA, 64), *outputs])
+
+    def busy_s(cpus: list[int]) -> float:
+        with NativeExecutor(plan, (binary("Add"),), cpus=cpus) as ready:
+            ready.run({"x": X})
+            before = time.process_time()
+            for _ in range(60):
+                ready.run({"x": X})
+                time.sleep(0.001)
+            return time.process_time() - before
+
+    assert busy_s([-1, -1, -1, -1]) < busy_s([-1, -2, -3, -4]) / 4
 
 
 @needs_native
