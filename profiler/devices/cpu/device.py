@@ -42,7 +42,7 @@ from iosched.profiler.peers.onnxruntime import PlainOnnxruntime
 from iosched.profiler.peers.openers import CPU_OPENERS
 from iosched.profiler.peers.openvino import PlainOpenvino
 from iosched.profiler.store.database import ProfileDatabase
-from iosched.runtime.cores import cpu_count
+from iosched.runtime.cores import allowed_cpus, cpu_count
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.session import load_onnxruntime
@@ -200,13 +200,18 @@ class OpenOnCpu:
 
     @cached_property
     def plain(self) -> PlainOnnxruntime | None:
-        """Plain onnxruntime on the same number of cores."""
-        return PlainOnnxruntime(self.model, self._backend.lanes)
+        """Plain onnxruntime on the same cores."""
+        return PlainOnnxruntime(self.model, self._cores)
+
+    @property
+    def _cores(self) -> int:
+        """How many cores the lanes have. Other runtimes get no more threads: they spin, and more are much slower."""
+        return min(self._backend.lanes, len(allowed_cpus()))
 
     @cached_property
     def openvino(self) -> PlainOpenvino | None:
-        """OpenVINO on the same number of cores; None where it is not installed."""
-        found = PlainOpenvino(self.model, self._backend.lanes)
+        """OpenVINO on the same cores; None where it is not installed."""
+        found = PlainOpenvino(self.model, self._cores)
         return found if found.is_there() else None
 
     def ways(self, schedule: Schedule) -> Mapping[str, Way]:
@@ -220,7 +225,7 @@ class OpenOnCpu:
 
     def rivals(self, inputs: Arrays) -> Mapping[str, Callable[[], Candidate]]:
         """Functions that open onnxruntime in two settings, and OpenVINO."""
-        return {name: partial(opener, self.model, self._backend.lanes, inputs) for name, opener in CPU_OPENERS.items()}
+        return {name: partial(opener, self.model, self._cores, inputs) for name, opener in CPU_OPENERS.items()}
 
     def in_turn(
         self, candidates: Mapping[str, Candidate], budget: Budget, observer: Callable[[int, int], None] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from iosched.runtime.cores import allowed_cpus
 from iosched.runtime.cpu.claims import Claim
 from iosched.runtime.cpu.lane_cpus import LaneCpus
 from iosched.runtime.quota import cpu_quota
@@ -12,11 +13,25 @@ from iosched.runtime.quota import cpu_quota
 def core_remarks(cpus: LaneCpus) -> tuple[str, ...]:
     """Remarks on the processors that a backend's lanes run on; none before they were needed."""
     shared = () if cpus.taken is None else _shared(cpus.taken, cpus.lanes)
-    return (*shared, *quota_remarks(cpus.lanes))
+    return (*shared, *thread_remarks(cpus.lanes))
 
 
-def quota_remarks(threads: int) -> tuple[str, ...]:
-    """Says so if so many threads use up more time than the process gets."""
+def thread_remarks(threads: int) -> tuple[str, ...]:
+    """Says so if so many threads have to take turns, or use up more time than the process gets."""
+    return (*_crowded(threads), *_over_quota(threads))
+
+
+def _crowded(threads: int) -> tuple[str, ...]:
+    processors = len(allowed_cpus())
+    if threads <= processors:
+        return ()
+    return (
+        f"{threads} threads take turns on {processors} processors, and wait for each other: that is slower than"
+        f" --threads {processors}.",
+    )
+
+
+def _over_quota(threads: int) -> tuple[str, ...]:
     quota = cpu_quota()
     if quota is None or threads <= quota:
         return ()

@@ -7,7 +7,7 @@ from typing import Literal, cast
 
 from iosched.models.errors import DeviceError
 from iosched.models.model import Model
-from iosched.profiler.devices.cpu.remarks import core_remarks, quota_remarks
+from iosched.profiler.devices.cpu.remarks import core_remarks, thread_remarks
 from iosched.profiler.devices.executor import Executor
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.openvino.library import installed_version
@@ -57,13 +57,13 @@ def _as_shipped(
 
 
 def _plain(model: Model, settings: ReferenceSettings, notes: tuple[str, ...] = ()) -> Executor:
-    remarks = quota_remarks(max(settings.intra_threads, settings.inter_threads))
+    remarks = thread_remarks(max(settings.intra_threads, settings.inter_threads))
     return Executor(Reference(model, settings), f"onnxruntime, {settings.description}", lambda: (*notes, *remarks))
 
 
 def _on_openvino(model: Model, lanes: int) -> Executor:
     opened = OpenvinoModel(model, lanes)
-    return Executor(opened, f"OpenVINO {installed_version()}, {lanes} threads", partial(quota_remarks, lanes))
+    return Executor(opened, f"OpenVINO {installed_version()}, {lanes} threads", partial(thread_remarks, lanes))
 
 
 def _reference_settings(document: ScheduleDocument, lanes: int) -> ReferenceSettings:

@@ -12,9 +12,11 @@ from shipped import document
 from iosched.jobs.bench import bench
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.jobs.run import open_executor
-from iosched.profiler.devices.cpu import remarks
+from iosched.profiler.devices.cpu import device, remarks
 from iosched.profiler.devices.cpu.facts import cpu_facts
-from iosched.profiler.devices.cpu.remarks import core_remarks, quota_remarks
+from iosched.profiler.devices.cpu.remarks import core_remarks, thread_remarks
+from iosched.profiler.devices.device import OpenSettings
+from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cpu import lane_cpus
 from iosched.runtime.cpu.claims import Claims
 from iosched.runtime.cpu.lane_cpus import SHARE_VARIABLE, LaneCpus
@@ -27,6 +29,7 @@ def others(monkeypatch: pytest.MonkeyPatch) -> Claims:
     monkeypatch.delenv(SHARE_VARIABLE)
     monkeypatch.setattr(lane_cpus, "PROCESS", Claims(name))
     monkeypatch.setattr(lane_cpus, "allowed_cpus", lambda: (0, 1, 2, 3))
+    monkeypatch.setattr(remarks, "allowed_cpus", lambda: (0, 1, 2, 3))
     monkeypatch.setattr(lane_cpus, "siblings", lambda cpu: frozenset((cpu,)))
     monkeypatch.setattr(lane_cpus, "is_time_shared", lambda: False)
     return Claims(name)
@@ -81,11 +84,29 @@ def test_more_threads_than_there_is_time_for_are_told(
     monkeypatch: pytest.MonkeyPatch, quota: float | None, threads: int, words: str | None
 ) -> None:
     monkeypatch.setattr(remarks, "cpu_quota", lambda: quota)
-    found = quota_remarks(threads)
+    monkeypatch.setattr(remarks, "allowed_cpus", lambda: tuple(range(9)))
+    found = thread_remarks(threads)
     assert len(found) == (words is not None)
     assert all(words in remark for remark in found if words)
     assert all(("--threads 1 fits" in remark) == (quota == 1.5) for remark in found)
     assert open_executor(fire(), None, threads=threads).notes == found
+
+
+@pytest.mark.parametrize(("threads", "told"), [(1, False), (2, False), (3, True), (16, True)])
+def test_more_threads_than_processors_are_told(monkeypatch: pytest.MonkeyPatch, threads: int, told: bool) -> None:
+    """Other runtimes have no more threads than processors then: ours would win against a straw man."""
+    for module in (remarks, device):
+        monkeypatch.setattr(module, "allowed_cpus", lambda: (0, 1))
+    found = thread_remarks(threads)
+    words = f"{threads} threads take turns on 2 processors, and wait for each other: that is slower than --threads 2."
+    assert found == ((words,) if told else ())
+    assert open_executor(fire(), None, threads=threads).notes == found
+    with ProfileDatabase(None) as database:
+        opened = device.CpuDevice().open(fire(), OpenSettings(threads=threads), database)
+        assert opened.cost.lanes == threads
+        assert opened.plain is not None
+        assert opened.plain.threads == min(threads, 2)
+        opened.close()
 
 
 def test_devices_counts_the_cores_that_others_have(others: Claims, monkeypatch: pytest.MonkeyPatch) -> None:
