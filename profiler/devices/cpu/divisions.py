@@ -60,7 +60,9 @@ def likely_divisions(times: Sequence[GroupTime], lanes: int, guessed: Lanes) -> 
     """The divisions that may be faster than the guessed one, with what they take over it as expected; the least first.
 
     They put the groups into two or more bundles. The groups of a bundle run one after another on lanes of their own,
-    and the lanes are dealt out so that the slowest bundle is as fast as can be, or so but for one lane. Up to six
+    and the lanes are dealt out so that the slowest bundle is as fast as can be, or so but for one lane. Where there are
+    as many groups as lanes, or more, every group runs on one lane: so it is bounded (`scheduler.cost.OperatorBounds`),
+    and what more lanes would bring, two stages bring too. Up to six
     groups are bundled in every way, so the first division takes least of all that have bundles; more groups are put
     longest first into the bundle that has least (Graham's LPT), for each number of bundles. Nothing is found where the
     guessed division leaves no more than `MARGIN` to be gained.
@@ -79,7 +81,8 @@ def likely_divisions(times: Sequence[GroupTime], lanes: int, guessed: Lanes) -> 
         return ()
     met = {_alike(times, guessed)}
     found: list[tuple[float, Lanes]] = []
-    for bundles in _bundlings(times, min(lanes, len(times))):
+    fewest = lanes if len(times) >= lanes else 2
+    for bundles in _bundlings(times, fewest, min(lanes, len(times))):
         for counts in _dealt([sum((times[group] for group in bundle), GroupTime()) for bundle in bundles], lanes):
             groups = _lanes_of(bundles, counts)
             if (key := _alike(times, groups)) not in met:
@@ -94,13 +97,13 @@ def _least_us(times: Sequence[GroupTime], lanes: int) -> float:
     return sum(min(time.on(1), time.on(lanes) * lanes) for time in times) / lanes
 
 
-def _bundlings(times: Sequence[GroupTime], most: int) -> Iterator[list[list[int]]]:
-    """Ways to put the groups into two or more bundles, and no more than `most`."""
+def _bundlings(times: Sequence[GroupTime], fewest: int, most: int) -> Iterator[list[list[int]]]:
+    """Ways to put the groups into so many bundles."""
     if len(times) <= _MOST_SPLIT:
-        yield from (bundles for bundles in _partitions(len(times), most) if len(bundles) > 1)
+        yield from (bundles for bundles in _partitions(len(times), most) if len(bundles) >= fewest)
         return
     longest = sorted(range(len(times)), key=lambda group: (-times[group].on(1), group))
-    for count in range(2, most + 1):
+    for count in range(fewest, most + 1):
         bundles: list[list[int]] = [[] for _ in range(count)]
         for group in longest:
             min(bundles, key=lambda bundle: sum(times[each].on(1) for each in bundle)).append(group)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iosched.profiler.devices.cpu.divisions import MARGIN, MOST_OTHERS, GroupTime, Lanes, likely_divisions, makespan_us
 from iosched.runtime.cpu.lanes import assign_lanes
+from iosched.scheduler.bounds import makespans
 
 WORK = st.tuples(st.integers(0, 20), st.integers(0, 80)).map(lambda pair: GroupTime(*map(float, pair)))
 
@@ -21,8 +23,9 @@ def guessed(times: list[GroupTime], lanes: int) -> Lanes:
 
 def every_division(count: int, lanes: int) -> Iterator[Lanes]:
     """All ways to give each of `count` groups a range of lanes, where two ranges are equal or have no lane in common,
-    and not all are equal."""
-    ranges = [tuple(range(start, stop)) for start in range(lanes) for stop in range(start + 1, lanes + 1)]
+    and not all are equal; a single lane, where there are as many groups as lanes or more."""
+    widest = 1 if count >= lanes else lanes
+    ranges = [(*range(start, start + size),) for size in range(1, widest + 1) for start in range(lanes - size + 1)]
     for groups in product(ranges, repeat=count):
         different = set(groups)
         apart = sum(map(len, different)) == len({lane for own in different for lane in own})
@@ -57,6 +60,15 @@ def test_few_are_measured_and_none_that_looks_slower(times: list[GroupTime], lan
         for own in division.groups:
             assert own == tuple(range(own[0], own[-1] + 1))
             assert own[-1] < lanes
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 4).flatmap(lambda n: st.tuples(st.just(n), st.lists(WORK, min_size=n, max_size=8))))
+def test_the_bound_of_many_groups_holds_for_all_that_is_measured(case: tuple[int, list[GroupTime]]) -> None:
+    lanes, times = case
+    bound = float(makespans(np.array([[time.on(1) for time in times]]), lanes)[0])
+    for division, _ in likely_divisions(times, lanes, guessed(times, lanes)):
+        assert makespan_us(times, division.groups) >= bound - 1e-9
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 4, 16])
