@@ -1,19 +1,21 @@
 """Splits one optimized node over several cores: contiguous slices of its inputs, weights and outputs.
 
 At batch 1 a node is split by channels (a slice of channels is contiguous, and in the NCHWc layout so is a slice of
-blocks of channels); at larger batches by images. A node without a rule here runs whole. To teach it an operator, add a
-rule to `_CHANNEL_RULES` or its type to `_BATCH_PARALLEL`.
+blocks of channels); at larger batches by images. A node without a rule here or in `split_quantized` runs whole. To
+teach it an operator, add a rule to `_CHANNEL_RULES` or its type to `_BATCH_PARALLEL`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from math import prod
 
 import numpy as np
 import onnx
 
 from iosched.models.node_attributes import integer
+from iosched.runtime.cpu import split_quantized
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.shares import (
     Share,
@@ -34,7 +36,7 @@ _ELEMENTWISE = frozenset({
 _BATCH_PARALLEL = _ELEMENTWISE | {
     "Conv", "FusedConv", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "ReorderInput",
     "ReorderOutput", "BatchNormalization", "LRN", "Concat", "Gemm", "FusedGemm", "MatMul", "FusedMatMul", "Softmax",
-    "Flatten",
+    "Flatten", *split_quantized.TYPES,
 }  # fmt: skip
 _POOLS = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})
 
@@ -85,7 +87,7 @@ def _split_batch(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tup
         name for name in (*node.input, *node.output)
         if name in kernels.tensors and len(shape_of(kernels, name)) == len(out) and shape_of(kernels, name)[0] == out[0]
     ]  # fmt: skip
-    computed = [name for name in node.input if name in kernels.tensors]
+    computed = [name for name in node.input if name in kernels.tensors and prod(shape_of(kernels, name)) > 1]
     if node.op_type not in _ELEMENTWISE and any(name not in batched for name in computed):
         return ()
     return tuple(
@@ -96,6 +98,8 @@ def _split_batch(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tup
 
 def _keeps_images_apart(kernels: KernelGraph, node: onnx.NodeProto) -> bool:
     """Whether row i of the output depends on row i of the inputs alone, with constants used whole."""
+    if node.op_type in split_quantized.TYPES:
+        return split_quantized.keeps_images_apart(kernels, node)
     rank = len(shape_of(kernels, node.output[0]))
     constants = [name for name in node.input if name in kernels.weights]
     if node.op_type in ("Gemm", "FusedGemm"):
@@ -305,6 +309,7 @@ _CHANNEL_RULES: Mapping[tuple[str, str], _Rule] = {
     ("com.microsoft", "FusedGemm"): _split_gemm,
     ("", "MatMul"): _split_rows,
     ("", "BatchNormalization"): _split_channels,
+    **split_quantized.RULES,
     **{(domain, pool): _split_channels for domain in ("", _NCHWC) for pool in _POOLS},
     **{(domain, name): _split_elementwise for domain in ("", "com.microsoft") for name in _ELEMENTWISE},
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -14,6 +15,7 @@ from iosched.models.model import Model
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
+from iosched.scheduler.baselines import sequential
 
 pytest.importorskip("onnxruntime", reason='needs pip install "iosched[cpu]"')
 
@@ -24,12 +26,12 @@ def network(name: str, activations: str = "uint8", weights: str = "int8", with_p
     return loaded(made, 1)
 
 
-def check_bits(model: Model, backend: CpuBackend) -> None:
+def check_bits(model: Model, backend: CpuBackend, seeds: Sequence[int] = (0, 1)) -> None:
     """Every output of every schedule has the bits of onnxruntime's."""
     given = random_inputs(model.graph.inputs, 0)
     with Reference(model) as reference:
         wanted = reference.run(given)
-    for name, schedule in (*baselines(backend.graph), *drawn(backend.graph, (0, 1))):
+    for name, schedule in (*baselines(backend.graph), *drawn(backend.graph, seeds)):
         compiled = backend.compile(schedule)
         try:
             found = compiled.run(given)
@@ -45,3 +47,18 @@ def test_squeezenet(with_pairs: bool, native: bool) -> None:
     model = network("squeezenet", with_pairs=with_pairs)
     with CpuBackend(model, lanes=2, native=native) as backend:
         check_bits(model, backend)
+
+
+@pytest.mark.parametrize(("name", "batch"), [("squeezenet", 1), ("shufflenet", 1), ("squeezenet", 2)])
+def test_on_any_number_of_lanes(name: str, batch: int) -> None:
+    model = network(name) if batch == 1 else loaded(quantized(light_model(name)), batch)
+    for lanes in (1, 2, 3, 4):
+        with CpuBackend(model, lanes=lanes) as backend:
+            check_bits(model, backend, seeds=(lanes,))
+
+
+def test_both_cores_have_work_under_the_sequential_schedule() -> None:
+    """Each of the 26 convolutions and 8 Concats is cut between rows."""
+    with CpuBackend(network("squeezenet"), lanes=2) as backend:
+        lanes = [len(lane) for lane in backend.lower(sequential(backend.graph)).plan.lanes]
+    assert min(lanes) >= 26 + 8
