@@ -43,6 +43,7 @@ from iosched.cli.progress import progress_bar
 from iosched.cli.schedule_from import refuse_searching, schedule_from, schedule_from_option
 from iosched.cli.source import input_file, read_model, stem
 from iosched.cli.tables import print_pairs
+from iosched.scheduler.precision import ALL_PRECISIONS
 from iosched.scheduler.strategy_names import BASELINE_NAMES
 
 if TYPE_CHECKING:
@@ -134,7 +135,11 @@ def _settings(
 )
 @click.option("--exhaustive", is_flag=True, help="Measure every stage; bounds are not trusted (can take hours).")
 @resume_option
-@precision_option("What a GPU computes in, attached or planned for.")
+@precision_option(
+    "What a GPU computes in, attached or planned for: fp32, tf32 or fp16; or a CPU that has the instructions: bf16 or "
+    "fp16, on OpenVINO and without a schedule, with the error told.",
+    ALL_PRECISIONS,
+)
 @click.option(
     "--barriers",
     type=click.Choice(("auto", "stage", "none")),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from iosched.cli.intervals import AS_FAR, ends_object, latency_ends_text, ratio_object, speedup_text
 from iosched.cli.words import latency_text, share_text, source_text
+from iosched.scheduler.precision import DEFAULT_PRECISION
 
 if TYPE_CHECKING:
     from iosched.cli.output import Destination
@@ -46,6 +47,8 @@ def as_object(
         },
         "intervals": _intervals_object(result),
         "shipped": result.shipped,
+        "precision": result.document.precision,
+        "error": result.document.runtime.get("error"),
         "reason": result.reason,
         "search": {
             "seconds": result.seconds,
@@ -79,18 +82,31 @@ def table_rows(result: OptimizeResult) -> list[tuple[str, str]]:
     plain = _before(result)
     before_us = _plain_us(result)[plain]
     before = f"{_BASELINES[plain]}{_sequential_remark(result.sequential_measured_share)}"
-    return [
+    if _is_reduced(result):
+        before += f", in {DEFAULT_PRECISION}"
+    rows = [
         *_cost_rows(result),
         ("before", f"{_latency(before_us)}{_ends_text(result, plain)}  {before}"),
         ("after", f"{_latency(result.shipped_us)}{_ends_text(result, result.shipped)}{_gain_text(result)}"),
         ("shipped", f"{result.shipped}: {result.reason}"),
+    ]
+    of_schedules = [
         ("schedule found", _found_text(result)),
         *_rest_row(result),
         ("baselines", _baselines_text(result)),
         ("kernels", f"{result.kernels_before} before, {result.kernels_after} after"),
         ("search", _search_text(result)),
+    ]
+    return [
+        *rows,
+        *(_rest_row(result) if _is_reduced(result) else of_schedules),
         ("time spent", f"{result.seconds:.1f} s"),
     ]
+
+
+def _is_reduced(result: OptimizeResult) -> bool:
+    """Whether a CPU runs in another precision than plain onnxruntime, so that no schedule does."""
+    return result.reference_us is not None and result.document.precision != DEFAULT_PRECISION
 
 
 def _before(result: OptimizeResult) -> str:
@@ -154,6 +170,8 @@ def _gain_text(result: OptimizeResult) -> str:
     if result.intervals is not None:
         by = _ANALYTIC[result.measured_share is not None]
         return f"  {speedup_text(result.intervals.speedup['sequential'], by)}"
+    if _is_reduced(result):
+        return f"  in {result.document.precision}"
     ratio = result.ratio
     if ratio is None or result.shipped == ratio.baseline:
         return ""

@@ -6,7 +6,7 @@ where that is not the option's own name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from inspect import signature
@@ -187,10 +187,10 @@ def _limit(flag: str, default: int | None, text: str) -> Callable[[F], F]:
     return click.option(flag, type=click.IntRange(min=1), default=default, show_default=True, metavar="N", help=text)
 
 
-def precision_option(text: str) -> Callable[[F], F]:
+def precision_option(text: str, precisions: Sequence[str] = PRECISIONS) -> Callable[[F], F]:
     """`--precision`; `text` is its help."""
     return click.option(
-        "--precision", type=click.Choice(PRECISIONS), default=DEFAULT_PRECISION, show_default=True, help=text
+        "--precision", type=click.Choice(precisions), default=DEFAULT_PRECISION, show_default=True, help=text
     )
 
 

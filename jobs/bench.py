@@ -14,7 +14,7 @@ from iosched.jobs.progress import Observer
 from iosched.jobs.schedules import schedule_by
 from iosched.models.errors import DeviceError, UsageError
 from iosched.models.model import Model
-from iosched.profiler.devices.device import OpenModelHere, OpenSettings, Way
+from iosched.profiler.devices.device import Device, OpenModelHere, OpenSettings, Way
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all
 from iosched.profiler.measuring.interleave import compare
@@ -130,13 +130,29 @@ def bench(
     document = None if document is None else fitted(document, model)
     if resolved.cost_kind == "analytic":
         resolved.executor(model, document)  # raises an error, since nothing runs there
-    precision = DEFAULT_PRECISION if document is None else document.precision
+    precision = _precision(document, resolved)
     settings = OpenSettings(threads, precision)
     with opened(resolved, model, settings, profile_db) as open_model:
         assert open_model.here is not None
         check_schedulable(open_model)
         alternatives = _Alternatives(model, document, open_model.here, threads, observer)
         return alternatives.measured(names, rounds)
+
+
+def _precision(document: ScheduleDocument | None, device: Device) -> str:
+    """The precision to open the model in: that of the schedule file, if it was made for a device of this kind.
+
+    Raises:
+        UsageError: schedules do not run in it, so that there is nothing of the same precision to compare with.
+    """
+    if document is None or document.device_kind != device.kind:
+        return DEFAULT_PRECISION
+    if document.shipped == "openvino" and document.precision != DEFAULT_PRECISION:
+        raise UsageError(
+            f"only OpenVINO runs this model in {document.precision}, so there is nothing to compare: time it with"
+            " 'iosched run --repeat', or bench the model as it was before"
+        )
+    return document.precision
 
 
 @dataclass(frozen=True, eq=False)

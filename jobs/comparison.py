@@ -73,6 +73,13 @@ def compare_models(
     return Compared(tuple(found), ways, measured, setting, notes)
 
 
+def compare_libraries(
+    latencies: ModelLatencies, here: OpenModelHere, openvino: PlainOpenvino, pace: Pace, observer: Observer
+) -> tuple[Mapping[str, Measurement], ReferenceSettings | None]:
+    """The latencies of plain onnxruntime and OpenVINO, and onnxruntime's setting; raises as `compare_models` does."""
+    return _Comparison(latencies, here, pace, observer).of({}, openvino)
+
+
 def _openvino(here: OpenModelHere, pace: Pace) -> tuple[PlainOpenvino | None, tuple[str, ...]]:
     """OpenVINO if it computes what onnxruntime computes and there is time for it, and a sentence if it does not."""
     if here.openvino is None:

@@ -99,7 +99,9 @@ def estimate(model: Model, settings: OptimizeSettings) -> Estimate:
     with opened(device, model, opening, settings.profile_db, writes=False) as open_model:
         here = open_model.here
         counted = partial(_known_elsewhere, open_model) if here is None else _Counter(here, settings).known_and_missing
-        blocks = tuple(_blocks(open_model.graph, settings.pruning, open_model.cost.operator_key, counted))
+        is_searched = here is None or here.only_way is None
+        graph, key_of = open_model.graph, open_model.cost.operator_key
+        blocks = tuple(_blocks(graph, settings.pruning, key_of, counted)) if is_searched else ()
         prices = None if here is None else here.prices
         return Estimate(device.kind, device.name, device.cost_kind, blocks, prices, open_model.elsewhere.notes)
 

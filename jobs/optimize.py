@@ -12,6 +12,7 @@ from iosched.jobs.measured_stages import measured_stages_notes
 from iosched.jobs.opening import opened
 from iosched.jobs.pace import Pace
 from iosched.jobs.progress import Observer, Silence
+from iosched.jobs.reduced import reduced_verdict
 from iosched.jobs.result import OptimizeResult, document_of, result_of
 from iosched.jobs.schedules import schedule_asked_for, unsearched
 from iosched.jobs.settings import OptimizeSettings
@@ -97,6 +98,8 @@ class _Job:
 
     def _searched(self) -> SearchResult:
         here = self.opened.here
+        if here is not None and here.only_way is not None and self.settings.schedule_from is not None:
+            raise UsageError(f"no schedule runs in {self.settings.precision} on a CPU: leave --schedule-from out")
         if here is not None and not here.is_schedulable:
             return unsearched(sequential(self.opened.graph))
         return schedule_asked_for(self.opened, self.settings, self.observer, self.pace.deadline)
@@ -107,8 +110,10 @@ class _Job:
             runtime = {"precision": self.settings.precision, "launch": self.settings.launch}
             verdict = predicted_verdict(self.model, self.opened, runtime, found)
             return verdict.noting(measured_stages_notes(self.opened, self.settings, verdict.measured_share))
+        latencies = ModelLatencies(self.model, here.cost.database, here.cost.device, self.settings.resume)
+        if here.only_way is not None:
+            return reduced_verdict(here, here.only_way, found, latencies, self.pace, self.observer)
         if not here.is_schedulable:
             return unscheduled_verdict(here, found)
-        latencies = ModelLatencies(self.model, here.cost.database, here.cost.device, self.settings.resume)
         compared = compare_models(latencies, here, found.schedule, self.pace, self.observer)
         return measured_verdict(here, found, compared, self.pace)

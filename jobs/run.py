@@ -13,10 +13,11 @@ from iosched.models.model import Model
 from iosched.profiler.devices.executor import Executor
 from iosched.profiler.devices.resolve import runner
 from iosched.profiler.measuring.statistics import Measurement, summarize
-from iosched.runtime.compare import Check, compare
+from iosched.runtime.compare import Check, compare, rtol_of
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.reference import Reference
 from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.precision import DEFAULT_PRECISION
 
 __all__ = ["Executor", "RunResult", "open_executor", "run"]
 
@@ -68,13 +69,14 @@ def run(
     """
     with closing(open_executor(model, document, device=device, threads=threads)) as executor:
         outputs, notes = executor.run(inputs), executor.notes
-        check = None if reference is None else _compared(outputs, reference, inputs)
+        precision = DEFAULT_PRECISION if document is None else document.precision
+        check = None if reference is None else _compared(outputs, reference, inputs, rtol_of(precision))
         return RunResult(outputs, summarize(executor.time(inputs, repeats)), check, executor.description, notes)
 
 
-def _compared(outputs: Mapping[str, np.ndarray], reference: Model, inputs: Arrays) -> Check:
+def _compared(outputs: Mapping[str, np.ndarray], reference: Model, inputs: Arrays, rtol: float) -> Check:
     with Reference(reference) as session:
-        return compare(outputs, session.run(inputs))
+        return compare(outputs, session.run(inputs), rtol=rtol)
 
 
 def open_executor(

@@ -25,7 +25,7 @@ class OptimizeSettings:
         s: the largest number of groups in a stage, None for any.
         budget_s: the seconds for the search and the comparison of whole models; None for no limit.
         profile_db: the profile database; by default the user's own.
-        precision: what a GPU computes in: "fp32", "tf32" or "fp16".
+        precision: what a GPU computes in, "fp32", "tf32" or "fp16", or a CPU: "fp32", "bf16" or "fp16".
         exhaustive: whether every stage is measured, instead of searching lazily.
         resume: whether the latencies in the database are used; if not, everything is measured anew and the new
             latencies replace the old ones.

@@ -16,7 +16,7 @@ from iosched.profiler.measuring.interleave import compare, speedup_text
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.runtime.reference import ReferenceSettings
 from iosched.scheduler.baselines import greedy, sequential
-from iosched.scheduler.document import Alternative
+from iosched.scheduler.document import WITHOUT_OPENVINO, Alternative
 from iosched.scheduler.document_format import Shipped
 from iosched.scheduler.proof import Scope
 from iosched.scheduler.schedule import Schedule, Stage
@@ -88,7 +88,7 @@ def measured_verdict(here: OpenModelHere, found: SearchResult, compared: Compare
     n_rounds = min(len(each.samples_us) for each in measured.values())
     rest_notes = _rest_notes(measured, decided.baseline, decided.chosen, words)
     notes = (*pace.notes(n_rounds), *compared.notes, *rest_notes, *running.notes)
-    runtime = {"without_openvino": labels.get(without, without)} if shipped == OPENVINO else {}
+    runtime = {WITHOUT_OPENVINO: labels.get(without, without)} if shipped == OPENVINO else {}
     known = {"measured": measured[found_name]}
     known |= {name: measured[name] for name in ("sequential", "greedy", REFERENCE, OPENVINO) if name in measured}
     schedules = {name: here.units.expanded(way.schedule) for name, way in compared.ways.items()}

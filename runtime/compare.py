@@ -14,6 +14,9 @@ from typing import Any
 
 import numpy as np
 
+RTOL = 1e-4
+"""Tolerance of 32-bit floats, and of wider ones."""
+
 HALF_RTOL = 2e-2
 """Tolerance of 16-bit floats: a few units in the last place of bfloat16, a few dozen of float16."""
 
@@ -43,7 +46,12 @@ class Check:
     reasons: tuple[str, ...] = ()
 
 
-def compare(outputs: Mapping[str, Any], expected: Mapping[str, Any], *, rtol: float = 1e-4) -> Check:
+def rtol_of(precision: str) -> float:
+    """What outputs may be off, relative to their scale, where floats were multiplied in this precision."""
+    return HALF_RTOL if precision in ("fp16", "bf16") else RTOL
+
+
+def compare(outputs: Mapping[str, Any], expected: Mapping[str, Any], *, rtol: float = RTOL) -> Check:
     """Compares outputs by name: arrays, and lists and dicts of them for ONNX sequences and maps.
 
     Floats pass within `rtol` of the tensor's scale (16-bit ones within at least `HALF_RTOL`), `STEP_DTYPES` within one

@@ -23,6 +23,9 @@ from iosched.scheduler.schedule import Block, Division, Schedule, Stage, total_u
 
 __all__ = ["Alternative", "ScheduleDocument", "SearchRecord"]
 
+WITHOUT_OPENVINO = "without_openvino"
+"""The setting of the runtime that says what ships where OpenVINO ships but is missing."""
+
 _DECIMALS = 4  # of a microsecond
 
 
@@ -93,8 +96,13 @@ class ScheduleDocument:
 
     @property
     def precision(self) -> str:
-        """What a GPU is to compute in: one of `precision.PRECISIONS`, unless a stranger wrote another."""
+        """What to compute in: one of `precision.ALL_PRECISIONS`, unless a stranger wrote another."""
         return str(self.runtime.get("precision", DEFAULT_PRECISION))
+
+    @property
+    def shipped_without_openvino(self) -> str:
+        """What ships where OpenVINO does and is missing: "iosched", "sequential", or anything else for "reference"."""
+        return str(self.runtime.get(WITHOUT_OPENVINO, "reference"))
 
     @property
     def measured_share(self) -> float | None:

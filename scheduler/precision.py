@@ -1,4 +1,4 @@
-"""How a GPU stores and multiplies floats, by name: a schedule is made for one precision."""
+"""How floats are stored and multiplied, by name: a schedule is made for one precision."""
 
 from __future__ import annotations
 
@@ -10,6 +10,13 @@ PrecisionName = Literal["fp32", "tf32", "fp16"]
 """Strict float32; float32 that tensor cores round to 10 bits when they multiply; float16 throughout."""
 
 PRECISIONS: tuple[PrecisionName, ...] = get_args(PrecisionName)
+"""What a GPU computes in."""
+
+CPU_PRECISIONS = ("fp32", "bf16", "fp16")
+"""What a CPU computes in, if it has the instructions: 16-bit floats of either kind are summed as float32."""
+
+ALL_PRECISIONS = (*PRECISIONS, "bf16")
+
 DEFAULT_PRECISION: PrecisionName = "fp32"
 
 

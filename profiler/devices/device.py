@@ -44,7 +44,7 @@ class OpenSettings:
 
     Attributes:
         threads: the number of CPU cores to use; by default all that the process may use.
-        precision: what a GPU computes in: "fp32", "tf32" or "fp16".
+        precision: what a GPU computes in, "fp32", "tf32" or "fp16", or a CPU: "fp32", "bf16" or "fp16".
         barriers: whether a stage on an attached GPU waits for the whole stage before it ("stage"), only for the
             operators whose results it reads ("none"), or whichever of the two is faster ("auto").
         layout: how images lie in the memory of an attached GPU: the channels of a pixel side by side ("nhwc"), the
@@ -220,8 +220,14 @@ class OpenModelHere(OpenModel, Protocol):
         ...
 
     @property
+    def only_way(self) -> PlainOpenvino | None:
+        """OpenVINO, if nothing else runs the model in the precision that was asked for; else None."""
+        ...
+
+    @property
     def is_schedulable(self) -> bool:
-        """Whether the model can be run by a schedule: its inputs have a fixed size, and it computes something."""
+        """Whether the model can be run by a schedule: its inputs have a fixed size, it computes something,
+        and schedules run in the precision that is asked for."""
         ...
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from iosched.models.errors import UsageError
-from iosched.scheduler.precision import PrecisionName, precision_named
+from iosched.scheduler.precision import ALL_PRECISIONS, PRECISIONS, PrecisionName, precision_named
 
 
 def precision_on(gpu_name: str, precision: str, *, has_tf32: bool) -> PrecisionName:
@@ -16,6 +16,8 @@ def precision_on(gpu_name: str, precision: str, *, has_tf32: bool) -> PrecisionN
     Raises:
         UsageError: there is no such precision, or none on this GPU; the text says which there are.
     """
+    if precision not in PRECISIONS and precision in ALL_PRECISIONS:
+        raise UsageError(f"{gpu_name} does not run in {precision}: optimize with --precision {', '.join(PRECISIONS)}")
     found = precision_named(precision)
     if found == "tf32" and not has_tf32:
         raise UsageError(

@@ -8,19 +8,25 @@ from functools import cached_property, partial
 from iosched.models.errors import DeviceError, ExecutionError, IoschedError, MismatchError
 from iosched.models.model import Model
 from iosched.profiler.measuring.in_turn import Candidate
-from iosched.runtime.compare import compare
+from iosched.runtime.compare import Check, compare, rtol_of
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.openvino.library import available, installed_version
 from iosched.runtime.openvino.model import OpenvinoModel
 from iosched.runtime.reference import Reference, ReferenceSettings
+from iosched.scheduler.precision import DEFAULT_PRECISION
 
 
 @dataclass(frozen=True, eq=False)
 class PlainOpenvino:
-    """OpenVINO on the model as it was given, with `threads` cores of this machine, in the model's own precision."""
+    """OpenVINO on the model as it was given, with `threads` cores of this machine.
+
+    Attributes:
+        precision: what floats are multiplied in; "fp32" stands for the model's own types.
+    """
 
     model: Model
     threads: int
+    precision: str = DEFAULT_PRECISION
 
     @staticmethod
     def is_there() -> bool:
@@ -35,7 +41,7 @@ class PlainOpenvino:
     @property
     def text(self) -> str:
         """A text that says all of how the model is run; latencies of one text can be taken for each other."""
-        return f"openvino {self.version}, f32"
+        return f"openvino {self.version}, {self.precision}"
 
     @property
     def opened(self) -> OpenvinoModel:
@@ -47,22 +53,29 @@ class PlainOpenvino:
         """
         if isinstance(self._tried, IoschedError):
             raise self._tried
-        return self._tried
+        return self._tried[0]
+
+    @property
+    def agreement(self) -> Check:
+        """How far off the outputs were from those of onnxruntime, in 32-bit floats. Raises as `opened` does."""
+        if isinstance(self._tried, IoschedError):
+            raise self._tried
+        return self._tried[1]
 
     @cached_property
-    def _tried(self) -> OpenvinoModel | DeviceError | MismatchError:
+    def _tried(self) -> tuple[OpenvinoModel, Check] | DeviceError | MismatchError:
         inputs = random_inputs(self.model.graph.inputs)
         with Reference(self.model, ReferenceSettings("sequential", self.threads)) as reference:
             expected = reference.run(inputs)
         try:
-            found = OpenvinoModel(self.model, self.threads)
+            found = OpenvinoModel(self.model, self.threads, self.precision)
         except DeviceError as error:
             return error
-        refused = _refusal(found, inputs, expected)
-        if refused is None:
-            return found
+        checked = _checked(found, inputs, expected, rtol_of(self.precision))
+        if isinstance(checked, Check):
+            return found, checked
         found.close()
-        return refused
+        return checked
 
     @cached_property
     def run_s(self) -> float:
@@ -75,13 +88,15 @@ class PlainOpenvino:
         return Candidate(partial(opened.time, inputs), opened.close)
 
 
-def _refusal(opened: OpenvinoModel, inputs: Arrays, expected: Arrays) -> DeviceError | MismatchError | None:
-    """Why a model is not compared that was opened; None if it computes what is expected."""
+def _checked(
+    opened: OpenvinoModel, inputs: Arrays, expected: Arrays, rtol: float
+) -> Check | DeviceError | MismatchError:
+    """How far off a model is that was opened, or why it is not compared."""
     try:
-        check = compare(opened.run(inputs), expected)
+        check = compare(opened.run(inputs), expected, rtol=rtol)
     except ExecutionError as error:
         return DeviceError(f"OpenVINO cannot run this model: {error}")
-    return None if check.passed else MismatchError(check.reasons[0])
+    return check if check.passed else MismatchError(check.reasons[0])
 
 
 def open_openvino(model: Model, threads: int, inputs: Arrays) -> Candidate:

@@ -22,6 +22,7 @@ from iosched.runtime.handle import Handle
 from iosched.runtime.inputs import Arrays, as_specified, numpy_dtype
 from iosched.runtime.openvino.library import PartialShape, Shape, call, library
 from iosched.runtime.reference import free_dimensions
+from iosched.scheduler.precision import DEFAULT_PRECISION
 
 ELEMENT_TYPE: Mapping[str, int] = {
     "bool": 1,
@@ -40,6 +41,9 @@ ELEMENT_TYPE: Mapping[str, int] = {
 }
 """The numbers of element types in OpenVINO's C interface, by the names of `TensorSpec`."""
 
+HINTS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}
+"""What OpenVINO calls the precisions."""
+
 _NARROWED = ("float64", "uint32", "uint64")
 """What OpenVINO computes with fewer bits on a CPU. So it does int64, which shapes and indices have that are small."""
 
@@ -53,13 +57,13 @@ class OpenvinoModel:
     processor no others to work with.
     """
 
-    def __init__(self, model: Model, threads: int, precision: str = "f32") -> None:
+    def __init__(self, model: Model, threads: int, precision: str = DEFAULT_PRECISION) -> None:
         """Prepares `model`, bound to its shapes.
 
         Args:
             model: what to run. OpenVINO reads the file itself where there is one, with the external data beside it.
             threads: how many cores to use.
-            precision: what floats are multiplied in, as OpenVINO calls it: "f32", "bf16" or "f16".
+            precision: what floats are multiplied in, a key of `HINTS`, where the CPU has instructions for it.
 
         Raises:
             DeviceError: OpenVINO is not installed, or cannot run this model; the text is a line that says why.
@@ -189,7 +193,7 @@ def _compiled(model: Model, threads: int, precision: str) -> Handle:
     settings = {
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_NUM_THREADS": str(threads),
-        "INFERENCE_PRECISION_HINT": precision,
+        "INFERENCE_PRECISION_HINT": HINTS[precision],
     }
     texts = [ctypes.c_char_p(text.encode()) for pair in settings.items() for text in pair]
     pointer = ctypes.c_void_p()

@@ -6,10 +6,17 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from scripted import LATENCIES_US, fire, script_models, script_openvino, script_stages, without_openvino
+from scripted import (
+    LATENCIES_US,
+    OPENVINO_OPENED,
+    fire,
+    script_models,
+    script_openvino,
+    script_stages,
+    without_openvino,
+)
 
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.profiler.measuring.in_turn import Budget, turn_seconds
@@ -149,7 +156,7 @@ def test_openvino_is_compared_where_the_budget_has_room_for_it(
     monkeypatch: pytest.MonkeyPatch,
     long_search: Callable[[], float],
 ) -> None:
-    script_openvino(monkeypatch, SimpleNamespace(time=lambda *_: (), close=lambda: None))
+    script_openvino(monkeypatch, OPENVINO_OPENED)
     result = optimize(fire(), replace(settings, budget_s=budget_s))
     assert (result.openvino_us is not None) == is_compared
     assert all(words in note for words, note in zip(notes, result.notes, strict=True))

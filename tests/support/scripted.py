@@ -18,9 +18,14 @@ from iosched.profiler.devices.cpu import device as cpu_device
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.profiler.peers import onnxruntime as plain
 from iosched.profiler.peers.openvino import PlainOpenvino
+from iosched.runtime.compare import Check
 
 LATENCIES_US = {"iosched": 10.0, "sequential": 20.0, "greedy": 30.0, "reference": 40.0}
 """Whole models of which the schedule found is the fastest, for `script_models`."""
+
+
+OPENVINO_OPENED = (SimpleNamespace(time=lambda *_: (), close=lambda: None), Check(0.0, 0.0, True))
+"""Stands for a model that OpenVINO has opened and that computes what it should, for `script_openvino`."""
 
 
 def fire(batch: int = 1) -> Model:
@@ -66,7 +71,7 @@ def script_models(monkeypatch: pytest.MonkeyPatch, latencies_us: Mapping[str, fl
     OpenVINO is installed, and computes what onnxruntime does, if there is a latency of it.
     """
     if "openvino" in latencies_us:
-        script_openvino(monkeypatch, SimpleNamespace(time=lambda *_: (), close=lambda: None))
+        script_openvino(monkeypatch, OPENVINO_OPENED)
     else:
         without_openvino(monkeypatch)
     calls: list[tuple[str, ...]] = []
@@ -81,7 +86,7 @@ def script_models(monkeypatch: pytest.MonkeyPatch, latencies_us: Mapping[str, fl
 
 
 def script_openvino(monkeypatch: pytest.MonkeyPatch, tried: object) -> None:
-    """OpenVINO is installed; `tried` is what opening a model leads to: something that runs it, or an error."""
+    """OpenVINO is installed; `tried` is what opening a model leads to: the model and how far off it is, or an error."""
     monkeypatch.setattr(PlainOpenvino, "is_there", staticmethod(lambda: True))
     monkeypatch.setattr(PlainOpenvino, "_tried", tried)
     monkeypatch.setattr(PlainOpenvino, "run_s", 0.0)

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import ClassVar
 
-from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu.checks import cpu_checks
 from iosched.profiler.devices.cpu.cost import CpuStageCost
 from iosched.profiler.devices.cpu.facts import cpu_facts
+from iosched.profiler.devices.cpu.precision import check_precision
 from iosched.profiler.devices.cpu.processor import cpu_name, read_processor
 from iosched.profiler.devices.cpu.remarks import core_remarks
 from iosched.profiler.devices.cpu.shipped import shipped_executor
@@ -97,11 +97,11 @@ class CpuDevice:
 
         Raises:
             UsageError: a setting is refused; the text says which.
+            DeviceError: the precision needs a library that is not installed.
         """
         refuse_for_attached_gpus(settings)
         refuse_for_planned_gpus(settings)
-        if settings.precision != DEFAULT_PRECISION:
-            raise UsageError("--precision is for GPUs; the CPU computes in the model's own types")
+        check_precision(settings.precision)
 
     def open(
         self,
@@ -120,7 +120,7 @@ class CpuDevice:
         assert database is not None
         other = beside.cost.backend if isinstance(beside, OpenOnCpu) else None
         backend = CpuBackend(model, lanes=settings.threads, beside=other)
-        return OpenOnCpu(self, model, CpuStageCost(backend, database, resume=settings.resume))
+        return OpenOnCpu(self, model, CpuStageCost(backend, database, resume=settings.resume), settings.precision)
 
     def executor(self, model: Model, document: ScheduleDocument | None, threads: int | None = None) -> Executor:
         """Makes `model` ready to run in the way that shipped, see `shipped_executor`.
@@ -139,6 +139,7 @@ class OpenOnCpu:
     device: CpuDevice
     model: Model
     cost: CpuStageCost
+    precision: str = DEFAULT_PRECISION
     effort: ClassVar[Effort] = CPU_EFFORT
     budget: ClassVar[Budget] = Budget()
     elsewhere: ClassVar[FoundElsewhere] = NOTHING
@@ -184,8 +185,8 @@ class OpenOnCpu:
 
     @property
     def is_schedulable(self) -> bool:
-        """Whether plans can be made for the model, see `CpuBackend.is_supported`."""
-        return self._backend.is_supported()
+        """Whether plans can be made for the model in this precision, see `CpuBackend.is_supported`."""
+        return self.only_way is None and self._backend.is_supported()
 
     @property
     def prices(self) -> Prices:
@@ -195,8 +196,9 @@ class OpenOnCpu:
     @property
     def versions(self) -> Mapping[str, str]:
         """The versions of onnxruntime and OpenVINO, whose kernels run."""
-        second = {} if self.openvino is None else {"openvino": self.openvino.version}
-        return {"onnxruntime": load_onnxruntime().__version__, **second}
+        second = self.openvino or self.only_way
+        more = {} if second is None else {"openvino": second.version}
+        return {"onnxruntime": load_onnxruntime().__version__, **more}
 
     @cached_property
     def plain(self) -> PlainOnnxruntime | None:
@@ -210,9 +212,16 @@ class OpenOnCpu:
 
     @cached_property
     def openvino(self) -> PlainOpenvino | None:
-        """OpenVINO on the same cores; None where it is not installed."""
+        """OpenVINO on the same cores; None where it is not installed, or is the only way."""
         found = PlainOpenvino(self.model, self._cores)
-        return found if found.is_there() else None
+        return found if found.is_there() and self.only_way is None else None
+
+    @cached_property
+    def only_way(self) -> PlainOpenvino | None:
+        """OpenVINO in a precision that onnxruntime's kernels do not have."""
+        if self.precision == DEFAULT_PRECISION:
+            return None
+        return PlainOpenvino(self.model, self._cores, self.precision)
 
     def ways(self, schedule: Schedule) -> Mapping[str, Way]:
         """The only way to run `schedule` here, by the name "iosched"."""

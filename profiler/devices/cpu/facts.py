@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from iosched.profiler.devices.cpu.precision import precisions
 from iosched.profiler.devices.cpu.processor import read_processor
 from iosched.profiler.devices.facts import DeviceFacts, package_version
 from iosched.runtime.cores import allowed_cpus, cpu_count
@@ -33,6 +34,7 @@ def cpu_facts() -> DeviceFacts:
             "threads": threads,
             "taken": taken,
             "instruction_set": instructions,
+            "precisions": list(precisions()),
             "runtime": None if runtime is None else {"name": runtime[0], "version": runtime[1]},
             "openvino": openvino.installed_version() if openvino.available() else None,
             "compiled_executor": compiled,
@@ -45,6 +47,7 @@ def cpu_facts() -> DeviceFacts:
             ("cores", f"{cores}, other processes of iosched have taken {taken}" if taken else str(cores)),
             *([] if quota is None else [("quota", f"the time of {quota:g} cores; threads by default: {threads}")]),
             ("instruction set", instructions),
+            ("precisions", ", ".join(precisions())),
             ("runtime", f"{runtime[0]} {runtime[1]}" if runtime else "none: run  pip install 'iosched[cpu]'"),
             ("second library", openvino.missing() or f"openvino {openvino.installed_version()}"),
             ("executor", "compiled" if compiled else f"pure Python, slower: {missing}"),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Literal, cast
 
 from iosched.models.errors import DeviceError
 from iosched.models.model import Model
+from iosched.profiler.devices.cpu.precision import precisions
 from iosched.profiler.devices.cpu.remarks import core_remarks, thread_remarks
 from iosched.profiler.devices.executor import Executor
 from iosched.runtime.cpu.backend import CpuBackend
@@ -14,9 +14,7 @@ from iosched.runtime.openvino.library import installed_version
 from iosched.runtime.openvino.model import OpenvinoModel
 from iosched.runtime.reference import Reference, ReferenceSettings
 from iosched.scheduler.document import ScheduleDocument
-
-WITHOUT_OPENVINO = "without_openvino"
-"""The setting in schedule files that says what ships where OpenVINO is missing."""
+from iosched.scheduler.precision import DEFAULT_PRECISION
 
 
 def shipped_executor(model: Model, document: ScheduleDocument | None, lanes: int) -> Executor:
@@ -35,10 +33,10 @@ def shipped_executor(model: Model, document: ScheduleDocument | None, lanes: int
     if document.shipped != "openvino":
         return _as_shipped(model, document, document.shipped, lanes)
     try:
-        return _on_openvino(model, lanes)
+        return _on_openvino(model, lanes, document.precision)
     except DeviceError as error:
-        instead = document.runtime.get(WITHOUT_OPENVINO)
-        return _as_shipped(model, document, str(instead), lanes, (f"Not run on OpenVINO as it was shipped: {error}",))
+        instead = document.shipped_without_openvino
+        return _as_shipped(model, document, instead, lanes, (f"Not run on OpenVINO as it was shipped: {error}",))
 
 
 def _as_shipped(
@@ -61,9 +59,15 @@ def _plain(model: Model, settings: ReferenceSettings, notes: tuple[str, ...] = (
     return Executor(Reference(model, settings), f"onnxruntime, {settings.description}", lambda: (*notes, *remarks))
 
 
-def _on_openvino(model: Model, lanes: int) -> Executor:
-    opened = OpenvinoModel(model, lanes)
-    return Executor(opened, f"OpenVINO {installed_version()}, {lanes} threads", partial(thread_remarks, lanes))
+def _on_openvino(model: Model, lanes: int, precision: str) -> Executor:
+    notes: tuple[str, ...] = ()
+    if precision not in precisions():
+        notes = (f"This CPU has no instructions for {precision}: the model runs in {DEFAULT_PRECISION}.",)
+        precision = DEFAULT_PRECISION
+    opened = OpenvinoModel(model, lanes, precision)
+    words = "" if precision == DEFAULT_PRECISION else f", {precision}"
+    description = f"OpenVINO {installed_version()}, {lanes} threads{words}"
+    return Executor(opened, description, lambda: (*notes, *thread_remarks(lanes)))
 
 
 def _reference_settings(document: ScheduleDocument, lanes: int) -> ReferenceSettings:

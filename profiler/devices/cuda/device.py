@@ -172,6 +172,7 @@ class OpenOnGpu:
     is_schedulable: ClassVar[bool] = True
     plain: ClassVar[PlainOnnxruntime | None] = None
     openvino: ClassVar[None] = None
+    only_way: ClassVar[None] = None
     elsewhere: ClassVar[FoundElsewhere] = NOTHING
     wording: ClassVar[Wording] = Wording(
         sequential="one operator after another in one CUDA graph",

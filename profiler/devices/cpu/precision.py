@@ -1,0 +1,37 @@
+"""Which precisions this CPU has instructions for, and what computes in them."""
+
+from __future__ import annotations
+
+from iosched.models.errors import UsageError
+from iosched.profiler.devices.cpu.processor import read_processor
+from iosched.runtime.openvino.library import library
+from iosched.scheduler.precision import CPU_PRECISIONS, DEFAULT_PRECISION
+
+_INSTRUCTIONS = {"bf16": "avx512_bf16", "fp16": "avx512_fp16"}
+"""By the precision, what Linux calls the instructions that multiply in it."""
+
+
+def precisions() -> tuple[str, ...]:
+    """The precisions that this CPU has instructions for."""
+    found = read_processor().instructions.split()
+    return tuple(each for each in CPU_PRECISIONS if each == DEFAULT_PRECISION or _INSTRUCTIONS[each] in found)
+
+
+def check_precision(precision: str) -> None:
+    """Accepts a precision that models can run in here.
+
+    onnxruntime's kernels multiply in the model's own types, so in another precision models run on OpenVINO alone.
+
+    Raises:
+        UsageError: there is no such precision on CPUs, or this one has no instructions for it.
+        DeviceError: OpenVINO is not installed; the text says what to install.
+    """
+    if precision not in CPU_PRECISIONS:
+        raise UsageError(f"a CPU does not compute in {precision}: give --precision {', '.join(CPU_PRECISIONS)}")
+    if precision not in precisions():
+        raise UsageError(
+            f"{read_processor().name} has no instructions for {precision} ({_INSTRUCTIONS[precision]}), and without"
+            " them it would only be slower: leave --precision out"
+        )
+    if precision != DEFAULT_PRECISION:
+        library()

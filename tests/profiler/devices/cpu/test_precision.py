@@ -1,0 +1,68 @@
+"""A CPU takes the precisions that it has instructions for, and names what is missing for the others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from iosched.models.errors import DeviceError, UsageError
+from iosched.profiler.devices.cpu import precision
+from iosched.profiler.devices.cpu.device import CpuDevice
+from iosched.profiler.devices.cpu.facts import cpu_facts
+from iosched.profiler.devices.cpu.processor import read_processor
+from iosched.profiler.devices.device import OpenSettings
+
+
+@pytest.fixture(autouse=True)
+def openvino(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "library", lambda: None)
+
+
+def having(monkeypatch: pytest.MonkeyPatch, flags: str) -> None:
+    there = replace(read_processor(), name="Some CPU", instructions=flags)
+    monkeypatch.setattr(precision, "read_processor", lambda: there)
+
+
+@pytest.mark.parametrize(
+    ("flags", "has"),
+    [
+        ("avx2 avx512f", ("fp32",)),
+        ("avx512f avx512_bf16", ("fp32", "bf16")),
+        ("avx512_fp16 avx512_bf16 amx_tile", ("fp32", "bf16", "fp16")),
+        ("avx512_bf16_and_more", ("fp32",)),
+    ],
+)
+def test_instructions_say_what_a_cpu_computes_in(
+    flags: str, has: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    having(monkeypatch, flags)
+    assert precision.precisions() == has
+    for each in has:
+        CpuDevice().check(OpenSettings(precision=each))
+    for each in {"bf16", "fp16"} - {*has}:
+        with pytest.raises(UsageError, match=rf"Some CPU has no instructions for {each} \(avx512_{each}\)"):
+            CpuDevice().check(OpenSettings(precision=each))
+
+
+@pytest.mark.parametrize("unknown", ["tf32", "int8", ""])
+def test_what_no_cpu_computes_in_is_refused_by_name(unknown: str) -> None:
+    with pytest.raises(UsageError, match=f"does not compute in {unknown}: give --precision fp32, bf16, fp16"):
+        CpuDevice().check(OpenSettings(precision=unknown))
+
+
+def test_without_openvino_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise DeviceError('OpenVINO is not installed; install it with: pip install "iosched[openvino]"')
+
+    having(monkeypatch, "avx512_bf16")
+    monkeypatch.setattr(precision, "library", missing)
+    CpuDevice().check(OpenSettings())
+    with pytest.raises(DeviceError, match="openvino"):
+        CpuDevice().check(OpenSettings(precision="bf16"))
+
+
+def test_facts_have_them() -> None:
+    facts = cpu_facts()
+    assert facts.values["precisions"] == list(precision.precisions())
+    assert dict(facts.rows)["precisions"] == ", ".join(precision.precisions())
