@@ -70,13 +70,14 @@ def _owners(graph: ComputationGraph, kernels: KernelGraph, tensor_owner: Mapping
 
 def _named_owner(outputs: Iterable[str], node_name: str, tensor_owner: Mapping[str, str]) -> str | None:
     for name in (*outputs, node_name):
-        owner = _owner_of(name, tensor_owner)
+        owner = owner_of(name, tensor_owner)
         if owner is not None:
             return owner
     return None
 
 
-def _owner_of(name: str, tensor_owner: Mapping[str, str]) -> str | None:
+def owner_of(name: str, tensor_owner: Mapping[str, str]) -> str | None:
+    """Whose tensor, or node of the same name, `name` is, also where onnxruntime or `keep_blocked` decorated it."""
     while name not in tensor_owner:
         shorter = _DECORATION.sub("", name)
         if shorter == name:

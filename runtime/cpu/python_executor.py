@@ -62,7 +62,7 @@ class PythonRuntime:
         key = (program, tuple(cpus) if program.cores > 1 else (-1,))
         with self._lock:
             if key not in self._sessions:
-                self._sessions[key] = self._load(*key)
+                self._sessions[key] = open_program(program, self._options(key[1]))
             return self._sessions[key]
 
     def forget_sessions(self) -> None:
@@ -74,25 +74,8 @@ class PythonRuntime:
         """Drops sessions. May be called again."""
         self.forget_sessions()
 
-    def _load(self, program: Program, cpus: Sequence[int]) -> InferenceSession:
-        names = [name for name, _ in program.weights]
-        values = [self.onnxruntime.OrtValue.ortvalue_from_numpy(array) for _, array in program.weights]
-        options = self._options(cpus)
-        for name, value in zip(names, values, strict=True):
-            options.add_initializer(name, value)
-        try:
-            try:
-                return self.onnxruntime.InferenceSession(program.model, options, providers=["CPUExecutionProvider"])
-            except refusals():
-                # It looked for the placeholder's file before it looked at the values: replace the placeholders too.
-                options.add_external_initializers(names, values)
-                return self.onnxruntime.InferenceSession(program.model, options, providers=["CPUExecutionProvider"])
-        except refusals() as error:
-            raise ExecutionError(str(error)) from error
-
     def _options(self, cpus: Sequence[int]) -> SessionOptions:
         options = self.onnxruntime.SessionOptions()
-        options.graph_optimization_level = self.onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.intra_op_num_threads, options.inter_op_num_threads = len(cpus), 1
         options.log_severity_level = 3
         if len(cpus) > 1:
@@ -101,6 +84,30 @@ class PythonRuntime:
                 places = ";".join(str(cpu + 1) for cpu in cpus[1:])
                 options.add_session_config_entry("session.intra_op_thread_affinities", places)
         return options
+
+
+def open_program(program: Program, options: SessionOptions) -> InferenceSession:
+    """A session that runs `program` as it is; threads, and whether it is profiled, are as `options` say.
+
+    Raises:
+        DeviceError: onnxruntime is not installed.
+        ExecutionError: with onnxruntime's words, if it refuses the model.
+    """
+    onnxruntime = load_onnxruntime()
+    names = [name for name, _ in program.weights]
+    values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for _, array in program.weights]
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    for name, value in zip(names, values, strict=True):
+        options.add_initializer(name, value)
+    try:
+        try:
+            return onnxruntime.InferenceSession(program.model, options, providers=["CPUExecutionProvider"])
+        except refusals():
+            # It looked for the placeholder's file before it looked at the values: replace the placeholders too.
+            options.add_external_initializers(names, values)
+            return onnxruntime.InferenceSession(program.model, options, providers=["CPUExecutionProvider"])
+    except refusals() as error:
+        raise ExecutionError(str(error)) from error
 
 
 @dataclass(eq=False)
