@@ -2,7 +2,7 @@
 
     python benchmarks/cpu_sequential.py MODEL... [--before FOLDER] [--rounds 15] [-o results.json]
 
-MODEL is a file, `zoo:NAME`, or `light_NAME` of the onnx package. Nothing is searched: what differs is what kernels run,
+MODEL is named as `cpu_models.py` says. Nothing is searched: what differs is what kernels run,
 in which layout, and how they are shared out over the cores. FOLDER holds another version of the package, as `iosched`;
 a checkout has it in `build/lint`. Each alternative has a process of its own; they are measured in turn, A B C A B C.
 Beside the latencies stand counts of the lowered plans: nodes, conversions between layouts, tasks on each lane, waits.
@@ -11,49 +11,17 @@ Beside the latencies stand counts of the lowered plans: nodes, conversions betwe
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-REST_SECONDS = 0.15  # onnxruntime's threads spin for a while after a run
+from children import REST_SECONDS, Child, serve
+from cpu_models import cpu_model, short_name
+
 WARM, IN_A_ROW = 2, 6
-
-
-@dataclass(frozen=True)
-class Alternative:
-    """A process that measures one alternative of one model when it is told to."""
-
-    name: str
-    process: subprocess.Popen[str]
-
-    @classmethod
-    def start(cls, name: str, model: str, folder: str | None) -> Alternative:
-        """Starts the process; `folder` holds the package that it imports, by default this one's."""
-        from iosched.runtime.cpu.lane_cpus import SHARE_VARIABLE  # versions that are compared with may not have it
-
-        taking_turns = {SHARE_VARIABLE: "1"}  # on the same cores, as if each were alone
-        environment = {**os.environ, **taking_turns, **({"PYTHONPATH": folder} if folder else {})}
-        words = [sys.executable, __file__, "--child", name, model]
-        pipe = subprocess.PIPE
-        return cls(name, subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, env=environment))
-
-    def ask(self, word: str) -> Any:
-        """Sends a word and reads the answer."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        print(word, file=self.process.stdin, flush=True)
-        return json.loads(self.process.stdout.readline())
-
-    def stop(self) -> None:
-        """Ends the process."""
-        self.process.communicate()
 
 
 def main(words: Sequence[str]) -> None:
@@ -64,11 +32,11 @@ def main(words: Sequence[str]) -> None:
     options = _options(words)
     found, rows = {}, []
     for model in options.models:
-        found[Path(model).stem] = entry = measure(model, options.before, options.rounds)
+        found[short_name(model)] = entry = measure(model, options.before, options.rounds)
         flat = {name: [median(turn) for turn in turns] for name, turns in entry["samples_us"].items()}
         against = compared(flat, "onnxruntime")
         cells = [f"{median(flat[name]) / 1e3:.2f}{speedup_text(against.get(name))}" for name in flat]
-        rows.append([Path(model).stem, *cells])
+        rows.append([short_name(model), *cells])
         write_results(options, Path(__file__).stem, words, {"models": found})
     print_table(["model", *(f"{name}, ms" for name in flat)], rows)
     return None
@@ -86,7 +54,7 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
 def measure(model: str, before: str | None, rounds: int) -> dict[str, Any]:
     """Counts of the plans, and for every alternative the samples of each turn."""
     names = {"onnxruntime": None, "sequential": None, **({"before": before} if before else {})}
-    alternatives = [Alternative.start(name, model, folder) for name, folder in names.items()]
+    alternatives = [Child.start(name, __file__, [name, model], folder) for name, folder in names.items()]
     try:
         counts = {each.name: each.ask("counts") for each in alternatives}
         samples: dict[str, list[list[float]]] = {each.name: [] for each in alternatives}
@@ -103,21 +71,7 @@ def measure(model: str, before: str | None, rounds: int) -> dict[str, Any]:
 def answer(name: str, model: str) -> None:
     """The process of one alternative: answers each word on stdin with a line of JSON on stdout."""
     make = onnxruntime_alternative if name == "onnxruntime" else own_alternative
-    answers = make(model)
-    for line in sys.stdin:
-        print(json.dumps(answers[line.strip()]()), flush=True)
-
-
-def _loaded(name: str) -> Any:
-    from iosched.models import zoo
-    from iosched.models.light import light_model
-    from iosched.models.load import load_model
-
-    if name.startswith("zoo:"):
-        return load_model(zoo.build(name[4:]).SerializeToString(), name=name[4:])
-    if name.startswith("light_"):
-        return load_model(light_model(name).SerializeToString(), name=name, batch_size=1)
-    return load_model(Path(name), batch_size=1)
+    serve(make(model))
 
 
 def onnxruntime_alternative(name: str) -> Mapping[str, Any]:
@@ -126,7 +80,7 @@ def onnxruntime_alternative(name: str) -> Mapping[str, Any]:
     from iosched.runtime.inputs import random_inputs
     from iosched.runtime.reference import Reference, ReferenceSettings
 
-    model = _loaded(name)
+    model = cpu_model(name)
     reference = Reference(model, ReferenceSettings(intra_threads=cpu_count()))
     inputs = random_inputs(model.graph.inputs)
     return {"counts": lambda: None, "time": lambda: _rounded(reference.time(inputs, WARM + IN_A_ROW))}
@@ -138,7 +92,7 @@ def own_alternative(name: str) -> Mapping[str, Any]:
     from iosched.runtime.inputs import random_inputs
     from iosched.scheduler.baselines import sequential
 
-    model = _loaded(name)
+    model = cpu_model(name)
     backend = CpuBackend(model)
     compiled = backend.compile(sequential(backend.graph))
     inputs = random_inputs(model.graph.inputs)

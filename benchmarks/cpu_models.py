@@ -1,0 +1,45 @@
+"""The models that are measured on CPUs, by name.
+
+A name is the path of a file, `zoo:NAME`, `zoo:NAME@SIZE` for images of another size, or `light_NAME` of the onnx
+package.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from iosched.models.model import Model
+
+
+def cpu_model(name: str, batch_size: int = 1) -> Model:
+    """The model of that name, with so many images at once."""
+    from iosched.models.light import light_model  # an earlier version of the package may be measured beside
+    from iosched.models.load import load_model
+
+    if name.startswith("zoo:"):
+        return load_model(_of_zoo(name.removeprefix("zoo:")), name=short_name(name), batch_size=batch_size)
+    if name.startswith("light_"):
+        proto = light_model(name)
+        for node in proto.graph.node:  # by which profiles call them
+            node.name = node.name or node.output[0]
+        return load_model(proto.SerializeToString(), name=name, batch_size=batch_size)
+    return load_model(Path(name), batch_size=batch_size)
+
+
+def short_name(name: str) -> str:
+    """What a model is called in results: `zoo:` and folders left out."""
+    return Path(name.removeprefix("zoo:")).stem
+
+
+def _of_zoo(text: str) -> bytes:
+    from iosched.models import zoo
+
+    name, _, size = text.partition("@")
+    proto = zoo.build(name)
+    if size:
+        del proto.graph.value_info[:]
+        for extent in proto.graph.input[0].type.tensor_type.shape.dim[2:]:
+            extent.dim_value = int(size)
+    return proto.SerializeToString()
