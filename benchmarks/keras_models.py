@@ -1,4 +1,4 @@
-"""Exports networks of Keras as people do, for `cpu_networks.py` and others; needs tensorflow-cpu and tf2onnx.
+"""Exports networks of Keras as people do, for `cpu_networks.py` and others; needs what the extra `[bench]` brings.
 
     python benchmarks/keras_models.py FOLDER [--networks EfficientNetB0,DenseNet121,...]
 
@@ -9,10 +9,12 @@ batch normalizations, which as Keras makes them would add nothing and be dropped
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 
 SIZES = {
     "EfficientNetB0": 224,
@@ -52,7 +54,18 @@ def export(name: str, path: Path) -> None:
     _as_if_trained(keras, model)
     spec = (tf.TensorSpec((None, *shape), tf.float32, name="x"),)
     run = tf.function(lambda x: model(x, training=False))
-    tf2onnx.convert.from_function(run, input_signature=spec, opset=OPSET, output_path=str(path))
+    proto, _ = tf2onnx.convert.from_function(run, input_signature=spec, opset=OPSET)
+    captures = run.get_concrete_function(*spec).graph.captures
+    _hold(proto, {place.name: value.numpy() for value, place in captures if value.dtype != tf.resource})
+    onnx.save(proto, path)
+
+
+def _hold(proto: onnx.ModelProto, constants: Mapping[str, np.ndarray]) -> None:
+    """Makes initializers of inputs that have a value already, such as the mean of images that Keras subtracts."""
+    inputs = [value for value in proto.graph.input if value.name not in constants]
+    del proto.graph.input[:]
+    proto.graph.input.extend(inputs)
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(value, name) for name, value in constants.items())
 
 
 def _as_if_trained(keras: Any, model: Any) -> None:
