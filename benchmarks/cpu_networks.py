@@ -1,114 +1,265 @@
-"""Latency of the benchmark networks on this machine's cores: our schedules, plain onnxruntime and OpenVINO.
+"""Latency of networks on this machine's cores, against all rivals, in calls of some minutes that go on where one ended.
 
-    python benchmarks/cpu_networks.py [--networks squeezenet,...] [--batch-size N] [--rounds N] [-o results.json]
+    python benchmarks/cpu_networks.py [--keras FOLDER] [--networks NAME,...] [--batch-sizes 1,8,32] [--minutes 5]
+                                      [--rounds N] [--list] [-o results.json]
 
-For each network `optimize` searches and decides what to ship; then everything is measured in one run, in turn
-A B C A B C, and every sample is written to the results file with the machine and the versions. `iosched` is what
-`optimize` shipped; `onnxruntime` is its best setting of sequential and parallel mode and threads.
+For each network `optimize` searches and decides what to ship; then everything is measured in one process in turn,
+A B C A B C, after waiting until threads have stopped to spin, and every sample is added to the results file. What is
+there already is not measured again: call it until it says that nothing is missing. Schedules and the profile database
+lie in `results/cpu_networks/`; without them a case that was not finished begins anew. FOLDER holds what
+`keras_models.py` exported; without it those networks are left out.
+
+    onnxruntime          its best setting of sequential and parallel mode and threads
+    onnxruntime-default  a session without any setting
+    openvino             its settings for low latency, in fp32
+    sequential           one operator after another, each over all cores
+    both                 the schedule found
+    iosched              what `optimize` ships
+    aligned, rewritten   plain onnxruntime on the model with aligned channels; with all that is rewritten for our
+                         executor. They split the gain (batch size 1 alone, as is the greedy schedule)
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import sys
 import time
-from importlib import metadata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from testbed import compared, speedup_text
+from cpu_models import cpu_model, short_name
+from cpu_rivals import alternatives
+from testbed import RESULTS, compared, machine_and_versions, speedup_text
 
-from iosched.jobs.bench import BenchResult, bench
-from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
-from iosched.models.load import load_model
-from iosched.models.zoo import build
-from iosched.profiler.devices.cpu.processor import cpu_name
+from iosched.jobs.opening import opened
+from iosched.jobs.optimize import OptimizeSettings, optimize
+from iosched.models.model import Model
+from iosched.profiler.devices.cpu.device import OpenOnCpu
+from iosched.profiler.devices.device import OpenSettings
+from iosched.profiler.devices.resolve import resolve
+from iosched.profiler.measuring.in_turn import Budget, close_all
+from iosched.profiler.measuring.statistics import quantile
+from iosched.runtime.inputs import random_inputs
+from iosched.scheduler.document import ScheduleDocument
 
-NETWORKS = ("squeezenet", "inception_v3", "googlenet", "randwire", "nasnet_a", "resnet50", "densenet121")
-ALTERNATIVES = ("iosched", "sequential", "greedy", "both", "onnxruntime", "openvino")
-RESULTS = Path(__file__).parent / "results"
+ZOO = ("squeezenet", "googlenet", "inception_v3", "randwire", "nasnet_a", "nasnet_a@224")
+KERAS = ("nasnetmobile", "inceptionresnetv2", "xception", "inceptionv3", "densenet121", "efficientnetb0", "mobilenetv2")
+BATCHED = ("squeezenet", "inception_v3", "randwire", "nasnet_a@224", *(f"keras_{name}" for name in KERAS[:-1]))
+"""The networks that are measured at batch sizes above 1."""
 
-
-def main() -> None:
-    options = _options()
-    found = {}
-    for name in options.networks.split(","):
-        model = load_model(build(name).SerializeToString(), name=name, batch_size=options.batch_size)
-        started = time.monotonic()
-        result = optimize(model, OptimizeSettings(threads=options.threads, profile_db=options.profile_db))
-        measured = bench(
-            model,
-            result.document,
-            names=ALTERNATIVES,
-            threads=options.threads,
-            rounds=options.rounds,
-            profile_db=options.profile_db,
-        )
-        found[name] = _entry(result, measured)
-        print(_line(name, measured, result, time.monotonic() - started), flush=True)
-        options.output.write_text(json.dumps(_report(options, found), indent=1) + "\n", encoding="utf-8")
-    print(f"raw samples: {options.output}", file=sys.stderr)
+ROUNDS = {1: 21}
+FEWER_ROUNDS = 9  # at larger batch sizes
+LEAST_SEARCH_S = 60.0
+SEARCH_SHARE = 0.9  # of a call's time, at most, that a search and its comparison take
+ROUNDS_AT_ONCE = 7
 
 
-def _options() -> argparse.Namespace:
+@dataclass(frozen=True)
+class Case:
+    """One network at one batch size."""
+
+    name: str
+    source: str
+    batch_size: int
+
+    @property
+    def network(self) -> str:
+        """What it is called in the results."""
+        return short_name(self.name)
+
+    @property
+    def title(self) -> str:
+        """For people, and for the names of files."""
+        return f"{self.network} batch {self.batch_size}"
+
+
+def main(words: Sequence[str]) -> None:
+    options = _options(words)
+    deadline = time.monotonic() + 60 * options.minutes
+    results = Results(options.output, words)
+    missing = [case for case in cases(options) if not results.is_done(case, _rounds(case, options))]
+    for case in missing:
+        if options.list:
+            print(case.title)
+            continue
+        if time.monotonic() > deadline or not advance(case, results, options, deadline):
+            print(f"time is up in {case.title}; call again to go on", file=sys.stderr)
+            return
+    if not missing:
+        print("nothing is missing", file=sys.stderr)
+
+
+def _options(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--networks", default=",".join(NETWORKS), help="comma-separated names from `iosched zoo list`")
-    parser.add_argument("--batch-size", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=None, help="cores to use; all by default")
-    parser.add_argument("--rounds", type=int, default=25, help="samples of each alternative")
-    parser.add_argument("--profile-db", type=Path, default=None)
+    parser.add_argument("--networks", help="comma-separated, as the list says; all by default")
+    parser.add_argument("--batch-sizes", default="1,8,32")
+    parser.add_argument("--keras", type=Path, metavar="FOLDER", help="what keras_models.py exported")
+    parser.add_argument("--minutes", type=float, default=5.0, help="how long this call may take")
+    parser.add_argument("--rounds", type=int, help="samples of each alternative; by default fewer for larger batches")
+    parser.add_argument("--list", action="store_true", help="say what is missing, and measure nothing")
+    parser.add_argument("--threads", type=int, help="cores to use; all by default")
+    parser.add_argument("--work", type=Path, metavar="FOLDER", default=RESULTS / "cpu_networks")
     parser.add_argument("-o", "--output", type=Path, default=RESULTS / "cpu_networks.json")
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
-def _entry(result: OptimizeResult, measured: BenchResult) -> dict[str, object]:
+def cases(options: argparse.Namespace) -> Iterator[Case]:
+    """What was asked for, batch size after batch size."""
+    sources = {name: f"zoo:{name}" for name in ZOO}
+    if options.keras is not None:
+        sources |= {f"keras_{name}": str(options.keras / f"keras_{name}.onnx") for name in KERAS}
+    asked = options.networks.split(",") if options.networks else list(sources)
+    for batch_size in map(int, options.batch_sizes.split(",")):
+        for name in asked:
+            if batch_size == 1 or name in BATCHED or options.networks:
+                yield Case(name, sources.get(name, name), batch_size)
+
+
+def _rounds(case: Case, options: argparse.Namespace) -> int:
+    return options.rounds or ROUNDS.get(case.batch_size, FEWER_ROUNDS)
+
+
+class Results:
+    """The results file: entries of networks at batch size 1 in "networks", of others in "batches" by their size."""
+
+    def __init__(self, path: Path, words: Sequence[str]) -> None:
+        """Reads what is there."""
+        self.path = path
+        self._content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        where = {key: self._content[key] for key in ("machine", "versions") if key in self._content}
+        for name, entry in self._of(1).items():
+            self._of(1)[name] = {**where, **entry}
+        self._command = f"python benchmarks/{Path(__file__).name} {' '.join(words)}".strip()
+
+    def entry(self, case: Case) -> dict[str, Any] | None:
+        """What is known of a case."""
+        found: dict[str, Any] | None = self._of(case.batch_size).get(case.network)
+        return found
+
+    def is_done(self, case: Case, rounds: int) -> bool:
+        """Whether every alternative has been measured so often."""
+        entry = self.entry(case)
+        return entry is not None and "command" in entry and _n_rounds(entry) >= rounds
+
+    def put(self, case: Case, entry: Mapping[str, Any]) -> None:
+        """Keeps an entry, in the file too."""
+        self._of(case.batch_size)[case.network] = dict(entry)
+        batches = {size: self._content.get("batches", {}).get(size, {}) for size in sorted(self._batches(), key=int)}
+        content = {
+            "command": self._command,
+            **machine_and_versions("openvino"),
+            "batch_size": 1,
+            "networks": self._of(1),
+            "batches": batches,
+        }
+        self._content = content
+        partial = self.path.with_suffix(".partial")
+        partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        partial.replace(self.path)
+
+    def _batches(self) -> list[str]:
+        return list(self._content.get("batches", {}))
+
+    def _of(self, batch_size: int) -> dict[str, Any]:
+        if batch_size == 1:
+            found: dict[str, Any] = self._content.setdefault("networks", {})
+        else:
+            found = self._content.setdefault("batches", {}).setdefault(str(batch_size), {})
+        return found
+
+
+def _n_rounds(entry: Mapping[str, Any]) -> int:
+    return min((len(samples) for samples in entry["samples_us"].values()), default=0)
+
+
+def advance(case: Case, results: Results, options: argparse.Namespace, deadline: float) -> bool:
+    """Does what is missing of one case as far as the time goes; whether that is all."""
+    entry, rounds = results.entry(case), _rounds(case, options)
+    model, path = cpu_model(case.source, case.batch_size), options.work / f"{case.title}.schedule.json"
+    if entry is None or "command" not in entry or not path.exists():
+        left_s = (deadline - time.monotonic()) * SEARCH_SHARE
+        if left_s < LEAST_SEARCH_S:
+            return False
+        entry = searched(model, options, left_s, path)
+        results.put(case, entry)
+    document = ScheduleDocument.from_json(path.read_text(encoding="utf-8"))
+    while _n_rounds(entry) < rounds:
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            return False
+        budget = Budget(min(ROUNDS_AT_ONCE, rounds - _n_rounds(entry)), left_s, least_rounds=1)
+        entry = measured(model, document, entry, options.threads, budget, splits=case.batch_size == 1)
+        results.put(case, entry)
+    print(_line(case, entry), flush=True)
+    return True
+
+
+def searched(model: Model, options: argparse.Namespace, budget_s: float, path: Path) -> dict[str, Any]:
+    """Lets `optimize` decide; its schedule is kept at `path`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    database = path.parent / "profile.db"
+    result = optimize(model, OptimizeSettings(threads=options.threads, profile_db=database, budget_s=budget_s))
+    path.write_text(result.document.to_json(), encoding="utf-8")
     return {
+        "command": " ".join(sys.argv[1:]),
+        **machine_and_versions("openvino"),
+        "flops": sum(operator.flops for operator in model.graph.operators),
         "shipped": result.shipped,
+        "reason": result.reason,
         "optimal": result.optimal,
         "predicted_us": result.predicted_us,
         "search": {
             "seconds": result.seconds,
+            "budget_s": budget_s,
             "stages": result.stages,
             "signatures": result.signatures,
             "measurements": result.measurements,
             "cache_hits": result.cache_hits,
         },
-        "missing": dict(measured.missing),
-        "samples_us": {name: [round(s, 1) for s in samples] for name, samples in measured.samples_us.items()},
-        "median_us": {row.name: round(row.median_us, 1) for row in measured.rows},
+        "missing": {},
+        "samples_us": {},
+        "rested_us": {},
+        "median_us": {},
     }
 
 
-def _report(options: argparse.Namespace, found: dict[str, object]) -> dict[str, object]:
-    return {
-        "command": "python benchmarks/cpu_networks.py " + " ".join(sys.argv[1:]),
-        "machine": {
-            "processor": cpu_name(),
-            "cores": os.cpu_count(),
-            "system": f"{platform.system()} {platform.machine()}",
-            "python": platform.python_version(),
-        },
-        "versions": {name: _version(name) for name in ("onnxruntime", "openvino", "onnx", "numpy")},
-        "batch_size": options.batch_size or 1,
-        "networks": found,
-    }
+def measured(
+    model: Model,
+    document: ScheduleDocument,
+    entry: Mapping[str, Any],
+    threads: int | None,
+    budget: Budget,
+    *,
+    splits: bool,
+) -> dict[str, Any]:
+    """The entry with the samples of more rounds, in which every alternative has its turn."""
+    inputs = random_inputs(model.graph.inputs)
+    with opened(resolve("cpu"), model, OpenSettings(threads), None) as there:
+        assert isinstance(there, OpenOnCpu)
+        candidates, missing = alternatives(there, document, inputs, splits=splits)
+        try:
+            found = there.in_turn(candidates, budget, None)
+        finally:
+            close_all(candidates.values())
+    samples = {name: [*entry["samples_us"].get(name, ()), *_rounded(m.samples_us)] for name, m in found.items()}
+    rested = {name: [*entry["rested_us"].get(name, ()), *_rounded(m.rested_us)] for name, m in found.items()}
+    medians = {name: round(quantile(each, 0.5), 1) for name, each in samples.items()}
+    return {**entry, "missing": missing, "samples_us": samples, "rested_us": rested, "median_us": medians}
 
 
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+def _rounded(samples_us: Sequence[float]) -> list[float]:
+    return [round(sample, 1) for sample in samples_us]
 
 
-def _line(name: str, measured: BenchResult, result: OptimizeResult, seconds: float) -> str:
+def _line(case: Case, entry: Mapping[str, Any]) -> str:
     """One row: medians, and every alternative's speed-up over plain onnxruntime."""
-    against = compared(measured.samples_us, "onnxruntime")
-    cells = [f"{row.name} {row.median_us / 1e3:.2f} ms{speedup_text(against.get(row.name))}" for row in measured.rows]
-    return f"{name:14s} shipped {result.shipped:10s} {seconds:6.0f} s | " + " | ".join(cells)
+    against = compared(entry["samples_us"], "onnxruntime")
+    cells = [f"{name} {us / 1e3:.2f} ms{speedup_text(against.get(name))}" for name, us in entry["median_us"].items()]
+    return f"{case.title}: shipped {entry['shipped']}, search {entry['search']['seconds']:.0f} s | " + " | ".join(cells)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

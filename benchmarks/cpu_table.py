@@ -1,31 +1,36 @@
-"""The README's table of what `cpu_networks.py` measured, from its raw samples; measures nothing.
+"""The tables and the chart of what `cpu_networks.py` measured, from its raw samples; measures nothing.
 
-    python benchmarks/cpu_table.py [results/cpu_networks.json]
+    python benchmarks/cpu_table.py [results/cpu_networks.json] [--write]
 
-Medians in milliseconds, and how many times as fast as plain onnxruntime: the median of the ratios within rounds, with
-its 95 % confidence interval. `ships` is what `optimize` decides from these samples (`iosched.jobs.decision`).
-Prints Markdown.
+Prints the README's table; with `--write` that table is put into the README, and `docs/cpu-networks.md` and its chart
+are written anew. Latencies are medians in milliseconds; a ratio is the median of the ratios within rounds, with its
+95 % confidence interval.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from testbed import RESULTS, compared, print_table, speedup_text
+from testbed import RESULTS, markdown_table, print_table
 
-from iosched.jobs.decision import decide
+from iosched.profiler.measuring.interleave import Comparison, compare
 from iosched.profiler.measuring.statistics import summarize
 
-PLAIN, FOUND = "onnxruntime", "both"
+ROOT = Path(__file__).parents[1]
+PAGE, CHART = ROOT / "docs" / "cpu-networks.md", ROOT / "docs" / "images" / "cpu-networks.svg"
+
+PLAIN, FOUND, SHIPPED = "onnxruntime", "both", "iosched"
 COLUMNS = {
+    "onnxruntime-default": "without settings",
     "openvino": "OpenVINO",
     "sequential": "one after another, on both cores",
-    "greedy": "greedy",
     FOUND: "schedule found",
 }
 NAMES = {
@@ -34,35 +39,217 @@ NAMES = {
     "inception_v3": "Inception V3",
     "randwire": "RandWire",
     "nasnet_a": "NASNet-A large",
+    "nasnet_a@224": "NASNet-A, 224 pixels",
+    "keras_nasnetmobile": "Keras: NASNet-Mobile",
+    "keras_inceptionresnetv2": "Keras: Inception-ResNet V2",
+    "keras_xception": "Keras: Xception",
+    "keras_inceptionv3": "Keras: Inception V3",
+    "keras_densenet121": "Keras: DenseNet-121",
+    "keras_efficientnetb0": "Keras: EfficientNet-B0",
+    "keras_mobilenetv2": "Keras: MobileNetV2",
 }
-_SHIPS = {FOUND: "the schedule found", "sequential": "one after another", PLAIN: "onnxruntime"}
+BRANCHY = (
+    "squeezenet", "inception_v3", "randwire", "nasnet_a@224", "keras_nasnetmobile", "keras_inceptionresnetv2",
+    "keras_inceptionv3",
+)  # fmt: skip
+_SHIPS = {
+    SHIPPED: "the schedule found",
+    "sequential": "one after another",
+    "reference": "onnxruntime",
+    "openvino": "OpenVINO",
+}
+_LINKS = (
+    ("alignment", PLAIN, "aligned"),
+    ("other rewriting", "aligned", "rewritten"),
+    ("our executor", "rewritten", "sequential"),
+    ("scheduling", "sequential", FOUND),
+    ("all of it", PLAIN, FOUND),
+)
+"""Each gain by its name: from one alternative to another."""
+
+_INTRO = """\
+# Networks on CPUs
+
+Written by `benchmarks/cpu_table.py --write` from the raw samples in `benchmarks/results/cpu_networks.json`, which
+`benchmarks/cpu_networks.py` measured: {cores} cores of {processor}, onnxruntime {onnxruntime}, OpenVINO {openvino},
+fp32{others}. Latencies are medians in milliseconds of runs in a row, all alternatives in turn; beside each stands how
+many times as fast as onnxruntime at its best setting it is: the median of the ratios within rounds, with its 95 %
+confidence interval. *Ships* is what `optimize` decided before, from runs of its own, and beside it stands how many
+times as fast that is as the better of onnxruntime and OpenVINO.
+
+![How many times as fast as onnxruntime](images/cpu-networks.svg)"""
+
+_SPLIT = """\
+## What gains what
+
+*Alignment* is plain onnxruntime on the model with channels that fill whole blocks, over plain onnxruntime as it is;
+*other rewriting* the same on all that [is rewritten](cpu.md); *our executor* runs these nodes one after another, shared
+out over the cores in its own way, over plain onnxruntime on them; *scheduling* is the schedule found over that."""
+
+Entry = Mapping[str, Any]
+Table = tuple[list[str], list[list[str]]]
 
 
 def main(words: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("results", type=Path, nargs="?", default=RESULTS / "cpu_networks.json")
-    report = json.loads(parser.parse_args(words).results.read_text(encoding="utf-8"))
-    print_table(*table(report["networks"]))
+    parser.add_argument("--write", action="store_true", help="write the README's table, the page and the chart")
+    options = parser.parse_args(words)
+    results = json.loads(options.results.read_text(encoding="utf-8"))
+    print_table(*table(results["networks"]))
+    if options.write:
+        readme = ROOT / "README.md"
+        readme.write_text(with_table(readme.read_text(encoding="utf-8"), table(results["networks"])), encoding="utf-8")
+        PAGE.write_text(page(results), encoding="utf-8")
+        draw(results["networks"], CHART)
 
 
-def table(networks: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Headers and rows."""
-    headers = ["network", PLAIN, *COLUMNS.values(), "ships", "search"]
-    return headers, [_row(name, entry) for name, entry in networks.items()]
+def with_table(text: str, new: Table) -> str:
+    """`text` with the table that has the same first column and `PLAIN` beside it replaced.
+
+    Raises:
+        ValueError: `text` has no such table.
+    """
+    lines = text.splitlines()
+    first = lines.index(next((line for line in lines if line.startswith(f"| network | {PLAIN} |")), ""))
+    end = next(index for index in range(first, len(lines)) if not lines[index].startswith("|"))
+    return "\n".join([*lines[:first], *markdown_table(*new).splitlines(), *lines[end:]]) + "\n"
 
 
-def _row(name: str, entry: Mapping[str, Any]) -> list[str]:
-    measured = {each: summarize(samples) for each, samples in entry["samples_us"].items()}
-    against = compared(entry["samples_us"], PLAIN)
+def table(networks: Mapping[str, Entry]) -> Table:
+    """Latencies of all alternatives, and what ships."""
+    headers = ["network", PLAIN, *COLUMNS.values(), "ships", "that, over the better rival", "search"]
+    return headers, [_row(name, entry) for name, entry in in_order(networks)]
+
+
+def in_order(networks: Mapping[str, Entry]) -> Iterator[tuple[str, Entry]]:
+    """The networks as `NAMES` has them, and then others, as far as they were measured."""
+    for name in dict.fromkeys((*NAMES, *networks)):
+        if name in networks and networks[name]["samples_us"]:
+            yield name, networks[name]
+
+
+def _row(name: str, entry: Entry) -> list[str]:
+    samples = entry["samples_us"]
     cells = [
-        f"{measured[each].median_us / 1e3:.1f}{speedup_text(against.get(each))}" if each in measured else ""
+        f"{median(samples[each]) / 1e3:.1f}{_behind(ratio(samples, PLAIN, each))}" if each in samples else ""
         for each in COLUMNS
     ]
-    decided = decide(measured, PLAIN, (FOUND, "sequential"))
-    no_difference = decided.chosen == PLAIN and decided.comparison is not None and not decided.comparison.is_slower
-    ships = _SHIPS[decided.chosen] + (": no difference found" if no_difference else "")
-    plain = f"{measured[PLAIN].median_us / 1e3:.1f}"
-    return [NAMES.get(name, name), plain, *cells, ships, f"{entry['search']['seconds']:.0f} s"]
+    ships = _SHIPS.get(entry["shipped"], entry["shipped"])
+    shipped = ratio_text(ratio(samples, better_rival(samples), SHIPPED)) if SHIPPED in samples else ""
+    plain = f"{median(samples[PLAIN]) / 1e3:.1f}"
+    return [NAMES.get(name, name), plain, *cells, ships, shipped, f"{entry['search']['seconds']:.0f} s"]
+
+
+def better_rival(samples_us: Mapping[str, Sequence[float]]) -> str:
+    """Of onnxruntime at its best and OpenVINO the one with the smaller median."""
+    return min((name for name in (PLAIN, "openvino") if name in samples_us), key=lambda name: median(samples_us[name]))
+
+
+def ratio(samples_us: Mapping[str, Sequence[float]], base: str, name: str) -> Comparison | None:
+    """How many times as fast as `base` an alternative is; None where that cannot be told."""
+    if base not in samples_us or name not in samples_us:
+        return None
+    return compare(summarize(samples_us[base]), summarize(samples_us[name]))
+
+
+def ratio_text(found: Comparison | None) -> str:
+    return "" if found is None else f"{found.speedup:.2f} ({found.low:.2f} to {found.high:.2f})"
+
+
+def _behind(found: Comparison | None) -> str:
+    return "" if found is None else f", {ratio_text(found)}"
+
+
+def split_table(networks: Mapping[str, Entry]) -> Table:
+    """What the schedule found gains over plain onnxruntime, and by what."""
+    headers = ["network", *(name for name, _, _ in _LINKS)]
+    rows = [
+        [NAMES.get(name, name), *(ratio_text(ratio(entry["samples_us"], before, after)) for _, before, after in _LINKS)]
+        for name, entry in in_order(networks)
+        if "rewritten" in entry["samples_us"]
+    ]
+    return headers, rows
+
+
+def goals(networks: Mapping[str, Entry]) -> str:
+    """In sentences, how what ships compares with the better of onnxruntime and OpenVINO."""
+    found = {
+        name: ratio(entry["samples_us"], better_rival(entry["samples_us"]), SHIPPED)
+        for name, entry in in_order(networks)
+    }
+    known = {name: each.speedup for name, each in found.items() if each is not None}
+    if not known:
+        return "Nothing was measured often enough to compare."
+    least = min(known, key=lambda name: known[name])
+    behind = [NAMES.get(name, name) for name, speedup in known.items() if speedup < 0.97]
+    sentences = [
+        f"What ships is at least {known[least]:.2f} times as fast as the better of onnxruntime and OpenVINO "
+        f"({NAMES.get(least, least)}); below 0.97 times on {len(behind)} of {len(known)} networks"
+        f"{': ' + ', '.join(behind) if behind else ''}."
+    ]
+    branchy = [known[name] for name in BRANCHY if name in known]
+    if branchy:
+        mean = math.exp(sum(map(math.log, branchy)) / len(branchy))
+        sentences.append(
+            f"Over {len(branchy)} of the {len(BRANCHY)} networks with many branches its geometric mean is {mean:.2f}."
+        )
+    return " ".join(sentences)
+
+
+def page(results: Mapping[str, Any]) -> str:
+    """The page of the documentation."""
+    machine, versions = results["machine"], results["versions"]
+    known = {"onnxruntime": versions["onnxruntime"], "openvino": versions.get("openvino")}
+    intro = _INTRO.format(**machine, **known, others=_others(results["networks"], versions["onnxruntime"]))
+    networks = results["networks"]
+    parts = [intro, "## Batch size 1", goals(networks), markdown_table(*table(networks))]
+    for size, networks in results.get("batches", {}).items():
+        if any(entry["samples_us"] for entry in networks.values()):
+            parts += [f"## Batch size {size}", goals(networks), markdown_table(*table(networks))]
+    split = split_table(results["networks"])
+    if split[1]:
+        parts += [_SPLIT, markdown_table(*split)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _others(networks: Mapping[str, Entry], version: str) -> str:
+    """Words for the networks that were measured with another version of onnxruntime."""
+    found: dict[str, list[str]] = {}
+    for name, entry in in_order(networks):
+        own = entry.get("versions", {}).get("onnxruntime", version)
+        if own != version:
+            found.setdefault(own, []).append(NAMES.get(name, name))
+    return "".join(f"; {', '.join(names)} with onnxruntime {own}" for own, names in found.items())
+
+
+def draw(networks: Mapping[str, Entry], path: Path) -> None:
+    """A bar for each alternative of each network: how many times as fast as onnxruntime, with the interval."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "iosched"
+    from matplotlib import pyplot
+
+    bars = {"openvino": "#a9b4c2", "sequential": "#e0a458", FOUND: "#4c78a8", SHIPPED: "#1d242d"}
+    words = {**COLUMNS, "sequential": "one after another", SHIPPED: "what ships"}
+    shown = list(in_order(networks))
+    figure, axis = pyplot.subplots(figsize=(9, 0.62 * len(shown) + 1.4))
+    height = 0.8 / len(bars)
+    for number, (name, colour) in enumerate(bars.items()):
+        found = [ratio(entry["samples_us"], PLAIN, name) for _, entry in shown]
+        places = [index + (number - (len(bars) - 1) / 2) * height for index, each in enumerate(found) if each]
+        known = [each for each in found if each]
+        errors = [[c.speedup - c.low for c in known], [c.high - c.speedup for c in known]]
+        style = {"ecolor": "#8a8f98", "error_kw": {"lw": 0.8}}
+        axis.barh(places, [c.speedup for c in known], height, xerr=errors, color=colour, label=words[name], **style)
+    axis.axvline(1, c="#1d242d", lw=0.8)
+    axis.set_yticks(range(len(shown)), [NAMES.get(name, name) for name, _ in shown])
+    axis.invert_yaxis()
+    axis.set(xlabel="times as fast as onnxruntime at its best setting, batch size 1")
+    axis.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1), ncol=len(bars), frameon=False)
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
 
 
 if __name__ == "__main__":

@@ -163,25 +163,38 @@ def write_results(options: Namespace, script: str, words: Sequence[str], content
         return
     record = {
         "command": f"python benchmarks/{script}.py {' '.join(words)}".strip(),
-        "machine": {
-            "processor": cpu_name(),
-            "cores": len(os.sched_getaffinity(0)),
-            "system": f"{platform.system()} {platform.machine()}",
-            "python": platform.python_version(),
-        },
-        "versions": {name: metadata.version(name) for name in ("iosched", "onnxruntime", "onnx", "numpy")},
+        **machine_and_versions(),
         **content,
     }
     options.output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     print(f"raw results: {options.output}", file=sys.stderr)
 
 
+def machine_and_versions(*rivals: str) -> dict[str, dict[str, object]]:
+    """What a results file says of the machine, and of packages; `rivals` are others that may not be installed."""
+    installed = {each.name for each in metadata.distributions()}
+    names = ("iosched", "onnxruntime", "onnx", "numpy", *(name for name in rivals if name in installed))
+    return {
+        "machine": {
+            "processor": cpu_name(),
+            "cores": len(os.sched_getaffinity(0)),
+            "system": f"{platform.system()} {platform.machine()}",
+            "python": platform.python_version(),
+        },
+        "versions": {name: metadata.version(name) for name in names},
+    }
+
+
+def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table as Markdown."""
+    return "\n".join(
+        [f"| {' | '.join(headers)} |", f"|{'---|' * len(headers)}", *(f"| {' | '.join(r)} |" for r in rows)]
+    )
+
+
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table on stdout as Markdown."""
-    print(f"| {' | '.join(headers)} |")
-    print(f"|{'---|' * len(headers)}")
-    for row in rows:
-        print(f"| {' | '.join(row)} |", flush=True)
+    print(markdown_table(headers, rows), flush=True)
 
 
 def compared(samples_us: Mapping[str, Sequence[float]], base: str) -> dict[str, Comparison]:

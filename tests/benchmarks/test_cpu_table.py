@@ -1,36 +1,62 @@
-"""The README's table of measured networks is what its script makes of the raw samples."""
+"""The README's table and the page of measured networks are what their script makes of the raw samples."""
 
 from __future__ import annotations
 
-from importlib import import_module
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+STALE = "stale: run  python benchmarks/cpu_table.py --write"
 
 
 @pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return import_module("cpu_table")
+def table(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("cpu_table")
 
 
-def test_the_readme_has_the_table(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    script.main([])
-    assert capsys.readouterr().out in (ROOT / "README.md").read_text(), "stale: run  python benchmarks/cpu_table.py"
+def entry(shipped: str, **samples_us: Sequence[float]) -> Mapping[str, object]:
+    return {"shipped": shipped, "samples_us": samples_us, "search": {"seconds": 1}}
 
 
-def test_what_ships_is_faster_beyond_the_interval(script: ModuleType) -> None:
-    samples = {"onnxruntime": [100.0] * 9, "both": [90.0, 105.0] * 4 + [90.0], "sequential": [95.0, 110.0] * 4 + [95.0]}
-    slow = {**samples, "both": [120.0] * 9, "sequential": [130.0] * 9}
-    fast = {**samples, "both": [80.0] * 9}
+def test_the_readme_and_the_page_are_what_the_raw_samples_say(
+    table: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table.main([])
+    assert capsys.readouterr().out in (ROOT / "README.md").read_text(), STALE
+    results = json.loads((ROOT / "benchmarks/results/cpu_networks.json").read_text())
+    assert table.PAGE.read_text() == table.page(results), STALE
+
+
+def test_ratios_are_taken_within_rounds_and_what_ships_against_the_better_rival(table: ModuleType) -> None:
+    drifting = [100e3, 200e3, 400e3] * 3
     networks = {
-        name: {"samples_us": each, "search": {"seconds": 1}}
-        for name, each in (("x", samples), ("slow", slow), ("fast", fast))
+        "x": entry("openvino", onnxruntime=drifting, openvino=[us / 2 for us in drifting], iosched=drifting),
+        "y": entry("reference", onnxruntime=drifting, openvino=[us * 2 for us in drifting], iosched=drifting),
+        "unknown": entry("a word of tomorrow", onnxruntime=drifting, iosched=[us / 4 for us in drifting]),
     }
-    headers, rows = script.table(networks)
-    ships = headers.index("ships")
-    assert [row[ships] for row in rows] == ["onnxruntime: no difference found", "onnxruntime", "the schedule found"]
-    assert rows[2][headers.index("schedule found")] == "0.1, 1.25 (1.25 to 1.25)"
+    headers, rows = table.table(networks)
+    shown = [dict(zip(headers, row, strict=True)) for row in rows]
+    assert [row["ships"] for row in shown] == ["OpenVINO", "onnxruntime", "a word of tomorrow"]
+    over = [row["that, over the better rival"] for row in shown]
+    assert over == ["0.50 (0.50 to 0.50)", "1.00 (1.00 to 1.00)", "4.00 (4.00 to 4.00)"]
+    assert [row["OpenVINO"] for row in shown] == ["100.0, 2.00 (2.00 to 2.00)", "400.0, 0.50 (0.50 to 0.50)", ""]
+    assert table.goals(networks).startswith("What ships is at least 0.50 times as fast")
+    assert "below 0.97 times on 1 of 3 networks: x." in table.goals(networks)
+
+
+def test_the_gain_is_split_into_links_that_multiply(table: ModuleType) -> None:
+    steps = {"onnxruntime": 120.0, "aligned": 100.0, "rewritten": 80.0, "sequential": 60.0, "both": 50.0}
+    networks = {"x": entry("iosched", **{name: [us] * 9 for name, us in steps.items()}), "plain": entry("iosched")}
+    _, rows = table.split_table(networks)
+    assert [[cell.split()[0] for cell in row] for row in rows] == [["x", "1.20", "1.25", "1.33", "1.20", "2.40"]]
+
+
+def test_a_table_takes_the_place_of_the_one_before(table: ModuleType) -> None:
+    text = "before\n\n| network | onnxruntime | old |\n|---|---|---|\n| x | 1 | 2 |\n\nafter\n"
+    new = (["network", "onnxruntime"], [["x", "1"], ["y", "2"]])
+    expected = "before\n\n| network | onnxruntime |\n|---|---|\n| x | 1 |\n| y | 2 |\n\nafter\n"
+    assert table.with_table(text, new) == expected
