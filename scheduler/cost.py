@@ -113,6 +113,23 @@ class Dividing(Protocol):
 
 
 @runtime_checkable
+class Disturbable(Protocol):
+    """Optional part of a `CostModel` that measures, and notices when something else disturbed a measurement.
+
+    Such a latency decides nothing: at the end of a block the search forgets it, goes on with what it knows of the stage
+    otherwise, and asks again where that leaves the stage a chance.
+    """
+
+    def was_disturbed(self, stage: Stage) -> bool:
+        """Whether the last answer for this stage is not to be trusted; False where that was tried often enough."""
+        ...
+
+    def try_again(self) -> None:
+        """From now on, what is not to be trusted is measured anew when it is asked for, each once."""
+        ...
+
+
+@runtime_checkable
 class OperatorKeys(Protocol):
     """Optional part of a `CostModel`: which operators are alike.
 

@@ -18,6 +18,7 @@ from iosched.scheduler.paths import bound_us, distances, shortest_path, some_sho
 from iosched.scheduler.schedule import Stage, Strategy
 
 _ROUNDS_BETWEEN_TRIMS = 16
+_ANEW = 2  # how often a search goes on without what was measured while the machine was disturbed
 _NEAR_TIES = 8  # stages of the next best schedules that are measured again in one round
 
 
@@ -29,10 +30,12 @@ class Round:
         positions: of the stages.
         more: whether they were measured before, and are to be measured a second time.
         worse_than_us: for some positions a latency above which it does not matter what the stage takes.
+        later: whether other blocks should come first, since the machine is disturbed now.
     """
 
     positions: list[int]
     more: bool = False
+    later: bool = False
     worse_than_us: Mapping[int, float] = field(default_factory=dict)
 
 
@@ -102,6 +105,7 @@ class Exploration:
         self._n_alone = self.latencies.n_measured
         if self.latencies.fill_bounds(is_over):
             yield from self._beyond_operators()
+            yield from self._undisturbed()
             yield from self._measured_again()
 
     def _beyond_operators(self) -> Iterator[Round]:
@@ -114,6 +118,20 @@ class Exploration:
             yield from self._along_shortest_paths()
         if not self.proven:
             yield Round(self._greedy_if_promising())
+
+    def _undisturbed(self) -> Iterator[Round]:
+        """Searches on without the latencies that were measured while the machine was disturbed.
+
+        A stage that looked too slow then would be lost for good, as no schedule that has it would be measured again.
+        """
+        for _ in range(_ANEW):
+            if not any(flags.any() for flags in self.latencies.disturbed.values()):
+                return
+            yield Round([], later=True)
+            self._n_alone += self.latencies.forget_disturbed()
+            self.proven = False
+            yield Round(self.latencies.missing(self.latencies.single_operators()))
+            yield from self._beyond_operators()
 
     def _measured_again(self) -> Iterator[Round]:
         """Goes on until the stages of the best schedule, and of those that come close, were all measured twice.

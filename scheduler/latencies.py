@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from iosched.scheduler.bounds import concurrent_bounds
-from iosched.scheduler.cost import CostModel, Curtailable, OperatorBounds, Remeasurable
+from iosched.scheduler.cost import CostModel, Curtailable, Disturbable, OperatorBounds, Remeasurable
 from iosched.scheduler.lattice import Flags, Indices, Latencies, Lattice, Relation, bits, components, popcount
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.strategies import STAGES
@@ -32,6 +32,7 @@ class KnownLatencies:
         value: for each strategy measured latencies in microseconds: NaN while a stage was not measured, and infinite
             where it cannot run by that strategy.
         settled: for each strategy, which stages were measured a second time.
+        disturbed: for each strategy, which stages have a latency that is not to be trusted (`Disturbable`).
         classes: for each stage the number of its class; all stages of a class take equally long.
         rounds: the k-th of these has for each stage the position of its k-th group as a stage of its own, or -1 where
             the stage has fewer groups. Empty unless the cost model has `OperatorBounds`.
@@ -46,6 +47,7 @@ class KnownLatencies:
     bound: dict[Strategy, Latencies]
     value: dict[Strategy, Latencies]
     settled: dict[Strategy, Flags]
+    disturbed: dict[Strategy, Flags]
     classes: Indices
     rounds: list[Indices] = field(default_factory=list)
     n_measured: int = 0
@@ -82,9 +84,9 @@ class KnownLatencies:
                 runs[strategy] = can
         value = {strategy: np.where(can, np.nan, np.inf) for strategy, can in runs.items()}
         bound = {strategy: np.where(can, 0.0, np.inf) for strategy, can in runs.items()}
-        settled = {strategy: np.zeros(n_stages, dtype=np.bool_) for strategy in runs}
+        settled, disturbed = ({each: np.zeros(n_stages, dtype=np.bool_) for each in runs} for _ in range(2))
         alike = np.arange(n_stages, dtype=np.int64) if classes is None else classes
-        return cls(cost, names, lattice, tuple(runs), bound, value, settled, alike)
+        return cls(cost, names, lattice, tuple(runs), bound, value, settled, disturbed, alike)
 
     def fill_bounds(self, deadline: Callable[[], bool]) -> bool:
         """Asks the cost model for all bounds; False where the deadline came first, which leaves them at zero."""
@@ -217,7 +219,26 @@ class KnownLatencies:
             latency = _checked(self.cost.stage_latency_us(stage), stage)
         alike = (self.classes == self.classes[position]) & np.isnan(self.value[strategy])
         self.value[strategy][alike] = latency
+        self.disturbed[strategy][alike] = isinstance(self.cost, Disturbable) and self.cost.was_disturbed(stage)
         self.n_measured += 1
+
+    def forget_disturbed(self) -> int:
+        """Forgets the latencies that are not to be trusted, so that they are asked for again; returns how many.
+
+        Operators whose latencies bound stages are asked for at once.
+        """
+        if isinstance(self.cost, Disturbable):
+            self.cost.try_again()
+        forgotten = 0
+        for strategy, flags in self.disturbed.items():
+            forgotten += len(np.unique(self.classes[flags]))
+            self.value[strategy][flags] = np.nan
+            flags[:] = False
+        if self.rounds and isinstance(self.cost, OperatorBounds):
+            self._alone_us = [self.cost.operator_latency_us(name) for name in self.names]
+            self._work_us = [self.cost.operator_work_us(name) for name in self.names]
+            self._bound_by_operators(self.cost)
+        return forgotten
 
     def remeasure(self, position: int) -> None:
         """Asks the cost model once more for a stage, by its best strategy measured.

@@ -230,7 +230,7 @@ def _explore(guide: _Guide, searches: Sequence[_BlockSearch]) -> Iterator[_Found
             yield _finish(guide, found)
             continue
         _run(guide, found, wanted)
-        if guide.deadline is None:
+        if guide.deadline is None and not wanted.later:
             pending.appendleft(found)
         else:
             pending.append(found)

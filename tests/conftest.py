@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from iosched.profiler.devices.cuda import device as cuda_device
+from iosched.profiler.measuring import disturbance
 from iosched.profiler.store.explained import ENVIRONMENT_VARIABLE, IN_MEMORY
 from iosched.runtime.cpu.lane_cpus import SHARE_VARIABLE
 
@@ -25,6 +26,13 @@ def _no_profile_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
 def _cores_as_if_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests run beside each other, as do the processes that they start: none is to say that another has its cores."""
     monkeypatch.setenv(SHARE_VARIABLE, "1")
+
+
+@pytest.fixture(autouse=True)
+def _nobody_disturbs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests run beside each other: what is measured in them counts as if nothing else ran, so that counts hold."""
+    monkeypatch.setattr(disturbance, "disturbances", lambda *_: ())
+    monkeypatch.setattr(disturbance, "doubts", lambda *_: ())
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

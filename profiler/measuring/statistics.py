@@ -26,6 +26,7 @@ class Measurement:
         samples_us: every sample in the order in which it was taken.
         clock_mhz: the clock of the device, read right after the last sample; None if it was not read.
         throttled_by: the reasons why that clock was lower than it could be.
+        disturbed_by: what else the machine did meanwhile, in words, if that was too much for the latency to be trusted.
         rested_us: latencies of the first run after a rest, round by round, while the samples are of runs in a row;
             empty if they were not measured.
         runs_us: latencies of all single runs in a row, if a sample is the median of several of them; else empty.
@@ -37,6 +38,7 @@ class Measurement:
     samples_us: tuple[float, ...]
     clock_mhz: int | None = None
     throttled_by: tuple[str, ...] = ()
+    disturbed_by: tuple[str, ...] = ()
     rested_us: tuple[float, ...] = ()
     runs_us: tuple[float, ...] = ()
 

@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import msgspec
+
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.store.explained import ENVIRONMENT_VARIABLE, IN_MEMORY, explained
 from iosched.profiler.store.process import is_alive, this_process
@@ -159,7 +161,8 @@ class ProfileDatabase:
         """The measurement of a stage that was taken in that turn; None where none was."""
         with explained(self.path):
             row = self._connection.execute(
-                "SELECT samples_us, clock_mhz, throttled_by FROM stage WHERE device = ? AND signature = ? AND turn = ?",
+                "SELECT samples_us, clock_mhz, throttled_by, disturbed_by FROM stage"
+                " WHERE device = ? AND signature = ? AND turn = ?",
                 (device, signature, turn),
             ).fetchone()
             return None if row is None else measurement_of(None if row[0] is None else unpacked(row[0]), *row[1:])
@@ -167,14 +170,16 @@ class ProfileDatabase:
     def stage_medians(self, device: str) -> dict[str, float]:
         """The latest thorough median of every stage of `device`, in microseconds by signature; O(rows of the device).
 
-        Infinite where the device cannot run the stage.
+        Infinite where the device cannot run the stage. What was measured while the machine was disturbed is left out.
         """
-        thorough = sorted((row for row in self._found(StageRow, device=device) if row.turn != "rough"), key=_is_again)
+        rows = self._found(StageRow, device=device)
+        thorough = sorted((row for row in rows if row.turn != "rough" and not row.disturbed_by), key=_is_again)
         return {row.signature: measurement_of(row.samples_us, None, "").median_us for row in thorough}
 
     def keep_stage(self, signature: str, device: str, found: Measurement, turn: Turn = "first") -> None:
         """Keeps a measurement of a stage in place of an earlier one in the same turn."""
-        self._keep([StageRow(device, signature, turn, self._clock(), samples_of(found), **clock_of(found))])
+        row = StageRow(device, signature, turn, self._clock(), samples_of(found), **clock_of(found))
+        self._keep([msgspec.structs.replace(row, disturbed_by=", ".join(found.disturbed_by))])
 
     def forget_stage(self, signature: str, device: str) -> None:
         """Forgets the measurements of a stage in all turns."""

@@ -129,6 +129,8 @@ MIGRATIONS: tuple[str | Callable[[sqlite3.Connection], None], ...] = (
         PRIMARY KEY (device, key, name, process)
     ) STRICT, WITHOUT ROWID
     """,
+    # What else the machine did while a stage was measured; nobody looked until now.
+    "ALTER TABLE stage ADD COLUMN disturbed_by TEXT NOT NULL DEFAULT ''",
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -9,13 +10,18 @@ from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import Turn
 
+MOST_TRIES = 3
+"""How often a process measures the same thing, if the machine is disturbed each time."""
+
 
 @dataclass(eq=False)
 class StageMemory:
     """Measurements of the stages of one device, by the signatures of the stages.
 
     A stage is looked up in the profile database when it is asked for the first time, and has to be measured only if the
-    database does not know it. How it is measured is the cost model's affair.
+    database does not know it. How it is measured is the cost model's affair. What was measured while the machine was
+    disturbed (`Measurement.disturbed_by`) is kept as such: it counts as known until `try_again` is called, and then is
+    measured anew when it is asked for, at most `MOST_TRIES` times in all. To a later process it is not known at all.
 
     Attributes:
         device: the key of the device in the database.
@@ -24,6 +30,7 @@ class StageMemory:
         on_measured: called after every stage that was really measured.
         measurements: stages that were really measured so far.
         cache_hits: stages that were found in the database.
+        anew: how many of the measurements were taken because the one before was disturbed.
     """
 
     database: ProfileDatabase
@@ -32,7 +39,10 @@ class StageMemory:
     on_measured: Callable[[], None] = lambda: None
     measurements: int = 0
     cache_hits: int = 0
+    anew: int = 0
     _met: dict[Turn, dict[str, Measurement]] = field(default_factory=lambda: {"first": {}, "again": {}, "rough": {}})
+    _tries: Counter[tuple[Turn, str]] = field(default_factory=Counter)
+    _wanted_tries: int = 1
 
     def met(self, turn: Turn) -> Mapping[str, Measurement]:
         """The measurements, by signature, that were asked for so far in that turn."""
@@ -42,23 +52,54 @@ class StageMemory:
         """The measurement of a stage that was taken before; None where the stage has to be measured."""
         if signature not in self._met[turn] and self.resume:
             stored = self.database.stage(signature, self.device, turn)
-            if stored is None:
+            if stored is None or stored.disturbed_by:
                 return None
             self.cache_hits += 1
             self._met[turn][signature] = stored
-        return self._met[turn].get(signature)
+        return None if self._is_due(signature, turn, self._wanted_tries) else self._met[turn].get(signature)
+
+    def is_doubted(self, signature: str, turn: Turn) -> bool:
+        """Whether the stage was measured while the machine was disturbed, and may be measured anew."""
+        return self._is_due(signature, turn, MOST_TRIES)
+
+    def try_again(self) -> None:
+        """From now on what was disturbed is measured anew when it is asked for, each once."""
+        self._wanted_tries = min(self._wanted_tries + 1, MOST_TRIES)
+
+    def _is_due(self, signature: str, turn: Turn, wanted_tries: int) -> bool:
+        known = self._met[turn].get(signature)
+        return known is not None and bool(known.disturbed_by) and self._tries[turn, signature] < wanted_tries
+
+    @property
+    def disturbed(self) -> int:
+        """How many stages are known here from disturbed measurements alone."""
+        return sum(bool(found.disturbed_by) for met in self._met.values() for found in met.values())
 
     def latest(self, signature: str) -> Measurement | None:
-        """The thorough measurement of a stage, the later of two; None where none was taken. Counts as no cache hit."""
-        if not self.resume:
-            return self._met["again"].get(signature) or self._met["first"].get(signature)
-        again = self.database.stage(signature, self.device, "again")
-        return again or self.database.stage(signature, self.device, "first")
+        """The thorough measurement of a stage, the later of two; None where none was taken. Counts as no cache hit.
+
+        Those that were disturbed do not count.
+        """
+        for turn in ("again", "first"):
+            known = self._met[turn].get(signature)
+            if known is None and self.resume:
+                known = self.database.stage(signature, self.device, turn)
+            if known is not None and not known.disturbed_by:
+                return known
+        return None
 
     def keep(self, signature: str, turn: Turn, found: Measurement) -> Measurement:
-        """Keeps a measurement that was just taken, here and in the database, and returns it."""
+        """Keeps a measurement that was just taken, here and in the database, and returns it.
+
+        Where all tries of a stage were disturbed, the fastest stays: others make a stage slower, hardly ever faster.
+        """
         if not self.resume and not any(signature in met for met in self._met.values()):
             self.database.forget_stage(signature, self.device)
+        before = self._met[turn].get(signature)
+        if before is not None and found.disturbed_by and before.median_us < found.median_us:
+            found = before
+        self._tries[turn, signature] += 1
+        self.anew += before is not None
         self.database.keep_stage(signature, self.device, found, turn)
         self._met[turn][signature] = found
         self.measurements += 1

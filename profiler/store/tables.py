@@ -51,6 +51,7 @@ class StageRow(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="table
         samples_us: empty where the stage has nothing to run, None where the device cannot run it.
         clock_mhz: the clock of the device, read right after the last sample; None where it was not read.
         throttled_by: the reasons why that clock was lower than it could be, separated by commas.
+        disturbed_by: what disturbed the measurement, separated by commas; such a row decides nothing.
     """
 
     device: str
@@ -60,6 +61,7 @@ class StageRow(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="table
     samples_us: Samples | None
     clock_mhz: ClockMhz | None = None
     throttled_by: str = ""
+    disturbed_by: str = ""
 
 
 class ComparisonRow(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="table", tag="comparison"):
@@ -156,12 +158,18 @@ def unpacked(samples: bytes) -> tuple[float, ...]:
     return tuple(array("d", samples))
 
 
-def measurement_of(samples_us: tuple[float, ...] | None, clock_mhz: int | None, throttled_by: str) -> Measurement:
+def measurement_of(
+    samples_us: tuple[float, ...] | None, clock_mhz: int | None, throttled_by: str, disturbed_by: str = ""
+) -> Measurement:
     """The measurement that these columns of a row stand for; see `StageRow`."""
     if samples_us is None:
         return UNRUNNABLE
     found = summarize(samples_us) if samples_us else NOTHING_TO_RUN
-    return replace(found, clock_mhz=clock_mhz, throttled_by=tuple(throttled_by.split(", ")) if throttled_by else ())
+    return replace(found, clock_mhz=clock_mhz, throttled_by=_reasons(throttled_by), disturbed_by=_reasons(disturbed_by))
+
+
+def _reasons(text: str) -> tuple[str, ...]:
+    return tuple(text.split(", ")) if text else ()
 
 
 def samples_of(found: Measurement) -> tuple[float, ...] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 from iosched.models.graph import Operator
@@ -15,6 +15,7 @@ from iosched.profiler.devices.cpu.choice import DivisionChoice
 from iosched.profiler.devices.cpu.divisions import GroupTime
 from iosched.profiler.devices.cpu.processor import read_processor
 from iosched.profiler.devices.cpu.yardstick import compile_yardstick, corrected, measure_reference
+from iosched.profiler.measuring import disturbance
 from iosched.profiler.measuring.statistics import (
     NOTHING_TO_RUN,
     UNRUNNABLE,
@@ -24,7 +25,7 @@ from iosched.profiler.measuring.statistics import (
     measure,
 )
 from iosched.profiler.store.database import ProfileDatabase, device_key
-from iosched.profiler.store.stages import StageMemory
+from iosched.profiler.store.stages import MOST_TRIES, StageMemory
 from iosched.profiler.store.tables import Turn
 from iosched.runtime.cpu.backend import CompiledStage, CpuBackend
 from iosched.runtime.cpu.lower import LOWERING
@@ -72,6 +73,11 @@ class CpuStageCost:
         return self._stages.measurements
 
     @property
+    def anew(self) -> int:
+        """How many of them were measured because something had disturbed the measurement before."""
+        return self._stages.anew
+
+    @property
     def cache_hits(self) -> int:
         """How many stages were found in the database so far."""
         return self._stages.cache_hits
@@ -107,8 +113,37 @@ class CpuStageCost:
         Its samples are not pooled with those of the first measurement: a stage that the search chose was more often
         than not fast by chance in that one. `stage_latency_us` still answers the first latency, so that a later search
         asks for the same stages.
+
+        The choice hangs on it, so it is taken up to `MOST_TRIES` times while something disturbs the machine.
         """
-        return self._measured(self._choice.best(stage, self._first)[0], self.lanes, "again").median_us
+        chosen = self._choice.best(stage, self._first)[0]
+        found = self._measured(chosen, self.lanes, "again")
+        while self._is_doubted(chosen, "again"):
+            found = self._stages.keep(self._signature(chosen, self.lanes), "again", self._timed(chosen, self.lanes))
+        return found.median_us
+
+    def try_again(self) -> None:
+        """From now on, what was measured while the machine was disturbed is measured anew when it is asked for."""
+        self._stages.try_again()
+
+    def was_disturbed(self, stage: Stage) -> bool:
+        """Whether the machine was disturbed while the stage was measured, and `try_again` may help."""
+        ways = {stage, self._choice.best(stage, self._known_first)[0]}
+        return any(self._is_doubted(way, turn) for way in ways for turn in ("first", "rough"))
+
+    def _is_doubted(self, stage: Stage, turn: Turn) -> bool:
+        return not self._is_free(stage) and self._stages.is_doubted(self._signature(stage, self.lanes), turn)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """A sentence about stages that were measured while the machine was disturbed, and about what that took."""
+        disturbed, anew = self._stages.disturbed, self._stages.anew
+        if not disturbed:
+            return ()
+        return (
+            f"The machine was disturbed while {disturbed} of {self.signatures} stages were measured, "
+            f"{anew} of them again: search once more while nothing else runs.",
+        )
 
     def known(self, stage: Stage, lanes: int | None = None) -> Measurement | None:
         """The latest thorough measurement of the stage; None if the stage was never measured. Measures nothing.
@@ -198,14 +233,25 @@ class CpuStageCost:
         compiled = self.backend.compile_stage(stage, lanes=lanes)
         if compiled is None:
             return UNRUNNABLE
-        found = measure(self._steadied(compiled), self.settings, worse_than_us=worse_than_us)
+        slowness: list[float] = []
+        run = self._steadied(compiled, slowness.append)
+        found, disturbed_by = self._watched(partial(measure, run, self.settings, worse_than_us=worse_than_us))
         compiled.executor.close()
-        return found
+        return replace(found, disturbed_by=(*disturbed_by, *disturbance.doubts(slowness, found.relative_width)))
 
-    def _steadied(self, compiled: CompiledStage) -> Callable[[int], Sequence[float]]:
+    def _watched(self, take: Callable[[], Measurement]) -> tuple[Measurement, tuple[str, ...]]:
+        """What `take` measures, and who else had the cores meanwhile."""
+        cpus = [cpu for cpu in self.backend.cpus.of(self.lanes) if cpu >= 0]  # others may have those that are not ours
+        before = disturbance.read_load(cpus)
+        found = take()
+        return found, disturbance.disturbances(before, disturbance.read_load(cpus), max(len(cpus), 1))
+
+    def _steadied(
+        self, compiled: CompiledStage, noted: Callable[[float], None] = lambda slowness: None
+    ) -> Callable[[int], Sequence[float]]:
         """A function that runs the stage as amid the model, and returns latencies at the reference speed."""
         run = partial(compiled.time, sweep_nbytes=self._swept_nbytes)
-        return corrected(run, lambda count: self._yardstick.time(count), lambda: self._yardstick_us)
+        return corrected(run, lambda count: self._yardstick.time(count), lambda: self._yardstick_us, noted)
 
     @cached_property
     def _stages(self) -> StageMemory:
@@ -228,9 +274,19 @@ class CpuStageCost:
         """The yardstick's latency in the first search on this machine, which all its latencies are relative to."""
         stored = self.database.yardstick(self.device)
         if stored is None:
-            stored = measure_reference(self._yardstick.time)
+            stored = self._reference()
             self.database.keep_yardstick(self.device, stored)
         return stored.median_us
+
+    def _reference(self) -> Measurement:
+        """The yardstick's latency; the least of some measurements, if the machine is disturbed during each."""
+        found = []
+        for _ in range(MOST_TRIES):
+            measured, disturbed_by = self._watched(partial(measure_reference, self._yardstick.time))
+            found.append(measured)
+            if not disturbed_by:
+                return measured
+        return min(found, key=lambda each: each.median_us)
 
     @cached_property
     def device(self) -> str:

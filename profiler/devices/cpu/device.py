@@ -246,7 +246,7 @@ class OpenOnCpu:
         """The kernels that one run calls, the number of lanes, which executor runs, and who shares its cores."""
         del measured
         runtime = {"lanes": self._backend.lanes, "executor": "compiled" if self._backend.is_native else "python"}
-        notes = core_remarks(self._backend.cpus)
+        notes = (*core_remarks(self._backend.cpus), *self.cost.remarks)
         if way is None:
             return Running(len(self._backend.kernels.nodes), runtime, notes)
         return Running(sum(map(len, self._backend.lower(way.schedule).plan.lanes)), runtime, notes)

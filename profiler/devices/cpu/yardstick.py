@@ -28,26 +28,37 @@ REFERENCE_GROUPS = 15
 RunBatch = Callable[[int], Sequence[float]]
 
 
-def corrected(run_batch: RunBatch, yardstick: RunBatch, reference_us: Callable[[], float]) -> RunBatch:
+def corrected(
+    run_batch: RunBatch,
+    yardstick: RunBatch,
+    reference_us: Callable[[], float],
+    noted: Callable[[float], None] = lambda slowness: None,
+) -> RunBatch:
     """Returns a function that runs `run_batch` and corrects its latencies to the machine's reference speed.
 
     Args:
         run_batch: runs the stage a number of times and returns the latency of each run in microseconds.
         yardstick: runs the yardstick a number of times and returns the latency of each run in microseconds.
         reference_us: returns the yardstick's latency at the reference speed; called only when something runs.
+        noted: is told each time how many times the reference the yardstick took.
     """
     before: Sequence[float] = ()
 
     def run(count: int) -> Sequence[float]:
         nonlocal before
-        before = before or yardstick(RUNS_BESIDE)
+        before = before or _noted(yardstick(RUNS_BESIDE), reference_us(), noted)
         samples = run_batch(count)
-        after = yardstick(RUNS_BESIDE)
+        after = _noted(yardstick(RUNS_BESIDE), reference_us(), noted)
         speed = reference_us() / quantile([*before, *after], 0.5)
         before = after
         return [sample * speed for sample in samples]
 
     return run
+
+
+def _noted(runs_us: Sequence[float], reference_us: float, noted: Callable[[float], None]) -> Sequence[float]:
+    noted(quantile(runs_us, 0.5) / reference_us)
+    return runs_us
 
 
 def compile_yardstick(backend: CpuBackend) -> CompiledStage:

@@ -36,6 +36,19 @@ def test_rows_from_before_clocks_were_read_stay(tmp_path: Path, monkeypatch: pyt
         assert profile.stage("s", GPU) == summarize([1.0])
 
 
+def test_rows_from_before_disturbances_were_noticed_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "old.sqlite"
+    monkeypatch.setattr(schema, "MIGRATIONS", MIGRATIONS[:-1])
+    ProfileDatabase(path).close()
+    columns = "device, signature, turn, measured_at, samples_us, clock_mhz, throttled_by"
+    with sqlite3.connect(path) as raw:
+        row = (CPU, "s", "first", NOON.isoformat(), struct.pack("d", 1.0), None, "")
+        raw.execute(f"INSERT INTO stage ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+    monkeypatch.undo()
+    with ProfileDatabase(path) as profile:
+        assert profile.stage("s", CPU) == summarize([1.0])
+
+
 def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "p.sqlite"
     ProfileDatabase(path).close()

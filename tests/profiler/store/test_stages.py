@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.profiler.store.database import ProfileDatabase
-from iosched.profiler.store.stages import StageMemory
+from iosched.profiler.store.stages import MOST_TRIES, StageMemory
 from iosched.profiler.store.tables import Turn
 
 FOUND, AGAIN = summarize([1.0]), summarize([2.0])
@@ -80,3 +82,54 @@ def test_without_resuming_a_measurement_supersedes_those_of_other_turns() -> Non
         anew.keep("stage", "first", AGAIN)
         assert [database.stage("stage", "device", turn) for turn in TURNS] == [AGAIN, None, AGAIN]
         assert [database.stage("another", "device", turn) for turn in TURNS] == [FOUND] * 3
+
+
+DISTURBED = replace(summarize([5.0]), disturbed_by=("others had 50% of the cores",))
+
+
+def test_what_was_disturbed_is_kept_as_such_and_measured_anew_when_that_is_wanted() -> None:
+    answers = iter([DISTURBED, AGAIN])
+    with ProfileDatabase(None) as database:
+        memory = StageMemory(database, "device")
+        assert memory.answer("stage", "first", lambda: next(answers)) == DISTURBED
+        assert database.stage("stage", "device") == DISTURBED
+        assert memory.answer("stage", "first", unasked) == DISTURBED
+        assert memory.is_doubted("stage", "first")
+        assert not memory.is_doubted("stage", "again")
+        memory.try_again()
+        assert memory.answer("stage", "first", lambda: next(answers)) == AGAIN
+        assert not memory.is_doubted("stage", "first")
+        assert database.stage("stage", "device") == AGAIN
+        assert (memory.measurements, memory.anew, memory.disturbed, memory.cache_hits) == (2, 1, 0, 0)
+
+
+def test_to_a_later_process_it_is_not_known() -> None:
+    with ProfileDatabase(None) as database:
+        StageMemory(database, "device").keep("stage", "first", DISTURBED)
+        later = StageMemory(database, "device")
+        assert later.latest("stage") is None
+        assert later.answer("stage", "first", lambda: AGAIN) == AGAIN
+        assert (later.measurements, later.anew, later.cache_hits) == (1, 0, 0)
+
+
+def test_a_machine_that_is_never_quiet_is_tried_some_times_and_the_fastest_stays() -> None:
+    tries = [replace(DISTURBED, median_us=us) for us in (5.0, 9.0, 4.0)]
+    answers = iter(tries)
+    with ProfileDatabase(None) as database:
+        memory = StageMemory(database, "device")
+        found = []
+        for _ in range(MOST_TRIES + 2):
+            found.append(memory.answer("stage", "first", lambda: next(answers)).median_us)
+            memory.try_again()
+        assert found == [5.0, 5.0, 4.0, 4.0, 4.0]
+        assert not memory.is_doubted("stage", "first")
+        assert (memory.measurements, memory.disturbed) == (MOST_TRIES, 1)
+
+
+def test_the_latest_is_the_latest_that_was_not_disturbed() -> None:
+    for resume in (True, False):
+        with ProfileDatabase(None) as database:
+            memory = StageMemory(database, "device", resume=resume)
+            memory.keep("stage", "first", FOUND)
+            memory.keep("stage", "again", DISTURBED)
+            assert memory.latest("stage") == FOUND

@@ -15,10 +15,12 @@ from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.profiler.devices.cost import known_us
 from iosched.profiler.devices.cpu import cost as cpu_cost
 from iosched.profiler.devices.cpu.cost import LEAST_SWEPT, MOST_SWEPT, STAGE_SETTINGS, CpuStageCost, swept_nbytes
-from iosched.profiler.measuring.statistics import Measurement, measure
+from iosched.profiler.measuring import disturbance
+from iosched.profiler.measuring.statistics import Measurement, measure, summarize
 from iosched.profiler.store.database import ProfileDatabase
+from iosched.profiler.store.tables import StageRow
 from iosched.runtime.cpu.backend import CompiledStage, CpuBackend
-from iosched.scheduler.cost import Curtailable, OperatorBounds
+from iosched.scheduler.cost import Curtailable, Disturbable, OperatorBounds
 from iosched.scheduler.schedule import Stage, Strategy
 
 
@@ -234,3 +236,68 @@ def test_nothing_is_known_of_an_empty_database() -> None:
         name = backend.graph.operators[0].name
         assert known_us(cost, Stage(Strategy.CONCURRENT, ((name,),))) is None
         assert cost.known_work_us(name) is None
+
+
+class Burst:
+    """While another process has the cores, stages take twice as long, and the system says that it has them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, lasting: int) -> None:
+        self.measured = 0
+        self.lasting = lasting
+        monkeypatch.setattr(cpu_cost, "measure", self._measure)
+        monkeypatch.setattr(disturbance, "disturbances", self._disturbances)
+
+    def _measure(self, run_batch: object, settings: object, **_: object) -> Measurement:
+        self.measured += 1
+        return summarize([200.0 if self.measured <= self.lasting else 100.0] * 7)
+
+    def _disturbances(self, *_: object) -> tuple[str, ...]:
+        return ("others had 50% of the cores",) if self.measured <= self.lasting else ()
+
+
+def test_what_was_measured_while_others_had_the_cores_is_kept_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    burst = Burst(monkeypatch, lasting=2)
+    with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
+        cost = CpuStageCost(backend, database)
+        assert isinstance(cost, Disturbable)
+        assert cost.stage_latency_us(alone("f1")) == 200.0
+        assert cost.stage_latency_us(alone("f1")) == 200.0
+        assert cost.was_disturbed(alone("f1"))
+        assert cost.known(alone("f1")) is None, "explain shall not take it for a latency"
+        (row,) = (row for row in database.rows() if isinstance(row, StageRow))
+        assert row.disturbed_by == "others had 50% of the cores"
+        assert "1 of 1 stages" in cost.remarks[0]
+    with ProfileDatabase(tmp_path / "p.db") as database, CpuBackend(fire(), lanes=2) as backend:
+        later = CpuStageCost(backend, database)
+        assert later.stage_latency_us(alone("f1")) == 200.0, "measured anew, and disturbed once more"
+        later.try_again()
+        assert later.stage_latency_us(alone("f1")) == 100.0
+        assert not later.was_disturbed(alone("f1"))
+        assert later.remarks == ()
+    assert burst.measured == 3
+
+
+def test_the_measurement_that_decides_is_taken_until_nobody_disturbs_it_or_often_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for lasting, latency_us, taken in ((0, 100.0, 1), (1, 100.0, 2), (2, 100.0, 3), (9, 200.0, 3)):
+        with ProfileDatabase(None) as database, CpuBackend(fire(), lanes=2) as backend:
+            cost = CpuStageCost(backend, database)
+            Burst(monkeypatch, lasting=0)
+            assert cost.stage_latency_us(alone("f1")) == 100.0
+            burst = Burst(monkeypatch, lasting)
+            assert [cost.remeasure(alone("f1")) for _ in range(2)] == [latency_us] * 2
+            assert burst.measured == taken
+
+
+def test_a_rough_measurement_that_was_disturbed_rules_nothing_out_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    Burst(monkeypatch, lasting=1)
+    monkeypatch.setattr(cpu_cost, "is_thorough", lambda *_: False)
+    with ProfileDatabase(None) as database, CpuBackend(fire(), lanes=2) as backend:
+        cost = CpuStageCost(backend, database)
+        assert cost.latency_unless_worse_us(alone("f1"), 150.0) == 200.0
+        assert cost.was_disturbed(alone("f1"))
+        cost.try_again()
+        assert cost.latency_unless_worse_us(alone("f1"), 150.0) == 100.0

@@ -1,0 +1,115 @@
+"""Whether somebody else had the processors while something was measured.
+
+A median over some twenty runs bears a neighbour that comes seldom. It does not bear one that has the cores half of
+the time: then latencies double, and what corrects them for the machine's speed is off as well. Nobody can tell from the
+samples alone, since they may all be slow alike; the system knows who ran.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+STAT = Path("/proc/stat")
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+OTHERS_SHARE, OTHERS_SECONDS = 0.35, 0.03
+"""From this share of the cores' time on others count, and from so many seconds on: the system counts ticks of 10 ms.
+Medians bear less: with a fifth of the cores taken they stay within the noise (docs/measurement.md)."""
+
+STOLEN_SHARE, STOLEN_SECONDS = 0.06, 0.02
+"""The same for what the host takes from a virtual machine."""
+
+FAR_OFF = 2.0
+"""How many times its reference the yardstick may take: up to 1.5 times were seen while nobody disturbed the machine."""
+
+UNSTEADY = 1.5
+"""How much slower than the fastest the slowest yardstick beside one stage may be."""
+
+
+SCATTERED = 0.75
+"""Part of a median that its interval may be wide: a stage of which every second run is disturbed has no median."""
+
+_IDLE, _WAITING, _STOLEN = 3, 4, 7  # columns of /proc/stat, see proc(5); the first two are no work
+
+
+@dataclass(frozen=True)
+class Load:
+    """What happened until now; the difference of two says what happened between them.
+
+    Attributes:
+        wall_s: time that passed.
+        own_s: processor time that this process took, with all of its threads.
+        busy_s: processor time that everybody took together on the cores that are watched; 0 where nobody tells.
+        stolen_s: time in which the host ran something else on these cores; 0 where nobody tells.
+    """
+
+    wall_s: float
+    own_s: float
+    busy_s: float
+    stolen_s: float
+
+
+def read_load(cpus: Collection[int], stat: Path = STAT) -> Load:
+    """The load of these processors until now. Takes some 20 us."""
+    busy, stolen = _ticks(cpus, stat)
+    return Load(time.monotonic(), time.process_time(), busy / TICKS_PER_SECOND, stolen / TICKS_PER_SECOND)
+
+
+def disturbances(before: Load, after: Load, cores: int) -> tuple[str, ...]:
+    """Who else had the cores between two readings, in words; nobody, where too little happened to tell it from nothing.
+
+    Args:
+        before: the reading before the measurement.
+        after: the reading after it.
+        cores: how many processors were watched.
+    """
+    wall_s = after.wall_s - before.wall_s
+    if wall_s <= 0:
+        return ()
+    others_s = after.busy_s - before.busy_s - (after.own_s - before.own_s)
+    stolen_s = after.stolen_s - before.stolen_s
+    found = []
+    if others_s >= max(OTHERS_SECONDS, OTHERS_SHARE * wall_s * cores):
+        found.append(f"others had {others_s / (wall_s * cores):.0%} of the cores")
+    if stolen_s >= max(STOLEN_SECONDS, STOLEN_SHARE * wall_s * cores):
+        found.append(f"the host took {stolen_s / (wall_s * cores):.0%} of the cores")
+    return tuple(found)
+
+
+def doubts(slowness: Sequence[float], relative_width: float) -> tuple[str, ...]:
+    """What the numbers themselves say against a latency, in words.
+
+    Args:
+        slowness: how many times its reference the yardstick took, each time that it was timed beside the runs.
+        relative_width: of the latency's interval; infinite where there are too few runs to tell.
+    """
+    found = []
+    least, most = min(slowness, default=1.0), max(slowness, default=1.0)
+    if most > FAR_OFF or least < 1 / FAR_OFF:
+        found.append(f"the yardstick took {most if most > FAR_OFF else least:.1f} times its reference")
+    elif most > least * UNSTEADY:
+        found.append(f"the yardstick took {most / least:.1f} times as long at one time as at another")
+    if SCATTERED < relative_width < math.inf:
+        found.append(f"the interval is {relative_width:.0%} of the median wide")
+    return tuple(found)
+
+
+def _ticks(cpus: Collection[int], stat: Path) -> tuple[int, int]:
+    """Ticks in which these processors worked, and in which the host had them; 0 where the system does not say."""
+    try:
+        lines = stat.read_text(encoding="ascii").splitlines()
+    except (OSError, ValueError):
+        return 0, 0
+    wanted = {f"cpu{cpu}" for cpu in cpus}
+    busy = stolen = 0
+    for name, *columns in (line.split() for line in lines if line.startswith("cpu")):
+        if name in wanted and len(columns) > _STOLEN:
+            ticks = list(map(int, columns[: _STOLEN + 1]))  # behind these guests, who are counted as users already
+            stolen += ticks[_STOLEN]
+            busy += sum(ticks) - ticks[_IDLE] - ticks[_WAITING] - ticks[_STOLEN]
+    return busy, stolen
