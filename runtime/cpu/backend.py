@@ -61,7 +61,7 @@ class PlanExecutor(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class CompiledStage:
-    """One stage ready to be measured alone, with the arrays that stand for what earlier stages computed."""
+    """Stages ready to be measured alone, mostly one, with the arrays that stand for what earlier stages computed."""
 
     executor: PlanExecutor
     inputs: Arrays
@@ -203,13 +203,21 @@ class CpuBackend:
 
     def compile_stage(self, stage: Stage, *, lanes: int | None = None) -> CompiledStage | None:
         """Compiles one stage of units to be run alone; None where this device cannot run it that way."""
-        as_one = [stage] if runs_as_one(stage) or stage.strategy is Strategy.SESSION else []
+        return self.compile_stages([stage], lanes=lanes)
+
+    def compile_stages(self, stages: Sequence[Stage], *, lanes: int | None = None) -> CompiledStage | None:
+        """Compiles stages of units that run one after another, without the rest of the model.
+
+        What they read and do not compute is given to them. None where stages are to be merged and none of them can be;
+        where some can, the groups of the others run side by side.
+        """
+        as_one = [stage for stage in stages if runs_as_one(stage) or stage.strategy is Strategy.SESSION]
         kernels, placement, nodes = self._with_stages_as_one(as_one)
         if as_one and kernels is self.kernels:
             return None
         lowering = lower(
-            *(kernels, placement, [_numbered(stage, nodes)], lanes or self.lanes, self._cache),
-            divisions=[stage.division],
+            *(kernels, placement, [_numbered(stage, nodes) for stage in stages], lanes or self.lanes, self._cache),
+            divisions=[stage.division for stage in stages],
             partial=True,
         )
         buffers = [buffer.name for buffer in lowering.plan.buffers if buffer.is_given]
