@@ -18,9 +18,11 @@ from iosched.cli.stages import stage_object, throughput_object, throughput_text
 from iosched.cli.tables import print_columns, print_pairs
 from iosched.cli.words import cost_remark, latency_text
 from iosched.models.errors import UsageError
+from iosched.profiler.measuring.interleave import speedup_text
 
 if TYPE_CHECKING:
     from iosched.jobs.explain import Explained
+    from iosched.profiler.measuring.interleave import Comparison
     from iosched.scheduler.document import ScheduleDocument
     from iosched.scheduler.elsewhere import Elsewhere, Places, Verdict
     from iosched.scheduler.schedule import Stage
@@ -31,7 +33,7 @@ _WHY: Mapping[Verdict, str] = {
     "unknown": "not known: its stages were not measured here; allow more with --measurements",
     "best": "every other place takes longer; the next best is {place}",
     "as_good": "no other place is faster; {place} takes about as long",
-    "worse": "it would be faster {place}: the search ended before it found that, or had other latencies",
+    "worse": "by its stages alone it looks faster {place}; the two were not measured in turn",
     "within_tolerance": "{place} is as good: the difference is below what was searched for ({tolerance:.0%})",
     "undecided": "no other place is known to be faster; too little was measured to rule out {place}",
 }
@@ -63,8 +65,9 @@ def command(
 
     SCHEDULE is an optimized model, a schedule file (then give --model), or '-' for standard input. Latencies are those
     of the operator's block, from the profile database, or computed where the schedule is for a GPU that is not here.
-    'at least' is said of a place where too little was measured to know better. Stages and groups are counted from 1
-    here, as 'iosched show' does, and from 0 in JSON.
+    'at least' is said of a place where too little was measured to know better. On a CPU, the block with the operator
+    where it looks faster is measured in turn with the block as it is: what is faster then is called faster. Stages
+    and groups are counted from 1 here, as 'iosched show' does, and from 0 in JSON.
 
     \b
     Examples:
@@ -123,8 +126,13 @@ def _placement_object(found: Explained, placement: Elsewhere) -> dict[str, objec
         "at_least_us": placement.at_least_us,
         "at_most_us": placement.at_most_us,
         "equal": None if found.equal is None else placement in found.equal,
+        "in_turn": _comparison_object(found.in_turn.get(placement)),
         "schedule": [_stage_object(found, stage) for stage in placement.stages],
     }
+
+
+def _comparison_object(found: Comparison | None) -> dict[str, float] | None:
+    return None if found is None else {"speedup": found.speedup, "low": found.low, "high": found.high}
 
 
 def _stage_object(found: Explained, stage: Stage) -> dict[str, object]:
@@ -140,7 +148,11 @@ def _print(document: ScheduleDocument, found: Explained) -> None:
 
     remark = cost_remark(document.launch, found.measured_share)
     title = f"{found.operator.name} in {document.model} on {found.device_name}{remark}"
-    print_pairs(title, [*_facts(found), ("schedule", proof_text(document.proven))], to_stderr=False)
+    print_pairs(
+        title,
+        [*_facts(found), ("schedule", proof_text(document.proven, measured=found.cost == "measured"))],
+        to_stderr=False,
+    )
     _print_placements(found)
     if found.considered:
         rows = [[each.name, latency_text(each.latency_us), _company(found, each.stage)] for each in found.considered]
@@ -188,6 +200,13 @@ def _why(found: Explained) -> str:
     place = "" if explanation.rival is None else _place(explanation.rival, explanation)
     if explanation.rival in (found.equal or ()):
         return f"{place} it takes as long, {AS_FAR}"
+    if (better := found.better) is not None:
+        ratio = speedup_text(found.in_turn[better])
+        return f"it would be faster {_place(better, explanation)}: {ratio}, the block with either measured in turn"
+    if found.in_turn and explanation.verdict(found.tolerance) == "worse":
+        likely = max(found.in_turn, key=lambda other: found.in_turn[other].speedup)
+        ratio = speedup_text(found.in_turn[likely])
+        return f"{_place(likely, explanation)} it looks faster, and no difference was found in turn: {ratio}"
     return _WHY[explanation.verdict(found.tolerance)].format(place=place, tolerance=found.tolerance)
 
 
@@ -226,7 +245,8 @@ def _price(placement: Elsewhere, found: Explained) -> tuple[str, str]:
     sign = "-" if us < now else "+"
     part = f" ({us / now - 1:+.1%})" if found.cost == "analytic" else ""  # what is measured has no ratio of its own
     mark = f" {EQUAL}" if placement in (found.equal or ()) else ""
-    return f"{least}{latency_text(us)}", f"{least}{sign}{latency_text(abs(us - now))}{part}{mark}"
+    turn = f", in turn {speedup_text(found.in_turn[placement])}" if placement in found.in_turn else ""
+    return f"{least}{latency_text(us)}", f"{least}{sign}{latency_text(abs(us - now))}{part}{mark}{turn}"
 
 
 def _names(names: list[str] | tuple[str, ...]) -> str:

@@ -198,4 +198,4 @@ def _search_text(result: OptimizeResult) -> str:
     else:
         under = "under the measured stages"
         counted = f"{result.measurements} stages measured, {result.cache_hits} from the profile database"
-    return f"{gap_text(result.gap, result.gap_of, under)}; {counted}"
+    return f"{gap_text(result.gap, result.gap_of, under, measured=result.cost == 'measured')}; {counted}"

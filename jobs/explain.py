@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -12,10 +12,11 @@ from iosched.jobs.opening import opened
 from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph, Operator
 from iosched.models.model import Model
-from iosched.profiler.devices.cost import MeasuredCosts, known_us
+from iosched.profiler.devices.cost import ComparesStretches, MeasuredCosts, known_us
 from iosched.profiler.devices.resolve import recorded
 from iosched.profiler.devices.throughput import Throughputs
 from iosched.profiler.devices.uncertainty import Uncertainty
+from iosched.profiler.measuring.interleave import Comparison, compare
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.elsewhere import Elsewhere, Places, places_of
 from iosched.scheduler.pruning import Pruning
@@ -24,6 +25,9 @@ from iosched.scheduler.strategy_names import is_searched
 
 MEASUREMENTS = 50
 """How many stages are measured by default if the database does not have them; this takes some seconds."""
+
+MOST_IN_TURN = 3
+"""How many other places are measured in turn with the present one: those that look best. This takes a second or two."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,8 @@ class Explained:
         measured_share: on a GPU that is not attached, the part of `explanation.present_us`, from 0 to 1, that was
             measured on such a GPU elsewhere; None if nothing was.
         considered: the other schedules that `optimize` compared, as schedules of the model's operators.
+        in_turn: for other places by whose stages' latencies the schedule would be faster, what came out when it was
+            measured in turn with the schedule as it is; a `speedup` above 1 is for the other place.
         equal: the other places that take as long as the present one, as far as computed latencies are known; None
             where latencies are measured.
     """
@@ -65,7 +71,14 @@ class Explained:
     measurements: int = 0
     measured_share: float | None = None
     considered: tuple[Considered, ...] = ()
+    in_turn: Mapping[Elsewhere, Comparison] = field(default_factory=dict)
     equal: frozenset[Elsewhere] | None = None
+
+    @property
+    def better(self) -> Elsewhere | None:
+        """The other place that is faster beyond the noise, measured in turn; the fastest of several."""
+        faster = [place for place, found in self.in_turn.items() if found.is_faster]
+        return max(faster, key=lambda place: self.in_turn[place].speedup, default=None)
 
 
 def explain_operator(
@@ -130,8 +143,28 @@ def _weighed(
             open_model.throughputs,
             0 if open_model.here is None else open_model.here.cost.measurements,
             open_model.elsewhere.share(found.stages, open_model.cost.stage_latency_us),
+            in_turn=_in_turn(None if known is None or measurements == 0 else known.cost, found),
             equal=_equal(open_model.uncertainty, found),
         )
+
+
+def _in_turn(cost: object, found: Places) -> dict[Elsewhere, Comparison]:
+    """How many times as fast the block really is with the operator in places that look better.
+
+    Their stages were measured one by one, and minutes apart: of many that are measured so, some look better by chance.
+    """
+    now = found.present_us
+    if not isinstance(cost, ComparesStretches) or now is None:
+        return {}
+    promising = sorted(
+        (place for place in found.possible if place.at_most_us < now), key=lambda place: place.at_most_us
+    )
+    places = {str(number): place for number, place in enumerate(promising[:MOST_IN_TURN])}
+    if not places:
+        return {}
+    taken = cost.in_turn({"now": found.stages, **{name: place.stages for name, place in places.items()}})
+    ratios = {name: compare(taken["now"], taken[name]) for name in places if name in taken and "now" in taken}
+    return {places[name]: ratio for name, ratio in ratios.items() if ratio is not None}
 
 
 def _equal(uncertainty: Uncertainty | None, found: Places) -> frozenset[Elsewhere] | None:

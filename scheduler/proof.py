@@ -33,26 +33,39 @@ Scope = Literal["whole", "blocks"]
 """What a proof is about: the whole graph, or each block as it was cut."""
 
 
-def proof_text(proven: Scope | None, under: str = "") -> str:
-    """What is proven, in the words that every command uses; `under` what, if that is said too."""
+def proof_text(proven: Scope | None, under: str = "", *, measured: bool = False) -> str:
+    """What is proven, in the words that every command uses.
+
+    Args:
+        proven: what the schedule is proven to be the best of.
+        under: what latencies that is said under, if that is said too.
+        measured: whether latencies are measured. The best by them is all that can be said then: measured once more,
+            they are others, and another schedule may be the best.
+    """
     if proven is None:
         return "not proven optimal"
     optimal = f"optimal {under}" if under else "optimal"
+    if measured:
+        optimal = "best by its latencies as they were measured"
     return optimal if proven == "whole" else f"each block {optimal}, the whole not proven"
 
 
-def gap_text(gap: float | None, of: Scope | None, under: str) -> str:
+def gap_text(gap: float | None, of: Scope | None, under: str, *, measured: bool = False) -> str:
     """How near the schedule that a search found is to the best, in the same words.
 
     Args:
         gap: how much less the best schedule may take, as a share of the latency found; None where nothing was searched.
         of: what the gap is about: the best schedule of the whole graph, or the best of each block.
         under: what latencies it is said under, where the gap is 0.
+        measured: whether latencies are measured. Their bounds are guesses, since what runs together shares caches, and
+            latencies are noisy: what the gap is then is where the search ended, and no promise.
     """
     if gap is None:
         return "nothing was searched"
     if gap == 0:
-        return proof_text(of, under)
+        return proof_text(of, under, measured=measured)
+    if gap < 1 and measured:
+        return f"best found; the search ended where bounds, which stages need not keep, leave {max(gap, 0.001):.1%}"
     if gap < 1:
         possible = "possible" if of == "whole" else "possible in these blocks"
         return f"within {max(gap, 0.001):.1%} of the best {possible} under the stages' bounds"

@@ -49,11 +49,18 @@ def _text(drawn: Drawn, unicode: bool) -> str:
         document.schedule,
         title=drawn.title,
         looks=drawn.looks,
-        proven=document.proven,
+        proven=_proven(document),
         unicode=unicode,
         remarks=remarks,
     )
     return printable(text + _considered(document))
+
+
+def _proven(document: ScheduleDocument) -> str | None:
+    """What is proven of the schedule, in words; None where nothing is."""
+    from iosched.scheduler.proof import proof_text
+
+    return None if document.proven is None else proof_text(document.proven, measured=document.cost == "measured")
 
 
 def _considered(document: ScheduleDocument) -> str:
@@ -71,7 +78,7 @@ def _svg(drawn: Drawn, unicode: bool) -> str:
 
     del unicode  # an SVG file is always UTF-8
     document = drawn.document
-    return draw_svg(document.schedule, title=drawn.title, looks=drawn.looks, proven=document.proven)
+    return draw_svg(document.schedule, title=drawn.title, looks=drawn.looks, proven=_proven(document))
 
 
 FORMATS: Mapping[str, Callable[[Drawn, bool], str]] = {"text": _text, "svg": _svg}

@@ -13,7 +13,7 @@ from statistics import median
 from iosched.cli.pictures.looks import Look, latency_label, look_of
 from iosched.cli.pictures.svg import GREY, escaped, picture, text
 from iosched.cli.words import count_text
-from iosched.scheduler.proof import Scope, proof_text
+from iosched.scheduler.proof import proof_text
 from iosched.scheduler.schedule import Block, Schedule, Stage, total_us
 from iosched.scheduler.strategies import STAGES
 
@@ -51,14 +51,14 @@ class _Column:
     width: float
 
 
-def draw_svg(schedule: Schedule, *, title: str, looks: Mapping[str, Look], proven: Scope | None = None) -> str:
+def draw_svg(schedule: Schedule, *, title: str, looks: Mapping[str, Look], proven: str | None = None) -> str:
     """The picture as text of an SVG file.
 
     Args:
         schedule: the schedule to draw.
         title: the headline; how many operators, stages and blocks there are stands below it.
         looks: how operators are shown, by their names; one that it does not have is shown as its name, in grey.
-        proven: what the schedule is proven to be the best of.
+        proven: what is proven of the schedule, in words; None where nothing is said of it.
     """
     colours = _colours(schedule, looks)
     rows = _rows(schedule)
@@ -68,7 +68,7 @@ def draw_svg(schedule: Schedule, *, title: str, looks: Mapping[str, Look], prove
         parts += _draw_row(row, y, looks, colours)
         y += _ROW_HEAD + max(len(column.stage.groups) for column in row) * _LANE + _ROW_FOOT
     legend, height = _legend(schedule, colours, y + 8)
-    subtitle = " · ".join([_subtitle(schedule), *([] if proven is None else [proof_text(proven)])])
+    subtitle = " · ".join([_subtitle(schedule), *([] if proven is None else [proven])])
     head = [text(_MARGIN, 36, title, size=19, weight="600"), text(_MARGIN, 58, subtitle, fill=GREY)]
     return picture(_WIDTH, height, [*head, *parts, *legend])
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from iosched.cli.pictures.looks import Look, latency_label, look_of
 from iosched.cli.words import count_text
-from iosched.scheduler.proof import Scope, proof_text
+from iosched.scheduler.proof import proof_text
 from iosched.scheduler.schedule import Block, Schedule, Stage, total_us
 from iosched.scheduler.strategies import STAGES
 
@@ -28,7 +28,7 @@ def draw_text(
     *,
     title: str,
     looks: Mapping[str, Look],
-    proven: Scope | None = None,
+    proven: str | None = None,
     unicode: bool = True,
     remarks: Remarks | None = None,
 ) -> str:
@@ -38,13 +38,13 @@ def draw_text(
         schedule: the schedule to draw.
         title: the first line.
         looks: how operators are shown, by their names; an operator that it does not have is shown as its name.
-        proven: what the schedule is proven to be the best of.
+        proven: what is proven of the schedule, in words; None where nothing is said of it.
         unicode: whether lines are drawn with line-drawing characters, or with plain ASCII.
         remarks: what is said beside latencies, if anything.
     """
     stages = list(schedule.stages)
     counts = (count_text(len(schedule.blocks), "block"), count_text(len(stages), "stage"))
-    more = [] if proven is None else [proof_text(proven)]
+    more = [] if proven is None else [proven]
     more += [] if remarks is None else [remarks.of_all(stages)]
     lines = [title, ", ".join([*counts, latency_label(total_us(schedule.stages)), *more])]
     for block in schedule.blocks:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.store.database import ProfileDatabase
@@ -51,6 +52,18 @@ class MeasuredCosts(StageCosts, OperatorBounds, Remeasurable, Protocol):
 
     def known_work_us(self, name: str) -> float | None:
         """What `operator_work_us` answers; None where it would have to measure something first."""
+        ...
+
+
+@runtime_checkable
+class ComparesStretches(Protocol):
+    """Optional part of `MeasuredCosts`: says which of several stretches of stages is the fastest."""
+
+    def in_turn(self, stretches: Mapping[str, Sequence[Stage]]) -> Mapping[str, Measurement]:
+        """The latency of each stretch, its stages one after another, measured in turn; keeps nothing.
+
+        What cannot be run is left out. Sample k of each is of round k, so that two can be compared round by round.
+        """
         ...
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import onnx
@@ -11,6 +12,8 @@ from scripted import LATENCIES_US, script_models, script_stages
 from small_models import branches
 
 from iosched.profiler.devices.analytic import uncertainty
+from iosched.profiler.devices.cpu.cost import CpuStageCost
+from iosched.profiler.measuring.statistics import Measurement, summarize
 
 STAGE = {"strategy", "groups", "predicted_us", "flops", "tflops", "share_of_peak", "sm_share"}
 
@@ -49,7 +52,16 @@ def test_json_has_the_keys_that_scripts_rely_on(invoke, planned: Path) -> None:
     assert found["present"]["share_of_peak"] == pytest.approx(found["present"]["tflops"] / found["peak_tflops"])
     assert any("b" in group for group in found["present"]["groups"])
     for placement in found["placements"]:
-        assert set(placement) == {"kind", "stage", "possible", "at_least_us", "at_most_us", "equal", "schedule"}
+        assert set(placement) == {
+            "kind",
+            "stage",
+            "possible",
+            "at_least_us",
+            "at_most_us",
+            "equal",
+            "in_turn",
+            "schedule",
+        }
         assert isinstance(placement["equal"], bool)
         assert all(set(stage) == STAGE for stage in placement["schedule"])
         assert placement["at_least_us"] >= found["present_us"] * (1 - 1e-9)
@@ -128,3 +140,36 @@ def test_what_is_not_used_is_said(invoke, model: Path, monkeypatch: pytest.Monke
     script_models(monkeypatch, {**LATENCIES_US, "reference": 1.0})
     invoke("optimize", model, "--threads", 2, "-q")
     assert "plain onnxruntime was shipped" in invoke("explain", "branches.iosched.onnx", "b").stderr
+
+
+@pytest.mark.parametrize(("faster", "words"), [(1.0, "no difference was found in turn"), (1.2, "it would be faster")])
+def test_a_place_is_called_faster_if_it_is_so_in_turn(
+    invoke, model: Path, monkeypatch: pytest.MonkeyPatch, faster: float, words: str
+) -> None:
+    script_stages(monkeypatch)
+    script_models(monkeypatch, LATENCIES_US)
+    assert invoke("optimize", model, "--threads", 2, "--strategy", "sequential", "-q").exit_code == 0
+    assert invoke("optimize", model, "--threads", 2, "--exhaustive", "-o", "best.onnx", "-q").exit_code == 0
+
+    def in_turn(self: object, stretches: Mapping[str, object]) -> dict[str, Measurement]:
+        return {name: summarize([faster if name == "now" else 1.0] * 7) for name in stretches}
+
+    monkeypatch.setattr(CpuStageCost, "in_turn", in_turn)
+    result = invoke("explain", "branches.iosched.onnx", "b")
+    assert words in result.stdout
+    assert f"in turn {faster:.3f}x" in result.stdout
+    found = json.loads(invoke("explain", "branches.iosched.onnx", "b", "--json").stdout)
+    ratio = {"speedup": faster, "low": faster, "high": faster}
+    assert ratio in [placement["in_turn"] for placement in found["placements"]]
+
+
+def test_what_is_best_by_measured_latencies_is_not_called_optimal(
+    invoke, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script_stages(monkeypatch)
+    script_models(monkeypatch, LATENCIES_US)
+    table = invoke("optimize", model, "--threads", 2, "--strategy", "concurrent", "--exhaustive").stdout
+    shown = [invoke("explain", "branches.iosched.onnx", "b").stdout, invoke("show", "branches.iosched.onnx").stdout]
+    for text in (table, *shown):
+        assert "best by its latencies as they were measured" in text
+        assert "optimal" not in text

@@ -251,11 +251,11 @@ def test_json_has_the_keys_that_scripts_rely_on(invoke, model: Path, asked) -> N
 @pytest.mark.parametrize(
     ("gap", "scope", "text"),
     [
-        (0.0, "whole", ";optimal under the measured stages;"),
-        (0.0, "blocks", ";each block optimal under the measured stages, the whole not proven;"),
-        (0.0213, "whole", ";within 2.1% of the best possible under the stages' bounds;"),
-        (0.0213, "blocks", ";within 2.1% of the best possible in these blocks under the stages' bounds;"),
-        (1e-5, "whole", ";within 0.1% of the best possible under the stages' bounds;"),
+        (0.0, "whole", ";best by its latencies as they were measured;"),
+        (0.0, "blocks", ";each block best by its latencies as they were measured, the whole not proven;"),
+        (0.0213, "whole", ";best found; the search ended where bounds, which stages need not keep, leave 2.1%;"),
+        (0.0213, "blocks", ";best found; the search ended where bounds, which stages need not keep, leave 2.1%;"),
+        (1e-5, "whole", ";best found; the search ended where bounds, which stages need not keep, leave 0.1%;"),
         (1.0, "blocks", ";best found, not proven optimal;"),
         (None, None, ";nothing was searched;"),
     ],

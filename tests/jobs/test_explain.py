@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,9 +13,17 @@ from host_cuda import needs_compiler
 from host_gpu import attach_host, time_by_size
 from scripted import LATENCIES_US, fire, script_models, script_stages
 
-from iosched.jobs.explain import explain_operator, find_operator
+from iosched.jobs.explain import MOST_IN_TURN, Explained, explain_operator, find_operator
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
 from iosched.models.errors import DeviceError, InvalidScheduleError, UsageError
+from iosched.profiler.devices.cost import ComparesStretches
+from iosched.profiler.devices.cpu.cost import CpuStageCost
+from iosched.profiler.measuring.interleave import compare
+from iosched.profiler.measuring.statistics import Measurement, summarize
+from iosched.profiler.store.database import ProfileDatabase
+from iosched.runtime.cpu.backend import CpuBackend
+from iosched.scheduler.baselines import greedy, sequential
+from iosched.scheduler.schedule import Stage
 
 
 @pytest.fixture
@@ -124,3 +132,57 @@ def test_an_operator_is_found_by_what_is_inside_it() -> None:
         assert all(find_operator(graph, part) == operator for part in (*operator.nodes, *operator.outputs))
     with pytest.raises(UsageError, match="iosched show"):
         find_operator(graph, "zzzzzzzz")
+
+
+def turns(now_us: float, others_us: float) -> Callable[..., dict[str, Measurement]]:
+    """The block as it is, and with the operator elsewhere, take this in turn; some rounds are slower."""
+
+    def in_turn(self: object, stretches: Mapping[str, Sequence[Stage]]) -> dict[str, Measurement]:
+        speeds = [1.0, 1.3, 0.9, 1.1, 1.0, 1.2, 1.0]
+        return {
+            name: summarize([(now_us if name == "now" else others_us) * speed for speed in speeds])
+            for name in stretches
+        }
+
+    return in_turn
+
+
+def test_what_looks_faster_by_its_stages_is_measured_in_turn_before_it_is_called_so(
+    optimized: Callable[..., OptimizeResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Latencies of stages are made up here, so the sequential schedule looks worse than others."""
+    result = optimized(strategy="sequential")
+    optimized(exhaustive=True, strategy="concurrent")
+    document = result.document
+
+    def explained(now_us: float, others_us: float, measurements: int = 50) -> list[Explained]:
+        monkeypatch.setattr(CpuStageCost, "in_turn", turns(now_us, others_us))
+        names = [operator.name for operator in fire().graph.operators]
+        given = {"measurements": measurements, "profile_db": tmp_path / "p.db"}
+        return [explain_operator(fire(), document, name, **given) for name in names]  # type: ignore[arg-type]
+
+    for now_us, others_us in ((100.0, 100.0), (90.0, 100.0)):
+        found = [each for each in explained(now_us, others_us) if each.in_turn]
+        assert found
+        assert all(each.better is None for each in found)
+        assert any(each.explanation.verdict(each.tolerance) == "worse" for each in found), "by its stages alone"
+    found = [each for each in explained(120.0, 100.0) if each.in_turn]
+    assert all(each.better in each.in_turn for each in found)
+    for each in found:
+        assert len(each.in_turn) <= MOST_IN_TURN
+        assert all(place.at_most_us < (each.explanation.present_us or 0.0) for place in each.in_turn)
+        assert [ratio.speedup for ratio in each.in_turn.values()] == pytest.approx([1.2] * len(each.in_turn))
+    assert not any(each.in_turn for each in explained(120.0, 100.0, measurements=0))
+
+
+def test_stretches_are_run_in_turn_on_this_cpu(tmp_path: Path) -> None:
+    with ProfileDatabase(None) as database, CpuBackend(fire(), lanes=2) as backend:
+        cost = CpuStageCost(backend, database)
+        schedules = {"one by one": sequential(backend.graph), "greedy": greedy(backend.graph)}
+        found = cost.in_turn({name: tuple(schedule.stages) for name, schedule in schedules.items()})
+        assert isinstance(cost, ComparesStretches)
+        assert cost.in_turn({}) == {}
+        assert cost.measurements == 0, "it keeps nothing"
+    comparison = compare(found["one by one"], found["greedy"])
+    assert comparison is not None
+    assert comparison.speedup > 0

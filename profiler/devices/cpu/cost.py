@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -14,6 +14,7 @@ from iosched.models.version import iosched_version
 from iosched.profiler.devices.cpu.choice import DivisionChoice
 from iosched.profiler.devices.cpu.divisions import GroupTime
 from iosched.profiler.devices.cpu.processor import read_processor
+from iosched.profiler.devices.cpu.stretches import stretches_in_turn
 from iosched.profiler.devices.cpu.yardstick import compile_yardstick, corrected, measure_reference
 from iosched.profiler.measuring import disturbance
 from iosched.profiler.measuring.statistics import (
@@ -144,6 +145,10 @@ class CpuStageCost:
             f"The machine was disturbed while {disturbed} of {self.signatures} stages were measured, "
             f"{anew} of them again: search once more while nothing else runs.",
         )
+
+    def in_turn(self, stretches: Mapping[str, Sequence[Stage]]) -> Mapping[str, Measurement]:
+        """Latencies of whole stretches of stages, measured in turn, see `stretches_in_turn`."""
+        return stretches_in_turn(self.backend, stretches, self._swept_nbytes)
 
     def known(self, stage: Stage, lanes: int | None = None) -> Measurement | None:
         """The latest thorough measurement of the stage; None if the stage was never measured. Measures nothing.

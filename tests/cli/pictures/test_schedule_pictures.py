@@ -9,7 +9,7 @@ import pytest
 from iosched.cli.pictures.looks import Look
 from iosched.cli.pictures.schedule_svg import draw_svg
 from iosched.cli.pictures.schedule_text import draw_text
-from iosched.scheduler.proof import Scope
+from iosched.scheduler.proof import Scope, proof_text
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 
 SCHEDULE = Schedule(
@@ -50,9 +50,10 @@ def test_the_text_shows_groups_side_by_side_and_operators_in_order() -> None:
     ("proven", "words"), [("whole", "optimal"), ("blocks", "each block optimal, the whole not proven")]
 )
 def test_what_is_proven_of_all_is_said_at_the_top(proven: Scope, words: str) -> None:
-    text = draw_text(SCHEDULE, title="net", looks=LOOKS, proven=proven)
+    said = proof_text(proven)
+    text = draw_text(SCHEDULE, title="net", looks=LOOKS, proven=said)
     assert text.splitlines()[1] == f"2 blocks, 3 stages, 2.40 ms, {words}"
-    assert f"2.40 ms · {words}" in draw_svg(SCHEDULE, title="net", looks=LOOKS, proven=proven)
+    assert f"2.40 ms · {words}" in draw_svg(SCHEDULE, title="net", looks=LOOKS, proven=said)
 
 
 def test_the_text_can_be_plain_ascii() -> None:
