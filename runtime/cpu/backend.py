@@ -13,6 +13,7 @@ from iosched.models.model import Model
 from iosched.runtime.cores import cpu_count
 from iosched.runtime.cpu.blocked import keep_blocked
 from iosched.runtime.cpu.calls import own_lanes
+from iosched.runtime.cpu.dequantized_weights import dequantize_weights
 from iosched.runtime.cpu.kernel_graph import KernelGraph, build_kernel_graph
 from iosched.runtime.cpu.lane_cpus import LaneCpus
 from iosched.runtime.cpu.library import available
@@ -256,7 +257,8 @@ class CpuBackend:
 
 def _prepared(model: Model, lanes: int) -> KernelGraph:
     """What onnxruntime makes of the model, and what can be made better of that."""
-    return with_partial_sums(lay_out_by_results(keep_blocked(build_kernel_graph(model))), lanes)
+    made = keep_blocked(dequantize_weights(build_kernel_graph(model)))
+    return with_partial_sums(lay_out_by_results(made), lanes)
 
 
 def _numbered(stage: Stage, nodes: Nodes) -> list[list[int]]:

@@ -7,12 +7,14 @@ from functools import cache
 
 import numpy as np
 import pytest
-from lowering import baselines, drawn, loaded
+from lowering import baselines, drawn, loaded, proto_of
+from onnx import helper
 from quantized import quantized
 
 from iosched.models.light import light_model
 from iosched.models.model import Model
 from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.cpu.split import split
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
 from iosched.scheduler.baselines import sequential
@@ -62,3 +64,24 @@ def test_both_cores_have_work_under_the_sequential_schedule() -> None:
     with CpuBackend(network("squeezenet"), lanes=2) as backend:
         lanes = [len(lane) for lane in backend.lower(sequential(backend.graph)).plan.lanes]
     assert min(lanes) >= 26 + 8
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 3])
+def test_convolutions_that_onnxruntime_runs_in_floats(lanes: int) -> None:
+    """Of int8 by int8 on x86: their weights are dequantized once, so that they can be shared out."""
+    model = network("squeezenet", activations="int8")
+    with CpuBackend(model, lanes=lanes) as backend:
+        kernels = backend.kernels
+        assert all(any(name in kernels.tensors for name in each.input) for each in kernels.nodes)
+        cut = [split(kernels, index, 2) for index, each in enumerate(kernels.nodes) if each.op_type.endswith("Conv")]
+        assert len(cut) == 26
+        assert all(cut)
+        check_bits(model, backend, seeds=(0,))
+
+
+def test_dequantized_weights_that_the_model_returns_stay_where_they_are() -> None:
+    nodes = [helper.make_node("DequantizeLinear", ["w", "s"], ["y"]), helper.make_node("Mul", ["x", "y"], ["z"])]
+    weights = {"w": np.arange(6, dtype=np.int8), "s": np.float32(0.5)}
+    model = loaded(proto_of(nodes, {"x": (6,)}, ["y", "z"], weights))
+    with CpuBackend(model, lanes=2) as backend:
+        check_bits(model, backend, seeds=())
