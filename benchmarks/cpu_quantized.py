@@ -1,0 +1,115 @@
+"""Latency of networks in whole numbers on this machine's cores: our schedules, plain onnxruntime and OpenVINO.
+
+    python benchmarks/cpu_quantized.py [--networks NAME:ACTIVATIONS,...] [--rounds N] [-o results.json]
+
+Networks are those of the zoo and the `light_*` of the onnx package, quantized by onnxruntime's quantizer with a scale
+for each channel of a weight, int8 weights, and uint8 or int8 for the rest. A schedule is searched for each network, and
+all is measured in turn, A B C A B C, and every sample is written down. Beside the latencies stand the largest
+differences from onnxruntime's results, in steps of the numbers that the network's last operator computes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from testbed import compared, print_table, speedup_text, write_results
+
+from iosched.jobs.bench import bench
+from iosched.jobs.optimize import OptimizeSettings, optimize
+from iosched.models import zoo
+from iosched.models.light import light_model
+from iosched.models.load import load_model
+from iosched.models.model import Model
+from iosched.runtime.cores import cpu_count
+from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.inputs import random_inputs
+from iosched.runtime.openvino.model import OpenvinoModel
+from iosched.runtime.reference import Reference
+from iosched.scheduler.baselines import sequential
+
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
+from quantized import quantized
+
+NETWORKS = "squeezenet:uint8,light_inception_v2:uint8,light_shufflenet:uint8,inception_v3:uint8,squeezenet:int8"
+ALTERNATIVES = ("sequential", "greedy", "both", "onnxruntime", "openvino")
+
+
+def main() -> None:
+    options = _options()
+    found: dict[str, Any] = {}
+    rows = []
+    for text in options.networks.split(","):
+        name, activations = text.split(":")
+        model = _quantized(name, activations)
+        settings = OptimizeSettings(profile_db=options.profile_db)
+        result = optimize(model, settings)
+        measured = bench(
+            model, result.document, names=ALTERNATIVES, rounds=options.rounds, profile_db=options.profile_db
+        )
+        samples = {key: [round(sample, 1) for sample in turns] for key, turns in measured.samples_us.items()}
+        found[text] = {
+            "shipped": result.shipped,
+            "missing": dict(measured.missing),
+            "steps_off": _steps_off(model),
+            "samples_us": samples,
+        }
+        against = compared(measured.samples_us, "onnxruntime")
+        medians = {row.name: row.median_us for row in measured.rows}
+        cells = [
+            f"{medians[key] / 1e3:.2f}{speedup_text(against.get(key))}" if key in medians else ""
+            for key in ALTERNATIVES
+        ]
+        rows.append([text, *cells, result.shipped])
+        print(json.dumps({text: {**found[text], "samples_us": None}}), file=sys.stderr, flush=True)
+        write_results(options, Path(__file__).stem, sys.argv[1:], {"networks": found})
+    print_table(["network", *(f"{name}, ms" for name in ALTERNATIVES), "ships"], rows)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--networks", default=NETWORKS)
+    parser.add_argument("--rounds", type=int, default=15, help="samples of each alternative")
+    parser.add_argument("--profile-db", type=Path, default=None)
+    parser.add_argument("-o", "--output", type=Path, help="raw results as JSON")
+    return parser.parse_args()
+
+
+def _quantized(name: str, activations: str) -> Model:
+    floats = light_model(name) if name.startswith("light_") else zoo.build(name)
+    made = quantized(floats, activations=activations)
+    return load_model(made.SerializeToString(), name=f"{name}-{activations}", batch_size=1)
+
+
+def _steps_off(model: Model) -> dict[str, float]:
+    """For our executor and OpenVINO, the largest difference of a result from onnxruntime's, in quantization steps."""
+    inputs = random_inputs(model.graph.inputs)
+    with Reference(model) as reference:
+        expected = reference.run(inputs)
+    step = {name: _step(array) for name, array in expected.items()}
+    with CpuBackend(model) as backend:
+        compiled = backend.compile(sequential(backend.graph))
+        ours = compiled.run(inputs)
+        compiled.close()
+    openvino = OpenvinoModel(model, cpu_count())
+    theirs = openvino.run(inputs)
+    openvino.close()
+    return {who: _off(found, expected, step) for who, found in (("sequential", ours), ("openvino", theirs))}
+
+
+def _step(array: np.ndarray) -> float:
+    """The least distance between two numbers of a tensor, which is its quantization step."""
+    return float(np.diff(np.unique(array)).min(initial=np.inf))
+
+
+def _off(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray], step: Mapping[str, float]) -> float:
+    return round(max(float(np.abs(found[name] - expected[name]).max()) / step[name] for name in expected), 2)
+
+
+if __name__ == "__main__":
+    main()
