@@ -69,10 +69,16 @@ def refusal(operators: Sequence[Operator]) -> str | None:
     for operator in operators:
         key = merge_key(operator)
         if key is None or first is None:
-            return f"{(operator if key is None else operators[0]).name!r} cannot be merged with anything"
+            return _why_never(operator if key is None else operators[0])
         if key != first:
             return f"{operators[0].name!r} and {operator.name!r} cannot be merged exactly: {_difference(first, key)}"
     return None
+
+
+def _why_never(operator: Operator) -> str:
+    if operator.attribute("quantized") is not None or "DequantizeLinear" in operator.node_types:
+        return f"{operator.name!r} is in whole numbers, and only operators in floats are merged"
+    return f"{operator.name!r} cannot be merged with anything"
 
 
 def merged_size(operators: Sequence[Operator]) -> tuple[tuple[int, ...], tuple[int, ...]]:

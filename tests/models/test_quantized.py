@@ -16,6 +16,7 @@ from iosched.models.graph import ComputationGraph
 from iosched.models.light import light_model
 from iosched.models.load import load_model
 from iosched.models.merge_rule import refusal
+from iosched.models.whole_numbers import in_whole_numbers
 
 node = helper.make_node
 SCALES = {"s": np.float32(0.1), "z": np.uint8(3), "sw": np.float32(0.02), "zw": np.int8(0)}
@@ -69,7 +70,7 @@ def test_operators_in_whole_numbers_are_not_merged() -> None:
     graph = load_model(data(quantized(branches()))).graph
     convolutions = [operator for operator in graph.operators if operator.type == "Conv"]
     assert len({operator.inputs for operator in convolutions}) == 1
-    assert "cannot be merged" in str(refusal(convolutions))
+    assert f"{convolutions[0].name!r} is in whole numbers, and only operators in floats" in str(refusal(convolutions))
 
 
 def test_where_each_reader_has_a_dequantize_linear_of_its_own_it_is_the_readers() -> None:
@@ -105,3 +106,10 @@ def test_what_the_model_returns_stays_visible() -> None:
     assert [operator.nodes for operator in loaded(nodes, ["a", "y"]).operators] == [("a",), ("b/q", "b"), ("y",)]
     returned = loaded(nodes, ["b", "y"]).by_name["b"]
     assert (returned.nodes, returned.nbytes) == (("a", "b/q", "b"), 2 * 4 * 4 * 8 * 8 + 4 + 1)  # floats leave it
+
+
+@pytest.mark.parametrize("with_pairs", [True, False])
+def test_operators_in_whole_numbers_are_known_by_name(with_pairs: bool) -> None:
+    whole = load_model(data(quantized(branches(), with_pairs=with_pairs))).graph
+    assert in_whole_numbers(whole) == tuple(operator.name for operator in whole.operators)
+    assert not in_whole_numbers(load_model(data(branches())).graph)

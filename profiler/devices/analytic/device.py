@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
 
-from iosched.models.errors import DeviceError
+from iosched.models.errors import DeviceError, UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
+from iosched.models.whole_numbers import in_whole_numbers
 from iosched.profiler.devices.analytic.calibration import CALIBRATIONS
 from iosched.profiler.devices.analytic.cost import AnalyticCost
 from iosched.profiler.devices.analytic.scaled import ScaledCost
@@ -94,9 +95,11 @@ class PaperGpu:
         """Opens the analytic model of `model` on this GPU, beside what the database has of such a GPU.
 
         Raises:
-            UsageError: the GPU has no such precision, there is no such way to launch, or the database is damaged.
+            UsageError: the GPU has no such precision, there is no such way to launch, the database is damaged, or the
+                model is in whole numbers.
         """
         del beside
+        _refuse_whole_numbers(self.gpu, model.graph)
         precision, launch = self._precision(settings), launch_named(settings.launch)
         cost = AnalyticCost(model.graph, self.gpu, precision, calibration=CALIBRATIONS[launch])
         if database is None or not settings.resume:
@@ -128,6 +131,16 @@ class PaperGpu:
 
     def _precision(self, settings: OpenSettings) -> PrecisionName:
         return precision_on(self.name, settings.precision, has_tf32=self.gpu.has_tf32)
+
+
+def _refuse_whole_numbers(gpu: GpuSpec, graph: ComputationGraph) -> None:
+    found = in_whole_numbers(graph)
+    if found:
+        raise UsageError(
+            f"{gpu.name}: latencies are known for floats alone, and {len(found)} of {len(graph.operators)} operators"
+            f" are in whole numbers (int8), the first of them {found[0]!r}.\n"
+            "Plan for the model in floats that was quantized, which has the same operators, or use --device cpu."
+        )
 
 
 @dataclass(frozen=True, eq=False)

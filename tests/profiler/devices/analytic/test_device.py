@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 from onnx import helper
+from quantized import quantized
 from scripted import fire, model_with
+from small_models import branches
 
 from iosched.jobs.estimate import estimate
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
@@ -152,6 +154,12 @@ def test_a_schedule_file_with_an_unknown_launch_is_refused_in_words(
 def test_only_gpus_that_are_planned_for_have_a_choice_of_launches(settings: OptimizeSettings) -> None:
     with pytest.raises(UsageError, match="--launch streams is for GPUs that are planned for"):
         optimize(fire(), replace(settings, device="cpu", launch="streams"))
+
+
+def test_models_in_whole_numbers_are_refused_by_name(settings: OptimizeSettings) -> None:
+    model = load_model(quantized(branches()).SerializeToString(), name="branches")
+    with pytest.raises(UsageError, match=r"V100.* floats alone, and 4 of 4 operators .*\n.*the model in floats that"):
+        optimize(model, settings)
 
 
 def test_gpus_without_tf32_refuse_it_by_name(settings: OptimizeSettings) -> None:
