@@ -190,12 +190,7 @@ def _compiled(model: Model, threads: int, precision: str) -> Handle:
     core = _made("core", "ov_core_create")
     network = _read(core, model)
     _bind(network, model.bindings)
-    settings = {
-        "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_NUM_THREADS": str(threads),
-        "INFERENCE_PRECISION_HINT": HINTS[precision],
-    }
-    texts = [ctypes.c_char_p(text.encode()) for pair in settings.items() for text in pair]
+    texts = [ctypes.c_char_p(text.encode()) for pair in _settings(threads, precision).items() for text in pair]
     pointer = ctypes.c_void_p()
     call(
         "ov_core_compile_model",
@@ -206,6 +201,16 @@ def _compiled(model: Model, threads: int, precision: str) -> Handle:
     for each in (compiled, network, core):
         each.close()
     return request
+
+
+def _settings(threads: int, precision: str) -> Mapping[str, str]:
+    return {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_NUM_THREADS": str(threads),
+        "INFERENCE_PRECISION_HINT": HINTS[precision],
+        # It would pin its threads to the first cores, in every process the same ones; the system places them as well.
+        "ENABLE_CPU_PINNING": "NO",
+    }
 
 
 def _read(core: Handle, model: Model) -> Handle:

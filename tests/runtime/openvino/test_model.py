@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,9 @@ from iosched.models.errors import DeviceError, ExecutionError, UsageError
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.runtime.compare import compare
+from iosched.runtime.cores import allowed_cpus
 from iosched.runtime.inputs import random_inputs
+from iosched.runtime.openvino import model as openvino_model
 from iosched.runtime.openvino.model import OpenvinoModel
 from iosched.runtime.reference import Reference
 
@@ -58,6 +62,16 @@ def test_a_file_is_read_with_the_external_data_beside_it(tmp_path: Path) -> None
     onnx.save_model(fire_proto(), str(path), save_as_external_data=True, location="weights", size_threshold=0)
     assert path.stat().st_size < (tmp_path / "weights").stat().st_size
     check_numbers(load_model(path))
+
+
+def test_a_model_too_large_to_be_bound_to_another_batch_size_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_large(*_: object) -> None:
+        raise UsageError("the model has 3.0 GB of weights, too much for one ONNX stream")
+
+    monkeypatch.setattr(openvino_model, "write_model", too_large)
+    with pytest.raises(DeviceError, match="with other shapes than its file's: the model has 3"):
+        OpenvinoModel(load_model(flattened(2).SerializeToString(), batch_size=5), 1)
+    check_numbers(load_model(flattened("N").SerializeToString(), batch_size=5))
 
 
 @pytest.mark.parametrize(
@@ -110,6 +124,26 @@ def test_results_of_one_run_are_not_written_by_the_next() -> None:
         kept = {name: array.copy() for name, array in first.items()}
         opened.run({name: array + 1 for name, array in inputs.items()})
     assert all(np.array_equal(first[name], kept[name]) for name in kept)
+
+
+@pytest.mark.skipif(len(allowed_cpus()) < 2, reason="needs two processors")
+def test_no_thread_is_pinned_so_that_processes_do_not_choose_the_same_core() -> None:
+    model = fire()
+    caller: list[int] = []
+    seen: set[tuple[int, ...]] = set()
+    with OpenvinoModel(model, 1) as opened:
+
+        def run_often() -> None:
+            caller.append(threading.get_native_id())
+            opened.time(random_inputs(model.graph.inputs), 5000)
+
+        thread = threading.Thread(target=run_often)
+        thread.start()
+        while thread.is_alive():
+            with suppress(OSError, IndexError):
+                seen.add(tuple(sorted(os.sched_getaffinity(caller[0]))))
+        thread.join()
+    assert seen == {allowed_cpus()}
 
 
 def test_inputs_that_do_not_fit_are_refused_and_the_model_stays_usable() -> None:
