@@ -10,10 +10,16 @@ from iosched.jobs.progress import Observer
 from iosched.jobs.verdict import Verdict
 from iosched.models.errors import MismatchError
 from iosched.profiler.devices.device import OpenModelHere
+from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.peers.openvino import PlainOpenvino
 from iosched.profiler.store.latencies import ModelLatencies
 from iosched.scheduler.document import WITHOUT_OPENVINO
 from iosched.scheduler.search import SearchResult
+
+_NOT_FASTER = (
+    "In {precision} the model was not found to be faster than on plain onnxruntime in fp32: without --precision it may"
+    " run faster, and more exactly."
+)
 
 
 def reduced_verdict(
@@ -47,6 +53,8 @@ def reduced_verdict(
         "error": {"max_abs": agreement.max_abs, "max_rel": agreement.max_rel},
         WITHOUT_OPENVINO: REFERENCE,
     }
+    faster = compare(measured[REFERENCE], measured[OPENVINO])
+    slow = () if faster is not None and faster.is_faster else (_NOT_FASTER.format(precision=precision),)
     off = f"{agreement.max_rel:.2g} of their scale, {agreement.max_abs:.2g} at most"
     n_rounds = min(len(each.samples_us) for each in measured.values())
     return Verdict(
@@ -57,6 +65,6 @@ def reduced_verdict(
         alternatives=(),
         latency_us={name: measured[name].median_us for name in (REFERENCE, OPENVINO)},
         kernels_before=running.n_kernels,
-        running=replace(running, runtime=runtime, notes=(*pace.notes(n_rounds), *running.notes)),
+        running=replace(running, runtime=runtime, notes=(*pace.notes(n_rounds), *slow, *running.notes)),
         rested_us={name: each.rested.median_us for name, each in measured.items() if each.rested},
     )

@@ -52,12 +52,18 @@ def test_each_precision_is_measured_for_itself(settings: OptimizeSettings, monke
     calls = script_models(monkeypatch, {"reference": 20.0, "openvino": 10.0})
     first = optimize(fire(), settings)
     assert calls[-1] == ("reference", "openvino")
-    assert (first.openvino_us, first.reference_us) == (10.0, 20.0)
+    assert (first.openvino_us, first.reference_us, first.notes) == (10.0, 20.0, ())
     n_calls = len(calls)
     assert optimize(fire(), settings).document == first.document
     assert len(calls) == n_calls
     optimize(fire(), replace(settings, precision="fp16"))
     assert len(calls) > n_calls
+
+
+def test_what_is_not_faster_than_fp32_is_said(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    script_models(monkeypatch, {"reference": 20.0, "openvino": 20.0})
+    (note,) = optimize(fire(), settings).notes
+    assert note.startswith("In bf16 the model was not found to be faster than on plain onnxruntime in fp32")
 
 
 def test_what_is_too_far_off_is_refused(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
