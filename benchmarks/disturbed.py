@@ -1,0 +1,145 @@
+"""What a search is worth while others burn the cores for a part of its time, on this machine's CPU.
+
+    python benchmarks/disturbed.py [--network squeezenet] [--searches 2] [--seconds 5] [--rounds 15] [-o F.json]
+
+Three kinds of searches, each with a database of its own: on the machine as it is (`quiet`); while two processes per
+core burn time, from half a second after its beginning for so many seconds (`noticed`); and the same by a cost model
+that does not notice it, as before there was `profiler/measuring/disturbance.py` (`trusted`). Then all schedules found
+run as a whole in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import mean, median
+from unittest import mock
+
+from regret import bootstrap, candidate_of, in_turn
+from testbed import print_table, write_results, zoo_model
+
+from iosched.profiler.devices.cpu.cost import CpuStageCost
+from iosched.profiler.devices.cpu.device import CPU_EFFORT
+from iosched.profiler.measuring import disturbance
+from iosched.profiler.store.database import ProfileDatabase
+from iosched.runtime.cpu.backend import CpuBackend
+from iosched.scheduler.baselines import sequential
+from iosched.scheduler.schedule import Stage
+from iosched.scheduler.search import search
+
+KINDS = ("quiet", "noticed", "trusted")
+DELAY_SECONDS = 0.5
+HEADERS = ("searches", "measurements", "of them anew", "seconds", "predicted ms", "measured ms", "over quiet")
+
+
+@dataclass(frozen=True)
+class Searched:
+    """A search: its kind, what it took, and which candidate its schedule is."""
+
+    kind: str
+    candidate: int
+    measurements: int
+    anew: int
+    seconds: float
+    predicted_us: float
+
+
+def main(words: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--network", default="squeezenet", help="a name from `iosched zoo list`")
+    parser.add_argument("--searches", type=int, default=2, help="of each kind")
+    parser.add_argument("--seconds", type=float, default=5.0, help="that others burn the cores")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("-o", "--output", type=Path, help="raw results as JSON")
+    options = parser.parse_args(words)
+    candidates: dict[tuple[object, ...], tuple[Stage, ...]] = {}
+    with CpuBackend(zoo_model(options.network)) as backend:
+        found = [
+            searched(backend, kind, options.seconds, candidates) for _ in range(options.searches) for kind in KINDS
+        ]
+        compiled = [backend.compile_stages(stages) for stages in candidates.values()]
+        samples = in_turn([each for each in compiled if each is not None], options.rounds, 0)
+    print_table(HEADERS, [row(kind, found, samples) for kind in KINDS])
+    content = {"searches": [asdict(each) for each in found], "samples_us": samples}
+    write_results(options, Path(__file__).stem, words, content)
+
+
+def searched(
+    backend: CpuBackend, kind: str, seconds: float, candidates: dict[tuple[object, ...], tuple[Stage, ...]]
+) -> Searched:
+    """One search; the reference of the yardstick is measured before it is disturbed."""
+    with ProfileDatabase(None) as database:
+        cost = CpuStageCost(backend, database)
+        cost.stage_latency_us(next(iter(_alone(backend))))
+        started = time.monotonic()
+        with (
+            nullcontext() if kind == "quiet" else burning(seconds),
+            _trusting() if kind == "trusted" else nullcontext(),
+        ):
+            result = search(backend.graph, cost, effort=CPU_EFFORT)
+        number = candidate_of(candidates, result.schedule)
+        predicted = result.schedule.predicted_us or 0.0
+        one = Searched(kind, number, cost.measurements, cost.anew, time.monotonic() - started, predicted)
+    print(one, file=sys.stderr, flush=True)
+    return one
+
+
+def _alone(backend: CpuBackend) -> Iterator[Stage]:
+    return sequential(backend.graph).stages
+
+
+@contextmanager
+def _trusting() -> Iterator[None]:
+    with mock.patch.multiple(disturbance, disturbances=lambda *_: (), doubts=lambda *_: ()):
+        yield
+
+
+@contextmanager
+def burning(seconds: float) -> Iterator[None]:
+    """Two processes per core that burn time for so long, beginning a little later."""
+    context = get_context("spawn")
+    burners = [context.Process(target=_burn, args=(seconds,)) for _ in range(2 * len(os.sched_getaffinity(0)))]
+    starter = threading.Timer(DELAY_SECONDS, lambda: [each.start() for each in burners])
+    starter.start()
+    yield
+    starter.join()
+    for each in burners:
+        each.join()
+
+
+def _burn(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+
+
+def row(kind: str, found: Sequence[Searched], samples: Sequence[Sequence[float]]) -> list[str]:
+    """What the searches of a kind took, and what their schedules take over those of the quiet searches."""
+    own = [each for each in found if each.kind == kind]
+    quiet = [each for each in found if each.kind == "quiet"]
+    ratios = [
+        [a / b for a, b in zip(samples[one.candidate], samples[other.candidate], strict=True)]
+        for one, other in zip(own, quiet, strict=True)
+    ]
+    low, high = bootstrap(ratios)
+    return [
+        kind,
+        f"{mean(each.measurements for each in own):.0f}",
+        f"{mean(each.anew for each in own):.0f}",
+        f"{mean(each.seconds for each in own):.1f}",
+        f"{mean(each.predicted_us for each in own) / 1e3:.2f}",
+        f"{mean(median(samples[each.candidate]) for each in own) / 1e3:.2f}",
+        "" if kind == "quiet" else f"{mean(map(median, ratios)):.3f} ({low:.3f} to {high:.3f})",
+    ]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,282 @@
+"""What the search loses on a CPU by not measuring every stage: schedules of both searches, run as a whole, in turn.
+
+    python benchmarks/regret.py [--network squeezenet|FILE.onnx] [--block N] [--pairs 3] [--rounds 15] [-o F.json]
+    python benchmarks/regret.py --list --network inception_v3       # blocks and their stages; measures nothing
+
+A pair is a search with the effort of `optimize` and a search with much more, each with a database of its own, so that
+each is misled by noise of its own. Much more is every stage where there are at most `--most` of them, and else bounds
+that are taken less seriously (times 0.8), no tolerance and so many measurements. Then all schedules found run as a
+whole, each with its own stages in one plan, A B C A B C; between two runs other bytes pass through the caches, as
+many as the model has weights. The regret of a pair is the median over the rounds of (default / much more) - 1. Its mean
+over pairs has a 95 % interval by bootstrap: pairs are drawn, and in each pair rounds. Equal schedules have none.
+
+The search with more effort is misled by noise as well. So a second number compares each schedule of the default effort
+with the best of all that were found: which one is the best is said by the odd rounds, and what it takes by the even
+ones, and the other way round.
+
+A turn in which something else had the cores (`profiler/measuring/disturbance.py`) is taken again, up to five times.
+
+Pairs are added to those that the results file has: a machine that is quiet for some minutes at a time is enough.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+from testbed import print_table, write_results, zoo_model
+
+from iosched.models.graph import ComputationGraph
+from iosched.models.load import load_model
+from iosched.models.model import Model
+from iosched.profiler.devices.cpu.cost import CpuStageCost, swept_nbytes
+from iosched.profiler.devices.cpu.device import CPU_EFFORT
+from iosched.profiler.measuring.disturbance import disturbances, read_load
+from iosched.profiler.measuring.idle import wait_until_idle
+from iosched.profiler.store.database import ProfileDatabase
+from iosched.runtime.cpu.backend import CompiledStage, CpuBackend
+from iosched.scheduler.baselines import sequential
+from iosched.scheduler.blocks import partition
+from iosched.scheduler.effort import Effort
+from iosched.scheduler.lattice import build, relation
+from iosched.scheduler.pruning import DEFAULT_PRUNING
+from iosched.scheduler.schedule import Schedule, Stage
+from iosched.scheduler.search import search
+
+RUNS = 5  # of one turn; their median is the sample
+TRIES, PAUSE_SECONDS = 5, 0.2  # of a turn that is disturbed
+DRAWS = 2000
+HEADERS = (
+    "network", "block", "stages", "pairs", "equal", "measured: default", "much more", "default / much more - 1",
+    "default / best found - 1", "predicted gap",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Searched:
+    """A search: what it took, and which candidate of the comparison its schedule is.
+
+    Attributes:
+        anew: how many of the measurements were taken because the one before was disturbed.
+    """
+
+    candidate: int
+    measurements: int
+    seconds: float
+    predicted_us: float
+    gap: float
+    anew: int
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Both searches; `samples_us` are those of all candidates of the comparison, round by round."""
+
+    default: Searched
+    more: Searched
+
+
+def main(words: Sequence[str]) -> None:
+    options = _options(words)
+    model = _model(options.network)
+    with CpuBackend(model) as backend:
+        blocks = [part.operators for part in partition(backend.graph)]
+        if options.list:
+            _list(backend.graph, blocks)
+            return
+        graph = backend.graph if options.block is None else part_of(backend.graph, blocks[options.block])
+        calls = [*_known(options), observed(backend, graph, options)]
+    print_table(HEADERS, [_row(options, calls)])
+    content = {"network": options.network, "block": options.block, "rounds": options.rounds, "calls": calls}
+    write_results(options, Path(__file__).stem, words, content)
+
+
+def _options(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--network", default="squeezenet", help="a name from `iosched zoo list`, or a file")
+    parser.add_argument("--block", type=int, help="a block of the network by its number; by default all of it")
+    parser.add_argument("--list", action="store_true", help="list the blocks, and measure nothing")
+    parser.add_argument("--pairs", type=int, default=3, help="of searches, in this call")
+    parser.add_argument("--rounds", type=int, default=15, help="in which all schedules are run")
+    parser.add_argument("--most", type=int, default=2000, help="stages of a block that are measured one and all")
+    parser.add_argument("-o", "--output", type=Path, help="raw results as JSON; calls are added to those in it")
+    return parser.parse_args(words)
+
+
+def _model(network: str) -> Model:
+    return load_model(Path(network), batch_size=1) if network.endswith(".onnx") else zoo_model(network)
+
+
+def _list(graph: ComputationGraph, blocks: Sequence[Sequence[str]]) -> None:
+    rows = []
+    for index, names in enumerate(blocks):
+        stages = len(build(relation(graph, tuple(names)), DEFAULT_PRUNING).stages)
+        rows.append([str(index), str(len(names)), str(stages), f"{names[0]} to {names[-1]}"])
+    print_table(("block", "operators", "stages", "from and to"), rows)
+
+
+def part_of(graph: ComputationGraph, names: Sequence[str]) -> ComputationGraph:
+    """The graph of these operators alone, with all that they read from others as its inputs."""
+    operators = [graph.by_name[name] for name in names]
+    made = {tensor for operator in operators for tensor in operator.outputs}
+    read = dict.fromkeys(name for operator in operators for name in operator.inputs if name not in made)
+    elsewhere = {name for operator in graph.operators if operator.name not in names for name in operator.inputs}
+    outputs = tuple(name for name in graph.tensor if name in made and (name in elsewhere or name in graph.outputs))
+    inputs = tuple(graph.tensor[name] for name in read)
+    tensors = tuple(graph.tensor[name] for name in graph.tensor if name in made)
+    return ComputationGraph(graph.name, inputs, outputs, tuple(operators), tensors)
+
+
+def observed(backend: CpuBackend, graph: ComputationGraph, options: argparse.Namespace) -> dict[str, Any]:
+    """All pairs of one call, and the latencies of all schedules in turn."""
+    candidates: dict[tuple[object, ...], tuple[Stage, ...]] = {}
+    candidate_of(candidates, sequential(graph))
+    pairs = []
+    for number in range(options.pairs):
+        efforts = {"default": CPU_EFFORT, "more": _more(graph, options.most)}
+        found = {}
+        for name in efforts if number % 2 == 0 else reversed(efforts):  # neither of them always comes first
+            found[name] = _searched(backend, graph, efforts[name], candidates)
+        pairs.append(Pair(found["default"], found["more"]))
+        print(f"pair {number + 1}: {found}", file=sys.stderr, flush=True)
+    compiled = [backend.compile_stages(stages) for stages in candidates.values()]
+    return {
+        "pairs": [asdict(pair) for pair in pairs],
+        "schedules": [[[stage.strategy.value, stage.groups] for stage in stages] for stages in candidates.values()],
+        "samples_us": in_turn([each for each in compiled if each is not None], options.rounds, _swept(backend, graph)),
+    }
+
+
+def _more(graph: ComputationGraph, most: int) -> Effort:
+    largest = max(len(build(relation(graph, part.operators), DEFAULT_PRUNING).stages) for part in partition(graph))
+    if largest <= most:
+        return CPU_EFFORT.exhausted()
+    return Effort(bound_slack=0.8, tolerance=0.0, max_measurements=most)
+
+
+def _searched(
+    backend: CpuBackend,
+    graph: ComputationGraph,
+    effort: Effort,
+    candidates: dict[tuple[object, ...], tuple[Stage, ...]],
+) -> Searched:
+    started = time.monotonic()
+    with ProfileDatabase(None) as database:
+        cost = CpuStageCost(backend, database)
+        result = search(graph, cost, effort=effort)
+        taken, anew = cost.measurements, cost.anew
+    predicted = result.schedule.predicted_us or 0.0
+    number = candidate_of(candidates, result.schedule)
+    return Searched(
+        number, taken, round(time.monotonic() - started, 1), round(predicted, 2), round(result.gap, 5), anew
+    )
+
+
+def candidate_of(candidates: dict[tuple[object, ...], tuple[Stage, ...]], schedule: Schedule) -> int:
+    """The number of a schedule among the candidates; those that are equal have one number."""
+    key = tuple((stage.strategy, stage.groups) for stage in schedule.stages)
+    candidates.setdefault(key, tuple(schedule.stages))
+    return list(candidates).index(key)
+
+
+def _swept(backend: CpuBackend, graph: ComputationGraph) -> int:
+    return 0 if graph is backend.graph else swept_nbytes(backend.weights_nbytes)
+
+
+def in_turn(compiled: Sequence[CompiledStage], rounds: int, sweep_nbytes: int) -> list[list[float]]:
+    samples: list[list[float]] = [[] for _ in compiled]
+    for turn in range(rounds + 1):
+        for number, each in enumerate(compiled):
+            us = _undisturbed(each, sweep_nbytes)
+            if turn > 0:
+                samples[number].append(round(us, 2))
+    return samples
+
+
+def _undisturbed(compiled: CompiledStage, sweep_nbytes: int) -> float:
+    """The median of some runs that nothing disturbed; the least of several medians if something always does."""
+    cpus = os.sched_getaffinity(0)
+    found = []
+    for _ in range(TRIES):
+        wait_until_idle()
+        before = read_load(cpus)
+        found.append(median(compiled.time(1 + RUNS, sweep_nbytes=sweep_nbytes)[1:]))
+        if not disturbances(before, read_load(cpus), len(cpus)):
+            return found[-1]
+        time.sleep(PAUSE_SECONDS)
+    return min(found)
+
+
+def _known(options: argparse.Namespace) -> list[dict[str, Any]]:
+    if options.output is None or not options.output.exists():
+        return []
+    found: list[dict[str, Any]] = json.loads(options.output.read_text(encoding="utf-8"))["calls"]
+    return found
+
+
+def _row(options: argparse.Namespace, calls: Sequence[Mapping[str, Any]]) -> list[str]:
+    pairs = [pair for call in calls for pair in call["pairs"]]
+    equal = sum(pair["default"]["candidate"] == pair["more"]["candidate"] for pair in pairs)
+    return [
+        Path(options.network).stem,
+        "all" if options.block is None else str(options.block),
+        str(max(pair["more"]["measurements"] for pair in pairs)),
+        str(len(pairs)),
+        str(equal),
+        f"{mean(pair['default']['measurements'] for pair in pairs):.0f}",
+        f"{mean(pair['more']['measurements'] for pair in pairs):.0f}",
+        regret_text([ratios for call in calls for ratios in paired_ratios(call)]),
+        regret_text([ratios for call in calls for ratios in ratios_to_best(call)]),
+        f"{mean(pair['default']['gap'] for pair in pairs):.1%}",
+    ]
+
+
+def paired_ratios(call: Mapping[str, Any]) -> list[list[float]]:
+    """For each pair, for each round: what the schedule of the default effort takes over that of more effort."""
+    samples = call["samples_us"]
+    chosen = [(pair["default"]["candidate"], pair["more"]["candidate"]) for pair in call["pairs"]]
+    return [[a / b for a, b in zip(samples[one], samples[other], strict=True)] for one, other in chosen]
+
+
+def ratios_to_best(call: Mapping[str, Any]) -> list[list[float]]:
+    """For each pair, for each round: what the schedule of the default effort takes over the best of all schedules.
+
+    Which is the best is said by the rounds of the other parity, whose noise the ratio does not share.
+    """
+    samples = call["samples_us"]
+    best = [min(range(len(samples)), key=lambda each: median(samples[each][1 - odd :: 2])) for odd in (0, 1)]
+    found = []
+    for pair in call["pairs"]:
+        own = samples[pair["default"]["candidate"]]
+        found.append([us / samples[best[index % 2]][index] for index, us in enumerate(own)])
+    return found
+
+
+def regret_text(ratios: Sequence[Sequence[float]]) -> str:
+    """The mean over pairs of the median over rounds, less one, with its interval."""
+    low, high = bootstrap(ratios)
+    return f"{mean(map(median, ratios)) - 1:+.1%} ({low - 1:+.1%} to {high - 1:+.1%})"
+
+
+def bootstrap(ratios: Sequence[Sequence[float]], draws: int = DRAWS, seed: int = 0) -> tuple[float, float]:
+    """The 95 % interval of that mean: pairs are drawn with replacement, and rounds in each pair drawn."""
+    draw = random.Random(seed)
+    found = []
+    for _ in range(draws):
+        pairs = draw.choices(ratios, k=len(ratios))
+        found.append(mean(median(draw.choices(rounds, k=len(rounds))) for rounds in pairs))
+    found.sort()
+    return found[int(0.025 * draws)], found[int(0.975 * draws) - 1]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
