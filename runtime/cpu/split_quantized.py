@@ -60,7 +60,8 @@ def _has_free_rows(kernels: KernelGraph, node: onnx.NodeProto) -> bool:
 
 def _split_convolution(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tuple[Share, ...]:
     weight = kernels.weights.get(node.input[3 if node.op_type == "QLinearConv" else 1])
-    if weight is None or any(name in kernels.tensors for name in node.input[1:]):
+    computed = [name for name in node.input[1:] if name in kernels.tensors]
+    if weight is None or not all(_is_one_number(kernels, name) for name in computed):
         return ()
     if not integer(node, "channels_last"):
         return _split_channels(kernels, node, weight, shares)

@@ -158,3 +158,14 @@ def test_products_of_numbers_made_whole_in_the_run(shape: Sequence[int]) -> None
     assert not found["DynamicQuantizeLinear"]
     assert len(found["MatMulInteger"]) == 2
     check_parts(kernels, [each.op_type for each in kernels.nodes].index("MatMulInteger"), found["MatMulInteger"])
+
+
+def test_convolutions_of_numbers_made_whole_in_the_run() -> None:
+    nodes = [
+        node("DynamicQuantizeLinear", ["x"], ["q", "qs", "qz"]),
+        node("ConvInteger", ["q", "w", "qz"], ["i"], pads=[1] * 4),
+        node("Cast", ["i"], ["y"], to=FLOAT),
+    ]
+    weights = {"w": np.random.default_rng(0).integers(0, 90, (40, 3, 3, 3), np.uint8)}
+    found = check_model(proto_of(nodes, {"x": (1, 3, 6, 6)}, ["y"], weights), 2)
+    assert found["", "ConvInteger"] == 2
