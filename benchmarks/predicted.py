@@ -1,0 +1,139 @@
+"""How near the sum of its stages comes to what a schedule takes, on small random networks on this machine's CPU.
+
+    python benchmarks/predicted.py [--networks 12] [--seed 0] [--rounds 15] [-o F.json]
+
+Dense networks of two-way layers, as Pelee has them, at 64 pixels: tens of operators of some ten microseconds each,
+where what is not a kernel counts. Each is searched with the effort of `optimize` and a database of its own; then the
+schedule found and the sequential one are run as a whole, in turn with the yardstick. `predicted` is what `optimize`
+says; `now` is the same at the speed that the yardstick has beside the wholes.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+from testbed import YARDSTICK, option_parser, print_table, write_results
+
+from iosched.jobs.costing import schedule_latency_us
+from iosched.models.load import load_model
+from iosched.models.zoo.network import Network, Value
+from iosched.profiler.devices.cpu.device import CpuDevice
+from iosched.profiler.devices.cpu.yardstick import compile_yardstick
+from iosched.profiler.devices.device import OpenSettings, Way
+from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all
+from iosched.profiler.measuring.statistics import quantile
+from iosched.profiler.store.database import ProfileDatabase
+from iosched.runtime.inputs import random_inputs
+from iosched.scheduler.baselines import sequential
+from iosched.scheduler.search import search
+
+SIZE = 64
+HEADERS = ("network", "schedule", "operators", "stages", "measured us", "predicted / measured", "now", "after a rest")
+
+
+def main(words: Sequence[str]) -> None:
+    parser = option_parser(__doc__, networks="", device="cpu")
+    parser.set_defaults(networks="12")
+    parser.add_argument("--seed", type=int, default=0, help="of the first network")
+    parser.add_argument("--rounds", type=int, default=15)
+    options = parser.parse_args(words)
+    found = []
+    for seed in range(options.seed, options.seed + int(options.networks)):
+        found += observed(seed, options.rounds)
+        print(f"\r{seed}", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    print_table(HEADERS, [*map(row, found), *summaries(found)])
+    write_results(options, Path(__file__).stem, words, {"schedules": found})
+
+
+def observed(seed: int, rounds: int) -> list[dict[str, object]]:
+    """The schedule found and the sequential one of one network: what was predicted, and what it took."""
+    model = load_model(small_network(seed), name=f"small{seed}")
+    with ProfileDatabase(None) as database:
+        there = CpuDevice().open(model, OpenSettings(), database)
+        result = search(there.graph, there.cost, effort=there.effort)
+        schedules = {"found": result.schedule, "sequential": sequential(there.graph)}
+        predicted = {name: schedule_latency_us(there, schedule) for name, schedule in schedules.items()}
+        inputs = random_inputs(model.graph.inputs)
+        wholes = {name: there.ready(Way(schedule), inputs) for name, schedule in schedules.items()}
+        yardstick = Candidate(compile_yardstick(there.cost.backend).time)
+        taken = there.in_turn({**wholes, YARDSTICK: yardstick}, Budget(rounds, 60.0))
+        close_all(wholes.values())
+        reference = database.yardstick(there.cost.device)
+        assert reference is not None
+        slowness = taken[YARDSTICK].median_us / reference.median_us
+        there.close()
+    return [
+        {
+            "network": model.name,
+            "schedule": name,
+            "operators": len(there.graph.operators),
+            "stages": sum(len(block.stages) for block in schedule.blocks),
+            "predicted_us": predicted[name],
+            "measured_us": taken[name].median_us,
+            "slowness": slowness,
+            "samples_us": taken[name].samples_us,
+            "rested_us": taken[name].rested_us,
+            "yardstick_us": taken[YARDSTICK].samples_us,
+        }
+        for name, schedule in schedules.items()
+    ]
+
+
+def small_network(seed: int) -> bytes:
+    """A random network as Pelee has them: a stem, and groups of two-way dense layers with transitions between them."""
+    draw = random.Random(seed)
+    net = Network(f"small{seed}")
+    x = net.conv(net.input(3, SIZE), draw.choice((16, 24, 32)), 3, "stem", stride=2, padding=1)
+    x = net.max_pool(x, 2, "pool", stride=2)
+    growth = draw.choice((16, 24, 32))
+    for group in range(draw.choice((2, 3, 4))):
+        for layer in range(draw.choice((2, 3, 4))):
+            x = _two_ways(net, x, growth, draw.choice((1, 2, 4)), f"dense{group}/{layer}")
+        x = net.conv(x, x.channels, 1, f"transition{group}")
+        if x.shape[1] > 4:
+            x = net.average_pool(x, 2, f"shrink{group}", stride=2)
+    x = net.flatten(net.global_average_pool(x, "mean"), "row")
+    return net.finish(net.linear(x, 10, "classes")).SerializeToString()
+
+
+def _two_ways(net: Network, x: Value, growth: int, bottleneck: int, name: str) -> Value:
+    half = growth // 2
+    inner = half * bottleneck
+    left = net.conv(net.conv(x, inner, 1, f"{name}/left1"), half, 3, f"{name}/left2", padding=1)
+    right = net.conv(net.conv(x, inner, 1, f"{name}/right1"), half, 3, f"{name}/right2", padding=1)
+    right = net.conv(right, half, 3, f"{name}/right3", padding=1)
+    return net.concat([x, left, right], f"{name}/out")
+
+
+def ratios(one: dict[str, object]) -> tuple[float, float, float]:
+    """Predicted over measured: as said, at the speed beside the wholes, and over the first run after a rest."""
+    predicted, measured, slowness = (float(str(one[key])) for key in ("predicted_us", "measured_us", "slowness"))
+    rested = median(one["rested_us"])  # type: ignore[call-overload]
+    return predicted / measured, predicted * slowness / measured, predicted * slowness / rested
+
+
+def row(one: dict[str, object]) -> list[str]:
+    """A schedule as a row of the table."""
+    names = [str(one[key]) for key in ("network", "schedule", "operators", "stages")]
+    return [*names, f"{one['measured_us']:.0f}", *(f"{ratio:.2f}" for ratio in ratios(one))]
+
+
+def summaries(found: Sequence[dict[str, object]]) -> list[list[str]]:
+    """For each kind of schedule the median of the ratios, and their tenth and ninetieth percentile."""
+    rows = []
+    for name in dict.fromkeys(str(one["schedule"]) for one in found):
+        columns = zip(*(ratios(one) for one in found if one["schedule"] == name), strict=True)
+        cells = [
+            f"{quantile(each, 0.5):.2f} ({quantile(each, 0.1):.2f} to {quantile(each, 0.9):.2f})" for each in columns
+        ]
+        rows.append(["all", name, "", "", "", *cells])
+    return rows
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
