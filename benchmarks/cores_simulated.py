@@ -1,0 +1,234 @@
+"""SIMULATED: what schedules would give on 4, 8 and 16 cores, by latencies of operators measured on one and two.
+
+    python benchmarks/cores_simulated.py [--networks squeezenet,...] [-o results.json] [--plot F.svg]
+
+`cores_model.py` is the model. On one core and on two it is held against whole networks that are measured here: the
+table of errors comes first. Everything on more cores is simulated, with two assumptions about memory: that its
+bandwidth grows with the cores, or that it is no more than what the two cores of this machine read at together. What the
+file of results has is not measured again, but simulated anew.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from cores_model import SimulatedCost, Unit, largest_parts, latencies_us, unit_nbytes
+from testbed import YARDSTICK, print_table, write_results, zoo_model
+
+from iosched.models.model import Model
+from iosched.profiler.devices.cpu.cost import CpuStageCost
+from iosched.profiler.devices.cpu.device import CPU_EFFORT
+from iosched.profiler.devices.cpu.yardstick import compile_yardstick
+from iosched.profiler.measuring.in_turn import Budget, Candidate, measure_in_turn
+from iosched.profiler.store.database import ProfileDatabase
+from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.inputs import random_inputs
+from iosched.scheduler.baselines import greedy, sequential
+from iosched.scheduler.effort import Effort
+from iosched.scheduler.schedule import Schedule, Stage, Strategy
+from iosched.scheduler.search import search
+from iosched.scheduler.signature import default_label
+
+CORES = (1, 2, 4, 8, 16)
+EFFORT = Effort(tolerance=CPU_EFFORT.tolerance, max_measurements=CPU_EFFORT.max_measurements, remeasure_rounds=0)
+READ_NBYTES = 32 << 20
+ROUNDS = 9
+
+
+def main(words: Sequence[str]) -> None:
+    options = _options(words)
+    earlier = json.loads(options.output.read_text()) if options.output and options.output.exists() else {}
+    bandwidth = earlier.get("bandwidth_bytes_per_us") or bandwidths()
+    networks = earlier.get("networks", {})
+    for name in options.networks.split(","):
+        model = zoo_model(name)
+        found = networks.get(name) or measure(model, options.profile_db)
+        networks[name] = {**found, "simulated": simulate(model, found, bandwidth)}
+        content = {"bandwidth_bytes_per_us": bandwidth, "networks": networks}
+        write_results(options, Path(__file__).stem, words, content)
+    show(networks)
+    if options.plot:
+        plot(networks, options.plot)
+
+
+def _options(words: Sequence[str]) -> Namespace:
+    parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--networks", default="squeezenet,inception_v3,randwire,nasnet_a")
+    parser.add_argument("--profile-db", type=Path, help="profile database of what is measured")
+    parser.add_argument("-o", "--output", type=Path, help="raw results as JSON")
+    parser.add_argument("--plot", type=Path, metavar="F.svg", help="draw a chart (needs matplotlib)")
+    return parser.parse_args(words)
+
+
+def bandwidths() -> list[float]:
+    """Bytes a microsecond that one core reads, and two together, of arrays as large as a network's weights."""
+    arrays = [np.ones(READ_NBYTES // 4, np.float32) for _ in range(2)]
+
+    def read(count: int) -> float:
+        with ThreadPoolExecutor(count) as pool:
+            begin = time.perf_counter()
+            list(pool.map(lambda array: float(np.dot(array, array)), arrays[:count]))
+            return count * READ_NBYTES / (time.perf_counter() - begin) / 1e6
+
+    return [median(read(count) for _ in range(15)) for count in (1, 2)]
+
+
+def measure(model: Model, profile_db: Path | None) -> dict[str, Any]:
+    """Every unit on one core and on two, and whole networks on one and two, with all samples."""
+    with ProfileDatabase(profile_db) as database, closing(CpuBackend(model, lanes=2)) as backend:
+        cost = CpuStageCost(backend, database)
+        units = {name: _measured(cost, name) for name in backend.graph.by_name}
+        simulated = _cost(backend, units)
+        schedules = {
+            "sequential": sequential(backend.graph),
+            "greedy": greedy(backend.graph),
+            "found": _found(backend, simulated),
+        }
+        inputs = random_inputs(model.graph.inputs)
+        with closing(CpuBackend(model, lanes=1)) as alone:
+            compiled = {"one core": alone.compile(sequential(alone.graph))}
+            compiled |= {name: backend.compile(schedule) for name, schedule in schedules.items()}
+            candidates = {name: Candidate(partial(each.time, inputs), each.close) for name, each in compiled.items()}
+            candidates[YARDSTICK] = Candidate(compile_yardstick(backend).time)
+            found = measure_in_turn(candidates, Budget(ROUNDS, 120.0))
+        begun = database.yardstick(cost.device)
+    units_us = {name: [unit.one_us, unit.two_us, unit.nbytes] for name, unit in units.items()}
+    return {
+        "units": units_us,
+        "samples_us": {name: each.samples_us for name, each in found.items()},
+        "yardstick_us": None if begun is None else begun.median_us,
+    }
+
+
+def _measured(cost: CpuStageCost, name: str) -> Unit:
+    nbytes = unit_nbytes(cost.backend, name)
+    two_us = cost.operator_latency_us(name)
+    cost.operator_work_us(name)
+    one = cost.known(Stage(Strategy.CONCURRENT, ((name,),)), lanes=1)
+    return Unit(two_us if one is None else one.median_us, two_us, nbytes)
+
+
+def simulate(model: Model, measured: Mapping[str, Any], bandwidth: Sequence[float]) -> list[dict[str, Any]]:
+    """For each number of cores what schedules take, with both assumptions about memory."""
+    units = {name: Unit(*unit) for name, unit in measured["units"].items()}
+    rows = []
+    for cores in CORES:
+        with closing(CpuBackend(model, lanes=cores)) as backend:
+            chosen, guessed = _cost(backend, units), _cost(backend, units, chooses=False)
+            begin = time.monotonic()
+            found = _found(backend, chosen)
+            seconds, tried = time.monotonic() - begin, chosen.tried
+            schedules = {"sequential": sequential(backend.graph), "greedy": greedy(backend.graph), "found": found}
+            by_guess = _found(backend, guessed)
+            tried_by_guess = guessed.tried
+            capped = _cost(backend, units, bytes_per_us=bandwidth[min(cores, 2) - 1])
+            rows.append({
+                "cores": cores,
+                "us": {name: chosen.schedule_us(each) for name, each in schedules.items()},
+                "capped_us": {name: capped.schedule_us(each) for name, each in schedules.items()},
+                "guessed_us": guessed.schedule_us(by_guess),
+                "tried": tried,
+                "tried_by_guess": tried_by_guess,
+                "search_s": round(seconds, 2),
+            })  # fmt: skip
+    return rows
+
+
+def _cost(
+    backend: CpuBackend, units: Mapping[str, Unit], *, chooses: bool = True, bytes_per_us: float = math.inf
+) -> SimulatedCost:
+    parts = largest_parts(backend, backend.lanes)
+    label = default_label(backend.graph)
+    return SimulatedCost(
+        backend.lanes,
+        {name: latencies_us(unit, parts[name]) for name, unit in units.items()},
+        {name: unit.nbytes for name, unit in units.items()},
+        lambda name: f"{label(backend.graph.by_name[name])}{units[name]}",
+        backend.guessed_lanes,
+        chooses,
+        bytes_per_us,
+    )
+
+
+def _found(backend: CpuBackend, cost: SimulatedCost) -> Schedule:
+    return search(backend.graph, cost, strategy="concurrent", effort=EFFORT).schedule
+
+
+def show(networks: Mapping[str, Any]) -> None:
+    """The errors on one core and two, and then what is simulated."""
+    print("\nMeasured, and simulated from single operators, ms:\n")
+    rows = []
+    for name, found in networks.items():
+        slowness = median(found["samples_us"][YARDSTICK]) / (found["yardstick_us"] or math.inf)
+        one, two = (next(row["us"] for row in found["simulated"] if row["cores"] == cores) for cores in (1, 2))
+        pairs = {"one core": one["sequential"], **two}
+        rows.append([name, *(_error(median(found["samples_us"][each]) / slowness, us) for each, us in pairs.items())])
+    print_table(["network", "one core", "two cores: one after another", "greedy", "found"], rows)
+    print("\nSIMULATED, ms; in brackets how many times as fast as one operator after another on the same cores:\n")
+    rows = [[name, str(row["cores"]), *_cells(row)] for name, found in networks.items() for row in found["simulated"]]
+    print_table(
+        ["network", "cores", "sequential", "greedy", "found", "found, lanes guessed", "found, memory of two cores",
+         "stages asked for, guessed and chosen"], rows,
+    )  # fmt: skip
+
+
+def _error(measured_us: float, simulated_us: float) -> str:
+    return f"{measured_us / 1e3:.2f}, {simulated_us / 1e3:.2f} ({simulated_us / measured_us - 1:+.0%})"
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    us, capped = row["us"], row["capped_us"]
+    return [
+        f"{us['sequential'] / 1e3:.2f}",
+        *(f"{us[name] / 1e3:.2f} ({us['sequential'] / us[name]:.2f}x)" for name in ("greedy", "found")),
+        f"{row['guessed_us'] / 1e3:.2f} ({us['sequential'] / row['guessed_us']:.2f}x)",
+        f"{capped['found'] / 1e3:.2f} ({capped['sequential'] / capped['found']:.2f}x)",
+        f"{row['tried_by_guess']}, {row['tried']}",
+    ]
+
+
+def plot(networks: Mapping[str, Any], path: Path) -> None:
+    """Speed-up over one core against the number of cores: one operator after another, and the schedule found."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "iosched"
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, len(networks), figsize=(3.2 * len(networks), 3.4), sharey=True)
+    for axis, (name, found) in zip(np.atleast_1d(axes), networks.items(), strict=True):
+        rows = found["simulated"]
+        base = rows[0]["us"]["sequential"]
+        lines = ("sequential", "#888888", "one after another"), ("found", "#c8553d", "schedule found")
+        for which, colour, text in lines:
+            least, most = ([base / row[key][which] for row in rows] for key in ("capped_us", "us"))
+            axis.plot(range(len(rows)), most, color=colour, marker="o", markersize=4, label=text)
+            axis.fill_between(range(len(rows)), least, most, color=colour, alpha=0.15, linewidth=0)
+        axis.axvspan(1.5, len(rows) - 0.8, color="#f3efe6", zorder=0)
+        axis.text(1.6, 0.4, "simulated", fontsize=8, color="#777777")
+        axis.set_xticks(range(len(rows)), [str(row["cores"]) for row in rows])
+        axis.set_title(name, fontsize=10)
+        axis.set_xlabel("cores")
+        axis.set_xlim(-0.2, len(rows) - 0.8)
+        for side in ("top", "right"):
+            axis.spines[side].set_visible(False)
+    np.atleast_1d(axes)[0].set_ylabel("times as fast as on one core")
+    np.atleast_1d(axes)[0].legend(frameon=False, fontsize=8, loc="upper left")
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
