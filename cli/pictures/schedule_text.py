@@ -71,7 +71,8 @@ def _stages(
         last = len(stage.groups) - 1
         for index, group in enumerate(stage.groups):
             lead = head if index == 0 else ""
-            yield f"{lead:<{width}} {marks[_place(index, last)]}{_chain(group, looks, marks['then'])}"
+            chain = _chain(group, looks, marks["then"]) + _lanes(stage, index)
+            yield f"{lead:<{width}} {marks[_place(index, last)]}{chain}"
 
 
 def _stage_head(index: int, stage: Stage, remarks: Remarks | None) -> str:
@@ -88,6 +89,16 @@ def _place(index: int, last: int) -> str:
     if index == 0:
         return "first"
     return "last" if index == last else "middle"
+
+
+def _lanes(stage: Stage, index: int) -> str:
+    """The lanes of a group, where the groups of the stage do not simply have one each."""
+    if stage.division is None or sorted(stage.division.groups) == [(lane,) for lane in range(len(stage.groups))]:
+        return ""
+    own = stage.division.groups[index]
+    in_a_row = len(own) > 2 and own == tuple(range(own[0], own[-1] + 1))
+    numbers = f"{own[0]}-{own[-1]}" if in_a_row else ", ".join(map(str, own))
+    return f"  ({'lane' if len(own) == 1 else 'lanes'} {numbers})"
 
 
 def _chain(group: tuple[str, ...], looks: Mapping[str, Look], then: str) -> str:

@@ -10,7 +10,7 @@ from iosched.cli.pictures.looks import Look
 from iosched.cli.pictures.schedule_svg import draw_svg
 from iosched.cli.pictures.schedule_text import draw_text
 from iosched.scheduler.proof import Scope, proof_text
-from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
+from iosched.scheduler.schedule import Block, Division, Schedule, Stage, Strategy
 
 SCHEDULE = Schedule(
     (
@@ -44,6 +44,23 @@ def test_the_text_shows_groups_side_by_side_and_operators_in_order() -> None:
         "block 1: 1 operator in 1 stage, 1.0 µs, not proven optimal",
         "    1     1.0 µs  ── g",
     ]
+
+
+@pytest.mark.parametrize(
+    ("groups", "words"),
+    [
+        (((0,), (1,), (2,)), ("", "", "")),
+        (((0,), (1,), (1,)), ("  (lane 0)", "  (lane 1)", "  (lane 1)")),
+        (((0, 1, 2), (3,), (4, 6)), ("  (lanes 0-2)", "  (lane 3)", "  (lanes 4, 6)")),
+    ],
+)
+def test_lanes_are_named_where_groups_do_not_simply_have_one_each(
+    groups: tuple[tuple[int, ...], ...], words: tuple[str, ...]
+) -> None:
+    stage = Stage(Strategy.CONCURRENT, (("a", "b"), ("c",), ("d",)), 1.0, division=Division(8, groups))
+    shown = draw_text(Schedule((Block(0, (stage,)),)), title="net", looks={}).splitlines()[-3:]
+    chains = [line.partition("─ ")[2] for line in shown]
+    assert chains == [chain + word for chain, word in zip(("a → b", "c", "d"), words, strict=True)]
 
 
 @pytest.mark.parametrize(
