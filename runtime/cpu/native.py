@@ -65,8 +65,9 @@ class NativeRuntime:
         self._library = library
         get_api_base = ctypes.cast(ctypes.CDLL(str(path)).OrtGetApiBase, ctypes.c_void_p)
         self.handle = Handle(call(library.iosched_runtime_create, get_api_base), library.iosched_runtime_release)
-        self._by_program: weakref.WeakKeyDictionary[Program, _ByCpus] = weakref.WeakKeyDictionary()
+        self._by_program: weakref.WeakKeyDictionary[Program, _Session] = weakref.WeakKeyDictionary()
         self._by_content: dict[object, _Session] = {}
+        self._spanning: weakref.WeakValueDictionary[object, _Session] = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
         if sharing is not None:
             self._by_program, self._by_content, self._lock = sharing._by_program, sharing._by_content, sharing._lock
@@ -86,16 +87,25 @@ class NativeRuntime:
             ExecutionError: with onnxruntime's words, if it refuses the model.
             ValueError: if a weight is not C-contiguous or holds no numbers.
         """
-        threads = tuple(cpus) if program.cores > 1 else (-1,)
-        known = self._by_program.setdefault(program, {})
-        if threads in known:
-            return known[threads]
+        if program.cores > 1:
+            return self._spanning_session(program, tuple(dict.fromkeys(cpus)))  # lanes may share processors
+        if (known := self._by_program.get(program)) is not None:
+            return known
         with self._lock:
-            key = (_content(program), threads)
+            key = _content(program)
             session = self._by_content.get(key)
             if session is None:
-                session = self._by_content[key] = _Session(self, program, threads)
-            known[threads] = session
+                session = self._by_content[key] = _Session(self, program, (-1,))
+            self._by_program[program] = session
+            return session
+
+    def _spanning_session(self, program: Program, cpus: tuple[int, ...]) -> _Session:
+        """The session of a program over several cores: it has threads, so it lasts only as long as executors use it."""
+        key = (_content(program), cpus)
+        with self._lock:
+            session = self._spanning.get(key)
+            if session is None:
+                session = self._spanning[key] = _Session(self, program, cpus)
             return session
 
     def forget_sessions(self) -> None:
@@ -188,13 +198,13 @@ class NativeExecutor:
         self._lock = threading.Lock()
         used = {task.kernel: kernels[task.kernel] for task in plan.tasks}
         chosen = lane_cpus(len(plan.lanes), cpus)
-        sessions = {
+        self._sessions = {
             index: self._runtime.session(kernel, chosen)
             for index, kernel in used.items()
             if not isinstance(kernel, Copy)
         }
         self._encoder = PlanEncoder(plan, self._inputs, self._outputs)
-        pointers = {index: session.handle.pointer for index, session in sessions.items()}
+        pointers = {index: session.handle.pointer for index, session in self._sessions.items()}
         words = self._encoder.words(pointers, chosen)
         self._handle = self._create(words)
 
@@ -318,6 +328,3 @@ class NativeExecutor:
 
 def _pointers(addresses: list[int]) -> ctypes.Array[ctypes.c_void_p]:
     return (ctypes.c_void_p * len(addresses))(*addresses)
-
-
-_ByCpus = dict[tuple[int, ...], _Session]

@@ -59,7 +59,7 @@ class PythonRuntime:
         Raises:
             ExecutionError: with onnxruntime's words, if it refuses the model.
         """
-        key = (program, tuple(cpus) if program.cores > 1 else (-1,))
+        key = (program, tuple(dict.fromkeys(cpus)) if program.cores > 1 else (-1,))  # lanes may share processors
         with self._lock:
             if key not in self._sessions:
                 self._sessions[key] = open_program(program, self._options(key[1]))
