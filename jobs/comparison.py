@@ -5,25 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from iosched.jobs.decision import fastest
 from iosched.jobs.pace import Pace
 from iosched.jobs.progress import Observer
 from iosched.models.errors import DeviceError, MismatchError
-from iosched.profiler.devices.device import OpenModelHere, Way
+from iosched.profiler.devices.device import ONE_SESSION, OpenModelHere, Way
 from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement
 from iosched.profiler.peers.openvino import PlainOpenvino
 from iosched.profiler.store.latencies import ModelLatencies
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.reference import ReferenceSettings
-from iosched.scheduler.baselines import greedy, sequential
+from iosched.scheduler.baselines import greedy
 from iosched.scheduler.divided import divided
-from iosched.scheduler.schedule import Schedule
+from iosched.scheduler.search import SearchResult
 
 REFERENCE = "reference"
 """The name of plain onnxruntime among the ways that are compared."""
 
 OPENVINO = "openvino"
 """The name of OpenVINO, without a schedule, among the ways that are compared."""
+
+_OTHER = ", other"
+"""Ends the names of the ways to run the other schedule that was found."""
+
+_OPTIONAL = ("greedy", ONE_SESSION)
+"""The names of what is left out where time is short."""
 
 _HURRIED = Budget(rounds=LEAST_SAMPLES)
 
@@ -34,7 +41,8 @@ class Compared:
 
     Attributes:
         found: the names of the ways to run the schedule that was found, the preferred one first.
-        ways: all ways to run schedules by name, with "sequential" and "greedy" among them.
+        ways: all ways to run schedules by name, with "sequential" and "greedy" among them. Where a device has several
+            ways to run one operator after another, "sequential" is the fastest of them.
         measured: the latencies by name, from one comparison; "greedy" is missing where the budget left no time for it.
         setting: the setting of plain onnxruntime; None if it was not compared.
         notes: sentences that a user should read about what was not compared.
@@ -48,14 +56,14 @@ class Compared:
 
 
 def compare_models(
-    latencies: ModelLatencies, here: OpenModelHere, schedule: Schedule, pace: Pace, observer: Observer
+    latencies: ModelLatencies, here: OpenModelHere, searched: SearchResult, pace: Pace, observer: Observer
 ) -> Compared:
     """Compares the ways to run the schedule that was found with the baselines and plain onnxruntime.
 
     Args:
         latencies: earlier comparisons of the model on this device.
         here: the model, open on the device.
-        schedule: the schedule that was found, in the device's units.
+        searched: the schedule that was found, and the other one that may be faster, in the device's units.
         pace: how much time there is.
         observer: is shown how many rounds are done.
 
@@ -64,13 +72,18 @@ def compare_models(
         ExecutionError: a kernel fails.
         KeyboardInterrupt: the user interrupts the comparison, and does not want the best schedule known.
     """
-    found = here.ways(schedule)
-    ways = {**found, "sequential": Way(sequential(here.graph)), "greedy": Way(divided(greedy(here.graph), here.cost))}
+    found = here.ways(searched.schedule)
+    if searched.other is not None:
+        found = {**found, **{f"{name}{_OTHER}": way for name, way in here.ways(searched.other).items()}}
+    in_turn = here.one_after_another()
+    ways = {**found, **in_turn, "greedy": Way(divided(greedy(here.graph), here.cost))}
     comparison = _Comparison(latencies, here, pace, observer)
     known = None if here.openvino is None else comparison.known(ways, here.openvino)
     second, notes = (None, ()) if known else _openvino(here, pace)
     measured, setting = known or comparison.of(ways, second)
-    return Compared(tuple(found), ways, measured, setting, notes)
+    best = fastest(measured, [name for name in in_turn if name in measured])
+    ways, measured = {**ways, "sequential": ways[best]}, {**measured, "sequential": measured[best]}
+    return Compared(tuple(name for name in found if name in measured), ways, measured, setting, notes)
 
 
 def compare_libraries(
@@ -121,7 +134,7 @@ class _Comparison:
         if known is not None:
             return known
         if self.pace.is_hurried and self.pace.left_s < self.pace.least_comparison_s(len(texts)):
-            ways = {name: way for name, way in ways.items() if name != "greedy"}
+            ways = {name: way for name, way in ways.items() if not (name in _OPTIONAL or name.endswith(_OTHER))}
         # Schedules that are the same are measured once, so that a later run finds the latencies that this one had.
         twin = {texts[name]: name for name in reversed(tuple(ways))}
         once = {name: ways[name] for name in reversed(tuple(twin.values()))}

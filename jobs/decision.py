@@ -112,9 +112,9 @@ def decide(
         ours: the names of the others, at least one; those come first that are preferred if they are equally fast.
         others: the names of more candidates that run the model without a schedule.
     """
-    best = _fastest(measured, (plain, *others))
+    best = fastest(measured, (plain, *others))
     faster = [name for name in ours if _is_faster(measured, best, name)]
-    chosen = _fastest(measured, faster) if faster else best
+    chosen = fastest(measured, faster) if faster else best
     for other in others:
         if _is_faster(measured, chosen, other):
             best = chosen = other
@@ -124,7 +124,7 @@ def decide(
     return Decision(best, chosen, weighed, comparison, len(measured[plain].samples_us), plain, among_plain)
 
 
-def _fastest(measured: Mapping[str, Measurement], names: Sequence[str]) -> str:
+def fastest(measured: Mapping[str, Measurement], names: Sequence[str]) -> str:
     """The first of the names, or a later one that is faster beyond the noise than the one it replaces."""
     found = names[0]
     for name in names[1:]:

@@ -18,12 +18,14 @@ from iosched.profiler.devices.resolve import resolve
 from iosched.scheduler import lattice as lattices
 from iosched.scheduler.blocks import partition
 from iosched.scheduler.classes import BlockKey, block_key, stage_classes
+from iosched.scheduler.cost import RunsSessions
 from iosched.scheduler.counts import width
 from iosched.scheduler.lattice import bits
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.signature import Signatures
 from iosched.scheduler.strategy_names import is_searched
+from iosched.scheduler.stretches import MOST_FOR_A_BLOCK, session_of
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,8 @@ def estimate(model: Model, settings: OptimizeSettings) -> Estimate:
         counted = partial(_known_elsewhere, open_model) if here is None else _Counter(here, settings).known_and_missing
         is_searched = here is None or here.only_way is None
         graph, key_of = open_model.graph, open_model.cost.operator_key
-        blocks = tuple(_blocks(graph, settings.pruning, key_of, counted)) if is_searched else ()
+        sessions = partial(_sessions_to_measure, open_model, settings)
+        blocks = tuple(_blocks(graph, settings.pruning, key_of, counted, sessions)) if is_searched else ()
         prices = None if here is None else here.prices
         return Estimate(device.kind, device.name, device.cost_kind, blocks, prices, open_model.elsewhere.notes)
 
@@ -110,6 +113,14 @@ def _known_elsewhere(opened: OpenModel, stages: list[Stage]) -> tuple[int, int]:
     """How many of the stages were measured elsewhere; none of the others has to be, since they are computed."""
     measured = opened.elsewhere.measured
     return (0 if measured is None else sum(measured.known_us(stage) is not None for stage in stages)), 0
+
+
+def _sessions_to_measure(opened: OpenModel, settings: OptimizeSettings, block: Stage) -> int:
+    """How many stretches are measured as sessions at most for the sake of a block, if its own is not known yet."""
+    here = opened.here
+    if here is None or settings.strategy != "both" or not isinstance(here.cost, RunsSessions):
+        return 0
+    return 0 if settings.resume and known_us(here.cost, block) is not None else MOST_FOR_A_BLOCK
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,6 +154,7 @@ def _blocks(
     pruning: Pruning,
     key_of: Callable[[str], str],
     known_and_missing: Callable[[list[Stage]], tuple[int, int]],
+    sessions: Callable[[Stage], int],
 ) -> Iterator[BlockEstimate]:
     seen: set[str] = set()
     alike: dict[BlockKey, BlockEstimate] = {}
@@ -156,6 +168,7 @@ def _blocks(
         lattice = lattices.build(order, pruning)
         new = _new_stages(graph, part.operators, lattice, labels, seen)
         known, measurements = known_and_missing(new)
+        measurements += sessions(session_of(graph, part.operators))
         sizes = len(order), width(order), len(lattice.states) - 1, len(lattice.sources), len(lattice.stages)
         alike[key] = BlockEstimate(index, *sizes, len(new), known, measurements)
         yield alike[key]

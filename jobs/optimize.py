@@ -115,5 +115,5 @@ class _Job:
             return reduced_verdict(here, here.only_way, found, latencies, self.pace, self.observer)
         if not here.is_schedulable:
             return unscheduled_verdict(here, found)
-        compared = compare_models(latencies, here, found.schedule, self.pace, self.observer)
+        compared = compare_models(latencies, here, found, self.pace, self.observer)
         return measured_verdict(here, found, compared, self.pace)

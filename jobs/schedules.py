@@ -15,6 +15,7 @@ from iosched.scheduler.schedule import Schedule, Stage
 from iosched.scheduler.search import SearchResult, search
 from iosched.scheduler.strategies import BASELINES
 from iosched.scheduler.strategy_names import StrategyName, is_searched
+from iosched.scheduler.stretches import with_sessions
 
 Deadline = Callable[[], bool]
 
@@ -53,14 +54,34 @@ def schedule_asked_for(
     """
     if (given := settings.schedule_from) is not None:
         return _as_it_was_given(opened, given.schedule)
-    return schedule_by(
+    end = deadline()
+    found = schedule_by(
         opened,
         settings.strategy,
         settings.pruning,
         exhaustive=settings.exhaustive,
         observer=observer,
-        deadline=deadline(),
+        deadline=end,
     )
+    return _with_sessions(opened, found, observer, end) if settings.strategy == "both" else found
+
+
+def _with_sessions(
+    opened: OpenModel, found: SearchResult, observer: Observer, deadline: Deadline | None
+) -> SearchResult:
+    """The schedule found with stretches of its blocks run as sessions, where that is faster.
+
+    What a session and its neighbours do to each other is not in the latencies of stages: whole runs decide.
+    """
+    observer.progress(0, None, "sessions over all cores")
+    again = opened.effort.remeasure_rounds > 0
+    blocks = found.schedule.blocks
+    joined = with_sessions(opened.graph, opened.cost, blocks, is_over=deadline or (lambda: False), remeasures=again)
+    asked = replace(found, measured=found.measured + joined.measured, remeasured=found.remeasured + joined.remeasured)
+    if not joined.has_sessions:
+        return asked
+    # What blocks could be by stages says nothing of sessions.
+    return replace(asked, schedule=Schedule(joined.blocks), lower_bound_us=0.0, scope="blocks", other=found.schedule)
 
 
 def unsearched(schedule: Schedule) -> SearchResult:

@@ -24,7 +24,7 @@ from iosched.scheduler.lattice import Flags, Latencies, Lattice, fitting, in_ord
 from iosched.scheduler.paths import bound_us, distances, shortest_path, some_shortest_path
 from iosched.scheduler.pruning import DEFAULT_PRUNING, Pruning
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy, sum_us
-from iosched.scheduler.strategies import SEARCHES, masks_of
+from iosched.scheduler.strategies import SEARCHES, STAGES, masks_of
 from iosched.scheduler.strategy_names import SearchStrategy
 
 KnownLatency = Callable[[Stage], float | None]
@@ -153,9 +153,15 @@ def places_of(
     Complexity: for each place, that of a lazy search: O(T) for each round over the T transitions of the block.
 
     Raises:
-        UsageError: the schedule does not run the operator, or its stage alone has too many states.
+        UsageError: the schedule does not run the operator, or in a session, or its stage alone has too many states.
     """
     block, number = _find(schedule, operator)
+    if STAGES[block.stages[number].strategy].is_in_order:
+        others = len(block.stages[number].operators) - 1
+        raise UsageError(
+            f"operator {operator!r} runs in one session with {others} others, weighed as a whole:"
+            " no other place was looked for\n'iosched optimize' prints the latencies of other schedules"
+        )
     first, last = _window(graph, block, number, operator, max_states)
     stages = block.stages[first : last + 1]
     names = in_order(graph, (name for stage in stages for name in stage.operators))

@@ -38,6 +38,10 @@ Barriers = Literal["auto", "stage", "none"]
 LayoutName = Literal["auto", "nhwc", "nchw"]
 
 
+ONE_SESSION = "session"
+"""The name of the way to run all of a model as one session (`Strategy.SESSION`), on devices that have such."""
+
+
 @dataclass(frozen=True)
 class OpenSettings:
     """How a model is to be opened on a device.
@@ -262,6 +266,11 @@ class OpenModelHere(OpenModel, Protocol):
 
     def ways(self, schedule: Schedule) -> Mapping[str, Way]:
         """The ways to run `schedule`, by name; the first one is preferred where they are equally fast."""
+        ...
+
+    def one_after_another(self) -> Mapping[str, Way]:
+        """The ways to run one operator after another, each on the whole device, by name; the usual one, "sequential",
+        is the first."""
         ...
 
     def ready(self, way: Way, inputs: Arrays) -> Candidate:

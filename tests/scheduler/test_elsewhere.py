@@ -19,6 +19,7 @@ from iosched.scheduler.elsewhere import Elsewhere, Places, places_of
 from iosched.scheduler.pruning import NO_PRUNING, Pruning
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 from iosched.scheduler.search import search
+from iosched.scheduler.stretches import session_of
 
 PRUNINGS = [Pruning(3, 8), Pruning(1, 2), Pruning(2, 3), NO_PRUNING]
 Stages = tuple[frozenset[str], ...]
@@ -202,3 +203,10 @@ def test_the_latencies_of_all_present_stages_are_asked_for_even_where_the_first_
     found = places_of(graph, sequential(graph), "1", PartlyKnown(1, 0.0), unknown)
     assert found.present_us is None
     assert asked[:3] == [("0",), ("1",), ("2",)]
+
+
+def test_an_operator_of_a_session_has_no_other_place() -> None:
+    graph = graph_of(3, [(0, 1), (1, 2)])
+    schedule = Schedule((Block(0, (session_of(graph, ("0", "1", "2")),)),))
+    with pytest.raises(UsageError, match="'1' runs in one session with 2 others"):
+        places_of(graph, schedule, "1", TableCost(0), lambda stage: None)

@@ -98,7 +98,10 @@ def without_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def script_stages(monkeypatch: pytest.MonkeyPatch, on_stage: Callable[[int], None] = lambda count: None) -> list[int]:
-    """Stages take a latency made up from how often one was measured; returns one entry for each measured."""
+    """Stages take a latency made up from how often one was measured; returns one entry for each measured.
+
+    By such latencies few long stages are the fastest, so there are no sessions.
+    """
     measured: list[int] = []
 
     def made_up(run_batch: object, settings: object, **_: object) -> Measurement:
@@ -108,4 +111,5 @@ def script_stages(monkeypatch: pytest.MonkeyPatch, on_stage: Callable[[int], Non
         return summarize([value] * 7)
 
     monkeypatch.setattr(cpu_cost, "measure", made_up)
+    monkeypatch.setattr(cpu_cost.CpuStageCost, "runs_sessions", False)
     return measured

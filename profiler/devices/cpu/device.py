@@ -18,6 +18,7 @@ from iosched.profiler.devices.cpu.remarks import core_remarks
 from iosched.profiler.devices.cpu.shipped import shipped_executor
 from iosched.profiler.devices.cpu.units import CpuUnits
 from iosched.profiler.devices.device import (
+    ONE_SESSION,
     CostKind,
     Device,
     OpenModel,
@@ -46,10 +47,12 @@ from iosched.runtime.cores import allowed_cpus, cpu_count
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.session import load_onnxruntime
+from iosched.scheduler.baselines import sequential
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.precision import DEFAULT_PRECISION
-from iosched.scheduler.schedule import Schedule
+from iosched.scheduler.schedule import Block, Schedule
+from iosched.scheduler.stretches import session_of
 
 CPU_EFFORT = Effort(bound_slack=0.95, tolerance=0.03, max_measurements=80)
 """Bounds are lowered a little: operators that run one after another share the cache, and timings are noisy.
@@ -226,6 +229,11 @@ class OpenOnCpu:
     def ways(self, schedule: Schedule) -> Mapping[str, Way]:
         """The only way to run `schedule` here, by the name "iosched"."""
         return {"iosched": Way(schedule)}
+
+    def one_after_another(self) -> Mapping[str, Way]:
+        """Each operator shared out by us, or all of them in one session of onnxruntime over all cores."""
+        whole = session_of(self.graph, [operator.name for operator in self.graph.operators])
+        return {"sequential": Way(sequential(self.graph)), ONE_SESSION: Way(Schedule((Block(0, (whole,)),)))}
 
     def ready(self, way: Way, inputs: Arrays) -> Candidate:
         """Compiles the model for these cores; the inputs are given to each run."""

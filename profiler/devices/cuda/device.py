@@ -214,6 +214,10 @@ class OpenOnGpu:
         """The versions of the driver, CUDA, cuDNN and CuPy, by their names."""
         return self.device.gpu.versions
 
+    def one_after_another(self) -> Mapping[str, Way]:
+        """The sequential schedule."""
+        return {"sequential": Way(sequential(self.graph))}
+
     def ways(self, schedule: Schedule) -> Mapping[str, Way]:
         """Two ways: stages that wait for the whole stage before them, and stages that wait only for what they read."""
         barriers = self.settings.barriers
