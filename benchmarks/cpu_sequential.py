@@ -3,7 +3,8 @@
     python benchmarks/cpu_sequential.py MODEL... [--before FOLDER] [--rounds 15] [-o results.json]
 
 MODEL is named as `cpu_models.py` says. Nothing is searched: what differs is what kernels run,
-in which layout, and how they are shared out over the cores. FOLDER holds another version of the package, as `iosched`;
+in which layout, and how they are shared out over the cores: by us ("sequential"), or by onnxruntime, which is given the
+whole of the rewritten graph as one session ("session"). FOLDER holds another version of the package, as `iosched`;
 a checkout has it in `build/lint`. Each alternative has a process of its own; they are measured in turn, A B C A B C.
 Beside the latencies stand counts of the lowered plans: nodes, conversions between layouts, tasks on each lane, waits.
 """
@@ -53,7 +54,7 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
 
 def measure(model: str, before: str | None, rounds: int) -> dict[str, Any]:
     """Counts of the plans, and for every alternative the samples of each turn."""
-    names = {"onnxruntime": None, "sequential": None, **({"before": before} if before else {})}
+    names = {"onnxruntime": None, "sequential": None, "session": None, **({"before": before} if before else {})}
     alternatives = [Child.start(name, __file__, [name, model], folder) for name, folder in names.items()]
     try:
         counts = {each.name: each.ask("counts") for each in alternatives}
@@ -70,8 +71,7 @@ def measure(model: str, before: str | None, rounds: int) -> dict[str, Any]:
 
 def answer(name: str, model: str) -> None:
     """The process of one alternative: answers each word on stdin with a line of JSON on stdout."""
-    make = onnxruntime_alternative if name == "onnxruntime" else own_alternative
-    serve(make(model))
+    serve(onnxruntime_alternative(model) if name == "onnxruntime" else own_alternative(model, name == "session"))
 
 
 def onnxruntime_alternative(name: str) -> Mapping[str, Any]:
@@ -86,15 +86,15 @@ def onnxruntime_alternative(name: str) -> Mapping[str, Any]:
     return {"counts": lambda: None, "time": lambda: _rounded(reference.time(inputs, WARM + IN_A_ROW))}
 
 
-def own_alternative(name: str) -> Mapping[str, Any]:
-    """The sequential schedule in the executor of the package that this process imports."""
+def own_alternative(name: str, as_session: bool) -> Mapping[str, Any]:
+    """The sequential schedule, or all as one session, in the executor of the package that this process imports."""
     from iosched.runtime.cpu.backend import CpuBackend
     from iosched.runtime.inputs import random_inputs
     from iosched.scheduler.baselines import sequential
 
     model = cpu_model(name)
     backend = CpuBackend(model)
-    compiled = backend.compile(sequential(backend.graph))
+    compiled = backend.compile(one_session(backend.graph) if as_session else sequential(backend.graph))
     inputs = random_inputs(model.graph.inputs)
     plan = compiled.lowering.plan
     counts = {
@@ -104,6 +104,14 @@ def own_alternative(name: str) -> Mapping[str, Any]:
         "waits": sum(len(task.waits) for task in plan.tasks),
     }
     return {"counts": lambda: counts, "time": lambda: _rounded(compiled.time(inputs, WARM + IN_A_ROW))}
+
+
+def one_session(graph: Any) -> Any:
+    """The schedule whose only stage is a session of all operators."""
+    from iosched.scheduler.schedule import Block, Schedule
+    from iosched.scheduler.stretches import session_of
+
+    return Schedule((Block(0, (session_of(graph, [operator.name for operator in graph.operators]),)),))
 
 
 def _rounded(samples: Sequence[float]) -> list[float]:
