@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from testbed import compared, print_table, speedup_text, write_results
+from testbed import compared, machine_and_versions, print_table, speedup_text, write_results
 
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
 from iosched.jobs.run import open_executor
@@ -45,7 +45,7 @@ def main(words: Sequence[str]) -> None:
     options = parser.parse_args(words)
     found, rows = {}, []
     for text in options.models:
-        model = _model(text)
+        model = model_of(text)
         entry = found[model.name] = (
             measured(model, options.budget, options.rounds)
             if options.precision is None
@@ -55,7 +55,7 @@ def main(words: Sequence[str]) -> None:
         against = compared(samples_us, "onnxruntime")
         cells = [f"{median(each) / 1e3:.2f}{speedup_text(against.get(name))}" for name, each in samples_us.items()]
         rows.append([model.name, *cells, *(str(entry[key]) for key in entry if key in _SHOWN)])
-        write_results(options, Path(__file__).stem, words, {"models": found})
+        write_results(options, Path(__file__).stem, words, {**machine_and_versions("openvino"), "models": found})
     print_table(["model", *(f"{name}, ms" for name in samples_us), *(key for key in entry if key in _SHOWN)], rows)
 
 
@@ -108,7 +108,8 @@ def _without(result: OptimizeResult) -> str:
     return str(result.document.runtime.get("without_openvino", result.shipped))
 
 
-def _model(text: str) -> Model:
+def model_of(text: str) -> Model:
+    """The model that the command line names."""
     if text.startswith("zoo:"):
         return load_model(zoo.build(text.removeprefix("zoo:")).SerializeToString(), name=text.removeprefix("zoo:"))
     if text.startswith("light_"):

@@ -125,6 +125,9 @@ def test_show_writes_an_svg_file(invoke, schedule_file: Path, workdir: Path) -> 
 
 def test_show_says_when_the_schedule_is_not_what_was_shipped(invoke, schedule_file: Path) -> None:
     document = ScheduleDocument.from_json(schedule_file.read_text())
+    schedule_file.write_text(replace(document, shipped="openvino").to_json())
+    result = invoke("show", schedule_file)
+    assert "Not what 'iosched run' uses where OpenVINO is installed" in result.stderr
     schedule_file.write_text(replace(document, shipped="reference").to_json())
     result = invoke("show", schedule_file)
     assert "plain onnxruntime was shipped" in result.stderr
