@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from iosched.models.fusion import conv, matmul, quantized, relu_conv, sep_conv, sums
+from iosched.models.fusion import conv, integer_product, matmul, quantized, relu_conv, sep_conv, sums
 from iosched.models.fusion.view import GraphView, Unit
 
 Pattern = Callable[[GraphView, int, Mapping[int, Unit]], Unit | None]
 
 PATTERNS: tuple[Pattern, ...] = (
-    sep_conv.match, conv.match, relu_conv.match, matmul.match, sums.match, quantized.match,
+    sep_conv.match, conv.match, relu_conv.match, matmul.match, integer_product.match, sums.match,
+    quantized.match,
 )  # fmt: skip
 """The patterns in order of precedence: where two of them match a node, the earlier one takes it."""
 

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from import_helpers import data, model_of, weight
 from onnx import helper
-from quantized import quantized
+from quantized import quantized, quantized_in_the_run
 from small_models import branches
 
 from iosched.models.graph import ComputationGraph
@@ -113,3 +113,27 @@ def test_operators_in_whole_numbers_are_known_by_name(with_pairs: bool) -> None:
     whole = load_model(data(quantized(branches(), with_pairs=with_pairs))).graph
     assert in_whole_numbers(whole) == tuple(operator.name for operator in whole.operators)
     assert not in_whole_numbers(load_model(data(branches())).graph)
+
+
+def test_what_is_made_whole_in_the_run_is_an_operator_beside_the_products() -> None:
+    whole = load_model(data(quantized_in_the_run(light_model("squeezenet")))).graph
+    found = kinds(whole)
+    assert found["ConvInteger"] == 26
+    assert found.keys() == {"DynamicQuantizeLinear", "ConvInteger", "MaxPool", "Concat", "GlobalAveragePool"}
+    assert not any(operator.merges for operator in whole.operators if operator.type == "ConvInteger")
+    assert {operator.node_types for operator in whole.operators if operator.type == "ConvInteger"} == {
+        ("Mul", "ConvInteger", "Cast", "Mul", "Add", "Relu")
+    }
+
+
+def test_a_scale_that_others_read_and_sums_that_others_read_stay_apart() -> None:
+    nodes = [
+        node("DynamicQuantizeLinear", ["x"], ["q", "qs", "qz"]),
+        node("Mul", ["qs", "sw"], ["scale"]),
+        node("ConvInteger", ["q", "w", "qz"], ["i"]),
+        node("Cast", ["i"], ["f"], to=1),
+        node("Mul", ["f", "scale"], ["y"]),
+    ]
+    apart = [("q", "qs", "qz"), ("scale",), ("i", "f", "y")]
+    assert [operator.nodes for operator in loaded(nodes, ["y", "scale"], w=WHOLE).operators][1:] == apart[1:]
+    assert len(loaded(nodes, ["y", "f"], w=WHOLE).operators) == 5

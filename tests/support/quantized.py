@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime
 from onnx import version_converter
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
 
 _OPSET = 17
 _TYPES = {"int8": QuantType.QInt8, "uint8": QuantType.QUInt8}
@@ -61,6 +61,15 @@ def quantized(
             activation_type=_TYPES[activations],
             weight_type=_TYPES[weights],
         )
+        return onnx.load(result)
+
+
+def quantized_in_the_run(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """`proto` with weights in whole numbers; what it computes is made whole where it is read, by its own range."""
+    logging.getLogger().setLevel(logging.ERROR)
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder, "quantized.onnx")
+        quantize_dynamic(_prepared(proto, Path(folder, "prepared.onnx")), result)
         return onnx.load(result)
 
 

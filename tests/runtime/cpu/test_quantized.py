@@ -7,9 +7,9 @@ from functools import cache
 
 import numpy as np
 import pytest
-from lowering import baselines, drawn, loaded, proto_of
+from lowering import baselines, check_schedules, drawn, loaded, proto_of
 from onnx import helper
-from quantized import quantized
+from quantized import quantized, quantized_in_the_run
 
 from iosched.models.light import light_model
 from iosched.models.model import Model
@@ -84,3 +84,10 @@ def test_dequantized_weights_that_the_model_returns_stay_where_they_are() -> Non
     model = loaded(proto_of(nodes, {"x": (6,)}, ["y", "z"], weights))
     with CpuBackend(model, lanes=2) as backend:
         check_bits(model, backend, seeds=())
+
+
+def test_numbers_made_whole_in_the_run() -> None:
+    """Convolutions are cut; what looks for the range of a tensor is not."""
+    model = loaded(quantized_in_the_run(light_model("squeezenet")), 1)
+    with CpuBackend(model, lanes=2) as backend:
+        check_schedules(model, backend, iter([*baselines(backend.graph), *drawn(backend.graph, (0,))]))
