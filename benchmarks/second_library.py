@@ -19,13 +19,11 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
+from cpu_models import cpu_model
 from testbed import compared, machine_and_versions, print_table, speedup_text, write_results
 
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
 from iosched.jobs.run import open_executor
-from iosched.models import zoo
-from iosched.models.light import light_model
-from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all, measure_in_turn
 from iosched.profiler.peers.openers import CPU_OPENERS
@@ -45,7 +43,7 @@ def main(words: Sequence[str]) -> None:
     options = parser.parse_args(words)
     found, rows = {}, []
     for text in options.models:
-        model = model_of(text)
+        model = cpu_model(text)
         entry = found[model.name] = (
             measured(model, options.budget, options.rounds)
             if options.precision is None
@@ -106,15 +104,6 @@ def _in_turn(candidates: Mapping[str, Candidate], rounds: int) -> dict[str, list
 
 def _without(result: OptimizeResult) -> str:
     return str(result.document.runtime.get("without_openvino", result.shipped))
-
-
-def model_of(text: str) -> Model:
-    """The model that the command line names."""
-    if text.startswith("zoo:"):
-        return load_model(zoo.build(text.removeprefix("zoo:")).SerializeToString(), name=text.removeprefix("zoo:"))
-    if text.startswith("light_"):
-        return load_model(light_model(text).SerializeToString(), name=text, batch_size=1)
-    return load_model(Path(text), batch_size=1)
 
 
 if __name__ == "__main__":
