@@ -8,15 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 from onnx import version_converter
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
 
 _OPSET = 17
-_TYPES = {"int8": QuantType.QInt8, "uint8": QuantType.QUInt8}
+_TYPES = {"int8": "QInt8", "uint8": "QUInt8"}
 
 
-class _Noise(CalibrationDataReader):  # type: ignore[misc]
+class _Noise:
     """Two inputs of standard normal numbers."""
 
     def __init__(self, proto: onnx.ModelProto) -> None:
@@ -48,6 +46,8 @@ def quantized(
         per_channel: whether each channel of a weight has a scale of its own.
         with_pairs: QuantizeLinear and DequantizeLinear around the model's operators; or else QLinearConv and its kin.
     """
+    from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
+
     logging.getLogger().setLevel(logging.ERROR)  # it would say that the model was not prepared, which it is
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder, "quantized.onnx")
@@ -58,14 +58,16 @@ def quantized(
             _Noise(prepared),
             quant_format=QuantFormat.QDQ if with_pairs else QuantFormat.QOperator,
             per_channel=per_channel,
-            activation_type=_TYPES[activations],
-            weight_type=_TYPES[weights],
+            activation_type=QuantType[_TYPES[activations]],
+            weight_type=QuantType[_TYPES[weights]],
         )
         return onnx.load(result)
 
 
 def quantized_in_the_run(proto: onnx.ModelProto) -> onnx.ModelProto:
     """`proto` with weights in whole numbers; what it computes is made whole where it is read, by its own range."""
+    from onnxruntime.quantization import quantize_dynamic
+
     logging.getLogger().setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder, "quantized.onnx")
@@ -75,6 +77,8 @@ def quantized_in_the_run(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 def _prepared(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
     """The model with batch normalization folded into convolutions, in an opset that knows scales for each channel."""
+    import onnxruntime
+
     given = onnx.ModelProto()
     given.CopyFrom(proto)
     given.ir_version = max(given.ir_version, 8)

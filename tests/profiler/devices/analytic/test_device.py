@@ -157,6 +157,7 @@ def test_only_gpus_that_are_planned_for_have_a_choice_of_launches(settings: Opti
 
 
 def test_models_in_whole_numbers_are_refused_by_name(settings: OptimizeSettings) -> None:
+    pytest.importorskip("onnxruntime")
     model = load_model(quantized(branches()).SerializeToString(), name="branches")
     with pytest.raises(UsageError, match=r"V100.* floats alone, and 4 of 4 operators .*\n.*the model in floats that"):
         optimize(model, settings)
