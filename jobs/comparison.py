@@ -27,7 +27,7 @@ OPENVINO = "openvino"
 """The name of OpenVINO, without a schedule, among the ways that are compared."""
 
 _OTHER = ", other"
-"""Ends the names of the ways to run the other schedule that was found."""
+"""Ends, with a number, the names of the ways to run other schedules that were found."""
 
 _OPTIONAL = ("greedy", ONE_SESSION)
 """The names of what is left out where time is short."""
@@ -63,7 +63,7 @@ def compare_models(
     Args:
         latencies: earlier comparisons of the model on this device.
         here: the model, open on the device.
-        searched: the schedule that was found, and the other one that may be faster, in the device's units.
+        searched: the schedule that was found, and others that may be faster, in the device's units.
         pace: how much time there is.
         observer: is shown how many rounds are done.
 
@@ -72,9 +72,9 @@ def compare_models(
         ExecutionError: a kernel fails.
         KeyboardInterrupt: the user interrupts the comparison, and does not want the best schedule known.
     """
-    found = here.ways(searched.schedule)
-    if searched.other is not None:
-        found = {**found, **{f"{name}{_OTHER}": way for name, way in here.ways(searched.other).items()}}
+    found = dict(here.ways(searched.schedule))
+    for number, other in enumerate(searched.others, start=1):
+        found |= {f"{name}{_OTHER} {number}": way for name, way in here.ways(other).items()}
     in_turn = here.one_after_another()
     ways = {**found, **in_turn, "greedy": Way(divided(greedy(here.graph), here.cost))}
     comparison = _Comparison(latencies, here, pace, observer)
@@ -134,7 +134,7 @@ class _Comparison:
         if known is not None:
             return known
         if self.pace.is_hurried and self.pace.left_s < self.pace.least_comparison_s(len(texts)):
-            ways = {name: way for name, way in ways.items() if not (name in _OPTIONAL or name.endswith(_OTHER))}
+            ways = {name: way for name, way in ways.items() if not (name in _OPTIONAL or _OTHER in name)}
         # Schedules that are the same are measured once, so that a later run finds the latencies that this one had.
         twin = {texts[name]: name for name in reversed(tuple(ways))}
         once = {name: ways[name] for name in reversed(tuple(twin.values()))}

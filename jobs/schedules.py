@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -11,7 +11,7 @@ from iosched.jobs.settings import OptimizeSettings
 from iosched.profiler.devices.cost import known_us
 from iosched.profiler.devices.device import OpenModel
 from iosched.scheduler.pruning import Pruning
-from iosched.scheduler.schedule import Schedule, Stage
+from iosched.scheduler.schedule import Block, Schedule, Stage
 from iosched.scheduler.search import SearchResult, search
 from iosched.scheduler.strategies import BASELINES
 from iosched.scheduler.strategy_names import StrategyName, is_searched
@@ -78,10 +78,20 @@ def _with_sessions(
     blocks = found.schedule.blocks
     joined = with_sessions(opened.graph, opened.cost, blocks, is_over=deadline or (lambda: False), remeasures=again)
     asked = replace(found, measured=found.measured + joined.measured, remeasured=found.remeasured + joined.remeasured)
+    others = {
+        structure: Schedule(each)
+        for each in (joined.favoured, blocks)
+        if (structure := _structure(each)) != _structure(joined.blocks)
+    }
+    asked = replace(asked, others=tuple(others.values()))
     if not joined.has_sessions:
         return asked
     # What blocks could be by stages says nothing of sessions.
-    return replace(asked, schedule=Schedule(joined.blocks), lower_bound_us=0.0, scope="blocks", other=found.schedule)
+    return replace(asked, schedule=Schedule(joined.blocks), lower_bound_us=0.0, scope="blocks")
+
+
+def _structure(blocks: Sequence[Block]) -> tuple[object, ...]:
+    return tuple((stage.strategy, stage.groups) for stage in Schedule(tuple(blocks)).stages)
 
 
 def unsearched(schedule: Schedule) -> SearchResult:

@@ -155,3 +155,12 @@ def test_once_time_is_over_what_is_known_decides() -> None:
 def test_groups_of_a_session_are_its_connected_parts() -> None:
     graph = graph_of(5, [(0, 2), (1, 3), (3, 4)])
     assert session_of(graph, ("0", "1", "2", "3")) == Stage(Strategy.SESSION, (("0", "2"), ("1", "3")))
+
+
+def test_sessions_that_are_nearly_as_fast_are_in_the_favoured_cut_alone() -> None:
+    own = [10.0, 10.0]
+    found = with_sessions(chain(2), Cost(lambda start, stop: 10.5 * (stop - start)), blocks_of(own))
+    assert found.blocks == tuple(blocks_of(own))
+    assert total(found.favoured) == 21.0
+    slower = with_sessions(chain(2), Cost(lambda start, stop: 11.5 * (stop - start)), blocks_of(own))
+    assert slower.favoured == slower.blocks == tuple(blocks_of(own))
