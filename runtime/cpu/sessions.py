@@ -39,13 +39,7 @@ def session_nodes(
     stand_in = onnx.NodeProto(name=name, op_type="Session", domain="iosched", input=inputs, output=outputs)
     gone = set(own)
     rest = tuple(onnx.NodeProto() if index in gone else node for index, node in enumerate(kernels.nodes))
-    inner = computed.keys() - set(outputs)
-    changed = replace(
-        kernels,
-        nodes=(*rest, stand_in),
-        tensors={name: spec for name, spec in kernels.tensors.items() if name not in inner},
-        inside={**kernels.inside, name: members},
-    )
+    changed = replace(kernels, nodes=(*rest, stand_in), inside={**kernels.inside, name: members})
     return changed, {**nodes, **dict.fromkeys(units, ()), units[0]: (len(kernels.nodes),)}
 
 

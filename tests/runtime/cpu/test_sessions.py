@@ -66,20 +66,26 @@ def test_any_stages_may_be_sessions(lanes: int, native: bool) -> None:
 
 
 def test_nothing_runs_beside_a_session() -> None:
-    with CpuBackend(loaded(tower()), lanes=3) as backend:
-        plan = backend.lower(with_sessions(backend.graph, sequential(backend.graph), 2)).plan
-        spanning = [task for task in plan.lanes[0] if "session:" in task.name]
-        assert spanning
-        assert not [task for lane in plan.lanes[1:] for task in lane if "session:" in task.name]
-        for task in spanning:
-            before = [
-                lane for lane, tasks in enumerate(plan.lanes) if lane and any(t.stage < task.stage for t in tasks)
-            ]
-            assert {wait.lane for wait in task.waits} <= set(before)
-            place = plan.lanes[0].index(task)
-            for lane in plan.lanes[1:]:
-                after = [other for other in lane if other.stage > task.stage]
-                assert not after or any(w.lane == 0 and w.steps > place for w in after[0].waits)
+    """Not even what neither reads what the session writes, nor writes what it reads."""
+    read_by = {"a": "x", "b": "x", "c": "a", "d": "b"}
+    nodes = [node("Conv", [source, f"w{name}"], [name], pads=[1] * 4) for name, source in read_by.items()]
+    weights = {f"w{name}": weight(32, 32, 3, 3, seed=ord(name)) for name in read_by}
+    model = loaded(proto_of(nodes, {"x": (1, 32, 12, 12)}, ["c", "d"], weights))
+    with CpuBackend(model, lanes=2) as backend:
+        ways = [
+            (Strategy.CONCURRENT, (("a",), ("b",))),
+            (Strategy.SESSION, (("c",),)),
+            (Strategy.CONCURRENT, (("d",),)),
+        ]
+        schedule = Schedule((Block(0, tuple(Stage(*way) for way in ways)),))
+        plan = backend.lower(schedule).plan
+        check_schedules(model, backend, iter([("between", schedule)]))
+    session = next(index for index, task in enumerate(plan.lanes[0]) if task.stage == 1)
+    assert [wait.lane for wait in plan.lanes[0][session].waits] == [1]
+    after = [task for task in plan.lanes[1] if task.stage == 2]
+    assert after[0].waits[0].lane == 0
+    assert after[0].waits[0].steps > session
+    assert not [task for task in plan.lanes[1] if task.stage == 1]
 
 
 def test_a_stage_that_is_a_session_is_measured_alone() -> None:
