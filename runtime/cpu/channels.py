@@ -204,6 +204,14 @@ def _pad_role(view: ChannelView, node: onnx.NodeProto) -> Role:
     return Role.CHANNELWISE if is_spatial else Role.OPAQUE
 
 
+def _slice_role(view: ChannelView, node: onnx.NodeProto) -> Role:
+    axes = view.weights.get(node.input[3]) if any(node.input[3:4]) else None
+    if axes is None or not all(name in view.weights for name in node.input[1:] if name):
+        return Role.OPAQUE
+    is_spatial = {int(axis) % 4 for axis in axes.reshape(-1)} <= {2, 3}
+    return Role.CHANNELWISE if is_spatial else Role.OPAQUE
+
+
 _RULES: Mapping[str, Callable[[ChannelView, onnx.NodeProto], Role]] = {
     "Conv": _conv_role,
     "Concat": _concat_role,
@@ -211,6 +219,7 @@ _RULES: Mapping[str, Callable[[ChannelView, onnx.NodeProto], Role]] = {
     "Clip": _clip_role,
     "Dropout": _dropout_role,
     "Pad": _pad_role,
+    "Slice": _slice_role,
 }
 
 

@@ -7,7 +7,7 @@ Each is a copy of the image, and one that leaves onnxruntime's blocked layout.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
@@ -112,8 +112,52 @@ def _convolution(draft: WorkingDraft, node: onnx.NodeProto) -> None:
 
 def _average(draft: WorkingDraft, node: onnx.NodeProto) -> None:
     """The zeros count, as they did: only pools that count all or none of their own take them in."""
+    if _take_some_pixels(draft, node):
+        return
     if not integer(node, "ceil_mode") and (integer(node, "count_include_pad") or not any(integers(node, "pads"))):
         _take_in(draft, node, integers(node, "kernel_shape"), count_include_pad=1)
+
+
+def _take_some_pixels(draft: WorkingDraft, node: onnx.NodeProto) -> bool:
+    """An average of single pixels of a shifted image is a Slice, and zeros where it reaches beyond the image.
+
+    Of a shift, which is a copy of the image, only the pixels are needed that the pool takes.
+    """
+    found, strides = _zero_pad(draft, node.input[0]), integers(node, "strides", (1, 1))
+    if found is None or tuple(integers(node, "kernel_shape")) != (1, 1) or strides == (1, 1):
+        return False
+    if integer(node, "ceil_mode") or any(integers(node, "pads")) or text(node, "auto_pad", "NOTSET") != "NOTSET":
+        return False
+    source, (top, left, bottom, right) = found
+    height, width = (draft.tensors[source].shape or ())[2:]
+    ranges = [
+        range(-first, size + min(last, 0), step)
+        for first, last, size, step in zip((top, left), (bottom, right), (height, width), strides, strict=True)
+    ]
+    if max(top, left) > 0 or 0 in map(len, ranges) or not _is_for_one(draft, node.input[0]):
+        return False
+    result = node.output[0]
+    missing = [size - len(part) for size, part in zip((draft.tensors[result].shape or ())[2:], ranges, strict=True)]
+    slicing = (
+        [part.start for part in ranges], [part.stop for part in ranges], [2, 3], [part.step for part in ranges],
+    )  # fmt: skip
+    names = [draft.add_weight(f"{result}/slice", np.array(numbers)) for numbers in slicing]
+    sliced = make_node("Slice", [source, *names], [result])
+    if any(missing):
+        inner = draft.insert(sliced, result)
+        shape = (*(draft.tensors[source].shape or ())[:2], *map(len, ranges))
+        draft.tensors[inner] = replace(draft.tensors[inner], shape=shape)
+        pads = draft.add_weight(f"{result}/pads", np.array([0, 0, 0, 0, 0, 0, *missing]))
+        draft.put(make_node("Pad", [inner, pads], [result]))
+    else:
+        draft.put(sliced)
+    return True
+
+
+def _is_for_one(draft: WorkingDraft, name: str) -> bool:
+    """Whether one node reads a tensor, and nobody outside."""
+    is_output = any(value.name == name for value in draft.graph.proto.graph.output)
+    return not is_output and sum(name in reads(node) for node in draft.nodes.values()) == 1
 
 
 def _take_in(draft: WorkingDraft, node: onnx.NodeProto, kernel: Sequence[int], **changes: int) -> None:

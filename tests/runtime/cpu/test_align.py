@@ -305,3 +305,14 @@ def test_zeros_around_an_image_keep_its_channels(value: float | None, gathers: i
     padded = net.same("Pad", net.depthwise(net.conv("x", 5)), "pads", *(["value"] if value is not None else []))
     aligned = assert_same(net.model(net.conv(net.depthwise(padded), 4)))
     assert Counter(node.op_type for node in aligned.proto.graph.node)["Gather"] == gathers
+
+
+@pytest.mark.parametrize(("axes", "gathers"), [([2, 3], 0), ([-1, -2], 0), ([2, 1], 1)])
+def test_some_pixels_of_an_image_keep_its_channels(axes: list[int], gathers: int) -> None:
+    net = Net()
+    for name, numbers in (("starts", [1, 0]), ("ends", [9, 5]), ("axes", axes), ("steps", [2, 1])):
+        net.weights.append(numpy_helper.from_array(np.array(numbers), name))
+    x = net.depthwise(net.conv("x", 5))
+    some = net.same("Slice", x, "starts", "ends", "axes", "steps")
+    aligned = assert_same(net.model(net.conv(net.same("Relu", some), 4)))
+    assert Counter(node.op_type for node in aligned.proto.graph.node)["Gather"] == gathers

@@ -121,7 +121,7 @@ def test_a_shift_is_one_pad(batch: int) -> None:
     nodes = [
         node("Pad", ["i", "p"], ["q"]),
         node("Slice", ["q", "b", "e", "a"], ["s"]),
-        node("AveragePool", ["s"], ["y"], kernel_shape=[1, 1], strides=[2, 2]),
+        node("AveragePool", ["s"], ["y"], kernel_shape=[2, 2], strides=[2, 2]),
     ]
     assert kinds(model_of(nodes, weights, batch=batch)) == {"Pad": 1, "AveragePool": 1}
 
@@ -167,3 +167,36 @@ def test_any_pad_and_slice(
         weights["w"] = weight(CHANNELS, CHANNELS // group, kernel, kernel)
         nodes.append(node("Conv", [last, "w"], ["y"], group=group))
     kinds(model_of(nodes, weights, batch=batch))
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize(
+    ("edges", "strides", "left"),
+    [
+        ((-1, -1, 0, 0), [2, 2], {"Slice": 1}), ((-1, -1, 1, 1), [2, 2], {"Slice": 1, "Pad": 1}),
+        ((-1, 0, 2, 0), [2, 3], {"Slice": 1, "Pad": 1}), ((0, -2, -1, 0), [2, 1], {"Slice": 1}),
+        ((1, -1, 1, 1), [2, 2], {"Pad": 1, "AveragePool": 1}), ((-1, -1, 1, 1), [1, 1], {"Pad": 1, "AveragePool": 1}),
+    ],
+)  # fmt: skip
+def test_every_other_pixel_of_a_shifted_image_is_a_slice(
+    edges: tuple[int, ...], strides: list[int], left: dict[str, int], batch: int
+) -> None:
+    pool = node("AveragePool", ["q"], ["y"], kernel_shape=[1, 1], strides=strides)
+    assert kinds(model_of([node("Pad", ["i", "p"], ["q"]), pool], {"p": pads(*edges)}, batch=batch)) == left
+
+
+@pytest.mark.parametrize("outputs", [["y", "z"], ["y", "q"]])
+def test_a_shifted_image_that_is_needed_anyway_stays(outputs: list[str]) -> None:
+    nodes = [
+        node("Pad", ["i", "p"], ["q"]),
+        node("AveragePool", ["q"], ["y"], kernel_shape=[1, 1], strides=[2, 2]),
+        *([node("Relu", ["q"], ["z"])] if "z" in outputs else []),
+    ]
+    found = kinds(model_of(nodes, {"p": pads(-1, -1, 1, 1)}, outputs))
+    assert (found["Pad"], found["AveragePool"], found["Slice"]) == (1, 1, 0)
+
+
+@pytest.mark.parametrize("attributes", [{"pads": [0, 0, 0, 0]}, {"auto_pad": "SAME_UPPER"}, {"auto_pad": "VALID"}])
+def test_pools_of_single_pixels_that_are_written_otherwise_compute_the_same(attributes: dict[str, object]) -> None:
+    pool = node("AveragePool", ["q"], ["y"], kernel_shape=[1, 1], strides=[2, 2], **attributes)
+    kinds(model_of([node("Pad", ["i", "p"], ["q"]), pool], {"p": pads(-1, -1, 2, 2)}))

@@ -1,0 +1,87 @@
+"""Where the time goes on a CPU, per kernel: onnxruntime, our executor one operator after another, and OpenVINO.
+
+    python benchmarks/cpu_profile.py MODEL... [--rounds 5] [-o results.json]
+
+MODEL is named as `cpu_models.py` says. Each library runs in a process of its own, on all cores and on one, and they are
+measured in turn; what each tells of its kernels is gathered by kind, and by operator of the model as far as names tell.
+Models that are in the results file already stay there. `cpu_profile_page.py` makes the tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from children import REST_SECONDS, Child, serve
+from cpu_models import cpu_model, short_name
+from cpu_profilers import LIBRARIES, profiler
+from testbed import write_results
+
+from iosched.runtime.cores import cpu_count
+
+
+def main(words: Sequence[str]) -> None:
+    if words[:1] == ["--child"]:
+        library, name, threads = words[1:]
+        serve(profiler(library, cpu_model(name), int(threads)))
+        return
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("models", nargs="+", metavar="MODEL")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("-o", "--output", type=Path, help="raw results as JSON")
+    options = parser.parse_args(words)
+    known = options.output is not None and options.output.exists()
+    found = json.loads(options.output.read_text(encoding="utf-8"))["models"] if known else {}
+    for name in options.models:
+        found[short_name(name)] = profiled(name, options.rounds)
+        write_results(options, Path(__file__).stem, words, {"models": found})
+
+
+def profiled(name: str, rounds: int) -> dict[str, Any]:
+    """What each library tells on all cores and on one."""
+    model = cpu_model(name)
+    counts = sorted({cpu_count(), 1}, reverse=True)
+    children = {
+        (library, threads): Child.start(f"{library} on {threads}", __file__, [library, name, str(threads)])
+        for library in LIBRARIES
+        for threads in counts
+    }
+    latency_us: dict[tuple[str, int], list[list[float]]] = {key: [] for key in children}
+    try:
+        for _ in range(rounds):
+            for key, child in children.items():
+                time.sleep(REST_SECONDS)
+                latency_us[key].append([round(us, 1) for us in child.ask("time")])
+                child.ask("profiled")
+        told = {key: child.ask("kernels") for key, child in children.items()}
+    finally:
+        for child in children.values():
+            child.stop()
+    return {
+        "flops": sum(operator.flops for operator in model.graph.operators),
+        "operators": {operator.name: operator.type for operator in model.graph.operators},
+        "threads": counts,
+        "libraries": {
+            library: {str(n): {"latency_us": latency_us[library, n], **_rounded(told[library, n])} for n in counts}
+            for library in LIBRARIES
+        },
+    }
+
+
+def _rounded(told: dict[str, Any]) -> dict[str, Any]:
+    """What a library told, with all parts of a kernel as one."""
+    parts: dict[str, dict[str, Any]] = {}
+    for kernel in told["kernels"]:
+        whole = parts.setdefault(kernel["name"], {**kernel, "us": 0.0})
+        whole["us"] = round(whole["us"] + kernel["us"], 2)
+    rest = {key: round(us, 2) if isinstance(us, float) else us for key, us in told.items()}
+    return {**rest, "kernels": list(parts.values())}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
