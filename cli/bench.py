@@ -26,13 +26,13 @@ from iosched.cli.tables import print_columns
 from iosched.cli.words import latency_text
 from iosched.models.errors import UsageError
 from iosched.profiler.peers.names import ON_CPU, ON_GPU
-from iosched.scheduler.strategy_names import COMPARED
+from iosched.scheduler.strategy_names import COMPARED, ONE_SESSION
 
 if TYPE_CHECKING:
     from iosched.jobs.bench import BenchResult, BenchRow
     from iosched.models.model import Model
 
-NAMES = ("iosched", *COMPARED, *ON_CPU, *ON_GPU)
+NAMES = ("iosched", *COMPARED, ONE_SESSION, *ON_CPU, *ON_GPU)
 
 
 @click.command(name="bench", short_help="Measure all schedules of MODEL and other runtimes, in turn.")

@@ -29,11 +29,11 @@ from iosched.profiler.peers.names import ON_CPU, ON_GPU, SLOW_TO_OPEN
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.precision import DEFAULT_PRECISION
-from iosched.scheduler.strategy_names import COMPARED, LIMITED, StrategyName
+from iosched.scheduler.strategy_names import COMPARED, LIMITED, ONE_SESSION, StrategyName
 
 _NO_SCHEDULE = "the model carries no schedule; make one with 'iosched optimize'"
 
-NAMES = ("iosched", *COMPARED, *ON_CPU, *ON_GPU)
+NAMES = ("iosched", *COMPARED, ONE_SESSION, *ON_CPU, *ON_GPU)
 """The names of all alternatives that can be measured."""
 
 MAX_SECONDS = 600.0
@@ -187,9 +187,11 @@ class _Alternatives:
 
     def _openers(self, inputs: Arrays) -> Mapping[str, Callable[[], Candidate]]:
         """For each alternative of this device, by name, a function that opens it."""
+        in_turn = self.here.one_after_another()
         return {
             "iosched": partial(self._shipped, inputs),
             **{name: partial(self._scheduled, name, inputs) for name in COMPARED},
+            **{name: partial(self.here.ready, way, inputs) for name, way in in_turn.items() if name not in COMPARED},
             **self.here.rivals(inputs),
         }
 

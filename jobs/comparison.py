@@ -9,7 +9,7 @@ from iosched.jobs.decision import fastest
 from iosched.jobs.pace import Pace
 from iosched.jobs.progress import Observer
 from iosched.models.errors import DeviceError, MismatchError
-from iosched.profiler.devices.device import ONE_SESSION, OpenModelHere, Way
+from iosched.profiler.devices.device import OpenModelHere, Way
 from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement
 from iosched.profiler.peers.openvino import PlainOpenvino
@@ -19,6 +19,7 @@ from iosched.runtime.reference import ReferenceSettings
 from iosched.scheduler.baselines import greedy
 from iosched.scheduler.divided import divided
 from iosched.scheduler.search import SearchResult
+from iosched.scheduler.strategy_names import ONE_SESSION
 
 REFERENCE = "reference"
 """The name of plain onnxruntime among the ways that are compared."""

@@ -34,6 +34,10 @@ COMPARED: tuple[StrategyName, ...] = tuple(
 """All strategies in the order in which `bench` compares them: from the plainest on."""
 
 
+ONE_SESSION = "session"
+"""The name of another way to run one operator after another, on devices that have it: all as one session."""
+
+
 def is_searched(name: str) -> TypeGuard[SearchStrategy]:
     """Whether this is the name of a search, not of a baseline."""
     return name in SEARCH_NAMES

@@ -38,10 +38,6 @@ Barriers = Literal["auto", "stage", "none"]
 LayoutName = Literal["auto", "nhwc", "nchw"]
 
 
-ONE_SESSION = "session"
-"""The name of the way to run all of a model as one session (`Strategy.SESSION`), on devices that have such."""
-
-
 @dataclass(frozen=True)
 class OpenSettings:
     """How a model is to be opened on a device.

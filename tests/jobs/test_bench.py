@@ -19,10 +19,10 @@ from iosched.scheduler.strategy_names import COMPARED
 
 
 def test_rows_have_every_number_and_missing_peers_are_reported(tmp_path: Path) -> None:
-    names = ["iosched", *COMPARED, "onnxruntime", "onnxruntime-parallel", "torch", "onnxruntime-cuda"]
+    names = ["iosched", *COMPARED, "session", "onnxruntime", "onnxruntime-parallel", "torch", "onnxruntime-cuda"]
     found = bench(fire(), document(fire()), names=names, threads=2, rounds=6, profile_db=tmp_path / "p.db")
     measured = [row.name for row in found.rows]
-    assert measured == ["sequential", "iosched", *COMPARED[1:], "onnxruntime", "onnxruntime-parallel"]
+    assert measured == ["sequential", "iosched", *COMPARED[1:], "session", "onnxruntime", "onnxruntime-parallel"]
     assert [name for name, _ in found.missing] == ["torch", "onnxruntime-cuda"]
     assert all(reason for _, reason in found.missing)
     assert set(found.samples_us) == set(measured)

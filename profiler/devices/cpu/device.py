@@ -18,7 +18,6 @@ from iosched.profiler.devices.cpu.remarks import core_remarks
 from iosched.profiler.devices.cpu.shipped import shipped_executor
 from iosched.profiler.devices.cpu.units import CpuUnits
 from iosched.profiler.devices.device import (
-    ONE_SESSION,
     CostKind,
     Device,
     OpenModel,
@@ -52,6 +51,7 @@ from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.schedule import Block, Schedule
+from iosched.scheduler.strategy_names import ONE_SESSION
 from iosched.scheduler.stretches import session_of
 
 CPU_EFFORT = Effort(bound_slack=0.95, tolerance=0.03, max_measurements=80)
