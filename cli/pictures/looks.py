@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from iosched.cli.words import latency_text
 from iosched.models.graph import ComputationGraph, Operator
+from iosched.scheduler.schedule import Stage
+from iosched.scheduler.strategies import STAGES
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,14 @@ def looks_of(graph: ComputationGraph) -> dict[str, Look]:
     return {operator.name: Look(operator.type, _label(operator)) for operator in graph.operators}
 
 
+def shown(stage: Stage, group: Sequence[str]) -> Sequence[str]:
+    """The boxes of a group: its operators, or of a long session the first, how many more, and the last."""
+    if not STAGES[stage.strategy].is_in_order or len(group) <= _MOST_OF_A_SESSION:
+        return group
+    return (group[0], f"{len(group) - 2} more", group[-1])
+
+
+_MOST_OF_A_SESSION = 4
 _SHORT = {"AveragePool": "AvgPool", "GlobalAveragePool": "GlobalAvgPool"}
 
 

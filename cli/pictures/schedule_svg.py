@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from iosched.cli.pictures.looks import Look, latency_label, look_of
+from iosched.cli.pictures.looks import Look, latency_label, look_of, shown
 from iosched.cli.pictures.svg import GREY, escaped, picture, text
 from iosched.cli.words import count_text
 from iosched.scheduler.proof import proof_text
@@ -109,7 +109,7 @@ def _scale(schedule: Schedule) -> float:
 
 
 def _stage_width(stage: Stage, scale: float) -> float:
-    boxes = max((len(group) for group in stage.groups), default=1)
+    boxes = max((len(shown(stage, group)) for group in stage.groups), default=1)
     least = boxes * (_BOX_MIN + _GAP) + 2 * _GAP
     return max(least, min(_STAGE_MAX, (stage.latency_us or 0.0) * scale))
 
@@ -144,7 +144,7 @@ def _draw_stage(column: _Column, y: float, looks: Mapping[str, Look], colours: M
         f'<rect x="{column.x:.1f}" y="{y:.1f}" width="{column.width:.1f}" height="{height}" rx="5" '
         f'fill="#f1f3f6"{edge}/>'
     )
-    for lane, group in enumerate(stage.groups):
+    for lane, group in enumerate(shown(stage, group) for group in stage.groups):
         width = (column.width - _GAP * (len(group) + 1)) / max(len(group), 1)
         for place, name in enumerate(group):
             x = column.x + _GAP + place * (width + _GAP)

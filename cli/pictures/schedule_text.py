@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from iosched.cli.pictures.looks import Look, latency_label, look_of
+from iosched.cli.pictures.looks import Look, latency_label, look_of, shown
 from iosched.cli.words import count_text
 from iosched.scheduler.proof import proof_text
 from iosched.scheduler.schedule import Block, Schedule, Stage, total_us
@@ -71,7 +71,7 @@ def _stages(
         last = len(stage.groups) - 1
         for index, group in enumerate(stage.groups):
             lead = head if index == 0 else ""
-            chain = _chain(group, looks, marks["then"]) + _lanes(stage, index)
+            chain = _chain(shown(stage, group), looks, marks["then"]) + _lanes(stage, index)
             yield f"{lead:<{width}} {marks[_place(index, last)]}{chain}"
 
 
@@ -101,7 +101,7 @@ def _lanes(stage: Stage, index: int) -> str:
     return f"  ({'lane' if len(own) == 1 else 'lanes'} {numbers})"
 
 
-def _chain(group: tuple[str, ...], looks: Mapping[str, Look], then: str) -> str:
+def _chain(group: Sequence[str], looks: Mapping[str, Look], then: str) -> str:
     return then.join(_operator(name, looks) for name in group)
 
 

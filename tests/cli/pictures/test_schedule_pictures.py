@@ -46,6 +46,20 @@ def test_the_text_shows_groups_side_by_side_and_operators_in_order() -> None:
     ]
 
 
+def test_of_a_long_session_the_first_operator_and_the_last_are_shown() -> None:
+    long = tuple(f"s{number}" for number in range(40))
+    stage = Stage(Strategy.SESSION, (long, ("t", "u")), 500.0)
+    schedule = Schedule((Block(0, (stage,)),))
+    lines = draw_text(schedule, title="net", looks={}).splitlines()[-2:]
+    assert lines[0].endswith(" session  ┬─ s0 → 38 more → s39")
+    assert lines[1].endswith(" └─ t → u")
+    root = ET.fromstring(draw_svg(schedule, title="net", looks={}))
+    found = "".join(root.itertext())
+    assert "38 more" in found
+    assert "s20" not in found
+    assert "dashed: one session of onnxruntime over all cores" in found
+
+
 @pytest.mark.parametrize(
     ("groups", "words"),
     [
