@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from iosched.models.graph import ComputationGraph
-from iosched.scheduler.cost import CostModel, Remeasurable, RunsSessions
+from iosched.scheduler.cost import CostModel, Disturbable, Remeasurable, RunsSessions
 from iosched.scheduler.lattice import bits, in_order, relation
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy, total_us
 
@@ -142,9 +142,16 @@ class _Trial:
         """Measures the stretch, or if it was, measures it once more."""
         stage = self.stage(stretch)
         if stretch not in self.first_us:
-            self.first_us[stretch] = self.cost.stage_latency_us(stage)
+            self.first_us[stretch] = self._undisturbed_us(stage)
         elif self.doubted is not None:
             self.again_us[stretch] = self.doubted.remeasure(stage)
+
+    def _undisturbed_us(self, stage: Stage) -> float:
+        found_us = self.cost.stage_latency_us(stage)
+        if not isinstance(self.cost, Disturbable) or not self.cost.was_disturbed(stage):
+            return found_us
+        self.cost.try_again()
+        return self.cost.stage_latency_us(stage)
 
     def stage(self, stretch: Stretch) -> Stage:
         """The session of the stretch."""

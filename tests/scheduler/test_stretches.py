@@ -164,3 +164,19 @@ def test_sessions_that_are_nearly_as_fast_are_in_the_favoured_cut_alone() -> Non
     assert total(found.favoured) == 21.0
     slower = with_sessions(chain(2), Cost(lambda start, stop: 11.5 * (stop - start)), blocks_of(own))
     assert slower.favoured == slower.blocks == tuple(blocks_of(own))
+
+
+def test_what_was_measured_while_the_machine_was_disturbed_is_measured_anew() -> None:
+    class Disturbed(Cost):
+        tries = 0
+
+        def was_disturbed(self, stage: Stage) -> bool:
+            return self.tries == 0
+
+        def try_again(self) -> None:
+            self.tries += 1
+
+    cost = Disturbed(lambda start, stop: 5.0 * (stop - start) if cost.tries else 500.0)
+    found = with_sessions(chain(2), cost, blocks_of([10.0, 10.0]))
+    assert cost.asked == [(0, 2), (0, 2), (0, 1), (1, 2)]
+    assert (total(found.blocks), found.measured) == (10.0, 3)
