@@ -75,7 +75,7 @@ def schedule_found(document: ScheduleDocument) -> Schedule:
 
 def _plain_by_default(model: Model, inputs: Arrays) -> Candidate:
     """Plain onnxruntime as it is without any setting."""
-    options = load_onnxruntime().SessionOptions()
+    options = _quiet_options()
     source, kept = bound_source(model, options)
     return _bound(open_session(source, options), inputs, kept)
 
@@ -83,7 +83,7 @@ def _plain_by_default(model: Model, inputs: Arrays) -> Candidate:
 def _plain_on_aligned(model: Model, block: int, threads: int, inputs: Arrays) -> Candidate:
     """Plain onnxruntime on the model with channels that fill whole blocks."""
     aligned = align_channels(WorkingGraph(model.proto, model.weights, model.graph.tensor), block)
-    options = load_onnxruntime().SessionOptions()
+    options = _quiet_options()
     options.intra_op_num_threads = threads
     names, values, arrays = lent_weights(replace(model, proto=aligned.proto, weights=aligned.weights))
     if names:
@@ -94,7 +94,7 @@ def _plain_on_aligned(model: Model, block: int, threads: int, inputs: Arrays) ->
 def _plain_on_rewritten(kernels: KernelGraph, threads: int, inputs: Arrays) -> Candidate:
     """Plain onnxruntime on the nodes that our executor runs, all in one session."""
     program = as_program(kernels)
-    options = load_onnxruntime().SessionOptions()
+    options = _quiet_options()
     options.intra_op_num_threads = threads
     session = open_program(program, options)
     return _bound(session, {name: inputs[name] for name in program.inputs}, program)
@@ -128,6 +128,12 @@ def _initializer(name: str, array: np.ndarray) -> onnx.TensorProto:
 
 def _element(dtype: np.dtype[Any]) -> int:
     return onnx.helper.np_dtype_to_tensor_dtype(dtype)
+
+
+def _quiet_options() -> Any:
+    options = load_onnxruntime().SessionOptions()
+    options.log_severity_level = 4
+    return options
 
 
 def _bound(session: Any, inputs: Mapping[str, np.ndarray], kept: object) -> Candidate:

@@ -63,9 +63,12 @@ def export(name: str, path: Path) -> None:
 def _hold(proto: onnx.ModelProto, constants: Mapping[str, np.ndarray]) -> None:
     """Makes initializers of inputs that have a value already, such as the mean of images that Keras subtracts."""
     inputs = [value for value in proto.graph.input if value.name not in constants]
+    used = {name for node in proto.graph.node for name in node.input}
     del proto.graph.input[:]
     proto.graph.input.extend(inputs)
-    proto.graph.initializer.extend(onnx.numpy_helper.from_array(value, name) for name, value in constants.items())
+    proto.graph.initializer.extend(
+        onnx.numpy_helper.from_array(value, name) for name, value in constants.items() if name in used
+    )
 
 
 def _as_if_trained(keras: Any, model: Any) -> None:

@@ -1,0 +1,252 @@
+"""Tables and a chart of what `cpu_profile.py` and `cpu_roofline.py` measured; measures nothing.
+
+    python benchmarks/cpu_profile_page.py [--plot docs/images/cpu-roofline.svg]
+
+Writes `docs/cpu-where-time-goes.md` from `cpu_profile.template.md`, in which `{{table NAME}}` stands for the times of a
+network by the kind of kernel, and `{{losses NAME}}` for the operators where we lose most. A section between
+`<!-- if NAME -->` and `<!-- end -->` is left out where that network, or `cpu-roofline`, was not measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from testbed import RESULTS, markdown_table
+
+ROOT = Path(__file__).parents[1]
+PAGE, TEMPLATE = ROOT / "docs" / "cpu-where-time-goes.md", Path(__file__).with_name("cpu_profile.template.md")
+
+LIBRARIES = {"onnxruntime": "onnxruntime", "ours": "ours", "openvino": "OpenVINO"}
+COLOURS = {"onnxruntime": "#e0a458", "ours": "#1d242d", "openvino": "#4c78a8"}
+KINDS = (
+    "1x1 convolution", "depthwise convolution", "other convolution", "matrix product", "pooling", "elementwise", "copy",
+    "layout change",
+)  # fmt: skip
+WORST = 6
+_SECTION = re.compile(r"<!-- if ([\w@-]+) -->\n(.*?)<!-- end -->\n\n", re.DOTALL)
+_PLACE = re.compile(r"\{\{(\w+)(?: ([\w@]+))?\}\}")
+
+Entry = Mapping[str, Any]
+
+
+def main(words: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--plot", type=Path, metavar="F.svg", help="draw the roofline (needs matplotlib)")
+    options = parser.parse_args(words)
+    PAGE.write_text(page(), encoding="utf-8")
+    if options.plot is not None:
+        draw(_results("cpu-roofline"), _results("cpu-profile")["models"], options.plot)
+
+
+def page() -> str:
+    """The page, from the template and the results files."""
+    profile = _results("cpu-profile")
+    models, machine, versions = profile["models"], profile["machine"], profile["versions"]
+    roof = _results("cpu-roofline") if (RESULTS / "cpu-roofline.json").exists() else None
+    there = {*models, *(["cpu-roofline"] if roof else [])}
+    where = f"on {machine['cores']} cores of {machine['processor']} with onnxruntime {versions['onnxruntime']}"
+    makers = {
+        "machine": lambda _: where,
+        "table": lambda name: time_table(models[name]),
+        "losses": lambda name: loss_table(models[name]),
+        "peaks": lambda _: peak_table(roof),
+        "roofline": lambda _: roof_table(roof, models),
+    }
+    text = _SECTION.sub(lambda found: found[2] if found[1] in there else "", TEMPLATE.read_text(encoding="utf-8"))
+    return _PLACE.sub(lambda found: makers[found[1]](found[2]), text)
+
+
+def _results(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def latency_us(told: Entry) -> float:
+    """The median of the faster half of the runs without a profile."""
+    runs = sorted(us for turn in told["latency_us"] for us in turn)
+    return median(runs[: (len(runs) + 1) // 2])
+
+
+def parts_us(told: Entry) -> dict[str, float]:
+    """What a latency is made of: kernels by their kind, calls and waiting as far as they are told, and the rest."""
+    kinds: Counter[str] = Counter()
+    for kernel in told["kernels"]:
+        kinds[kernel["kind"]] += kernel["us"]
+    found = {
+        **kinds,
+        "calls of kernels": told.get("calls_us", 0.0),
+        "waiting for the other": told.get("waiting_us", 0.0),
+    }
+    return {**found, "rest": latency_us(told) - sum(found.values())}
+
+
+def time_table(entry: Entry) -> str:
+    """Milliseconds of each kind of kernel in each library, on all cores and on one."""
+    columns = [(library, n) for library in LIBRARIES for n in map(str, entry["threads"])]
+    told = [entry["libraries"][library][n] for library, n in columns]
+    parts, latencies = [parts_us(each) for each in told], [latency_us(each) for each in told]
+    headers = ["ms", *(f"{LIBRARIES[library]}, {n} {'core' if n == '1' else 'cores'}" for library, n in columns)]
+    shown = [*KINDS, "calls of kernels", "waiting for the other", "rest"]
+    rows = [
+        [kind, *(_ms(each.get(kind, 0.0)) for each in parts)] for kind in shown if any(each.get(kind) for each in parts)
+    ]
+    rows.append(["**latency**", *(f"**{_ms(us)}**" for us in latencies)])
+    most = entry["threads"][0]
+    by_column = dict(zip(columns, latencies, strict=True))
+    lost = [by_column[library, n] - by_column[library, "1"] / most if n != "1" else None for library, n in columns]
+    rows.append([f"more than 1/{most} of one core", *("" if us is None else _ms(us) for us in lost)])
+    return markdown_table(headers, rows)
+
+
+def _ms(us: float) -> str:
+    return f"{us / 1e3:.2f}" if us else ""
+
+
+def loss_table(entry: Entry) -> str:
+    """The operators where we are furthest behind the better of the two, on all cores; fused ones as one."""
+    rows = []
+    for operators, us in groups(entry).items():
+        if len(us) == len(LIBRARIES):
+            rows.append((us["ours"] - min(us["onnxruntime"], us["openvino"]), operators, us))
+    worst = sorted(rows, key=lambda row: -row[0])[:WORST]
+    headers = ["operators", *(f"{text}, µs" for text in LIBRARIES.values())]
+    named = [[_named(operators, entry), *(f"{us[name]:.0f}" for name in LIBRARIES)] for _, operators, us in worst]
+    return markdown_table(headers, named)
+
+
+def _named(operators: Sequence[str], entry: Entry) -> str:
+    types = Counter(entry["operators"][name] for name in operators)
+    words = ", ".join(f"{count} {kind}" if count > 1 else kind for kind, count in types.items())
+    return f"{words}: `{operators[0]}`"
+
+
+def groups(entry: Entry) -> dict[tuple[str, ...], dict[str, float]]:
+    """Microseconds in each library of groups of operators that none of them computes across the border of a group."""
+    kernels = {name: entry["libraries"][name][str(entry["threads"][0])]["kernels"] for name in LIBRARIES}
+    home = _joined(kernel["operators"] for each in kernels.values() for kernel in each)
+    members: dict[str, list[str]] = defaultdict(list)
+    for operator in entry["operators"]:
+        if operator in home:
+            members[home[operator]].append(operator)
+    found: dict[tuple[str, ...], dict[str, float]] = {tuple(names): {} for names in members.values()}
+    for library, each in kernels.items():
+        for kernel in each:
+            if kernel["operators"]:
+                us = found[tuple(members[home[kernel["operators"][0]]])]
+                us[library] = us.get(library, 0.0) + kernel["us"]
+    return found
+
+
+def _joined(sets: Iterable[Sequence[str]]) -> dict[str, str]:
+    """For each name one that stands for all that are in a set together, directly or by way of others."""
+    home: dict[str, str] = {}
+
+    def root(name: str) -> str:
+        home.setdefault(name, name)
+        while home[name] != name:
+            name = home[name]
+        return name
+
+    for names in sets:
+        for name in names:
+            home[root(name)] = root(names[0])
+    return {name: root(name) for name in home}
+
+
+def peak_table(roof: Entry) -> str:
+    """What the loops reached, medians."""
+    counts = list(roof["gflops"])
+    rows = [["multiply-adds in registers, GFLOP/s", *(f"{median(roof['gflops'][n]):.0f}" for n in counts)]]
+    for name in roof["product_gflops"][counts[0]]:
+        cells = [f"{median(roof['product_gflops'][n][name]):.0f}" for n in counts]
+        rows.append([f"product of matrices in {LIBRARIES[name]}, GFLOP/s", *cells])
+    for key, words in (("read_gb", "sum of an array"), ("triad_gb", "a = b + 3 c")):
+        for size in roof[key][counts[0]]:
+            cells = [f"{median(roof[key][n][size]):.0f}" for n in counts]
+            rows.append([f"{words}, in {size}, GB/s", *cells])
+    return markdown_table(["", *(f"{n} {'core' if n == '1' else 'cores'}" for n in counts)], rows)
+
+
+def roof_table(roof: Entry, models: Mapping[str, Entry]) -> str:
+    """Arithmetic of each network, and the share of the peak of all cores that each library reaches."""
+    peak = _peak(roof)
+    headers = ["network", "GFLOP", "FLOP a byte", *(f"{text}, GFLOP/s" for text in LIBRARIES.values())]
+    rows = []
+    for name, counted in roof["models"].items():
+        if name in models:
+            rates = rates_gflops(models[name], counted["flops"])
+            cells = [f"{rate:.0f} ({rate / peak:.0%})" for rate in rates.values()]
+            intensity = counted["flops"] / counted["nbytes"]
+            rows.append([name, f"{counted['flops'] / 1e9:.2f}", f"{intensity:.0f}", *cells])
+    return markdown_table(headers, rows)
+
+
+def _peak(roof: Entry) -> float:
+    return median(roof["gflops"][max(roof["gflops"], key=int)])
+
+
+def rates_gflops(entry: Entry, flops: int) -> dict[str, float]:
+    """What each library does on all cores."""
+    n = str(entry["threads"][0])
+    return {library: flops / latency_us(entry["libraries"][library][n]) / 1e3 for library in LIBRARIES}
+
+
+def draw(roof: Entry, models: Mapping[str, Entry], path: Path) -> None:
+    """Operations a second over operations a byte: the roof of all cores, and every network in every library."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "iosched"
+    from matplotlib import pyplot
+
+    figure, axis = pyplot.subplots(figsize=(8, 5))
+    cores = max(roof["gflops"], key=int)
+    intensities, peak = [0.5 * 1.1**step for step in range(75)], _peak(roof)
+    for size, style in (("L2", ":"), ("L3", "--"), ("memory", "-")):
+        bandwidth = median(roof["read_gb"][cores][size])
+        axis.plot(
+            intensities,
+            [min(peak, bandwidth * x) for x in intensities],
+            style,
+            c="#8a8f98",
+            lw=1,
+            label=f"read from {size}",
+        )
+    for library, text in LIBRARIES.items():
+        known = {name: counted for name, counted in roof["models"].items() if name in models}
+        x = [counted["flops"] / counted["nbytes"] for counted in known.values()]
+        y = [rates_gflops(models[name], counted["flops"])[library] for name, counted in known.items()]
+        axis.plot(x, y, "o", c=COLOURS[library], ms=5, label=text)
+    for name, counted in roof["models"].items():
+        if name in models:
+            top = max(rates_gflops(models[name], counted["flops"]).values())
+            axis.annotate(
+                name,
+                (counted["flops"] / counted["nbytes"], top),
+                (0, 7),
+                textcoords="offset points",
+                ha="center",
+                fontsize=7,
+            )
+    axis.set(
+        xscale="log",
+        yscale="log",
+        xlabel="operations a byte that operators read and write",
+        ylabel="GFLOP/s on all cores",
+    )
+    axis.set_ylim(10, 2 * peak)
+    axis.legend(fontsize=8, loc="lower right")
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

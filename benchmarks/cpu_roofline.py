@@ -1,0 +1,216 @@
+"""What this machine's cores can do at most, measured: multiplications and additions in registers, and bytes of memory.
+
+    python benchmarks/cpu_roofline.py MODEL... [--seconds 0.5] [-o results.json]
+
+A few loops are compiled for this machine by the C++ compiler that builds the executor, and run on one core and on all:
+fused multiply-adds that touch no memory; sums of an array that is read; a = b + 3 c. The arrays are as large as a
+core's cache, a few times its L2, and larger than the L3. Beside them stands what the libraries reach on one large
+product of matrices. Of each MODEL, named as `cpu_models.py` says, it notes the arithmetic and the bytes that its
+operators read and write, counted from their shapes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from cpu_models import cpu_model, short_name
+from onnx import TensorProto, helper
+from testbed import print_table, write_results
+
+from iosched.models.load import load_model
+from iosched.profiler.measuring.idle import wait_until_idle
+from iosched.profiler.peers.openvino import open_openvino
+from iosched.runtime.cores import allowed_cpus, cpu_count
+from iosched.runtime.inputs import random_inputs
+from iosched.runtime.reference import Reference, ReferenceSettings
+
+SOURCE = """
+typedef float lanes __attribute__((vector_size(64)));
+enum { kChains = 12 };
+
+extern "C" float multiply_add(long count) {
+  lanes sums[kChains], a, b;
+  for (int i = 0; i < 16; ++i) a[i] = 0.999f, b[i] = 0.001f;
+  for (int c = 0; c < kChains; ++c) sums[c] = a + (float)c;
+  for (long i = 0; i < count; ++i) {
+#pragma GCC unroll 12
+    for (int c = 0; c < kChains; ++c) sums[c] = sums[c] * a + b;
+  }
+  float total = 0;
+  for (int c = 0; c < kChains; ++c) for (int i = 0; i < 16; ++i) total += sums[c][i];
+  return total;
+}
+
+extern "C" float read(const float* x, long count, long times) {
+  lanes sums[8] = {};
+  for (long time = 0; time < times; ++time) {
+    for (long i = 0; i + 128 <= count; i += 128) {
+#pragma GCC unroll 8
+      for (int c = 0; c < 8; ++c) sums[c] += *(const lanes*)(x + i + 16 * c);
+    }
+    asm volatile("" ::: "memory");
+  }
+  float total = 0;
+  for (int c = 0; c < 8; ++c) for (int i = 0; i < 16; ++i) total += sums[c][i];
+  return total;
+}
+
+extern "C" void triad(float* a, const float* b, const float* c, long count, long times) {
+  for (long time = 0; time < times; ++time) {
+    for (long i = 0; i + 16 <= count; i += 16) {
+      *(lanes*)(a + i) = *(const lanes*)(b + i) + 3.0f * *(const lanes*)(c + i);
+    }
+    asm volatile("" ::: "memory");
+  }
+}
+"""
+FLOPS_A_STEP = 12 * 16 * 2
+SIZES = {"L1": 24 << 10, "L2": 1 << 20, "L3": 24 << 20, "memory": 768 << 20}  # bytes of a core's arrays together
+PRODUCT = 1536  # rows and columns of the matrices
+REPEATS = 9
+
+Loop = Callable[[int], object]  # of a core, which is given its number
+
+
+def main(words: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("models", nargs="*", metavar="MODEL")
+    parser.add_argument("--seconds", type=float, default=0.5, help="how long each loop runs at least")
+    parser.add_argument("-o", "--output", type=Path, help="raw results as JSON")
+    options = parser.parse_args(words)
+    counts = sorted({1, cpu_count()})
+    with tempfile.TemporaryDirectory(prefix="iosched-") as folder:
+        loops = compiled(Path(folder))
+        found: dict[str, Any] = {
+            "gflops": {str(n): multiply_adds(loops, n, options.seconds) for n in counts},
+            "read_gb": {str(n): {name: reads(loops, n, size) for name, size in SIZES.items()} for n in counts},
+            "triad_gb": {str(n): {name: triads(loops, n, size) for name, size in SIZES.items()} for n in counts},
+        }
+    found["product_gflops"] = {str(n): products(n) for n in counts}
+    found["models"] = {short_name(name): _counted(name) for name in options.models}
+    print_table(["what", *(f"{n} cores" for n in counts)], _rows(found, counts))
+    write_results(options, Path(__file__).stem, words, found)
+
+
+def compiled(folder: Path) -> ctypes.CDLL:
+    """The loops, made for this processor."""
+    source, library = folder / "loops.cpp", folder / "loops.so"
+    source.write_text(SOURCE, encoding="utf-8")
+    flags = ["-O3", "-march=native", "-mprefer-vector-width=512", "-ffp-contract=fast", "-shared", "-fPIC"]
+    subprocess.run([os.environ.get("CXX", "c++"), *flags, str(source), "-o", str(library)], check=True)
+    loops = ctypes.CDLL(str(library))
+    pointer, long = ctypes.c_void_p, ctypes.c_long
+    loops.multiply_add.argtypes, loops.multiply_add.restype = [long], ctypes.c_float
+    loops.read.argtypes, loops.read.restype = [pointer, long, long], ctypes.c_float
+    loops.triad.argtypes, loops.triad.restype = [pointer, pointer, pointer, long, long], None
+    return loops
+
+
+def multiply_adds(loops: ctypes.CDLL, cores: int, seconds: float) -> list[float]:
+    """Thousand million operations a second, of each repeat."""
+    steps = 1 << 20
+    once_s = min(on_cores(1, lambda core: loops.multiply_add(steps)) for _ in range(3))
+    steps = int(steps * max(seconds / REPEATS / once_s, 1.0))
+    wall_s = [on_cores(cores, lambda core: loops.multiply_add(steps)) for _ in range(REPEATS)]
+    return [round(cores * steps * FLOPS_A_STEP / each / 1e9, 2) for each in wall_s]
+
+
+def reads(loops: ctypes.CDLL, cores: int, nbytes: int) -> list[float]:
+    """Thousand million bytes a second, read by all cores, of each repeat."""
+    arrays, times = [_ones(nbytes // 4) for _ in range(cores)], _passes(nbytes)
+
+    def loop(core: int) -> None:
+        loops.read(arrays[core].ctypes.data, arrays[core].size, times)
+
+    return _gigabytes(loop, cores, times * nbytes)
+
+
+def triads(loops: ctypes.CDLL, cores: int, nbytes: int) -> list[float]:
+    """The same of three arrays, two of which are read and one is written; that it is read before does not count."""
+    arrays, times = [[_ones(nbytes // 12) for _ in range(3)] for _ in range(cores)], _passes(nbytes)
+
+    def loop(core: int) -> None:
+        a, b, c = (array.ctypes.data for array in arrays[core])
+        loops.triad(a, b, c, arrays[core][0].size, times)
+
+    return _gigabytes(loop, cores, times * nbytes)
+
+
+def _ones(count: int) -> np.ndarray:
+    """So many numbers, from the beginning of a line of the cache."""
+    room = np.ones(count // 16 * 16 + 16, np.float32)
+    start = -room.ctypes.data % 64 // 4
+    return room[start : start + count // 16 * 16]
+
+
+def _passes(nbytes: int) -> int:
+    return max(1, (256 << 20) // nbytes)
+
+
+def _gigabytes(loop: Loop, cores: int, nbytes: int) -> list[float]:
+    wall_s = [on_cores(cores, loop) for _ in range(1 + REPEATS)][1:]
+    return [round(cores * nbytes / each / 1e9, 2) for each in wall_s]
+
+
+def on_cores(count: int, loop: Loop) -> float:
+    """Seconds that `loop` takes on so many cores at once, a thread pinned to each, from the last start to the end."""
+    cpus, ready, spans = allowed_cpus()[:count], threading.Barrier(count), [(0.0, 0.0)] * count
+
+    def run(core: int) -> None:
+        os.sched_setaffinity(0, {cpus[core]})
+        ready.wait()
+        begun = time.perf_counter()
+        loop(core)
+        spans[core] = (begun, time.perf_counter())
+
+    threads = [threading.Thread(target=run, args=(core,)) for core in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return max(end for _, end in spans) - min(begun for begun, _ in spans)
+
+
+def products(threads: int) -> dict[str, list[float]]:
+    """What libraries reach on one product of large matrices, in thousand million operations a second."""
+    shape = [PRODUCT, PRODUCT]
+    info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("a", "b", "c")]
+    graph = helper.make_graph([helper.make_node("MatMul", ["a", "b"], ["c"], name="c")], "product", info[:2], info[2:])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = load_model(proto.SerializeToString(), name="product")
+    inputs = random_inputs(model.graph.inputs)
+    with Reference(model, ReferenceSettings(intra_threads=threads)) as reference:
+        found = {"onnxruntime": reference.time(inputs, 2 + REPEATS)[2:]}
+    wait_until_idle()
+    found["openvino"] = tuple(open_openvino(model, threads, inputs).time(2 + REPEATS))[2:]
+    wait_until_idle()
+    return {name: [round(2 * PRODUCT**3 / us / 1e3, 2) for us in each] for name, each in found.items()}
+
+
+def _counted(name: str) -> dict[str, int]:
+    operators = cpu_model(name).graph.operators
+    return {"flops": sum(each.flops for each in operators), "nbytes": sum(each.nbytes for each in operators)}
+
+
+def _rows(found: Mapping[str, Any], counts: Sequence[int]) -> list[list[str]]:
+    rows = [["GFLOP/s, multiply-adds", *(f"{median(found['gflops'][str(n)]):.0f}" for n in counts)]]
+    for key, words in (("read_gb", "GB/s read"), ("triad_gb", "GB/s, a = b + 3 c"), ("product_gflops", "GFLOP/s")):
+        by_cores = [found[key][str(n)] for n in counts]
+        rows += [[f"{words}, {name}", *(f"{median(each[name]):.0f}" for each in by_cores)] for name in by_cores[0]]
+    return rows
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
