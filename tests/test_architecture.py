@@ -27,8 +27,8 @@ FACADE = {"iosched", "iosched.__main__"}
 ROOMS = {
     "iosched": ("models", "scheduler", "runtime", "profiler", "jobs", "cli"),
     "iosched.runtime": (
-        *("plan", "order", "intervals", "waits", "given", "hazards", "arena", "placement", "compare", "inputs"),
-        *("quota", "cores", "handle", "session", "reference", "openvino", "cpu", "cuda"),
+        *("plan", "order", "intervals", "waits", "given", "hazards", "arena", "teams", "placement"),
+        *("compare", "inputs", "quota", "cores", "handle", "session", "reference", "openvino", "cpu", "cuda"),
     ),
     "iosched.runtime.cuda": (
         *("target", "layout", "kernel", "builder", "choices", "gpu", "source", "cudnn"),
