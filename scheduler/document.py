@@ -20,6 +20,7 @@ from iosched.scheduler.document_format import Cost, SearchRecord, Shipped
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.proof import Scope
 from iosched.scheduler.schedule import Block, Division, Schedule, Stage, total_us
+from iosched.scheduler.teams import DEFAULT_OBJECTIVE, Objective, Teams
 
 __all__ = ["Alternative", "ScheduleDocument", "SearchRecord"]
 
@@ -66,6 +67,8 @@ class ScheduleDocument:
         versions: library and driver versions.
         runtime: settings of the runtime that ran it, free in form.
         alternatives: the other schedules that were considered.
+        objective: what it was made for: the latency of one run, or as many images a second as can be.
+        teams: how the cores share the work, if not all of them run the schedule together for the whole batch.
     """
 
     model: str
@@ -83,6 +86,8 @@ class ScheduleDocument:
     runtime: Mapping[str, Any] = field(default_factory=dict)
     alternatives: tuple[Alternative, ...] = ()
     structure: Structure | None = None
+    objective: Objective = DEFAULT_OBJECTIVE
+    teams: Teams | None = None
 
     @property
     def device_kind(self) -> str:
@@ -119,6 +124,11 @@ class ScheduleDocument:
         return None if self.cost == "measured" else str(self.runtime.get("launch", "streams"))
 
     @property
+    def batch_size(self) -> int:
+        """The first dimension of the first input that has one, else 1."""
+        return next((shape[0] for shape in self.inputs.values() if shape), 1)
+
+    @property
     def optimal(self) -> bool:
         """Whether it is proven that no legal schedule of the whole graph is better; see `proven`."""
         return self.proven == "whole"
@@ -148,6 +158,8 @@ class ScheduleDocument:
                 for each in self.alternatives
             ),
             structure=UNSET if self.structure is None else _structure_entry(self.structure),
+            objective=UNSET if self.objective == DEFAULT_OBJECTIVE else self.objective,
+            teams=UNSET if self.teams is None else _teams_entry(self.teams),
         )
         return file.file_text(entry)
 
@@ -177,6 +189,8 @@ class ScheduleDocument:
                 Alternative(each.name, _schedule(each.blocks), each.measured_us) for each in entry.alternatives
             ),
             structure=_structure(entry.structure),
+            objective=DEFAULT_OBJECTIVE if entry.objective is UNSET else entry.objective,
+            teams=None if entry.teams is UNSET else _teams(entry.teams),
         )
 
     def validate_for(self, graph: ComputationGraph, digest: str, bindings: Mapping[str, tuple[int, ...]]) -> None:
@@ -199,6 +213,14 @@ class ScheduleDocument:
 def _rounded(latency_us: float | None) -> float | None:
     """To so many digits, latencies that were computed are the same on every machine."""
     return latency_us if latency_us is None or isinstance(latency_us, int) else round(latency_us, _DECIMALS)
+
+
+def _teams_entry(teams: Teams) -> file.TeamsEntry:
+    return file.TeamsEntry(teams.requests, teams.count, teams.images)
+
+
+def _teams(entry: file.TeamsEntry) -> Teams:
+    return Teams(entry.requests, entry.count, entry.images)
 
 
 def _block_entries(schedule: Schedule) -> tuple[file.BlockEntry, ...]:

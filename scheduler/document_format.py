@@ -20,6 +20,7 @@ from iosched.scheduler.pruning import DEFAULT_PRUNING
 from iosched.scheduler.schedule import Strategy
 from iosched.scheduler.strategies import STAGES
 from iosched.scheduler.strategy_names import StrategyName
+from iosched.scheduler.teams import Objective
 
 FORMAT = "iosched.schedule"
 VERSION = 1
@@ -191,6 +192,14 @@ class StructureEntry(Struct, frozen=True):
             raise broken("$.structure.outputs names a tensor that is not there")
 
 
+class TeamsEntry(Struct, frozen=True):
+    """See `Teams`."""
+
+    requests: LaneCount
+    count: LaneCount
+    images: Annotated[int, Meta(ge=1)]
+
+
 class FileEntry(Struct, frozen=True, kw_only=True):
     """The whole file. Files of earlier versions have neither `proven` nor `structure`."""
 
@@ -209,6 +218,8 @@ class FileEntry(Struct, frozen=True, kw_only=True):
     blocks: tuple[BlockEntry, ...]
     alternatives: tuple[AlternativeEntry, ...]
     structure: StructureEntry | UnsetType = UNSET
+    objective: Objective | UnsetType = UNSET
+    teams: TeamsEntry | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         for key in ("kind", "name"):

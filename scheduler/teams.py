@@ -68,3 +68,37 @@ def fitting(teams: Teams, made_for: int, lanes: int) -> Teams:
     if teams.requests == 1:
         return Teams(1, parts, teams.images)
     return Teams(max(parts // teams.count, 1), min(teams.count, parts), teams.images)
+
+
+def possible(batch: int, lanes: int, *, divides: bool) -> tuple[Teams, ...]:
+    """The teams worth trying for a batch, those first of which all cores take the whole batch together.
+
+    Several requests go on at the same time only where a batch has fewer images than there are cores, or cannot be
+    divided: else one caller alone has the use of all cores.
+
+    Args:
+        divides: whether the model computes the images of a batch apart.
+    """
+    requests = (1,) if divides and batch >= lanes else _divisors(lanes)
+    found = [
+        Teams(at_once, count, images)
+        for at_once in requests
+        for count in _divisors(lanes // at_once)
+        if count == 1 or (divides and count <= batch)
+        for images in _sizes(batch, count, divides)
+    ]
+    return tuple(found)
+
+
+def _sizes(batch: int, count: int, divides: bool) -> tuple[int, ...]:
+    """All of a share at once, or a few of its images, which caches hold."""
+    share = -(-batch // count)
+    return (share, *(size for size in (_FEW if divides else ()) if size < share))
+
+
+def _divisors(number: int) -> tuple[int, ...]:
+    return tuple(each for each in range(1, number + 1) if number % each == 0)
+
+
+_FEW = (1, 2, 4)
+"""How many images at once are tried beside a whole share."""

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from queue import SimpleQueue
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -14,12 +9,14 @@ import numpy as np
 from iosched.models.images import image_inputs, with_images
 from iosched.models.model import Model
 from iosched.runtime.cpu.backend import Arrays, CpuBackend, PlanExecutor
+from iosched.runtime.cpu.kernel_graph import KernelGraph
 from iosched.runtime.cpu.lane_cpus import LaneCpus
 from iosched.runtime.cpu.library import available
 from iosched.runtime.cpu.lower import Lowering
 from iosched.runtime.cpu.native import NativeExecutor, NativeRuntime, supports
 from iosched.runtime.cpu.python_executor import PythonExecutor, PythonRuntime
 from iosched.runtime.hazards import CheckedPlan
+from iosched.runtime.requests import Requests
 from iosched.runtime.teams import TeamPlan, in_teams
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.teams import Teams
@@ -77,66 +74,54 @@ def lower_in_teams(backends: TeamBackends, schedule: Schedule, teams: Teams) -> 
 
 
 class DividedModel:
-    """A whole model, ready to run divided. Several threads may call it: each run has the cores of one request.
+    """A whole model whose batch is divided among teams; one run at a time."""
 
-    Attributes:
-        in_flight: how many runs go on at the same time; further callers wait until one of them is done.
-        kernel_count: kernel calls of one run.
-    """
-
-    def __init__(self, backends: TeamBackends, schedule: Schedule, teams: Teams, cpus: LaneCpus) -> None:
-        """Prepares the model.
+    def __init__(self, executor: PlanExecutor, lowering: Lowering, kernels: KernelGraph) -> None:
+        """Takes over an executor of the plan.
 
         Args:
-            backends: of the model, with the lanes of one team. Whoever made them closes them, after this.
-            schedule: what a team runs, in operators of the model.
-            teams: how the cores share the work.
-            cpus: the processors to use, given back by whoever took them.
-
-        Raises:
-            UsageError: the model does not compute the images of its batch apart.
-            ExecutionError: with onnxruntime's words, if it refuses a kernel.
+            executor: of the plan of `lowering`.
+            lowering: of one run, see `lower_in_teams`.
+            kernels: of any of its pieces.
         """
-        lowering = lower_in_teams(backends, schedule, teams)
-        kernels = backends.of(teams.pieces(backends.model.batch_size)[-1][0].count).kernels
-        self.in_flight, self.kernel_count = teams.requests, len(lowering.plan.tasks)
+        self._executor = executor
         self._forwarded = tuple(name for name in kernels.outputs if name in kernels.inputs)
         self._given = frozenset(buffer.name for buffer in lowering.plan.buffers if buffer.is_given)
-        self._executors = _executors(lowering, teams.requests, cpus)
-        self._free: SimpleQueue[PlanExecutor] = SimpleQueue()
-        for executor in self._executors:
-            self._free.put(executor)
 
     def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
         """One run of the model."""
-        with self._one() as executor:
-            outputs = executor.run(self._used(inputs))
+        outputs = self._executor.run(self._used(inputs))
         return {**outputs, **{name: np.array(inputs[name]) for name in self._forwarded}}
 
     def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]:
-        """Microseconds of each of `repeats` runs in a row: the mean of those that go on at the same time."""
-        used = self._used(inputs)
-        if self.in_flight == 1:
-            return self._executors[0].time(used, repeats)
-        with ThreadPoolExecutor(self.in_flight) as callers:
-            times_us = list(callers.map(lambda executor: executor.time(used, repeats), self._executors))
-        return tuple(map(fmean, zip(*times_us, strict=True)))
+        """Microseconds of each of `repeats` runs in a row."""
+        return self._executor.time(self._used(inputs), repeats)
 
     def close(self) -> None:
         """Frees sessions, threads and buffers."""
-        for executor in self._executors:
-            executor.close()
-
-    @contextmanager
-    def _one(self) -> Iterator[PlanExecutor]:
-        executor = self._free.get()
-        try:
-            yield executor
-        finally:
-            self._free.put(executor)
+        self._executor.close()
 
     def _used(self, inputs: Arrays) -> Arrays:
         return {name: np.asarray(array, order="C") for name, array in inputs.items() if name in self._given}
+
+
+def open_divided(backends: TeamBackends, schedule: Schedule, teams: Teams, cpus: LaneCpus) -> Requests:
+    """The model ready to run, divided.
+
+    Args:
+        backends: of the model, with the lanes of one team. Whoever made them closes them, after what this returns.
+        schedule: what a team runs, in operators of the model.
+        teams: how the cores share the work.
+        cpus: the processors to use, given back by whoever took them.
+
+    Raises:
+        UsageError: the model does not compute the images of its batch apart.
+        ExecutionError: with onnxruntime's words, if it refuses a kernel.
+    """
+    lowering = lower_in_teams(backends, schedule, teams)
+    kernels = backends.of(teams.pieces(backends.model.batch_size)[-1][0].count).kernels
+    executors = _executors(lowering, teams.requests, cpus)
+    return Requests([DividedModel(executor, lowering, kernels) for executor in executors])
 
 
 def _executors(lowering: Lowering, requests: int, cpus: LaneCpus) -> tuple[PlanExecutor, ...]:

@@ -57,13 +57,16 @@ class OpenvinoModel:
     processor no others to work with.
     """
 
-    def __init__(self, model: Model, threads: int, precision: str = DEFAULT_PRECISION) -> None:
+    def __init__(
+        self, model: Model, threads: int, precision: str = DEFAULT_PRECISION, request: Handle | None = None
+    ) -> None:
         """Prepares `model`, bound to its shapes.
 
         Args:
             model: what to run. OpenVINO reads the file itself where there is one, with the external data beside it.
             threads: how many cores to use.
             precision: what floats are multiplied in, a key of `HINTS`, where the CPU has instructions for it.
+            request: a request to run `model` that `open_requests` has made; by default one of its own.
 
         Raises:
             DeviceError: OpenVINO is not installed, or cannot run this model; the text is a line that says why.
@@ -71,12 +74,7 @@ class OpenvinoModel:
         self._inputs, self._outputs = model.graph.inputs, model.graph.outputs
         self._lock = threading.Lock()
         self._given: list[tuple[np.ndarray, Handle]] = []
-        library()
-        _check_types(model)
-        try:
-            self._request = _compiled(model, threads, precision)
-        except ExecutionError as error:
-            raise DeviceError(f"OpenVINO cannot run this model: {error}") from error
+        self._request = _requests(model, threads, precision, 1)[0] if request is None else request
 
     def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
         """Runs once and returns the outputs by name.
@@ -185,27 +183,52 @@ def _fitting(spec: TensorSpec, inputs: Arrays) -> np.ndarray:
     return array
 
 
-def _compiled(model: Model, threads: int, precision: str) -> Handle:
-    """A request to run `model`, which owns all that it needs."""
+def open_requests(model: Model, threads: int, count: int) -> tuple[OpenvinoModel, ...]:
+    """The model ready for `count` runs at the same time, in the settings that OpenVINO has for throughput.
+
+    Raises:
+        DeviceError: OpenVINO is not installed, or cannot run this model; the text is a line that says why.
+    """
+    requests = _requests(model, threads, DEFAULT_PRECISION, count, "THROUGHPUT")
+    return tuple(OpenvinoModel(model, threads, request=request) for request in requests)
+
+
+def _requests(model: Model, threads: int, precision: str, count: int, hint: str = "LATENCY") -> tuple[Handle, ...]:
+    """Requests to run `model`.
+
+    Raises:
+        DeviceError: OpenVINO is not installed, or cannot run this model.
+    """
+    library()
+    _check_types(model)
+    try:
+        return _compiled(model, threads, precision, count, hint)
+    except ExecutionError as error:
+        raise DeviceError(f"OpenVINO cannot run this model: {error}") from error
+
+
+def _compiled(model: Model, threads: int, precision: str, count: int, hint: str) -> tuple[Handle, ...]:
+    """Requests to run `model`, which own all that they need."""
     core = _made("core", "ov_core_create")
     network = _read(core, model)
     _bind(network, model.bindings)
-    texts = [ctypes.c_char_p(text.encode()) for pair in _settings(threads, precision).items() for text in pair]
+    texts = [ctypes.c_char_p(text.encode()) for pair in _settings(threads, precision, hint).items() for text in pair]
     pointer = ctypes.c_void_p()
     call(
         "ov_core_compile_model",
         *(core.pointer, network.pointer, b"CPU", len(texts), ctypes.byref(pointer), *texts),
     )
     compiled = Handle(pointer.value or 0, library().ov_compiled_model_free)
-    request = _made("infer_request", "ov_compiled_model_create_infer_request", compiled.pointer)
+    create = "ov_compiled_model_create_infer_request"
+    requests = tuple(_made("infer_request", create, compiled.pointer) for _ in range(count))
     for each in (compiled, network, core):
         each.close()
-    return request
+    return requests
 
 
-def _settings(threads: int, precision: str) -> Mapping[str, str]:
+def _settings(threads: int, precision: str, hint: str) -> Mapping[str, str]:
     return {
-        "PERFORMANCE_HINT": "LATENCY",
+        "PERFORMANCE_HINT": hint,
         "INFERENCE_NUM_THREADS": str(threads),
         "INFERENCE_PRECISION_HINT": HINTS[precision],
         # It would pin its threads to the first cores, in every process the same ones; the system places them as well.

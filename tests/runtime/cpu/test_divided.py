@@ -19,10 +19,12 @@ from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.runtime.compare import compare
 from iosched.runtime.cpu import divided
-from iosched.runtime.cpu.divided import DividedModel, TeamBackends, lower_in_teams
+from iosched.runtime.cpu.divided import TeamBackends, lower_in_teams, open_divided
 from iosched.runtime.cpu.lane_cpus import LaneCpus
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
+from iosched.runtime.requests import Requests
+from iosched.runtime.shares import open_shared
 from iosched.scheduler.baselines import greedy, sequential, together
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.teams import Teams
@@ -33,11 +35,11 @@ SCHEDULES = {"sequential": sequential, "greedy": greedy, "together": together}
 
 
 @contextmanager
-def ready(model: Model, teams: Teams, lanes: int, schedule: Schedule | None = None) -> Iterator[DividedModel]:
+def ready(model: Model, teams: Teams, lanes: int, schedule: Schedule | None = None) -> Iterator[Requests]:
     with (
         closing(TeamBackends(model, teams.lanes(lanes))) as backends,
         closing(LaneCpus(lanes)) as cpus,
-        closing(DividedModel(backends, schedule or sequential(model.graph), teams, cpus)) as found,
+        closing(open_divided(backends, schedule or sequential(model.graph), teams, cpus)) as found,
     ):
         yield found
 
@@ -111,3 +113,12 @@ def test_one_team_of_a_lane_runs_all_operators_in_few_calls() -> None:
         at_once = lower_in_teams(backends, together(model.graph), Teams(1, 2, 1)).plan
     assert len(at_once.tasks) < len(one_by_one.tasks)
     assert np.isin([task.kernel for task in at_once.tasks], range(len(at_once.tasks))).all()
+
+
+@pytest.mark.parametrize("teams", [Teams(1, 2, 1), Teams(1, 3, 2), Teams(2, 1, 5), Teams(1, 1, 2)], ids=str)
+def test_sessions_of_onnxruntime_that_share_a_batch_compute_what_one_does(teams: Teams) -> None:
+    model = small(5)
+    inputs = random_inputs(model.graph.inputs)
+    with Reference(model) as reference, closing(open_shared(model, teams, 2)) as found:
+        assert compare(found.run(inputs), reference.run(inputs)).passed
+        assert len(found.time(inputs, 2)) == 2
