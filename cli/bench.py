@@ -160,6 +160,7 @@ def _title(model: Model, result: BenchResult) -> str:
 
 
 def _print(model: Model, result: BenchResult) -> None:
+    crowded = any(row.in_flight > 1 for row in result.rows)
     rows = [
         [
             row.name,
@@ -167,12 +168,23 @@ def _print(model: Model, result: BenchResult) -> None:
             "not known" if row.p99_us is None else latency_text(row.p99_us),
             *map(latency_text, (row.p10_us, row.min_us)),
             *([] if row.rested_us is None else [latency_text(row.rested_us)]),
+            *([f"{row.images_per_s or 0:,.1f}"] if crowded else []),
             _speedup(row),
         ]
         for row in result.rows
     ]
     rested = [] if result.rows[0].rested_us is None else ["after a rest"]
-    headers = ["", "p50", "p90", "p99", "p10", "min", *rested, "speed-up (95 % interval)"]
+    headers = [
+        "",
+        "p50",
+        "p90",
+        "p99",
+        "p10",
+        "min",
+        *rested,
+        *(["images/s"] if crowded else []),
+        "speed-up (95 % interval)",
+    ]
     print_columns(headers, rows, title=_title(model, result))
 
 

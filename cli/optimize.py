@@ -45,6 +45,7 @@ from iosched.cli.source import input_file, read_model, stem
 from iosched.cli.tables import print_pairs
 from iosched.scheduler.precision import ALL_PRECISIONS
 from iosched.scheduler.strategy_names import BASELINE_NAMES
+from iosched.scheduler.teams import DEFAULT_OBJECTIVE, OBJECTIVES, Objective
 
 if TYPE_CHECKING:
     from iosched.jobs.result import OptimizeResult
@@ -81,6 +82,7 @@ def _settings(
     layout: LayoutName,
     launch: LaunchName,
     profile_db: Path | None,
+    objective: Objective,
 ) -> OptimizeSettings:
     """The settings that the options ask for; raises where they contradict each other, before the model is read."""
     from iosched.jobs.settings import OptimizeSettings
@@ -104,6 +106,7 @@ def _settings(
         barriers=barriers,
         layout=layout,
         launch=launch,
+        objective=objective,
     )
 
 
@@ -156,6 +159,14 @@ def _settings(
     "faster for all of the model.",
 )
 @launch_option
+@click.option(
+    "--objective",
+    type=click.Choice(OBJECTIVES),
+    default=DEFAULT_OBJECTIVE,
+    show_default=True,
+    help="'latency': one run ends as soon as it can. 'throughput': as many images a second as can be, on all cores of "
+    "a CPU; the batch, or several requests at a time, are divided among teams of cores.",
+)
 @profile_db_option
 @click.option("--dry-run", is_flag=True, help="Print how large the search is and how long it takes; measure nothing.")
 @json_option
@@ -192,6 +203,7 @@ def command(
       iosched optimize model.onnx --budget 60
       iosched optimize model.onnx --device v100 --batch-size 1
       iosched optimize model.onnx --batch-size 8 -o fast.onnx
+      iosched optimize model.onnx --batch-size 32 --objective throughput
       iosched optimize retrained.onnx --schedule-from model.schedule.json
       iosched zoo export squeezenet -o - | iosched optimize - -o - | iosched run - --check
     """

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from iosched.cli.intervals import AS_FAR, ends_object, latency_ends_text, ratio_object, speedup_text
 from iosched.cli.words import latency_text, share_text, source_text
 from iosched.scheduler.precision import DEFAULT_PRECISION
+from iosched.scheduler.teams import DEFAULT_OBJECTIVE
 
 if TYPE_CHECKING:
     from iosched.cli.output import Destination
@@ -45,6 +46,9 @@ def as_object(
             "measured_share": result.measured_share,
             "sequential_measured_share": result.sequential_measured_share,
         },
+        "objective": result.document.objective,
+        "teams": None if result.document.teams is None else asdict(result.document.teams),
+        "images_per_s": _rates(result),
         "intervals": _intervals_object(result),
         "shipped": result.shipped,
         "precision": result.document.precision,
@@ -64,6 +68,24 @@ def as_object(
         "kernels": {"before": result.kernels_before, "after": result.kernels_after},
         "notes": list(result.notes),
     }
+
+
+def _rates(result: OptimizeResult) -> dict[str, float] | None:
+    """Images a second by name; None where latency was asked for."""
+    if result.document.objective == DEFAULT_OBJECTIVE:
+        return None
+    known = {"iosched": result.measured_us, **_plain_us(result)}
+    return {name: 1e6 * result.document.batch_size / each for name, each in known.items() if each}
+
+
+def _rate_rows(result: OptimizeResult) -> list[tuple[str, str]]:
+    """Images a second, where they were asked for, and by which teams."""
+    rates = _rates(result)
+    if rates is None:
+        return []
+    text = ", ".join(f"{name} {rate:,.1f}" for name, rate in rates.items())
+    teams = result.document.teams
+    return [("images a second", text), ("cores", "one team" if teams is None else teams.text)]
 
 
 def _intervals_object(result: OptimizeResult) -> dict[str, object] | None:
@@ -86,6 +108,7 @@ def table_rows(result: OptimizeResult) -> list[tuple[str, str]]:
         before += f", in {DEFAULT_PRECISION}"
     rows = [
         *_cost_rows(result),
+        *_rate_rows(result),
         ("before", f"{_latency(before_us)}{_ends_text(result, plain)}  {before}"),
         ("after", f"{_latency(result.shipped_us)}{_ends_text(result, result.shipped)}{_gain_text(result)}"),
         ("shipped", f"{result.shipped}: {result.reason}"),

@@ -24,6 +24,7 @@ from iosched.profiler.measuring.statistics import (
     least_samples,
     quantile,
     quantile_interval,
+    summarize,
 )
 from iosched.profiler.peers.names import ON_CPU, ON_GPU, SLOW_TO_OPEN
 from iosched.runtime.inputs import Arrays, random_inputs
@@ -53,9 +54,13 @@ class BenchRow:
     and `min_us` are of all single runs. `p99_low_us` and `p99_high_us` are the ends of the confidence interval of
     `p99_us`; all three are None if there are too few runs for an interval.
 
-    `speedup` is the median of the ratios within rounds, latency of `sequential` over that of this alternative, and
-    `speedup_low` and `speedup_high` are the ends of its confidence interval; all three are None if there are too few
-    rounds for an interval. `rested_us` is the median of runs after a rest: on a GPU, of runs that find it idle.
+    `in_flight` runs go on at the same time, each of which takes `median_us`; so many `images_per_s`, of which a run has
+    the first dimension of the first input, come out of it.
+
+    `speedup` is the median of the ratios within rounds, latency of `sequential` over that of this alternative divided
+    by `in_flight`, and `speedup_low` and `speedup_high` are the ends of its confidence interval; all three are None if
+    there are too few rounds for an interval. `rested_us` is the median of runs after a rest: on a GPU, of runs that
+    find it idle.
     """
 
     name: str
@@ -72,6 +77,8 @@ class BenchRow:
     p99_us: float | None = None
     p99_low_us: float | None = None
     p99_high_us: float | None = None
+    in_flight: int = 1
+    images_per_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -181,7 +188,8 @@ class _Alternatives:
                     missing.append((name, str(error)))
             found = self.here.in_turn(candidates, Budget(rounds, MAX_SECONDS), _progress(self.observer))
             notes = dict.fromkeys(note for candidate in candidates.values() for note in candidate.notes())
-            return _result(self.here.device.name, found, missing, tuple(notes))
+            rates = _Rates(self.model.batch_size, {name: each.in_flight for name, each in candidates.items()})
+            return _result(self.here.device.name, found, missing, rates, tuple(notes))
         finally:
             close_all(candidates.values())
 
@@ -209,10 +217,35 @@ class _Alternatives:
         raise DeviceError(self.here.wording.elsewhere)
 
 
+@dataclass(frozen=True)
+class _Rates:
+    """How many images a run has, and by name how many runs go on at the same time."""
+
+    images: int
+    in_flight: Mapping[str, int]
+
+    def of(self, name: str, found: Measurement) -> Measurement:
+        """The time from the end of one run to that of the next."""
+        at_once = self.in_flight[name]
+        return found if at_once == 1 else summarize([each / at_once for each in found.samples_us])
+
+    def added_to(self, row: BenchRow) -> BenchRow:
+        """The row with its images a second."""
+        at_once = self.in_flight[row.name]
+        per_s = 1e6 * self.images * at_once / row.median_us if row.median_us > 0 else None
+        return replace(row, in_flight=at_once, images_per_s=per_s)
+
+
 def _result(
-    device: str, found: Mapping[str, Measurement], missing: Sequence[tuple[str, str]], notes: Sequence[str] = ()
+    device: str,
+    found: Mapping[str, Measurement],
+    missing: Sequence[tuple[str, str]],
+    rates: _Rates,
+    notes: Sequence[str] = (),
 ) -> BenchResult:
-    rows = tuple(_row(name, measured, found["sequential"]) for name, measured in found.items())
+    rows = tuple(
+        rates.added_to(_row(name, rates.of(name, each), found["sequential"], each)) for name, each in found.items()
+    )
     samples_us = {name: measured.samples_us for name, measured in found.items()}
     few = () if len(samples_us["sequential"]) >= LEAST_SAMPLES else (_FEW_ROUNDS,)
     runs_us = {name: measured.every_run_us for name, measured in found.items()}
@@ -243,8 +276,9 @@ def _progress(observer: Observer | None) -> Callable[[int, int], None] | None:
     return lambda done, total: observer.progress(done, total, "measuring in turn")
 
 
-def _row(name: str, found: Measurement, baseline: Measurement) -> BenchRow:
-    compared = compare(baseline, found)
+def _row(name: str, per_run: Measurement, baseline: Measurement, found: Measurement) -> BenchRow:
+    """The row of a candidate; `per_run` is `found` over the number of runs that go on at the same time."""
+    compared = compare(baseline, per_run)
     speedup = (None,) * 3 if compared is None else (compared.speedup, compared.low, compared.high)
     runs_us = found.every_run_us
     tail = quantile_interval(runs_us, 0.99)

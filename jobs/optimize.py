@@ -16,9 +16,11 @@ from iosched.jobs.reduced import reduced_verdict
 from iosched.jobs.result import OptimizeResult, document_of, result_of
 from iosched.jobs.schedules import schedule_asked_for, unsearched
 from iosched.jobs.settings import OptimizeSettings
+from iosched.jobs.throughput import best_throughput
 from iosched.jobs.verdict import Verdict, measured_verdict, predicted_verdict, unscheduled_verdict
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
+from iosched.profiler.devices.cost import MeasuredCosts
 from iosched.profiler.devices.device import OpenModel
 from iosched.profiler.devices.resolve import check_name, remarks, resolve
 from iosched.profiler.store.latencies import ModelLatencies
@@ -87,12 +89,17 @@ class _Job:
         """Searches a schedule, compares it with others, and decides which one ships."""
         here, interrupt = self.opened.here, self.pace.interrupt
         with interrupt.holding():
+            if self.settings.objective == "throughput" and here is not None and here.is_schedulable:
+                return self._result(*best_throughput(here, self.model, self.settings, self.observer, self.pace))
             found = self._searched()
             if interrupt.came:
                 interrupt.ask()
             verdict = self._verdict(found)
+        return self._result(found, verdict, None if here is None else here.cost)
+
+    def _result(self, found: SearchResult, verdict: Verdict, cost: MeasuredCosts | None) -> OptimizeResult:
+        here = self.opened.here
         document = document_of(self.model, self.settings, self.opened.device, found, verdict, here)
-        cost = None if here is None else here.cost
         result = result_of(document, found, verdict, cost, self.pace.seconds)
         return replace(result, notes=(*remarks(self.settings.device), *result.notes))
 

@@ -158,6 +158,8 @@ def document_of(
         runtime=dict(verdict.running.runtime),
         alternatives=verdict.alternatives,
         structure=model.structure,
+        objective=settings.objective,
+        teams=verdict.teams,
     )
 
 

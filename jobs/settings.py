@@ -11,6 +11,7 @@ from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.strategy_names import StrategyName, pruning_of
+from iosched.scheduler.teams import DEFAULT_OBJECTIVE, Objective
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class OptimizeSettings:
             pixels of a channel ("nchw"), or whichever of the two is faster ("auto").
         launch: how a GPU that is not attached is thought to be given its kernels: by one CUDA graph ("graph"), or one
             by one into streams ("streams").
+        objective: what to optimize for: the latency of one run, or as many images a second as can be.
         schedule_from: a schedule of a model of the same structure, which is used instead of searching for one.
     """
 
@@ -52,6 +54,7 @@ class OptimizeSettings:
     layout: LayoutName = "auto"
     launch: str = DEFAULT_LAUNCH
     schedule_from: ScheduleDocument | None = None
+    objective: Objective = DEFAULT_OBJECTIVE
 
     @property
     def pruning(self) -> Pruning:
@@ -61,4 +64,7 @@ class OptimizeSettings:
     @property
     def opening(self) -> OpenSettings:
         """How the model is to be opened on the device."""
-        return OpenSettings(self.threads, self.precision, self.barriers, self.layout, self.launch, self.resume)
+        return OpenSettings(
+            *(self.threads, self.precision, self.barriers, self.layout, self.launch, self.resume),
+            objective=self.objective,
+        )

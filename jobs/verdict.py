@@ -22,6 +22,7 @@ from iosched.scheduler.proof import Scope
 from iosched.scheduler.schedule import Schedule, Stage
 from iosched.scheduler.search import SearchResult
 from iosched.scheduler.strategies import runs_as_one
+from iosched.scheduler.teams import Teams
 
 _NOTHING_TO_SCHEDULE = "its inputs have no fixed size or nothing is computed, so there is nothing to schedule"
 
@@ -46,6 +47,7 @@ class Verdict:
             measured on another machine; None if nothing was, or if the device is attached.
         sequential_measured_share: the same of the sequential schedule.
         intervals: how well latencies are known that are computed; None if they are measured.
+        teams: how the cores share the work as the model ships; None if all of them do it together.
     """
 
     shipped: Shipped
@@ -61,6 +63,7 @@ class Verdict:
     measured_share: float | None = None
     sequential_measured_share: float | None = None
     intervals: Intervals | None = None
+    teams: Teams | None = None
 
     def noting(self, notes: tuple[str, ...]) -> Verdict:
         """The same, with more sentences that a user should read."""
@@ -104,7 +107,7 @@ def measured_verdict(here: OpenModelHere, found: SearchResult, compared: Compare
         ),
         latency_us={name: each.median_us for name, each in known.items()},
         kernels_before=here.running(None, measured).n_kernels,
-        running=_with_setting(replace(running, runtime={**running.runtime, **runtime}, notes=notes), compared.setting),
+        running=with_setting(replace(running, runtime={**running.runtime, **runtime}, notes=notes), compared.setting),
         ratio=decided.ratio(labels),
         rested_us={name: each.rested.median_us for name, each in known.items() if each.rested},
     )
@@ -121,7 +124,7 @@ def unscheduled_verdict(here: OpenModelHere, found: SearchResult) -> Verdict:
         alternatives=(),
         latency_us={},
         kernels_before=running.n_kernels,
-        running=_with_setting(running, None if plain is None else plain.settings[0]),
+        running=with_setting(running, None if plain is None else plain.settings[0]),
     )
 
 
@@ -201,7 +204,7 @@ def _reason(
     )
 
 
-def _with_setting(running: Running, setting: ReferenceSettings | None) -> Running:
+def with_setting(running: Running, setting: ReferenceSettings | None) -> Running:
     """`running` with plain onnxruntime's setting among the settings of the runtime."""
     if setting is None:
         return running

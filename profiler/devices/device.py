@@ -32,6 +32,7 @@ from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.schedule import Schedule
+from iosched.scheduler.teams import DEFAULT_OBJECTIVE, Objective, Teams
 
 CostKind = Literal["measured", "analytic"]
 Barriers = Literal["auto", "stage", "none"]
@@ -54,6 +55,7 @@ class OpenSettings:
         resume: whether the latencies in the profile database are used; if not, everything is measured anew and the new
             latencies replace the old ones.
         may_time: whether opening the model may run something, for example to find out which kernels are fastest.
+        objective: what is optimized for: the latency of one run, or as many images a second as can be.
     """
 
     threads: int | None = None
@@ -63,6 +65,7 @@ class OpenSettings:
     launch: str = DEFAULT_LAUNCH
     resume: bool = True
     may_time: bool = True
+    objective: Objective = DEFAULT_OBJECTIVE
 
 
 def refuse_for_attached_gpus(settings: OpenSettings) -> None:
@@ -86,6 +89,19 @@ def refuse_for_planned_gpus(settings: OpenSettings) -> None:
         raise UsageError(
             f"--launch {settings.launch} is for GPUs that are planned for: what is measured runs as it is launched here"
             "\nLeave --launch out, or name a GPU to plan for: 'iosched devices' lists them"
+        )
+
+
+def refuse_throughput(settings: OpenSettings) -> None:
+    """Refuses to optimize for throughput, on devices whose cores cannot be divided into teams.
+
+    Raises:
+        UsageError: it is asked for.
+    """
+    if settings.objective != DEFAULT_OBJECTIVE:
+        raise UsageError(
+            f"--objective {settings.objective} is for CPUs: a GPU runs the whole batch by one schedule\n"
+            "Give --device cpu, or a larger --batch-size"
         )
 
 
@@ -151,6 +167,53 @@ class Wording:
     sequential: str
     rival: str
     elsewhere: str
+
+
+class TeamWays(Protocol):
+    """The ways to run a model with as many images a second as can be."""
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the batch cannot be divided; None if it can, or has one image."""
+        ...
+
+    @property
+    def choices(self) -> Sequence[Teams]:
+        """The teams that are tried for our schedules."""
+        ...
+
+    @property
+    def sessions(self) -> Sequence[Teams]:
+        """The teams that are tried for plain onnxruntime, beside one session that has all cores."""
+        ...
+
+    def opened(self, teams: Teams) -> OpenModelHere:
+        """The model as one team runs it, for as many images as it takes at once; closed with the whole model."""
+        ...
+
+    def ready(self, schedule: Schedule, teams: Teams, inputs: Arrays) -> tuple[Candidate, Callable[[], Arrays]]:
+        """The model ready to be timed on these inputs, and a function that runs it once for its outputs.
+
+        Args:
+            schedule: what a team runs, in operators of the model.
+
+        Raises:
+            UsageError: the model does not compute the images of its batch apart.
+            ExecutionError: a kernel fails.
+        """
+        ...
+
+    def ready_sessions(self, teams: Teams, inputs: Arrays) -> Candidate:
+        """Plain onnxruntime, ready to be timed on these inputs."""
+        ...
+
+    def ready_openvino(self, inputs: Arrays) -> Candidate:
+        """OpenVINO in its settings for throughput, ready to be timed.
+
+        Raises:
+            DeviceError: OpenVINO is not installed, or cannot run this model.
+        """
+        ...
 
 
 class OpenModel(Protocol):
@@ -248,6 +311,11 @@ class OpenModelHere(OpenModel, Protocol):
     @property
     def plain(self) -> PlainOnnxruntime | None:
         """Plain onnxruntime, which a schedule has to beat; None if it has to beat the sequential schedule instead."""
+        ...
+
+    @property
+    def teams(self) -> TeamWays | None:
+        """The ways to run the model with as many images a second as can be; None where cores cannot be divided."""
         ...
 
     @property

@@ -51,6 +51,7 @@ class Executor:
         on_device: runs the model on arrays that lie on a GPU; None on a CPU.
         placed: puts inputs into the device's memory and returns the model ready to be timed on them; by default each
             run is given the inputs.
+        in_flight: how many threads may run the model at the same time; more wait for each other.
     """
 
     runnable: Runnable
@@ -59,6 +60,7 @@ class Executor:
     frees: Callable[[], None] | None = None
     on_device: RunOnDevice | None = None
     placed: Callable[[Arrays], Candidate] | None = None
+    in_flight: int = 1
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -87,7 +89,7 @@ class Executor:
         """The model ready to be timed on these inputs."""
         if self.placed is not None:
             return self.placed(inputs)
-        return Candidate(partial(self.time, inputs), self.close, self.remarks)
+        return Candidate(partial(self.time, inputs), self.close, self.remarks, self.in_flight)
 
     def close(self) -> None:
         """Frees sessions, buffers and threads."""

@@ -30,11 +30,13 @@ class Candidate:
         time: runs the model a number of times in a row, and returns the microseconds of each run.
         close: frees the model's sessions, buffers and threads.
         notes: returns sentences that a user should read about how the model runs; complete only after a run.
+        in_flight: how many runs go on at the same time while it is timed, each of which takes what `time` returns.
     """
 
     time: Callable[[int], Sequence[float]]
     close: Callable[[], None] = _nothing
     notes: Callable[[], Sequence[str]] = tuple
+    in_flight: int = 1
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from iosched.jobs.bench import BenchResult, BenchRow
 
 ROW_KEYS = {
     "name", "median_us", "p10_us", "p90_us", "min_us", "samples", "speedup", "speedup_low", "speedup_high", "rested_us",
-    "runs", "p99_us", "p99_low_us", "p99_high_us",
+    "runs", "p99_us", "p99_low_us", "p99_high_us", "in_flight", "images_per_s",
 }  # fmt: skip
 
 

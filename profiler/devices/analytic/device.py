@@ -15,7 +15,14 @@ from iosched.profiler.devices.analytic.calibration import CALIBRATIONS
 from iosched.profiler.devices.analytic.cost import AnalyticCost
 from iosched.profiler.devices.analytic.scaled import ScaledCost
 from iosched.profiler.devices.analytic.uncertainty import AnalyticUncertainty
-from iosched.profiler.devices.device import CostKind, Device, OpenModel, OpenSettings, refuse_for_attached_gpus
+from iosched.profiler.devices.device import (
+    CostKind,
+    Device,
+    OpenModel,
+    OpenSettings,
+    refuse_for_attached_gpus,
+    refuse_throughput,
+)
 from iosched.profiler.devices.elsewhere import NOTHING, FindElsewhere, FoundElsewhere, nothing_elsewhere
 from iosched.profiler.devices.executor import Executor
 from iosched.profiler.devices.gpus import GpuSpec, gpu_called, gpu_named
@@ -81,6 +88,7 @@ class PaperGpu:
             UsageError: a setting is refused; the text says which.
         """
         refuse_for_attached_gpus(settings)
+        refuse_throughput(settings)
         self._precision(settings)
         launch_named(settings.launch)
 

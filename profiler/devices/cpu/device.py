@@ -16,6 +16,7 @@ from iosched.profiler.devices.cpu.precision import check_precision
 from iosched.profiler.devices.cpu.processor import cpu_name, read_processor
 from iosched.profiler.devices.cpu.remarks import core_remarks
 from iosched.profiler.devices.cpu.shipped import shipped_executor
+from iosched.profiler.devices.cpu.teams import CpuTeams
 from iosched.profiler.devices.cpu.units import CpuUnits
 from iosched.profiler.devices.device import (
     CostKind,
@@ -226,6 +227,15 @@ class OpenOnCpu:
             return None
         return PlainOpenvino(self.model, self._cores, self.precision)
 
+    @cached_property
+    def teams(self) -> CpuTeams:
+        """The ways to run the model with as many images a second as can be."""
+        return CpuTeams(self.model, self._backend.lanes, self._backend.cpus, self._with_backend)
+
+    def _with_backend(self, model: Model, backend: CpuBackend) -> OpenOnCpu:
+        cost = CpuStageCost(backend, self.cost.database, resume=self.cost.resume)
+        return OpenOnCpu(self.device, model, cost)
+
     def ways(self, schedule: Schedule) -> Mapping[str, Way]:
         """The only way to run `schedule` here, by the name "iosched"."""
         return {"iosched": Way(schedule)}
@@ -261,6 +271,8 @@ class OpenOnCpu:
 
     def close(self) -> None:
         """Stops the worker threads, unless another open model lent them."""
+        if "teams" in vars(self):
+            self.teams.close()
         self._backend.close()
 
 

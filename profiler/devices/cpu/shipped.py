@@ -8,6 +8,7 @@ from iosched.models.errors import DeviceError
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu.precision import precisions
 from iosched.profiler.devices.cpu.remarks import core_remarks, thread_remarks
+from iosched.profiler.devices.cpu.shipped_teams import in_teams
 from iosched.profiler.devices.executor import Executor
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.openvino.library import installed_version
@@ -30,6 +31,8 @@ def shipped_executor(model: Model, document: ScheduleDocument | None, lanes: int
     """
     if document is None:
         return _plain(model, ReferenceSettings("sequential", lanes))
+    if document.teams is not None:
+        return in_teams(model, document, document.teams, lanes)
     if document.shipped != "openvino":
         return _as_shipped(model, document, document.shipped, lanes)
     try:

@@ -33,6 +33,7 @@ from iosched.profiler.devices.device import (
     Way,
     Wording,
     refuse_for_planned_gpus,
+    refuse_throughput,
 )
 from iosched.profiler.devices.elsewhere import NOTHING, FoundElsewhere
 from iosched.profiler.devices.executor import Executor
@@ -111,6 +112,7 @@ class CudaDevice:
             UsageError: a setting is refused; the text says which, or which precisions it has.
         """
         refuse_for_planned_gpus(settings)
+        refuse_throughput(settings)
         self.gpu.precision(settings.precision)
 
     def open(
@@ -173,6 +175,7 @@ class OpenOnGpu:
     plain: ClassVar[PlainOnnxruntime | None] = None
     openvino: ClassVar[None] = None
     only_way: ClassVar[None] = None
+    teams: ClassVar[None] = None
     elsewhere: ClassVar[FoundElsewhere] = NOTHING
     wording: ClassVar[Wording] = Wording(
         sequential="one operator after another in one CUDA graph",

@@ -1,0 +1,140 @@
+"""With the objective throughput, the teams with the most images a second ship, if nothing else has more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+
+import jsonschema
+import onnx
+import pytest
+from small_models import branches
+
+from iosched.jobs import throughput
+from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
+from iosched.jobs.run import open_executor
+from iosched.models.errors import UsageError
+from iosched.models.load import load_model
+from iosched.models.model import Model
+from iosched.profiler.measuring.in_turn import Candidate
+from iosched.profiler.measuring.statistics import Measurement, summarize
+from iosched.profiler.peers.onnxruntime import PlainOnnxruntime
+from iosched.runtime.compare import compare
+from iosched.runtime.inputs import random_inputs
+from iosched.runtime.reference import Reference
+from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.teams import Teams, possible
+
+pytest.importorskip("onnxruntime", reason='needs pip install "iosched[cpu]"')
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "schedule.schema.json").read_text())
+
+
+def script(monkeypatch: pytest.MonkeyPatch, rates: Mapping[str, float], best: int = 0) -> None:
+    """Whole models take what `rates` says; among ways that are tried, number `best` is the fastest."""
+
+    def measured(candidates: Mapping[str, Candidate], *_: object) -> dict[str, Measurement]:
+        us = {name: rates.get(name, 100.0 + abs(int(name) - best) if name.isdigit() else 900.0) for name in candidates}
+        return {name: summarize([each] * 8) for name, each in us.items()}
+
+    monkeypatch.setattr(throughput, "measure_rates", measured)
+    monkeypatch.setattr(PlainOnnxruntime, "best", lambda plain, inputs: plain.settings[0])
+
+
+def optimized(model: Model, **settings: object) -> OptimizeResult:
+    return optimize(model, OptimizeSettings(device="cpu", threads=2, objective="throughput", **settings))
+
+
+def small(batch: int) -> Model:
+    return load_model(branches(1).SerializeToString(), name="branches", batch_size=batch)
+
+
+def check_runs(model: Model, document: ScheduleDocument, threads: int = 2) -> None:
+    inputs = random_inputs(model.graph.inputs)
+    with closing(open_executor(model, document, threads=threads)) as executor, Reference(model) as reference:
+        assert compare(executor.run(inputs), reference.run(inputs)).passed
+        assert len(executor.time(inputs, 2)) == 2
+
+
+@pytest.fixture(autouse=True)
+def _own_profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("IOSCHED_PROFILE_DB", str(tmp_path / "profile.db"))
+
+
+@pytest.mark.parametrize("best", range(4))
+def test_the_fastest_teams_ship_and_run_as_the_file_says(monkeypatch: pytest.MonkeyPatch, best: int) -> None:
+    script(monkeypatch, {"iosched": 50.0, "reference": 80.0}, best)
+    model = small(5)
+    result = optimized(model, strategy="sequential")
+    choices = possible(5, 2, divides=True)
+    assert result.shipped == "iosched"
+    assert result.document.teams == choices[best]
+    text = result.document.to_json()
+    jsonschema.validate(json.loads(text), SCHEMA)
+    check_runs(model, ScheduleDocument.from_json(text))
+
+
+def test_a_search_finds_the_schedule_of_teams_of_several_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    script(monkeypatch, {"iosched": 50.0, "reference": 80.0}, 1)
+    result = optimized(small(2))
+    assert result.measurements > 0
+    check_runs(small(2), result.document)
+
+
+def test_sessions_of_onnxruntime_ship_where_they_are_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    script(monkeypatch, {"iosched": 80.0, "reference": 50.0}, 2)
+    result = optimized(small(4), strategy="sequential")
+    assert result.shipped == "reference"
+    assert result.document.teams is not None
+    assert result.document.teams.count * result.document.teams.requests == 2
+    check_runs(small(4), result.document)
+
+
+def test_equal_speed_ships_plain_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
+    script(monkeypatch, {"iosched": 50.0, "reference": 50.0})
+    assert optimized(small(4), strategy="sequential").shipped == "reference"
+
+
+def test_one_image_is_served_to_as_many_callers_as_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    script(monkeypatch, {"iosched": 50.0, "reference": 80.0}, 1)
+    result = optimized(small(1), strategy="sequential")
+    assert result.document.teams == Teams(2, 1, 1)
+    with closing(open_executor(small(1), result.document, threads=2)) as executor:
+        assert executor.in_flight == 2
+    check_runs(small(1), result.document, threads=1)
+
+
+def test_a_batch_whose_images_are_mixed_is_not_divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    proto = branches(4)
+    proto.graph.node.append(onnx.helper.make_node("Softmax", ["y"], ["z"], axis=0))
+    proto.graph.output[0].name = "z"
+    model = load_model(proto.SerializeToString(), name="mixed")
+    script(monkeypatch, {"iosched": 50.0, "reference": 80.0}, 1)
+    result = optimized(model, strategy="sequential")
+    assert result.document.teams is not None
+    assert result.document.teams.count == 1
+    assert any("Softmax 'z'" in note for note in result.notes)
+    check_runs(model, result.document)
+
+
+def test_a_file_made_for_other_cores_runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    script(monkeypatch, {"iosched": 50.0, "reference": 80.0}, 2)
+    document = optimized(small(5), strategy="sequential").document
+    for threads in (1, 3, 4):
+        check_runs(small(5), document, threads)
+
+
+def test_planned_gpus_refuse_the_objective_by_its_name() -> None:
+    with pytest.raises(UsageError, match="--objective throughput"):
+        optimize(small(4), OptimizeSettings(device="v100", objective="throughput"))
+
+
+def test_files_without_an_objective_are_made_for_latency(monkeypatch: pytest.MonkeyPatch) -> None:
+    script(monkeypatch, {"iosched": 50.0, "reference": 80.0})
+    content = json.loads(optimized(small(4), strategy="sequential").document.to_json())
+    del content["objective"], content["teams"]
+    older = ScheduleDocument.from_json(json.dumps(content))
+    assert (older.objective, older.teams) == ("latency", None)
+    assert not {"objective", "teams"} & json.loads(older.to_json()).keys()
