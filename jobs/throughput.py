@@ -17,7 +17,7 @@ from iosched.jobs.comparison import OPENVINO, REFERENCE
 from iosched.jobs.decision import decide
 from iosched.jobs.pace import Pace
 from iosched.jobs.progress import Observer
-from iosched.jobs.schedules import schedule_asked_for, unsearched
+from iosched.jobs.schedules import schedule_asked_for, schedule_by, unsearched
 from iosched.jobs.settings import OptimizeSettings
 from iosched.jobs.verdict import Verdict, with_setting
 from iosched.models.errors import DeviceError
@@ -120,8 +120,16 @@ class _Job:
 
     def _asked_for(self, teams: Teams) -> _Choice:
         """The schedule that the settings ask for, for a team."""
-        opened = self.ways.opened(teams)
-        found = schedule_asked_for(opened, self.settings, self.observer, self.pace.deadline)
+        opened, settings = self.ways.opened(teams), self.settings
+        if teams.count > 1 and settings.schedule_from is None:  # a session over all cores would have those of others
+            found = schedule_by(
+                *(opened, settings.strategy, settings.pruning),
+                exhaustive=settings.exhaustive,
+                observer=self.observer,
+                deadline=self.pace.deadline(),
+            )
+        else:
+            found = schedule_asked_for(opened, settings, self.observer, self.pace.deadline)
         return _Choice(teams, opened.units.expanded(found.schedule), found, opened.cost)
 
     def _ranked(self, choices: Sequence[_Choice]) -> tuple[list[int], list[float]]:

@@ -138,3 +138,8 @@ def test_files_without_an_objective_are_made_for_latency(monkeypatch: pytest.Mon
     older = ScheduleDocument.from_json(json.dumps(content))
     assert (older.objective, older.teams) == ("latency", None)
     assert not {"objective", "teams"} & json.loads(older.to_json()).keys()
+
+
+def test_a_precision_that_schedules_do_not_have_is_refused_beside_the_objective() -> None:
+    with pytest.raises(UsageError, match=r"--objective throughput .*--precision|--precision"):
+        optimize(small(4), OptimizeSettings(device="cpu", objective="throughput", precision="bf16"))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import ClassVar
 
+from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu.checks import cpu_checks
@@ -54,6 +55,7 @@ from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.schedule import Block, Schedule
 from iosched.scheduler.strategy_names import ONE_SESSION
 from iosched.scheduler.stretches import session_of
+from iosched.scheduler.teams import DEFAULT_OBJECTIVE
 
 CPU_EFFORT = Effort(bound_slack=0.95, tolerance=0.03, max_measurements=80)
 """Bounds are lowered a little: operators that run one after another share the cache, and timings are noisy.
@@ -106,6 +108,10 @@ class CpuDevice:
         refuse_for_attached_gpus(settings)
         refuse_for_planned_gpus(settings)
         check_precision(settings.precision)
+        if settings.objective != DEFAULT_OBJECTIVE and settings.precision != DEFAULT_PRECISION:
+            raise UsageError(
+                f"--objective {settings.objective} computes in the model's own types: leave --precision out"
+            )
 
     def open(
         self,
