@@ -36,6 +36,7 @@ from testbed import RESULTS, compared, machine_and_versions, speedup_text
 
 from iosched.jobs.opening import opened
 from iosched.jobs.optimize import OptimizeSettings, optimize
+from iosched.models.errors import IoschedError
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu.device import OpenOnCpu
 from iosched.profiler.devices.device import OpenSettings
@@ -54,6 +55,7 @@ ROUNDS = {1: 21}
 FEWER_ROUNDS = 9  # at larger batch sizes
 LEAST_SEARCH_S = 60.0
 SEARCH_SHARE = 0.9  # of a call's time, at most, that a search and its comparison take
+MOST_SEARCHES = 3  # of one case; each goes on with what the one before measured
 ROUNDS_AT_ONCE = 7
 
 
@@ -85,7 +87,12 @@ def main(words: Sequence[str]) -> None:
         if options.list:
             print(case.title)
             continue
-        if time.monotonic() > deadline or not advance(case, results, options, deadline):
+        try:
+            is_finished = time.monotonic() < deadline and advance(case, results, options, deadline)
+        except IoschedError as error:
+            print(f"{case.title}: {error}", file=sys.stderr)
+            continue
+        if not is_finished:
             print(f"time is up in {case.title}; call again to go on", file=sys.stderr)
             return
     if not missing:
@@ -179,12 +186,16 @@ def advance(case: Case, results: Results, options: argparse.Namespace, deadline:
     """Does what is missing of one case as far as the time goes; whether that is all."""
     entry, rounds = results.entry(case), _rounds(case, options)
     model, path = cpu_model(case.source, case.batch_size), options.work / f"{case.title}.schedule.json"
-    if entry is None or "command" not in entry or not path.exists():
+    known = entry if entry is not None and "command" in entry and path.exists() else None
+    if known is None or _is_cut_off(known):
         left_s = (deadline - time.monotonic()) * SEARCH_SHARE
         if left_s < LEAST_SEARCH_S:
             return False
-        entry = searched(model, options, left_s, path)
+        entry = searched(model, options, left_s, path, 1 if known is None else known["search"]["calls"] + 1)
         results.put(case, entry)
+        if _is_cut_off(entry):
+            return False
+    assert entry is not None
     document = ScheduleDocument.from_json(path.read_text(encoding="utf-8"))
     while _n_rounds(entry) < rounds:
         left_s = deadline - time.monotonic()
@@ -197,8 +208,14 @@ def advance(case: Case, results: Results, options: argparse.Namespace, deadline:
     return True
 
 
-def searched(model: Model, options: argparse.Namespace, budget_s: float, path: Path) -> dict[str, Any]:
-    """Lets `optimize` decide; its schedule is kept at `path`."""
+def _is_cut_off(entry: Mapping[str, Any]) -> bool:
+    """Whether the search ended because its time was up, and should go on in another call."""
+    search = entry["search"]
+    return bool(search["seconds"] > 0.95 * search["budget_s"] and search["calls"] < MOST_SEARCHES)
+
+
+def searched(model: Model, options: argparse.Namespace, budget_s: float, path: Path, call: int) -> dict[str, Any]:
+    """Lets `optimize` decide, in so many calls until now; its schedule is kept at `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     database = path.parent / "profile.db"
     result = optimize(model, OptimizeSettings(threads=options.threads, profile_db=database, budget_s=budget_s))
@@ -214,6 +231,7 @@ def searched(model: Model, options: argparse.Namespace, budget_s: float, path: P
         "search": {
             "seconds": result.seconds,
             "budget_s": budget_s,
+            "calls": call,
             "stages": result.stages,
             "signatures": result.signatures,
             "measurements": result.measurements,

@@ -209,7 +209,7 @@ def draw(roof: Entry, models: Mapping[str, Entry], path: Path) -> None:
 
     figure, axis = pyplot.subplots(figsize=(8, 5))
     cores = max(roof["gflops"], key=int)
-    intensities, peak = [0.5 * 1.1**step for step in range(75)], _peak(roof)
+    intensities, peak = [1.1**step for step in range(57)], _peak(roof)
     for size, style in (("L2", ":"), ("L3", "--"), ("memory", "-")):
         bandwidth = median(roof["read_gb"][cores][size])
         axis.plot(
