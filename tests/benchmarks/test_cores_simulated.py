@@ -111,7 +111,8 @@ def test_what_is_measured_once_is_simulated_anew(
     words = ["--networks", "small", "-o", str(tmp_path / "raw.json")]
     simulation.main(words)
     first = json.loads((tmp_path / "raw.json").read_text())
-    monkeypatch.setattr(simulation, "measure", None)
+    for measure in ("measure_units", "measure_networks"):
+        monkeypatch.setattr(simulation, measure, None)
     simulation.main(words)
     second = json.loads((tmp_path / "raw.json").read_text())
     printed = capsys.readouterr().out
