@@ -43,6 +43,7 @@ from iosched.cli.progress import progress_bar
 from iosched.cli.schedule_from import refuse_searching, schedule_from, schedule_from_option
 from iosched.cli.source import input_file, read_model, stem
 from iosched.cli.tables import print_pairs
+from iosched.models.errors import UsageError
 from iosched.scheduler.precision import ALL_PRECISIONS
 from iosched.scheduler.strategy_names import BASELINE_NAMES
 from iosched.scheduler.teams import DEFAULT_OBJECTIVE, OBJECTIVES, Objective
@@ -213,6 +214,8 @@ def command(
         refuse_terminal(output)
     settings = replace(settings, schedule_from=schedule_from(source, model))
     loaded = read_model(model, binding)
+    if dry_run and settings.objective != DEFAULT_OBJECTIVE:
+        raise UsageError("--dry-run tells of the search for the objective latency: leave --objective out")
     if dry_run:
         print_estimate(loaded, settings, as_json=as_json)
         return

@@ -104,8 +104,14 @@ class _Job:
         return replace(budget, max_seconds=min(budget.max_seconds, share * self.pace.left_s))
 
     def progress(self, what: str) -> Callable[[int, int], None]:
-        """An observer of rounds."""
-        return lambda done, total: self.observer.progress(done, total, what)
+        """An observer of rounds, which asks the user about an interruption that came in one."""
+
+        def show(done: int, total: int) -> None:
+            if self.pace.interrupt.came:
+                self.pace.interrupt.ask()
+            self.observer.progress(done, total, what)
+
+        return show
 
     @property
     def lanes(self) -> int:
@@ -160,6 +166,7 @@ def best_throughput(
     Raises:
         ExecutionError: a kernel fails.
         DeviceError: onnxruntime is not installed.
+        KeyboardInterrupt: the user interrupts, and does not want the best way known.
     """
     assert here.teams is not None
     job = _Job(here, here.teams, model, settings, observer, pace, random_inputs(model.graph.inputs))

@@ -453,3 +453,10 @@ def test_the_whole_way_with_real_measurements(invoke, model: Path) -> None:
     checked = json.loads(invoke("run", "branches.iosched.onnx", "--against", model, "--json").stdout)
     assert checked["check"]["passed"]
     assert "block 0" in invoke("show", "branches.iosched.onnx").stdout
+
+
+def test_throughput_is_refused_where_it_means_nothing(invoke, complains, model: Path) -> None:
+    result = invoke("optimize", model, "--device", "v100", "--objective", "throughput")
+    complains(result, 2, "--objective throughput is for CPUs", "--device cpu")
+    result = invoke("optimize", model, "--device", "cpu", "--objective", "throughput", "--dry-run")
+    complains(result, 2, "--dry-run", "leave --objective out")
