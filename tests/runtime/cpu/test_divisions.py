@@ -66,7 +66,7 @@ def test_lanes_of_another_device_mean_nothing() -> None:
     assert plan_on(division, 4) != plan_on(None, 4)
 
 
-@pytest.mark.parametrize("lanes", [2, 4])
+@pytest.mark.parametrize("lanes", [2, 4, 16])
 def test_whatever_lanes_groups_have_they_compute_the_same(lanes: int) -> None:
     """Every plan also passes the check of all its interleavings when it is made."""
     for model in (loaded(three_branches()), loaded(light_model("light_squeezenet"))):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import subprocess
 import sys
@@ -490,6 +491,7 @@ def test_executors_leave_no_threads_and_no_memory_behind() -> None:
         with NativeExecutor(plan, kernels) as ready:
             ready.run({"x": X})
 
+    gc.collect()  # threads of executors that other tests left behind
     for _ in range(20):
         cycle()
     threads, memory = _threads(), _resident_nbytes()
