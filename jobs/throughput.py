@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from typing import cast
 
 from iosched.jobs.comparison import OPENVINO, REFERENCE
@@ -20,7 +21,7 @@ from iosched.jobs.progress import Observer
 from iosched.jobs.schedules import schedule_asked_for, schedule_by, unsearched
 from iosched.jobs.settings import OptimizeSettings
 from iosched.jobs.verdict import Verdict, with_setting
-from iosched.models.errors import DeviceError
+from iosched.models.errors import DeviceError, UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import MeasuredCosts
 from iosched.profiler.devices.device import OpenModelHere, TeamWays, Way
@@ -142,17 +143,21 @@ class _Job:
         return self._order([partial(self.ready, choice) for choice in choices])
 
     def _order(self, openers: Sequence[Callable[[], Candidate]]) -> tuple[list[int], list[float]]:
-        """The places of ways in the order of their speed, and what a run of each takes in microseconds."""
+        """The places of ways in the order of their speed, and what a run of each takes in microseconds.
+
+        A way that needs a model for a number of images that it cannot be made for takes for ever.
+        """
         if len(openers) == 1:
             return [0], [0.0]
         opened: dict[str, Candidate] = {}
         try:
             for number, opener in enumerate(openers):
-                opened[str(number)] = opener()
+                with suppress(UsageError):
+                    opened[str(number)] = opener()
             found = measure_rates(opened, self.within(_TRIED, 0.2), self.progress("trying teams"))
         finally:
             close_all(opened.values())
-        rates = [found[str(number)].min_us for number in range(len(openers))]
+        rates = [found[name].min_us if (name := str(number)) in found else inf for number in range(len(openers))]
         return sorted(range(len(rates)), key=rates.__getitem__), rates
 
 

@@ -18,13 +18,15 @@ from iosched.jobs.run import open_executor
 from iosched.models.errors import UsageError
 from iosched.models.load import load_model
 from iosched.models.model import Model
+from iosched.profiler.devices.cpu.teams import CpuTeams
 from iosched.profiler.measuring.in_turn import Candidate
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.profiler.peers.onnxruntime import PlainOnnxruntime
 from iosched.runtime.compare import compare
-from iosched.runtime.inputs import random_inputs
+from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.reference import Reference
 from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.teams import Teams, possible
 
 pytest.importorskip("onnxruntime", reason='needs pip install "iosched[cpu]"')
@@ -117,6 +119,23 @@ def test_a_batch_whose_images_are_mixed_is_not_divided(monkeypatch: pytest.Monke
     assert result.document.teams.count == 1
     assert any("Softmax 'z'" in note for note in result.notes)
     check_runs(model, result.document)
+
+
+def test_teams_whose_images_the_model_cannot_be_made_for_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    ready = CpuTeams.ready
+
+    def refusing(ways: CpuTeams, schedule: Schedule, teams: Teams, inputs: Arrays) -> object:
+        if teams.images == 2:
+            raise UsageError("the shape of 'y' does not follow the number of images")
+        return ready(ways, schedule, teams, inputs)
+
+    monkeypatch.setattr(CpuTeams, "ready", refusing)
+    choices = [teams for teams in possible(4, 2, divides=True) for _ in range(2)]
+    best = next(number for number, teams in enumerate(choices) if teams == Teams(1, 2, 2))
+    script(monkeypatch, {"iosched": 50.0, "reference": 80.0}, best)
+    result = optimized(small(4), strategy="concurrent")
+    assert result.document.teams is not None
+    assert result.document.teams.images != 2
 
 
 def test_a_file_made_for_other_cores_runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
