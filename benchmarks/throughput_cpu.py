@@ -1,0 +1,135 @@
+"""Images a second on all cores of this CPU: teams of cores, onnxruntime in one session and in several, and OpenVINO.
+
+    python benchmarks/throughput_cpu.py MODEL... [--batch-sizes 1,8,32] [--seconds 60] [-o results.json]
+
+MODEL is a file or `zoo:NAME`. All ways to divide the cores into teams are measured with schedules that need no search,
+in turn with onnxruntime's one session for all cores, its sessions of one thread, which run requests of their own or
+shares of the batch, and OpenVINO with its settings for throughput. Outputs are compared with onnxruntime's first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from iosched.models import zoo
+from iosched.models.errors import DeviceError
+from iosched.models.load import load_model
+from iosched.models.model import Model
+from iosched.profiler.devices.cpu.device import CpuDevice
+from iosched.profiler.devices.cpu.facts import cpu_facts
+from iosched.profiler.devices.device import OpenSettings, TeamWays
+from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all
+from iosched.profiler.measuring.interleave import compare as compare_speed
+from iosched.profiler.measuring.rate import measure_rates
+from iosched.profiler.store.database import ProfileDatabase
+from iosched.runtime.compare import compare
+from iosched.runtime.inputs import Arrays, random_inputs
+from iosched.runtime.reference import Reference, ReferenceSettings
+from iosched.scheduler.baselines import greedy, sequential, together
+from iosched.scheduler.teams import Teams
+
+Openers = Mapping[str, Callable[[], Candidate]]
+
+
+def main() -> None:
+    """Measures every model at every batch size, and writes what was found after each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="+")
+    parser.add_argument("--batch-sizes", default="1,8,32")
+    parser.add_argument("--seconds", type=float, default=60.0, help="for each model and batch size, about")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("-o", "--output", type=Path, default=Path(__file__).parent / "results" / "throughput-cpu.json")
+    asked = parser.parse_args()
+    known = json.loads(asked.output.read_text()) if asked.output.exists() else {"rows": []}
+    known["machine"] = {key: str(value) for key, value in cpu_facts().values.items()}
+    for text in asked.models:
+        for batch in map(int, asked.batch_sizes.split(",")):
+            found = measured(text, batch, Budget(asked.rounds, asked.seconds))
+            others = [row for row in known["rows"] if (row["model"], row["batch_size"]) != (found["model"], batch)]
+            known["rows"] = [*others, found]
+            asked.output.write_text(json.dumps(known, indent=1) + "\n")
+            print_row(found)
+
+
+def measured(text: str, batch: int, budget: Budget) -> dict[str, Any]:
+    """All ways for one model at one batch size: microseconds from run to run, and images a second."""
+    model = loaded(text, batch)
+    inputs = random_inputs(model.graph.inputs)
+    with ProfileDatabase(None) as database, closing(CpuDevice().open(model, OpenSettings(), database)) as opened:
+        candidates: dict[str, Candidate] = {}
+        try:
+            for name, opener in openers(model, opened.teams, opened.cost.lanes, inputs).items():
+                with suppress(DeviceError):
+                    candidates[name] = opener()
+            found = measure_rates(candidates, budget)
+        finally:
+            close_all(candidates.values())
+    rivals = [name for name in found if not name.startswith("iosched")]
+    best = min(rivals, key=lambda name: found[name].median_us)
+    rows = {}
+    for name, each in found.items():
+        ratio = compare_speed(found[best], each)
+        interval = None if ratio is None else [ratio.speedup, ratio.low, ratio.high]
+        rows[name] = {
+            "images_per_s": 1e6 * batch / each.median_us,
+            "against_best_rival": interval,
+            "samples_us": each.samples_us,
+        }
+    return {"model": model.name, "batch_size": batch, "best_rival": best, "ways": rows}
+
+
+def openers(model: Model, ways: TeamWays, lanes: int, inputs: Arrays) -> Openers:
+    """For each way, by name, a function that opens it."""
+    found: dict[str, Callable[[], Candidate]] = {
+        "onnxruntime, one session": partial(_one_session, model, lanes, inputs),
+        "openvino, throughput": partial(ways.ready_openvino, inputs),
+    }
+    for teams in ways.sessions:
+        found[f"onnxruntime, {teams.text}"] = partial(ways.ready_sessions, teams, inputs)
+    with Reference(model) as reference:
+        expected = reference.run(inputs)
+    for teams in ways.choices:
+        for make in (sequential, greedy) if teams.lanes(lanes) > 1 else (sequential, together):
+            name = f"iosched, {teams.text}, {make.__name__}"
+            found[name] = partial(_checked, ways, make(model.graph), teams, inputs, expected)
+    return found
+
+
+def _one_session(model: Model, lanes: int, inputs: Arrays) -> Candidate:
+    reference = Reference(model, ReferenceSettings("sequential", lanes))
+    return Candidate(partial(reference.time, inputs), reference.close)
+
+
+def _checked(ways: TeamWays, schedule: Any, teams: Teams, inputs: Arrays, expected: Arrays) -> Candidate:
+    candidate, run = ways.ready(schedule, teams, inputs)
+    check = compare(run(), expected)
+    if not check.passed:
+        raise SystemExit(f"{teams.text}: {check.reasons}")
+    return candidate
+
+
+def loaded(text: str, batch: int) -> Model:
+    """The model, bound to the batch."""
+    name = text.removeprefix("zoo:")
+    source = zoo.build(name).SerializeToString() if text.startswith("zoo:") else Path(text)
+    return load_model(source, name=Path(name).stem, batch_size=batch)
+
+
+def print_row(row: Mapping[str, Any]) -> None:
+    """A table of one model at one batch size, the fastest way first."""
+    print(f"\n{row['model']}, batch {row['batch_size']}: the best rival is {row['best_rival']}")
+    ways: Sequence[tuple[str, Any]] = sorted(row["ways"].items(), key=lambda pair: -pair[1]["images_per_s"])
+    for name, each in ways:
+        ratio = each["against_best_rival"]
+        text = "" if ratio is None else "{:.3f}x ({:.3f} to {:.3f})".format(*ratio)
+        print(f"  {each['images_per_s']:9.1f}  {text:28}  {name}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
