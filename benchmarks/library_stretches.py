@@ -1,0 +1,226 @@
+"""Whether a network gains from running some stretches of it on OpenVINO and the others by a schedule.
+
+    python benchmarks/library_stretches.py MODEL... [--pieces 8] [--budget 60] [--rounds 15] [-o results.json]
+
+MODEL is as for `second_library.py`. It is optimized, and cut between operators where few bytes cross. Each piece is a
+model of its own, with tensors in the plain layout at its borders: on OpenVINO, and by what the schedule found does with
+its operators, measured in turn. Then neighbours that are faster by the same library are joined, and the chain of these
+stretches is measured in turn with the whole network by the schedule and on OpenVINO. The chain is run from Python, some
+ten microseconds a stretch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby, pairwise
+from pathlib import Path
+from statistics import median
+from typing import Protocol
+
+import numpy as np
+import onnx
+from cpu_models import cpu_model
+from testbed import compared, machine_and_versions, print_table, speedup_text, write_results
+
+from iosched.jobs.optimize import OptimizeSettings, optimize
+from iosched.models.export import write_model
+from iosched.models.graph import Operator
+from iosched.models.load import load_model
+from iosched.models.model import Model
+from iosched.models.wiring import reads
+from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all, measure_in_turn
+from iosched.runtime.cores import cpu_count
+from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.inputs import Arrays, random_inputs
+from iosched.runtime.openvino.model import OpenvinoModel
+from iosched.scheduler.baselines import sequential
+from iosched.scheduler.schedule import Block, Schedule, Stage
+
+OURS, OPENVINO = "ours", "openvino"
+PIECE_ROUNDS = 9
+
+
+class Opened(Protocol):
+    """A model that is ready to run."""
+
+    def run(self, inputs: Arrays) -> dict[str, np.ndarray]: ...
+
+    def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """Stretches that run one after another, each on the tensors that it reads."""
+
+    stretches: Sequence[tuple[Opened, tuple[str, ...]]]
+
+    def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]:
+        """Microseconds of each of `repeats` runs."""
+        latencies_us = []
+        for _ in range(repeats):
+            began = time.perf_counter_ns()
+            known = dict(inputs)
+            for opened, names in self.stretches:
+                known.update(opened.run({name: known[name] for name in names}))
+            latencies_us.append((time.perf_counter_ns() - began) / 1e3)
+        return tuple(latencies_us)
+
+    def close(self) -> None:
+        """Closes all stretches."""
+        for opened, _ in self.stretches:
+            opened.close()
+
+
+def main(words: Sequence[str]) -> None:
+    """Measures each network and prints the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("models", nargs="+", metavar="MODEL")
+    parser.add_argument("--pieces", type=int, default=8)
+    parser.add_argument("--budget", type=float, default=60.0, help="seconds to optimize the network")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("-o", "--output", type=Path)
+    options = parser.parse_args(words)
+    found: dict[str, dict[str, object]] = {}
+    rows = []
+    for text in options.models:
+        model = cpu_model(text)
+        entry = found[model.name] = measured(model, options)
+        samples_us = entry["samples_us"]
+        assert isinstance(samples_us, dict)
+        against = compared(samples_us, OPENVINO)
+        cells = [f"{median(each) / 1e3:.2f}{speedup_text(against.get(name))}" for name, each in samples_us.items()]
+        rows.append([model.name, *cells, str(entry["stretches"])])
+        write_results(options, Path(__file__).stem, words, {**machine_and_versions("openvino"), "models": found})
+    print_table(["model", *(f"{name}, ms" for name in samples_us), "stretches"], rows)
+
+
+def measured(model: Model, options: argparse.Namespace) -> dict[str, object]:
+    """Optimizes the network, joins its pieces by what is faster, and measures the chain in turn with the whole."""
+    with tempfile.TemporaryDirectory() as folder:
+        settings = OptimizeSettings(device="cpu", budget_s=options.budget, profile_db=Path(folder) / "p.db")
+        found = optimize(model, settings)
+    by_name = {each.name: each.schedule for each in found.document.alternatives}
+    schedule = by_name.get("iosched", found.schedule)
+    pieces = _pieces(model, options.pieces)
+    taken = [_in_turn(_ways(_part(model, piece), schedule), PIECE_ROUNDS) for piece in pieces]
+    best = [min(each, key=lambda name: median(each[name])) for each in taken]
+    joined = [
+        (library, [operator for piece, _ in group for operator in piece])
+        for library, group in groupby(zip(pieces, best, strict=True), key=lambda pair: pair[1])
+    ]
+    parts = [(library, _part(model, operators)) for library, operators in joined]
+    chain = Chain([(OPENERS[library](each, schedule), _names(each)) for library, each in parts])
+    return {
+        "pieces": [
+            {"operators": len(piece), "samples_us": each, "best": library}
+            for piece, each, library in zip(pieces, taken, best, strict=True)
+        ],
+        "stretches": [(library, len(operators)) for library, operators in joined],
+        "samples_us": _in_turn({**_ways(model, schedule), "chain": (chain, model)}, options.rounds),
+    }
+
+
+def _names(part: Model) -> tuple[str, ...]:
+    return tuple(spec.name for spec in part.graph.inputs)
+
+
+def _in_turn(ways: Mapping[str, tuple[Opened | Chain, Model]], rounds: int) -> dict[str, list[float]]:
+    candidates = {
+        name: Candidate(partial(opened.time, random_inputs(model.graph.inputs)), opened.close)
+        for name, (opened, model) in ways.items()
+    }
+    try:
+        return {name: list(each.samples_us) for name, each in measure_in_turn(candidates, Budget(rounds, 60.0)).items()}
+    finally:
+        close_all(candidates.values())
+
+
+def _ways(part: Model, schedule: Schedule) -> dict[str, tuple[Opened | Chain, Model]]:
+    return {library: (opener(part, schedule), part) for library, opener in OPENERS.items()}
+
+
+def _scheduled(part: Model, schedule: Schedule) -> Opened:
+    return CpuBackend(part, lanes=cpu_count()).compile(_restricted(schedule, part))
+
+
+OPENERS: Mapping[str, Callable[[Model, Schedule], Opened]] = {
+    OPENVINO: lambda part, schedule: OpenvinoModel(part, cpu_count()),
+    OURS: _scheduled,
+}
+
+
+def _restricted(schedule: Schedule, part: Model) -> Schedule:
+    """What a schedule of the whole does with the operators of a part of it."""
+    own = part.graph.by_name.keys()
+    blocks = []
+    for block in schedule.blocks:
+        stages = tuple(filter(None, (_kept(stage, own) for stage in block.stages)))
+        if stages:
+            blocks.append(Block(len(blocks), stages))
+    kept = {name for block in blocks for stage in block.stages for name in stage.operators}
+    return Schedule(tuple(blocks)) if kept == set(own) else sequential(part.graph)
+
+
+def _kept(stage: Stage, own: Iterable[str]) -> Stage | None:
+    names = set(own)
+    groups = tuple(filter(None, (tuple(name for name in group if name in names) for group in stage.groups)))
+    return stage if groups == stage.groups else (Stage(stage.strategy, groups) if groups else None)
+
+
+def _pieces(model: Model, count: int) -> list[list[Operator]]:
+    """The operators in about `count` pieces of about equal work, cut where few bytes cross."""
+    operators = list(model.graph.operators)
+    done = np.cumsum([operator.flops for operator in operators])
+    total = max(float(done[-1]), 1.0)
+    crossing = [_crossing_nbytes(model, operators, index) for index in range(len(operators))]
+    cuts = []
+    for piece in range(1, count):
+        near = [i for i in range(1, len(operators)) if abs(done[i - 1] / total - piece / count) < 0.4 / count]
+        if near:
+            cuts.append(min(near, key=lambda i: (crossing[i], abs(done[i - 1] / total - piece / count))))
+    return [operators[begin:end] for begin, end in pairwise([0, *sorted(set(cuts)), len(operators)])]
+
+
+def _crossing_nbytes(model: Model, operators: Sequence[Operator], place: int) -> int:
+    before = {name for operator in operators[:place] for name in operator.outputs}
+    crossing = {name for operator in operators[place:] for name in operator.inputs if name in before}
+    return sum(_nbytes(model, name) for name in crossing)
+
+
+def _nbytes(model: Model, name: str) -> int:
+    spec = model.graph.tensor.get(name)
+    return 1 << 40 if spec is None or spec.shape is None else int(np.prod(spec.shape)) * 4
+
+
+def _part(model: Model, operators: Iterable[Operator]) -> Model:
+    """Some operators of the model as a model of their own, which reads and returns what crosses their border."""
+    names = {name for operator in operators for name in operator.nodes}
+    own = [node for node in model.proto.graph.node if node.name in names]
+    made = dict.fromkeys(name for node in own for name in node.output if name)
+    used = dict.fromkeys(name for node in own for name in reads(node))
+    outside = {name for node in model.proto.graph.node if node.name not in names for name in reads(node)}
+    wanted = [name for name in made if name in outside or name in model.graph.outputs]
+    inputs = [_value(model, name) for name in used if name not in made and name not in model.weights]
+    graph = onnx.GraphProto(name=own[-1].name, node=own, input=inputs, output=[_value(model, name) for name in wanted])
+    graph.initializer.extend(tensor for tensor in model.proto.graph.initializer if tensor.name in used)
+    proto = onnx.ModelProto(ir_version=model.proto.ir_version, graph=graph, opset_import=model.proto.opset_import)
+    weights: Mapping[str, np.ndarray] = {name: array for name, array in model.weights.items() if name in used}
+    return load_model(write_model(proto, weights, None) or b"", name=f"{model.name}:{own[-1].name}")
+
+
+def _value(model: Model, name: str) -> onnx.ValueInfoProto:
+    spec = model.graph.tensor[name]
+    kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype))
+    return onnx.helper.make_tensor_value_info(name, kind, spec.shape)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
