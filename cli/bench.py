@@ -43,7 +43,8 @@ NAMES = ("iosched", *COMPARED, ONE_SESSION, *ON_CPU, *ON_GPU)
     type=click.Choice(NAMES),
     multiple=True,
     help="What to measure, beside 'sequential'. Repeat for several. Default: all schedules but dos, and the other "
-    "runtimes of the device but torch-compile, which takes minutes.",
+    "runtimes of the device but torch-compile, which takes minutes, and onnxruntime-sessions and openvino-streams, "
+    "which run a request for each core at the same time.",
 )
 @click.option(
     "--schedule", metavar="F", help="Schedule of the row 'iosched'; '-' is stdin. Default: the one inside MODEL."

@@ -26,7 +26,7 @@ from iosched.profiler.measuring.statistics import (
     quantile_interval,
     summarize,
 )
-from iosched.profiler.peers.names import ON_CPU, ON_GPU, SLOW_TO_OPEN
+from iosched.profiler.peers.names import FOR_THROUGHPUT, ON_CPU, ON_GPU, SLOW_TO_OPEN
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.precision import DEFAULT_PRECISION
@@ -42,7 +42,7 @@ MAX_SECONDS = 600.0
 
 _FEW_ROUNDS = f"From fewer than {LEAST_SAMPLES} rounds it cannot be told which is faster: no speed-up is given."
 
-_ON_REQUEST = (*LIMITED, *SLOW_TO_OPEN)
+_ON_REQUEST = (*LIMITED, *SLOW_TO_OPEN, *FOR_THROUGHPUT)
 """Alternatives that need a search of their own, or take minutes to open: measured only if asked for by name."""
 
 

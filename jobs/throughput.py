@@ -233,7 +233,10 @@ def _verdict(
         REFERENCE: sessions,
         OPENVINO: Teams(job.lanes, 1, job.model.batch_size),
     }
-    running = here.running(None, {})
+    running, shipped = here.running(None, {}), teams.get(decided.chosen)
+    if shipped is not None and shipped.requests > 1:
+        callers = f"It takes {shipped.requests} callers at a time to get so many images a second; one alone gets fewer."
+        notes = (callers, *notes)
     return Verdict(
         shipped=cast(Shipped, decided.chosen),
         reason=decided.reason(words),
@@ -246,5 +249,5 @@ def _verdict(
         kernels_before=running.n_kernels,
         running=with_setting(replace(running, notes=(*notes, *running.notes)), setting),
         ratio=decided.ratio(),
-        teams=teams.get(decided.chosen),
+        teams=shipped,
     )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-ON_CPU = ("onnxruntime", "onnxruntime-parallel", "openvino")
+FOR_THROUGHPUT = ("onnxruntime-sessions", "openvino-streams")
+"""Peers that run as many requests at the same time as there are cores, and are measured only if asked for by name."""
+
+ON_CPU = ("onnxruntime", "onnxruntime-parallel", "openvino", *FOR_THROUGHPUT)
 ON_GPU = ("onnxruntime-cuda", "torch", "torch-cudagraph", "torch-compile")
 
 SLOW_TO_OPEN = ("torch-compile",)

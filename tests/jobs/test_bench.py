@@ -56,6 +56,21 @@ def test_a_tail_of_single_runs_is_told_with_its_interval(tmp_path: Path, monkeyp
     assert (found.notes, found.runs_us["greedy"]) == ((), runs_us)
 
 
+def test_requests_at_the_same_time_count_by_what_ends_in_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two requests at a time, each of which takes half as long again as one run alone."""
+    us = {"sequential": 10.0, "onnxruntime-sessions": 15.0}
+    monkeypatch.setattr(
+        cpu_device, "measure_in_turn", lambda candidates, *_: {name: summarize([us[name]] * 8) for name in candidates}
+    )
+    found = bench(fire(), None, names=["onnxruntime-sessions"], threads=2, profile_db=tmp_path / "p.db")
+    alone, both = found.rows
+    assert (alone.in_flight, both.in_flight) == (1, 2)
+    assert (alone.images_per_s, both.images_per_s) == (pytest.approx(1e5), pytest.approx(2e6 / 15))
+    assert (both.median_us, both.speedup) == (15.0, pytest.approx(20 / 15))
+
+
 @pytest.mark.parametrize(
     ("n_runs", "words"),
     [

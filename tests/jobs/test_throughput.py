@@ -103,6 +103,7 @@ def test_one_image_is_served_to_as_many_callers_as_there_are_cores(monkeypatch: 
     script(monkeypatch, {"iosched": 50.0, "reference": 80.0}, 1)
     result = optimized(small(1), strategy="sequential")
     assert result.document.teams == Teams(2, 1, 1)
+    assert any("2 callers at a time" in note for note in result.notes)
     with closing(open_executor(small(1), result.document, threads=2)) as executor:
         assert executor.in_flight == 2
     check_runs(small(1), result.document, threads=1)

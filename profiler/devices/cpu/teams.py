@@ -12,12 +12,11 @@ from iosched.models.model import Model
 from iosched.profiler.devices.device import OpenModelHere
 from iosched.profiler.measuring.in_turn import Candidate
 from iosched.profiler.peers.onnxruntime import MANY_SESSIONS_NBYTES
+from iosched.profiler.peers.requests import open_streams, timed
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.divided import TeamBackends, open_divided
 from iosched.runtime.cpu.lane_cpus import LaneCpus
 from iosched.runtime.inputs import Arrays
-from iosched.runtime.openvino.model import open_requests
-from iosched.runtime.requests import Requests
 from iosched.runtime.shares import open_shared
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.teams import Teams, possible
@@ -73,11 +72,11 @@ class CpuTeams:
             ExecutionError: onnxruntime refuses a kernel.
         """
         found = open_divided(self._of(teams), schedule, teams, self.cpus)
-        return _candidate(found, inputs), partial(found.run, inputs)
+        return timed(found, inputs), partial(found.run, inputs)
 
     def ready_sessions(self, teams: Teams, inputs: Arrays) -> Candidate:
         """Plain onnxruntime, ready to be timed on these inputs."""
-        return _candidate(open_shared(self.model, teams, self.lanes), inputs)
+        return timed(open_shared(self.model, teams, self.lanes), inputs)
 
     def ready_openvino(self, inputs: Arrays) -> Candidate:
         """OpenVINO in its settings for throughput, with as many requests at the same time as there are cores.
@@ -85,7 +84,7 @@ class CpuTeams:
         Raises:
             DeviceError: OpenVINO is not installed, or cannot run this model.
         """
-        return _candidate(Requests(open_requests(self.model, self.lanes, self.lanes)), inputs)
+        return open_streams(self.model, self.lanes, inputs)
 
     def close(self) -> None:
         """Frees what was prepared."""
@@ -97,7 +96,3 @@ class CpuTeams:
         if lanes not in self._backends:
             self._backends[lanes] = TeamBackends(self.model, lanes)
         return self._backends[lanes]
-
-
-def _candidate(found: Requests, inputs: Arrays) -> Candidate:
-    return Candidate(partial(found.time, inputs), found.close, in_flight=found.in_flight)
