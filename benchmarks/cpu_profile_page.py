@@ -60,7 +60,9 @@ def page() -> str:
         "peaks": lambda _: peak_table(roof),
         "roofline": lambda _: roof_table(roof, models),
     }
-    text = _SECTION.sub(lambda found: found[2] if found[1] in there else "", TEMPLATE.read_text(encoding="utf-8"))
+    text = _SECTION.sub(
+        lambda found: f"{found[2]}\n" if found[1] in there else "", TEMPLATE.read_text(encoding="utf-8")
+    )
     return _PLACE.sub(lambda found: makers[found[1]](found[2]), text)
 
 
