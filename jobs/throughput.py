@@ -21,7 +21,7 @@ from iosched.jobs.progress import Observer
 from iosched.jobs.schedules import schedule_asked_for, schedule_by, unsearched
 from iosched.jobs.settings import OptimizeSettings
 from iosched.jobs.verdict import Verdict, with_setting
-from iosched.models.errors import DeviceError, UsageError
+from iosched.models.errors import DeviceError, MismatchError, UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import MeasuredCosts
 from iosched.profiler.devices.device import OpenModelHere, TeamWays, Way
@@ -203,8 +203,11 @@ def _compared(
             notes += (f"Teams compute something else than onnxruntime, so they were not compared: {check.reasons[0]}.",)
         opened["sequential"] = here.ready(Way(sequential(here.graph)), job.inputs)
         if here.openvino is not None:
-            with suppress(DeviceError):
+            try:
+                here.openvino.opened.close()  # raises unless it computes what onnxruntime computes
                 opened[OPENVINO] = ways.ready_openvino(job.inputs)
+            except (DeviceError, MismatchError) as error:
+                notes += (f"OpenVINO was not compared: {error}.",)
         return measure_rates(
             opened, job.within(_COMPARED, 1.0), job.progress(f"comparing with {here.wording.rival}")
         ), notes

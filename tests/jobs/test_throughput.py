@@ -10,12 +10,13 @@ from pathlib import Path
 import jsonschema
 import onnx
 import pytest
+from scripted import script_openvino
 from small_models import branches
 
 from iosched.jobs import throughput
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
 from iosched.jobs.run import open_executor
-from iosched.models.errors import UsageError
+from iosched.models.errors import MismatchError, UsageError
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu.teams import CpuTeams
@@ -137,6 +138,14 @@ def test_teams_whose_images_the_model_cannot_be_made_for_are_passed_over(monkeyp
     result = optimized(small(4), strategy="concurrent")
     assert result.document.teams is not None
     assert result.document.teams.images != 2
+
+
+def test_openvino_that_computes_something_else_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    script_openvino(monkeypatch, MismatchError("output 'y' is off by 3"))
+    script(monkeypatch, {"iosched": 50.0, "reference": 80.0, "openvino": 1.0})
+    result = optimized(small(4), strategy="sequential")
+    assert result.shipped == "iosched"
+    assert any("OpenVINO was not compared: output 'y' is off by 3" in note for note in result.notes)
 
 
 def test_a_file_made_for_other_cores_runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
