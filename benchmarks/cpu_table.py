@@ -12,10 +12,11 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from testbed import RESULTS, markdown_table, print_table
@@ -25,6 +26,8 @@ from iosched.profiler.measuring.statistics import summarize
 
 ROOT = Path(__file__).parents[1]
 PAGE, CHART = ROOT / "docs" / "cpu-networks.md", ROOT / "docs" / "images" / "cpu-networks.svg"
+
+_DRAWS = 2000
 
 PLAIN, FOUND, SHIPPED = "onnxruntime", "both", "iosched"
 COLUMNS = {
@@ -188,13 +191,29 @@ def goals(networks: Mapping[str, Entry]) -> str:
         f"({NAMES.get(least, least)}); below 0.97 times on {len(behind)} of {len(known)} networks"
         f"{': ' + ', '.join(behind) if behind else ''}."
     ]
-    branchy = [known[name] for name in BRANCHY if name in known]
+    branchy = [each.ratios for name in BRANCHY if (each := found.get(name)) is not None]
     if branchy:
-        mean = math.exp(sum(map(math.log, branchy)) / len(branchy))
+        mean, low, high = geometric_mean(branchy)
         sentences.append(
-            f"Over {len(branchy)} of the {len(BRANCHY)} networks with many branches its geometric mean is {mean:.2f}."
+            f"Over {len(branchy)} of the {len(BRANCHY)} networks with many branches its geometric mean is "
+            f"{mean:.2f} ({low:.2f} to {high:.2f})."
         )
     return " ".join(sentences)
+
+
+def geometric_mean(ratios: Sequence[Sequence[float]]) -> tuple[float, float, float]:
+    """The geometric mean of the networks' median ratios, and its 95 % interval by drawing rounds anew (bootstrap).
+
+    Args:
+        ratios: those of each network's rounds.
+    """
+    draw_from = random.Random(0)
+
+    def mean(each: Sequence[Sequence[float]]) -> float:
+        return math.exp(fmean(math.log(median(of_one)) for of_one in each))
+
+    means = sorted(mean([draw_from.choices(of_one, k=len(of_one)) for of_one in ratios]) for _ in range(_DRAWS))
+    return mean(ratios), means[int(0.025 * _DRAWS)], means[int(0.975 * _DRAWS)]
 
 
 def page(results: Mapping[str, Any]) -> str:

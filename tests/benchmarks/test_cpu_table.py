@@ -48,6 +48,13 @@ def test_ratios_are_taken_within_rounds_and_what_ships_against_the_better_rival(
     assert "below 0.97 times on 1 of 3 networks: x." in table.goals(networks)
 
 
+def test_the_mean_over_networks_is_geometric_and_has_an_interval(table: ModuleType) -> None:
+    assert table.geometric_mean([[2.0] * 9, [8.0] * 9]) == pytest.approx((4.0, 4.0, 4.0))
+    mean, low, high = table.geometric_mean([[1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6], [2.0] * 7])
+    assert mean == pytest.approx((1.3 * 2.0) ** 0.5)
+    assert (1.1 * 2.0) ** 0.5 <= low < mean < high <= (1.5 * 2.0) ** 0.5
+
+
 def test_the_gain_is_split_into_links_that_multiply(table: ModuleType) -> None:
     steps = {"onnxruntime": 120.0, "aligned": 100.0, "rewritten": 80.0, "sequential": 60.0, "both": 50.0}
     networks = {"x": entry("iosched", **{name: [us] * 9 for name, us in steps.items()}), "plain": entry("iosched")}
