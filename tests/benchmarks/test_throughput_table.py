@@ -1,0 +1,51 @@
+"""The table of images a second is what its script makes of the raw samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "throughput.md"
+
+
+@pytest.fixture
+def table(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("throughput_table")
+
+
+def test_the_page_is_what_the_raw_samples_say(table: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    table.main([])
+    assert capsys.readouterr().out in PAGE.read_text(), "stale: run  python benchmarks/throughput_table.py --write"
+
+
+def way(*samples_us: float) -> dict[str, object]:
+    return {"samples_us": samples_us, "images_per_s": 1e6 / sorted(samples_us)[len(samples_us) // 2]}
+
+
+def test_the_best_way_of_ours_stands_beside_the_better_rival_round_by_round(table: ModuleType) -> None:
+    ways = {
+        "onnxruntime, one session": way(100, 200, 400, 100, 200, 400, 200),
+        "onnxruntime, 2 teams": way(90, 180, 360, 90, 180, 360, 180),
+        "openvino, throughput": way(80, 160, 320, 80, 160, 320, 160),
+        "iosched, one": way(80, 160, 320, 80, 160, 320, 160),
+        "iosched, two": way(40, 80, 160, 40, 80, 160, 80),
+    }
+    _, rows = table.table([{"model": "x", "batch_size": 8, "ways": ways}])
+    assert rows == [["x", "8", "5555.6", "6250.0", "12500.0", "two", "2.00 (2.00 to 2.00)"]]
+
+
+def test_without_openvino_its_cell_is_empty(table: ModuleType) -> None:
+    ways = {"onnxruntime, one session": way(*[200] * 7), "iosched, one": way(*[100] * 7)}
+    _, rows = table.table([{"model": "x", "batch_size": 1, "ways": ways}])
+    assert rows == [["x", "1", "5000.0", "", "10000.0", "one", "2.00 (2.00 to 2.00)"]]
+
+
+def test_networks_come_in_the_order_of_the_other_page(table: ModuleType) -> None:
+    ways = {"onnxruntime": way(*[2] * 7), "iosched": way(*[1] * 7)}
+    models = [(name, size) for name in ("b", "nasnet_a", "squeezenet") for size in (8, 1)]
+    rows = [{"model": name, "batch_size": size, "ways": ways} for name, size in models]
+    _, found = table.table(rows)
+    assert [(row[0], row[1]) for row in found[::2]] == [("SqueezeNet", "1"), ("NASNet-A large", "1"), ("b", "1")]
