@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from iosched.jobs.explain import Explained
     from iosched.profiler.measuring.interleave import Comparison
     from iosched.scheduler.document import ScheduleDocument
-    from iosched.scheduler.elsewhere import Elsewhere, Places, Verdict
+    from iosched.scheduler.places import Elsewhere, Places, Verdict
     from iosched.scheduler.schedule import Stage
 
 _MOST_NAMES = 3

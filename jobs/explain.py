@@ -18,7 +18,8 @@ from iosched.profiler.devices.throughput import Throughputs
 from iosched.profiler.devices.uncertainty import Uncertainty
 from iosched.profiler.measuring.interleave import Comparison, compare
 from iosched.scheduler.document import ScheduleDocument
-from iosched.scheduler.elsewhere import Elsewhere, Places, places_of
+from iosched.scheduler.elsewhere import places_of
+from iosched.scheduler.places import Elsewhere, Places
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.strategy_names import is_searched

@@ -15,7 +15,8 @@ from iosched.models.graph import ComputationGraph
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.blocks import partition
 from iosched.scheduler.effort import Effort
-from iosched.scheduler.elsewhere import Elsewhere, Places, places_of
+from iosched.scheduler.elsewhere import places_of
+from iosched.scheduler.places import Elsewhere, Places
 from iosched.scheduler.pruning import NO_PRUNING, Pruning
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 from iosched.scheduler.search import search
