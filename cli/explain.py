@@ -29,13 +29,14 @@ if TYPE_CHECKING:
 
 _MOST_NAMES = 3
 _WHY: Mapping[Verdict, str] = {
+    "too_wide": "not weighed: its stage holds too many operators side by side",
     "only_place": "it has no other place: its block holds nothing that it could run with",
     "unknown": "not known: its stages were not measured here; allow more with --measurements",
     "best": "every other place takes longer; the next best is {place}",
-    "as_good": "no other place is faster; {place} takes about as long",
+    "as_good": "no other place is faster; {place} it takes about as long",
     "worse": "by its stages alone it looks faster {place}; the two were not measured in turn",
-    "within_tolerance": "{place} is as good: the difference is below what was searched for ({tolerance:.0%})",
-    "undecided": "no other place is known to be faster; too little was measured to rule out {place}",
+    "within_tolerance": "{place} it is as good: the difference is below what was searched for ({tolerance:.0%})",
+    "undecided": "no other place is known to be faster; too little was measured of it {place}",
 }
 
 
@@ -215,14 +216,21 @@ def _best_elsewhere(found: Explained) -> list[str]:
     if not known:
         return []
     best = min(known, key=lambda placement: placement.at_most_us)
+    place = _place(best, found.explanation)
+    if best.kind == "by_stages":
+        own = next(stage for stage in best.stages if found.explanation.operator in stage.operators)
+        return [f"Its stage in the best schedule known {place}:", _stage_line(own)]
     now = {(stage.strategy, stage.groups) for stage in found.explanation.stages}
-    lines = [f"The best schedule known with it {_place(best, found.explanation)}, where it differs:"]
+    lines = [f"The best schedule known with it {place}, where it differs:"]
     for number, stage in enumerate(best.stages, found.explanation.first_stage + 1):
-        if (stage.strategy, stage.groups) in now:
-            continue
-        groups = " | ".join(" ".join(group) for group in stage.groups)
-        lines.append(f"  stage {number}  {stage.strategy.value:<10}  {latency_text(stage.predicted_us):>10}  {groups}")
+        if (stage.strategy, stage.groups) not in now:
+            lines.append(_stage_line(stage, f"stage {number}  "))
     return lines
+
+
+def _stage_line(stage: Stage, number: str = "") -> str:
+    groups = " | ".join(" ".join(group) for group in stage.groups)
+    return f"  {number}{stage.strategy.value:<10}  {latency_text(stage.predicted_us):>10}  {groups}"
 
 
 def _place(placement: Elsewhere, explanation: Places) -> str:
@@ -230,6 +238,8 @@ def _place(placement: Elsewhere, explanation: Places) -> str:
         return "alone"
     if placement.kind == "fewer":
         return "with fewer of its stage"
+    if placement.kind == "by_stages":
+        return "without the session"
     assert placement.stage is not None
     when = "earlier" if placement.stage < explanation.stage else "later"
     return f"{when}, with operators of stage {placement.stage + 1}"

@@ -2,7 +2,8 @@
 
 Every schedule runs an operator in exactly one stage, so the stages that hold it are a cut through the lattice of
 states. The best schedule with the operator in one of some stages is a shortest path over the lattice without the other
-stages that hold it; latencies are asked for lazily, as in `search`.
+stages that hold it; latencies are asked for lazily, as in `search`. What runs as one session is weighed as a whole,
+against the best stages of its blocks.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -58,29 +60,33 @@ def places_of(
     Complexity: for each place, that of a lazy search: O(T) for each round over the T transitions of the block.
 
     Raises:
-        UsageError: the schedule does not run the operator, or in a session, or its stage alone has too many states.
+        UsageError: the schedule does not run the operator.
     """
     block, number = _find(schedule, operator)
-    if STAGES[block.stages[number].strategy].is_in_order:
-        others = len(block.stages[number].operators) - 1
-        raise UsageError(
-            f"operator {operator!r} runs in one session with {others} others, weighed as a whole:"
-            " no other place was looked for\n'iosched optimize' prints the latencies of other schedules"
-        )
-    first, last = _window(graph, block, number, operator, max_states)
+    now = block.stages[number]
+    is_session = STAGES[now.strategy].is_in_order
+    window = (number, number) if is_session else _window(graph, block, number, operator, max_states)
+    first, last = window or (number, number)
     stages = block.stages[first : last + 1]
-    names = in_order(graph, (name for stage in stages for name in stage.operators))
-    weighed = _Weighed.of(graph, names, cost, known_us, SEARCHES[strategy], pruning, bound_slack)
-    masks = [weighed.mask(stage.operators) for stage in stages]
+    present_us = sum_us([_present_us(known_us, stage) for stage in stages])  # asks for all, whatever is not known
+    weigh = partial(_Weighed.of, graph, cost, known_us, SEARCHES[strategy], pruning, bound_slack)
+    found: tuple[Elsewhere, ...] = ()
+    if is_session:
+        found = (_by_stages(weigh, _blocks_of(graph, now, max_states)),)
+    elif window is not None:
+        weighed = weigh(in_order(graph, (name for stage in stages for name in stage.operators)))
+        masks = [weighed.mask(stage.operators) for stage in stages]
+        found = tuple(_elsewhere(weighed, operator, masks, number - first, first))
     return Places(
         operator=operator,
         block=block.index,
         stage=number,
-        group=next(index for index, group in enumerate(block.stages[number].groups) if operator in group),
+        group=next(index for index, group in enumerate(now.groups) if operator in group),
         first_stage=first,
         stages=stages,
-        present_us=sum_us([_present_us(known_us, stage) for stage in stages]),  # asks for all, whatever is not known
-        elsewhere=tuple(_elsewhere(weighed, operator, masks, number - first, first)),
+        present_us=present_us,
+        elsewhere=found,
+        is_weighed=window is not None,
     )
 
 
@@ -97,8 +103,10 @@ def _present_us(known_us: KnownLatency, stage: Stage) -> float | None:
     return stage.predicted_us if known is None else known
 
 
-def _window(graph: ComputationGraph, block: Block, number: int, operator: str, max_states: int) -> tuple[int, int]:
-    """First and last of the stages that are weighed together.
+def _window(
+    graph: ComputationGraph, block: Block, number: int, operator: str, max_states: int
+) -> tuple[int, int] | None:
+    """First and last of the stages that are weighed together; None where the operator's own has too many states.
 
     They are those of the block that a search would make, where the schedule keeps to it; else as many around stage
     `number` as have no more than `max_states` states.
@@ -111,7 +119,7 @@ def _window(graph: ComputationGraph, block: Block, number: int, operator: str, m
         return first, last
     first = last = number
     if not _fits(graph, block.stages[first : last + 1], max_states):
-        raise UsageError(f"stage {number} of block {block.index} is too wide: its operators cannot be weighed")
+        return None
     grown = True
     while grown:
         grown = False
@@ -125,6 +133,31 @@ def _fits(graph: ComputationGraph, stages: Sequence[Stage], max_states: int) -> 
     """Whether the lattice of these stages' operators has at most `max_states` states."""
     names = in_order(graph, (name for stage in stages for name in stage.operators))
     return fitting(lattices.relation(graph, names).predecessors, max_states) == len(names)
+
+
+def _blocks_of(graph: ComputationGraph, session: Stage, max_states: int) -> Sequence[tuple[str, ...]]:
+    """The operators of a session as a search would have them in blocks."""
+    inside = frozenset(session.operators)
+    parts = (tuple(name for name in part.operators if name in inside) for part in partition(graph, max_states))
+    return [part for part in parts if part]
+
+
+def _by_stages(weigh: Callable[[tuple[str, ...]], _Weighed], blocks: Sequence[tuple[str, ...]]) -> Elsewhere:
+    """The best stages of each of the blocks, one block after another."""
+    found = []
+    for names in blocks:
+        weighed = weigh(names)
+        any_stage = np.ones(len(weighed.lattice.stages), dtype=np.bool_)
+        found.append(weighed.best(weighed.mask(names[:1]), any_stage, "by_stages", None))
+    at_most_us = sum(each.at_most_us for each in found)
+    return Elsewhere(
+        kind="by_stages",
+        stage=None,
+        possible=all(each.possible for each in found),
+        at_least_us=sum(each.at_least_us for each in found),
+        at_most_us=at_most_us,
+        stages=tuple(stage for each in found for stage in each.stages) if math.isfinite(at_most_us) else (),
+    )
 
 
 def _elsewhere(weighed: _Weighed, operator: str, masks: Sequence[int], number: int, first: int) -> Iterator[Elsewhere]:
@@ -156,12 +189,12 @@ class _Weighed:
     def of(
         cls,
         graph: ComputationGraph,
-        names: tuple[str, ...],
         cost: CostModel,
         known_us: KnownLatency,
         strategies: Sequence[Strategy],
         pruning: Pruning,
         bound_slack: float,
+        names: tuple[str, ...],
     ) -> _Weighed:
         order = lattices.relation(graph, names)
         masks = masks_of(graph, names, strategies)

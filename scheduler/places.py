@@ -7,8 +7,8 @@ from typing import Literal
 
 from iosched.scheduler.schedule import Stage
 
-ElsewhereKind = Literal["alone", "fewer", "with_stage"]
-Verdict = Literal["only_place", "unknown", "best", "as_good", "worse", "within_tolerance", "undecided"]
+ElsewhereKind = Literal["alone", "fewer", "with_stage", "by_stages"]
+Verdict = Literal["too_wide", "only_place", "unknown", "best", "as_good", "worse", "within_tolerance", "undecided"]
 """What the operator's place is, beside all others that it could have; see `Places.verdict`."""
 
 
@@ -18,7 +18,8 @@ class Elsewhere:
 
     Attributes:
         kind: what shares the stage with the operator: nothing ("alone"), only some of the operators that share its
-            present stage ("fewer"), or operators that are in another stage now ("with_stage").
+            present stage ("fewer"), or operators that are in another stage now ("with_stage"); or, where it runs in a
+            session, any stage instead ("by_stages").
         stage: for "with_stage", the number of that other stage in its block.
         possible: whether the pruning allows any such stage.
         at_least_us: no schedule that has the operator in this place takes less.
@@ -44,7 +45,8 @@ class Places:
     """The place of an operator in a schedule, the other places it could have, and what the schedule takes with each.
 
     Compared are stages `first_stage` to `last_stage` of the operator's block. These are the whole block, unless it is
-    more than one block of `blocks.partition`, or has too many states to be searched.
+    more than one block of `blocks.partition`, or has too many states to be searched. Of a session, it is that session
+    alone, against the best stages of all its operators.
 
     Attributes:
         operator: its name.
@@ -55,6 +57,7 @@ class Places:
         stages: the stages that are compared, as they are now.
         present_us: what these stages take now; None where not known.
         elsewhere: the other places.
+        is_weighed: whether other places were looked for; else the operator's stage alone has too many states for that.
     """
 
     operator: str
@@ -65,6 +68,7 @@ class Places:
     stages: tuple[Stage, ...]
     present_us: float | None
     elsewhere: tuple[Elsewhere, ...]
+    is_weighed: bool = True
 
     @property
     def last_stage(self) -> int:
@@ -89,11 +93,13 @@ class Places:
     def verdict(self, tolerance: float) -> Verdict:
         """What the present place is beside the `rival`; differences below `tolerance` of a latency mean nothing.
 
-        "only_place" where there is no rival; "unknown" where the present latency is; "best" where the rival takes
+        "too_wide" where none was looked for; "only_place" where there is no rival; "unknown" where the present latency is; "best" where the rival takes
         longer, and "as_good" where it does not by more than the tolerance. The rival may take less in all other cases:
         "worse" where it does, "within_tolerance" where it does by too little to matter, and "undecided" where too
         little is known.
         """
+        if not self.is_weighed:
+            return "too_wide"
         rival, now = self.rival, self.present_us
         if rival is None or now is None:
             return "only_place" if rival is None else "unknown"

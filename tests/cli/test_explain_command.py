@@ -14,6 +14,7 @@ from small_models import branches
 from iosched.profiler.devices.analytic import uncertainty
 from iosched.profiler.devices.cpu.cost import CpuStageCost
 from iosched.profiler.measuring.statistics import Measurement, summarize
+from iosched.scheduler.schedule import Stage, Strategy
 
 STAGE = {"strategy", "groups", "predicted_us", "flops", "tflops", "share_of_peak", "sm_share"}
 
@@ -133,6 +134,30 @@ def test_the_other_schedules_that_were_compared_are_told(invoke, model: Path, mo
     assert (found[0]["latency_us"], found[0]["strategy"]) == (20.0, "concurrent")
     assert found[0]["groups"] == [["b"]]
     assert ["b"] in found[1]["groups"]
+
+
+def test_an_operator_of_a_session_is_told_its_session_and_its_stage_without_it(
+    invoke, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def timed(cost: CpuStageCost, stage: Stage, lanes: int, worse_than_us: float | None = None) -> Measurement:
+        del cost, lanes, worse_than_us
+        return summarize([1.0 if stage.strategy is Strategy.SESSION else 10.0 * len(stage.operators)] * 7)
+
+    monkeypatch.setattr(CpuStageCost, "_timed", timed)
+    script_models(monkeypatch, LATENCIES_US)
+    assert invoke("optimize", model, "--threads", 2, "-q").exit_code == 0
+    result = invoke("explain", "branches.iosched.onnx", "b")
+    assert result.exit_code == 0
+    for text in (
+        "strategy   session, with ",
+        "why        every other place takes longer; the next best is without the session",
+        "without the session  ",
+        "Its stage in the best schedule known without the session:\n  concurrent  ",
+    ):
+        assert text in result.stdout
+    found = json.loads(invoke("explain", "branches.iosched.onnx", "b", "--json").stdout)
+    assert (found["present"]["strategy"], found["present_us"]) == ("session", 1.0)
+    assert [placement["kind"] for placement in found["placements"]] == ["by_stages"]
 
 
 def test_what_is_not_used_is_said(invoke, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,8 @@ from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.scheduler.baselines import greedy, sequential
-from iosched.scheduler.schedule import Stage
+from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
+from iosched.scheduler.stretches import session_of
 
 
 @pytest.fixture
@@ -173,6 +174,22 @@ def test_what_looks_faster_by_its_stages_is_measured_in_turn_before_it_is_called
         assert all(place.at_most_us < (each.explanation.present_us or 0.0) for place in each.in_turn)
         assert [ratio.speedup for ratio in each.in_turn.values()] == pytest.approx([1.2] * len(each.in_turn))
     assert not any(each.in_turn for each in explained(120.0, 100.0, measurements=0))
+
+
+def test_an_operator_of_a_session_is_weighed_in_turn_with_its_stages(
+    optimized: Callable[..., OptimizeResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = optimized(exhaustive=True, strategy="concurrent")
+    names = [operator.name for operator in fire().graph.operators]
+    session = replace(session_of(fire().graph, names), predicted_us=1e6)
+    document = replace(result.document, schedule=Schedule((Block(0, (session,)),)))
+    monkeypatch.setattr(CpuStageCost, "in_turn", turns(120.0, 100.0))
+    for name in names:
+        found = explain_operator(fire(), document, name, profile_db=tmp_path / "p.db")
+        (instead,) = found.explanation.elsewhere
+        assert found.explanation.present.strategy is Strategy.SESSION
+        assert instead.at_most_us < 1e6
+        assert (found.better == instead) == (instead.at_most_us < (found.explanation.present_us or 0.0))
 
 
 def test_stretches_are_run_in_turn_on_this_cpu(tmp_path: Path) -> None:

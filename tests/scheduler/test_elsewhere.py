@@ -158,8 +158,13 @@ def test_a_block_that_is_too_wide_is_weighed_around_the_operators_stage() -> Non
     assert found.last_stage - found.first_stage + 1 == 6
     assert found.first_stage <= found.stage <= found.last_stage
     assert all(found.first_stage <= (placement.stage or 6) <= found.last_stage for placement in found.elsewhere)
-    with pytest.raises(UsageError, match="too wide"):
-        places_of(graph, greedy(graph), "6", cost, cost.known_us, strategy="concurrent", max_states=64)
+
+
+def test_no_other_place_is_looked_for_where_the_stage_alone_has_too_many_states() -> None:
+    graph, cost = graph_of(12, []), PartlyKnown(1, 0.5)
+    found = places_of(graph, greedy(graph), "6", cost, cost.known_us, strategy="concurrent", max_states=64)
+    assert (found.elsewhere, found.verdict(0.05)) == ((), "too_wide")
+    assert found.present_us == cost.latency_us(frozenset(found.present.operators))
 
 
 def test_an_operator_that_is_not_scheduled_is_refused() -> None:
@@ -206,8 +211,35 @@ def test_the_latencies_of_all_present_stages_are_asked_for_even_where_the_first_
     assert asked[:3] == [("0",), ("1",), ("2",)]
 
 
-def test_an_operator_of_a_session_has_no_other_place() -> None:
-    graph = graph_of(3, [(0, 1), (1, 2)])
+@settings(max_examples=60, deadline=None)
+@given(dags(6), st.integers(0, 10**6), st.sampled_from(PRUNINGS), st.sampled_from([0.0, 0.7, 1.0]), st.data())
+def test_an_operator_of_a_session_is_weighed_with_all_of_it_by_the_best_stages(
+    graph: ComputationGraph, seed: int, pruning: Pruning, bound_factor: float, data: st.DataObject
+) -> None:
+    operator = data.draw(st.sampled_from([each.name for each in graph.operators]))
+    cost = PartlyKnown(seed, bound_factor)
+    session = session_of(graph, [each.name for each in graph.operators])
+    found, _ = explained(graph, Schedule((Block(0, (session,)),)), cost, pruning, operator)
+    assert (found.present, found.present_us) == (session, cost.stage_latency_us(session))
+    (instead,) = found.elsewhere
+    least = sum(min(us for _, us in every(graph, seed, pruning, part.operators[0])) for part in partition(graph))
+    assert (instead.kind, instead.at_least_us, instead.at_most_us) == ("by_stages", least, least)
+    assert sum(stage.predicted_us or 0.0 for stage in instead.stages) == least
+    assert sorted(name for stage in instead.stages for name in stage.operators) == sorted(session.operators)
+
+
+def test_a_session_of_some_blocks_is_weighed_without_the_others() -> None:
+    graph = graph_of(5, [(0, 1), (1, 2), (2, 3), (3, 4)])
+    session = session_of(graph, ("1", "2"))
+    around = [Block(index, (Stage(Strategy.CONCURRENT, ((name,),)),)) for index, name in ((0, "0"), (2, "3"), (3, "4"))]
+    schedule = Schedule((around[0], Block(1, (session,)), *around[1:]))
+    found = explained_all(graph, schedule, "2", PartlyKnown(1, 0.5))
+    assert [name for stage in found.elsewhere[0].stages for name in stage.operators] == ["1", "2"]
+
+
+def test_what_is_not_known_of_the_stages_of_a_session_leaves_bounds() -> None:
+    graph, cost = graph_of(3, [(0, 1), (1, 2)]), PartlyKnown(1, 1.0, 0.0)
     schedule = Schedule((Block(0, (session_of(graph, ("0", "1", "2")),)),))
-    with pytest.raises(UsageError, match="'1' runs in one session with 2 others"):
-        places_of(graph, schedule, "1", TableCost(0), lambda stage: None)
+    (instead,) = explained_all(graph, schedule, "1", cost).elsewhere
+    assert (instead.at_most_us, instead.stages) == (math.inf, ())
+    assert 0 < instead.at_least_us < math.inf
