@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -112,6 +113,7 @@ def as_object(document: ScheduleDocument, found: Explained) -> dict[str, object]
         "tolerance": found.tolerance,
         "measurements": found.measurements,
         "measured_share": found.measured_share,
+        "teams": None if found.teams is None else asdict(found.teams),
         "placements": [_placement_object(found, placement) for placement in explanation.elsewhere],
         "alternatives": [
             {"name": each.name, "latency_us": each.latency_us, **stage_object(each.stage)} for each in found.considered
@@ -191,6 +193,8 @@ def _facts(found: Explained) -> list[tuple[str, str]]:
         ("its stage", throughput_text(found.throughputs.of([present]))),
         ("why", _why(found)),
     ]
+    if found.teams is not None:
+        rows.append(("teams", f"{found.teams.text}; latencies are those of one team"))
     if len(found.together) > 1:
         rows.insert(1, ("fused", f"the device runs {_names(found.together)} as one"))
     return rows

@@ -13,6 +13,7 @@ from iosched.cli.options import Binding
 from iosched.cli.output import detail, note
 from iosched.cli.words import source_text
 from iosched.models.errors import InvalidScheduleError, UsageError
+from iosched.scheduler.precision import DEFAULT_PRECISION
 
 if TYPE_CHECKING:
     from iosched.models.model import Model
@@ -160,7 +161,9 @@ def remark_not_shipped(document: ScheduleDocument) -> None:
     """Says on stderr that 'iosched run' does not use this schedule, where a library was shipped without one."""
     if document.shipped == "reference":
         note("Not what 'iosched run' uses: plain onnxruntime was shipped, since no schedule was known to be faster.")
-    if document.shipped == "openvino":
+    if document.shipped == "openvino" and document.precision != DEFAULT_PRECISION:
+        note(f"Not what 'iosched run' uses: in {document.precision} OpenVINO runs the model. This schedule is for fp32.")
+    elif document.shipped == "openvino":
         note("Not what 'iosched run' uses where OpenVINO is installed, which was shipped since it was the fastest.")
 
 

@@ -13,6 +13,7 @@ from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph, Operator
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import ComparesStretches, MeasuredCosts, known_us
+from iosched.profiler.devices.device import OpenModel
 from iosched.profiler.devices.resolve import recorded
 from iosched.profiler.devices.throughput import Throughputs
 from iosched.profiler.devices.uncertainty import Uncertainty
@@ -23,6 +24,7 @@ from iosched.scheduler.places import Elsewhere, Places
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.strategy_names import is_searched
+from iosched.scheduler.teams import Teams
 
 MEASUREMENTS = 50
 """How many stages are measured by default if the database does not have them; this takes some seconds."""
@@ -60,6 +62,8 @@ class Explained:
             measured in turn with the schedule as it is; a `speedup` above 1 is for the other place.
         equal: the other places that take as long as the present one, as far as computed latencies are known; None
             where latencies are measured.
+        teams: the teams that run the schedule; latencies are then those of one team, for the images that it takes at
+            once. None where all cores run it together.
     """
 
     operator: Operator
@@ -74,6 +78,7 @@ class Explained:
     considered: tuple[Considered, ...] = ()
     in_turn: Mapping[Elsewhere, Comparison] = field(default_factory=dict)
     equal: frozenset[Elsewhere] | None = None
+    teams: Teams | None = None
 
     @property
     def better(self) -> Elsewhere | None:
@@ -121,7 +126,8 @@ def _weighed(
     model: Model, document: ScheduleDocument, operator: Operator, measurements: int, profile_db: Path | None
 ) -> Explained:
     device, settings = recorded(document)
-    with opened(device, model, settings, profile_db) as open_model:
+    with opened(device, model, settings, profile_db) as whole_model:
+        open_model, teams = _of_a_team(whole_model, document)
         known = None if open_model.here is None else _SparingCosts(open_model.here.cost, measurements)
         unit, strategy = open_model.units.unit_of(operator.name), document.search.strategy
         found = places_of(
@@ -146,7 +152,17 @@ def _weighed(
             open_model.elsewhere.share(found.stages, open_model.cost.stage_latency_us),
             in_turn=_in_turn(None if known is None or measurements == 0 else known.cost, found),
             equal=_equal(open_model.uncertainty, found),
+            teams=teams,
         )
+
+
+def _of_a_team(opened: OpenModel, document: ScheduleDocument) -> tuple[OpenModel, Teams | None]:
+    """The model as it is open for one of the teams that run the schedule, and the teams; the whole where none do."""
+    here = opened.here
+    if here is None or here.teams is None or document.shipped != "iosched":
+        return opened, None
+    teams = document.teams_on(int(here.running(None, {}).runtime["lanes"]))
+    return (opened, None) if teams is None else (here.teams.opened(teams), teams)
 
 
 def _in_turn(cost: object, found: Places) -> dict[Elsewhere, Comparison]:

@@ -20,7 +20,7 @@ from iosched.scheduler.document_format import Cost, SearchRecord, Shipped
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.proof import Scope
 from iosched.scheduler.schedule import Block, Division, Schedule, Stage, total_us
-from iosched.scheduler.teams import DEFAULT_OBJECTIVE, Objective, Teams
+from iosched.scheduler.teams import DEFAULT_OBJECTIVE, Objective, Teams, fitting
 
 __all__ = ["Alternative", "ScheduleDocument", "SearchRecord"]
 
@@ -108,6 +108,12 @@ class ScheduleDocument:
     def shipped_without_openvino(self) -> str:
         """What ships where OpenVINO does and is missing: "iosched", "sequential", or anything else for "reference"."""
         return str(self.runtime.get(WITHOUT_OPENVINO, "reference"))
+
+    def teams_on(self, lanes: int) -> Teams | None:
+        """`teams` on so many cores: more or fewer than it says where it was made for another number (`fitting`)."""
+        made_for = self.runtime.get("lanes")
+        known = isinstance(made_for, int) and made_for > 0
+        return None if self.teams is None else fitting(self.teams, made_for if known else lanes, lanes)
 
     @property
     def measured_share(self) -> float | None:

@@ -128,6 +128,8 @@ def test_show_says_when_the_schedule_is_not_what_was_shipped(invoke, schedule_fi
     schedule_file.write_text(replace(document, shipped="openvino").to_json())
     result = invoke("show", schedule_file)
     assert "Not what 'iosched run' uses where OpenVINO is installed" in result.stderr
+    schedule_file.write_text(replace(document, shipped="openvino", runtime={"precision": "bf16"}).to_json())
+    assert "in bf16 OpenVINO runs the model. This schedule is for fp32" in invoke("show", schedule_file).stderr
     schedule_file.write_text(replace(document, shipped="reference").to_json())
     result = invoke("show", schedule_file)
     assert "plain onnxruntime was shipped" in result.stderr

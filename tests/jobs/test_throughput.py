@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -14,11 +15,13 @@ from scripted import script_openvino
 from small_models import branches
 
 from iosched.jobs import throughput
+from iosched.jobs.explain import explain_operator
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
 from iosched.jobs.run import open_executor
 from iosched.models.errors import MismatchError, UsageError
 from iosched.models.load import load_model
 from iosched.models.model import Model
+from iosched.profiler.devices.cpu.cost import CpuStageCost
 from iosched.profiler.devices.cpu.teams import CpuTeams
 from iosched.profiler.measuring.in_turn import Candidate
 from iosched.profiler.measuring.statistics import Measurement, summarize
@@ -146,6 +149,27 @@ def test_openvino_that_computes_something_else_is_not_compared(monkeypatch: pyte
     result = optimized(small(4), strategy="sequential")
     assert result.shipped == "iosched"
     assert any("OpenVINO was not compared: output 'y' is off by 3" in note for note in result.notes)
+
+
+def test_a_schedule_is_explained_as_one_team_runs_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script(monkeypatch, {"iosched": 50.0}, best=4)
+    model = small(4)
+    document = optimized(model, strategy="greedy").document
+    assert document.teams is not None
+    assert document.teams.count == 2
+    stages: list[int] = []
+
+    def timed(cost: CpuStageCost, stage: object, lanes: int, worse_than_us: float | None = None) -> Measurement:
+        assert cost.backend.graph.inputs[0].shape[:1] == (document.teams.images,)
+        stages.append(cost.backend.lanes)
+        return summarize([10.0] * 7)
+
+    monkeypatch.setattr(CpuStageCost, "_timed", timed)
+    found = explain_operator(model, document, model.graph.operators[0].name, profile_db=tmp_path / "new.db")
+    assert found.teams == document.teams
+    assert set(stages) == {1}
+    whole = explain_operator(model, replace(document, teams=None), "b", profile_db=tmp_path / "new.db", measurements=0)
+    assert whole.teams is None
 
 
 def test_a_file_made_for_other_cores_runs_here(monkeypatch: pytest.MonkeyPatch) -> None:

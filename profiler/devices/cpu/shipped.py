@@ -31,8 +31,8 @@ def shipped_executor(model: Model, document: ScheduleDocument | None, lanes: int
     """
     if document is None:
         return _plain(model, ReferenceSettings("sequential", lanes))
-    if document.teams is not None:
-        return in_teams(model, document, document.teams, lanes)
+    if (teams := document.teams_on(lanes)) is not None:
+        return in_teams(model, document, teams, lanes)
     if document.shipped != "openvino":
         return _as_shipped(model, document, document.shipped, lanes)
     try:

@@ -15,21 +15,20 @@ from iosched.runtime.openvino.model import open_requests
 from iosched.runtime.requests import Requests
 from iosched.runtime.shares import open_shared
 from iosched.scheduler.document import ScheduleDocument
-from iosched.scheduler.teams import Teams, fitting
+from iosched.scheduler.teams import Teams
 
 
-def in_teams(model: Model, document: ScheduleDocument, teams: Teams, lanes: int) -> Executor:
+def in_teams(model: Model, document: ScheduleDocument, fitted: Teams, lanes: int) -> Executor:
     """The model on onnxruntime, on OpenVINO, or by its schedule, with `lanes` cores divided into teams.
 
-    Where there are more or fewer cores than the file was made for, there are more or fewer teams (`fitting`).
+    Args:
+        fitted: the teams of the file on so many cores, see `ScheduleDocument.teams_on`.
 
     Raises:
         UsageError: the model does not compute the images of its batch apart.
         InvalidModelError: onnxruntime refuses the model.
         DeviceError: onnxruntime is not installed.
     """
-    made_for = document.runtime.get("lanes")
-    fitted = fitting(teams, made_for if isinstance(made_for, int) and made_for > 0 else lanes, lanes)
     if document.shipped == "openvino":
         return _on_openvino(model, fitted, lanes)
     if document.shipped == "reference" or not _is_supported(model):
