@@ -162,7 +162,8 @@ def remark_not_shipped(document: ScheduleDocument) -> None:
     if document.shipped == "reference":
         note("Not what 'iosched run' uses: plain onnxruntime was shipped, since no schedule was known to be faster.")
     if document.shipped == "openvino" and document.precision != DEFAULT_PRECISION:
-        note(f"Not what 'iosched run' uses: in {document.precision} OpenVINO runs the model. This schedule is for fp32.")
+        precision = document.precision
+        note(f"Not what 'iosched run' uses: in {precision} OpenVINO runs the model. This schedule is for fp32.")
     elif document.shipped == "openvino":
         note("Not what 'iosched run' uses where OpenVINO is installed, which was shipped since it was the fastest.")
 

@@ -93,10 +93,10 @@ class Places:
     def verdict(self, tolerance: float) -> Verdict:
         """What the present place is beside the `rival`; differences below `tolerance` of a latency mean nothing.
 
-        "too_wide" where none was looked for; "only_place" where there is no rival; "unknown" where the present latency is; "best" where the rival takes
-        longer, and "as_good" where it does not by more than the tolerance. The rival may take less in all other cases:
-        "worse" where it does, "within_tolerance" where it does by too little to matter, and "undecided" where too
-        little is known.
+        "too_wide" where none was looked for; "only_place" where there is no rival; "unknown" where the present latency
+        is; "best" where the rival takes longer, and "as_good" where it does not by more than the tolerance. The rival
+        may take less in all other cases: "worse" where it does, "within_tolerance" where it does by too little to
+        matter, and "undecided" where too little is known.
         """
         if not self.is_weighed:
             return "too_wide"
