@@ -111,9 +111,10 @@ class ScheduleDocument:
 
     def teams_on(self, lanes: int) -> Teams | None:
         """`teams` on so many cores: more or fewer than it says where it was made for another number (`fitting`)."""
+        if self.teams is None:
+            return None
         made_for = self.runtime.get("lanes")
-        known = isinstance(made_for, int) and made_for > 0
-        return None if self.teams is None else fitting(self.teams, made_for if known else lanes, lanes)
+        return fitting(self.teams, made_for if isinstance(made_for, int) and made_for > 0 else lanes, lanes)
 
     @property
     def measured_share(self) -> float | None:
