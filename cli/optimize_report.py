@@ -117,7 +117,7 @@ def table_rows(result: OptimizeResult) -> list[tuple[str, str]]:
         ("schedule found", _found_text(result)),
         *_rest_row(result),
         ("baselines", _baselines_text(result)),
-        ("kernels", f"{result.kernels_before} before, {result.kernels_after} after"),
+        ("kernels", _kernels_text(result)),
         ("search", _search_text(result)),
     ]
     return [
@@ -125,6 +125,11 @@ def table_rows(result: OptimizeResult) -> list[tuple[str, str]]:
         *(_rest_row(result) if _is_reduced(result) else of_schedules),
         ("time spent", f"{result.seconds:.1f} s"),
     ]
+
+
+def _kernels_text(result: OptimizeResult) -> str:
+    after = "not told by OpenVINO" if result.kernels_after is None else str(result.kernels_after)
+    return f"{result.kernels_before} before, {after} after"
 
 
 def _is_reduced(result: OptimizeResult) -> bool:

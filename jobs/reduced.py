@@ -65,6 +65,6 @@ def reduced_verdict(
         alternatives=(),
         latency_us={name: measured[name].median_us for name in (REFERENCE, OPENVINO)},
         kernels_before=running.n_kernels,
-        running=replace(running, runtime=runtime, notes=(*pace.notes(n_rounds), *slow, *running.notes)),
+        running=replace(running, n_kernels=None, runtime=runtime, notes=(*pace.notes(n_rounds), *slow, *running.notes)),
         rested_us={name: each.rested.median_us for name, each in measured.items() if each.rested},
     )

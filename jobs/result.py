@@ -49,7 +49,7 @@ class OptimizeResult:
         measurements: how many of them were measured.
         cache_hits: how many of them the profile database had.
         kernels_before: how many kernels one run launches without a schedule that was found.
-        kernels_after: how many kernels one run launches as the model ships.
+        kernels_after: how many kernels one run launches as the model ships; None where OpenVINO runs it.
         gap: the part of `predicted_us` that a better schedule could save at most; None if nothing was searched.
         gap_of: among which schedules a better one could be: of the "whole" graph, or of each of its "blocks".
         ratio: compares the schedule that ships, or else the one found, with the plain way to run the model; None if
@@ -83,8 +83,8 @@ class OptimizeResult:
     signatures: int
     measurements: int
     cache_hits: int
-    kernels_before: int
-    kernels_after: int
+    kernels_before: int | None
+    kernels_after: int | None
     gap: float | None = None
     gap_of: Scope | None = None
     ratio: Ratio | None = None

@@ -215,6 +215,18 @@ def _compared(
         close_all(opened.values())
 
 
+def _n_kernels(job: _Job, chosen: str, choice: _Choice, sessions: Teams | None) -> int | None:
+    """How many kernels one run of the model launches in the way that was chosen; None where OpenVINO does."""
+    if chosen == OPENVINO:
+        return None
+    if chosen == "iosched":
+        return job.ways.n_kernels(choice.schedule, choice.teams)
+    found = job.here.running(Way(sequential(job.here.graph)) if chosen == "sequential" else None, {}).n_kernels
+    if chosen == "sequential" or sessions is None or found is None:
+        return found
+    return found * sum(map(len, sessions.pieces(job.model.batch_size)))
+
+
 def _verdict(
     job: _Job,
     choice: _Choice,
@@ -237,6 +249,7 @@ def _verdict(
         OPENVINO: Teams(job.lanes, 1, job.model.batch_size),
     }
     running, shipped = here.running(None, {}), teams.get(decided.chosen)
+    n_kernels = _n_kernels(job, decided.chosen, choice, sessions)
     if shipped is not None and shipped.requests > 1:
         callers = f"It takes {shipped.requests} callers at a time to get so many images a second; one alone gets fewer."
         notes = (callers, *notes)
@@ -250,7 +263,7 @@ def _verdict(
         else (),
         latency_us={{"iosched": "measured"}.get(name, name): each.median_us for name, each in measured.items()},
         kernels_before=running.n_kernels,
-        running=with_setting(replace(running, notes=(*notes, *running.notes)), setting),
+        running=with_setting(replace(running, notes=(*notes, *running.notes), n_kernels=n_kernels), setting),
         ratio=decided.ratio(),
         teams=shipped,
     )

@@ -56,7 +56,7 @@ class Verdict:
     proven: Scope | None
     alternatives: tuple[Alternative, ...]
     latency_us: Mapping[str, float]
-    kernels_before: int
+    kernels_before: int | None
     running: Running
     ratio: Ratio | None = None
     rested_us: Mapping[str, float] = field(default_factory=dict)
@@ -88,6 +88,8 @@ def measured_verdict(here: OpenModelHere, found: SearchResult, compared: Compare
         OPENVINO: "OpenVINO",
     }
     running = here.running(compared.ways.get(decided.chosen), measured)
+    if shipped == OPENVINO:
+        running = replace(running, n_kernels=None)
     n_rounds = min(len(each.samples_us) for each in measured.values())
     rest_notes = _rest_notes(measured, decided.baseline, decided.chosen, words)
     notes = (*pace.notes(n_rounds), *compared.notes, *rest_notes, *running.notes)

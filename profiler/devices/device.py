@@ -128,12 +128,12 @@ class Running:
     """Facts about one way to run the model.
 
     Attributes:
-        n_kernels: how many kernels one run launches.
+        n_kernels: how many kernels one run launches; None where the library that runs them does not tell.
         runtime: the settings with which the runtime runs the model this way again; "runtime" in a schedule file.
         notes: sentences that a user should read about this way.
     """
 
-    n_kernels: int
+    n_kernels: int | None
     runtime: Mapping[str, Any] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
@@ -201,6 +201,10 @@ class TeamWays(Protocol):
             UsageError: the model does not compute the images of its batch apart.
             ExecutionError: a kernel fails.
         """
+        ...
+
+    def n_kernels(self, schedule: Schedule, teams: Teams) -> int:
+        """How many kernels one run of the model launches; `schedule` is what a team runs, in operators of the model."""
         ...
 
     def ready_sessions(self, teams: Teams, inputs: Arrays) -> Candidate:

@@ -62,6 +62,8 @@ def test_it_ships_where_it_is_fastest(
     assert result.ratio.of == ratio
     assert (result.ratio.low > 1) == (ships != "reference")
     assert ("OpenVINO" in result.reason) == ("openvino" in ratio)
+    assert (result.kernels_after is None) == (ships == "openvino")
+    assert result.kernels_before is not None
     n_calls = len(calls)
     assert optimize(fire(), settings).document == result.document
     assert len(calls) == n_calls  # what was compared is known

@@ -11,7 +11,7 @@ from pathlib import Path
 import jsonschema
 import onnx
 import pytest
-from scripted import script_openvino
+from scripted import OPENVINO_OPENED, script_openvino
 from small_models import branches
 
 from iosched.jobs import throughput
@@ -69,6 +69,10 @@ def _own_profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("IOSCHED_PROFILE_DB", str(tmp_path / "profile.db"))
 
 
+def n_pieces(teams: Teams, batch: int) -> int:
+    return sum(map(len, teams.pieces(batch)))
+
+
 @pytest.mark.parametrize("best", range(4))
 def test_the_fastest_teams_ship_and_run_as_the_file_says(monkeypatch: pytest.MonkeyPatch, best: int) -> None:
     script(monkeypatch, {"iosched": 50.0, "reference": 80.0}, best)
@@ -77,6 +81,8 @@ def test_the_fastest_teams_ship_and_run_as_the_file_says(monkeypatch: pytest.Mon
     choices = possible(5, 2, divides=True)
     assert result.shipped == "iosched"
     assert result.document.teams == choices[best]
+    if choices[best].lanes(2) == 1:  # so that no operator is shared out
+        assert result.kernels_after == (result.kernels_before or 0) * n_pieces(choices[best], 5)
     text = result.document.to_json()
     jsonschema.validate(json.loads(text), SCHEMA)
     check_runs(model, ScheduleDocument.from_json(text))
@@ -95,7 +101,16 @@ def test_sessions_of_onnxruntime_ship_where_they_are_faster(monkeypatch: pytest.
     assert result.shipped == "reference"
     assert result.document.teams is not None
     assert result.document.teams.count * result.document.teams.requests == 2
+    assert result.kernels_after == (result.kernels_before or 0) * n_pieces(result.document.teams, 4)
     check_runs(small(4), result.document)
+
+
+def test_kernels_of_openvino_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    script(monkeypatch, {"iosched": 80.0, "reference": 70.0, "openvino": 50.0})
+    script_openvino(monkeypatch, OPENVINO_OPENED)
+    monkeypatch.setattr(CpuTeams, "ready_openvino", lambda ways, inputs: Candidate(lambda count: (), lambda: None))
+    result = optimized(small(4), strategy="sequential")
+    assert (result.shipped, result.kernels_after) == ("openvino", None)
 
 
 def test_equal_speed_ships_plain_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from iosched.profiler.measuring.in_turn import Candidate
 from iosched.profiler.peers.onnxruntime import MANY_SESSIONS_NBYTES
 from iosched.profiler.peers.requests import open_streams, timed
 from iosched.runtime.cpu.backend import CpuBackend
-from iosched.runtime.cpu.divided import TeamBackends, open_divided
+from iosched.runtime.cpu.divided import TeamBackends, lower_in_teams, open_divided
 from iosched.runtime.cpu.lane_cpus import LaneCpus
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.shares import open_shared
@@ -73,6 +73,10 @@ class CpuTeams:
         """
         found = open_divided(self._of(teams), schedule, teams, self.cpus)
         return timed(found, inputs), partial(found.run, inputs)
+
+    def n_kernels(self, schedule: Schedule, teams: Teams) -> int:
+        """How many kernels one run of the model calls; `schedule` is what a team runs, in operators of the model."""
+        return len(lower_in_teams(self._of(teams), schedule, teams).plan.tasks)
 
     def ready_sessions(self, teams: Teams, inputs: Arrays) -> Candidate:
         """Plain onnxruntime, ready to be timed on these inputs."""
