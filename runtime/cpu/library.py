@@ -14,6 +14,8 @@ from iosched.models.errors import ExecutionError
 
 _ABI_VERSION = 4
 _ERROR_NBYTES = 2048
+_NOT_BUILT = "the compiled executor was not built (no C++ compiler at installation); reinstall iosched to build it"
+_REBUILD = "build it again: pip install -e . in a clone, or else reinstall iosched"
 
 
 class Weight(ctypes.Structure):
@@ -36,27 +38,38 @@ def available() -> bool:
 
 @cache
 def missing() -> str | None:
-    """One line saying why plans cannot run natively here; None where they can."""
-    if compiled() is None:
-        return "the compiled executor was not built (no C++ compiler at installation); reinstall iosched to build it"
+    """One line saying why plans cannot run natively here, and what to do; None where they can."""
+    found = _found()
+    if isinstance(found, str):
+        return found
     if onnxruntime_path() is None:
         return "onnxruntime's shared library was not found; run: pip install 'iosched[cpu]'"
     return None
 
 
-@cache
 def compiled() -> ctypes.CDLL | None:
     """The library; None where it was not built, or for another version of this package."""
+    found = _found()
+    return None if isinstance(found, str) else found
+
+
+@cache
+def _found() -> ctypes.CDLL | str:
+    """The library, or a line that says why there is none."""
     folder = Path(__file__).parent
     suffix = str(sysconfig.get_config_var("EXT_SUFFIX"))
+    refused = []
     for path in sorted(folder.glob("_executor*.so"), key=lambda path: (not path.name.endswith(suffix), path.name)):
         try:
             library = ctypes.CDLL(str(path))
-            if library.iosched_abi_version() == _ABI_VERSION:
-                return _declared(library)
+            version = library.iosched_abi_version()
         except (OSError, AttributeError):
+            refused.append(f"the compiled executor ({path.name}) does not load; {_REBUILD}")
             continue
-    return None
+        if version == _ABI_VERSION:
+            return _declared(library)
+        refused.append(f"the compiled executor ({path.name}) was built for another version of iosched; {_REBUILD}")
+    return refused[0] if refused else _NOT_BUILT
 
 
 def _declared(library: ctypes.CDLL) -> ctypes.CDLL:

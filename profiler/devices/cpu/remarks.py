@@ -1,4 +1,4 @@
-"""What a user should read about the cores that a model runs on: they are shared, or their time is limited."""
+"""What a user should read where a model runs slower than it could: cores are shared, or an executor is missing."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ import math
 
 from iosched.runtime.cores import allowed_cpus
 from iosched.runtime.cpu.claims import Claim
+from iosched.runtime.cpu import library
 from iosched.runtime.cpu.lane_cpus import LaneCpus
 from iosched.runtime.quota import cpu_quota
 
 
 def core_remarks(cpus: LaneCpus) -> tuple[str, ...]:
-    """Remarks on the processors that a backend's lanes run on; none before they were needed."""
+    """Remarks on the processors that a backend's lanes run on, none before they were needed, and on its executor."""
     shared = () if cpus.taken is None else _shared(cpus.taken, cpus.lanes)
-    return (*shared, *thread_remarks(cpus.lanes))
+    return (*_executor_remarks(), *shared, *thread_remarks(cpus.lanes))
+
+
+def _executor_remarks() -> tuple[str, ...]:
+    missing = library.missing()
+    return () if missing is None else (f"Models run by the executor in Python, which is slower: {missing}.",)
 
 
 def thread_remarks(threads: int) -> tuple[str, ...]:

@@ -559,10 +559,10 @@ def test_a_forked_child_is_told_and_the_parent_goes_on() -> None:
 @pytest.fixture
 def _no_cached_library() -> Iterator[None]:
     library.missing.cache_clear()
-    library.compiled.cache_clear()
+    library._found.cache_clear()
     yield
     library.missing.cache_clear()
-    library.compiled.cache_clear()
+    library._found.cache_clear()
 
 
 @pytest.mark.usefixtures("_no_cached_library")
@@ -579,6 +579,14 @@ def test_without_the_library_there_is_one_clear_line(monkeypatch: pytest.MonkeyP
 def test_a_library_of_another_version_counts_as_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "_ABI_VERSION", -1)
     assert not library.available()
+    assert "built for another version of iosched; build it again: pip install -e ." in str(library.missing())
+
+
+@pytest.mark.usefixtures("_no_cached_library")
+def test_a_library_that_does_not_load_is_told_by_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(library, "__file__", str(tmp_path / "library.py"))
+    (tmp_path / "_executor.so").write_bytes(b"no library")
+    assert "(_executor.so) does not load; build it again" in str(library.missing())
 
 
 @needs_native

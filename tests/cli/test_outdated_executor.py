@@ -1,0 +1,48 @@
+"""A compiled executor of another version is passed over, and every command that measures or runs says so, once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from scripted import LATENCIES_US, script_models, script_stages
+
+from iosched.runtime.cpu import library
+
+pytestmark = pytest.mark.skipif(not library.available(), reason=f"no compiled executor: {library.missing()}")
+REASON = "built for another version of iosched; build it again: pip install -e ."
+
+
+def forget() -> None:
+    library.missing.cache_clear()
+    library._found.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def _outdated(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(library, "_ABI_VERSION", -1)
+    forget()
+    yield
+    forget()
+
+
+def test_devices_names_the_reason_and_the_way_out(invoke) -> None:
+    assert REASON in " ".join(invoke("devices").stdout.split())
+    cpu = json.loads(invoke("devices", "--json").stdout)["devices"][0]
+    assert not cpu["compiled_executor"]
+    assert REASON in cpu["compiled_executor_missing"]
+
+
+def test_commands_warn_once(invoke, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as scripted:
+        script_stages(scripted)
+        script_models(scripted, LATENCIES_US)
+        found = [invoke("optimize", model, "--threads", 2)]
+    found.append(invoke("run", "branches.iosched.onnx"))
+    found.append(invoke("bench", "branches.iosched.onnx", "--with", "iosched", "--with", "sequential", "--rounds", 3))
+    for each in found:
+        assert each.exit_code == 0
+        assert each.output.count(REASON) == 1
+        assert "executor in Python, which is slower" in each.output
