@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from iosched.runtime.cores import allowed_cpus
-from iosched.runtime.cpu.claims import Claim
 from iosched.runtime.cpu import library
+from iosched.runtime.cpu.claims import Claim
 from iosched.runtime.cpu.lane_cpus import LaneCpus
 from iosched.runtime.quota import cpu_quota
 
