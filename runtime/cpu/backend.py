@@ -26,6 +26,7 @@ from iosched.runtime.cpu.placement import place_tensors
 from iosched.runtime.cpu.products import lay_out_by_results
 from iosched.runtime.cpu.python_executor import PythonExecutor, PythonRuntime
 from iosched.runtime.cpu.sessions import session_nodes
+from iosched.runtime.cpu.shared_rows import share_rows
 from iosched.runtime.cpu.units import unit_stages
 from iosched.runtime.placement import Placement
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
@@ -258,7 +259,7 @@ class CpuBackend:
 def _prepared(model: Model, lanes: int) -> KernelGraph:
     """What onnxruntime makes of the model, and what can be made better of that."""
     made = keep_blocked(dequantize_weights(build_kernel_graph(model)))
-    return with_partial_sums(lay_out_by_results(made), lanes)
+    return share_rows(with_partial_sums(lay_out_by_results(made), lanes), lanes)
 
 
 def _numbered(stage: Stage, nodes: Nodes) -> list[list[int]]:

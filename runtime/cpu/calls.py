@@ -98,6 +98,10 @@ def _node_calls(
     if kernels.nodes[index].name in kernels.inside:
         yield Call(index, lanes[0], stage, None, False, *_views(kernels, placement, index, None), cores=len(lanes))
         return
+    own = kernels.rows.lane_of.get(kernels.nodes[index].output[0])
+    if own is not None:
+        yield Call(index, lanes[own % len(lanes)], stage, None, False, *_views(kernels, placement, index, None))
+        return
     wanted = min(len(lanes), ceil(node_work_us(kernels, index) / _SMALLEST_PART_US))
     steps = split_sum(kernels, index, wanted) or (split(kernels, index, wanted) or (None,),)
     for shares in steps:

@@ -50,6 +50,21 @@ class SummedParts:
 
 
 @dataclass(frozen=True, eq=False)
+class SharedRows:
+    """A run of nodes that cores compute by rows of the image (`shared_rows.py`).
+
+    Attributes:
+        lane_of: for results of nodes that one core runs whole, which of the cores.
+        whole: the nodes of the run as they were.
+        made: results of all nodes that stand for them.
+    """
+
+    lane_of: Mapping[str, int] = field(default_factory=dict)
+    whole: tuple[onnx.NodeProto, ...] = ()
+    made: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, eq=False)
 class KernelGraph:
     """Nodes in topological order, each one call of one onnxruntime kernel.
 
@@ -64,6 +79,7 @@ class KernelGraph:
         ir_version: of the optimized model.
         channel_block: channels in a block of the NCHWc layout on this machine.
         parts: for results of convolutions that may be computed in parts, the parts. Their tensors are among `tensors`.
+        rows: the nodes that are shared out between rows, where there are any.
         inside: for nodes that stand for others, by name, those others; their own places among `nodes` are empty.
     """
 
@@ -76,6 +92,7 @@ class KernelGraph:
     ir_version: int
     channel_block: int
     parts: Mapping[str, SummedParts] = field(default_factory=dict)
+    rows: SharedRows = SharedRows()
     inside: Mapping[str, tuple[onnx.NodeProto, ...]] = field(default_factory=dict)
 
     @property

@@ -17,8 +17,8 @@ from iosched.models.model import Model
 from iosched.runtime.cpu.kernel_graph import KernelGraph
 
 # How onnxruntime names what it makes of a node: "<tensor>_nchwc", "<name>_token_3", "<name>/MatmulTransposeFusion/";
-# and how `keep_blocked` does.
-_DECORATION = re.compile(r"(_nchwc|_token_\d+|_token|_fused|/\w*Fusion\w*/?|/(blocked|inner|plain|view)'*)$")
+# and how `keep_blocked` and `share_rows` do.
+_DECORATION = re.compile(r"(_nchwc|_token_\d+|_token|_fused|/\w*Fusion\w*/?|/(blocked|inner|plain|view)'*|/rows\d*'*)$")
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,6 +31,8 @@ def place_tensors(kernels: KernelGraph) -> Placement:
             elided.add(index)
         if node.op_type == "Split" and _view_split(kernels, node, homes):
             elided.add(index)
+        if node.op_type == "Slice" and _view_slice(kernels, node, homes):
+            elided.add(index)
     for index, node in enumerate(kernels.nodes):
         if node.op_type == "Concat" and not node.domain and _is_contiguous_concat(kernels, node):
             elided.add(index)
@@ -75,6 +77,24 @@ def _view_split(kernels: KernelGraph, node: onnx.NodeProto, homes: Homes) -> boo
         return False
     for name, offset in zip(node.output, homes.columns(node.output), strict=True):
         homes.move(name, source, offset)
+    return True
+
+
+def _view_slice(kernels: KernelGraph, node: onnx.NodeProto, homes: Homes) -> bool:
+    """A Slice along the first axis that is not 1."""
+    source, result = kernels.tensors.get(node.input[0]), node.output[0]
+    constants = [kernels.weights.get(name) for name in node.input[1:] if name]
+    if source is None or not source.is_static or not _is_movable(kernels, result) or len(node.input) < 4:
+        return False
+    if any(array is None or array.size != 1 for array in constants):
+        return False
+    first, stop, axis, *step = (int(array.reshape(-1)[0]) for array in constants if array is not None)
+    shape = source.shape or ()
+    axis %= len(shape)
+    if prod(shape[:axis]) != 1 or step not in ([], [1]) or not node.input[3]:
+        return False
+    nbytes = source.nbytes // max(shape[axis], 1)
+    homes.move(result, node.input[0], slice(first, stop).indices(shape[axis])[0] * nbytes)
     return True
 
 

@@ -29,7 +29,7 @@ def session_nodes(
         that the units compute is used.
     """
     own = sorted(index for unit in units for index in nodes[unit])
-    members = tuple(kernels.nodes[index] for index in own)
+    members = _members(kernels, own)
     computed = dict.fromkeys(name for node in members for name in writes(node))
     outputs = [name for name in computed if _leaves(kernels, name, set(own))]
     if not outputs:
@@ -43,5 +43,14 @@ def session_nodes(
     return changed, {**nodes, **dict.fromkeys(units, ()), units[0]: (len(kernels.nodes),)}
 
 
+def _members(kernels: KernelGraph, own: Sequence[int]) -> tuple[onnx.NodeProto, ...]:
+    """The nodes of a session; those that are shared out between rows as they were, where all of them are in it."""
+    nodes = [kernels.nodes[index] for index in own]
+    shared = [node for node in nodes if node.output[0] in kernels.rows.made]
+    if not shared or len(shared) < len(kernels.rows.made):
+        return tuple(nodes)
+    return (*kernels.rows.whole, *(node for node in nodes if node.output[0] not in kernels.rows.made))
+
+
 def _leaves(kernels: KernelGraph, name: str, inside: set[int]) -> bool:
-    return name in kernels.outputs or not inside.issuperset(kernels.readers[name])
+    return name in kernels.outputs or not inside.issuperset(kernels.readers.get(name, ()))
