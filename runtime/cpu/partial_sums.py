@@ -46,7 +46,12 @@ def _is_worth_it(kernels: KernelGraph, node: onnx.NodeProto, lanes: int) -> bool
     if (node.domain, node.op_type) != (NCHWC, "Conv") or integer(node, "group", 1) != 1:
         return False
     weight, source = kernels.weights.get(node.input[1]), kernels.tensors.get(node.input[0])
-    if weight is None or source is None or text(node, "activation") not in ("", "Relu"):
+    if (
+        weight is None
+        or source is None
+        or node.input[0] in node.input[3:]
+        or text(node, "activation") not in ("", "Relu")
+    ):
         return False
     results, taken, *kernel = weight.shape
     block, shape = kernels.channel_block, source.shape or ()

@@ -127,8 +127,8 @@ def _split_convolution(kernels: KernelGraph, node: onnx.NodeProto, shares: int) 
     step = kernels.channel_block if node.domain == _NCHWC else 4
     if groups > 1:
         return _split_groups(kernels, node, even_ranges(groups, shares, step if groups == results else 1))
-    if any(name in kernels.tensors for name in node.input[1:3]):
-        return ()
+    if any(name in kernels.tensors for name in node.input[1:3]) or node.input[0] in _summed(node):
+        return ()  # what it adds to is read in part, and its image whole: a share has one slice of a tensor
     found = []
     for begin, end in even_ranges(results, shares, step):
         constants = {name: kernels.weights[name][begin:end] for name in node.input[1:3] if name in kernels.weights}

@@ -9,10 +9,11 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lowering import FLOAT, loaded, proto_of, weight
+from lowering import FLOAT, baselines, check_schedules, loaded, proto_of, weight
 from onnx import helper
 from parts import check_model, check_parts
 
+from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.kernel_graph import build_kernel_graph
 from iosched.runtime.cpu.split import split
 
@@ -48,6 +49,18 @@ def test_convolutions_in_blocked_or_plain_layout(
         assert cuts == min(parts, batch)
     elif results >= 64:
         assert cuts > 1
+
+
+@pytest.mark.parametrize("size", [6, 40])
+def test_a_convolution_that_adds_to_the_image_it_reads(size: int) -> None:
+    """Of one tensor a part cannot read all and add to some."""
+    weights = {"f": weight(64, 3, 1, 1), "w": weight(64, 64, 3, 3)}
+    nodes = [node("Conv", ["x", "f"], ["i"]), node("Relu", ["i"], ["r"]), node("Conv", ["r", "w"], ["c"], pads=[1] * 4)]
+    nodes += [node("Add", ["c", "r"], ["s"]), node("Relu", ["s"], ["y"])]
+    model = loaded(proto_of(nodes, {"x": (1, 3, size, size)}, ["y"], weights))
+    for lanes in (2, 4):
+        with CpuBackend(model, lanes=lanes) as backend:
+            check_schedules(model, backend, baselines(backend.graph))
 
 
 @LIMITS
