@@ -1,6 +1,6 @@
 """One operator after another in our executor against plain onnxruntime, and against an earlier version of ours.
 
-    python benchmarks/cpu_sequential.py MODEL... [--before FOLDER] [--rounds 15] [-o results.json]
+    python benchmarks/cpu_sequential.py MODEL... [--before FOLDER]... [--rounds 15] [-o results.json]
 
 MODEL is named as `cpu_models.py` says. Nothing is searched: what differs is what kernels run,
 in which layout, and how they are shared out over the cores: by us ("sequential"), or by onnxruntime, which is given the
@@ -46,15 +46,18 @@ def main(words: Sequence[str]) -> None:
 def _options(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("models", nargs="+", metavar="MODEL")
-    parser.add_argument("--before", metavar="FOLDER", help="where another version of the package is")
+    parser.add_argument(
+        "--before", metavar="FOLDER", action="append", default=[], help="where another version of the package is"
+    )
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("-o", "--output", type=Path, help="raw results as JSON")
     return parser.parse_args(words)
 
 
-def measure(model: str, before: str | None, rounds: int) -> dict[str, Any]:
+def measure(model: str, before: Sequence[str], rounds: int) -> dict[str, Any]:
     """Counts of the plans, and for every alternative the samples of each turn."""
-    names = {"onnxruntime": None, "sequential": None, "session": None, **({"before": before} if before else {})}
+    earlier = {f"before {number}" if number > 1 else "before": folder for number, folder in enumerate(before, start=1)}
+    names = {"onnxruntime": None, "sequential": None, "session": None, **earlier}
     alternatives = [Child.start(name, __file__, [name, model], folder) for name, folder in names.items()]
     try:
         counts = {each.name: each.ask("counts") for each in alternatives}
