@@ -189,7 +189,7 @@ class _Walk:
             if not self._order.before(earlier, number):
                 raise self._clash(number, earlier, buffer, _toucher(earlier, tenure.before))
         if tenure.pieces.within(start, stop):
-            self._check_overwriting(number, tenure, start, stop)
+            self._check_overwriting(number, tenure, view, (start, stop))
         tenure.pieces.put(start, stop, _Piece((number,)))
         tenure.writes += 1
         tenure.touched[self._order.lane[number]] = number
@@ -225,19 +225,28 @@ class _Walk:
             self._arena.put(start, stop, tenure)
         return tenure
 
-    def _check_overwriting(self, number: int, tenure: _Tenure, start: int, stop: int) -> None:
-        """Every task that wrote or read what task `number` overwrites is done.
+    def _check_overwriting(self, number: int, tenure: _Tenure, view: View, columns: tuple[int, int]) -> None:
+        """Every task that wrote or read what task `number` overwrites is done; it may read itself what it adds to.
 
         Readers are noted only here, since bytes are seldom overwritten within a tenure.
         """
+        adds = self._adds_to(number, view, columns)
         for low, high, reader in tenure.reads:
             for first, last, piece in tenure.pieces.within(low, high):
                 readers = {**piece.readers, self._order.lane[reader]: reader}
                 tenure.pieces.put(first, last, _Piece(piece.writers, readers))
         tenure.reads.clear()
-        for _, _, piece in tenure.pieces.within(start, stop):
-            for earlier in (*piece.writers, *piece.readers.values()):
+        for _, _, piece in tenure.pieces.within(*columns):
+            others = (earlier for earlier in piece.readers.values() if earlier != number or not adds)
+            for earlier in (*piece.writers, *others):
                 self._check_done(earlier, number, tenure.buffer)
+
+    def _adds_to(self, number: int, view: View, columns: tuple[int, int]) -> bool:
+        """Whether a task says that it adds to the bytes of `view`, and reads none of them in another way."""
+        task = self._order.tasks[number]
+        read = [_columns(each, self._buffers, task.name) for each in task.reads if each.buffer == view.buffer]
+        apart = (stop <= columns[0] or columns[1] <= start for start, stop in read if (start, stop) != columns)
+        return view in task.in_place and view in task.reads and all(apart)
 
     def _check_done(self, earlier: int, number: int, buffer: Buffer) -> None:
         if not self._order.before(earlier, number):

@@ -15,7 +15,7 @@ class Space(StrEnum):
 
     ARENA = "arena"  # at an offset of the plan's one arena
     INPUT = "input"  # the caller's input array; read only
-    INOUT = "inout"  # the caller's array too, of which tasks write parts: a stage run alone, on what others computed
+    INOUT = "inout"  # the caller's array too, of which tasks write parts, or to which they add: a stage run alone
     WEIGHT = "weight"  # a constant; read only
     OUTPUT = "output"  # an output array, written in place
     DYNAMIC = "dynamic"  # allocated by the kernel in each run: the size is not known before
@@ -79,6 +79,7 @@ class Task:
         writes: one view for each output of the kernel, in the kernel's order.
         waits: what must be done before, beyond the earlier tasks of the own lane; at most one for each other lane.
         stage: index of the schedule's stage that it belongs to, counted over all blocks.
+        in_place: views that the kernel adds to where they are: they are among its `reads` and its `writes`.
     """
 
     name: str
@@ -87,6 +88,7 @@ class Task:
     writes: tuple[View, ...]
     waits: tuple[Wait, ...] = ()
     stage: int = 0
+    in_place: tuple[View, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -37,18 +37,24 @@ class Step:
     is_alone: bool = False
 
 
+_Accesses = dict[str, list[tuple[Span, int, int]]]
+"""For each buffer the parts that were accessed, by which lane, and in which of its steps."""
+
+
 def find_waits(steps: Sequence[Step], lanes: int, *, barriers: bool = False) -> list[tuple[Wait, ...]]:
-    """For each step, what it must wait for: the writers on other lanes of what it reads, as far as not known done.
+    """For each step, what it must wait for: the steps on other lanes that write what it reads, or read or write what it
+    writes over, as far as they are not known to be done.
 
     What a lane knows of the others is a vector clock, so a wait that follows from an earlier one is left out.
-    Complexity: O(reads * writers of the buffer + steps * lanes).
+    Complexity: O(reads * writers of the buffer + writes * readers and writers of the buffer + steps * lanes).
 
     Args:
         barriers: a step waits for all steps of the stages before its own, whatever it reads.
     """
     stamps: list[list[tuple[int, ...]]] = [[] for _ in range(lanes)]  # for each lane, its clock after each step
     clocks = [(0,) * lanes for _ in range(lanes)]
-    writers: dict[str, list[tuple[Span, int, int]]] = {}
+    writers: _Accesses = {}
+    readers: _Accesses = {}
     before: list[tuple[int, int]] = []  # each lane, and how many of its steps all steps from here on wait for
     waits: list[tuple[Wait, ...]] = []
     for position, step in enumerate(steps):
@@ -56,7 +62,7 @@ def find_waits(steps: Sequence[Step], lanes: int, *, barriers: bool = False) -> 
         if (barriers and step.stage != earlier.stage) or step.is_alone or earlier.is_alone:
             before = [(lane, clocks[lane][lane]) for lane in range(lanes)]
         clock = clocks[step.lane]
-        wanted = _wanted(step, clock, writers, before)
+        wanted = _wanted(step, clock, writers, readers, before)
         known = [clock, *(stamps[lane][count - 1] for lane, count in wanted.items())]
         joined = [max(counts) for counts in zip(*known, strict=True)]
         direct = {lane: count for lane, count in wanted.items() if not _is_implied(lane, count, wanted, stamps)}
@@ -64,22 +70,25 @@ def find_waits(steps: Sequence[Step], lanes: int, *, barriers: bool = False) -> 
         clocks[step.lane] = tuple(joined)
         stamps[step.lane].append(clocks[step.lane])
         waits.append(tuple(Wait(lane, count) for lane, count in sorted(direct.items())))
-        for span in step.writes:
-            writers.setdefault(span.buffer, []).append((span, step.lane, joined[step.lane]))
+        for accesses, spans in ((writers, step.writes), (readers, step.reads)):
+            for span in spans:
+                accesses.setdefault(span.buffer, []).append((span, step.lane, joined[step.lane]))
     return waits
 
 
 def _wanted(
     step: Step,
     clock: tuple[int, ...],
-    writers: dict[str, list[tuple[Span, int, int]]],
+    writers: _Accesses,
+    readers: _Accesses,
     before: Sequence[tuple[int, int]],
 ) -> dict[int, int]:
     """For each other lane, how many of its steps must be done that this lane does not know to be."""
     wanted: dict[int, int] = {}
     awaited = [*before]
-    for read in step.reads:
-        awaited += [(lane, count) for span, lane, count in writers.get(read.buffer, ()) if span.overlaps(read)]
+    touched = [(writers, step.reads), (writers, step.writes), (readers, step.writes)]
+    for accesses, own in ((accesses, own) for accesses, spans in touched for own in spans):
+        awaited += [(lane, count) for span, lane, count in accesses.get(own.buffer, ()) if span.overlaps(own)]
     for lane, count in awaited:
         if lane != step.lane and count > max(clock[lane], wanted.get(lane, 0)):
             wanted[lane] = count

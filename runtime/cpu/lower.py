@@ -133,6 +133,9 @@ def can_follow(kernels: KernelGraph, run: Sequence[Call], call: Call) -> bool:
         return False
     if _stands_alone(kernels, call.node) or _stands_alone(kernels, run[-1].node):
         return False
+    touched = [view for earlier in run for _, view in (*earlier.reads, *earlier.writes)]
+    if any(overlap(view, other) for _, view in call.writes for other in touched):
+        return False  # it adds to what the run computes or reads
     written = [pair for earlier in run for pair in earlier.writes]
     return all(pair in written or not any(overlap(pair[1], view) for _, view in written) for pair in call.reads)
 
@@ -169,7 +172,8 @@ def _tasks(
             after = tuple(Wait(w.lane, task_of_step[w.lane][w.steps - 1]) for w in waits[run[0]])
             name = "+".join(_call_name(kernels, call) for call in members)
             kernel = index_of[id(built.kernel)]
-            lane_tasks.append(Task(name, kernel, built.reads, built.writes, after, members[0].stage))
+            in_place = tuple(view for view in built.writes if view in built.reads)
+            lane_tasks.append(Task(name, kernel, built.reads, built.writes, after, members[0].stage, in_place))
         tasks.append(tuple(lane_tasks))
     return tuple(tasks), tuple(found)
 

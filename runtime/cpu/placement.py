@@ -1,6 +1,8 @@
 """Which tensors of a kernel graph live in another tensor's buffer.
 
 At batch 1 the operands of a Concat are written straight into its buffer, and Split, Reshape and their kin become views.
+A convolution that adds to another tensor, which nobody reads afterwards, does so where that lies: else onnxruntime's
+kernel copies it first.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import onnx
 from iosched.models.graph import TensorSpec
 from iosched.models.node_attributes import integer
 from iosched.runtime.cpu.kernel_graph import KernelGraph
+from iosched.runtime.cpu.layout_draft import NCHWC
 from iosched.runtime.placement import Homes, Placement
 from iosched.runtime.plan import View
 
@@ -20,7 +23,7 @@ _RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"}
 
 
 def place_tensors(kernels: KernelGraph) -> Placement:
-    """Decides the storage of every tensor of `kernels`; O(nodes + edges)."""
+    """Decides the storage of every tensor of `kernels`; O(nodes + edges) for each convolution that adds."""
     homes = Homes({name: spec.nbytes for name, spec in kernels.tensors.items() if spec.is_static})
     elided: set[int] = set()
     left: dict[int, Sequence[tuple[str, int]]] = {}
@@ -37,6 +40,8 @@ def place_tensors(kernels: KernelGraph) -> Placement:
         if node.op_type == "Concat" and not node.domain and _is_contiguous_concat(kernels, node):
             elided.add(index)
             left[index] = homes.join(node.input, node.output[0], lambda name, _: _is_movable(kernels, name))
+    for index in _adding(kernels):
+        _add_in_place(kernels, index, homes)
     views = {name: _view(spec, *homes.resolve(name)) for name, spec in kernels.tensors.items()}
     copies = {
         index: tuple((name, _view(kernels.tensors[name], target.buffer, target.offset + at)) for name, at in own)
@@ -96,6 +101,48 @@ def _view_slice(kernels: KernelGraph, node: onnx.NodeProto, homes: Homes) -> boo
     nbytes = source.nbytes // max(shape[axis], 1)
     homes.move(result, node.input[0], slice(first, stop).indices(shape[axis])[0] * nbytes)
     return True
+
+
+def _adding(kernels: KernelGraph) -> list[int]:
+    """The convolutions that add their result to another tensor."""
+    return [
+        index for index, node in enumerate(kernels.nodes)
+        if (node.domain, node.op_type) == (NCHWC, "Conv") and any(node.input[3:4])
+    ]  # fmt: skip
+
+
+def _add_in_place(kernels: KernelGraph, index: int, homes: Homes) -> None:
+    """Lets the result live where what is added to does, if that is a whole buffer that only earlier nodes read.
+
+    Earlier are those on whose results the node depends: whatever the schedule, they run before it.
+    """
+    node = kernels.nodes[index]
+    added, result = node.input[3], node.output[0]
+    if not all(_is_movable(kernels, name) for name in (added, result)) or result in homes.host:
+        return
+    root, _ = homes.resolve(added)
+    inside = {name for name in homes.nbytes if homes.resolve(name)[0] == root}
+    if not inside.isdisjoint((*kernels.inputs, *kernels.outputs, *node.input[:1], result)):
+        return
+    if (
+        not homes.nbytes[root] == homes.nbytes[added] == homes.nbytes[result]
+        or kernels.tensors[root].dtype != "float32"
+    ):
+        return
+    others = {reader for name in inside for reader in kernels.readers[name]} - {index}
+    if others <= _before(kernels, index):
+        homes.move(result, added, 0)
+
+
+def _before(kernels: KernelGraph, index: int) -> set[int]:
+    """All nodes on whose results a node depends."""
+    found: set[int] = set()
+    left = [index]
+    while left:
+        made_by = {kernels.producer[name] for name in kernels.reads[left.pop()] if name in kernels.producer}
+        left += made_by - found
+        found |= made_by
+    return found
 
 
 def _is_contiguous_concat(kernels: KernelGraph, node: onnx.NodeProto) -> bool:

@@ -142,6 +142,34 @@ def test_a_task_must_not_write_what_it_reads() -> None:
         check(ExecutionPlan((lane,), (Buffer("a", Space.ARENA, 64),), 64))
 
 
+def adding_plan(reads: list[View], in_place: tuple[View, ...], *waits: tuple[int, int]) -> ExecutionPlan:
+    """A task adds to the second half of `a`, which another lane reads too."""
+    other = task("other", [seen("a")], [seen("y")], (0, 1))
+    adds = replace(task("adds", reads, [seen("a", 32, 32)], *waits), in_place=in_place)
+    lanes = ((task("a", [], [seen("a")]), adds), (other,))
+    return ExecutionPlan(lanes, (Buffer("a", Space.ARENA, 64), Buffer("y", Space.OUTPUT, 64)), 64)
+
+
+def test_a_task_may_add_to_what_it_says() -> None:
+    half = seen("a", 32, 32)
+    check(adding_plan([half, seen("a", 32)], (half,), (1, 1)))
+    with pytest.raises(HazardError, match="'adds' writes bytes of 'a' that it reads"):
+        check(adding_plan([half], (), (1, 1)))
+
+
+def test_what_is_added_to_is_read_in_no_other_way() -> None:
+    half = seen("a", 32, 32)
+    for reads in ([half, seen("a")], [half, seen("a", 8, 40)], [seen("a")]):
+        with pytest.raises(HazardError, match="'adds' writes bytes of 'a' that it reads"):
+            check(adding_plan(reads, (half,), (1, 1)))
+
+
+def test_what_others_read_is_added_to_afterwards() -> None:
+    half = seen("a", 32, 32)
+    with pytest.raises(HazardError, match="not ordered"):
+        check(adding_plan([half], (half,)))
+
+
 @pytest.mark.parametrize(
     ("wait", "words"),
     [

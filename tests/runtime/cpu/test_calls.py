@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iosched.runtime.cpu.calls import Call, overlap, steps_of
-from iosched.runtime.plan import View, Wait
+from iosched.runtime.given import given_spaces
+from iosched.runtime.plan import Space, View, Wait
 from iosched.runtime.waits import Step, find_waits
 
 
@@ -35,6 +36,18 @@ def test_bytes_beside_those_read_are_not_waited_for() -> None:
     assert waits_of(calls, 2) == [(), (), ()]
     calls[2] = call(1, [seen("a", 7, 2)], [seen("b")])
     assert waits_of(calls, 2) == [(), (), (Wait(0, 1),)]
+
+
+def test_what_is_written_over_has_been_read_and_written_before() -> None:
+    calls = [call(0, [], [seen("a")]), call(1, [seen("a")], [seen("b")]), call(0, [seen("a")], [seen("a")])]
+    assert waits_of(calls, 2) == [(), (Wait(0, 1),), (Wait(1, 1),)]
+    assert waits_of([calls[0], call(1, [], [seen("a", 4)])], 2) == [(), (Wait(0, 1),)]
+    assert waits_of([calls[0], call(1, [], [seen("a", 8)])], 2) == [(), ()]
+
+
+def test_what_is_added_to_is_given() -> None:
+    adds = [call(0, [seen("a"), seen("b")], [seen("a")]), call(0, [seen("a")], [seen("c")])]
+    assert given_spaces(steps_of(adds)) == {"a": Space.INOUT, "b": Space.INPUT}
 
 
 def test_what_follows_from_an_earlier_wait_is_left_out() -> None:

@@ -1,0 +1,100 @@
+"""A convolution adds to a tensor where that lies, if nobody reads it afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lowering import check_everything, loaded, proto_of, weight
+from onnx import helper
+
+from iosched.models.model import Model
+from iosched.runtime.cpu.backend import CpuBackend
+from iosched.scheduler.baselines import sequential
+from iosched.scheduler.schedule import Stage, Strategy
+
+pytest.importorskip("onnxruntime", reason='needs pip install "iosched[cpu]"')
+
+node = helper.make_node
+
+
+def model_of(
+    layers: Sequence[str], *, channels: int = 48, size: int = 10, batch: int = 1, extra: Sequence[str] = ()
+) -> Model:
+    """Layers behind a convolution of an image, each of which adds to what the one before it has computed.
+
+    Args:
+        layers: `dense`, two convolutions before the sum; `depthwise`, a depthwise one that the sum is taken into;
+            `late`, after which the tensor that is added to is read once more; `own`, which adds to what it reads.
+        extra: results that are outputs too.
+    """
+    nodes: list[onnx.NodeProto] = []
+    weights: dict[str, np.ndarray] = {}
+
+    def conv(source: str, name: str, taken: int, kernel: int, group: int = 1) -> str:
+        weights[f"{name}/w"] = weight(channels, taken // group, kernel, kernel, seed=len(nodes))
+        nodes.append(node("Conv", [source, f"{name}/w"], [name], pads=[kernel // 2] * 4, group=group))
+        return name
+
+    def one(kind: str, sources: Sequence[str], name: str) -> str:
+        nodes.append(node(kind, sources, [name]))
+        return name
+
+    last = one("Relu", [conv("x", "first", 3, 3)], "r")
+    for number, kind in enumerate(layers):
+        before, name = last, f"{kind}{number}"
+        inner = before if kind == "own" else one("Relu", [conv(before, f"{name}/in", channels, 3)], f"{name}/relu")
+        found = conv(inner, f"{name}/out", channels, 3, channels if kind == "depthwise" else 1)
+        last = one("Relu", [one("Add", [found, before], f"{name}/sum")], name)
+        if kind == "late":
+            last = one("Mul", [last, before], f"{name}/late")
+    conv(last, "y", channels, 1)
+    return loaded(proto_of(nodes, {"x": (batch, 3, size, size)}, ["y", *extra], weights))
+
+
+def in_place(model: Model, lanes: int = 1) -> int:
+    """How many tasks of the sequential schedule add to what is there."""
+    with CpuBackend(model, lanes=lanes) as backend:
+        return sum(bool(task.in_place) for task in backend.lower(sequential(backend.graph)).plan.tasks)
+
+
+@pytest.mark.parametrize(
+    ("layers", "count"),
+    [(["dense"], 1), (["dense", "dense", "dense"], 3), (["depthwise"], 1), (["late"], 0), (["own"], 0)],
+)
+def test_only_what_nobody_reads_afterwards_is_added_to(layers: Sequence[str], count: int) -> None:
+    model = model_of(layers)
+    assert in_place(model) == count
+    check_everything(model, lanes=(1, 2), seeds=(0,))
+
+
+def test_outputs_keep_their_values() -> None:
+    model = model_of(["dense", "dense"], extra=["dense0"])
+    assert in_place(model) == 1
+    check_everything(model, seeds=(0,))
+
+
+def test_a_stage_alone_adds_to_what_it_is_given() -> None:
+    with CpuBackend(model_of(["dense"]), lanes=2) as backend:
+        name = next(name for name, nodes in backend.coarse.nodes.items() if _adds(backend, nodes))
+        for strategy in (Strategy.CONCURRENT, Strategy.SESSION):
+            stage = backend.compile_stage(Stage(strategy, ((name,),)))
+            assert stage is not None
+            assert min(stage.time(3)) > 0
+
+
+def _adds(backend: CpuBackend, nodes: Sequence[int]) -> bool:
+    return any(len(backend.kernels.nodes[index].input) > 3 for index in nodes)
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(
+    layers=st.lists(st.sampled_from(["dense", "depthwise", "late", "own"]), min_size=1, max_size=4),
+    channels=st.sampled_from([16, 40, 64]), batch=st.integers(1, 2), lanes=st.integers(1, 3),
+)  # fmt: skip
+def test_any_chain_of_sums(layers: Sequence[str], channels: int, batch: int, lanes: int) -> None:
+    check_everything(model_of(layers, channels=channels, batch=batch, size=6), lanes=(lanes,), seeds=(0,))
