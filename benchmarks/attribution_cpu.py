@@ -6,7 +6,7 @@ A few schedules (one operator after another, greedy, random ones) are measured a
 from each link to the next, all links within one round, so that what slows the machine between rounds cancels:
 
     alone        the sum of the stages, each in a row by itself: all that it touches is in the caches of its cores
-    handed over  the same, but before each run the cores write its inputs, as the stage before does
+    handed over  the same, but before each run the cores write what it is the first to read of its inputs
     swept        the same, and other bytes pass through the caches, as many as the model has weights (at most 32 MiB)
     barriers     the whole in a row, every stage waiting for all of the one before
     in a row     the whole in a row, every call waiting for what it reads alone

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol, Self
 
 import numpy as np
@@ -14,6 +15,7 @@ from iosched.runtime.cores import cpu_count
 from iosched.runtime.cpu.blocked import keep_blocked
 from iosched.runtime.cpu.calls import own_lanes
 from iosched.runtime.cpu.dequantized_weights import dequantize_weights
+from iosched.runtime.cpu.handovers import FirstReads, Spans, first_reads, fresh_spans
 from iosched.runtime.cpu.kernel_graph import KernelGraph, build_kernel_graph
 from iosched.runtime.cpu.lane_cpus import LaneCpus
 from iosched.runtime.cpu.library import available
@@ -52,8 +54,13 @@ class PlanExecutor(Protocol):
         """Runs the plan once; the result is an array for each OUTPUT buffer, by its name."""
         ...
 
-    def time(self, inputs: Arrays, repeats: int, *, sweep_nbytes: int = 0) -> tuple[float, ...]:
-        """Microseconds of each of `repeats` runs; before each, `sweep_nbytes` other bytes pass through the caches."""
+    def time(
+        self, inputs: Arrays, repeats: int, *, sweep_nbytes: int = 0, fresh: Mapping[str, Spans] = ...
+    ) -> tuple[float, ...]:
+        """Microseconds of each of `repeats` runs; before each, `sweep_nbytes` other bytes pass through the caches.
+
+        Then these bytes of the inputs are written again as they are, and inputs that are not named as a whole.
+        """
         ...
 
     def close(self) -> None:
@@ -67,10 +74,11 @@ class CompiledStage:
 
     executor: PlanExecutor
     inputs: Arrays
+    fresh: Mapping[str, Spans] = field(default_factory=dict)
 
     def time(self, repeats: int, *, sweep_nbytes: int = 0) -> tuple[float, ...]:
         """Microseconds of each of `repeats` runs; before each, `sweep_nbytes` other bytes pass through the caches."""
-        return self.executor.time(self.inputs, repeats, sweep_nbytes=sweep_nbytes)
+        return self.executor.time(self.inputs, repeats, sweep_nbytes=sweep_nbytes, fresh=self.fresh)
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,6 +172,11 @@ class CpuBackend:
         """Size of all that is constant; what is used more than once counts once."""
         return sum(array.nbytes for array in self.kernels.weights.values())
 
+    @cached_property
+    def first_reads(self) -> FirstReads:
+        """Which bytes each node is the first to read."""
+        return first_reads(self.kernels, self._placement)
+
     def is_supported(self) -> bool:
         """Whether plans can be made: types are known, every input is a tensor of known size, something is computed."""
         known = self.kernels.is_typed and all(self.kernels.tensors[name].is_static for name in self.kernels.inputs)
@@ -224,7 +237,9 @@ class CpuBackend:
         )
         buffers = [buffer.name for buffer in lowering.plan.buffers if buffer.is_given]
         inputs = {name: _sample(kernels.tensors[name]) for name in buffers}
-        return CompiledStage(self._executor(lowering), inputs)
+        first = self.first_reads if kernels is self.kernels else first_reads(kernels, placement)
+        run = [index for stage in stages for group in _numbered(stage, nodes) for index in group]
+        return CompiledStage(self._executor(lowering), inputs, fresh_spans(first, placement, run, inputs))
 
     def close(self) -> None:
         """Stops the worker threads, frees all sessions and gives processors back, where they are its own."""

@@ -21,7 +21,7 @@ using namespace iosched;
 namespace {
 
 // Raise with every change of the interface; native.py refuses a library of another version.
-constexpr int kAbiVersion = 4;
+constexpr int kAbiVersion = 5;
 constexpr uint32_t kAborted = INT32_MAX;
 
 struct Memory {
@@ -149,14 +149,15 @@ struct Executor final : Job {
   ~Executor() override { release(); }
 
   // Where `spans_us` is given, each run writes there when each task began and ended, lane after lane.
-  void run(void* const* inputs, void* const* outputs, size_t repeats, size_t sweep_nbytes, double* times_us,
-           double* spans_us) {
+  // Where anything is swept, these spans of inputs are as other cores just wrote them: index, first byte, end.
+  void run(void* const* inputs, void* const* outputs, size_t repeats, size_t sweep_nbytes, const int64_t* written,
+           size_t n_written, double* times_us, double* spans_us) {
     const std::lock_guard<std::mutex> lock(runtime->mutex);
     bind_arrays(inputs, outputs);
     runtime->need_workers(lanes.size() - 1);
     const Pinned pinned(cpus[0]);
     Sweep others(cpus, shares_cores(), {{runtime->swept(sweep_nbytes), sweep_nbytes}}, /*writes*/ false);
-    Sweep fresh(cpus, shares_cores(), input_bytes(), /*writes*/ true);
+    Sweep fresh(cpus, shares_cores(), written_bytes(inputs, written, n_written), /*writes*/ true);
     for (size_t i = 0; i < repeats; ++i) {
       release_dynamic();
       if (sweep_nbytes > 0) {
@@ -345,10 +346,12 @@ struct Executor final : Job {
   size_t task_count() const { return tasks_before(lanes.size()); }
 
   // What the caller gives, which in a larger plan other cores would just have computed.
-  std::vector<Bytes> input_bytes() const {
+  static std::vector<Bytes> written_bytes(void* const* inputs, const int64_t* words, size_t count) {
     std::vector<Bytes> found;
-    for (const Slot& slot : slots) {
-      if (slot.space == kInput) found.push_back({static_cast<char*>(slot.data), static_cast<size_t>(slot.nbytes)});
+    for (const int64_t* span = words; span < words + 3 * count; span += 3) {
+      if (span[1] < span[2]) {
+        found.push_back({static_cast<char*>(inputs[span[0]]) + span[1], static_cast<size_t>(span[2] - span[1])});
+      }
     }
     return found;
   }
@@ -451,9 +454,11 @@ IOSCHED_EXPORT void* iosched_executor_create(void* runtime, const int64_t* words
 IOSCHED_EXPORT void iosched_executor_release(void* executor) { delete static_cast<Executor*>(executor); }
 
 IOSCHED_EXPORT int iosched_executor_run(void* executor, void* const* inputs, void* const* outputs, size_t repeats,
-                                        size_t sweep_nbytes, double* times_us, double* spans_us, char* error) {
+                                        size_t sweep_nbytes, const int64_t* written, size_t n_written,
+                                        double* times_us, double* spans_us, char* error) {
   return guarded(error, [&]() -> int {
-    static_cast<Executor*>(executor)->run(inputs, outputs, repeats, sweep_nbytes, times_us, spans_us);
+    static_cast<Executor*>(executor)->run(inputs, outputs, repeats, sweep_nbytes, written, n_written,
+                                          times_us, spans_us);
     return 1;
   });
 }

@@ -12,7 +12,7 @@ from typing import Any
 
 from iosched.models.errors import ExecutionError
 
-_ABI_VERSION = 4
+_ABI_VERSION = 5
 _ERROR_NBYTES = 2048
 _NOT_BUILT = "the compiled executor was not built (no C++ compiler at installation); reinstall iosched to build it"
 _REBUILD = "build it again: pip install -e . in a clone, or else reinstall iosched"
@@ -81,7 +81,7 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
             [pointer, text, size, pointer, size, pointer, size, pointer, size, pointer, size, text],
         ),
         "executor_create": (pointer, [pointer, pointer, size, text]),
-        "executor_run": (ctypes.c_int, [pointer, pointer, pointer, size, size, pointer, pointer, text]),
+        "executor_run": (ctypes.c_int, [pointer, pointer, pointer, size, size, pointer, size, pointer, pointer, text]),
         "executor_dynamic": (ctypes.c_int, [pointer, size, pointer, pointer, text]),
         "executor_release_dynamic": (None, [pointer]),
         "runtime_release": (None, [pointer]),

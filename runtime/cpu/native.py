@@ -12,8 +12,8 @@ import ctypes
 import os
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
-from types import TracebackType
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType, TracebackType
 from typing import Self
 
 import numpy as np
@@ -29,6 +29,7 @@ from iosched.runtime.cpu.arrays import (
     output_views,
 )
 from iosched.runtime.cpu.encoding import PlanEncoder
+from iosched.runtime.cpu.handovers import Spans
 from iosched.runtime.cpu.lane_cpus import lane_cpus
 from iosched.runtime.cpu.library import Weight, call, compiled, missing, onnxruntime_path
 from iosched.runtime.cpu.program import Copy, Kernel, Program
@@ -164,6 +165,9 @@ def _weight(name: str, array: np.ndarray) -> Weight:
     return Weight(name.encode(), array.ctypes.data, array.nbytes, kind, array.ndim, shape)
 
 
+_ALL_FRESH: Mapping[str, Spans] = MappingProxyType({})
+
+
 class NativeExecutor:
     """Runs one plan. Several threads may call it: their runs follow one another."""
 
@@ -228,13 +232,21 @@ class NativeExecutor:
             self._run(arrays, results, 1)
             return self._collect(results)
 
-    def time(self, inputs: Mapping[str, np.ndarray], repeats: int, *, sweep_nbytes: int = 0) -> tuple[float, ...]:
+    def time(
+        self,
+        inputs: Mapping[str, np.ndarray],
+        repeats: int,
+        *,
+        sweep_nbytes: int = 0,
+        fresh: Mapping[str, Spans] = _ALL_FRESH,
+    ) -> tuple[float, ...]:
         """Runs the plan `repeats` times in a row; latency of each run in microseconds.
 
         Args:
             sweep_nbytes: where above 0, before each run the cores read this many other bytes between them, and write
                 the inputs again with the values that they have. So caches are as they would be in a larger plan, in
                 which weights come from memory and inputs from another core.
+            fresh: of these inputs, only these bytes are written; of all others, everything.
 
         Raises:
             ExecutionError: as `run` does.
@@ -245,7 +257,7 @@ class NativeExecutor:
             arrays, results = self._arrays(inputs)
             if sweep_nbytes > 0 and not all(array.flags.writeable for array in arrays):
                 raise ValueError("inputs that may not be written cannot be swept")
-            times_us = self._run(arrays, results, repeats, sweep_nbytes)
+            times_us = self._run(arrays, results, repeats, sweep_nbytes, fresh)
             self._runtime.library.iosched_executor_release_dynamic(self._handle.pointer)
             return tuple(times_us)
 
@@ -295,6 +307,7 @@ class NativeExecutor:
         results: dict[str, np.ndarray],
         repeats: int,
         sweep_nbytes: int = 0,
+        fresh: Mapping[str, Spans] = _ALL_FRESH,
         spans_us: np.ndarray | None = None,
     ) -> list[float]:
         sources = _pointers([array.ctypes.data for array in arrays])
@@ -303,8 +316,26 @@ class NativeExecutor:
         times_us = (ctypes.c_double * repeats)()
         spans = None if spans_us is None else spans_us.ctypes.data
         run = self._runtime.library.iosched_executor_run
-        call(run, self._handle.pointer, sources, targets, repeats, sweep_nbytes, times_us, spans)
+        words = [word for index, array in enumerate(arrays) for word in self._fresh_words(index, array.nbytes, fresh)]
+        written = (ctypes.c_int64 * len(words))(*words)
+        call(
+            run,
+            self._handle.pointer,
+            sources,
+            targets,
+            repeats,
+            sweep_nbytes,
+            written,
+            len(words) // 3,
+            times_us,
+            spans,
+        )
         return list(times_us)
+
+    def _fresh_words(self, index: int, nbytes: int, fresh: Mapping[str, Spans]) -> Iterator[int]:
+        """The spans of one input as the library takes them: its index, the first byte and the one behind the last."""
+        for begin, end in fresh.get(self._inputs[index].buffer, ((0, nbytes),)):
+            yield from (index, max(begin, 0), min(end, nbytes))
 
     def _collect(self, results: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         try:

@@ -26,6 +26,7 @@ from iosched.runtime.cpu.arrays import (
     output_array,
     output_views,
 )
+from iosched.runtime.cpu.handovers import Spans
 from iosched.runtime.cpu.lane_cpus import lane_cpus
 from iosched.runtime.cpu.program import Copy, Kernel, Program
 from iosched.runtime.cpu.values import Values, as_bytes
@@ -189,17 +190,26 @@ class PythonExecutor:
             values = self._run(self._bind(inputs))
             return {view.buffer: values.result(view) for view in self._outputs}
 
-    def time(self, inputs: Mapping[str, Any], repeats: int, *, sweep_nbytes: int = 0) -> tuple[float, ...]:
+    def time(
+        self,
+        inputs: Mapping[str, Any],
+        repeats: int,
+        *,
+        sweep_nbytes: int = 0,
+        fresh: Mapping[str, Spans] | None = None,
+    ) -> tuple[float, ...]:
         """Runs the plan `repeats` times in a row; latency of each run in microseconds.
 
         Args:
             sweep_nbytes: before each run, the cores read this many other bytes between them, as if as much of a larger
                 plan had run before. Inputs stay in the caches: that counts for little beside the hand-offs here.
+            fresh: taken from who measures stages, and not used.
 
         Raises:
             ExecutionError: as `run` does.
             UsageError: as `run` does.
         """
+        del fresh
         with self._lock:
             values, times_us = self._bind(inputs), []
             ballast = np.ones(sweep_nbytes, np.uint8)

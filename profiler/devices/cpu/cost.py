@@ -29,6 +29,7 @@ from iosched.profiler.store.database import ProfileDatabase, device_key
 from iosched.profiler.store.stages import MOST_TRIES, StageMemory
 from iosched.profiler.store.tables import Turn
 from iosched.runtime.cpu.backend import CompiledStage, CpuBackend
+from iosched.runtime.cpu.handovers import Spans
 from iosched.runtime.cpu.lower import LOWERING
 from iosched.runtime.session import load_onnxruntime
 from iosched.scheduler.schedule import Stage, Strategy
@@ -45,9 +46,9 @@ class CpuStageCost:
     """The search's cost model of one model on this CPU.
 
     A stage is measured once for each signature, and not at all if the database has its latency. It is measured as it
-    runs in the middle of the model: its weights have not been used since the last run of the model, and its inputs have
-    just been written by the cores that share the work. Latencies are corrected for the speed that the machine had while
-    they were measured (`yardstick.py`).
+    runs in the middle of the model: its weights have not been used since the last run of the model, and what no stage
+    before it has read of its inputs (`handovers.py`) has just been written by the cores that share the work. Latencies
+    are corrected for the speed that the machine had while they were measured (`yardstick.py`).
 
     Attributes:
         sweep_nbytes: how many bytes are read through the caches before each run, so that they no longer have the
@@ -349,7 +350,7 @@ class _Labels:
         return self._known[operator.name]
 
     def _label(self, operator: Operator) -> str:
-        kernels = self._backend.kernels
+        kernels, first = self._backend.kernels, self._backend.first_reads
         digest = hashlib.sha256()
         local: dict[str, int] = {}
         for index in self._backend.coarse.nodes[operator.name]:
@@ -360,6 +361,7 @@ class _Labels:
             for name in (*node.input, *node.output):
                 number = local.setdefault(name, len(local))
                 digest.update(f"{number}{_shape_text(kernels.tensors.get(name), kernels.weights.get(name))}".encode())
+                digest.update(_spans_text(first.get((index, name))).encode())
         return digest.hexdigest()
 
 
@@ -367,6 +369,11 @@ def _shape_text(spec: object, weight: object) -> str:
     if spec is not None:
         return f"{getattr(spec, 'dtype', '')}{getattr(spec, 'shape', '')}"
     return f"w{getattr(weight, 'dtype', '')}{getattr(weight, 'shape', '')}"
+
+
+def _spans_text(spans: Spans | None) -> str:
+    """How many bytes, in how many parts, are fresh: where they lie in a buffer changes no latency."""
+    return "" if spans is None else f"/{len(spans)}:{sum(end - begin for begin, end in spans)}"
 
 
 def _alone(name: str) -> Stage:
