@@ -261,7 +261,11 @@ class CpuStageCost:
         self, compiled: CompiledStage, noted: Callable[[float], None] = lambda slowness: None
     ) -> Callable[[int], Sequence[float]]:
         """A function that runs the stage as amid the model, and returns latencies at the reference speed."""
-        run = partial(compiled.time, sweep_nbytes=self._swept_nbytes)
+
+        def run(count: int) -> Sequence[float]:
+            # One more, which finds the caches full of what the yardstick read and takes up to twice as long.
+            return compiled.time(1 + count, sweep_nbytes=self._swept_nbytes)[1:]
+
         return corrected(run, lambda count: self._yardstick.time(count), lambda: self._yardstick_us, noted)
 
     @cached_property
@@ -331,9 +335,11 @@ class CpuStageCost:
 def swept_nbytes(weights_nbytes: int) -> int:
     """How many bytes pass through the caches between two runs of a stage when the whole model runs: about its weights.
 
-    The answer is a power of two, so that models of about the same size share the latencies of equal stages.
+    Models of about the same size share the latencies of equal stages: the answer is one of four between a number and
+    its double, the nearest. Farther off, weights that stay in a core's own cache would be read out of it.
     """
-    return min(max(1 << max(weights_nbytes - 1, 0).bit_length(), LEAST_SWEPT), MOST_SWEPT)
+    quarters = round(4 * math.log2(max(weights_nbytes, LEAST_SWEPT)))
+    return min(int(2 ** (quarters / 4)), MOST_SWEPT)
 
 
 class _Labels:
