@@ -18,7 +18,8 @@ Spans = tuple[tuple[int, int], ...]
 """Bytes of a buffer or a view: from each first number to before the second, in order, apart from each other."""
 
 FirstReads = Mapping[tuple[int, str], Spans]
-"""For each node and each tensor that it reads, the bytes of the tensor's buffer that no node before it reads."""
+"""For each node and each tensor that it reads, the bytes of the tensor's buffer that no node has read since they were
+written."""
 
 
 def first_reads(kernels: KernelGraph, placement: Placement) -> FirstReads:
@@ -38,6 +39,10 @@ def first_reads(kernels: KernelGraph, placement: Placement) -> FirstReads:
             before = already.get(view.buffer, ())
             found[index, name] = _without((view.offset, view.offset + view.nbytes), before)
             already[view.buffer] = _joined((*before, *found[index, name]))
+        for view in _written_by(kernels, placement, index):
+            spans = already.get(view.buffer, ())
+            written = (view.offset, view.offset + view.nbytes)
+            already[view.buffer] = tuple(part for span in spans for part in _without(span, (written,)))
     return found
 
 
@@ -47,6 +52,12 @@ def _read_by(kernels: KernelGraph, placement: Placement, index: int) -> Iterable
     for name in dict.fromkeys(copied if index in placement.elided else kernels.reads[index]):
         if name in placement.views:
             yield name, placement.views[name]
+
+
+def _written_by(kernels: KernelGraph, placement: Placement, index: int) -> Iterable[View]:
+    """Where a node writes: what is added in place is no longer what others have read there."""
+    names = () if index in placement.elided else kernels.nodes[index].output
+    return (placement.views[name] for name in names if name in placement.views)
 
 
 def fresh_spans(

@@ -98,3 +98,17 @@ def _adds(backend: CpuBackend, nodes: Sequence[int]) -> bool:
 )  # fmt: skip
 def test_any_chain_of_sums(layers: Sequence[str], channels: int, batch: int, lanes: int) -> None:
     check_everything(model_of(layers, channels=channels, batch=batch, size=6), lanes=(lanes,), seeds=(0,))
+
+
+def test_who_reads_the_sum_finds_it_just_written_though_others_read_that_place_before() -> None:
+    with CpuBackend(model_of(["dense", "dense"]), lanes=2) as backend:
+        assert in_place(model_of(["dense", "dense"])) == 2
+        fresh_nbytes = {}
+        for stage in sequential(backend.graph).stages:
+            compiled = backend.compile_stage(stage)
+            assert compiled is not None
+            fresh_nbytes[stage.operators[0]] = sum(
+                end - begin for each in compiled.fresh.values() for begin, end in each
+            )
+        whole = 4 * 48 * 10 * 10
+        assert [nbytes for name, nbytes in fresh_nbytes.items() if name.endswith("relu")] == [whole, whole]
