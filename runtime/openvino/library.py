@@ -43,6 +43,7 @@ _SIGNATURES: dict[str, list[Any]] = {
     "ov_core_compile_model": [_POINTER, _POINTER, _TEXT, _SIZE, _POINTER],  # and pairs of a property and its value
     "ov_compiled_model_create_infer_request": [_POINTER, _POINTER],
     "ov_partial_shape_create_static": [_COUNT, _POINTER, _POINTER],
+    "ov_model_const_input_by_name": [_POINTER, _TEXT, _POINTER],
     "ov_model_reshape": [_POINTER, _POINTER, _POINTER, _SIZE],
     "ov_tensor_create_from_host_ptr": [ctypes.c_int, Shape, _POINTER, _POINTER],
     "ov_tensor_get_element_type": [_POINTER, _POINTER],
@@ -53,7 +54,7 @@ _SIGNATURES: dict[str, list[Any]] = {
     "ov_infer_request_get_tensor": [_POINTER, _TEXT, _POINTER],
     "ov_infer_request_infer": [_POINTER],
 }
-_RELEASES = ("core", "model", "compiled_model", "infer_request", "tensor")
+_RELEASES = ("core", "model", "compiled_model", "infer_request", "tensor", "output_const_port")
 
 
 def available() -> bool:

@@ -75,6 +75,10 @@ class OpenvinoModel:
         self._lock = threading.Lock()
         self._given: list[tuple[np.ndarray, Handle]] = []
         self._request = _requests(model, threads, precision, 1)[0] if request is None else request
+        names = (spec.name for spec in self._inputs)
+        self._read = frozenset(
+            name for name in names if _has(self._request, "ov_infer_request_get_tensor", name, "tensor")
+        )
 
     def run(self, inputs: Arrays) -> dict[str, np.ndarray]:
         """Runs once and returns the outputs by name.
@@ -125,12 +129,13 @@ class OpenvinoModel:
             raise ValueError("the model is closed")
         if os.getpid() != self._request.pid:
             raise ExecutionError("this model was opened before the process forked; open it anew in the child")
-        arrays = [_fitting(spec, inputs) for spec in self._inputs]
+        fitting = {spec.name: _fitting(spec, inputs) for spec in self._inputs}
+        arrays = [array for name, array in fitting.items() if name in self._read]
         if len(arrays) == len(self._given) and all(a is b for a, (b, _) in zip(arrays, self._given, strict=True)):
             return
         given = [(array, _tensor_over(array)) for array in arrays]
-        for spec, (_, tensor) in zip(self._inputs, given, strict=True):
-            call("ov_infer_request_set_tensor", self._request.pointer, spec.name.encode(), tensor.pointer)
+        for name, (_, tensor) in zip((name for name in fitting if name in self._read), given, strict=True):
+            call("ov_infer_request_set_tensor", self._request.pointer, name.encode(), tensor.pointer)
         self._given = given
 
     def _output(self, name: str) -> np.ndarray:
@@ -252,7 +257,12 @@ def _read(core: Handle, model: Model) -> Handle:
 
 
 def _bind(network: Handle, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Gives the network's inputs these shapes."""
+    """Gives the network's inputs these shapes; inputs that nothing reads it may have left out."""
+    shapes = {
+        name: shape
+        for name, shape in shapes.items()
+        if _has(network, "ov_model_const_input_by_name", name, "output_const_port")
+    }
     if not shapes:
         return
     with _partial_shapes(tuple(shapes.values())) as bound:
@@ -286,3 +296,12 @@ def _made(kind: str, function: str, *arguments: object) -> Handle:
     pointer = ctypes.c_void_p()
     call(function, *arguments, ctypes.byref(pointer))
     return Handle(pointer.value or 0, getattr(library(), f"ov_{kind}_free"))
+
+
+def _has(owner: Handle, function: str, name: str, kind: str) -> bool:
+    """Whether a network or a request has an input of this name, which `function` looks for."""
+    pointer = ctypes.c_void_p()
+    if getattr(library(), function)(owner.pointer, name.encode(), ctypes.byref(pointer)):
+        return False
+    Handle(pointer.value or 0, getattr(library(), f"ov_{kind}_free")).close()
+    return True

@@ -57,6 +57,22 @@ def test_a_batch_size_that_is_free_or_another_than_the_files_is_bound(batch: int
     check_numbers(load_model(flattened(batch).SerializeToString(), batch_size=5))
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("ir_version", [3, 8])
+@pytest.mark.parametrize("is_constant", [True, False])
+def test_inputs_that_are_constants_or_that_nothing_reads_are_not_needed(
+    batch: int, ir_version: int, is_constant: bool
+) -> None:
+    """Both are in old exports: constants are listed as inputs, some of which were folded into others since."""
+    proto = fire_proto()
+    proto.ir_version = ir_version
+    listed = (
+        [(weight.name, list(weight.dims)) for weight in proto.graph.initializer] if is_constant else [("u", [1, 3])]
+    )
+    proto.graph.input.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, dims) for name, dims in listed)
+    check_numbers(load_model(proto.SerializeToString(), name="fire", batch_size=batch))
+
+
 def test_a_file_is_read_with_the_external_data_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "möglich.onnx"
     onnx.save_model(fire_proto(), str(path), save_as_external_data=True, location="weights", size_threshold=0)
