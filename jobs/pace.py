@@ -31,6 +31,7 @@ class Pace:
         plain: plain onnxruntime, by which the time of a comparison is estimated; None if comparing whole models is so
             fast that its time need not be planned.
         openvino: OpenVINO, if it is to be compared where there is time for it.
+        turn_s: about how many seconds a turn of a whole model takes, by the seconds of a run.
     """
 
     budget_s: float | None
@@ -38,21 +39,42 @@ class Pace:
     interrupt: Interrupt
     plain: PlainOnnxruntime | None = None
     openvino: PlainOpenvino | None = None
+    turn_s: Callable[[float], float] = turn_seconds
 
     @property
     def seconds(self) -> float:
         """The seconds spent so far."""
         return time.monotonic() - self.started
 
-    def deadline(self) -> Callable[[], bool] | None:
+    def deadline(self, reserve_s: float = 0.0, share: float = 1.0) -> Callable[[], bool] | None:
         """A function that says whether the search has to end; None if it never has to.
 
         The search ends when the rest of the budget is needed for comparing whole models, or at an interruption.
+
+        Args:
+            reserve_s: so many seconds earlier, for what else follows.
+            share: the part of the time until then that this search may take.
         """
         if self.budget_s is None:
             return (lambda: self.interrupt.came) if self.interrupt.can_come else None
-        end = self.started + self._search_s(self.budget_s)
+        latest = self.started + self._search_s(self.budget_s) - reserve_s
+        end = latest - (1 - share) * max(latest - time.monotonic(), 0.0)
         return lambda: self.interrupt.came or time.monotonic() >= end
+
+    @property
+    def search_left_s(self) -> float:
+        """Seconds until the rest of the budget is needed for comparing whole models; infinite if there is no limit."""
+        if self.budget_s is None:
+            return 0.0 if self.interrupt.accepted else math.inf
+        return max(self._search_s(self.budget_s) - self.seconds, 0.0)
+
+    @property
+    def trial_s(self) -> float:
+        """About how many seconds it takes to open a whole model and to give it two turns; 0 if there is no limit."""
+        if self.plain is None or self.budget_s is None:
+            return 0.0
+        open_s, run_s = self.plain.opening_and_run_s
+        return open_s + 2 * self.turn_s(run_s)
 
     def _search_s(self, budget_s: float) -> float:
         return budget_s - self.least_comparison_s() - self._openvino_s if self.can_decide else budget_s / 2
@@ -81,7 +103,7 @@ class Pace:
         if self.plain is None:
             return 0.0
         open_s, run_s = self.plain.opening_and_run_s
-        return n_candidates * (open_s + _LEAST_TURNS * turn_seconds(run_s))
+        return n_candidates * (open_s + _LEAST_TURNS * self.turn_s(run_s))
 
     @property
     def has_time_for_openvino(self) -> bool:
@@ -110,7 +132,7 @@ class Pace:
         if self.openvino is None or not self._has_room_for_openvino:
             return 0.0
         try:
-            return _LEAST_TURNS * turn_seconds(self.openvino.run_s)
+            return _LEAST_TURNS * self.turn_s(self.openvino.run_s)
         except (DeviceError, MismatchError):
             return 0.0
 
@@ -129,7 +151,7 @@ class Pace:
         left_s = self.left_s
         if math.isinf(left_s) or self.plain is None:
             return usual
-        rounds = int(left_s / (n_candidates * turn_seconds(self.plain.opening_and_run_s[1]))) - WARMUP_ROUNDS
+        rounds = int(left_s / (n_candidates * self.turn_s(self.plain.opening_and_run_s[1]))) - WARMUP_ROUNDS
         least = LEAST_SAMPLES if self.can_decide else 1
         most = min(max(rounds, least), usual.rounds)
         return Budget(most, min(usual.max_seconds, max(left_s * 0.8, 0.1)), least)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from typing import cast
@@ -26,7 +26,7 @@ from iosched.models.model import Model
 from iosched.profiler.devices.cost import MeasuredCosts
 from iosched.profiler.devices.device import OpenModelHere, TeamWays, Way
 from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all
-from iosched.profiler.measuring.rate import measure_rates
+from iosched.profiler.measuring.rate import measure_rates, turn_seconds
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement
 from iosched.runtime.compare import compare
 from iosched.runtime.inputs import Arrays, random_inputs
@@ -46,6 +46,15 @@ _WORTH_SEARCHING = 0.8
 """Teams of several cores get a search where they are at least so fast beside the best teams without one."""
 
 _MOST_SEARCHES = 2
+
+_ONE_CORE = ReferenceSettings("sequential", 1)
+"""That of each of several sessions of onnxruntime."""
+
+_TRYING = 0.5
+"""The part of a user's budget, beside what the comparison takes, in which teams may be tried."""
+
+_NOT_TRIED = "For lack of time only {tried} of {possible} ways to divide the cores were tried: give a larger --budget."
+_ONE_WAY = "For lack of time plain onnxruntime was compared in one way alone: {way}."
 
 
 @dataclass(frozen=True)
@@ -67,34 +76,77 @@ class _Job:
     observer: Observer
     pace: Pace
     inputs: Arrays
+    left_out: list[str] = field(default_factory=list)
 
     def best(self) -> _Choice:
         """The best of our ways by a few samples each, so it has to be compared anew."""
         if self.settings.schedule_from is not None or not is_searched(self.settings.strategy):
-            given = [self._asked_for(teams) for teams in self.ways.choices]
+            given = [self._asked_for(teams) for teams in self.affordable(1)]
             return given[self._ranked(given)[0][0]]
         choices = [
-            _Choice(teams, make(self.model.graph)) for teams in self.ways.choices for make in self._makers(teams)
+            _Choice(teams, make(self.model.graph)) for teams in self.affordable(2) for make in self._makers(teams)
         ]
+        if self._trying_s < len(choices) * self.pace.trial_s:  # there is time for none
+            return choices[0]
         order, rates = self._ranked(choices)
         slowest = rates[order[0]] / _WORTH_SEARCHING
         near = [
             choices[at].teams for at in order if rates[at] <= slowest and self._has_several_cores(choices[at].teams)
         ]
-        searched = [self._asked_for(teams) for teams in list(dict.fromkeys(near))[:_MOST_SEARCHES]]
+        to_search = list(dict.fromkeys(near))[:_MOST_SEARCHES]
+        reserve_s = self.sessions_s + (1 + len(to_search)) * self.pace.trial_s
+        if self.pace.search_left_s <= reserve_s:
+            return choices[order[0]]
+        searched = [
+            self._asked_for(teams, reserve_s, 1 / (len(to_search) - number)) for number, teams in enumerate(to_search)
+        ]
         finalists = [choices[order[0]], *searched]
         return finalists[self._ranked(finalists)[0][0]]
 
-    def sessions(self) -> tuple[Teams | None, ReferenceSettings]:
-        """How plain onnxruntime is fastest: with which teams, or with one session for all cores, and its setting."""
+    def affordable(self, n_ways: int) -> Sequence[Teams]:
+        """The teams for each of which there is time to try so many ways; at least one.
+
+        Those come first that take their share of the images at once and have the fewest cores, where time is short.
+        """
+        choices, each_s = self.ways.choices, n_ways * self.pace.trial_s
+        if self._trying_s >= len(choices) * each_s:
+            return choices
+        batch = self.model.batch_size
+        likely = sorted(choices, key=lambda teams: (teams.images * teams.count < batch, self._has_several_cores(teams)))
+        found = likely[: max(int(self._trying_s / each_s), 1)]
+        self.left_out.append(_NOT_TRIED.format(tried=len(found), possible=len(choices)))
+        return found
+
+    @property
+    def sessions_s(self) -> float:
+        """About how many seconds it takes to find how plain onnxruntime is fastest."""
+        return (1 + len(self.ways.sessions)) * self.pace.trial_s if self.ways.sessions else 0.0
+
+    @property
+    def _trying_s(self) -> float:
+        left_s = self.pace.search_left_s - self.sessions_s
+        return _TRYING * max(left_s, 0.0) if self.pace.can_decide else 0.0
+
+    def sessions(self, ours: Teams) -> tuple[Teams | None, ReferenceSettings]:
+        """How plain onnxruntime is fastest: with which teams, or with one session for all cores, and its setting.
+
+        Where there is no time to find that out, it has as many cores for each of its sessions as our teams have.
+        """
         assert self.here.plain is not None
-        setting = self.here.plain.best(self.inputs)
+        can_choose = self.pace.can_choose_setting
+        setting = self.here.plain.best(self.inputs) if can_choose else self.here.plain.settings[0]
+        left_s = self.pace.search_left_s if self.pace.can_decide else 0.0
+        if left_s < self.sessions_s / 2:  # a search that left all of it may end a little late
+            alike = ((ours.requests, ours.count) == (teams.requests, teams.count) for teams in self.ways.sessions)
+            found = next((teams for teams, is_alike in zip(self.ways.sessions, alike, strict=True) if is_alike), None)
+            self.left_out.append(_ONE_WAY.format(way="one session over all cores" if found is None else found.text))
+            return found, setting if found is None else _ONE_CORE
         openers: list[Callable[[], Candidate]] = [partial(self.here.plain.ready, setting, self.inputs)]
         openers += [partial(self.ways.ready_sessions, teams, self.inputs) for teams in self.ways.sessions]
         best = self._order(openers)[0][0]
         if best == 0:
             return None, setting
-        return self.ways.sessions[best - 1], ReferenceSettings("sequential", 1)
+        return self.ways.sessions[best - 1], _ONE_CORE
 
     def ready(self, choice: _Choice) -> Candidate:
         """Ready to be timed."""
@@ -125,18 +177,19 @@ class _Job:
     def _has_several_cores(self, teams: Teams) -> bool:
         return teams.lanes(self.lanes) > 1
 
-    def _asked_for(self, teams: Teams) -> _Choice:
-        """The schedule that the settings ask for, for a team."""
+    def _asked_for(self, teams: Teams, reserve_s: float = 0.0, share: float = 1.0) -> _Choice:
+        """The schedule that the settings ask for, for a team; see `Pace.deadline` for its time."""
         opened, settings = self.ways.opened(teams), self.settings
+        deadline = partial(self.pace.deadline, reserve_s, share)
         if teams.count > 1 and settings.schedule_from is None:  # a session over all cores would have those of others
             found = schedule_by(
                 *(opened, settings.strategy, settings.pruning),
                 exhaustive=settings.exhaustive,
                 observer=self.observer,
-                deadline=self.pace.deadline(),
+                deadline=deadline(),
             )
         else:
-            found = schedule_asked_for(opened, settings, self.observer, self.pace.deadline)
+            found = schedule_asked_for(opened, settings, self.observer, deadline)
         return _Choice(teams, opened.units.expanded(found.schedule), found, opened.cost)
 
     def _ranked(self, choices: Sequence[_Choice]) -> tuple[list[int], list[float]]:
@@ -174,9 +227,11 @@ def best_throughput(
         KeyboardInterrupt: the user interrupts, and does not want the best way known.
     """
     assert here.teams is not None
+    lanes = int(here.running(None, {}).runtime["lanes"])
+    pace = replace(pace, turn_s=lambda run_s: turn_seconds(lanes * run_s))  # in teams of one core each
     job = _Job(here, here.teams, model, settings, observer, pace, random_inputs(model.graph.inputs))
     choice = job.best()
-    sessions, setting = job.sessions()
+    sessions, setting = job.sessions(choice.teams)
     measured, notes = _compared(job, choice, sessions, setting)
     verdict = _verdict(job, choice, measured, (sessions, setting), notes)
     return choice.found or unsearched(choice.schedule), verdict, choice.cost or here.cost
@@ -198,19 +253,21 @@ def _compared(
         with Reference(job.model, setting) as reference:
             check = compare(run(), reference.run(job.inputs))
         notes: tuple[str, ...] = () if ways.refusal is None else (f"The batch is not divided: {ways.refusal}.",)
+        notes += tuple(job.left_out)
         if not check.passed:  # never seen; the model is then served as it was
             opened.pop("iosched").close()
             notes += (f"Teams compute something else than onnxruntime, so they were not compared: {check.reasons[0]}.",)
         opened["sequential"] = here.ready(Way(sequential(here.graph)), job.inputs)
-        if here.openvino is not None:
+        notes += job.pace.openvino_notes if here.openvino is not None else ()
+        if here.openvino is not None and job.pace.has_time_for_openvino:
             try:
                 here.openvino.opened.close()  # raises unless it computes what onnxruntime computes
                 opened[OPENVINO] = ways.ready_openvino(job.inputs)
             except (DeviceError, MismatchError) as error:
                 notes += (f"OpenVINO was not compared: {error}.",)
-        return measure_rates(
-            opened, job.within(_COMPARED, 1.0), job.progress(f"comparing with {here.wording.rival}")
-        ), notes
+        budget = job.pace.comparison(_COMPARED, len(opened))
+        measured = measure_rates(opened, budget, job.progress(f"comparing with {here.wording.rival}"))
+        return measured, (*notes, *job.pace.notes(min(len(each.samples_us) for each in measured.values())))
     finally:
         close_all(opened.values())
 

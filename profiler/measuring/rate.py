@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from iosched.profiler.measuring.idle import wait_until_idle
-from iosched.profiler.measuring.in_turn import Budget, Candidate
+from iosched.profiler.measuring.in_turn import REST_SECONDS, Budget, Candidate
 from iosched.profiler.measuring.statistics import Measurement, summarize
 
 TURN_SECONDS = 0.25
@@ -42,6 +42,11 @@ def measure_rates(
         if done >= budget.least_rounds and time.monotonic() - began >= budget.max_seconds:
             break
     return {name: summarize(taken[1:]) for name, taken in samples.items()}
+
+
+def turn_seconds(run_s: float) -> float:
+    """About how many seconds a turn takes of a candidate whose runs take `run_s` seconds."""
+    return REST_SECONDS + run_s + max(run_s, TURN_SECONDS)
 
 
 def _turn_us(candidate: Candidate) -> float:

@@ -161,3 +161,41 @@ def test_openvino_is_compared_where_the_budget_has_room_for_it(
     assert (result.openvino_us is not None) == is_compared
     assert all(words in note for words, note in zip(notes, result.notes, strict=True))
     assert long_search() < budget_s + 0.5 + 0.11
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("budget_s", [0.0, 4.0, 12.0, 20.0, 30.0, 60.0])
+def test_a_budget_holds_for_throughput_too(
+    batch: int, budget_s: float, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock advances only where something is measured: 0.1 s for a stage, 0.36 s for a turn, 0.1 s to open."""
+    now = [1000.0]
+
+    def turned(runnables: Mapping[str, object], budget: Budget, *_: object) -> object:
+        def run(name: str) -> float:
+            now[0] += 0.36
+            return LATENCIES_US.get(name, 50.0 if name == "1" else 60.0)
+
+        runs = {name: (lambda name=name: run(name)) for name in runnables}
+        now[0] += 0.1 * len(runs)
+        return interleave(
+            runs, budget.rounds, warmup=1, max_seconds=budget.max_seconds, least_rounds=budget.least_rounds
+        )
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(PlainOnnxruntime, "opening_and_run_s", (0.1, 0.005))
+    script_stages(monkeypatch, lambda _: now.__setitem__(0, now[0] + 0.1))
+    monkeypatch.setattr("iosched.jobs.throughput.measure_rates", turned)
+    monkeypatch.setattr("iosched.profiler.peers.onnxruntime.measure_in_turn", turned)
+    without_openvino(monkeypatch)
+    result = optimize(fire(batch), replace(settings, budget_s=budget_s, objective="throughput"))
+    shortest_comparison_s = 3 * (0.1 + 2 * 0.36)
+    assert now[0] - 1000.0 < budget_s + 0.2 + shortest_comparison_s
+    assert result.measured_us is not None
+    assert (result.measurements > 0) == (budget_s >= 20)
+    assert any("too seldom to tell" in note for note in result.notes) == (budget_s < 8)
+    assert any("ways to divide the cores" in note for note in result.notes) == (budget_s < (20 if batch == 1 else 30))
+    one_way = "For lack of time plain onnxruntime was compared in one way alone: "
+    if budget_s == 12.0:
+        assert any(note.startswith(one_way) and "one session" not in note for note in result.notes), "as our teams"
+    assert budget_s < 30 or not result.notes
