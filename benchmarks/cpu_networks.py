@@ -39,7 +39,7 @@ from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.models.errors import IoschedError
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu.device import OpenOnCpu
-from iosched.profiler.devices.device import OpenSettings
+from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.measuring.in_turn import Budget, close_all
 from iosched.profiler.measuring.statistics import quantile

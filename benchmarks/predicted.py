@@ -23,7 +23,8 @@ from iosched.models.load import load_model
 from iosched.models.zoo.network import Network, Value
 from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.devices.cpu.yardstick import compile_yardstick
-from iosched.profiler.devices.device import OpenSettings, Way
+from iosched.profiler.devices.open_settings import OpenSettings
+from iosched.profiler.devices.ways import Way
 from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all
 from iosched.profiler.measuring.statistics import quantile
 from iosched.profiler.store.database import ProfileDatabase

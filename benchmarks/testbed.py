@@ -24,9 +24,11 @@ from iosched.profiler.devices.cpu.cost import CpuStageCost
 from iosched.profiler.devices.cpu.device import OpenOnCpu
 from iosched.profiler.devices.cpu.processor import cpu_name
 from iosched.profiler.devices.cpu.yardstick import compile_yardstick
-from iosched.profiler.devices.device import OpenModelHere, OpenSettings, Way
+from iosched.profiler.devices.device import OpenModelHere
 from iosched.profiler.devices.launch import DEFAULT_LAUNCH, LaunchName
+from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
+from iosched.profiler.devices.ways import Way
 from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all
 from iosched.profiler.measuring.interleave import Comparison, compare
 from iosched.profiler.measuring.statistics import Measurement, summarize

@@ -23,7 +23,8 @@ from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.devices.cpu.facts import cpu_facts
-from iosched.profiler.devices.device import OpenSettings, TeamWays
+from iosched.profiler.devices.device import TeamWays
+from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all
 from iosched.profiler.measuring.interleave import compare as compare_speed
 from iosched.profiler.measuring.rate import measure_rates

@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from iosched.jobs.result import OptimizeResult
     from iosched.jobs.settings import OptimizeSettings
     from iosched.models.model import Model
-    from iosched.profiler.devices.device import Barriers, LayoutName
     from iosched.profiler.devices.launch import LaunchName
+    from iosched.profiler.devices.open_settings import Barriers, LayoutName
     from iosched.scheduler.strategy_names import StrategyName
 
 

@@ -14,8 +14,10 @@ from iosched.jobs.progress import Observer
 from iosched.jobs.schedules import schedule_by
 from iosched.models.errors import DeviceError, UsageError
 from iosched.models.model import Model
-from iosched.profiler.devices.device import Device, OpenModelHere, OpenSettings, Way
+from iosched.profiler.devices.device import Device, OpenModelHere
+from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
+from iosched.profiler.devices.ways import Way
 from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all
 from iosched.profiler.measuring.interleave import compare
 from iosched.profiler.measuring.statistics import (

@@ -9,7 +9,8 @@ from iosched.jobs.decision import fastest
 from iosched.jobs.pace import Pace
 from iosched.jobs.progress import Observer
 from iosched.models.errors import DeviceError, MismatchError
-from iosched.profiler.devices.device import OpenModelHere, Way
+from iosched.profiler.devices.device import OpenModelHere
+from iosched.profiler.devices.ways import Way
 from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement
 from iosched.profiler.peers.openvino import PlainOpenvino

@@ -13,8 +13,9 @@ from iosched.jobs.settings import OptimizeSettings
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import known_us
-from iosched.profiler.devices.device import OpenModel, OpenModelHere, Prices
+from iosched.profiler.devices.device import OpenModel, OpenModelHere
 from iosched.profiler.devices.resolve import resolve
+from iosched.profiler.devices.ways import Prices
 from iosched.scheduler import lattice as lattices
 from iosched.scheduler.blocks import partition
 from iosched.scheduler.classes import BlockKey, block_key, stage_classes

@@ -18,8 +18,9 @@ from iosched.jobs.schedules import schedule_by
 from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
-from iosched.profiler.devices.device import OpenModel, OpenSettings, refuse_for_planned_gpus
+from iosched.profiler.devices.device import OpenModel
 from iosched.profiler.devices.launch import DEFAULT_LAUNCH, LaunchName
+from iosched.profiler.devices.open_settings import OpenSettings, refuse_for_planned_gpus
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.devices.uncertainty import LEVEL, Interval
 from iosched.profiler.store.database import ProfileDatabase, default_path

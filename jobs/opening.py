@@ -8,7 +8,8 @@ from pathlib import Path
 
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
-from iosched.profiler.devices.device import Device, OpenModel, OpenSettings
+from iosched.profiler.devices.device import Device, OpenModel
+from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.database import ProfileDatabase, default_path
 
 

@@ -24,7 +24,8 @@ from iosched.jobs.verdict import Verdict, with_setting
 from iosched.models.errors import DeviceError, MismatchError, UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import MeasuredCosts
-from iosched.profiler.devices.device import OpenModelHere, TeamWays, Way
+from iosched.profiler.devices.device import OpenModelHere, TeamWays
+from iosched.profiler.devices.ways import Way
 from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all
 from iosched.profiler.measuring.rate import measure_rates, turn_seconds
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement

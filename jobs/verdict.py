@@ -11,7 +11,8 @@ from iosched.jobs.decision import Ratio, decide
 from iosched.jobs.intervals import Intervals, intervals_of
 from iosched.jobs.pace import Pace
 from iosched.models.model import Model
-from iosched.profiler.devices.device import OpenModel, OpenModelHere, Running
+from iosched.profiler.devices.device import OpenModel, OpenModelHere
+from iosched.profiler.devices.ways import Running
 from iosched.profiler.measuring.interleave import compare, speedup_text
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.runtime.reference import ReferenceSettings

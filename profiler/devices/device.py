@@ -7,166 +7,31 @@ not attached is a device too: nothing can be run there, and latencies are comput
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
-from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import MeasuredCosts, StageCosts
 from iosched.profiler.devices.elsewhere import FoundElsewhere
 from iosched.profiler.devices.executor import Executor
-from iosched.profiler.devices.launch import DEFAULT_LAUNCH
+from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.selfcheck import SelfCheck
 from iosched.profiler.devices.throughput import Throughputs
 from iosched.profiler.devices.uncertainty import Uncertainty
 from iosched.profiler.devices.units import Units
+from iosched.profiler.devices.ways import Prices, Running, Way, Wording
 from iosched.profiler.measuring.in_turn import Budget, Candidate
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.peers.onnxruntime import PlainOnnxruntime
 from iosched.profiler.peers.openvino import PlainOpenvino
 from iosched.profiler.store.database import ProfileDatabase
-from iosched.profiler.store.latencies import structure
 from iosched.runtime.inputs import Arrays
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.effort import Effort
-from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.schedule import Schedule
-from iosched.scheduler.teams import DEFAULT_OBJECTIVE, Objective, Teams
+from iosched.scheduler.teams import Teams
 
 CostKind = Literal["measured", "analytic"]
-Barriers = Literal["auto", "stage", "none"]
-LayoutName = Literal["auto", "nhwc", "nchw"]
-
-
-@dataclass(frozen=True)
-class OpenSettings:
-    """How a model is to be opened on a device.
-
-    Attributes:
-        threads: the number of CPU cores to use; by default all that the process may use.
-        precision: what a GPU computes in, "fp32", "tf32" or "fp16", or a CPU: "fp32", "bf16" or "fp16".
-        barriers: whether a stage on an attached GPU waits for the whole stage before it ("stage"), only for the
-            operators whose results it reads ("none"), or whichever of the two is faster ("auto").
-        layout: how images lie in the memory of an attached GPU: the channels of a pixel side by side ("nhwc"), the
-            pixels of a channel ("nchw"), or whichever of the two is faster ("auto").
-        launch: how a GPU that is not attached is thought to be given its kernels: by one CUDA graph ("graph"), as our
-            runtime does, or one by one ("streams"), as the runtime that IOS was published with.
-        resume: whether the latencies in the profile database are used; if not, everything is measured anew and the new
-            latencies replace the old ones.
-        may_time: whether opening the model may run something, for example to find out which kernels are fastest.
-        objective: what is optimized for: the latency of one run, or as many images a second as can be.
-    """
-
-    threads: int | None = None
-    precision: str = DEFAULT_PRECISION
-    barriers: Barriers = "auto"
-    layout: LayoutName = "auto"
-    launch: str = DEFAULT_LAUNCH
-    resume: bool = True
-    may_time: bool = True
-    objective: Objective = DEFAULT_OBJECTIVE
-
-
-def refuse_for_attached_gpus(settings: OpenSettings) -> None:
-    """Refuses settings that mean something on attached GPUs alone.
-
-    Raises:
-        UsageError: there is one; the text says which.
-    """
-    for option, value in (("--barriers", settings.barriers), ("--layout", settings.layout)):
-        if value != "auto":
-            raise UsageError(f"{option} is for attached GPUs")
-
-
-def refuse_for_planned_gpus(settings: OpenSettings) -> None:
-    """Refuses settings that mean something on GPUs alone that are not attached.
-
-    Raises:
-        UsageError: there is one; the text says which.
-    """
-    if settings.launch != DEFAULT_LAUNCH:
-        raise UsageError(
-            f"--launch {settings.launch} is for GPUs that are planned for: what is measured runs as it is launched here"
-            "\nLeave --launch out, or name a GPU to plan for: 'iosched devices' lists them"
-        )
-
-
-def refuse_throughput(settings: OpenSettings) -> None:
-    """Refuses to optimize for throughput, on devices whose cores cannot be divided into teams.
-
-    Raises:
-        UsageError: it is asked for.
-    """
-    if settings.objective != DEFAULT_OBJECTIVE:
-        raise UsageError(
-            f"--objective {settings.objective} is for CPUs: a GPU runs the whole batch by one schedule\n"
-            "Give --device cpu, or a larger --batch-size"
-        )
-
-
-@dataclass(frozen=True)
-class Way:
-    """One way to run a whole model.
-
-    Attributes:
-        schedule: the schedule to run, in the device's units.
-        how: a text of the device's own that says how this way differs from its usual way; empty for the usual way.
-    """
-
-    schedule: Schedule
-    how: str = ""
-
-    @property
-    def text(self) -> str:
-        """A text that says all of how the model is run; ways with equal texts do the same."""
-        return structure(self.schedule) + self.how
-
-
-@dataclass(frozen=True)
-class Running:
-    """Facts about one way to run the model.
-
-    Attributes:
-        n_kernels: how many kernels one run launches; None where the library that runs them does not tell.
-        runtime: the settings with which the runtime runs the model this way again; "runtime" in a schedule file.
-        notes: sentences that a user should read about this way.
-    """
-
-    n_kernels: int | None
-    runtime: Mapping[str, Any] = field(default_factory=dict)
-    notes: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
-class Prices:
-    """About how long it takes to measure something on a device.
-
-    Attributes:
-        measurement_s: seconds to compile, warm up and sample one stage.
-        comparison_s: seconds to compare whole models at the end, if one run of a model takes a few milliseconds.
-        samples_alone: how often each operator is measured alone: once on all lanes and, where the device has several,
-            once more on a single lane.
-    """
-
-    measurement_s: float
-    comparison_s: float
-    samples_alone: int
-
-
-@dataclass(frozen=True)
-class Wording:
-    """Words for messages that depend on the device.
-
-    Attributes:
-        sequential: names the schedule that runs one operator after another.
-        rival: names what the schedule is compared with at the end.
-        elsewhere: says on which device a runtime can be measured that does not run on this one.
-    """
-
-    sequential: str
-    rival: str
-    elsewhere: str
 
 
 class TeamWays(Protocol):

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from iosched.models.model import Model
-from iosched.profiler.devices.device import Device, OpenSettings
+from iosched.profiler.devices.device import Device
 from iosched.profiler.devices.facts import DeviceFacts
+from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.scheduler.document import ScheduleDocument
 
 

@@ -13,10 +13,11 @@ from iosched.profiler.devices.analytic.device import PaperGpu
 from iosched.profiler.devices.cpu.device import KIND as CPU
 from iosched.profiler.devices.cuda.device import KIND as CUDA
 from iosched.profiler.devices.cuda.elsewhere import measured_elsewhere
-from iosched.profiler.devices.device import Device, OpenSettings
+from iosched.profiler.devices.device import Device
 from iosched.profiler.devices.facts import DeviceFacts
 from iosched.profiler.devices.gpus import gpu_keys
 from iosched.profiler.devices.kind import Kind
+from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.throughput import Throughputs, gpu_throughputs
 from iosched.scheduler.document import ScheduleDocument
 

@@ -14,8 +14,8 @@ from iosched.jobs.costing import schedule_latency_us
 from iosched.profiler.devices.analytic.device import PaperGpu
 from iosched.profiler.devices.cpu.cost import CpuStageCost
 from iosched.profiler.devices.cpu.device import CpuDevice
-from iosched.profiler.devices.device import OpenSettings
 from iosched.profiler.devices.gpus import gpu_named
+from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 

@@ -15,19 +15,13 @@ from iosched.profiler.devices.analytic.calibration import CALIBRATIONS
 from iosched.profiler.devices.analytic.cost import AnalyticCost
 from iosched.profiler.devices.analytic.scaled import ScaledCost
 from iosched.profiler.devices.analytic.uncertainty import AnalyticUncertainty
-from iosched.profiler.devices.device import (
-    CostKind,
-    Device,
-    OpenModel,
-    OpenSettings,
-    refuse_for_attached_gpus,
-    refuse_throughput,
-)
+from iosched.profiler.devices.device import CostKind, Device, OpenModel
 from iosched.profiler.devices.elsewhere import NOTHING, FindElsewhere, FoundElsewhere, nothing_elsewhere
 from iosched.profiler.devices.executor import Executor
 from iosched.profiler.devices.gpus import GpuSpec, gpu_called, gpu_named
 from iosched.profiler.devices.kind import Kind
 from iosched.profiler.devices.launch import DEFAULT_LAUNCH, LaunchName, launch_named
+from iosched.profiler.devices.open_settings import OpenSettings, refuse_for_attached_gpus, refuse_throughput
 from iosched.profiler.devices.precision import precision_on
 from iosched.profiler.devices.selfcheck import SelfCheck
 from iosched.profiler.devices.throughput import Throughputs

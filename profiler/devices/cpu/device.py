@@ -19,25 +19,15 @@ from iosched.profiler.devices.cpu.remarks import core_remarks
 from iosched.profiler.devices.cpu.shipped import shipped_executor
 from iosched.profiler.devices.cpu.teams import CpuTeams
 from iosched.profiler.devices.cpu.units import CpuUnits
-from iosched.profiler.devices.device import (
-    CostKind,
-    Device,
-    OpenModel,
-    OpenModelHere,
-    OpenSettings,
-    Prices,
-    Running,
-    Way,
-    Wording,
-    refuse_for_attached_gpus,
-    refuse_for_planned_gpus,
-)
+from iosched.profiler.devices.device import CostKind, Device, OpenModel, OpenModelHere
 from iosched.profiler.devices.elsewhere import NOTHING, FoundElsewhere
 from iosched.profiler.devices.executor import Executor
 from iosched.profiler.devices.kind import Kind
+from iosched.profiler.devices.open_settings import OpenSettings, refuse_for_attached_gpus, refuse_for_planned_gpus
 from iosched.profiler.devices.selfcheck import SelfCheck
 from iosched.profiler.devices.throughput import Throughputs
 from iosched.profiler.devices.units import Units
+from iosched.profiler.devices.ways import Prices, Running, Way, Wording
 from iosched.profiler.measuring.in_turn import Budget, Candidate, measure_in_turn
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.peers.onnxruntime import PlainOnnxruntime

@@ -21,27 +21,16 @@ from iosched.profiler.devices.cuda.cost import CudaStageCost, open_cost
 from iosched.profiler.devices.cuda.facts import cuda_facts, missing_packages
 from iosched.profiler.devices.cuda.probe import usable_names
 from iosched.profiler.devices.cuda.session_note import session_notes
-from iosched.profiler.devices.device import (
-    CostKind,
-    Device,
-    LayoutName,
-    OpenModel,
-    OpenModelHere,
-    OpenSettings,
-    Prices,
-    Running,
-    Way,
-    Wording,
-    refuse_for_planned_gpus,
-    refuse_throughput,
-)
+from iosched.profiler.devices.device import CostKind, Device, OpenModel, OpenModelHere
 from iosched.profiler.devices.elsewhere import NOTHING, FoundElsewhere
 from iosched.profiler.devices.executor import Executor
 from iosched.profiler.devices.gpus import gpu_named, spec_of
 from iosched.profiler.devices.kind import Kind
+from iosched.profiler.devices.open_settings import LayoutName, OpenSettings, refuse_for_planned_gpus, refuse_throughput
 from iosched.profiler.devices.selfcheck import SelfCheck
 from iosched.profiler.devices.throughput import Throughputs, gpu_throughputs
 from iosched.profiler.devices.units import OperatorUnits, Units
+from iosched.profiler.devices.ways import Prices, Running, Way, Wording
 from iosched.profiler.measuring.in_turn import Budget, Candidate, measure_in_turn
 from iosched.profiler.measuring.interleave import compare, speedup_text
 from iosched.profiler.measuring.statistics import Measurement

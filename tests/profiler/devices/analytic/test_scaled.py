@@ -25,9 +25,10 @@ from iosched.profiler.devices.analytic.scaled import ScaledCost
 from iosched.profiler.devices.analytic.scaling import Ratio, Scaling, scaling
 from iosched.profiler.devices.cost import known_us
 from iosched.profiler.devices.cpu.device import CpuDevice
-from iosched.profiler.devices.device import OpenModelHere, OpenSettings
+from iosched.profiler.devices.device import OpenModelHere
 from iosched.profiler.devices.elsewhere import MeasuredElsewhere
 from iosched.profiler.devices.gpus import gpu_named
+from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.blocks import partition

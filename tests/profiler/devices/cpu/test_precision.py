@@ -11,7 +11,7 @@ from iosched.profiler.devices.cpu import precision
 from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.devices.cpu.facts import cpu_facts
 from iosched.profiler.devices.cpu.processor import read_processor
-from iosched.profiler.devices.device import OpenSettings
+from iosched.profiler.devices.open_settings import OpenSettings
 
 
 @pytest.fixture(autouse=True)

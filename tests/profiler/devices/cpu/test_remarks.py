@@ -15,7 +15,7 @@ from iosched.jobs.run import open_executor
 from iosched.profiler.devices.cpu import device, remarks
 from iosched.profiler.devices.cpu.facts import cpu_facts
 from iosched.profiler.devices.cpu.remarks import core_remarks, thread_remarks
-from iosched.profiler.devices.device import OpenSettings
+from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cpu import lane_cpus
 from iosched.runtime.cpu.claims import Claims

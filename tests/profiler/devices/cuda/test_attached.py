@@ -17,7 +17,7 @@ from iosched.models.errors import UsageError
 from iosched.profiler.devices.cuda.attached import AttachedGpu
 from iosched.profiler.devices.cuda.cudnn_plans import KnownCudnnPlans
 from iosched.profiler.devices.cuda.device import CudaDevice
-from iosched.profiler.devices.device import OpenSettings
+from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.runtime.cuda.target import Gpu
 
 pytestmark = needs_compiler

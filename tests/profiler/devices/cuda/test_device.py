@@ -22,7 +22,7 @@ from iosched.jobs.settings import OptimizeSettings
 from iosched.profiler.devices.cuda import device as cuda_device
 from iosched.profiler.devices.cuda.clock import GpuClock
 from iosched.profiler.devices.cuda.cudnn_plans import KnownCudnnPlans, StoredCudnnPlans
-from iosched.profiler.devices.device import Barriers, LayoutName
+from iosched.profiler.devices.open_settings import Barriers, LayoutName
 from iosched.profiler.devices.resolve import recorded, unscheduled_text
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import ComparisonRow, StageRow

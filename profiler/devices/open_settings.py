@@ -1,0 +1,80 @@
+"""How a model is to be opened on a device, and which devices refuse which settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from iosched.models.errors import UsageError
+from iosched.profiler.devices.launch import DEFAULT_LAUNCH
+from iosched.scheduler.precision import DEFAULT_PRECISION
+from iosched.scheduler.teams import DEFAULT_OBJECTIVE, Objective
+
+Barriers = Literal["auto", "stage", "none"]
+LayoutName = Literal["auto", "nhwc", "nchw"]
+
+
+@dataclass(frozen=True)
+class OpenSettings:
+    """How a model is to be opened on a device.
+
+    Attributes:
+        threads: the number of CPU cores to use; by default all that the process may use.
+        precision: what a GPU computes in, "fp32", "tf32" or "fp16", or a CPU: "fp32", "bf16" or "fp16".
+        barriers: whether a stage on an attached GPU waits for the whole stage before it ("stage"), only for the
+            operators whose results it reads ("none"), or whichever of the two is faster ("auto").
+        layout: how images lie in the memory of an attached GPU: the channels of a pixel side by side ("nhwc"), the
+            pixels of a channel ("nchw"), or whichever of the two is faster ("auto").
+        launch: how a GPU that is not attached is thought to be given its kernels: by one CUDA graph ("graph"), as our
+            runtime does, or one by one ("streams"), as the runtime that IOS was published with.
+        resume: whether the latencies in the profile database are used; if not, everything is measured anew and the new
+            latencies replace the old ones.
+        may_time: whether opening the model may run something, for example to find out which kernels are fastest.
+        objective: what is optimized for: the latency of one run, or as many images a second as can be.
+    """
+
+    threads: int | None = None
+    precision: str = DEFAULT_PRECISION
+    barriers: Barriers = "auto"
+    layout: LayoutName = "auto"
+    launch: str = DEFAULT_LAUNCH
+    resume: bool = True
+    may_time: bool = True
+    objective: Objective = DEFAULT_OBJECTIVE
+
+
+def refuse_for_attached_gpus(settings: OpenSettings) -> None:
+    """Refuses settings that mean something on attached GPUs alone.
+
+    Raises:
+        UsageError: there is one; the text says which.
+    """
+    for option, value in (("--barriers", settings.barriers), ("--layout", settings.layout)):
+        if value != "auto":
+            raise UsageError(f"{option} is for attached GPUs")
+
+
+def refuse_for_planned_gpus(settings: OpenSettings) -> None:
+    """Refuses settings that mean something on GPUs alone that are not attached.
+
+    Raises:
+        UsageError: there is one; the text says which.
+    """
+    if settings.launch != DEFAULT_LAUNCH:
+        raise UsageError(
+            f"--launch {settings.launch} is for GPUs that are planned for: what is measured runs as it is launched here"
+            "\nLeave --launch out, or name a GPU to plan for: 'iosched devices' lists them"
+        )
+
+
+def refuse_throughput(settings: OpenSettings) -> None:
+    """Refuses to optimize for throughput, on devices whose cores cannot be divided into teams.
+
+    Raises:
+        UsageError: it is asked for.
+    """
+    if settings.objective != DEFAULT_OBJECTIVE:
+        raise UsageError(
+            f"--objective {settings.objective} is for CPUs: a GPU runs the whole batch by one schedule\n"
+            "Give --device cpu, or a larger --batch-size"
+        )
