@@ -36,7 +36,7 @@ _WHY: Mapping[Verdict, str] = {
     "best": "every other place takes longer; the next best is {place}",
     "as_good": "no other place is faster; {place} it takes about as long",
     "worse": "by its stages alone it looks faster {place}; the two were not measured in turn",
-    "within_tolerance": "{place} it is as good: the difference is below what was searched for ({tolerance:.0%})",
+    "within_tolerance": "{place} it is as good: the difference is below what was searched for ({tolerance:.1%})",
     "undecided": "no other place is known to be faster; too little was measured of it {place}",
 }
 
