@@ -457,7 +457,8 @@ def test_the_whole_way_with_real_measurements(invoke, model: Path) -> None:
     first = json.loads(invoke("optimize", model, "--json", "--threads", 2).stdout)
     assert first["search"]["measurements"] > 0
     second = json.loads(invoke("optimize", model, "--json", "--threads", 2).stdout)
-    assert second["search"]["measurements"] == 0
+    # What was measured while something else had the cores is measured again.
+    assert second["search"]["measurements"] < first["search"]["measurements"]
     assert second["search"]["cache_hits"] > 0
     checked = json.loads(invoke("run", "branches.iosched.onnx", "--against", model, "--json").stdout)
     assert checked["check"]["passed"]
