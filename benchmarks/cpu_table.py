@@ -225,11 +225,19 @@ def page(results: Mapping[str, Any]) -> str:
     parts = [intro, "## Batch size 1", goals(networks), markdown_table(*table(networks))]
     for size, networks in results.get("batches", {}).items():
         if any(entry["samples_us"] for entry in networks.values()):
-            parts += [f"## Batch size {size}", goals(networks), markdown_table(*table(networks))]
+            text = f"{goals(networks)}{_missing(results['networks'], networks)}"
+            parts += [f"## Batch size {size}", text, markdown_table(*table(networks))]
     split = split_table(results["networks"])
     if split[1]:
         parts += [_SPLIT, markdown_table(*split)]
     return "\n\n".join(parts) + "\n"
+
+
+def _missing(wanted: Mapping[str, Entry], networks: Mapping[str, Entry]) -> str:
+    """A sentence about networks that were measured at batch size 1 and not here."""
+    found = len(dict(in_order(networks)))
+    whole = len(dict(in_order(wanted)))
+    return "" if found >= whole else f" The other {whole - found} networks were not measured at this batch size."
 
 
 def _others(networks: Mapping[str, Entry], version: str) -> str:

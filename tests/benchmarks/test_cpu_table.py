@@ -67,3 +67,13 @@ def test_a_table_takes_the_place_of_the_one_before(table: ModuleType) -> None:
     new = (["network", "onnxruntime"], [["x", "1"], ["y", "2"]])
     expected = "before\n\n| network | onnxruntime |\n|---|---|\n| x | 1 |\n| y | 2 |\n\nafter\n"
     assert table.with_table(text, new) == expected
+
+
+def test_the_page_says_how_many_networks_were_not_measured_at_a_batch_size(table: ModuleType) -> None:
+    networks = {name: entry("reference", onnxruntime=[1e3] * 9, iosched=[1e3] * 9) for name in ("x", "y", "z")}
+    machine, versions = {"cores": 2, "processor": "x"}, {"onnxruntime": "1", "openvino": "2"}
+    batches = {"8": {"x": networks["x"]}, "32": networks}
+    page = table.page({"machine": machine, "versions": versions, "networks": networks, "batches": batches})
+    at_eight, at_thirty_two = page[page.index("## Batch size 8") :].split("## Batch size 32")
+    assert "The other 2 networks were not measured at this batch size." in at_eight
+    assert "not measured" not in at_thirty_two
