@@ -121,7 +121,10 @@ def drawn_plans(draw: st.DrawFn) -> ExecutionPlan:
         writes = tuple(draw(drawn_views("pqrsdy")) for _ in range(written))
         known = {view.buffer for tasks in lanes for task in tasks for view in task.writes} | {"x", "s"}
         reads = tuple(draw(drawn_views("".join(known))) for _ in range(draw(st.integers(0, 2))))
-        lanes[lane].append(Task(f"k{number}", 0, reads, writes, waits))
+        added = draw(st.sampled_from([True, False, False]))
+        in_place = tuple(view for view in writes if added and view.buffer in known)
+        reads += tuple(view for view in in_place if draw(st.sampled_from([True, True, True, False])))
+        lanes[lane].append(Task(f"k{number}", 0, reads, writes, waits, in_place=in_place))
     named = {view.buffer for tasks in lanes for task in tasks for view in (*task.reads, *task.writes)}
     buffers = tuple(buffer for buffer in TABLES if buffer.name in named or draw(st.sampled_from([True, *[False] * 9])))
     return ExecutionPlan(tuple(map(tuple, lanes)), buffers, 12)

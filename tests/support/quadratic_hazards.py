@@ -1,12 +1,13 @@
 """What `runtime.hazards` proves of a plan, proved by looking at all pairs of accesses: slow, and easy to believe.
 
 For every interleaving that lanes and waits allow: tasks that touch the same bytes, one of them writing, are ordered;
-every byte that is read was last written to the very buffer it is read from; and every output is written whole.
+every byte that is read was last written to the very buffer it is read from; and every output is written whole. A task
+may write what it reads where it says that it adds to those very bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,12 +63,14 @@ class _Accesses:
     Attributes:
         extent: `(accesses, 4)`: what is touched of the buffer, `[start, stop)`, with the bytes of a buffer that has a
             pitch counted column by column; and where the whole buffer lies, `[start, stop)`.
+        in_place: `(accesses,) bool`: whether the task says that it adds to what it sees here, and reads it as well.
     """
 
     task: np.ndarray
     buffer: tuple[Buffer, ...]
     number: np.ndarray
     extent: np.ndarray
+    in_place: np.ndarray
 
     def touching(self, number: int, extent: np.ndarray) -> np.ndarray:
         """Indices of accesses that touch what an access of buffer `number` does.
@@ -150,10 +153,13 @@ def _by_address_space(order: _Order, buffers: Mapping[str, Buffer]) -> dict[str,
             for view in views:
                 arena = buffers[view.buffer].space is Space.ARENA
                 found.setdefault("" if arena else view.buffer, ([], []))[kind].append((number, view))
-    return {space: (_accesses(reads, buffers), _accesses(writes, buffers)) for space, (reads, writes) in found.items()}
+    return {
+        space: (_accesses(reads, buffers, order.tasks), _accesses(writes, buffers, order.tasks))
+        for space, (reads, writes) in found.items()
+    }
 
 
-def _accesses(views: list[tuple[int, View]], buffers: Mapping[str, Buffer]) -> _Accesses:
+def _accesses(views: list[tuple[int, View]], buffers: Mapping[str, Buffer], tasks: Sequence[Task]) -> _Accesses:
     touched = tuple(buffers[view.buffer] for _, view in views)
     extents = [_extent(view, buffer) for (_, view), buffer in zip(views, touched, strict=True)]
     place = {name: index for index, name in enumerate(buffers)}
@@ -162,6 +168,7 @@ def _accesses(views: list[tuple[int, View]], buffers: Mapping[str, Buffer]) -> _
         touched,
         np.array([place[buffer.name] for buffer in touched], np.int64),
         np.array(extents, np.int64).reshape(-1, 4),
+        np.array([view in tasks[number].in_place and view in tasks[number].reads for number, view in views], np.bool_),
     )
 
 
@@ -183,9 +190,17 @@ def _check_order(order: _Order, reads: _Accesses, writes: _Accesses) -> None:
             touching = accesses.touching(int(writes.number[index]), writes.extent[index])
             if accesses is writes:
                 touching = touching[touching != index]
+            elif writes.in_place[index]:
+                touching = touching[~_same(reads, touching, writes, index)]
             clash = touching[~order.ordered(number, accesses.task[touching])]
             if clash.size:
                 _refuse(order, number, int(accesses.task[clash[0]]), writes.buffer[index], accesses.buffer[clash[0]])
+
+
+def _same(reads: _Accesses, touching: np.ndarray, writes: _Accesses, index: int) -> np.ndarray:
+    """`(touching,) bool`: whether the reads are of the very bytes of write `index`, and of its task."""
+    is_own = (reads.task[touching] == writes.task[index]) & (reads.number[touching] == writes.number[index])
+    return np.asarray(is_own & (reads.extent[touching, :2] == writes.extent[index, :2]).all(axis=1))
 
 
 def _refuse(order: _Order, writer: int, other: int, written: Buffer, touched: Buffer) -> None:
@@ -234,7 +249,7 @@ def _check_written(buffer: Buffer, spaces: Mapping[str, tuple[_Accesses, _Access
     """Outputs are written whole, inputs and weights never, dynamic buffers by one task."""
     if buffer.space is Space.ARENA:
         return
-    writes = spaces[buffer.name][1] if buffer.name in spaces else _accesses([], {})
+    writes = spaces[buffer.name][1] if buffer.name in spaces else _accesses([], {}, ())
     if buffer.space in (Space.INPUT, Space.WEIGHT) and writes.buffer:
         raise HazardError(f"the {buffer.space.value} {buffer.name!r} is written")
     if buffer.space is Space.DYNAMIC and len(writes.buffer) != 1:
