@@ -92,6 +92,7 @@ class _Composed:
                             kernel=task.kernel + each.first_kernel,
                             reads=tuple(map(placed, task.reads)),
                             writes=tuple(map(placed, task.writes)),
+                            in_place=tuple(map(placed, task.in_place)),
                             waits=waits,
                         )
                     )

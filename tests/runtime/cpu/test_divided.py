@@ -11,6 +11,7 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lowering import loaded, proto_of, weight
 from random_models import models
 from small_models import branches
 
@@ -78,6 +79,28 @@ def test_both_executors_run_teams(monkeypatch: pytest.MonkeyPatch, is_native: bo
     with Reference(model) as reference, ready(model, Teams(1, 2, 2), 2) as found:
         assert compare(found.run(inputs), reference.run(inputs)).passed
         assert len(found.time(inputs, 3)) == 3
+
+
+@pytest.mark.parametrize(("count", "images"), [(1, 1), (2, 1), (2, 2)])
+def test_teams_add_in_place_where_their_own_pieces_lie(count: int, images: int) -> None:
+    weights = {name: weight(16, 16, 3, 3, seed=seed) for seed, name in enumerate(("u", "v"))}
+    nodes = [
+        onnx.helper.make_node("Conv", ["x", "u"], ["first"], pads=[1] * 4),
+        onnx.helper.make_node("Relu", ["first"], ["before"]),
+        onnx.helper.make_node("Conv", ["before", "v"], ["inner"], pads=[1] * 4),
+        onnx.helper.make_node("Relu", ["inner"], ["relu"]),
+        onnx.helper.make_node("Conv", ["relu", "v"], ["after"], pads=[1] * 4),
+        onnx.helper.make_node("Add", ["after", "before"], ["y"]),
+    ]
+    model = loaded(proto_of(nodes, {"x": (4, 16, 8, 8)}, ["y"], weights))
+    teams, inputs = Teams(1, count, images), random_inputs(model.graph.inputs)
+    with closing(TeamBackends(model, 1)) as backends:
+        plan = lower_in_teams(backends, sequential(model.graph), teams).plan
+        adding = [task for lane in plan.lanes for task in lane if task.in_place]
+        assert adding
+        assert all({*task.in_place} <= {*task.reads} & {*task.writes} for task in adding)
+    with Reference(model) as reference, ready(model, teams, count) as found:
+        assert compare(found.run(inputs), reference.run(inputs)).passed
 
 
 def test_several_callers_get_each_their_own_result() -> None:
