@@ -170,11 +170,12 @@ def _batches(
     first: Model, batch_sizes: tuple[int, ...], shapes: dict[str, tuple[int, ...]]
 ) -> Iterator[tuple[int, Model]]:
     """Each batch size with the model bound to it; the model is read again for each, when its turn comes."""
+    from iosched.models.export import source_of
     from iosched.models.load import load_model
 
     yield batch_sizes[0] if batch_sizes else first.batch_size, first
     for batch_size in batch_sizes[1:]:
-        loaded = load_model(first.original, name=first.name, batch_size=batch_size, input_shapes=shapes or None)
+        loaded = load_model(source_of(first), name=first.name, batch_size=batch_size, input_shapes=shapes or None)
         yield batch_size, loaded
 
 

@@ -30,14 +30,15 @@ def model_digest(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], grap
     hashes = {spec.name: _hash("input", spec.name, spec.dtype, spec.shape) for spec in graph.inputs}
     hashes.update((name, array_digest(array)) for name, array in weights.items())
     for node in proto.graph.node:
-        identity = _node_hash(node, opsets, hashes)
+        identity = node_digest(node, opsets, hashes)
         hashes.update((name, _hash(identity, node.output[:].index(name))) for name in writes(node))
     operators = sorted((operator.name, hashes[operator.name]) for operator in graph.operators)
     inputs = [(spec.name, spec.dtype, spec.shape) for spec in graph.inputs]
     return _hash("model", inputs, operators, [(name, hashes[name]) for name in graph.outputs])
 
 
-def _node_hash(node: onnx.NodeProto, opsets: Mapping[str, int], hashes: Mapping[str, str]) -> str:
+def node_digest(node: onnx.NodeProto, opsets: Mapping[str, int], hashes: Mapping[str, str]) -> str:
+    """SHA-256 (hex) of what a node computes, where `hashes` has those of all tensors that it reads."""
     domain = "ai.onnx" if is_standard(node) else node.domain
     read = [hashes[name] if name else "" for name in node.input]
     captured = [(name, hashes[name]) for name in captures(node)]

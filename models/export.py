@@ -123,6 +123,15 @@ def write_model(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], desti
     return None
 
 
+def source_of(model: Model) -> Path | bytes:
+    """What the model was loaded from; where it was put together here, the file that it would be written as.
+
+    Raises:
+        UsageError: it was put together here, and is too large to be returned as bytes.
+    """
+    return model.original or write_model(model.proto, model.weights, None) or b""
+
+
 def _sort(graph: onnx.GraphProto, owner: Mapping[str, str], rank: Mapping[str, int]) -> None:
     """Sort the nodes by the order of their operators; those of no operator, which `rank` does not have, come last.
 
@@ -157,7 +166,8 @@ def _refresh_initializers(graph: onnx.GraphProto, weights: Mapping[str, np.ndarr
 
 
 def _write_metadata(proto: onnx.ModelProto, merges: Sequence[Merge], schedule_json: str, version: str) -> None:
-    kept = [(item.key, item.value) for item in proto.metadata_props if not item.key.startswith(_PREFIX)]
+    renewed = (SCHEDULE_KEY, VERSION_KEY, MERGED_KEY)
+    kept = [(item.key, item.value) for item in proto.metadata_props if item.key not in renewed]
     ours = [(SCHEDULE_KEY, schedule_json), (VERSION_KEY, version)]
     if merges:
         ours.append((MERGED_KEY, to_json(merges)))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from iosched.models.apart import check_images_apart
 from iosched.models.errors import InvalidModelError, UsageError
+from iosched.models.export import source_of
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.source import read_proto
@@ -48,7 +49,7 @@ def image_inputs(one: Model, other: Model) -> tuple[str, ...]:
 
 def _loaded(model: Model, images: int) -> Model:
     try:
-        return load_model(model.original, name=model.name, batch_size=images, input_shapes=_free_shapes(model, images))
+        return load_model(source_of(model), name=model.name, batch_size=images, input_shapes=_free_shapes(model, images))
     except (InvalidModelError, UsageError) as error:
         raise UsageError(f"the model cannot be made for {images} of its {model.batch_size} images: {error}") from error
 
@@ -56,7 +57,7 @@ def _loaded(model: Model, images: int) -> Model:
 def _free_shapes(model: Model, images: int) -> Mapping[str, Shape]:
     """The shapes of the inputs of which the file leaves more open than the number of images."""
     found = {}
-    for value in read_proto(model.original).graph.input:
+    for value in read_proto(source_of(model)).graph.input:
         dims = value.type.tensor_type.shape.dim
         if all(dim.HasField("dim_value") for dim in dims[1:]) and len(dims):
             continue

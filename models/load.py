@@ -61,6 +61,22 @@ def load_model(
         raise InvalidModelError(f"{describe(source)}: {error}") from error
 
 
+def assembled_model(name: str, proto: onnx.ModelProto, weights: dict[str, np.ndarray]) -> Model:
+    """The model of a graph that was made here, not read from a file: what loading the written file would give.
+
+    Args:
+        name: the model's name.
+        proto: the graph, all of whose inputs have static shapes; it is changed in place, and belongs to the model.
+        weights: every initializer by name; likewise. Those of the graph itself are not looked at.
+
+    Raises:
+        InvalidModelError: the graph is not one that can be run.
+    """
+    _normalize(proto, weights)
+    binding = bind_inputs(proto.graph, None, None)
+    return _model(name, _infer(proto, weights, binding), weights, binding, None)
+
+
 def _load(
     proto: onnx.ModelProto,
     source: Path | bytes,
@@ -72,15 +88,20 @@ def _load(
     weights = take_weights(proto.graph, source if isinstance(source, Path) else None)
     _normalize(proto, weights)
     binding = bind_inputs(proto.graph, batch_size, input_shapes)
-    proto = _infer(proto, weights, binding)
-    graph = computation_graph(called, proto.graph, weights)
+    return _model(called, _infer(proto, weights, binding), weights, binding, source)
+
+
+def _model(
+    name: str, proto: onnx.ModelProto, weights: dict[str, np.ndarray], binding: Binding, original: Path | bytes | None
+) -> Model:
+    graph = computation_graph(name, proto.graph, weights)
     return Model(
-        name=called,
+        name=name,
         proto=proto,
         weights=MappingProxyType(weights),
         graph=graph,
         digest=model_digest(proto, weights, graph),
-        original=source,
+        original=original,
         bindings=MappingProxyType(dict(binding.shapes)),
         schedule_json=next((item.value for item in proto.metadata_props if item.key == SCHEDULE_KEY), None),
     )

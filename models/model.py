@@ -36,7 +36,7 @@ class Model:
         graph: the schedule units and the tensors between them.
         digest: SHA-256 over graph and weights; the same for a model and for its annotated form. `structure` has a
             digest of its own, which does not depend on weights and names.
-        original: the path or the bytes that the model was loaded from.
+        original: the path or the bytes that the model was loaded from; None where it was put together here.
         bindings: the bound shape of every tensor input.
         schedule_json: the schedule that the model carries, if any.
     """
@@ -46,7 +46,7 @@ class Model:
     weights: Mapping[str, np.ndarray]
     graph: ComputationGraph
     digest: str
-    original: Path | bytes
+    original: Path | bytes | None
     bindings: Mapping[str, tuple[int, ...]]
     schedule_json: str | None = None
 

@@ -77,7 +77,7 @@ class Reference:
         """Opens `model`: what its user gave, bound to its shapes.
 
         Where the given file cannot be bound by naming its free dimensions (a fixed batch size was changed, or a free
-        dimension has no name), the bound graph stands in for it.
+        dimension has no name), or where no file was given, the bound graph stands in for it.
 
         Raises:
             InvalidModelError: where onnxruntime refuses the model.
@@ -179,11 +179,11 @@ def bound_source(model: Model, options: Any) -> tuple[bytes | Path, list[np.ndar
     Raises:
         DeviceError: onnxruntime is not installed.
     """
-    sizes = free_dimensions(model)
-    if sizes is not None:
+    original, sizes = model.original, free_dimensions(model)
+    if original is not None and sizes is not None:
         for name, size in sizes.items():
             options.add_free_dimension_override_by_name(name, size)
-        return model.original, []
+        return original, []
     names, values, arrays = lent_weights(model)
     if names:
         options.add_external_initializers(names, values)
@@ -191,7 +191,12 @@ def bound_source(model: Model, options: Any) -> tuple[bytes | Path, list[np.ndar
 
 
 def free_dimensions(model: Model) -> dict[str, int] | None:
-    """Sizes by dimension name that bind the graph that was given to the model's shapes; None where names cannot."""
+    """Sizes by dimension name that bind the graph that was given to the model's shapes.
+
+    None where names cannot, or where no graph was given.
+    """
+    if model.original is None:
+        return None
     sizes: dict[str, int] = {}
     for value in read_proto(model.original).graph.input:
         shape = model.bindings.get(value.name)

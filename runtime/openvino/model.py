@@ -244,7 +244,7 @@ def _settings(threads: int, precision: str, hint: str) -> Mapping[str, str]:
 def _read(core: Handle, model: Model) -> Handle:
     """The model as it was given, or its bound graph where a size that was fixed is bound to another."""
     source = model.original
-    if free_dimensions(model) is None:
+    if source is None or free_dimensions(model) is None:
         try:
             source = write_model(model.proto, model.weights, None) or b""
         except UsageError as error:
