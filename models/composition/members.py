@@ -1,0 +1,89 @@
+"""The models inside a composed one: what their inputs and outputs are called in it, and which operators are whose."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import msgspec
+import onnx
+
+from iosched.models.errors import UsageError
+from iosched.models.graph import ComputationGraph
+
+MEMBERS_KEY = "io.iosched.members"
+"""The key of the model metadata that says which models are in the model."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One of the models of a composed model.
+
+    Attributes:
+        name: of the model; every name that it brought begins with it and a slash ("a/prob").
+        inputs: what each of its inputs is called in the composed model, by its own name; shared inputs have it still.
+        outputs: likewise for its outputs.
+    """
+
+    name: str
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+
+
+def check_names(names: Collection[str], shared_inputs: Collection[str]) -> None:
+    """Checks that tensors whose names begin with these are told apart by them.
+
+    Raises:
+        UsageError: a name is empty or has a slash in it, or a shared input is called like a tensor of one model.
+    """
+    for name in names:
+        if not name or "/" in name:
+            raise UsageError(f"{name!r} cannot be the name of a model: it is empty, or has a slash in it")
+    for shared in shared_inputs:
+        owner, slash, _ = shared.partition("/")
+        if slash and owner in names:
+            raise UsageError(
+                f"shared input {shared!r} is called like an input of model {owner!r} alone.\n"
+                f"Give the model another name: NAME=FILE."
+            )
+
+
+def to_metadata(members: Sequence[Member]) -> str:
+    """The text that the metadata has under `MEMBERS_KEY`."""
+    return json.dumps([asdict(member) for member in members], sort_keys=True)
+
+
+def members_of(proto: onnx.ModelProto) -> tuple[Member, ...]:
+    """The models that the metadata of a composed model tells of; none where it is no composed model.
+
+    An entry is passed over where the graph has not the inputs and outputs that it tells of.
+    """
+    text = next((item.value for item in proto.metadata_props if item.key == MEMBERS_KEY), "[]")
+    try:
+        found = msgspec.json.decode(text, type=tuple[Member, ...])
+    except (msgspec.DecodeError, RecursionError):
+        return ()
+    fed, returned = ({value.name for value in values} for values in (proto.graph.input, proto.graph.output))
+    return tuple(
+        member
+        for member in found
+        if fed.issuperset(member.inputs.values()) and returned.issuperset(member.outputs.values())
+    )
+
+
+def owners(graph: ComputationGraph, members: Sequence[Member]) -> dict[str, int]:
+    """For each operator the members whose outputs depend on it: bit i stands for `members[i]`.
+
+    An operator has several owners where models share it. All that it reads then belongs to all of these, too: so what
+    models share comes before what each of them has for itself. Complexity: O(operators + edges).
+    """
+    found = dict.fromkeys(graph.by_name, 0)
+    for bit, member in enumerate(members):
+        for name in member.outputs.values():
+            if name in graph.producer:
+                found[graph.producer[name]] |= 1 << bit
+    for operator in reversed(graph.operators):
+        for before in graph.predecessors[operator.name]:
+            found[before] |= found[operator.name]
+    return found
