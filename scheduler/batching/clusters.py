@@ -16,7 +16,8 @@ def similar_clusters(similarity: Sequence[Sequence[float]], fits: Fits) -> Clust
 
     Each begins with the first model that is in none, and takes the model that is most like any of its own, again and
     again, while one is left that fits. A model that does not fit is passed over, and those after it are tried: the
-    paper closes the cluster at the first such model, and loses the last cluster. The paper begins with a model at random.
+    paper closes the cluster at the first such model, and loses the last cluster. The paper begins with a model at
+    random.
 
     A model that does not even fit alone is a cluster of its own.
 

@@ -1,0 +1,105 @@
+"""The models of a composed model as batching sees them: whose each operator is, and what operators are alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from iosched.models.graph import ComputationGraph
+from iosched.models.structure import Structure
+
+Group = tuple[str, ...]
+"""Operators that become one, in the order of their members."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What an operator is.
+
+    Attributes:
+        key: equal for operators that are alike in type, attributes and the shapes of all that they read and write.
+        batches: whether operators of this key can become one.
+        spreads: whether such a group takes one tensor that all of its operators read as it is, not repeated.
+    """
+
+    key: str
+    batches: bool = True
+    spreads: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Ensemble:
+    """Several models in one computation graph.
+
+    Attributes:
+        graph: of the composed model.
+        order: all operators in one topological order that depends on the wiring alone; it orders each member, too.
+        owners: for each operator the members whose outputs need it; bit i stands for member i.
+        kinds: of each operator.
+        reads: what each operator reads, port by port: equal ports of alike operators do the same.
+    """
+
+    graph: ComputationGraph
+    order: tuple[str, ...]
+    owners: Mapping[str, int]
+    kinds: Mapping[str, Kind]
+    reads: Mapping[str, tuple[str, ...]]
+
+    @classmethod
+    def of(
+        cls, graph: ComputationGraph, structure: Structure, owners: Mapping[str, int], kinds: Mapping[str, Kind]
+    ) -> Ensemble:
+        """The ensemble of a graph with this structure; see the attributes."""
+        order = tuple(operator.name for operator in structure.operators)
+        names = [name for name, _ in structure.inputs]
+        for operator in order:
+            names.extend(graph.by_name[operator].outputs)
+        reads = {operator.name: tuple(names[number] for number in operator.reads) for operator in structure.operators}
+        return cls(graph, order, owners, kinds, reads)
+
+    @cached_property
+    def sequences(self) -> tuple[tuple[str, ...], ...]:
+        """The operators of each member in their order, shared ones included."""
+        count = max(self.owners.values(), default=0).bit_length()
+        return tuple(tuple(name for name in self.order if self.owners[name] >> bit & 1) for bit in range(count))
+
+    @cached_property
+    def place(self) -> Mapping[str, tuple[int, int]]:
+        """By what the operators of a group are ordered: the first owner, and the place in the order."""
+        return {
+            name: ((self.owners[name] & -self.owners[name]).bit_length(), index)
+            for index, name in enumerate(self.order)
+        }
+
+    @cached_property
+    def readers(self) -> Mapping[str, tuple[tuple[str, int], ...]]:
+        """For each tensor the operators that read it, and at which of their ports."""
+        found: dict[str, list[tuple[str, int]]] = {}
+        for name in self.order:
+            for port, tensor in enumerate(self.reads[name]):
+                found.setdefault(tensor, []).append((name, port))
+        return {tensor: tuple(readers) for tensor, readers in found.items()}
+
+    @cached_property
+    def source(self) -> Mapping[str, tuple[str, int]]:
+        """For each computed tensor the operator that computes it, and the position among that operator's outputs."""
+        return {
+            tensor: (operator.name, index)
+            for operator in self.graph.operators
+            for index, tensor in enumerate(operator.outputs)
+        }
+
+    @cached_property
+    def returned(self) -> frozenset[str]:
+        """The tensors that the graph returns."""
+        return frozenset(self.graph.outputs)
+
+    def group(self, names: frozenset[str]) -> Group:
+        """These operators in the order that a group has them in."""
+        return tuple(sorted(names, key=self.place.__getitem__))
+
+    def are_alike(self, one: str, other: str) -> bool:
+        """Whether two operators may be in one group; whether that makes a cycle is another question."""
+        kind = self.kinds[one]
+        return kind.batches and one != other and kind.key == self.kinds[other].key

@@ -1,0 +1,204 @@
+"""Which operators of a new model join those of one that is in the plan: a dynamic programme over runs (DPBat's DP).
+
+The models' operators stand in one order each, and matches of operators go up in both. A *run* is a largest set of
+matches (i, j), (i+1, j+1), ...: inside a run, what an operator reads from another one of the run is in place; where a
+run starts and ends, tensors are joined and parted.
+
+The paper's recurrence has four states for each pair of operators: whether each of the two is batched. Only in the state
+where both are does a run go on, and the other three lead to the same continuations. It prices a start by the operator
+that starts and an end by the one that ends, as if neighbours in the order always were an edge. In a graph they need not
+be: a run has the price of all its edges to the outside, wherever in the run they begin. So this programme chooses among
+whole runs. On chains with prices by type the two find the same value; tests compare it with the recurrence there, and
+with all possible choices on small graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from iosched.scheduler.batching.ensemble import Group
+from iosched.scheduler.batching.plan import Plan
+
+Pair = tuple[int, int]
+Allowed = Callable[[int, int], bool]
+
+
+@dataclass(frozen=True)
+class Match:
+    """What it is worth that operator i of the new model joins the group of operator j of the other one, in
+    microseconds.
+
+    Attributes:
+        gain: what the larger group saves beyond the smaller, less what is paid whatever else matches.
+        starts: (back, price): paid where the match `back` places before is not in the run.
+        ends: for each output (price, readers); its readers stand (ahead, price) places behind in the run. Where one of
+            them is not in the run, its own price and that of the output are paid.
+    """
+
+    gain: float
+    starts: tuple[tuple[int, float], ...]
+    ends: tuple[tuple[float, tuple[tuple[float, float], ...]], ...]
+
+    def end_price(self, remaining: int) -> float:
+        """What is paid for results where so many matches follow in the run."""
+        total = 0.0
+        for price, readers in self.ends:
+            broken = [own for ahead, own in readers if ahead > remaining]
+            if broken:
+                total += price + sum(broken)
+        return total
+
+
+@dataclass(frozen=True, eq=False)
+class Pairing:
+    """A new model beside one that is in the plan.
+
+    Attributes:
+        plan: so far; no operator of `new` is in a group.
+        new: operators of the new model that no model of the plan has, in their order.
+        old: all operators of the other model, in their order.
+        allowed: whether operator i of `new` may join operator j of `old`, where they are alike.
+    """
+
+    plan: Plan
+    new: Sequence[str]
+    old: Sequence[str]
+    allowed: Allowed = lambda i, j: True
+
+    def best(self) -> tuple[float, tuple[Pair, ...]]:
+        """The value of the best set of runs, and its matches; (0, ()) where no run is worth its price.
+
+        Complexity: O(len(new) * len(old) + the sum over all diagonals of matches of their lengths squared).
+        """
+        matches = dict(self._matches())
+        value = [[0.0] * (len(self.old) + 1) for _ in range(len(self.new) + 1)]
+        taken: dict[Pair, int] = {}
+        for i in range(1, len(self.new) + 1):
+            above, row = value[i - 1], value[i]
+            for j in range(1, len(self.old) + 1):
+                row[j] = max(above[j], row[j - 1])
+                if (i - 1, j - 1) not in matches:
+                    continue
+                for length, worth in enumerate(run_values(matches, i - 1, j - 1), start=1):
+                    if value[i - length][j - length] + worth > row[j] + 1e-9:
+                        row[j] = value[i - length][j - length] + worth
+                        taken[i, j] = length
+        return value[-1][-1], tuple(_path(value, taken))
+
+    def _matches(self) -> Iterator[tuple[Pair, Match]]:
+        kinds = self.plan.ensemble.kinds
+        places: dict[str, list[int]] = {}
+        for j, name in enumerate(self.old):
+            places.setdefault(kinds[name].key, []).append(j)
+        maker = _Maker(self.plan, {n: i for i, n in enumerate(self.new)}, {n: j for j, n in enumerate(self.old)})
+        for i, name in enumerate(self.new):
+            for j in places.get(kinds[name].key, ()):
+                if self.plan.ensemble.are_alike(name, self.old[j]) and self.allowed(i, j):
+                    yield (i, j), maker.match(name, self.old[j])
+
+
+def run_values(matches: dict[Pair, Match], i: int, j: int) -> Iterator[float]:
+    """The value of the run that ends with the match (i, j), for each length that it may have, from 1 on."""
+    total, length = 0.0, 0
+    waiting: dict[
+        int, float
+    ] = {}  # by how many places before (i, j) a match stands: what is saved where it is in the run
+    while (match := matches.get((i - length, j - length))) is not None:
+        total += match.gain - match.end_price(length) + waiting.pop(length, 0.0)
+        for back, price in match.starts:
+            total -= price
+            waiting[length + back] = waiting.get(length + back, 0.0) + price
+        length += 1
+        yield total
+
+
+def _path(value: Sequence[Sequence[float]], taken: dict[Pair, int]) -> Iterator[Pair]:
+    i, j = len(value) - 1, len(value[0]) - 1
+    while i and j:
+        if (i, j) in taken:
+            yield from ((i - 1 - step, j - 1 - step) for step in range(taken[i, j]))
+            i, j = i - taken[i, j], j - taken[i, j]
+        elif value[i][j] == value[i - 1][j]:
+            i -= 1
+        else:
+            j -= 1
+
+
+@dataclass(frozen=True, eq=False)
+class _Maker:
+    """Prices matches against a plan; `new` and `old` have the places of the two models' operators."""
+
+    plan: Plan
+    new: dict[str, int]
+    old: dict[str, int]
+
+    def match(self, x: str, v: str) -> Match:
+        """The match of operator `x` of the new model with `v` of the other one."""
+        plan = self.plan
+        group = plan.group(v)
+        larger = plan.ensemble.group(frozenset((x, *group)))
+        gain, starts, ends = plan.gain_us(larger) - plan.gain_us(group), [], []
+        for port in range(len(plan.ensemble.reads[v])):
+            back, price = self._start(x, v, group, larger, port)
+            if back:
+                starts.append((back, price))
+            else:
+                gain -= price
+        for index in range(len(plan.ensemble.graph.by_name[v].outputs)):
+            if plan.is_parted(group, index):
+                gain -= plan.part_us(plan.results(larger, index)) - plan.part_us(plan.results(group, index))
+            else:
+                ends.append((plan.part_us(plan.results(larger, index)), tuple(self._readers(x, v, group, index))))
+        return Match(gain, tuple(starts), tuple(ends))
+
+    def _start(self, x: str, v: str, group: Group, larger: Group, port: int) -> tuple[int, float]:
+        """How many places back the match is that brings the operands of a port in place, and the price without it.
+
+        0 places where no match does.
+        """
+        plan = self.plan
+        operands = plan.operands(larger, port)
+        if len(set(operands)) == 1 and plan.ensemble.kinds[v].spreads:
+            return 0, 0.0
+        price = plan.join_us(operands)
+        if plan.is_joined(group, port):
+            return 0, price - plan.join_us(plan.operands(group, port))
+        feeder = plan.feeder(group, port)
+        if feeder is not None:
+            index = plan.ensemble.source[plan.operands(group, port)[0]][1]
+            if not plan.is_parted(feeder, index):
+                price += plan.part_us(plan.results(feeder, index))
+        return self._distance(x, v, port, len(group)), price
+
+    def _distance(self, x: str, v: str, port: int, size: int) -> int:
+        """How many places before (x, v) the match of those stands that they read at a port; 0 where none can be."""
+        source, reads = self.plan.ensemble.source, self.plan.ensemble.reads
+        before, other = source.get(reads[x][port]), source.get(reads[v][port])
+        if before is None or other is None or before[1] != other[1] or before[0] not in self.new:
+            return 0
+        back = self.new[x] - self.new[before[0]]
+        is_aligned = other[0] in self.old and self.old[v] - self.old[other[0]] == back
+        return back if is_aligned and len(self.plan.group(other[0])) == size else 0
+
+    def _readers(self, x: str, v: str, group: Group, index: int) -> Iterator[tuple[float, float]]:
+        """For every reader of an output how many places ahead its match stands, and what its group pays without it."""
+        plan, ensemble = self.plan, self.plan.ensemble
+        ours, theirs = (ensemble.graph.by_name[name].outputs[index] for name in (x, v))
+        if not ensemble.returned.isdisjoint((ours, theirs)):
+            yield inf, 0.0
+        own = {
+            (self.new[name] - self.new[x], port) for name, port in ensemble.readers.get(ours, ()) if name in self.new
+        }
+        if len(own) < len(ensemble.readers.get(ours, ())):
+            yield inf, 0.0
+        for name, port in ensemble.readers.get(theirs, ()):
+            reading = plan.group(name)
+            ahead = self.old[name] - self.old[v] if name in self.old and len(reading) == len(group) else 0
+            is_matched = (ahead, port) in own
+            own.discard((ahead, port))
+            broken = plan.join_us(plan.operands(reading, port)) if len(group) > 1 else 0.0
+            yield (ahead if is_matched else inf), broken
+        if own:
+            yield inf, 0.0

@@ -1,0 +1,123 @@
+"""Plans of many models make no cycle, never cost more than they save, and find what equal models have in common."""
+
+from __future__ import annotations
+
+import pytest
+from ensembles import Layer, Prices, assert_groups_are_sound, chain, ensemble_of, has_cycle, members, prices
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from iosched.scheduler.batching.costs import EqualGains
+from iosched.scheduler.batching.ensemble import Ensemble
+from iosched.scheduler.batching.folding import folded
+from iosched.scheduler.batching.layers import layered
+from iosched.scheduler.batching.plan import Plan, pruned
+from iosched.scheduler.batching.similarity import common_length, similarities
+
+several = st.lists(members(most=6, frozen=True), min_size=2, max_size=4)
+
+
+def likeness(ensemble: Ensemble) -> tuple[tuple[float, ...], ...]:
+    return similarities([[ensemble.kinds[name].key for name in each] for each in ensemble.sequences])
+
+
+@settings(max_examples=400, deadline=None, derandomize=True)
+@given(several, prices(), st.booleans())
+def test_groups_make_no_cycle_and_are_worth_their_price(
+    models: list[tuple[Layer, ...]], costs: Prices, shares: bool
+) -> None:
+    ensemble = ensemble_of(models, shared_input=shares)
+    plan = folded(ensemble, costs, likeness(ensemble))
+    assert_groups_are_sound(plan)
+    assert plan.value_us() >= 0
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(several, st.booleans())
+def test_greedy_plans_and_layers_make_no_cycle(models: list[tuple[Layer, ...]], shares: bool) -> None:
+    ensemble = ensemble_of(models, shared_input=shares)
+    assert_groups_are_sound(folded(ensemble, EqualGains(), likeness(ensemble)))
+    assert_groups_are_sound(layered(ensemble, EqualGains()))
+
+
+def test_the_check_for_cycles_finds_one() -> None:
+    ensemble = ensemble_of([chain("ab"), chain("ba")])
+    assert has_cycle(ensemble, [("0a0", "1a1"), ("0b1", "1b0")])
+    assert has_cycle(ensemble, [("0a0", "0b1")])
+
+
+def test_a_shared_operator_that_would_wait_for_its_reader_is_no_match() -> None:
+    """0: a -> b; 1: c -> b -> d; 2 shares c and b with 1 and goes on with a, which may not be one with the a of 0.
+
+    b of 1 may join b of 0, and then a of 2 waits for it, on which b of 0 waits.
+    """
+    first = (("a", (-1,), False), ("b", (0,), False))
+    second = (("c", (-1,), True), ("b", (0,), True), ("d", (1,), False))
+    third = (("c", (-1,), True), ("b", (0,), True), ("a", (1,), False))
+    ensemble = ensemble_of([first, second, third], shared_input=True)
+    always = ((1.0, 1.0, 1.0),) * 3
+    plan = folded(ensemble, Prices(dict.fromkeys("abcd", 9.0)), always)
+    assert plan.all_groups() == (("0b1", "1b1"),)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.text("ab", min_size=1, max_size=8), st.text("ab", min_size=1, max_size=8))
+def test_greedy_batches_all_that_two_chains_have_in_common(one: str, other: str) -> None:
+    ensemble = ensemble_of([chain(one), chain(other)])
+    plan = folded(ensemble, EqualGains(), likeness(ensemble))
+    assert len(plan.all_groups()) == common_length(one, other)
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_equal_models_become_one(count: int) -> None:
+    """A cell with branches and a residual: everything is in place but the inputs and the result."""
+    cell = (
+        ("a", (-1,), False), ("b", (0,), False), ("c", (0,), False), ("d", (1, 2), False), ("d", (3, 0), False),
+    )  # fmt: skip
+    costs = Prices(dict.fromkeys("abcd", 2.0), join=3, part=4)
+    ensemble = ensemble_of([cell] * count)
+    plan = folded(ensemble, costs, likeness(ensemble))
+    assert [len(group) for group in plan.all_groups()] == [count] * 5
+    assert plan.value_us() == 2 * (count - 1) * 5 - 3 - 4
+
+
+def test_a_model_unlike_the_others_stays_alone() -> None:
+    costs = Prices(dict.fromkeys("abcd", 5.0), join=2, part=2)
+    ensemble = ensemble_of([chain("aabb"), chain("cddc"), chain("aabb")])
+    plan = folded(ensemble, costs, likeness(ensemble))
+    assert [[name[0] for name in group] for group in plan.all_groups()] == [["0", "2"]] * 4
+
+
+def test_heads_on_one_backbone_read_its_result_as_it_is() -> None:
+    head = (("a", (-1,), True), ("a", (0,), True), ("s", (1,), False), ("b", (2,), False))
+    ensemble = ensemble_of([head] * 4, shared_input=True)
+    costs = Prices({"a": 1.0, "b": 1.0, "s": 1.0}, join=2, part=2)
+    plan = folded(ensemble, costs, likeness(ensemble))
+    assert [len(group) for group in plan.all_groups()] == [4, 4]
+    assert plan.value_us() == 3 + 3 - 2
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(st.lists(members(most=4), min_size=2, max_size=3), prices())
+def test_pruning_never_makes_a_plan_worse(models: list[tuple[Layer, ...]], costs: Prices) -> None:
+    plan = layered(ensemble_of(models), costs)
+    better = pruned(plan)
+    assert better.value_us() >= plan.value_us()
+    for group in better.all_groups():
+        assert better.without([group]).value_us() <= better.value_us()
+
+
+def test_first_come_first_served_stops_at_the_first_layer_that_differs() -> None:
+    ensemble = ensemble_of([chain("abcab"), chain("abdab"), chain("abdaa")])
+    groups = layered(ensemble, EqualGains()).all_groups()
+    assert groups == (
+        ("0a0", "1a0", "2a0"), ("0b1", "1b1", "2b1"), ("1d2", "2d2"), ("1a3", "2a3"),
+    )  # fmt: skip
+
+
+def test_prices_of_edges_are_those_that_are_there() -> None:
+    """A run that goes around an operator of one model alone parts and joins there; equal ones around it do not."""
+    costs = Prices(dict.fromkeys("ab", 5.0), join=1, part=1)
+    ensemble = ensemble_of([chain("aab"), chain("ab")])
+    assert folded(ensemble, costs, likeness(ensemble)).value_us() == 10 - 1 - 1
+    assert Plan(ensemble, costs).value_us() == 0
