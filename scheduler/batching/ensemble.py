@@ -6,26 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from iosched.models.batching.likeness import Likeness
 from iosched.models.graph import ComputationGraph
 from iosched.models.structure import Structure
 
 Group = tuple[str, ...]
 """Operators that become one, in the order of their members."""
-
-
-@dataclass(frozen=True)
-class Kind:
-    """What an operator is.
-
-    Attributes:
-        key: equal for operators that are alike in type, attributes and the shapes of all that they read and write.
-        batches: whether operators of this key can become one.
-        spreads: whether such a group takes one tensor that all of its operators read as it is, not repeated.
-    """
-
-    key: str
-    batches: bool = True
-    spreads: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,19 +22,19 @@ class Ensemble:
         graph: of the composed model.
         order: all operators in one topological order that depends on the wiring alone; it orders each member, too.
         owners: for each operator the members whose outputs need it; bit i stands for member i.
-        kinds: of each operator.
+        likeness: of each operator, what it must have in common with those of its group.
         reads: what each operator reads, port by port: equal ports of alike operators do the same.
     """
 
     graph: ComputationGraph
     order: tuple[str, ...]
     owners: Mapping[str, int]
-    kinds: Mapping[str, Kind]
+    likeness: Mapping[str, Likeness]
     reads: Mapping[str, tuple[str, ...]]
 
     @classmethod
     def of(
-        cls, graph: ComputationGraph, structure: Structure, owners: Mapping[str, int], kinds: Mapping[str, Kind]
+        cls, graph: ComputationGraph, structure: Structure, owners: Mapping[str, int], likeness: Mapping[str, Likeness]
     ) -> Ensemble:
         """The ensemble of a graph with this structure; see the attributes."""
         order = tuple(operator.name for operator in structure.operators)
@@ -56,7 +42,7 @@ class Ensemble:
         for operator in order:
             names.extend(graph.by_name[operator].outputs)
         reads = {operator.name: tuple(names[number] for number in operator.reads) for operator in structure.operators}
-        return cls(graph, order, owners, kinds, reads)
+        return cls(graph, order, owners, likeness, reads)
 
     @cached_property
     def sequences(self) -> tuple[tuple[str, ...], ...]:
@@ -101,5 +87,5 @@ class Ensemble:
 
     def are_alike(self, one: str, other: str) -> bool:
         """Whether two operators may be in one group; whether that makes a cycle is another question."""
-        kind = self.kinds[one]
-        return kind.batches and one != other and kind.key == self.kinds[other].key
+        own = self.likeness[one]
+        return own.batches and one != other and own.key == self.likeness[other].key

@@ -31,13 +31,13 @@ def layered(ensemble: Ensemble, costs: BatchingCosts) -> Plan:
 def _matches(ensemble: Ensemble, new: Sequence[str], old: Sequence[str]) -> Iterator[tuple[str, str]]:
     before = ensemble.graph.predecessors.__getitem__
     for ours, theirs in zip(ready_sets(new, before), ready_sets(old, before), strict=False):
-        keys = [Counter(ensemble.kinds[name].key for name in layer) for layer in (ours, theirs)]
+        keys = [Counter(ensemble.likeness[name].key for name in layer) for layer in (ours, theirs)]
         if keys[0] != keys[1]:
             return
         waiting: dict[str, list[str]] = {}
         for name in theirs:
-            waiting.setdefault(ensemble.kinds[name].key, []).append(name)
+            waiting.setdefault(ensemble.likeness[name].key, []).append(name)
         for name in ours:
-            other = waiting[ensemble.kinds[name].key].pop(0)
+            other = waiting[ensemble.likeness[name].key].pop(0)
             if ensemble.are_alike(name, other):
                 yield name, other

@@ -73,7 +73,7 @@ class Plan:
         if len(group) < 2 or self.feeder(group, port) is not None:
             return False
         one_for_all = len(set(self.operands(group, port))) == 1
-        return not (one_for_all and self.ensemble.kinds[group[0]].spreads)
+        return not (one_for_all and self.ensemble.likeness[group[0]].spreads)
 
     def is_parted(self, group: Group, index: int) -> bool:
         """Whether an output of a group has to be taken apart."""

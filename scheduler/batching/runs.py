@@ -88,13 +88,13 @@ class Pairing:
         return value[-1][-1], tuple(_path(value, taken))
 
     def _matches(self) -> Iterator[tuple[Pair, Match]]:
-        kinds = self.plan.ensemble.kinds
+        likeness = self.plan.ensemble.likeness
         places: dict[str, list[int]] = {}
         for j, name in enumerate(self.old):
-            places.setdefault(kinds[name].key, []).append(j)
+            places.setdefault(likeness[name].key, []).append(j)
         maker = _Maker(self.plan, {n: i for i, n in enumerate(self.new)}, {n: j for j, n in enumerate(self.old)})
         for i, name in enumerate(self.new):
-            for j in places.get(kinds[name].key, ()):
+            for j in places.get(likeness[name].key, ()):
                 if self.plan.ensemble.are_alike(name, self.old[j]) and self.allowed(i, j):
                     yield (i, j), maker.match(name, self.old[j])
 
@@ -160,7 +160,7 @@ class _Maker:
         """
         plan = self.plan
         operands = plan.operands(larger, port)
-        if len(set(operands)) == 1 and plan.ensemble.kinds[v].spreads:
+        if len(set(operands)) == 1 and plan.ensemble.likeness[v].spreads:
             return 0, 0.0
         price = plan.join_us(operands)
         if plan.is_joined(group, port):

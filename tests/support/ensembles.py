@@ -8,8 +8,9 @@ from graphlib import TopologicalSorter
 
 from hypothesis import strategies as st
 
+from iosched.models.batching.likeness import Likeness
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
-from iosched.scheduler.batching.ensemble import Ensemble, Group, Kind
+from iosched.scheduler.batching.ensemble import Ensemble, Group
 from iosched.scheduler.batching.plan import Plan
 
 Layer = tuple[str, tuple[int, ...], bool]
@@ -42,11 +43,11 @@ def ensemble_of(members: Sequence[Sequence[Layer]], *, shared_input: bool = Fals
     specs = tuple(TensorSpec(name, "float32", (1,)) for name in operators)
     fed = tuple(TensorSpec(name, "float32", (1,)) for name in inputs)
     graph = ComputationGraph("made up", fed, tuple(returned), tuple(operators.values()), specs)
-    kinds = {
-        name: Kind(f"{each.type} {len(each.inputs)}", not each.type.startswith("n"), each.type.startswith("s"))
+    likeness = {
+        name: Likeness(f"{each.type} {len(each.inputs)}", not each.type.startswith("n"), each.type.startswith("s"))
         for name, each in operators.items()
     }
-    return Ensemble(graph, tuple(operators), owners, kinds, {name: each.inputs for name, each in operators.items()})
+    return Ensemble(graph, tuple(operators), owners, likeness, {name: each.inputs for name, each in operators.items()})
 
 
 @st.composite
@@ -115,6 +116,6 @@ def assert_groups_are_sound(plan: Plan) -> None:
     assert len(set(names)) == len(names)
     for group in groups:
         assert len(group) > 1
-        assert len({plan.ensemble.kinds[name].key for name in group}) == 1
-        assert all(plan.ensemble.kinds[name].batches for name in group)
+        assert len({plan.ensemble.likeness[name].key for name in group}) == 1
+        assert all(plan.ensemble.likeness[name].batches for name in group)
     assert not has_cycle(plan.ensemble, groups)

@@ -18,7 +18,7 @@ several = st.lists(members(most=6, frozen=True), min_size=2, max_size=4)
 
 
 def likeness(ensemble: Ensemble) -> tuple[tuple[float, ...], ...]:
-    return similarities([[ensemble.kinds[name].key for name in each] for each in ensemble.sequences])
+    return similarities([[ensemble.likeness[name].key for name in each] for each in ensemble.sequences])
 
 
 @settings(max_examples=400, deadline=None, derandomize=True)
