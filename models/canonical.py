@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,11 +81,9 @@ def _tensors(
 
 def _form_of(operator: Operator, graph: ComputationGraph, forms: _Forms) -> tuple[OperatorForm, tuple[str, ...]]:
     """What an operator is, without names, and the names of the tensors that it reads, in the order of its ports."""
-    nodes = [forms.nodes[name] for name in operator.nodes]
+    nodes = walked([forms.nodes[name] for name in operator.nodes])
     inner = {name: node for node in nodes for name in writes(node)}
-    last = nodes[-1]
-    order = dependencies_first([last.name], lambda name: (inner[n].name for n in _slots(inner[name]) if n in inner))
-    place = {name: index for index, name in enumerate(order)}
+    last, place = nodes[-1], {node.name: index for index, node in enumerate(nodes)}
     ports: dict[str, int] = {}
 
     def text(node: onnx.NodeProto, position: int, name: str) -> str:
@@ -96,11 +94,21 @@ def _form_of(operator: Operator, graph: ComputationGraph, forms: _Forms) -> tupl
         return f"port {ports.setdefault(name, len(ports))}" if name else ""
 
     described = []
-    for node in (inner[name] for name in order):
+    for node in nodes:
         reads = tuple(text(node, position, name) for position, name in enumerate(_slots(node)))
         described.append(NodeForm(_type(node), since(node, forms.opsets), _attributes(node), reads))
     outputs = tuple(_output_text(last, name, graph) for name in operator.outputs)
     return OperatorForm(operator.type, tuple(described), outputs), tuple(ports)
+
+
+def walked(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
+    """The nodes of an operator in the order in which its form has them: operand by operand, from the last one back."""
+    inner = {name: node for node in nodes for name in writes(node)}
+    named = {node.name: node for node in nodes}
+    order = dependencies_first(
+        [nodes[-1].name], lambda name: (inner[n].name for n in _slots(named[name]) if n in inner)
+    )
+    return [named[name] for name in order]
 
 
 def _slots(node: onnx.NodeProto) -> tuple[str, ...]:
@@ -128,14 +136,14 @@ def _inner_text(node: onnx.NodeProto, name: str, place: Mapping[str, int]) -> st
 def _weight_text(node: onnx.NodeProto, position: int, array: np.ndarray) -> str:
     dtype = "string" if array.dtype == object else array.dtype.name
     spec = _text(dtype, array.shape)
-    if not _counts(node, position, dtype):
+    if not counts_in_form(node, position, dtype):
         return spec
     if array.size > _MAX_SHOWN:
         return f"{spec} = sha256:{array_digest(array)[:16]}"
     return f"{spec} = {array.item() if array.ndim == 0 else tuple(array.reshape(-1).tolist())}"
 
 
-def _counts(node: onnx.NodeProto, position: int, dtype: str) -> bool:
+def counts_in_form(node: onnx.NodeProto, position: int, dtype: str) -> bool:
     """Whether the value of a constant says what the node does (an axis, a bound), and not what it computes with."""
     if dtype in _COUNTING:
         return not (is_standard(node) and position in _QUANTIZED.get(node.op_type, ()))

@@ -1,0 +1,39 @@
+"""Convolutions: of equal weights over a larger batch, of different weights in groups over joined channels.
+
+Convolutions of one tensor need no groups: their output channels are stacked.
+"""
+
+from __future__ import annotations
+
+from iosched.models.batching.draft import Draft
+from iosched.models.batching.layer import Axes, Joined, Layer, Single, same
+from iosched.models.node_attributes import assign, integer
+
+TYPES = frozenset({"Conv", "ConvTranspose"})
+_BATCH, _CHANNELS = 0, 1
+
+
+def axes(layer: Layer) -> Axes:
+    """The batch for equal weights, and the channels for others."""
+    data, weights = layer.computed(0), layer.constants
+    if data is None or layer.constant(1) is None or len(weights) != len([each for each in layer.operands if each]) - 1:
+        return {}
+    if isinstance(data, Single):
+        return same([_CHANNELS] if integer(layer.node, "group", 1) == 1 else [])
+    return same([_BATCH if all(each.are_equal for each in weights) else _CHANNELS])
+
+
+def write(layer: Layer, axis: int, draft: Draft) -> list[Joined]:
+    """One convolution; its groups are those of all members where these differ in their weights."""
+    data, own = layer.computed(0), layer.names()
+    name = draft.fresh(layer.node.output[0], layer.count)
+    if axis == _BATCH:
+        draft.add(layer.node, own, [name])
+        return [Joined(name, _BATCH, layer.shape)]
+    # The output channels are the first axis of a convolution's weights, and the second of a transposed one's.
+    stacked = isinstance(data, Single) and layer.node.op_type == "ConvTranspose"
+    own[1:] = [draft.along(each, int(stacked and index == 0)) for index, each in enumerate(layer.constants)]
+    node = draft.add(layer.node, own, [name])
+    if not isinstance(data, Single):
+        assign(node, group=integer(layer.node, "group", 1) * layer.count)
+    return [Joined(name, _CHANNELS, layer.shape)]

@@ -1,0 +1,139 @@
+"""The nodes and constants of batched operators while they are being made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from iosched.models.batching.layer import Constants, Joined, Shape
+from iosched.models.node_attributes import assign
+
+_SPLIT_INPUT_OPSET = 13  # Split has its sizes as an input since this opset, and as an attribute before
+
+
+@dataclass(eq=False)
+class Draft:
+    """New nodes and constants, with names that no tensor has yet.
+
+    Attributes:
+        taken: names of tensors that are there.
+        opset: the version of ONNX's own operators.
+        nodes: the new nodes, each after those that it reads.
+        constants: the new constants by name.
+    """
+
+    taken: set[str]
+    opset: int
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    constants: dict[str, np.ndarray] = field(default_factory=dict)
+    _known: dict[tuple[object, ...], Joined] = field(default_factory=dict)
+
+    def fresh(self, name: str, count: int) -> str:
+        """A new name for what `count` members have, the first of them under this name."""
+        candidate = f"{name}@{count}"
+        while candidate in self.taken:
+            candidate += "_"
+        self.taken.add(candidate)
+        return candidate
+
+    def add(self, like: onnx.NodeProto, inputs: Sequence[str], outputs: Sequence[str]) -> onnx.NodeProto:
+        """Add a node of the type and with the attributes of `like`; the node may be changed still."""
+        node = helper.make_node(like.op_type, list(inputs), list(outputs), domain=like.domain)
+        node.attribute.extend(like.attribute)
+        self.nodes.append(node)
+        return node
+
+    def make(self, op_type: str, inputs: Sequence[str], output: str, **attributes: int | Sequence[int]) -> str:
+        """Add a node of ONNX's own domain; its output is returned."""
+        node = helper.make_node(op_type, list(inputs), [output])
+        assign(node, **attributes)
+        self.nodes.append(node)
+        return output
+
+    def constant(self, name: str, value: np.ndarray, count: int) -> str:
+        """Add a constant for `count` members, made of those of which the first has this name."""
+        fresh = self.fresh(name, count)
+        self.constants[fresh] = value
+        return fresh
+
+    def along(self, constants: Constants, axis: int) -> str:
+        """The members' constants one behind the other along `axis`."""
+        return self.constant(constants.names[0], np.concatenate(constants.values, axis), len(constants.values))
+
+    def reshaped(self, name: str, shape: Shape, called: str, count: int) -> str:
+        """Add a Reshape of a tensor to `shape`, for `count` members; `called` begins the result's name."""
+        target = self.constant(f"{called}/shape", np.array(shape, np.int64), count)
+        return self.make("Reshape", [name, target], self.fresh(called, count))
+
+    def join(self, names: tuple[str, ...], axis: int, shape: Shape) -> Joined:
+        """The tensors of all members, each of `shape`, in one; made once for the same tensors and axis."""
+        key = (names, axis)
+        if key not in self._known:
+            name = self.make("Concat", names, self.fresh(f"{names[0]}/joined", len(names)), axis=axis)
+            self._known[key] = Joined(name, axis, shape)
+        return self._known[key]
+
+    def part(self, joined: Joined, names: Sequence[str]) -> None:
+        """Give the members' values in a joined tensor names of their own."""
+        sizes = [joined.shape[joined.axis]] * len(names)
+        if self.opset < _SPLIT_INPUT_OPSET:
+            self.nodes.append(helper.make_node("Split", [joined.name], list(names), axis=joined.axis, split=sizes))
+            return
+        split = self.constant(f"{joined.name}/split", np.array(sizes, np.int64), len(names))
+        self.nodes.append(helper.make_node("Split", [joined.name, split], list(names), axis=joined.axis))
+
+    def relaid(self, joined: Joined, axis: int, count: int) -> Joined:
+        """The same values joined along another axis; made once.
+
+        The members get an axis of their own, which is moved. Where all axes that it passes have extent 1, as the first
+        has at batch 1, nothing moves in memory, and one Reshape does it.
+        """
+        if joined.axis == axis:
+            return joined
+        key = (joined.name, axis)
+        if key not in self._known:
+            self._known[key] = Joined(self._moved(joined, axis, count), axis, joined.shape)
+        return self._known[key]
+
+    def _moved(self, joined: Joined, axis: int, count: int) -> str:
+        shape, name = joined.shape, joined.name
+        low, high = sorted((joined.axis, axis))
+        if prod(shape[low:high]) != 1:
+            apart = (*shape[: joined.axis], count, *shape[joined.axis :])
+            order = [index for index in range(len(apart)) if index != joined.axis]
+            order.insert(axis, joined.axis)
+            name = self.reshaped(name, apart, f"{joined.name}/apart", count)
+            name = self.make("Transpose", [name], self.fresh(f"{joined.name}/moved", count), perm=order)
+        return self.reshaped(name, scaled(shape, axis, count), f"{joined.name}/axis{axis}", count)
+
+
+def scaled(shape: Shape, axis: int, count: int) -> Shape:
+    """The shape of `count` tensors of `shape` joined along `axis`."""
+    return tuple(size * count if index == axis else size for index, size in enumerate(shape))
+
+
+def spread(constants: Constants, rank: int, axis: int, extent: int) -> np.ndarray:
+    """The members' constants as one that meets, member by member, tensors of `rank` axes joined along `axis`.
+
+    Args:
+        constants: they spread over a tensor of `rank` axes by the rules of broadcasting.
+        rank: of what they meet.
+        axis: along which that is joined.
+        extent: of one member along `axis`.
+    """
+    rows = []
+    for value in constants.values:
+        whole = value.reshape((1,) * (rank - value.ndim) + value.shape)
+        rows.append(np.broadcast_to(whole, tuple(extent if i == axis else size for i, size in enumerate(whole.shape))))
+    return np.concatenate(rows, axis)
+
+
+def varies(constants: Constants, rank: int, axis: int) -> bool:
+    """Whether a constant that meets tensors of `rank` axes differs from place to place along `axis`."""
+    own = axis - (rank - constants.first.ndim)
+    return own >= 0 and constants.first.shape[own] > 1

@@ -1,0 +1,54 @@
+"""Operators that compute each element of their result from the elements at the same place: joined along any axis."""
+
+from __future__ import annotations
+
+from iosched.models.batching.draft import Draft, spread, varies
+from iosched.models.batching.layer import Axes, Constants, Joined, Layer, Operand, same
+from iosched.models.fusion.view import ACTIVATIONS
+
+UNARY = ACTIVATIONS | {
+    "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "BitwiseNot", "Cast", "Ceil", "Cos", "Cosh", "Erf", "Exp",
+    "Floor", "Identity", "IsInf", "IsNaN", "Log", "Neg", "Not", "Reciprocal", "Round", "Shrink", "Sign", "Sin", "Sinh",
+    "Sqrt", "Tan", "ThresholdedRelu",
+}  # fmt: skip
+BROADCASTING = frozenset({
+    "Add", "And", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal", "Greater", "GreaterOrEqual", "Less",
+    "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or", "PRelu", "Pow", "Sub", "Sum", "Where", "Xor",
+})  # fmt: skip
+TYPES = UNARY | BROADCASTING
+_BROADCAST_OPSET = 7  # before, an attribute says how operands meet
+
+
+def axes(layer: Layer) -> Axes:
+    """All axes along which every operand is as long as the result."""
+    if layer.opset < _BROADCAST_OPSET and layer.node.op_type in BROADCASTING:
+        return {}
+    if layer.node.op_type in UNARY and not all(constants.are_equal for constants in layer.constants):
+        return {}
+    own = [operand.shape for operand in layer.operands if isinstance(operand, Joined)]
+    whole = layer.shape
+    return same(
+        axis
+        for axis in range(len(whole))
+        if all(len(shape) == len(whole) and shape[axis] == whole[axis] for shape in own)
+    )
+
+
+def write(layer: Layer, axis: int, draft: Draft) -> list[Joined]:
+    """The node over all members, whose constants are repeated where they vary along the axis."""
+    inputs = [_operand(layer, operand, axis, draft) for operand in layer.operands]
+    name = draft.fresh(layer.node.output[0], layer.count)
+    draft.add(layer.node, inputs, [name])
+    return [Joined(name, axis, layer.shape)]
+
+
+def _operand(layer: Layer, operand: Operand, axis: int, draft: Draft) -> str:
+    if operand is None:
+        return ""
+    if not isinstance(operand, Constants):
+        return operand.name
+    is_bound = layer.node.op_type in UNARY  # a Clip's bounds, which are numbers
+    if operand.are_equal and (is_bound or not varies(operand, len(layer.shape), axis)):
+        return operand.names[0]
+    value = spread(operand, len(layer.shape), axis, layer.shape[axis])
+    return draft.constant(operand.names[0], value, layer.count)

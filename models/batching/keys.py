@@ -1,0 +1,56 @@
+"""Tells of each operator of a model what others must have in common with it to become one with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from iosched.models.batching.likeness import Likeness
+from iosched.models.batching.unit import Parts, Unit
+from iosched.models.canonical import walked
+from iosched.models.graph import Operator
+from iosched.models.model import Model
+
+
+def likeness_of(model: Model) -> dict[str, Likeness]:
+    """For every operator its likeness: that of its form, and of the types and shapes of what it reads.
+
+    Operators whose kind cannot join different weights are alike only if they have the same weights.
+
+    Complexity: that of the model's structure, and O(nodes) for each form.
+    """
+    structure, parts = model.structure, Parts.of(model)
+    specs = [text for _, text in structure.inputs]
+    for placed in structure.operators:
+        specs.extend(placed.form.outputs)
+    known: dict[str, Likeness] = {}
+    found: dict[str, Likeness] = {}
+    for placed, form in zip(structure.operators, structure.form_numbers, strict=True):
+        operator = model.graph.by_name[placed.name]
+        key = f"{form}: {', '.join(specs[number] for number in placed.reads)}"
+        if key not in known:
+            known[key] = _likeness(parts, operator, key)
+        likeness = known[key]
+        if likeness.key != key:  # it goes by the weights as well
+            likeness = Likeness(_with_weights(key, parts, operator), likeness.batches, likeness.spreads)
+        found[placed.name] = likeness
+    return found
+
+
+def _likeness(parts: Parts, operator: Operator, key: str) -> Likeness:
+    """The likeness of an operator as if there were another one of this key."""
+    own = walked([parts.nodes[name] for name in operator.nodes])
+    rows = tuple((node, node) for node in own)
+    if Unit(parts, rows, differ=True, apart=True).axes():
+        return Likeness(key, spreads=Unit(parts, rows, differ=True).spreads)
+    if Unit(parts, rows, apart=True).axes():
+        return Likeness(_with_weights(key, parts, operator))
+    return Likeness(key, batches=False)
+
+
+def _with_weights(key: str, parts: Parts, operator: Operator) -> str:
+    return f"{key}; {', '.join(_weights(parts, operator))}"
+
+
+def _weights(parts: Parts, operator: Operator) -> Iterator[str]:
+    for node in walked([parts.nodes[name] for name in operator.nodes]):
+        yield from (name for name in node.input if name in parts.model.weights)

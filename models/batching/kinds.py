@@ -1,0 +1,53 @@
+"""The kinds of operators that several models' can become one of: each has a file of its own and is listed here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from iosched.models.batching import (
+    concatenation,
+    convolution,
+    elementwise,
+    gathering,
+    normalization,
+    pooling,
+    product,
+    reduction,
+    reshaping,
+    slicing,
+)
+from iosched.models.batching.draft import Draft
+from iosched.models.batching.layer import Axes, Joined, Layer
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What is known of a kind of nodes.
+
+    Attributes:
+        axes: along which axes a layer of such nodes may be joined.
+        write: adds one node, or several, that do the work of a layer whose operands are joined along the given axis,
+            which is one of `axes`; returns the results.
+        spreads: whether such a node takes one tensor for all members as its first input, as it is.
+    """
+
+    axes: Callable[[Layer], Axes]
+    write: Callable[[Layer, int, Draft], list[Joined]]
+    spreads: bool = False
+
+
+_KINDS: tuple[tuple[Iterable[str], Rule], ...] = (
+    (concatenation.TYPES, Rule(concatenation.axes, concatenation.write)),
+    (convolution.TYPES, Rule(convolution.axes, convolution.write, spreads=True)),
+    (elementwise.TYPES, Rule(elementwise.axes, elementwise.write)),
+    (gathering.TYPES, Rule(gathering.axes, gathering.write)),
+    (normalization.TYPES, Rule(normalization.axes, normalization.write)),
+    (pooling.TYPES, Rule(pooling.axes, pooling.write)),
+    (product.TYPES, Rule(product.axes, product.write, spreads=True)),
+    (reduction.TYPES, Rule(reduction.axes, reduction.write)),
+    (reshaping.TYPES, Rule(reshaping.axes, reshaping.write)),
+    (slicing.TYPES, Rule(slicing.axes, slicing.write)),
+)
+RULES: dict[str, Rule] = {op_type: rule for types, rule in _KINDS for op_type in types}
+"""By ONNX type, of ONNX's own domain."""

@@ -1,0 +1,57 @@
+"""Normalizations: parameters of channels are joined along the channels, those of the last axes are applied behind."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from iosched.models.batching.draft import Draft, spread
+from iosched.models.batching.layer import Axes, Constants, Joined, Layer, same
+from iosched.models.node_attributes import integer
+
+PER_CHANNEL = frozenset({"BatchNormalization", "InstanceNormalization"})
+TYPES = PER_CHANNEL | {"LRN", "LayerNormalization"}
+_BATCH, _CHANNELS = 0, 1
+
+
+def axes(layer: Layer) -> Axes:
+    """Batch and channels for parameters of each channel; else axes that are not normalized over."""
+    node = layer.node
+    if layer.computed(0) is None or len(node.output) > 1 or integer(node, "training_mode"):
+        return {}
+    if len(layer.joined()) != 1:
+        return {}
+    if node.op_type == "LRN":
+        return same([_BATCH])
+    if node.op_type == "LayerNormalization":
+        first = integer(node, "axis", -1)
+        return same(range(first + len(layer.shape) if first < 0 else first))
+    are_equal = all(each.are_equal for each in layer.constants)
+    return same([_CHANNELS, _BATCH] if are_equal else [_CHANNELS])
+
+
+def write(layer: Layer, axis: int, draft: Draft) -> list[Joined]:
+    """One normalization."""
+    if layer.node.op_type == "LayerNormalization" and not all(each.are_equal for each in layer.constants):
+        return [Joined(_scaled_behind(layer, axis, draft), axis, layer.shape)]
+    is_joined = axis == _CHANNELS and layer.node.op_type in PER_CHANNEL
+    constants = [draft.along(each, 0) if is_joined else each.names[0] for each in layer.constants]
+    name = draft.fresh(layer.node.output[0], layer.count)
+    draft.add(layer.node, [layer.joined()[0].name, *constants], [name])
+    return [Joined(name, axis, layer.shape)]
+
+
+def _scaled_behind(layer: Layer, axis: int, draft: Draft) -> str:
+    """A normalization that scales by one, then each member's scale and shift."""
+    name = layer.node.output[0]
+    scale, *shift = layer.constants
+    ones = draft.constant(f"{name}/one", np.ones_like(scale.first), layer.count)
+    found = draft.fresh(f"{name}/normalized", layer.count)
+    draft.add(layer.node, [layer.joined()[0].name, ones], [found])
+    for op_type, constants in zip(("Mul", "Add"), (scale, *shift), strict=False):
+        found = draft.make(op_type, [found, _met(layer, constants, axis, draft)], draft.fresh(name, layer.count))
+    return found
+
+
+def _met(layer: Layer, constants: Constants, axis: int, draft: Draft) -> str:
+    value = spread(constants, len(layer.shape), axis, layer.shape[axis])
+    return draft.constant(constants.names[0], value, layer.count)

@@ -1,0 +1,86 @@
+"""Products with matrices of weights, and of computed matrices.
+
+Products with equal weights take a larger batch. With different weights they become one batched product; those of one
+tensor stand side by side in one larger matrix of weights.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from iosched.models.batching.draft import Draft, scaled
+from iosched.models.batching.layer import Axes, Constants, Joined, Layer, Single, same
+from iosched.models.merge_rule import is_row
+from iosched.models.node_attributes import integer, number
+
+TYPES = frozenset({"Gemm", "MatMul"})
+_BATCH = 0
+_BROADCAST_OPSET = 7  # before, an attribute says how a bias is added
+
+
+def axes(layer: Layer) -> Axes:
+    """The batch, where there is one matrix of weights for each member; else all axes before the matrices'."""
+    data, weights, bias = layer.computed(0), layer.constant(1), layer.constant(2)
+    if data is None or integer(layer.node, "transA") or layer.opset < _BROADCAST_OPSET:
+        return {}
+    if weights is None:
+        return {} if layer.node.op_type == "Gemm" else _of_computed(layer)
+    if weights.first.ndim != 2 or len(data.shape) < 2 or layer.computed(2) is not None:
+        return {}
+    if bias is not None and not is_row(bias.first.shape, layer.shape[-1]):
+        return {}
+    return {_BATCH: len(layer.shape) - 1 if isinstance(data, Single) else _BATCH}
+
+
+def write(layer: Layer, axis: int, draft: Draft) -> list[Joined]:
+    """One product, in one of the ways that the module's docstring tells."""
+    if isinstance(layer.computed(0), Single):
+        return _side_by_side(layer, draft)
+    weights = layer.constant(1)
+    if weights is None or all(each.are_equal for each in layer.constants):
+        name = draft.fresh(layer.node.output[0], layer.count)
+        draft.add(layer.node, layer.names(), [name])
+        return [Joined(name, axis, layer.shape)]
+    return _batched(layer, weights, draft)
+
+
+def _of_computed(layer: Layer) -> Axes:
+    """Axes before the matrices' along which both factors are as long as the result."""
+    whole, factors = layer.shape, [operand.shape for operand in layer.joined()]
+    if len(factors) != 2 or any(len(shape) != len(whole) for shape in factors):
+        return {}
+    return same(axis for axis in range(len(whole) - 2) if all(shape[axis] == whole[axis] for shape in factors))
+
+
+def _batched(layer: Layer, weights: Constants, draft: Draft) -> list[Joined]:
+    """(members * batch, ..., in) as (members, rows, in), by (members, in, out); and back."""
+    data, name, bias = layer.computed(0), layer.node.output[0], layer.constant(2)
+    shape = data.shape if data else ()
+    rows = draft.reshaped(layer.names()[0], (layer.count, prod(shape[:-1]), shape[-1]), f"{name}/rows", layer.count)
+    alpha, beta = (np.asarray(number(layer.node, key, 1.0), weights.first.dtype) for key in ("alpha", "beta"))
+    turned = [value.T if integer(layer.node, "transB") else value for value in weights.values]
+    stacked = draft.constant(weights.names[0], np.stack([value * alpha for value in turned]), layer.count)
+    found = draft.make("MatMul", [rows, stacked], draft.fresh(f"{name}/product", layer.count))
+    if bias is not None:
+        added = np.stack([np.broadcast_to(value.reshape(-1), layer.shape[-1:]) * beta for value in bias.values])
+        constant = draft.constant(bias.names[0], added[:, np.newaxis], layer.count)
+        found = draft.make("Add", [found, constant], draft.fresh(f"{name}/sum", layer.count))
+    found = draft.reshaped(found, scaled(layer.shape, _BATCH, layer.count), name, layer.count)
+    return [Joined(found, _BATCH, layer.shape)]
+
+
+def _side_by_side(layer: Layer, draft: Draft) -> list[Joined]:
+    """One product by the matrices side by side: the members' results are columns of its result."""
+    last = len(layer.shape) - 1
+    weights, bias = layer.constant(1), layer.constant(2)
+    inputs = layer.names()[:1]
+    if weights is not None:
+        inputs.append(draft.along(weights, 0 if integer(layer.node, "transB") else 1))
+    if bias is not None:
+        rows = [np.broadcast_to(value.reshape(-1), layer.shape[-1:]) for value in bias.values]
+        inputs.append(draft.constant(bias.names[0], np.concatenate(rows), layer.count))
+    name = draft.fresh(layer.node.output[0], layer.count)
+    draft.add(layer.node, inputs, [name])
+    return [Joined(name, last, layer.shape)]

@@ -1,0 +1,56 @@
+"""Operators that mix elements along some axes: reductions and softmax. Members are joined along another one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from iosched.models.batching.draft import Draft
+from iosched.models.batching.layer import Axes, Joined, Layer
+from iosched.models.node_attributes import integer, integers
+
+SOFTMAXES = frozenset({"Hardmax", "LogSoftmax", "Softmax"})
+PLACES = frozenset({"ArgMax", "ArgMin"})
+REDUCTIONS = frozenset({
+    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
+    "ReduceSum", "ReduceSumSquare",
+})  # fmt: skip
+TYPES = SOFTMAXES | PLACES | REDUCTIONS
+_ONE_AXIS_OPSET = 13  # before, a softmax goes over all axes from the given one on
+
+
+def axes(layer: Layer) -> Axes:
+    """The axes that are not mixed, and where they are once those that vanish are gone."""
+    data = layer.joined()
+    if len(data) != 1:
+        return {}
+    rank = len(data[0].shape)
+    mixed = {axis % rank for axis in _mixed(layer, rank)} if rank else set()
+    if not mixed:
+        return {}
+    vanish = layer.node.op_type not in SOFTMAXES and not integer(layer.node, "keepdims", 1)
+    return {
+        axis: axis - sum(other < axis for other in mixed) if vanish else axis
+        for axis in range(rank)
+        if axis not in mixed
+    }
+
+
+def write(layer: Layer, axis: int, draft: Draft) -> list[Joined]:
+    """The node over all members."""
+    found = axes(layer)[axis]
+    name = draft.fresh(layer.node.output[0], layer.count)
+    draft.add(layer.node, layer.names(), [name])
+    return [Joined(name, found, layer.shape)]
+
+
+def _mixed(layer: Layer, rank: int) -> Sequence[int]:
+    """The axes over which the node goes, which may count from the end; none where that is not known."""
+    node = layer.node
+    if node.op_type in PLACES:
+        return [integer(node, "axis", 0)]
+    if node.op_type in SOFTMAXES:
+        if layer.opset >= _ONE_AXIS_OPSET:
+            return [integer(node, "axis", -1)]
+        return range(integer(node, "axis", 1) % rank, rank)
+    given = layer.constant(1)
+    return integers(node, "axes") if given is None else [int(axis) for axis in given.first.reshape(-1)]

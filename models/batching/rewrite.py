@@ -1,0 +1,113 @@
+"""Rewrites a composed model so that groups of its operators are one operator each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+
+import onnx
+
+from iosched.models.batching.axes import chosen_axes
+from iosched.models.batching.draft import Draft
+from iosched.models.batching.layer import Joined
+from iosched.models.batching.unit import Names, Parts, Unit
+from iosched.models.graph import ComputationGraph
+from iosched.models.load import assembled_model
+from iosched.models.model import Model
+from iosched.models.wiring import reads, replace_nodes, writes
+
+Groups = Sequence[Sequence[str]]
+
+
+def batched(model: Model, groups: Groups) -> Model:
+    """The model in which each of `groups` is one operator; it computes the same.
+
+    What the operators of a group read is taken as it is where it is what another group computes, of the same members in
+    the same order, or one tensor that suffices for all. Else it is joined, and what others read of a group is parted
+    under the names that it had. Inputs, outputs and all other operators keep their names.
+
+    Args:
+        model: a composed model, or any other.
+        groups: names of operators, two and more of each group, alike in what `likeness_of` tells of them.
+
+    Raises:
+        ValueError: operators of a group are not alike, or depend on each other once the groups are made.
+        KeyError: the model has no such operator.
+    """
+    graph = model.graph
+    parts = Parts.of(model)
+    order = _order(graph, groups)
+    units = [Unit.of(parts, [graph.by_name[name] for name in group]) for group in order]
+    draft = Draft({*graph.tensor, *parts.nodes, *model.weights}, parts.opset)
+    writer = _Writer(draft)
+    for unit, axis in zip(units, chosen_axes(units), strict=True):
+        writer.write(unit, axis)
+    gone = {node.name for unit in units for row in unit.rows for node in row}
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    kept = [node for node in proto.graph.node if node.name not in gone]
+    writer.part({*(name for node in (*kept, *draft.nodes) for name in reads(node)), *graph.outputs})
+    replace_nodes(proto.graph, [*kept, *draft.nodes])
+    _forget_types(proto.graph)
+    return assembled_model(model.name, proto, {**model.weights, **draft.constants})
+
+
+@dataclass(frozen=True, eq=False)
+class _Writer:
+    """Writes units one after the other; `results` has what they computed, by the names that the members have for it."""
+
+    draft: Draft
+    results: dict[Names, Joined] = field(default_factory=dict)
+
+    def write(self, unit: Unit, axis: int) -> None:
+        """Add the nodes of a unit, all of whose feeders were written."""
+        computed: dict[Names, Joined] = {}
+        for row, (own, _) in enumerate(unit.way(axis)):
+            laid: dict[Names, Joined] = {}
+            for names in unit.slots(row):
+                if unit.is_own(names) or names in computed:
+                    joined = computed.get(names) or self._joined(unit, names, own)
+                    laid[names] = self.draft.relaid(joined, own, len(names))
+            found = unit.rules[row].write(unit.layer(row, laid), own, self.draft)
+            outputs = zip(*(node.output for node in unit.rows[row]), strict=True)
+            computed.update(zip(outputs, found, strict=False))
+        for names in unit.results:
+            if names in computed:
+                self.results[names] = computed[names]
+
+    def part(self, read: Iterable[str]) -> None:
+        """Give the members' results their names, where these are read."""
+        wanted = frozenset(read)
+        for names, joined in self.results.items():
+            if not wanted.isdisjoint(names):
+                self.draft.part(joined, names)
+
+    def _joined(self, unit: Unit, names: Names, axis: int) -> Joined:
+        if names in self.results:
+            return self.results[names]
+        return self.draft.join(names, axis, unit.parts.shape(names[0]) or ())
+
+
+def _order(graph: ComputationGraph, groups: Groups) -> list[tuple[str, ...]]:
+    """The groups, each after those that it reads from."""
+    own = {name: tuple(group) for group in groups for name in group}
+    if len(own) < sum(map(len, groups)) or any(len(group) < 2 for group in groups):
+        raise ValueError("groups have two and more operators, and each operator is in one at most")
+    sorter: TopologicalSorter[tuple[str, ...]] = TopologicalSorter()
+    for name, before in graph.predecessors.items():
+        here = own.get(name, (name,))
+        sorter.add(here, *(own.get(other, (other,)) for other in before))
+    try:
+        return [group for group in sorter.static_order() if len(group) > 1]
+    except CycleError as error:
+        names = [group[0] for group in error.args[1]]
+        raise ValueError(f"groups would wait for each other: those of {', '.join(map(repr, names))}") from error
+
+
+def _forget_types(graph: onnx.GraphProto) -> None:
+    """Remove what is said of tensors that nothing computes any more."""
+    written = {name for node in graph.node for name in writes(node)}
+    kept = [value for value in graph.value_info if value.name in written]
+    del graph.value_info[:]
+    graph.value_info.extend(kept)

@@ -1,0 +1,185 @@
+"""Operators of several members, node by node: what a group of alike operators looks like to the kinds of nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import onnx
+
+from iosched.models.batching.kinds import RULES, Rule
+from iosched.models.batching.layer import Axes, Constants, Joined, Layer, Operand, Shape, Single
+from iosched.models.canonical import counts_in_form, walked
+from iosched.models.graph import Operator
+from iosched.models.model import Model
+from iosched.models.node_attributes import plain_values
+from iosched.models.wiring import is_standard, standard_opset, writes
+
+Names = tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """What there is to be batched: a composed model, taken apart.
+
+    Attributes:
+        model: the composed model.
+        nodes: its nodes by name.
+        opset: the version of ONNX's own operators.
+    """
+
+    model: Model
+    nodes: Mapping[str, onnx.NodeProto]
+    opset: int
+
+    @classmethod
+    def of(cls, model: Model) -> Parts:
+        """The parts of a model."""
+        return cls(model, {node.name: node for node in model.proto.graph.node}, standard_opset(model.proto))
+
+    def looks(self, node: onnx.NodeProto) -> object:
+        """What a node has in common with those that it becomes one with."""
+        weights = self.model.weights
+        shapes = [weights[name].shape if name in weights else self.shape(name) for name in (*node.input, *node.output)]
+        places = [(bool(name), name in weights) for name in (*node.input, *node.output)]
+        return node.domain, node.op_type, plain_values(node), shapes, places
+
+    def shape(self, name: str) -> Shape | None:
+        """The shape of a computed tensor or an input; None where it is not known before the run."""
+        spec = self.model.graph.tensor.get(name)
+        return None if spec is None else spec.shape
+
+
+@dataclass(frozen=True, eq=False)
+class Unit:
+    """Alike operators, one of each member.
+
+    Attributes:
+        parts: the model.
+        rows: for each node of an operator the members' nodes, in the order of the operator's form.
+        differ: weights are taken to differ from member to member, whether they do or not.
+        apart: what the members read is taken to be a tensor of each, whether it is or not.
+    """
+
+    parts: Parts
+    rows: tuple[tuple[onnx.NodeProto, ...], ...]
+    differ: bool = False
+    apart: bool = False
+
+    @classmethod
+    def of(cls, parts: Parts, operators: Sequence[Operator]) -> Unit:
+        """The unit of these operators.
+
+        Raises:
+            ValueError: they are not alike.
+        """
+        own = [walked([parts.nodes[name] for name in operator.nodes]) for operator in operators]
+        for operator, nodes in zip(operators, own, strict=True):
+            if [parts.looks(node) for node in nodes] != [parts.looks(node) for node in own[0]]:
+                raise ValueError(f"operators {operators[0].name!r} and {operator.name!r} are not alike")
+        return cls(parts, tuple(zip(*own, strict=True)))
+
+    @cached_property
+    def rules(self) -> tuple[Rule, ...]:
+        """The rule of each node; none at all where one has no rule, or a tensor's shape is not known."""
+        found = [RULES.get(row[0].op_type) if is_standard(row[0]) else None for row in self.rows]
+        rules = tuple(rule for rule in found if rule is not None)
+        names = [name for row in self.rows for node in row for name in (*filter(None, node.input), *writes(node))]
+        computed = [name for name in names if name not in self.parts.model.weights]
+        is_static = all(self.parts.shape(name) is not None for name in computed)
+        return rules if len(rules) == len(found) and is_static else ()
+
+    @cached_property
+    def inner(self) -> Mapping[str, int]:
+        """For every tensor that a node of the first member computes the row of that node."""
+        return {name: row for row, nodes in enumerate(self.rows) for name in nodes[0].output if name}
+
+    @property
+    def results(self) -> tuple[Names, ...]:
+        """For every output of the last node the members' tensors."""
+        return tuple(tuple(names) for names in zip(*(node.output for node in self.rows[-1]), strict=True))
+
+    @cached_property
+    def spreads(self) -> bool:
+        """Whether all members read one tensor that is taken as it is: by the first node, and by no other."""
+        name = self.rows[0][0].input[0]
+        if self.apart or not self.rules or not self.rules[0].spreads or name in self.parts.model.weights:
+            return False
+        first = [node.input[0] for node in self.rows[0]]
+        reads = Counter(read for row in self.rows for node in row for read in node.input)
+        is_read_once = set(first) == {name} and reads[name] == len(first)
+        return is_read_once and bool(self.rules[0].axes(self._layer(0, {}, spreads=True)))
+
+    def is_own(self, names: Names) -> bool:
+        """Whether these, which the members' nodes read at one place, are computed tensors from outside, one of each."""
+        if not names[0] or names[0] in self.parts.model.weights or names[0] in self.inner:
+            return False
+        return not (self.spreads and len(set(names)) == 1)
+
+    def ports(self) -> list[Names]:
+        """The tensors of which `is_own` tells, each once."""
+        found = dict.fromkeys(names for row in range(len(self.rows)) for names in self.slots(row))
+        return [names for names in found if self.is_own(names)]
+
+    def slots(self, row: int) -> list[Names]:
+        """What the members' nodes of one row read, input by input."""
+        return list(zip(*(node.input for node in self.rows[row]), strict=True))
+
+    def layers(self) -> tuple[Layer, ...]:
+        """The layer of each node, with no names of joined tensors yet."""
+        return tuple(self.layer(row, {}) for row in range(len(self.rows)))
+
+    def layer(self, row: int, joined: Mapping[Names, Joined]) -> Layer:
+        """The layer of one node; `joined` has the tensors of all members in one, as far as they are there."""
+        return self._layer(row, joined, self.spreads)
+
+    def _layer(self, row: int, joined: Mapping[Names, Joined], spreads: bool) -> Layer:
+        nodes = self.rows[row]
+        operands = tuple(self._operand(row, slot, names, joined, spreads) for slot, names in enumerate(self.slots(row)))
+        results = tuple(self.parts.shape(name) or () for name in nodes[0].output)
+        return Layer(nodes, operands, results, self.parts.opset)
+
+    def axes(self) -> Axes:
+        """The axes along which what is read from outside may be joined, and those along which the results then are.
+
+        All nodes have to take what the nodes before them compute as it is. Empty where there is no such way.
+        """
+        if not self.rules:
+            return {}
+        layers = self.layers()
+        ways = {axis: self._way(layers, axis) for axis in self.rules[0].axes(layers[0])}
+        return {axis: way[-1][1] for axis, way in ways.items() if way}
+
+    def way(self, axis: int) -> tuple[tuple[int, int], ...]:
+        """For each node the axes of its operands and of its results, where what is read from outside is along `axis`.
+
+        `axis` is one of `axes()`.
+        """
+        return self._way(self.layers(), axis)
+
+    def _way(self, layers: Sequence[Layer], axis: int) -> tuple[tuple[int, int], ...]:
+        found: list[tuple[int, int]] = []
+        for row, (rule, layer) in enumerate(zip(self.rules, layers, strict=True)):
+            inside = {found[self.inner[name]][1] for name in self.rows[row][0].input if name in self.inner}
+            own = next(iter(inside), axis)
+            after = rule.axes(layer)
+            if len(inside) > 1 or own not in after:
+                return ()
+            found.append((own, after[own]))
+        return tuple(found)
+
+    def _operand(self, row: int, slot: int, names: Names, joined: Mapping[Names, Joined], spreads: bool) -> Operand:
+        if not names[0]:
+            return None
+        weights = self.parts.model.weights
+        if names[0] in weights:
+            arrays = tuple(np.asarray(weights[name]) for name in names)
+            differ = self.differ and not counts_in_form(self.rows[row][0], slot, arrays[0].dtype.name)
+            return Constants(tuple(map(str, range(len(names)))) if differ else names, arrays)
+        shape = self.parts.shape(names[0]) or ()
+        if names in joined:
+            return joined[names]
+        return Single(names[0], shape) if spreads and (row, slot) == (0, 0) else Joined("", 0, shape)

@@ -1,0 +1,151 @@
+"""Whole models in which any groups are made compute what their members compute alone."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import onnx
+import pytest
+from alone import assert_as_alone
+from batches import batch, ensemble_in, greedy_groups, variants
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from import_helpers import data, model_of, weight
+from onnx import helper
+from random_models import models
+from variants import renamed, retrained, shuffled
+
+from iosched.models.batching.rewrite import batched
+from iosched.models.composition.compose import compose
+from iosched.models.composition.members import members_of
+from iosched.models.export import write_model
+from iosched.models.light import light_model
+from iosched.models.load import load_model
+
+node = helper.make_node
+keeps = st.integers(0, 2**12 - 1)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(models(), models(), keeps, st.booleans(), st.integers(1, 2))
+def test_two_random_models(a: onnx.ModelProto, b: onnx.ModelProto, keep: int, shares: bool, batch_size: int) -> None:
+    batch([a, retrained(b, 1)], ["x"] if shares else (), lambda index: bool(keep >> index & 1), batch_size)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(models(), keeps, st.booleans(), st.integers(1, 2))
+def test_a_random_model_and_others_of_its_structure(
+    model: onnx.ModelProto, keep: int, shares: bool, batch_size: int
+) -> None:
+    """Some of whose weights are equal; with other names, and nodes in another order where no input is shared."""
+    others = [retrained(model, 1), retrained(model, 2)]
+    if not shares:
+        others[1] = shuffled(renamed(others[1]), 3)
+    batch([model, *others], ["x"] if shares else (), lambda index: bool(keep >> index & 1), batch_size)
+
+
+@pytest.mark.parametrize(
+    ("name", "batch_size", "operators"),
+    [("squeezenet", 1, 38 + 26), ("squeezenet", 2, 38 + 26), ("shufflenet", 1, None), ("shufflenet", 2, None)],
+)
+def test_light_models_of_different_weights(name: str, batch_size: int, operators: int | None) -> None:
+    """Everything is batched; what is more than one model has is Reshapes, a Concat before and a Split behind."""
+    found = batch([retrained(light_model(name), seed) for seed in range(3)], batch_size=batch_size)
+    once = {node.op_type for node in light_model(name).graph.node} - {"Concat", "Gemm", "MatMul", "Reshape"}
+    one = load_model(data(light_model(name)))
+    for op_type in once - {"Dropout", "Constant", "Softmax", "Transpose"}:
+        assert found.types[op_type] == [node.op_type for node in one.proto.graph.node].count(op_type), op_type
+    assert found.types["Split"] == 1
+    assert operators is None or len(found.model.graph.operators) == operators
+
+
+def test_unlike_networks_share_what_is_alike() -> None:
+    found = batch([light_model("squeezenet"), retrained(light_model("squeezenet"), 5), light_model("shufflenet")])
+    assert found.types["Split"] < 10
+
+
+def test_heads_on_a_frozen_backbone() -> None:
+    nodes = [
+        node("Conv", ["x", "w"], ["c"]), node("Relu", ["c"], ["r"]), node("GlobalAveragePool", ["r"], ["p"]),
+        node("Flatten", ["p"], ["f"]), node("Gemm", ["f", "v"], ["g"]), node("Relu", ["g"], ["h"]),
+        node("Gemm", ["h", "u"], ["y"]),
+    ]  # fmt: skip
+    found = batch(
+        variants(
+            nodes, {"x": [2, 3, 8, 8]}, ["y"],
+            lambda seed: {"w": weight(4, 3, 3, 3), "v": weight(4, 6, seed=seed), "u": weight(6, 5, seed=seed)}, 16,
+        ),
+        ["x"],
+    )  # fmt: skip
+    assert (found.types["Conv"], found.types["Gemm"], found.types["MatMul"], found.types["Split"]) == (1, 1, 1, 1)
+    assert found.types["Concat"] == 0
+
+
+def test_groups_of_some_members_go_on_among_others() -> None:
+    """The second group has two of the three members of the first."""
+    nodes = [node("Conv", ["x", "w"], ["a"]), node("Relu", ["a"], ["b"]), node("Conv", ["b", "v"], ["y"])]
+    protos = variants(
+        nodes,
+        {"x": [1, 4, 6, 6]},
+        ["y"],
+        lambda seed: {"w": weight(4, 4, 3, 3, seed=seed), "v": weight(4, 4, 1, 1, seed=seed)},
+    )
+    members = {f"m{index}": load_model(data(proto)) for index, proto in enumerate(protos)}
+    whole = compose(members)
+    for group in combinations(("m0/y", "m1/y", "m2/y"), 2):
+        model = batched(whole.model, [("m0/b", "m1/b", "m2/b"), group])
+        assert_as_alone(model, whole.members, members)
+
+
+def test_a_result_that_one_member_alone_returns_is_parted() -> None:
+    nodes = [node("Conv", ["x", "w"], ["a"]), node("Conv", ["a", "v"], ["y"])]
+    weights = [{"w": weight(4, 4, 3, 3, seed=seed), "v": weight(4, 4, 1, 1, seed=seed)} for seed in range(3)]
+    inputs = {"x": [1, 4, 6, 6]}
+    protos = [model_of(nodes, inputs, ["y", "a"] if own == 1 else ["y"], each) for own, each in enumerate(weights)]
+    assert batch(protos).types == {"Concat": 1, "Conv": 2, "Split": 2}
+
+
+def test_the_written_file_is_the_same_model_and_knows_its_members() -> None:
+    found = batch([retrained(light_model("squeezenet"), seed) for seed in range(2)])
+    again = load_model(write_model(found.model.proto, found.model.weights, None), name=found.model.name)
+    assert again.digest == found.model.digest
+    assert members_of(again.proto) == found.whole.members
+
+
+def test_groups_that_would_wait_for_each_other_are_refused() -> None:
+    one = [node("Relu", ["x"], ["a"]), node("Neg", ["a"], ["y"])]
+    other = [node("Neg", ["x"], ["a"]), node("Relu", ["a"], ["y"])]
+    protos = [
+        *variants(one, {"x": [2, 3]}, ["y"], lambda _: {}, 1),
+        *variants(other, {"x": [2, 3]}, ["y"], lambda _: {}, 1),
+    ]
+    whole = compose({f"m{index}": load_model(data(proto)) for index, proto in enumerate(protos)})
+    with pytest.raises(ValueError, match="would wait for each other"):
+        batched(whole.model, [("m0/a", "m1/y"), ("m0/y", "m1/a")])
+    with pytest.raises(ValueError, match="in one at most"):
+        batched(whole.model, [("m0/a", "m1/y"), ("m0/a", "m1/a")])
+    with pytest.raises(ValueError, match="not alike"):
+        batched(whole.model, [("m0/a", "m1/a")])
+
+
+def test_shapes_of_what_is_read_are_part_of_the_likeness() -> None:
+    nodes = [node("Conv", ["x", "w"], ["y"])]
+    small, large = (
+        variants(nodes, {"x": [1, 4, size, size]}, ["y"], lambda seed: {"w": weight(4, 4, 3, 3, seed=seed)}, 1)[0]
+        for size in (5, 6)
+    )
+    whole = compose({"a": load_model(data(small)), "b": load_model(data(large))})
+    assert greedy_groups(whole) == ()
+
+
+def test_numbers_that_say_what_a_node_does_are_part_of_the_likeness() -> None:
+    """A Clip's bounds have to be the same, and its form says them."""
+    nodes = [node("Clip", ["x", "low"], ["y"])]
+    protos = [
+        variants(nodes, {"x": [2, 3]}, ["y"], lambda _, bound=bound: {"low": np.float32(bound)}, 1)[0]
+        for bound in (0.0, 0.0, 0.5)
+    ]
+    whole = compose({f"m{index}": load_model(data(proto)) for index, proto in enumerate(protos)})
+    assert greedy_groups(whole) == (("m0/y", "m1/y"),)
+    assert not any(likeness.spreads for likeness in ensemble_in(whole).likeness.values())

@@ -1,0 +1,87 @@
+"""Batches models as far as they are alike, and compares what comes of it with the models alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from alone import assert_as_alone
+from import_helpers import data, model_of
+
+from iosched.models.batching.keys import likeness_of
+from iosched.models.batching.rewrite import batched
+from iosched.models.composition.compose import Composition, compose
+from iosched.models.composition.members import owners
+from iosched.models.load import load_model
+from iosched.models.model import Model
+from iosched.scheduler.batching.costs import EqualGains
+from iosched.scheduler.batching.ensemble import Ensemble, Group
+from iosched.scheduler.batching.folding import folded
+from iosched.scheduler.batching.similarity import similarities
+
+Weights = Mapping[str, np.ndarray]
+
+
+def ensemble_in(whole: Composition) -> Ensemble:
+    """The members of a composition as batching sees them."""
+    model = whole.model
+    return Ensemble.of(model.graph, model.structure, owners(model.graph, whole.members), likeness_of(model))
+
+
+def greedy_groups(whole: Composition) -> tuple[Group, ...]:
+    """All that is alike, as greedy batching has it."""
+    ensemble = ensemble_in(whole)
+    keys = [[ensemble.likeness[name].key for name in sequence] for sequence in ensemble.sequences]
+    return folded(ensemble, EqualGains(), similarities(keys)).all_groups()
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Models, their composition, and the model in which they are batched."""
+
+    models: Mapping[str, Model]
+    whole: Composition
+    model: Model
+
+    @property
+    def types(self) -> Counter[str]:
+        """How many nodes of each type the batched model has."""
+        return Counter(node.op_type for node in self.model.proto.graph.node)
+
+
+def batch(
+    protos: Sequence[onnx.ModelProto],
+    shared: Collection[str] = (),
+    keep: Callable[[int], bool] = lambda index: True,
+    batch_size: int | None = None,
+) -> Batch:
+    """The models batched, after their outputs were compared with those of each model alone.
+
+    `keep` says which of the groups, by their numbers, are made.
+    """
+    models = {
+        f"m{index}": load_model(data(proto), name=f"m{index}", batch_size=batch_size)
+        for index, proto in enumerate(protos)
+    }
+    whole = compose(models, shared)
+    groups = [group for index, group in enumerate(greedy_groups(whole)) if keep(index)]
+    model = batched(whole.model, groups)
+    assert_as_alone(model, whole.members, models)
+    assert model.graph.inputs == whole.model.graph.inputs
+    assert model.graph.outputs == whole.model.graph.outputs
+    return Batch(models, whole, model)
+
+
+def variants(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Mapping[str, Sequence[int]],
+    outputs: Sequence[str],
+    weights: Callable[[int], Weights],
+    count: int = 3,
+    **settings: int,
+) -> list[onnx.ModelProto]:
+    """Models of the same nodes, the weights of which are made from the model's number."""
+    return [model_of(nodes, inputs, outputs, weights(seed), **settings) for seed in range(count)]
