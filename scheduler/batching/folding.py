@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from iosched.scheduler.batching.costs import BatchingCosts, Spread
 from iosched.scheduler.batching.ensemble import Ensemble
-from iosched.scheduler.batching.plan import Plan, pruned
+from iosched.scheduler.batching.plan import Plan, difference_us, pruned
 from iosched.scheduler.batching.runs import Pairing
 
 
@@ -67,7 +67,7 @@ def _with_member(plan: Plan, line: list[str], new: int, old: int) -> tuple[Plan,
     pairing = Pairing(plan, fresh, [there[index] for index in places], lambda i, j: places[j] > floors[i])
     _, matches = pairing.best()
     larger = plan.with_pairs((fresh[i], there[places[j]]) for i, j in matches)
-    if not matches or larger.value_us() < plan.value_us():
+    if difference_us(plan, larger, [fresh[i] for i, _ in matches]) < 0:
         matches, larger = (), plan
     matched = {fresh[i]: places[j] for i, j in matches}
     return larger, _drawn(line, fresh, floors, matched)

@@ -83,7 +83,8 @@ class Plan:
         if not self.ensemble.returned.isdisjoint(results):
             return True
         readers = (reader for tensor in results for reader in self.ensemble.readers.get(tensor, ()))
-        return any(self.feeder(self.group(name), port) != group for name, port in readers)
+        heads = {(self.group(name)[0], port) for name, port in readers}
+        return any(self.feeder(self.group(head), port) != group for head, port in heads)
 
     def group_value_us(self, group: Group) -> float:
         """Gain of a group less what is paid to join and to part its tensors."""
@@ -115,63 +116,81 @@ class Plan:
                 yield self.part_us(self.results(group, index))
 
 
-def neighbours(plan: Plan, group: Group) -> set[Group]:
-    """The groups that `group` reads from, and those that read from it: their joins and parts may change with it."""
-    ensemble = plan.ensemble
-    found = set()
-    for name in group:
-        for tensor in ensemble.reads[name]:
-            if tensor in ensemble.source:
-                found.add(plan.group(ensemble.source[tensor][0]))
-        for tensor in ensemble.graph.by_name[name].outputs:
-            found.update(plan.group(reader) for reader, _ in ensemble.readers.get(tensor, ()))
-    return {other for other in found if len(other) > 1 and other != group}
+def difference_us(before: Plan, after: Plan, changed: Iterable[str]) -> float:
+    """How much more `after` is worth than `before`, where only the groups of these operators are others.
+
+    Complexity: O(operators and edges of those groups and of the ones beside them).
+    """
+    names = {name for each in changed for plan in (before, after) for name in plan.group(each)}
+    names |= {name for other in _beside(after, names) for name in after.group(other)}
+    names |= {name for other in names for name in before.group(other)}
+    return _value_us(after, names) - _value_us(before, names)
 
 
 def pruned(plan: Plan) -> Plan:
     """The plan without the groups that cost more than they save; each that is taken out makes the plan better.
 
     Groups are tried one by one, and chains of groups that hang together, until none of them is worth taking out. That
-    is a local optimum, and no more. Complexity: O(groups * (operators + edges of a chain)) for each round.
+    is a local optimum, and no more. Complexity: O(operators + edges) for each round, of which there is one more than
+    there are rounds in which a group is taken out.
     """
+    left = dict(plan.groups)
+    rest = Plan(plan.ensemble, plan.costs, left)
     while True:
-        sets = [*([group] for group in plan.all_groups()), *_chains(plan)]
-        gone = next((groups for groups in sets if _loss_us(plan, groups) < 0), None)
-        if gone is None:
-            return plan
-        plan = plan.without(gone)
+        before = len(left)
+        for groups in [*([group] for group in rest.all_groups()), *_chains(rest)]:
+            _take_out(rest, left, groups)
+        if len(left) == before:
+            return rest
 
 
-def _loss_us(plan: Plan, groups: list[Group]) -> float:
-    """What the plan loses without these groups; negative where it gets better."""
-    rest = plan.without(groups)
-    around = {other for group in groups for other in neighbours(plan, group)} - set(groups)
-    before = sum(plan.group_value_us(group) for group in (*groups, *around))
-    return before - sum(rest.group_value_us(group) for group in around)
+def _take_out(plan: Plan, groups: dict[str, Group], gone: Sequence[Group]) -> None:
+    """Take groups out of `groups`, which are those of `plan`, if the plan gets better."""
+    names = {name for group in gone for name in group}
+    if not names <= groups.keys():
+        return
+    affected = names | {name for other in _beside(plan, names) for name in plan.group(other)}
+    before = _value_us(plan, affected)
+    for name in names:
+        del groups[name]
+    if _value_us(plan, affected) <= before:
+        groups.update((name, group) for group in gone for name in group)
+
+
+def _value_us(plan: Plan, names: Iterable[str]) -> float:
+    """What the groups of these operators are worth."""
+    heads = {plan.groups[name][0] for name in names if name in plan.groups}
+    return sum(plan.group_value_us(plan.groups[head]) for head in heads)
+
+
+def _beside(plan: Plan, names: Iterable[str]) -> set[str]:
+    """The operators that these read from, and those that read from them."""
+    ensemble = plan.ensemble
+    found: set[str] = set()
+    for name in names:
+        found.update(ensemble.graph.predecessors[name], ensemble.graph.successors[name])
+    return found
 
 
 def _chains(plan: Plan) -> list[list[Group]]:
     """Groups that hand results to each other in place, together."""
     found: list[list[Group]] = []
-    seen: set[Group] = set()
-    for start in plan.all_groups():
-        if start in seen:
+    links: dict[str, list[Group]] = {}
+    for group in plan.all_groups():
+        for port in range(len(plan.ensemble.reads[group[0]])):
+            feeder = plan.feeder(group, port)
+            if feeder is not None:
+                links.setdefault(group[0], []).append(feeder)
+                links.setdefault(feeder[0], []).append(group)
+    seen: set[str] = set()
+    for group in plan.all_groups():
+        if group[0] in seen or group[0] not in links:
             continue
-        seen.add(start)
-        chain = [start]
-        for group in chain:
-            linked = [other for other in neighbours(plan, group) if other not in seen and _linked(plan, group, other)]
+        seen.add(group[0])
+        chain = [group]
+        for each in chain:
+            linked = {other[0]: other for other in links[each[0]] if other[0] not in seen}
             seen.update(linked)
-            chain.extend(linked)
-        if len(chain) > 1:
-            found.append(chain)
+            chain.extend(linked.values())
+        found.append(chain)
     return found
-
-
-def _linked(plan: Plan, one: Group, other: Group) -> bool:
-    pairs = ((one, other), (other, one))
-    return any(
-        plan.feeder(reader, port) == feeder
-        for feeder, reader in pairs
-        for port in range(len(plan.ensemble.reads[reader[0]]))
-    )

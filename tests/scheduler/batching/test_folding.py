@@ -11,7 +11,7 @@ from iosched.scheduler.batching.costs import EqualGains
 from iosched.scheduler.batching.ensemble import Ensemble
 from iosched.scheduler.batching.folding import folded
 from iosched.scheduler.batching.layers import layered
-from iosched.scheduler.batching.plan import Plan, pruned
+from iosched.scheduler.batching.plan import Plan, difference_us, pruned
 from iosched.scheduler.batching.similarity import common_length, similarities
 
 several = st.lists(members(most=6, frozen=True), min_size=2, max_size=4)
@@ -105,6 +105,16 @@ def test_pruning_never_makes_a_plan_worse(models: list[tuple[Layer, ...]], costs
     assert better.value_us() >= plan.value_us()
     for group in better.all_groups():
         assert better.without([group]).value_us() <= better.value_us()
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(st.lists(members(most=5), min_size=3, max_size=3), prices())
+def test_the_difference_of_two_plans_is_found_from_what_changed(models: list[tuple[Layer, ...]], costs: Prices) -> None:
+    ensemble = ensemble_of(models)
+    after = layered(ensemble, costs)
+    for group in after.all_groups():
+        before = after.without([group])
+        assert difference_us(before, after, group) == after.value_us() - before.value_us()
 
 
 def test_first_come_first_served_stops_at_the_first_layer_that_differs() -> None:
