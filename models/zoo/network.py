@@ -145,6 +145,14 @@ class Network:
         )  # fmt: skip
         return self.conv(x, channels, 1, name, relu=False)
 
+    def excited(self, x: Value, channels: int, name: str) -> Value:
+        """Squeeze and excitation: every channel times a number from 0 to 1, which all channels' means decide on."""
+        squeezed = self.conv(self.global_average_pool(x, f"{name}/squeeze"), channels, 1, f"{name}/reduce")
+        grown = self.conv(squeezed, x.channels, 1, f"{name}/expand", relu=False)
+        self._append("Sigmoid", [grown.name], f"{name}/gate")
+        self._append("Mul", [x.name, f"{name}/gate"], name)
+        return Value(name, x.shape, x.mean_square / 4)
+
     def flatten(self, x: Value, name: str) -> Value:
         """(C, H, W) as one row."""
         self._append("Flatten", [x.name], name, axis=1)

@@ -1,0 +1,77 @@
+"""Networks sampled from a space like MnasNet's around MobileNetV2 (Tan et al., 2019): what a search for architectures
+tries.
+
+Each stage draws the kernel, the expansion and whether there is squeeze and excitation for all of its blocks, how many
+blocks it has, and how wide it is. A network is determined by its seed, weights included.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+import onnx
+
+from iosched.models.zoo.network import Network, Value
+
+# (channels, blocks, stride of the first block) of MobileNetV2's stages behind the first.
+_STAGES = ((24, 2, 2), (32, 3, 2), (64, 4, 2), (96, 3, 1), (160, 3, 2), (320, 1, 1))
+_KERNELS, _EXPANSIONS, _WIDTHS = (3, 5), (3, 6), (0.75, 1.0, 1.25)
+_EXCITED = 4  # squeeze and excitation has a quarter of a block's input channels between
+_MULTIPLE = 8  # of channels, as MobileNets have them
+_CLASSES = 1000
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Blocks of one kind: inverted residuals with a depthwise convolution of `kernel` x `kernel`."""
+
+    channels: int
+    blocks: int
+    stride: int
+    kernel: int
+    expansion: int
+    excites: bool
+
+
+def sampled_stages(seed: int) -> tuple[Stage, ...]:
+    """The stages of network `seed`: one choice of each for every stage, all equally likely."""
+    random = Random(seed)
+    return tuple(
+        Stage(
+            channels=_rounded(channels * random.choice(_WIDTHS)),
+            blocks=max(1, blocks + random.choice((-1, 0, 1))),
+            stride=stride,
+            kernel=random.choice(_KERNELS),
+            expansion=random.choice(_EXPANSIONS),
+            excites=random.random() < 0.5,
+        )
+        for channels, blocks, stride in _STAGES
+    )
+
+
+def sampled(seed: int, size: int = 224) -> onnx.ModelProto:
+    """Network `seed`: input (1, 3, size, size), output (1, 1000) float32 logits."""
+    net = Network(f"mnasnet-{seed}")
+    x = net.conv(net.input(3, size), 32, 3, "stem", stride=2, padding=1)
+    x = net.conv(x, 32, 3, "first/depthwise", padding=1, groups=32)
+    x = net.conv(x, 16, 1, "first", relu=False)
+    for number, stage in enumerate(sampled_stages(seed), start=1):
+        for block in range(1, stage.blocks + 1):
+            x = _block(net, x, stage, stage.stride if block == 1 else 1, f"stage{number}/block{block}")
+    x = net.global_average_pool(net.conv(x, 1280, 1, "last"), "pool")
+    return net.finish(net.linear(net.flatten(x, "flatten"), _CLASSES, "output"))
+
+
+def _block(net: Network, x: Value, stage: Stage, stride: int, name: str) -> Value:
+    wide = x.channels * stage.expansion
+    y = net.conv(x, wide, 1, f"{name}/expand")
+    y = net.conv(y, wide, stage.kernel, f"{name}/depthwise", stride=stride, padding=stage.kernel // 2, groups=wide)
+    if stage.excites:
+        y = net.excited(y, max(x.channels // _EXCITED, _MULTIPLE), f"{name}/excite")
+    y = net.conv(y, stage.channels, 1, f"{name}/project", relu=False)
+    return net.sum([y, x], name) if stride == 1 and x.channels == stage.channels else y
+
+
+def _rounded(channels: float) -> int:
+    return max(_MULTIPLE, int(channels + _MULTIPLE / 2) // _MULTIPLE * _MULTIPLE)
