@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from graphlib import CycleError, TopologicalSorter
 
 import onnx
 
 from iosched.models.batching.axes import chosen_axes
 from iosched.models.batching.draft import Draft
-from iosched.models.batching.layer import Joined
-from iosched.models.batching.unit import Names, Parts, Unit
+from iosched.models.batching.unit import Parts, Unit
+from iosched.models.batching.writer import Writer
 from iosched.models.graph import ComputationGraph
 from iosched.models.load import assembled_model
 from iosched.models.model import Model
@@ -40,7 +39,7 @@ def batched(model: Model, groups: Groups) -> Model:
     order = _order(graph, groups)
     units = [Unit.of(parts, [graph.by_name[name] for name in group]) for group in order]
     draft = Draft({*graph.tensor, *parts.nodes, *model.weights}, parts.opset)
-    writer = _Writer(draft)
+    writer = Writer(draft)
     for unit, axis in zip(units, chosen_axes(units), strict=True):
         writer.write(unit, axis)
     gone = {node.name for unit in units for row in unit.rows for node in row}
@@ -51,42 +50,6 @@ def batched(model: Model, groups: Groups) -> Model:
     replace_nodes(proto.graph, [*kept, *draft.nodes])
     _forget_types(proto.graph)
     return assembled_model(model.name, proto, {**model.weights, **draft.constants})
-
-
-@dataclass(frozen=True, eq=False)
-class _Writer:
-    """Writes units one after the other; `results` has what they computed, by the names that the members have for it."""
-
-    draft: Draft
-    results: dict[Names, Joined] = field(default_factory=dict)
-
-    def write(self, unit: Unit, axis: int) -> None:
-        """Add the nodes of a unit, all of whose feeders were written."""
-        computed: dict[Names, Joined] = {}
-        for row, (own, _) in enumerate(unit.way(axis)):
-            laid: dict[Names, Joined] = {}
-            for names in unit.slots(row):
-                if unit.is_own(names) or names in computed:
-                    joined = computed.get(names) or self._joined(unit, names, own)
-                    laid[names] = self.draft.relaid(joined, own, len(names))
-            found = unit.rules[row].write(unit.layer(row, laid), own, self.draft)
-            outputs = zip(*(node.output for node in unit.rows[row]), strict=True)
-            computed.update(zip(outputs, found, strict=False))
-        for names in unit.results:
-            if names in computed:
-                self.results[names] = computed[names]
-
-    def part(self, read: Iterable[str]) -> None:
-        """Give the members' results their names, where these are read."""
-        wanted = frozenset(read)
-        for names, joined in self.results.items():
-            if not wanted.isdisjoint(names):
-                self.draft.part(joined, names)
-
-    def _joined(self, unit: Unit, names: Names, axis: int) -> Joined:
-        if names in self.results:
-            return self.results[names]
-        return self.draft.join(names, axis, unit.parts.shape(names[0]) or ())
 
 
 def _order(graph: ComputationGraph, groups: Groups) -> list[tuple[str, ...]]:

@@ -117,7 +117,7 @@ class Unit:
         """Whether these, which the members' nodes read at one place, are computed tensors from outside, one of each."""
         if not names[0] or names[0] in self.parts.model.weights or names[0] in self.inner:
             return False
-        return not (self.spreads and len(set(names)) == 1)
+        return not (self.spreads and names[0] == self.rows[0][0].input[0])
 
     def ports(self) -> list[Names]:
         """The tensors of which `is_own` tells, each once."""
@@ -159,6 +159,11 @@ class Unit:
         `axis` is one of `axes()`.
         """
         return self._way(self.layers(), axis)
+
+    def axis_at(self, names: Names, axis: int) -> int:
+        """The axis along which these are joined where they are read, which `ports` has; see `way`."""
+        way = self.way(axis)
+        return next(way[row][0] for row in range(len(self.rows)) if names in self.slots(row))
 
     def _way(self, layers: Sequence[Layer], axis: int) -> tuple[tuple[int, int], ...]:
         found: list[tuple[int, int]] = []

@@ -1,0 +1,55 @@
+"""The operator that a group becomes, as a model of its own: what has to be run to learn what batching saves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from iosched.models.batching.axes import chosen_axes
+from iosched.models.batching.draft import Draft, scaled
+from iosched.models.batching.layer import Joined, Shape
+from iosched.models.batching.unit import Parts, Unit
+from iosched.models.batching.writer import Writer
+from iosched.models.load import assembled_model
+from iosched.models.model import Model
+
+
+def sample(model: Model, group: Sequence[str]) -> Model:
+    """A model of one operator, for the operators of `group`, or for the one that it has.
+
+    It is fed with what the operator reads, joined along the axis that it takes, and returns its joined result: nothing
+    is joined or parted in it. What all operators of the group read is fed once, where that is how they take it.
+
+    Raises:
+        ValueError: the operators are not alike, or cannot become one.
+        KeyError: the model has no such operator.
+    """
+    parts = Parts.of(model)
+    unit = Unit.of(parts, [model.graph.by_name[name] for name in group])
+    (axis,) = chosen_axes([unit])
+    draft = Draft({*model.graph.tensor, *model.weights}, parts.opset)
+    writer = Writer(draft)
+    inputs = []
+    for names in unit.ports():
+        shape = parts.shape(names[0]) or ()
+        fed = Joined(draft.fresh(names[0], len(names)), unit.axis_at(names, axis), shape)
+        writer.results[names] = fed
+        inputs.append(_value(model, fed.name, names[0], scaled(shape, fed.axis, len(names))))
+    if unit.spreads:
+        name = unit.rows[0][0].input[0]
+        inputs.insert(0, _value(model, name, name, parts.shape(name) or ()))
+    writer.write(unit, axis)
+    found = [writer.results[names] for names in unit.results if names in writer.results]
+    outputs = [helper.make_empty_tensor_value_info(joined.name) for joined in found]
+    proto = onnx.ModelProto(ir_version=model.proto.ir_version, opset_import=model.proto.opset_import)
+    proto.graph.CopyFrom(helper.make_graph(draft.nodes, "sample", inputs, outputs))
+    return assembled_model(group[0], proto, {**model.weights, **draft.constants})
+
+
+def _value(model: Model, name: str, like: str, shape: Shape) -> onnx.ValueInfoProto:
+    """A graph input of the type that tensor `like` has."""
+    dtype = helper.np_dtype_to_tensor_dtype(np.dtype(model.graph.tensor[like].dtype))
+    return helper.make_tensor_value_info(name, dtype, shape)

@@ -1,0 +1,80 @@
+"""A sample computes for several members what the samples of each compute, with nothing joined or parted in it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from batches import variants
+from import_helpers import data, feeds_for, weight
+from onnx import helper
+
+from iosched.models.batching.sample import sample
+from iosched.models.composition.compose import compose
+from iosched.models.load import load_model
+from iosched.models.model import Model
+from iosched.runtime.reference import Reference
+
+node = helper.make_node
+NODES = [
+    node("Conv", ["x", "w"], ["c"], pads=[1] * 4),
+    node("Add", ["c", "z"], ["s"]),
+    node("Relu", ["s"], ["r"]),
+    node("GlobalAveragePool", ["r"], ["p"]),
+    node("Flatten", ["p"], ["f"]),
+    node("Gemm", ["f", "v"], ["y"]),
+]
+
+
+def whole(shared: tuple[str, ...] = (), batch_size: int = 2) -> Model:
+    protos = variants(
+        NODES,
+        {"x": [2, 4, 5, 5], "z": [2, 6, 5, 5]},
+        ["y"],
+        lambda seed: {"w": weight(6, 4, 3, 3, seed=seed), "v": weight(6, 3, seed=seed)},
+    )
+    members = {f"m{index}": load_model(data(proto), batch_size=batch_size) for index, proto in enumerate(protos)}
+    return compose(members, shared).model
+
+
+def run(model: Model, feeds: dict[str, np.ndarray]) -> np.ndarray:
+    with Reference(model) as reference:
+        (found,) = reference.run(feeds).values()
+    return np.asarray(found)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+@pytest.mark.parametrize(
+    ("name", "axis", "types"),
+    [
+        ("r", 1, {"Conv": 1, "Add": 1, "Relu": 1}),
+        ("p", 1, {"GlobalAveragePool": 1}),
+        ("y", 0, {"Reshape": 2, "MatMul": 1}),
+    ],
+)
+def test_one_operator_for_all_members(name: str, axis: int, types: dict[str, int], batch_size: int) -> None:
+    model = whole(batch_size=batch_size)
+    together = sample(model, [f"m{index}/{name}" for index in range(3)])
+    assert Counter(each.op_type for each in together.proto.graph.node) == types
+    alone = [sample(model, [f"m{index}/{name}"]) for index in range(3)]
+    feeds = [feeds_for(each, seed) for seed, each in enumerate(alone)]
+    columns = list(zip(*(each.values() for each in feeds), strict=True))
+    fed = {spec.name: np.concatenate(own, axis) for spec, own in zip(together.graph.inputs, columns, strict=True)}
+    want = [run(each, own) for each, own in zip(alone, feeds, strict=True)]
+    np.testing.assert_allclose(run(together, fed), np.concatenate(want, axis), rtol=1e-4, atol=1e-5)
+
+
+def test_what_all_members_read_is_fed_once() -> None:
+    model = whole(("x", "z"))
+    together = sample(model, [f"m{index}/r" for index in range(3)])
+    assert [spec.shape for spec in together.graph.inputs] == [(2, 4, 5, 5), (2, 18, 5, 5)]
+    (conv,) = (each for each in together.graph.operators if each.type == "Conv")
+    assert (conv.attribute("out_channels"), conv.attribute("group")) == (18, 1)
+
+
+def test_what_cannot_become_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="not alike"):
+        sample(whole(), ["m0/r", "m1/p"])
+    with pytest.raises(KeyError):
+        sample(whole(), ["m0/none", "m1/none"])
