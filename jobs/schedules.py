@@ -10,11 +10,12 @@ from iosched.jobs.progress import Observer, SearchProgress
 from iosched.jobs.settings import OptimizeSettings
 from iosched.profiler.devices.cost import known_us
 from iosched.profiler.devices.device import OpenModel
+from iosched.scheduler.components import search_components
 from iosched.scheduler.pruning import Pruning
-from iosched.scheduler.schedule import Block, Schedule, Stage
+from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 from iosched.scheduler.search import SearchResult, search
-from iosched.scheduler.strategies import BASELINES
-from iosched.scheduler.strategy_names import StrategyName, is_searched
+from iosched.scheduler.strategies import BASELINES, SEARCHES
+from iosched.scheduler.strategy_names import StrategyName, is_searched, pruning_of
 from iosched.scheduler.stretches import with_sessions
 
 Deadline = Callable[[], bool]
@@ -29,18 +30,23 @@ def schedule_by(
     observer: Observer | None = None,
     deadline: Deadline | None = None,
 ) -> SearchResult:
-    """The schedule of a baseline, or the best that a search with this strategy finds, in the device's units."""
+    """The schedule of a baseline, or the best that a search with this strategy finds, in the device's units.
+
+    Parts of a model that do not hang together are searched on their own, and then run beside each other where that is
+    faster and the strategy has stages of several groups.
+    """
     if not is_searched(strategy):
         return unsearched(BASELINES[strategy](opened.graph))
-    return search(
-        opened.graph,
-        opened.cost,
+    find = partial(
+        search,
         strategy=strategy,
         pruning=pruning,
         observer=None if observer is None else SearchProgress(observer),
         deadline=deadline,
         effort=opened.effort.exhausted() if exhaustive else opened.effort,
     )
+    beside = Strategy.CONCURRENT in SEARCHES[strategy] and pruning_of(strategy, pruning).s != 1
+    return search_components(opened.graph, opened.cost, find, beside=beside, is_over=deadline or (lambda: False))
 
 
 def schedule_asked_for(

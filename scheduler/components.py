@@ -1,0 +1,228 @@
+"""Schedules of graphs that do not hang together, as several models in one may not: the search of each part, put
+together.
+
+A part is a weakly connected component of the graph. Parts are searched on their own, equal ones once. How they run
+beside each other is chosen among three ways: one after another; equal parts in step, where some stage of each runs
+beside the same stage of the others; all parts side by side in a single stage, each as one group. Limits on groups
+(`Pruning`) hold inside of parts alone, since in the last two ways there are as many groups as parts, and groups as
+large as these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+
+from iosched.models.graph import ComputationGraph
+from iosched.scheduler.classes import block_key
+from iosched.scheduler.cost import CostModel, OperatorBounds, OperatorKeys
+from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
+from iosched.scheduler.search import Deadline, SearchResult
+
+Part = tuple[str, ...]
+"""The operators of a component, in topological order."""
+
+Find = Callable[[ComputationGraph, CostModel], SearchResult]
+
+
+def components(graph: ComputationGraph) -> tuple[Part, ...]:
+    """The weakly connected components, in the order of their first operators; O(operators + edges)."""
+    head: dict[str, str] = {}
+    for operator in graph.operators:
+        if operator.name in head:
+            continue
+        reached = {operator.name: None}
+        waiting = [operator.name]
+        for name in waiting:
+            beside = (*graph.predecessors[name], *graph.successors[name])
+            waiting.extend(other for other in dict.fromkeys(beside) if other not in reached)
+            reached.update(dict.fromkeys(beside))
+        head.update(dict.fromkeys(reached, operator.name))
+    found: dict[str, list[str]] = {}
+    for operator in graph.operators:
+        found.setdefault(head[operator.name], []).append(operator.name)
+    return tuple(map(tuple, found.values()))
+
+
+def search_components(
+    graph: ComputationGraph, cost: CostModel, find: Find, *, beside: bool = True, is_over: Deadline = lambda: False
+) -> SearchResult:
+    """What `find` finds for a graph that hangs together; else the best of the ways that this module tells of.
+
+    Args:
+        graph: what to schedule.
+        cost: the device.
+        find: searches a schedule of a graph under a cost.
+        beside: whether parts may run beside each other.
+        is_over: once true, nothing more is asked of the device.
+
+    Returns:
+        A schedule with one block for each block of a part, of which some may be of equal parts in step; or with a
+        single block. `lower_bound_us` is of parts one after another; where they run otherwise, nothing is known.
+
+    Raises:
+        What `find` raises.
+    """
+    parts = components(graph)
+    if len(parts) < 2:
+        return find(graph, cost)
+    sets = [_Equal(graph, same) for same in _classes(graph, cost, parts)]
+    alone = [find(same.graph, cost) for same in sets]
+    chosen = [same.in_a_row(each) for same, each in zip(sets, alone, strict=True)]
+    if beside:
+        chosen = [same.in_step(cost, find, each, is_over) for same, each in zip(sets, chosen, strict=True)]
+        chosen = [_all_beside(cost, parts, chosen, is_over)]
+    return _one_after_another(chosen)
+
+
+def _one_after_another(results: Sequence[SearchResult]) -> SearchResult:
+    blocks = (block for result in results for block in result.schedule.blocks)
+    return SearchResult(
+        Schedule(tuple(replace(block, index=index) for index, block in enumerate(blocks))),
+        states=sum(result.states for result in results),
+        transitions=sum(result.transitions for result in results),
+        stages=sum(result.stages for result in results),
+        measured=sum(result.measured for result in results),
+        lower_bound_us=sum(result.lower_bound_us for result in results),
+        remeasured=sum(result.remeasured for result in results),
+        scope="blocks",
+    )
+
+
+def _all_beside(
+    cost: CostModel, parts: Sequence[Part], results: Sequence[SearchResult], is_over: Deadline
+) -> SearchResult:
+    """All parts side by side where that is faster than what was found so far."""
+    found = _one_after_another(results)
+    if is_over():
+        return found
+    stage = Stage(Strategy.CONCURRENT, tuple(parts))
+    whole = replace(stage, predicted_us=cost.stage_latency_us(stage))
+    asked = replace(found, measured=found.measured + 1)
+    if not _is_less(whole.predicted_us, found.schedule.predicted_us):
+        return asked
+    return replace(asked, schedule=Schedule((Block(0, (whole,)),)), lower_bound_us=0.0)
+
+
+def _is_less(one_us: float | None, other_us: float | None) -> bool:
+    return one_us is not None and (other_us is None or one_us < other_us)
+
+
+def _classes(graph: ComputationGraph, cost: CostModel, parts: Sequence[Part]) -> list[list[Part]]:
+    """Parts that are equal but for names; their operators correspond to each other in order."""
+    if not isinstance(cost, OperatorKeys):
+        return [[part] for part in parts]
+    found: dict[Hashable, list[Part]] = {}
+    for part in parts:
+        labels = {name: cost.operator_key(name) for name in part}
+        found.setdefault(block_key(graph, part, labels), []).append(part)
+    return list(found.values())
+
+
+def _graph_of(graph: ComputationGraph, part: Part) -> ComputationGraph:
+    operators = tuple(graph.by_name[name] for name in part)
+    computed = {tensor for operator in operators for tensor in operator.outputs}
+    read = {tensor for operator in operators for tensor in operator.inputs}
+    return ComputationGraph(
+        graph.name,
+        tuple(spec for spec in graph.inputs if spec.name in read),
+        tuple(name for name in graph.outputs if name in computed),
+        operators,
+        tuple(spec for spec in graph.tensors if spec.name in computed),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Equal:
+    """Parts of `whole` that are equal but for names; their operators correspond to each other in order."""
+
+    whole: ComputationGraph
+    parts: Sequence[Part]
+
+    @property
+    def graph(self) -> ComputationGraph:
+        """The graph of the first part."""
+        return _graph_of(self.whole, self.parts[0])
+
+    def copies(self, stage: Stage) -> tuple[Stage, ...]:
+        """A stage of the first part in all parts."""
+        return tuple(stage.renamed(dict(zip(self.parts[0], part, strict=True))) for part in self.parts)
+
+    def beside(self, stage: Stage) -> Stage | None:
+        """A stage of all parts side by side; None where that cannot be: operators that run as one are of one part."""
+        if stage.strategy is not Strategy.CONCURRENT:
+            return None
+        return Stage(Strategy.CONCURRENT, tuple(group for copy in self.copies(stage) for group in copy.groups))
+
+    def in_a_row(self, alone: SearchResult) -> SearchResult:
+        """All parts one after another, of which the first one's schedule is known."""
+        count = len(self.parts)
+        rows = [[self.copies(stage) for stage in block.stages] for block in alone.schedule.blocks]
+        blocks = [
+            replace(block, stages=tuple(copies[place] for copies in row))
+            for place in range(count)
+            for block, row in zip(alone.schedule.blocks, rows, strict=True)
+        ]
+        return replace(
+            alone,
+            schedule=Schedule(tuple(blocks)),
+            states=alone.states * count,
+            transitions=alone.transitions * count,
+            stages=alone.stages * count,
+            lower_bound_us=alone.lower_bound_us * count,
+        )
+
+    def in_step(self, cost: CostModel, find: Find, row: SearchResult, is_over: Deadline) -> SearchResult:
+        """The parts in step, as a search of the first one finds it under the latencies of all; else `row`."""
+        if len(self.parts) < 2 or is_over():
+            return row
+        steps = _InStep(self, cost)
+        found = find(self.graph, _KeyedSteps(self, cost) if isinstance(cost, OperatorKeys) else steps)
+        asked = replace(row, measured=row.measured + found.measured)
+        if is_over() or not _is_less(found.schedule.predicted_us, row.schedule.predicted_us):
+            return asked
+        blocks = tuple(
+            Block(0, tuple(step for stage in block.stages for step in steps.best(stage)))
+            for block in found.schedule.blocks
+        )
+        return replace(asked, schedule=Schedule(blocks), lower_bound_us=0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class _InStep:
+    """The cost of a stage of one part where all equal parts run it: side by side or one after another."""
+
+    parts: _Equal
+    cost: CostModel
+
+    def stage_latency_us(self, stage: Stage) -> float:
+        """See `CostModel`."""
+        return sum(step.predicted_us or 0.0 for step in self.best(stage))
+
+    def lower_bound_us(self, stage: Stage) -> float:
+        """See `CostModel`; all parts do all of their work, and each takes as long as its longest group."""
+        if not isinstance(self.cost, OperatorBounds):
+            return 0.0
+        work_us = sum(map(self.cost.operator_work_us, stage.operators)) * len(self.parts.parts)
+        longest_us = max(sum(map(self.cost.operator_latency_us, group)) for group in stage.groups)
+        return max(work_us / self.cost.lanes, longest_us if stage.strategy is Strategy.CONCURRENT else 0.0)
+
+    def best(self, stage: Stage) -> tuple[Stage, ...]:
+        """The stage of all parts, with latencies."""
+        alone_us = self.cost.stage_latency_us(stage)
+        row = tuple(replace(copy, predicted_us=alone_us) for copy in self.parts.copies(stage))
+        beside = self.parts.beside(stage)
+        if beside is None:
+            return row
+        beside_us = self.cost.stage_latency_us(beside)
+        return (replace(beside, predicted_us=beside_us),) if beside_us <= alone_us * len(row) else row
+
+
+@dataclass(frozen=True, eq=False)
+class _KeyedSteps(_InStep):
+    """The same, of a device that says which operators are alike."""
+
+    def operator_key(self, name: str) -> str:
+        """See `OperatorKeys`."""
+        assert isinstance(self.cost, OperatorKeys)
+        return self.cost.operator_key(name)
