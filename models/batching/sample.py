@@ -1,4 +1,4 @@
-"""The operator that a group becomes, as a model of its own: what has to be run to learn what batching saves."""
+"""What has to be run to learn what batching saves: single operators, batched or not, joins and parts, as models."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from iosched.models.batching.draft import Draft, scaled
 from iosched.models.batching.layer import Joined, Shape
 from iosched.models.batching.unit import Parts, Unit
 from iosched.models.batching.writer import Writer
+from iosched.models.composition.compose import compose
+from iosched.models.graph import TensorSpec
 from iosched.models.load import assembled_model
 from iosched.models.model import Model
+from iosched.models.source import MIN_IR_VERSION
 
 
 def sample(model: Model, group: Sequence[str]) -> Model:
@@ -49,7 +52,46 @@ def sample(model: Model, group: Sequence[str]) -> Model:
     return assembled_model(group[0], proto, {**model.weights, **draft.constants})
 
 
+def apart(model: Model, group: Sequence[str]) -> Model:
+    """A model of the operators of `group` as they are without batching: each reads and returns tensors of its own.
+
+    Raises:
+        KeyError: the model has no such operator.
+    """
+    return compose({f"{place}": sample(model, [name]) for place, name in enumerate(group)}).model
+
+
+def joining(tensor: TensorSpec, count: int, opset: int) -> Model:
+    """A model that joins `count` tensors like this one along their first axis; scalars are not joined."""
+    names = tuple(f"{tensor.name}/{place}" for place in range(count))
+    draft = Draft(set(), opset)
+    joined = draft.join(names, 0, tensor.shape or ())
+    inputs = [_typed(name, tensor, tensor.shape or ()) for name in names]
+    return _model(draft, inputs, [helper.make_empty_tensor_value_info(joined.name)], opset)
+
+
+def parting(tensor: TensorSpec, count: int, opset: int) -> Model:
+    """A model that takes a tensor apart into `count` tensors like this one, along their first axis."""
+    names = [f"{tensor.name}/{place}" for place in range(count)]
+    draft = Draft(set(), opset)
+    joined = Joined(tensor.name, 0, tensor.shape or ())
+    draft.part(joined, names)
+    inputs = [_typed(tensor.name, tensor, scaled(joined.shape, 0, count))]
+    return _model(draft, inputs, [helper.make_empty_tensor_value_info(name) for name in names], opset)
+
+
+def _model(
+    draft: Draft, inputs: Sequence[onnx.ValueInfoProto], outputs: Sequence[onnx.ValueInfoProto], opset: int
+) -> Model:
+    proto = onnx.ModelProto(ir_version=MIN_IR_VERSION, opset_import=[helper.make_opsetid("", opset)])
+    proto.graph.CopyFrom(helper.make_graph(draft.nodes, "sample", inputs, outputs))
+    return assembled_model("sample", proto, dict(draft.constants))
+
+
+def _typed(name: str, tensor: TensorSpec, shape: Shape) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype)), shape)
+
+
 def _value(model: Model, name: str, like: str, shape: Shape) -> onnx.ValueInfoProto:
     """A graph input of the type that tensor `like` has."""
-    dtype = helper.np_dtype_to_tensor_dtype(np.dtype(model.graph.tensor[like].dtype))
-    return helper.make_tensor_value_info(name, dtype, shape)
+    return _typed(name, model.graph.tensor[like], shape)

@@ -10,11 +10,13 @@ from batches import variants
 from import_helpers import data, feeds_for, weight
 from onnx import helper
 
-from iosched.models.batching.sample import sample
+from iosched.models.batching.sample import apart, joining, parting, sample
 from iosched.models.composition.compose import compose
+from iosched.models.graph import TensorSpec
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.runtime.reference import Reference
+from iosched.scheduler.components import components
 
 node = helper.make_node
 NODES = [
@@ -71,6 +73,23 @@ def test_what_all_members_read_is_fed_once() -> None:
     assert [spec.shape for spec in together.graph.inputs] == [(2, 4, 5, 5), (2, 18, 5, 5)]
     (conv,) = (each for each in together.graph.operators if each.type == "Conv")
     assert (conv.attribute("out_channels"), conv.attribute("group")) == (18, 1)
+
+
+def test_operators_apart_have_tensors_of_their_own() -> None:
+    found = apart(whole(("x", "z")), ["m0/r", "m1/r", "m0/r"])
+    assert [operator.type for operator in found.graph.operators] == ["Conv"] * 3
+    assert len(found.graph.inputs) == 6
+    assert len(components(found.graph)) == 3
+
+
+@pytest.mark.parametrize("opset", [11, 13])
+def test_joins_and_parts_of_tensors(opset: int) -> None:
+    tensor = TensorSpec("t", "float32", (2, 3))
+    joined = run(joining(tensor, 3, opset), {f"t/{place}": np.full((2, 3), place, np.float32) for place in range(3)})
+    np.testing.assert_array_equal(joined[:, 0], [0, 0, 1, 1, 2, 2])
+    with Reference(parting(tensor, 3, opset)) as reference:
+        parts = reference.run({"t": joined})
+    assert {name: value.max() for name, value in parts.items()} == {"t/0": 0, "t/1": 1, "t/2": 2}
 
 
 def test_what_cannot_become_one_is_refused() -> None:

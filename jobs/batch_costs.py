@@ -1,0 +1,60 @@
+"""What batching saves and costs on a device, learned from the best schedules of samples: of single operators of several
+models, batched and apart, and of what joins and parts their tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from iosched.models.batching.sample import apart, joining, parting, sample
+from iosched.models.graph import Operator, TensorSpec
+from iosched.models.model import Model
+from iosched.models.wiring import standard_opset
+from iosched.scheduler.batching.ensemble import Ensemble
+
+
+@dataclass(frozen=True, eq=False)
+class SampledCosts:
+    """Prices for `Plan` (see `BatchingCosts`), each from a sample that is scheduled once.
+
+    Operators of one key have one price, for as many models, with weights that are equal or not, and reading one tensor
+    or not. Tensors are joined and parted along their first axis whatever they are joined along in the end.
+
+    Attributes:
+        model: the composed model.
+        ensemble: its members.
+        best_us: the latency of a model under the best schedule for it; it may measure, and is asked once for each
+        sample.
+    """
+
+    model: Model
+    ensemble: Ensemble
+    best_us: Callable[[Model], float]
+    _known: dict[tuple[object, ...], float] = field(default_factory=dict)
+
+    def gain_us(self, operators: Sequence[Operator], count: int) -> float:
+        """The best schedule of the operators apart, side by side or in a row, less that of the batched one."""
+        names = [operators[place % len(operators)].name for place in range(count)]
+        weights = {tuple(spec.name for spec in operator.weights) for operator in operators}
+        reads = {self.ensemble.reads[operator.name] for operator in operators}
+        key = ("gain", self.ensemble.likeness[names[0]].key, count, len(weights) == 1, len(reads) == 1)
+        return self._once(key, lambda: self.best_us(apart(self.model, names)) - self.best_us(sample(self.model, names)))
+
+    def join_us(self, tensor: TensorSpec, count: int) -> float:
+        """The best schedule of a Concat."""
+        return self._moved("join", tensor, count, joining)
+
+    def part_us(self, tensor: TensorSpec, count: int) -> float:
+        """The best schedule of a Split."""
+        return self._moved("part", tensor, count, parting)
+
+    def _moved(self, what: str, tensor: TensorSpec, count: int, make: Callable[[TensorSpec, int, int], Model]) -> float:
+        opset = standard_opset(self.model.proto)
+        key = (what, tensor.dtype, tensor.shape, count)
+        return self._once(key, lambda: self.best_us(make(tensor, count, opset)))
+
+    def _once(self, key: tuple[object, ...], find: Callable[[], float]) -> float:
+        if key not in self._known:
+            self._known[key] = find()
+        return self._known[key]

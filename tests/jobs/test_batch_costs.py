@@ -1,0 +1,68 @@
+"""What batching saves is the difference of two schedules of samples, each of which is asked for once."""
+
+from __future__ import annotations
+
+from batches import ensemble_in, variants
+from import_helpers import data, weight
+from onnx import helper
+
+from iosched.jobs.batch_costs import SampledCosts
+from iosched.models.composition.compose import Composition, compose
+from iosched.models.load import load_model
+from iosched.models.model import Model
+from iosched.scheduler.batching.folding import folded
+from iosched.scheduler.batching.similarity import similarities
+
+node = helper.make_node
+NODES = [node("Conv", ["x", "w"], ["c"]), node("Relu", ["c"], ["r"]), node("Conv", ["r", "v"], ["y"])]
+
+
+def whole(count: int = 3) -> Composition:
+    protos = variants(
+        NODES,
+        {"x": [1, 4, 6, 6]},
+        ["y"],
+        lambda seed: {"w": weight(4, 4, 3, 3, seed=seed), "v": weight(4, 4, 1, 1)},
+        count,
+    )
+    return compose({f"m{index}": load_model(data(proto)) for index, proto in enumerate(protos)})
+
+
+class Counting:
+    """Ten microseconds for each operator; keeps what it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, ...]] = []
+
+    def __call__(self, model: Model) -> float:
+        self.asked.append(tuple(operator.type for operator in model.graph.operators))
+        return 10.0 * len(model.graph.operators)
+
+
+def test_a_gain_is_what_operators_take_apart_less_what_they_take_as_one() -> None:
+    found, best_us = whole(), Counting()
+    costs = SampledCosts(found.model, ensemble_in(found), best_us)
+    graph = found.model.graph
+    assert costs.gain_us([graph.by_name["m0/r"], graph.by_name["m1/r"]], 2) == 20 - 10
+    assert best_us.asked == [("Conv", "Conv"), ("Conv",)]
+    assert costs.gain_us([graph.by_name["m1/r"], graph.by_name["m2/r"]], 2) == 20 - 10
+    assert len(best_us.asked) == 2
+    assert costs.gain_us([graph.by_name["m0/r"], graph.by_name["m1/r"]], 5) == 50 - 10
+
+
+def test_joins_and_parts_are_asked_for_once_for_each_shape() -> None:
+    found, best_us = whole(), Counting()
+    costs = SampledCosts(found.model, ensemble_in(found), best_us)
+    for name in ("m0/x", "m1/x"):
+        assert costs.join_us(found.model.graph.tensor[name], 3) == 10
+        assert costs.part_us(found.model.graph.tensor[name], 3) == 10
+    assert best_us.asked == [("Concat",), ("Split",)]
+
+
+def test_a_plan_is_made_at_these_prices() -> None:
+    found = whole()
+    ensemble = ensemble_in(found)
+    keys = [[ensemble.likeness[name].key for name in sequence] for sequence in ensemble.sequences]
+    plan = folded(ensemble, SampledCosts(found.model, ensemble, Counting()), similarities(keys))
+    assert plan.all_groups() == (("m0/r", "m1/r", "m2/r"), ("m0/y", "m1/y", "m2/y"))
+    assert plan.value_us() == (30 - 10) + (30 - 10) - 10 - 10
