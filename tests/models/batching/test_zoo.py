@@ -1,0 +1,21 @@
+"""Two of each bundled network but VGG-16, of different weights, compute batched what they compute alone."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+from batches import batch
+from networks import zoo_file
+from variants import retrained
+
+from iosched.models import zoo
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted({*zoo.names()} - {"vgg16"}))
+def test_two_of_a_network_compute_the_same_batched(name: str) -> None:
+    proto = onnx.load(zoo_file(name))
+    found = batch([proto, retrained(proto)])
+    convolutions = sum(node.op_type == "Conv" for node in proto.graph.node)
+    assert found.types["Conv"] == convolutions
+    assert found.types["Split"] == 1
