@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from graphlib import CycleError, TopologicalSorter
+from operator import or_
 
 import onnx
 
@@ -11,6 +13,7 @@ from iosched.models.batching.axes import chosen_axes
 from iosched.models.batching.draft import Draft
 from iosched.models.batching.unit import Parts, Unit
 from iosched.models.batching.writer import Writer
+from iosched.models.composition.members import members_of, note_owners, owners
 from iosched.models.graph import ComputationGraph
 from iosched.models.load import assembled_model
 from iosched.models.model import Model
@@ -40,15 +43,24 @@ def batched(model: Model, groups: Groups) -> Model:
     units = [Unit.of(parts, [graph.by_name[name] for name in group]) for group in order]
     draft = Draft({*graph.tensor, *parts.nodes, *model.weights}, parts.opset)
     writer = Writer(draft)
-    for unit, axis in zip(units, chosen_axes(units), strict=True):
+    owned = owners(model, members_of(model.proto))
+    several = {node: owned[each.name] for each in graph.operators for node in each.nodes}
+    for group, unit, axis in zip(order, units, chosen_axes(units), strict=True):
+        before = len(draft.nodes)
         writer.write(unit, axis)
+        bits = reduce(or_, (owned[name] for name in group))
+        several.update((node.output[0], bits) for node in draft.nodes[before:])
     gone = {node.name for unit in units for row in unit.rows for node in row}
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
     kept = [node for node in proto.graph.node if node.name not in gone]
+    before = len(draft.nodes)
     writer.part({*(name for node in (*kept, *draft.nodes) for name in reads(node)), *graph.outputs})
+    for node in draft.nodes[before:]:
+        several[node.output[0]] = reduce(or_, (owned[graph.producer[name]] for name in node.output))
     replace_nodes(proto.graph, [*kept, *draft.nodes])
     _forget_types(proto.graph)
+    note_owners(proto, {node: bits for node, bits in several.items() if bits & (bits - 1)})
     return assembled_model(model.name, proto, {**model.weights, **draft.constants})
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from iosched.models.composition.members import MEMBERS_KEY, Member, check_names, to_metadata
+from iosched.models.composition.members import MEMBERS_KEY, Member, check_names, note_owners, reached, to_metadata
 from iosched.models.composition.opsets import common_opsets, raised
 from iosched.models.composition.renaming import renamed
 from iosched.models.composition.values import value_numbers
@@ -77,6 +77,9 @@ def compose(models: Mapping[str, Model], shared_inputs: Collection[str] = (), na
         union.add(member, raised(model, opsets), frozenset(shared_inputs))
     union.proto.metadata_props.add(key=MEMBERS_KEY, value=to_metadata(union.members))
     found = assembled_model(name, union.proto, union.weights)
+    owned = reached(found.graph, union.members)
+    several = {node: owned[each.name] for each in found.graph.operators for node in each.nodes}
+    note_owners(found.proto, {node: bits for node, bits in several.items() if bits & (bits - 1)})
     alone = sum(_nbytes(model.weights) for model in models.values())
     return Composition(found, tuple(union.members), union.shared, WeightsMemory(alone, _nbytes(found.weights)))
 

@@ -11,9 +11,13 @@ import onnx
 
 from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
+from iosched.models.model import Model
 
 MEMBERS_KEY = "io.iosched.members"
 """The key of the model metadata that says which models are in the model."""
+
+OWNERS_KEY = "io.iosched.owners"
+"""The key of the model metadata that says which nodes work for several of them."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +76,8 @@ def members_of(proto: onnx.ModelProto) -> tuple[Member, ...]:
     )
 
 
-def owners(graph: ComputationGraph, members: Sequence[Member]) -> dict[str, int]:
-    """For each operator the members whose outputs depend on it: bit i stands for `members[i]`.
+def reached(graph: ComputationGraph, members: Sequence[Member]) -> dict[str, int]:
+    """For each operator of a composed graph the members whose outputs depend on it: bit i stands for `members[i]`.
 
     An operator has several owners where models share it. All that it reads then belongs to all of these, too: so what
     models share comes before what each of them has for itself. Complexity: O(operators + edges).
@@ -87,3 +91,42 @@ def owners(graph: ComputationGraph, members: Sequence[Member]) -> dict[str, int]
         for before in graph.predecessors[operator.name]:
             found[before] |= found[operator.name]
     return found
+
+
+def note_owners(proto: onnx.ModelProto, several: Mapping[str, int]) -> None:
+    """Writes into the metadata which nodes work for several members; a bit for each, as in `owners`.
+
+    Behind an operator that is one for several models, outputs do not tell any more whose an operator is.
+    """
+    kept = [(item.key, item.value) for item in proto.metadata_props if item.key != OWNERS_KEY]
+    del proto.metadata_props[:]
+    for key, value in (*kept, (OWNERS_KEY, json.dumps(several, sort_keys=True))):
+        proto.metadata_props.add(key=key, value=value)
+
+
+def owners(model: Model, members: Sequence[Member]) -> dict[str, int]:
+    """For each operator of a composed or batched model the members that it works for: bit i stands for `members[i]`.
+
+    Nodes that are not noted belong to the member whose name theirs begins with; those of no member to all.
+    """
+    bits = {member.name: 1 << index for index, member in enumerate(members)}
+    everyone = (1 << len(members)) - 1
+    noted = _noted(model.proto)
+
+    def owner(node: str) -> int:
+        return noted.get(node, 0) & everyone or bits.get(node.partition("/")[0], everyone)
+
+    found = {}
+    for operator in model.graph.operators:
+        found[operator.name] = 0
+        for node in operator.nodes:
+            found[operator.name] |= owner(node)
+    return found
+
+
+def _noted(proto: onnx.ModelProto) -> dict[str, int]:
+    text = next((item.value for item in proto.metadata_props if item.key == OWNERS_KEY), "{}")
+    try:
+        return msgspec.json.decode(text, type=dict[str, int])
+    except (msgspec.DecodeError, RecursionError):
+        return {}

@@ -28,7 +28,7 @@ Weights = Mapping[str, np.ndarray]
 def ensemble_in(whole: Composition) -> Ensemble:
     """The members of a composition as batching sees them."""
     model = whole.model
-    return Ensemble.of(model.graph, model.structure, owners(model.graph, whole.members), likeness_of(model))
+    return Ensemble.of(model.graph, model.structure, owners(model, whole.members), likeness_of(model))
 
 
 def greedy_groups(whole: Composition) -> tuple[Group, ...]:

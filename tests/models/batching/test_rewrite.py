@@ -18,10 +18,11 @@ from variants import renamed, retrained, shuffled
 
 from iosched.models.batching.rewrite import batched
 from iosched.models.composition.compose import compose
-from iosched.models.composition.members import members_of
+from iosched.models.composition.members import members_of, owners
 from iosched.models.export import write_model
 from iosched.models.light import light_model
 from iosched.models.load import load_model
+from iosched.models.model import Model
 
 node = helper.make_node
 keeps = st.integers(0, 2**12 - 1)
@@ -82,8 +83,8 @@ def test_heads_on_a_frozen_backbone() -> None:
     assert found.types["Concat"] == 0
 
 
-def test_groups_of_some_members_go_on_among_others() -> None:
-    """The second group has two of the three members of the first."""
+def three_chains() -> dict[str, Model]:
+    """Two convolutions of each, with a Relu behind the first, which is "b"; "y" is what they return."""
     nodes = [node("Conv", ["x", "w"], ["a"]), node("Relu", ["a"], ["b"]), node("Conv", ["b", "v"], ["y"])]
     protos = variants(
         nodes,
@@ -91,11 +92,28 @@ def test_groups_of_some_members_go_on_among_others() -> None:
         ["y"],
         lambda seed: {"w": weight(4, 4, 3, 3, seed=seed), "v": weight(4, 4, 1, 1, seed=seed)},
     )
-    members = {f"m{index}": load_model(data(proto)) for index, proto in enumerate(protos)}
+    return {f"m{index}": load_model(data(proto)) for index, proto in enumerate(protos)}
+
+
+def test_groups_of_some_members_go_on_among_others() -> None:
+    """The second group has two of the three members of the first."""
+    members = three_chains()
     whole = compose(members)
     for group in combinations(("m0/y", "m1/y", "m2/y"), 2):
         model = batched(whole.model, [("m0/b", "m1/b", "m2/b"), group])
         assert_as_alone(model, whole.members, members)
+
+
+def test_operators_between_those_of_several_members_belong_to_one() -> None:
+    """Though the outputs of all depend on what is batched behind them; also in the file that is written."""
+    whole = compose(three_chains())
+    model = batched(whole.model, [("m0/y", "m1/y"), ("m1/b", "m2/b")])
+    again = load_model(write_model(model.proto, model.weights, None))
+    for each in (model, again):
+        owned = owners(each, whole.members)
+        found = {name: owned[name] for name in ("m0/b", "m0/y", "m1/b", "m2/y")}
+        assert found == {"m0/b": 0b001, "m0/y": 0b011, "m1/b": 0b110, "m2/y": 0b100}
+        assert sorted(owned.values()) == [0b001, 0b011, 0b011, 0b011, 0b100, 0b110, 0b110, 0b110]
 
 
 def test_a_result_that_one_member_alone_returns_is_parted() -> None:

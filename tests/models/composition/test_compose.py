@@ -17,7 +17,7 @@ from random_models import models
 from variants import renamed, retrained
 
 from iosched.models.composition.compose import Composition, compose
-from iosched.models.composition.members import members_of, owners
+from iosched.models.composition.members import members_of, owners, reached
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.export import write_model
 from iosched.models.light import light_model
@@ -56,6 +56,7 @@ def backbone(head: int, *, channels: int = 4) -> onnx.ModelProto:
 @given(models(), models(), st.booleans())
 def test_random_models_compute_the_same_together(a: onnx.ModelProto, b: onnx.ModelProto, shares: bool) -> None:
     found = composed({"a": a, "b": b}, ("x",) if shares else ())
+    assert owners(found.model, found.members) == reached(found.model.graph, found.members)
     alone = sum(len(load_model(data(proto)).proto.graph.node) for proto in (a, b))
     copies = sum(each.op_type == "Identity" for each in found.model.proto.graph.node)
     assert len(found.model.proto.graph.node) - copies <= alone - found.shared
@@ -94,7 +95,7 @@ def test_a_backbone_with_inputs_of_its_own_shares_its_weights_alone() -> None:
 
 def test_operators_belong_to_the_models_whose_outputs_need_them() -> None:
     found = composed({name: backbone(seed) for seed, name in enumerate("ab", start=2)}, ("x",))
-    owned = owners(found.model.graph, found.members)
+    owned = owners(found.model, found.members)
     assert [owned[operator.name] for operator in found.model.graph.operators] == [0b11, 0b11, 0b01, 0b10]
 
 
