@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
-from iosched.models.graph import ComputationGraph
+from iosched.models.graph import ComputationGraph, TensorSpec
 from iosched.scheduler.classes import block_key
 from iosched.scheduler.cost import CostModel, OperatorBounds, OperatorKeys
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
@@ -72,10 +72,11 @@ def search_components(
     if beside:
         chosen = [same.in_step(cost, find, each, is_over) for same, each in zip(sets, chosen, strict=True)]
         chosen = [_all_beside(cost, parts, chosen, is_over)]
-    return _one_after_another(chosen)
+    return one_after_another(chosen)
 
 
-def _one_after_another(results: Sequence[SearchResult]) -> SearchResult:
+def one_after_another(results: Sequence[SearchResult]) -> SearchResult:
+    """What searches found for parts of a graph, of which none reads from a later one."""
     blocks = (block for result in results for block in result.schedule.blocks)
     return SearchResult(
         Schedule(tuple(replace(block, index=index) for index, block in enumerate(blocks))),
@@ -93,7 +94,7 @@ def _all_beside(
     cost: CostModel, parts: Sequence[Part], results: Sequence[SearchResult], is_over: Deadline
 ) -> SearchResult:
     """All parts side by side where that is faster than what was found so far."""
-    found = _one_after_another(results)
+    found = one_after_another(results)
     if is_over():
         return found
     stage = Stage(Strategy.CONCURRENT, tuple(parts))
@@ -119,14 +120,23 @@ def _classes(graph: ComputationGraph, cost: CostModel, parts: Sequence[Part]) ->
     return list(found.values())
 
 
-def _graph_of(graph: ComputationGraph, part: Part) -> ComputationGraph:
-    operators = tuple(graph.by_name[name] for name in part)
-    computed = {tensor for operator in operators for tensor in operator.outputs}
-    read = {tensor for operator in operators for tensor in operator.inputs}
+def part_of(graph: ComputationGraph, names: Sequence[str]) -> ComputationGraph:
+    """The graph of some operators, in topological order; what they read of others is an input of it."""
+    operators = tuple(graph.by_name[name] for name in names)
+    computed = {tensor: None for operator in operators for tensor in operator.outputs}
+    read = dict.fromkeys(tensor for operator in operators for tensor in operator.inputs if tensor not in computed)
+    outside = {
+        tensor
+        for name in names
+        for reader in graph.successors[name]
+        if reader not in set(names)
+        for tensor in graph.by_name[reader].inputs
+    }
+    outside.update(graph.outputs)
     return ComputationGraph(
         graph.name,
-        tuple(spec for spec in graph.inputs if spec.name in read),
-        tuple(name for name in graph.outputs if name in computed),
+        tuple(graph.tensor.get(name, TensorSpec(name, "", None)) for name in read),
+        tuple(name for name in computed if name in outside),
         operators,
         tuple(spec for spec in graph.tensors if spec.name in computed),
     )
@@ -142,7 +152,7 @@ class _Equal:
     @property
     def graph(self) -> ComputationGraph:
         """The graph of the first part."""
-        return _graph_of(self.whole, self.parts[0])
+        return part_of(self.whole, self.parts[0])
 
     def copies(self, stage: Stage) -> tuple[Stage, ...]:
         """A stage of the first part in all parts."""
