@@ -24,22 +24,25 @@ class SampledCosts:
     Attributes:
         model: the composed model.
         ensemble: its members.
-        best_us: the latency of a model under the best schedule for it; it may measure, and is asked once for each
-        sample.
+        best_us: the latency of a model under the best schedule for it; may measure, and is asked once for each sample.
+        share: how much of what operators take apart, sample by sample, they take where whole models run side by side.
+            Lanes then need not wait for each other behind every operator, so it may be a good deal less than 1.
     """
 
     model: Model
     ensemble: Ensemble
     best_us: Callable[[Model], float]
+    share: float = 1.0
     _known: dict[tuple[object, ...], float] = field(default_factory=dict)
 
     def gain_us(self, operators: Sequence[Operator], count: int) -> float:
-        """The best schedule of the operators apart, side by side or in a row, less that of the batched one."""
+        """The share of the best schedule of the operators apart that counts, less that of the batched one."""
         names = [operators[place % len(operators)].name for place in range(count)]
         weights = {tuple(spec.name for spec in operator.weights) for operator in operators}
         reads = {self.ensemble.reads[operator.name] for operator in operators}
-        key = ("gain", self.ensemble.likeness[names[0]].key, count, len(weights) == 1, len(reads) == 1)
-        return self._once(key, lambda: self.best_us(apart(self.model, names)) - self.best_us(sample(self.model, names)))
+        key = (self.ensemble.likeness[names[0]].key, count, len(weights) == 1, len(reads) == 1)
+        apart_us = self._once(("apart", *key), lambda: self.best_us(apart(self.model, names)))
+        return self.share * apart_us - self._once(("one", *key), lambda: self.best_us(sample(self.model, names)))
 
     def join_us(self, tensor: TensorSpec, count: int) -> float:
         """The best schedule of a Concat."""

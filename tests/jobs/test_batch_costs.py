@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from batches import ensemble_in, variants
 from import_helpers import data, weight
 from onnx import helper
@@ -48,6 +50,16 @@ def test_a_gain_is_what_operators_take_apart_less_what_they_take_as_one() -> Non
     assert costs.gain_us([graph.by_name["m1/r"], graph.by_name["m2/r"]], 2) == 20 - 10
     assert len(best_us.asked) == 2
     assert costs.gain_us([graph.by_name["m0/r"], graph.by_name["m1/r"]], 5) == 50 - 10
+
+
+def test_operators_apart_cost_less_where_whole_models_run_side_by_side() -> None:
+    """Which asks for nothing more."""
+    found, best_us = whole(), Counting()
+    costs = SampledCosts(found.model, ensemble_in(found), best_us)
+    operators = [found.model.graph.by_name[name] for name in ("m0/r", "m1/r")]
+    costs.gain_us(operators, 2)
+    assert replace(costs, share=0.25).gain_us(operators, 2) == 5 - 10
+    assert len(best_us.asked) == 2
 
 
 def test_joins_and_parts_are_asked_for_once_for_each_shape() -> None:
