@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from hashlib import sha256
 
 from iosched.models.batching.likeness import Likeness
 from iosched.models.batching.unit import Parts, Unit
 from iosched.models.canonical import walked
+from iosched.models.digest import array_digest
 from iosched.models.graph import Operator
 from iosched.models.model import Model
+from iosched.models.structure import form_value
 
 
 def likeness_of(model: Model) -> dict[str, Likeness]:
     """For every operator its likeness: that of its form, and of the types and shapes of what it reads.
 
-    Operators whose kind cannot join different weights are alike only if they have the same weights.
+    Operators whose kind cannot join different weights are alike only if they have the same weights. Keys of different
+    models can be compared; whether the models are in one graph does not matter.
 
     Complexity: that of the model's structure, and O(nodes) for each form.
     """
     structure, parts = model.structure, Parts.of(model)
+    digests = [sha256(json.dumps(form_value(form)).encode()).hexdigest()[:16] for form in structure.forms]
     specs = [text for _, text in structure.inputs]
     for placed in structure.operators:
         specs.extend(placed.form.outputs)
@@ -26,7 +31,7 @@ def likeness_of(model: Model) -> dict[str, Likeness]:
     found: dict[str, Likeness] = {}
     for placed, form in zip(structure.operators, structure.form_numbers, strict=True):
         operator = model.graph.by_name[placed.name]
-        key = f"{form}: {', '.join(specs[number] for number in placed.reads)}"
+        key = f"{digests[form]}: {', '.join(specs[number] for number in placed.reads)}"
         if key not in known:
             known[key] = _likeness(parts, operator, key)
         likeness = known[key]
@@ -48,9 +53,7 @@ def _likeness(parts: Parts, operator: Operator, key: str) -> Likeness:
 
 
 def _with_weights(key: str, parts: Parts, operator: Operator) -> str:
-    return f"{key}; {', '.join(_weights(parts, operator))}"
-
-
-def _weights(parts: Parts, operator: Operator) -> Iterator[str]:
-    for node in walked([parts.nodes[name] for name in operator.nodes]):
-        yield from (name for name in node.input if name in parts.model.weights)
+    weights = parts.model.weights
+    nodes = walked([parts.nodes[name] for name in operator.nodes])
+    found = (array_digest(weights[name])[:16] for node in nodes for name in node.input if name in weights)
+    return f"{key}; {', '.join(found)}"

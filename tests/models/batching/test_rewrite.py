@@ -16,6 +16,7 @@ from onnx import helper
 from random_models import models
 from variants import renamed, retrained, shuffled
 
+from iosched.models.batching.keys import likeness_of
 from iosched.models.batching.rewrite import batched
 from iosched.models.composition.compose import compose
 from iosched.models.composition.members import members_of, owners
@@ -155,6 +156,15 @@ def test_shapes_of_what_is_read_are_part_of_the_likeness() -> None:
     )
     whole = compose({"a": load_model(data(small)), "b": load_model(data(large))})
     assert greedy_groups(whole) == ()
+
+
+def test_operators_of_different_files_have_comparable_keys() -> None:
+    one, other = (load_model(data(retrained(light_model("squeezenet"), seed))) for seed in range(2))
+    keys = [[likeness_of(model)[each.name].key for each in model.structure.operators] for model in (one, other)]
+    whole = compose({"a": one, "b": other})
+    together = {each.key for each in likeness_of(whole.model).values()}
+    assert keys[0] == keys[1]
+    assert together == set(keys[0])
 
 
 def test_numbers_that_say_what_a_node_does_are_part_of_the_likeness() -> None:
