@@ -19,8 +19,7 @@ from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.scheduler.batching.costs import EqualGains
 from iosched.scheduler.batching.ensemble import Ensemble, Group
-from iosched.scheduler.batching.folding import folded
-from iosched.scheduler.batching.similarity import similarities
+from iosched.scheduler.batching.policies import POLICIES
 
 Weights = Mapping[str, np.ndarray]
 
@@ -33,9 +32,7 @@ def ensemble_in(whole: Composition) -> Ensemble:
 
 def greedy_groups(whole: Composition) -> tuple[Group, ...]:
     """All that is alike, as greedy batching has it."""
-    ensemble = ensemble_in(whole)
-    keys = [[ensemble.likeness[name].key for name in sequence] for sequence in ensemble.sequences]
-    return folded(ensemble, EqualGains(), similarities(keys)).all_groups()
+    return POLICIES["greedy"](ensemble_in(whole), EqualGains()).all_groups()
 
 
 @dataclass(frozen=True, eq=False)
