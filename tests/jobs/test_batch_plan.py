@@ -1,0 +1,94 @@
+"""Models are put together as far as memory and likeness go, and compute batched what they compute alone."""
+
+from __future__ import annotations
+
+import pytest
+from alone import assert_as_alone
+from import_helpers import data, model_of, weight
+from onnx import helper
+from variants import retrained
+
+from iosched.jobs.batch_plan import batched_cluster, clusters_of
+from iosched.models.composition.footprint import footprint_of, together_nbytes
+from iosched.models.errors import UsageError
+from iosched.models.graph import Operator, TensorSpec
+from iosched.models.light import light_model
+from iosched.models.load import load_model
+from iosched.models.model import Model
+from iosched.scheduler.batching.ensemble import Ensemble
+from iosched.scheduler.batching.policies import POLICIES
+
+node = helper.make_node
+
+
+class Flat:
+    """Ten microseconds for every operator that is saved, one for every tensor that is joined or parted."""
+
+    def __init__(self, model: Model, ensemble: Ensemble) -> None:
+        self.members = len(ensemble.sequences)
+
+    def gain_us(self, operators: object, count: int) -> float:
+        return 10.0 * (count - 1)
+
+    def join_us(self, tensor: TensorSpec, count: int) -> float:
+        return float(count)
+
+    part_us = join_us
+
+
+class Dear(Flat):
+    """Nothing is worth its price."""
+
+    def gain_us(self, operators: list[Operator], count: int) -> float:  # type: ignore[override]
+        return -1.0
+
+
+def squeezenet(seed: int) -> Model:
+    return load_model(data(retrained(light_model("squeezenet"), seed)))
+
+
+def chain(kind: str, seed: int) -> Model:
+    nodes = [node("Conv", ["x", "w"], ["a"]), node(kind, ["a"], ["b"]), node("Conv", ["b", "v"], ["y"])]
+    weights = {"w": weight(4, 4, 3, 3, seed=seed), "v": weight(4, 4, 1, 1, seed=seed)}
+    return load_model(data(model_of(nodes, {"x": [1, 4, 6, 6]}, ["y"], weights)))
+
+
+def test_similar_models_come_together_as_far_as_the_memory_reaches() -> None:
+    models = {"a": chain("Sin", 0), "b": chain("Relu", 1), "c": chain("Sin", 2), "d": chain("Relu", 3)}
+    pair = together_nbytes(footprint_of(models[name]) for name in "ac")
+    assert clusters_of(models) == (("a", "b", "c", "d"),)
+    assert clusters_of(models, memory_nbytes=pair) == (("a", "c"), ("b", "d"))
+    assert clusters_of(models, "fcfs", memory_nbytes=pair) == (("a", "b"), ("c", "d"))
+    with pytest.raises(UsageError, match=r"model 'a' takes 0\.0 MB alone"):
+        clusters_of(models, memory_nbytes=10)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_models_compute_the_same_by_every_policy(policy: str) -> None:
+    models = {name: squeezenet(seed) for seed, name in enumerate("abc")}
+    found = batched_cluster(models, Flat, policy)
+    assert found.names == ("a", "b", "c")
+    assert_as_alone(found.model, found.composition.members, models)
+    batches = policy not in ("serial", "packed")
+    assert (len(found.model.graph.operators) < len(found.composition.model.graph.operators)) == batches
+
+
+def test_what_is_not_worth_its_price_stays_apart() -> None:
+    models = {name: chain("Relu", seed) for seed, name in enumerate("ab")}
+    found = batched_cluster(models, Dear)
+    assert found.model is found.composition.model
+    assert batched_cluster(models, Dear, "greedy").model is not found.model
+
+
+def test_inputs_are_shared_in_the_clusters_that_have_them() -> None:
+    models = {name: chain("Relu", seed) for seed, name in enumerate("ab")}
+    found = batched_cluster(models, Flat, shared_inputs=["x", "elsewhere"])
+    assert [spec.name for spec in found.model.graph.inputs] == ["x"]
+    assert_as_alone(found.model, found.composition.members, models)
+
+
+def test_a_policy_that_is_none_is_refused() -> None:
+    with pytest.raises(UsageError, match="no policy 'best'; there are dpbat, fcfs"):
+        batched_cluster({"a": chain("Relu", 0)}, Flat, "best")
+    with pytest.raises(UsageError, match="no policy 'best'"):
+        clusters_of({"a": chain("Relu", 0)}, "best")
