@@ -1,0 +1,59 @@
+"""Models in one graph run side by side where they are apart, if that is faster than the search of the whole graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from import_helpers import data, model_of, weight
+from onnx import helper
+
+from iosched.jobs.batch_schedules import mixed_schedule
+from iosched.jobs.opening import opened
+from iosched.jobs.schedules import schedule_by
+from iosched.models.batching.rewrite import batched
+from iosched.models.composition.compose import compose
+from iosched.models.composition.members import members_of
+from iosched.models.load import load_model
+from iosched.models.model import Model
+from iosched.profiler.devices.device import OpenModel, OpenSettings
+from iosched.profiler.devices.resolve import resolve
+from iosched.scheduler.checks import check_operators
+
+node = helper.make_node
+LENGTH = 12
+
+
+def chain(seed: int) -> Model:
+    """A convolution that all have in one shape, a chain that only some have, and another one that all have."""
+    shape, nodes, weights = (4, 4, 3, 3), [node("Conv", ["x", "w0"], ["t0"], pads=[1] * 4)], {"w0": weight(4, 4, 3, 3)}
+    for place in range(1, LENGTH):
+        kernel = 3 if place == LENGTH - 1 else 1 + 2 * ((seed + place) % 3)
+        weights[f"w{place}"] = weight(*shape[:2], kernel, kernel, seed=seed)
+        nodes.append(node("Conv", [f"t{place - 1}", f"w{place}"], [f"t{place}"], pads=[kernel // 2] * 4))
+    return load_model(data(model_of(nodes, {"x": [1, 4, 16, 16]}, [f"t{LENGTH - 1}"], weights)))
+
+
+@contextmanager
+def on_paper(model: Model, tmp_path: Path) -> Iterator[OpenModel]:
+    with opened(resolve("v100", model), model, OpenSettings(), tmp_path / "profile.db") as found:
+        yield found
+
+
+@pytest.mark.parametrize("count", [2, 6])
+def test_the_better_schedule_of_two_is_taken(count: int, tmp_path: Path) -> None:
+    whole = compose({f"m{seed}": chain(seed) for seed in range(count)})
+    last = f"t{LENGTH - 1}"
+    ends = [tuple(f"m{seed}/{name}" for seed in range(count)) for name in ("t0", last)]
+    model = batched(whole.model, ends)
+    with on_paper(model, tmp_path) as device:
+        found = mixed_schedule(device, model, members_of(model.proto))
+        alone = schedule_by(device, "both")
+        check_operators(found.schedule, device.graph)
+    assert (found.schedule.predicted_us or 0.0) <= (alone.schedule.predicted_us or 0.0)
+    if count == 6:
+        longest = max(len(group) for stage in found.schedule.stages for group in stage.groups)
+        assert longest == LENGTH - 2
+        assert (found.schedule.predicted_us or 0.0) < (alone.schedule.predicted_us or 0.0)
