@@ -142,7 +142,8 @@ def test_splits_of_another_number_of_parts_differ() -> None:
         outputs = [f"y{index}" for index in range(parts)]
         return model_of([node("Split", ["x"], outputs, axis=1)], {"x": [1, 6, 2]}, outputs, opset=13)
 
-    composed({"a": proto(2), "b": proto(3)}, ("x",))
+    for first, second in ((2, 3), (3, 2)):
+        assert composed({"a": proto(first), "b": proto(second)}, ("x",)).shared == 0
 
 
 def test_names_that_clash_and_several_inputs_and_outputs() -> None:
