@@ -8,7 +8,7 @@ from batches import ensemble_in, variants
 from import_helpers import data, weight
 from onnx import helper
 
-from iosched.jobs.batch_costs import SampledCosts
+from iosched.jobs.batching.costs import SampledCosts
 from iosched.models.composition.compose import Composition, compose
 from iosched.models.load import load_model
 from iosched.models.model import Model

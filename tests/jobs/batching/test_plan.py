@@ -8,7 +8,7 @@ from import_helpers import data, model_of, weight
 from onnx import helper
 from variants import retrained
 
-from iosched.jobs.batch_plan import batched_cluster, clusters_of
+from iosched.jobs.batching.plan import batched_cluster, clusters_of
 from iosched.models.composition.footprint import footprint_of, together_nbytes
 from iosched.models.errors import UsageError
 from iosched.models.graph import Operator, TensorSpec

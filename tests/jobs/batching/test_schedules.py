@@ -10,7 +10,7 @@ import pytest
 from import_helpers import data, model_of, weight
 from onnx import helper
 
-from iosched.jobs.batch_schedules import mixed_schedule
+from iosched.jobs.batching.schedules import mixed_schedule
 from iosched.jobs.opening import opened
 from iosched.jobs.schedules import schedule_by
 from iosched.models.batching.rewrite import batched
