@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,18 @@ from iosched.models.graph import TensorSpec
 
 Arrays = Mapping[str, np.ndarray]
 """A model's inputs or outputs by name."""
+
+
+def check_names(given: Collection[str], known: Collection[str]) -> None:
+    """Checks that just the inputs are given that a model has.
+
+    Raises:
+        UsageError: one is missing or unknown.
+    """
+    if missing := [name for name in known if name not in given]:
+        raise UsageError(f"input {missing[0]!r} is missing")
+    if unknown := [name for name in given if name not in known]:
+        raise UsageError(f"the model has no input {unknown[0]!r}; it has {', '.join(known) or 'none'}")
 
 
 def random_inputs(specs: Sequence[TensorSpec], seed: int = 0) -> dict[str, np.ndarray]:

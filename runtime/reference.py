@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +20,7 @@ import onnx
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
 from iosched.models.source import read_proto
+from iosched.runtime.inputs import check_names
 from iosched.runtime.session import lent_weights, load_onnxruntime, open_session, running
 
 _NUMPY_TYPES = frozenset(
@@ -73,11 +75,17 @@ def candidates(threads: int) -> tuple[ReferenceSettings, ...]:
 class Reference:
     """One onnxruntime session with its own threads, until it is closed; also a context manager."""
 
-    def __init__(self, model: Model | bytes | Path, settings: ReferenceSettings | None = None) -> None:
+    def __init__(
+        self, model: Model | bytes | Path, settings: ReferenceSettings | None = None, *, keeps_spinning: bool = True
+    ) -> None:
         """Opens `model`: what its user gave, bound to its shapes.
 
         Where the given file cannot be bound by naming its free dimensions (a fixed batch size was changed, or a free
         dimension has no name), or where no file was given, the bound graph stands in for it.
+
+        Args:
+            keeps_spinning: whether its threads go on waiting busily for a while after each run, as onnxruntime has it;
+                they then slow down whatever other session runs next.
 
         Raises:
             InvalidModelError: where onnxruntime refuses the model.
@@ -85,6 +93,8 @@ class Reference:
         """
         self.settings = settings or ReferenceSettings()
         options = _options(self.settings)
+        if not keeps_spinning:
+            options.add_session_config_entry("session.force_spinning_stop", "1")
         source: bytes | Path
         source, self._kept = bound_source(model, options) if isinstance(model, Model) else (model, [])
         self._session = open_session(source, options)
@@ -108,7 +118,7 @@ class Reference:
             UsageError: where an input is missing or unknown.
             ExecutionError: where onnxruntime fails.
         """
-        self._check_names(inputs)
+        check_names(inputs, self._inputs)
         names = list(self._outputs)
         with running():
             if self._speaks_numpy:
@@ -125,24 +135,32 @@ class Reference:
             UsageError: where an input is missing or unknown.
             ExecutionError: where onnxruntime fails.
         """
-        self._check_names(inputs)
-        binding, names, feeds = self._session.io_binding(), list(self._outputs), dict(inputs)
-        latencies = []
+        run, latencies = self.bound(inputs), []
         with running():
-            bound = self._speaks_numpy
-            arrays = {name: np.asarray(inputs[name], order="C") for name in self._inputs} if bound else {}
-            for name, array in arrays.items():
-                binding.bind_cpu_input(name, array)
-            for name in names if bound else ():
-                binding.bind_output(name)
             for _ in range(repeats):
                 start = time.perf_counter_ns()
-                if bound:
-                    self._session.run_with_iobinding(binding)
-                else:
-                    self.run(feeds)
+                run()
                 latencies.append((time.perf_counter_ns() - start) / 1e3)
         return tuple(latencies)
+
+    def bound(self, inputs: Mapping[str, Any]) -> Callable[[], object]:
+        """A function that runs once, with the inputs bound beforehand where they can be; call it within `running`.
+
+        Raises:
+            UsageError: where an input is missing or unknown.
+            ExecutionError: where onnxruntime fails.
+        """
+        check_names(inputs, self._inputs)
+        if not self._speaks_numpy:
+            return partial(self.run, dict(inputs))
+        binding = self._session.io_binding()
+        with running():
+            arrays = {name: np.asarray(inputs[name], order="C") for name in self._inputs}
+            for name, array in arrays.items():
+                binding.bind_cpu_input(name, array)
+            for name in self._outputs:
+                binding.bind_output(name)
+        return partial(_run_bound, self._session, binding, arrays)
 
     @property
     def _types(self) -> tuple[str, ...]:
@@ -152,11 +170,11 @@ class Reference:
     def _speaks_numpy(self) -> bool:
         return _NUMPY_TYPES.issuperset(self._types)
 
-    def _check_names(self, inputs: Mapping[str, Any]) -> None:
-        if missing := [name for name in self._inputs if name not in inputs]:
-            raise UsageError(f"input {missing[0]!r} is missing")
-        if unknown := [name for name in inputs if name not in self._inputs]:
-            raise UsageError(f"the model has no input {unknown[0]!r}; it has {', '.join(self._inputs) or 'none'}")
+
+def _run_bound(session: Any, binding: Any, kept_alive: object) -> None:
+    """One run on what is bound; `kept_alive` is the memory of it."""
+    del kept_alive
+    session.run_with_iobinding(binding)
 
 
 def _options(settings: ReferenceSettings) -> Any:

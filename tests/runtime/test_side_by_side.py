@@ -1,0 +1,60 @@
+"""Sessions of onnxruntime, one for each model of a composed one, compute what the composed model computes."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import numpy as np
+import pytest
+from batches import variants
+from import_helpers import data, feeds_for, weight
+from onnx import helper
+
+from iosched.models.composition.compose import Composition, compose
+from iosched.models.errors import UsageError
+from iosched.models.load import load_model
+from iosched.runtime.reference import Reference
+from iosched.runtime.side_by_side import SessionsSettings, SideBySide, one_after_another
+
+node = helper.make_node
+SETTINGS = [SessionsSettings(1, 1), SessionsSettings(1, 2), SessionsSettings(2, 1)]
+
+
+@pytest.fixture(scope="module")
+def whole() -> Composition:
+    nodes = [node("Conv", ["x", "w"], ["c"]), node("Relu", ["c"], ["r"]), node("Conv", ["r", "v"], ["y"])]
+    protos = variants(
+        nodes, {"x": [1, 4, 6, 6]}, ["y"], lambda seed: {"w": weight(4, 4, 3, 3, seed=seed), "v": weight(4, 4, 1, 1)}
+    )
+    return compose({f"m{index}": load_model(data(proto)) for index, proto in enumerate(protos)})
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda each: each.description)
+def test_all_models_compute_what_they_compute_together(whole: Composition, settings: SessionsSettings) -> None:
+    feeds = feeds_for(whole.model)
+    with Reference(whole.model) as together:
+        want = together.run(feeds)
+    with closing(SideBySide(whole.model, whole.members, settings)) as sessions:
+        got = sessions.run(feeds)
+        assert got.keys() == want.keys()
+        for name, value in want.items():
+            np.testing.assert_allclose(got[name], value, rtol=1e-5, atol=1e-6)
+        assert all(each > 0 for each in sessions.time(feeds, 3))
+        assert [len(sessions.time(feeds, count)) for count in (1, 4)] == [1, 4]
+
+
+def test_inputs_that_are_missing_or_unknown_are_named(whole: Composition) -> None:
+    feeds = feeds_for(whole.model)
+    with closing(SideBySide(whole.model, whole.members, SessionsSettings())) as sessions:
+        with pytest.raises(UsageError, match="input 'm1/x' is missing"):
+            sessions.run({name: value for name, value in feeds.items() if name != "m1/x"})
+        with pytest.raises(UsageError, match="no input 'x'; it has m0/x, m1/x, m2/x"):
+            sessions.time({**feeds, "x": feeds["m0/x"]}, 1)
+
+
+def test_settings_are_described_and_checked() -> None:
+    assert one_after_another(2) == (SessionsSettings(1, 2), SessionsSettings(1, 1))
+    assert one_after_another(1) == (SessionsSettings(1, 1),)
+    assert SessionsSettings(2, 1).description == "a session for each model, 2 at a time with 1 threads each"
+    with pytest.raises(UsageError, match="at least 1"):
+        SessionsSettings(0, 1)
