@@ -159,7 +159,7 @@ def _differences(made_for: Mapping[str, str], here: Mapping[str, str]) -> str:
 
 def remark_not_shipped(document: ScheduleDocument) -> None:
     """Says on stderr that 'iosched run' does not use this schedule, where a library was shipped without one."""
-    if document.shipped == "reference":
+    if document.is_plain:
         note("Not what 'iosched run' uses: plain onnxruntime was shipped, since no schedule was known to be faster.")
     if document.shipped == "openvino" and document.precision != DEFAULT_PRECISION:
         precision = document.precision

@@ -22,7 +22,10 @@ from iosched.scheduler.proof import Scope
 from iosched.scheduler.schedule import Block, Division, Schedule, Stage, total_us
 from iosched.scheduler.teams import DEFAULT_OBJECTIVE, Objective, Teams, fitting
 
-__all__ = ["Alternative", "ScheduleDocument", "SearchRecord"]
+__all__ = ["PLAIN", "Alternative", "ScheduleDocument", "SearchRecord"]
+
+PLAIN = "onnxruntime"
+"""Under "by" in `runtime`: plain onnxruntime runs what was shipped."""
 
 WITHOUT_OPENVINO = "without_openvino"
 """The setting of the runtime that says what ships where OpenVINO ships but is missing."""
@@ -61,7 +64,7 @@ class ScheduleDocument:
             graph, each block as it was cut, or nothing.
         cost: "measured", or "analytic" for a device that was not there.
         shipped: what `optimize` found fastest: this schedule ("iosched"), the reference runtime, "sequential" or
-            "openvino".
+            "openvino"; or `batch`, of the ways to run several models: "serial", "packed", "batched" or "mixed".
         search: how it was searched.
         latency_us: end-to-end latencies by name ("predicted", "measured", "sequential", …), None where unknown.
         versions: library and driver versions.
@@ -115,6 +118,11 @@ class ScheduleDocument:
             return None
         made_for = self.runtime.get("lanes")
         return fitting(self.teams, made_for if isinstance(made_for, int) and made_for > 0 else lanes, lanes)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether plain onnxruntime runs the model, and not this schedule."""
+        return self.shipped == "reference" or self.runtime.get("by") == PLAIN
 
     @property
     def measured_share(self) -> float | None:

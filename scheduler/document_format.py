@@ -19,14 +19,14 @@ from iosched.scheduler.proof import Scope
 from iosched.scheduler.pruning import DEFAULT_PRUNING
 from iosched.scheduler.schedule import Strategy
 from iosched.scheduler.strategies import STAGES
-from iosched.scheduler.strategy_names import StrategyName
+from iosched.scheduler.strategy_names import RecordedStrategy
 from iosched.scheduler.teams import Objective
 
 FORMAT = "iosched.schedule"
 VERSION = 1
 
 Cost = Literal["measured", "analytic"]
-Shipped = Literal["iosched", "reference", "sequential", "openvino"]
+Shipped = Literal["iosched", "reference", "sequential", "openvino", "serial", "packed", "batched", "mixed"]
 Count = Annotated[int, Meta(ge=0)]
 Limit: TypeAlias = Annotated[int, Meta(ge=1)] | None
 Microseconds: TypeAlias = Annotated[float, Meta(ge=0)] | None
@@ -71,7 +71,7 @@ class SearchRecord(Struct, frozen=True):
     database gives the same bytes.
     """
 
-    strategy: StrategyName = "both"
+    strategy: RecordedStrategy = "both"
     pruning: Limits = Limits(DEFAULT_PRUNING.r, DEFAULT_PRUNING.s)
     counts: Counts = Counts(0, 0, 0, 0)
 

@@ -18,6 +18,10 @@ BaselineStrategy = Literal["greedy", "sequential"]
 StrategyName = Literal[SearchStrategy, BaselineStrategy]
 """What `optimize` can be asked for."""
 
+RecordedStrategy = Literal[StrategyName, "packed", "mixed"]
+"""How a schedule file says that its schedule was found; the last two are of several models: side by side throughout, or
+also one in some operators."""
+
 SEARCH_NAMES: tuple[SearchStrategy, ...] = get_args(SearchStrategy)
 BASELINE_NAMES: tuple[BaselineStrategy, ...] = get_args(BaselineStrategy)
 NAMES: tuple[StrategyName, ...] = (*SEARCH_NAMES, *BASELINE_NAMES)

@@ -11,6 +11,7 @@ from scripted import fire, model_with
 from shipped import WAYS, document
 
 from iosched.jobs.run import Executor, open_executor
+from iosched.models.composition.compose import compose
 from iosched.models.errors import DeviceError, InvalidScheduleError
 from iosched.models.model import Model
 from iosched.runtime.compare import compare
@@ -48,6 +49,22 @@ def test_another_model_is_refused() -> None:
 def test_another_shape_is_refused(shipped: str) -> None:
     with pytest.raises(InvalidScheduleError, match="2x16x6x6"):
         open_executor(fire(4), document(fire(2), shipped=shipped), threads=2)
+
+
+@pytest.mark.parametrize(
+    ("sessions", "described"),
+    [
+        ({"lanes": 1, "threads": 2}, "a session for each model, one after another, 2 threads"),
+        ({"lanes": 64, "threads": 1}, "a session for each model, 2 at a time with 1 threads each"),
+        ({"lanes": "two"}, "sequential mode, 2 threads"),
+        (None, "sequential mode, 2 threads"),
+    ],
+)
+def test_each_of_several_models_runs_in_its_session_where_that_was_shipped(sessions: object, described: str) -> None:
+    model = compose({"a": fire(), "b": fire()}).model
+    executor = open_executor(model, document(model, shipped="packed", by="onnxruntime", sessions=sessions), threads=2)
+    assert executor.description == f"onnxruntime, {described}"
+    check_numbers(model, executor)
 
 
 def test_plain_onnxruntime_runs_where_it_was_shipped() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import jsonschema
 import pytest
@@ -18,10 +19,10 @@ from iosched.models.errors import InvalidScheduleError
 from iosched.models.graph import ComputationGraph
 from iosched.models.structure import NodeForm, OperatorForm, PlacedOperator, Structure, first_difference
 from iosched.scheduler.document import Alternative, ScheduleDocument, SearchRecord
-from iosched.scheduler.document_format import Counts, Limits
+from iosched.scheduler.document_format import Counts, Limits, Shipped
 from iosched.scheduler.schedule import Block, Division, Schedule, Stage, Strategy
 from iosched.scheduler.search import search
-from iosched.scheduler.strategy_names import NAMES
+from iosched.scheduler.strategy_names import RecordedStrategy
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "schedule.schema.json").read_text())
 GRAPH = graph_of(4, [(0, 1), (0, 2), (1, 3), (2, 3)])
@@ -66,8 +67,9 @@ def test_what_is_proven_is_kept_and_what_older_files_call_optimal_is_not_believe
     assert not ScheduleDocument.from_json(json.dumps(older)).optimal
 
 
-def test_the_schema_knows_every_strategy() -> None:
-    assert set(SCHEMA["properties"]["search"]["properties"]["strategy"]["enum"]) == set(NAMES)
+def test_the_schema_knows_every_strategy_and_all_that_may_ship() -> None:
+    assert set(SCHEMA["properties"]["search"]["properties"]["strategy"]["enum"]) == set(get_args(RecordedStrategy))
+    assert set(SCHEMA["properties"]["shipped"]["enum"]) == set(get_args(Shipped))
     assert set(SCHEMA["$defs"]["stage"]["properties"]["strategy"]["enum"]) == set(Strategy)
 
 

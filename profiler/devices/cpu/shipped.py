@@ -6,6 +6,7 @@ from typing import Literal, cast
 
 from iosched.models.errors import DeviceError
 from iosched.models.model import Model
+from iosched.profiler.devices.cpu.apart import apart_executor
 from iosched.profiler.devices.cpu.precision import precisions
 from iosched.profiler.devices.cpu.remarks import core_remarks, thread_remarks
 from iosched.profiler.devices.cpu.shipped_teams import in_teams
@@ -17,12 +18,16 @@ from iosched.runtime.reference import Reference, ReferenceSettings
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.precision import DEFAULT_PRECISION
 
+_BY_SCHEDULE = ("iosched", "sequential", "serial", "packed", "batched", "mixed")
+"""What may ship that runs by the schedule in the file, unless that says otherwise (`ScheduleDocument.is_plain`)."""
+
 
 def shipped_executor(model: Model, document: ScheduleDocument | None, lanes: int) -> Executor:
     """The model on plain onnxruntime, on OpenVINO, or by its schedule, on so many cores.
 
     Where it was shipped to run on OpenVINO, and that is missing or refuses the model, the model runs as it would have
-    been shipped without, and `Executor.notes` says so. Plain onnxruntime runs a model without a schedule, and one that
+    been shipped without, and `Executor.notes` says so. Of several models in one file each may run in a session of its
+    own. Plain onnxruntime runs a model without a schedule, and one that
     no plan can be made for.
 
     Raises:
@@ -33,6 +38,8 @@ def shipped_executor(model: Model, document: ScheduleDocument | None, lanes: int
         return _plain(model, ReferenceSettings("sequential", lanes))
     if (teams := document.teams_on(lanes)) is not None:
         return in_teams(model, document, teams, lanes)
+    if document.is_plain:
+        return apart_executor(model, document, lanes) or _as_shipped(model, document, "reference", lanes)
     if document.shipped != "openvino":
         return _as_shipped(model, document, document.shipped, lanes)
     try:
@@ -45,7 +52,7 @@ def shipped_executor(model: Model, document: ScheduleDocument | None, lanes: int
 def _as_shipped(
     model: Model, document: ScheduleDocument, shipped: str, lanes: int, notes: tuple[str, ...] = ()
 ) -> Executor:
-    if shipped not in ("iosched", "sequential"):
+    if shipped not in _BY_SCHEDULE:
         return _plain(model, _reference_settings(document, lanes), notes)
     backend = CpuBackend(model, lanes=lanes)
     if not backend.is_supported():
