@@ -97,12 +97,17 @@ def _all_beside(
     found = one_after_another(results)
     if is_over():
         return found
-    stage = Stage(Strategy.CONCURRENT, tuple(parts))
-    whole = replace(stage, predicted_us=cost.stage_latency_us(stage))
+    whole = side_by_side(cost, parts)
     asked = replace(found, measured=found.measured + 1)
     if not _is_less(whole.predicted_us, found.schedule.predicted_us):
         return asked
     return replace(asked, schedule=Schedule((Block(0, (whole,)),)), lower_bound_us=0.0)
+
+
+def side_by_side(cost: CostModel, parts: Sequence[Part]) -> Stage:
+    """A stage of all parts, each as one group, with its latency."""
+    stage = Stage(Strategy.CONCURRENT, tuple(parts))
+    return replace(stage, predicted_us=cost.stage_latency_us(stage))
 
 
 def _is_less(one_us: float | None, other_us: float | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 from by_definition import TableCost, dags, graph_of
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from iosched.models.graph import ComputationGraph
 from iosched.scheduler.checks import check_operators
 from iosched.scheduler.cost import CostModel
 from iosched.scheduler.pruning import Pruning
-from iosched.scheduler.regions import regions, search_regions
+from iosched.scheduler.regions import packed_regions, regions, search_regions, search_turns, turns
 from iosched.scheduler.search import SearchResult, search
 
 
@@ -36,6 +37,33 @@ def test_every_operator_is_in_the_earliest_region_it_can_be_in(
         earlier = [found[index] for index in range(place[name]) if (found[index][0] in common) == (name in common)]
         assert not earlier or any(place[other] > place[earlier[-1][0]] for other in before)
     check_operators(search_regions(graph, TableCost(seed), common, find).schedule, graph)
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(dags(9), st.lists(st.integers(1, 3), min_size=9, max_size=9), st.integers(0, 10**6))
+def test_turns_are_parts_of_equal_owners_in_an_order_that_can_run(
+    graph: ComputationGraph, bits: list[int], seed: int
+) -> None:
+    owners = {operator.name: bits[index] for index, operator in enumerate(graph.operators)}
+    found = turns(graph, owners)
+    of = [{owners[name] for name in part} for part in found]
+    assert all(len(each) == 1 for each in of)
+    assert all(one != other for one, other in pairwise(of))
+    check_operators(search_turns(graph, TableCost(seed), owners, find).schedule, graph)
+
+
+def test_models_take_turns_behind_what_they_share() -> None:
+    graph = graph_of(6, [(0, 1), (0, 2), (1, 3), (2, 4)])
+    owners = {"0": 3, "1": 1, "2": 2, "3": 1, "4": 2, "5": 1}
+    assert turns(graph, owners) == (("0",), ("1", "3", "5"), ("2", "4"))
+
+
+def test_packed_models_run_side_by_side_wherever_they_are_apart() -> None:
+    graph = graph_of(6, [(0, 1), (0, 2), (1, 3), (2, 4)])
+    found = packed_regions(graph, KeyedLanes(graph), {"0"}, find).schedule
+    check_operators(found, graph)
+    assert [stage.groups for stage in found.stages] == [(("5",),), (("0",),), (("1", "3"), ("2", "4"))]
+    assert None not in [stage.predicted_us for stage in found.stages]
 
 
 def test_models_run_side_by_side_between_what_they_have_together() -> None:
