@@ -12,6 +12,7 @@ from iosched.cli.options import verbosity_options
 
 COMMANDS = (
     "optimize",
+    "batch",
     "run",
     "bench",
     "matrix",

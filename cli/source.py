@@ -20,12 +20,17 @@ if TYPE_CHECKING:
     from iosched.scheduler.document import ScheduleDocument
 
 STDIN = "-"
-_ZOO = "zoo:"
+ZOO = "zoo:"
 _MAX_SCHEDULE_NBYTES = 256 * 2**20
 
 
-def read_model(text: str, binding: Binding = Binding()) -> Model:  # noqa: B008 - frozen
+def read_model(text: str, binding: Binding = Binding(), *, name: str | None = None) -> Model:  # noqa: B008 - frozen
     """Loads MODEL as the command line names it.
+
+    Args:
+        text: a path, `-`, or `zoo:NAME`.
+        binding: its shapes.
+        name: the model's name; by default the file's stem, or that of the network.
 
     Raises:
         UsageError: nothing is piped into standard input, or the zoo has no such network.
@@ -34,14 +39,14 @@ def read_model(text: str, binding: Binding = Binding()) -> Model:  # noqa: B008 
     from iosched.models.load import load_model
 
     source: Path | bytes
-    name = None
     if text == STDIN:
         source = _stdin_bytes()
-    elif text.startswith(_ZOO):
+    elif text.startswith(ZOO):
         from iosched.models import zoo
 
-        name = text.removeprefix(_ZOO)
-        source = zoo.build(name).SerializeToString()
+        network = text.removeprefix(ZOO)
+        name = name or network
+        source = zoo.build(network).SerializeToString()
     else:
         source = Path(text)
     model = load_model(source, name=name, batch_size=binding.batch_size, input_shapes=binding.input_shapes or None)
@@ -178,7 +183,7 @@ def embedded_schedule(model: Model) -> ScheduleDocument | None:
 def stem(text: str, model: Model) -> str:
     """The first part of the names of default output files; a plain name, even if the model calls itself a path."""
     name = model.name
-    if text != STDIN and not text.startswith(_ZOO):
+    if text != STDIN and not text.startswith(ZOO):
         name = Path(text).name.removesuffix(".onnx")
     name = name.removesuffix(".iosched")
     return re.sub(r"[^\w.+-]+", "_", name).lstrip(".-")[:100] or "model"
@@ -186,7 +191,7 @@ def stem(text: str, model: Model) -> str:
 
 def input_file(text: str) -> Path | None:
     """The file that MODEL names, or None for standard input and the zoo."""
-    return None if text == STDIN or text.startswith(_ZOO) else Path(text)
+    return None if text == STDIN or text.startswith(ZOO) else Path(text)
 
 
 def _stdin_bytes() -> bytes:

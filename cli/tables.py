@@ -25,9 +25,11 @@ def print_pairs(title: str, rows: Sequence[tuple[str, str]], *, to_stderr: bool)
     _show(sys.stderr if to_stderr else sys.stdout, title, table)
 
 
-def print_columns(headers: Sequence[str], rows: Sequence[Sequence[str]], *, title: str | None = None) -> None:
-    """Prints a table on stdout, its first column aligned to the left as text and the others to the right as numbers."""
-    _show(sys.stdout, title, _columns(headers, rows))
+def print_columns(
+    headers: Sequence[str], rows: Sequence[Sequence[str]], *, title: str | None = None, to_stderr: bool = False
+) -> None:
+    """Prints a table, its first column aligned to the left as text and the others to the right as numbers."""
+    _show(sys.stderr if to_stderr else sys.stdout, title, _columns(headers, rows))
 
 
 def _show(file: TextIO, title: str | None, table: Table) -> None:

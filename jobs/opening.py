@@ -28,15 +28,35 @@ def opened(
         InvalidModelError: onnxruntime refuses the model.
         DeviceError: the device cannot place the model, or a library is missing.
     """
+    with (
+        profile_database(device, settings, profile_db, writes=writes) as database,
+        closing(device.open(model, settings, database)) as open_model,
+    ):
+        yield open_model
+
+
+@contextmanager
+def profile_database(
+    device: Device, settings: OpenSettings, profile_db: Path | None, *, writes: bool = True
+) -> Iterator[ProfileDatabase | None]:
+    """The profile database, if latencies on `device` are used or kept, else None; closed at the end.
+
+    Args:
+        profile_db: the profile database; by default the user's own.
+        writes: whether latencies will be kept if they are measured; only then is a database made that does not exist.
+
+    Raises:
+        UsageError: the file is damaged or no profile database.
+    """
     path, keeps = profile_db or default_path(), writes and device.cost_kind == "measured"
     is_there = path is not None and path.exists()
     if device.cost_kind == "analytic" and not (is_there and settings.resume):
-        yield device.open(model, settings, None)
+        yield None
         return
     if not (keeps or is_there):
         path = None
-    with ProfileDatabase(path) as database, closing(device.open(model, settings, database)) as open_model:
-        yield open_model
+    with ProfileDatabase(path) as database:
+        yield database
 
 
 def check_schedulable(opened: OpenModel) -> None:

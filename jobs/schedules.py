@@ -106,6 +106,18 @@ def unsearched(schedule: Schedule) -> SearchResult:
     return SearchResult(schedule, states=0, transitions=0, stages=n_stages, measured=0, lower_bound_us=0.0)
 
 
+def priced(opened: OpenModel, schedule: Schedule) -> Schedule:
+    """`schedule`, in the device's units, with the latency of each stage; what is not known of it is measured."""
+    blocks = (
+        replace(
+            block,
+            stages=tuple(replace(stage, predicted_us=opened.cost.stage_latency_us(stage)) for stage in block.stages),
+        )
+        for block in schedule.blocks
+    )
+    return Schedule(tuple(blocks))
+
+
 def _as_it_was_given(opened: OpenModel, schedule: Schedule) -> SearchResult:
     """The given schedule with the latencies that are known on this device; nothing is searched, measured or proven."""
     here = opened.here

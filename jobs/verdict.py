@@ -10,6 +10,7 @@ from iosched.jobs.comparison import OPENVINO, REFERENCE, Compared
 from iosched.jobs.decision import Ratio, decide
 from iosched.jobs.intervals import Intervals, intervals_of
 from iosched.jobs.pace import Pace
+from iosched.jobs.schedules import priced
 from iosched.models.model import Model
 from iosched.profiler.devices.device import OpenModel, OpenModelHere
 from iosched.profiler.devices.ways import Running
@@ -141,7 +142,7 @@ def predicted_verdict(model: Model, opened: OpenModel, runtime: Mapping[str, str
         runtime: the settings that the latencies are computed for; "runtime" in the schedule file.
     """
     predicted = {
-        name: _predicted(opened, schedule)
+        name: priced(opened, schedule)
         for name, schedule in (
             ("iosched", found.schedule), ("sequential", sequential(model.graph)), ("greedy", greedy(model.graph))
         )
@@ -176,18 +177,6 @@ def predicted_verdict(model: Model, opened: OpenModel, runtime: Mapping[str, str
         sequential_measured_share=of_sequential,
         intervals=intervals,
     )
-
-
-def _predicted(opened: OpenModel, schedule: Schedule) -> Schedule:
-    """`schedule` with the computed latency of each stage."""
-    blocks = (
-        replace(
-            block,
-            stages=tuple(replace(stage, predicted_us=opened.cost.stage_latency_us(stage)) for stage in block.stages),
-        )
-        for block in schedule.blocks
-    )
-    return Schedule(tuple(blocks))
 
 
 def _kernel_count(stage: Stage) -> int:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from iosched.models.batching.keys import likeness_of
 from iosched.models.batching.rewrite import batched
 from iosched.models.composition.compose import Composition, compose
 from iosched.models.composition.footprint import footprint_of, together_nbytes
-from iosched.models.composition.members import owners
+from iosched.models.composition.members import Member, owners
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
 from iosched.scheduler.batching.clusters import arrival_clusters, similar_clusters
@@ -18,29 +18,6 @@ from iosched.scheduler.batching.ensemble import Ensemble
 from iosched.scheduler.batching.plan import Plan
 from iosched.scheduler.batching.policies import POLICIES
 from iosched.scheduler.batching.similarity import similarities
-
-MakeCosts = Callable[[Model, Ensemble], BatchingCosts]
-"""Makes the prices for batching the members of a composed model."""
-
-
-@dataclass(frozen=True, eq=False)
-class BatchedCluster:
-    """Models in one graph.
-
-    Attributes:
-        composition: the models, without batching.
-        plan: which operators become one.
-        model: the batched model; the composed one where no operators become one.
-    """
-
-    composition: Composition
-    plan: Plan
-    model: Model
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The models' names, in the order in which they were given."""
-        return tuple(member.name for member in self.composition.members)
 
 
 def clusters_of(
@@ -77,33 +54,59 @@ def clusters_of(
     return tuple(tuple(names[place] for place in cluster) for cluster in found)
 
 
-def batched_cluster(
-    models: Mapping[str, Model],
-    make_costs: MakeCosts,
-    policy: str = "dpbat",
-    shared_inputs: Collection[str] = (),
-    name: str = "batch",
-) -> BatchedCluster:
-    """The models of one cluster in one graph, batched by a policy.
+@dataclass(frozen=True, eq=False)
+class Cluster:
+    """Models in one graph, and what batching knows of them.
+
+    Attributes:
+        composition: the models, without batching.
+        ensemble: the same, as plans see them.
+    """
+
+    composition: Composition
+    ensemble: Ensemble
+
+    @property
+    def model(self) -> Model:
+        """The composed model."""
+        return self.composition.model
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """The models in it, in the order in which they were given."""
+        return self.composition.members
+
+    def plan(self, policy: str, costs: BatchingCosts) -> Plan:
+        """The plan of a policy at these prices.
+
+        Raises:
+            UsageError: there is no policy of that name.
+        """
+        _check_policy(policy)
+        return POLICIES[policy](self.ensemble, costs)
+
+    def batched(self, plan: Plan) -> Model:
+        """The model in which the groups of a plan are one operator each; the composed model where it has none."""
+        return batched(self.model, plan.all_groups()) if plan.groups else self.model
+
+
+def composed(models: Mapping[str, Model], shared_inputs: Collection[str] = (), name: str = "batch") -> Cluster:
+    """The models of one cluster in one graph.
 
     Args:
         models: by name.
-        make_costs: makes the prices that the policy goes by.
-        policy: see `POLICIES`.
         shared_inputs: names of inputs that all models of the cluster that have them share.
         name: of the model that is made.
 
     Raises:
-        UsageError: names or shared inputs are not possible, or there is no policy of that name.
+        UsageError: names or shared inputs are not possible.
         InvalidModelError: the models' opsets cannot be brought together.
     """
-    _check_policy(policy)
     own = {spec.name for model in models.values() for spec in model.graph.inputs}
     composition = compose(models, [shared for shared in shared_inputs if shared in own], name)
     whole = composition.model
     ensemble = Ensemble.of(whole.graph, whole.structure, owners(whole, composition.members), likeness_of(whole))
-    plan = POLICIES[policy](ensemble, make_costs(whole, ensemble))
-    return BatchedCluster(composition, plan, batched(whole, plan.all_groups()) if plan.groups else whole)
+    return Cluster(composition, ensemble)
 
 
 def _keys(model: Model) -> list[str]:

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from iosched.jobs.schedules import Deadline, schedule_by
 from iosched.models.composition.members import Member, owners
 from iosched.models.model import Model
 from iosched.profiler.devices.device import OpenModel
-from iosched.scheduler.regions import search_regions
+from iosched.scheduler.components import Find
+from iosched.scheduler.regions import packed_regions, search_regions, search_turns
+from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.search import SearchResult, search
 
 
-def mixed_schedule(
-    opened: OpenModel, model: Model, members: Sequence[Member], deadline: Deadline | None = None
-) -> SearchResult:
-    """The better of two schedules: of the graph as any other, and with models side by side between what they share.
+def never() -> bool:
+    """A deadline that never comes."""
+    return False
 
-    The first can run operators of several models beside those of one; in the second whole parts of models run beside
-    each other, however many operators and models there are.
+
+def unit_owners(opened: OpenModel, model: Model, members: Sequence[Member]) -> Mapping[str, int]:
+    """For each of the device's units the members that it works for: bit i stands for `members[i]`."""
+    found: dict[str, int] = {}
+    for name, bits in owners(model, members).items():
+        unit = opened.units.unit_of(name)
+        found[unit] = found.get(unit, 0) | bits
+    return found
+
+
+def serial_schedule(
+    opened: OpenModel, model: Model, members: Sequence[Member], deadline: Deadline = never
+) -> SearchResult:
+    """One model after another, each by the best schedule of its own; what they share comes first.
 
     Args:
         opened: the model, open on the device.
@@ -27,14 +40,55 @@ def mixed_schedule(
         members: the models in it.
         deadline: once true, the searches end with what they know; see `search`.
     """
-    owned = owners(model, members)
-    common = {opened.units.unit_of(name) for name, bits in owned.items() if bits & (bits - 1)}
-    find = partial(search, deadline=deadline, effort=opened.effort)
-    turns = search_regions(opened.graph, opened.cost, common, find, is_over=deadline or (lambda: False))
+    find = _find(opened, deadline)
+    return search_turns(opened.graph, opened.cost, unit_owners(opened, model, members), find, is_over=deadline)
+
+
+def packed_schedule(
+    opened: OpenModel, model: Model, members: Sequence[Member], deadline: Deadline = never
+) -> SearchResult:
+    """All models side by side, each one operator after another, wherever they share nothing; see `serial_schedule`."""
+    common = _common(opened, model, members)
+    return packed_regions(opened.graph, opened.cost, common, _find(opened, deadline))
+
+
+def mixed_schedule(
+    opened: OpenModel, model: Model, members: Sequence[Member], deadline: Deadline = never
+) -> SearchResult:
+    """The better of two schedules: of the graph as any other, and with models side by side between what they share.
+
+    The first can run operators of several models beside those of one; in the second whole parts of models run beside
+    each other, however many operators and models there are. See `serial_schedule`.
+    """
+    find, common = _find(opened, deadline), _common(opened, model, members)
+    turns = search_regions(opened.graph, opened.cost, common, find, is_over=deadline)
     whole = schedule_by(opened, "both", deadline=deadline)
-    return min((turns, whole), key=_predicted_us)
+    return min((turns, whole), key=lambda result: predicted_us(result.schedule))
 
 
-def _predicted_us(result: SearchResult) -> float:
-    predicted = result.schedule.predicted_us
+def predicted_us(schedule: Schedule) -> float:
+    """The sum of the stages' latencies; infinite where one is not known."""
+    predicted = schedule.predicted_us
     return float("inf") if predicted is None else predicted
+
+
+def alone_us(opened: OpenModel, model: Model, members: Sequence[Member], serial: Schedule) -> list[float | None]:
+    """What each model takes of a schedule of one after another: its own stages, and those that it shares.
+
+    None where the latency of a stage is not known.
+    """
+    owned = unit_owners(opened, model, members)
+    found: list[float | None] = []
+    for bit in range(len(members)):
+        own = [stage.predicted_us for stage in serial.stages if owned[stage.operators[0]] >> bit & 1]
+        found.append(None if None in own else sum(each or 0.0 for each in own))
+    return found
+
+
+def _find(opened: OpenModel, deadline: Deadline) -> Find:
+    return partial(search, deadline=deadline, effort=opened.effort)
+
+
+def _common(opened: OpenModel, model: Model, members: Sequence[Member]) -> set[str]:
+    """The units that several members have together."""
+    return {unit for unit, bits in unit_owners(opened, model, members).items() if bits & (bits - 1)}

@@ -274,6 +274,11 @@ class Device(Protocol):
         """What else a report of a failure has to say of the device, its driver and its libraries, by short names."""
         ...
 
+    @property
+    def memory_nbytes(self) -> int | None:
+        """The device's memory, whoever uses it; None where that is not known."""
+        ...
+
     def checks(self) -> Sequence[SelfCheck]:
         """Checks of whether the device works, those first that need least to work; needs nothing but the device.
 

@@ -4,7 +4,7 @@ together and to take them apart.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -48,6 +48,37 @@ class EqualGains:
     def part_us(self, tensor: TensorSpec, count: int) -> float:
         """Nothing."""
         return 0.0
+
+
+@dataclass(frozen=True)
+class Even:
+    """Prices for two and for `size` models; those between are taken to grow evenly, so that they need not be asked for.
+
+    Attributes:
+        costs: what is asked.
+        size: more models than that are never asked for.
+    """
+
+    costs: BatchingCosts
+    size: int
+
+    def gain_us(self, operators: Sequence[Operator], count: int) -> float:
+        """See `BatchingCosts.gain_us`."""
+        return self._between(count, lambda size: self.costs.gain_us(operators, size))
+
+    def join_us(self, tensor: TensorSpec, count: int) -> float:
+        """See `BatchingCosts.join_us`."""
+        return self._between(count, lambda size: self.costs.join_us(tensor, size))
+
+    def part_us(self, tensor: TensorSpec, count: int) -> float:
+        """See `BatchingCosts.part_us`."""
+        return self._between(count, lambda size: self.costs.part_us(tensor, size))
+
+    def _between(self, count: int, price_us: Callable[[int], float]) -> float:
+        if count in (2, self.size):
+            return price_us(count)
+        two_us, all_us = price_us(2), price_us(self.size)
+        return two_us + (all_us - two_us) * (count - 2) / (self.size - 2)
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,11 @@ class PaperGpu:
         """Nothing: the GPU is not here."""
         return {}
 
+    @property
+    def memory_nbytes(self) -> None:
+        """None: GPUs of one name are sold with different memories."""
+        return
+
     def checks(self) -> Sequence[SelfCheck]:
         """Refuses to try anything.
 

@@ -37,6 +37,7 @@ from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cores import allowed_cpus, cpu_count
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.inputs import Arrays
+from iosched.runtime.memory import machine_nbytes
 from iosched.runtime.session import load_onnxruntime
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.document import ScheduleDocument
@@ -84,6 +85,11 @@ class CpuDevice:
         """The number of cores, and the instructions that they have."""
         facts = cpu_facts().values
         return {"cores": str(facts["cores"]), "instructions": str(facts["instruction_set"])}
+
+    @property
+    def memory_nbytes(self) -> int | None:
+        """The memory of the machine."""
+        return machine_nbytes()
 
     def checks(self) -> Sequence[SelfCheck]:
         """Whether the compiled executor is there, and a small network."""

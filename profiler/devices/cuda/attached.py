@@ -9,7 +9,7 @@ from functools import cached_property
 from iosched.models.errors import DeviceError
 from iosched.models.model import Model
 from iosched.models.version import iosched_version
-from iosched.profiler.devices.cuda.clock import ReadClock, nvml_clock
+from iosched.profiler.devices.cuda.clock import ReadClock, nvml_clock, nvml_memory_nbytes
 from iosched.profiler.devices.cuda.cudnn_plans import KnownCudnnPlans, StoredCudnnPlans
 from iosched.profiler.devices.precision import precision_on
 from iosched.profiler.store.database import ProfileDatabase, device_key
@@ -38,6 +38,7 @@ class AttachedGpu:
         name: the name that its driver gives, for example "NVIDIA H100 80GB HBM3".
         versions: the versions of the driver and of the libraries that influence latencies, by their names.
         clock: reads how fast the GPU may run at the moment.
+        memory_nbytes: all of its memory; None where that is not known.
     """
 
     index: int
@@ -45,6 +46,7 @@ class AttachedGpu:
     versions: Mapping[str, str]
     driver: Driver
     clock: ReadClock = lambda: None
+    memory_nbytes: int | None = None
 
     def backend(
         self, model: Model, precision: str, plans: CudnnPlanStore | None = None, layout: Layout | None = None
@@ -129,7 +131,8 @@ def attach(index: int = 0) -> AttachedGpu:
     facts = driver.facts()
     check_capability(facts)
     versions = {**facts.versions, "cudnn": str(load_cudnn().backend_version())}
-    return AttachedGpu(index, facts.name, versions, driver, nvml_clock(facts.pci_bus_id))
+    where = facts.pci_bus_id
+    return AttachedGpu(index, facts.name, versions, driver, nvml_clock(where), nvml_memory_nbytes(where))
 
 
 def check_capability(facts: GpuFacts) -> None:

@@ -1,4 +1,4 @@
-"""The clock of an attached GPU while something was measured, as NVML reports it; no clock is ever changed."""
+"""The memory of an attached GPU, and its clock while something was measured, by NVML; no clock is ever changed."""
 
 from __future__ import annotations
 
@@ -54,16 +54,33 @@ def nvml_clock(pci_bus_id: str) -> ReadClock:
     The address comes from CUDA, since CUDA and NVML number GPUs differently. If `nvidia-ml-py` is not installed, or the
     driver does not permit it, the function always returns None.
     """
+    found = _found(pci_bus_id)
+    return (lambda: None) if found is None else (lambda: _read(*found))
+
+
+def nvml_memory_nbytes(pci_bus_id: str) -> int | None:
+    """All memory of the GPU at a PCI address, whoever uses it; None where NVML cannot be asked, see `nvml_clock`."""
+    found = _found(pci_bus_id)
+    if found is None:
+        return None
+    nvml, gpu = found
+    try:
+        return int(nvml.nvmlDeviceGetMemoryInfo(gpu).total)
+    except nvml.NVMLError:
+        return None
+
+
+def _found(pci_bus_id: str) -> tuple[Any, Any] | None:
+    """NVML, and its handle of the GPU at a PCI address."""
     try:
         import pynvml
     except ImportError:
-        return lambda: None
+        return None
     try:
         pynvml.nvmlInit()
-        gpu = pynvml.nvmlDeviceGetHandleByPciBusId(pci_bus_id)
+        return pynvml, pynvml.nvmlDeviceGetHandleByPciBusId(pci_bus_id)
     except pynvml.NVMLError:
-        return lambda: None
-    return lambda: _read(pynvml, gpu)
+        return None
 
 
 def _read(nvml: Any, gpu: Any) -> GpuClock | None:

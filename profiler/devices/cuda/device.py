@@ -90,6 +90,11 @@ class CudaDevice:
         """The compute capability, and the versions of the driver and the libraries."""
         return about(self.gpu)
 
+    @property
+    def memory_nbytes(self) -> int | None:
+        """The memory of the GPU."""
+        return self.gpu.memory_nbytes
+
     def checks(self) -> Sequence[SelfCheck]:
         """Each kernel, plans of cuDNN, a graph of several streams, and a small network."""
         return cuda_checks(self.gpu)

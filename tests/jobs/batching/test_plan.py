@@ -8,14 +8,13 @@ from import_helpers import data, model_of, weight
 from onnx import helper
 from variants import retrained
 
-from iosched.jobs.batching.plan import batched_cluster, clusters_of
+from iosched.jobs.batching.plan import clusters_of, composed
 from iosched.models.composition.footprint import footprint_of, together_nbytes
 from iosched.models.errors import UsageError
 from iosched.models.graph import Operator, TensorSpec
 from iosched.models.light import light_model
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.scheduler.batching.ensemble import Ensemble
 from iosched.scheduler.batching.policies import POLICIES
 
 node = helper.make_node
@@ -23,9 +22,6 @@ node = helper.make_node
 
 class Flat:
     """Ten microseconds for every operator that is saved, one for every tensor that is joined or parted."""
-
-    def __init__(self, model: Model, ensemble: Ensemble) -> None:
-        self.members = len(ensemble.sequences)
 
     def gain_us(self, operators: object, count: int) -> float:
         return 10.0 * (count - 1)
@@ -66,29 +62,31 @@ def test_similar_models_come_together_as_far_as_the_memory_reaches() -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_models_compute_the_same_by_every_policy(policy: str) -> None:
     models = {name: squeezenet(seed) for seed, name in enumerate("abc")}
-    found = batched_cluster(models, Flat, policy)
-    assert found.names == ("a", "b", "c")
-    assert_as_alone(found.model, found.composition.members, models)
+    cluster = composed(models)
+    assert [member.name for member in cluster.members] == ["a", "b", "c"]
+    found = cluster.batched(cluster.plan(policy, Flat()))
+    assert_as_alone(found, cluster.members, models)
     batches = policy not in ("serial", "packed")
-    assert (len(found.model.graph.operators) < len(found.composition.model.graph.operators)) == batches
+    assert (len(found.graph.operators) < len(cluster.model.graph.operators)) == batches
 
 
 def test_what_is_not_worth_its_price_stays_apart() -> None:
-    models = {name: chain("Relu", seed) for seed, name in enumerate("ab")}
-    found = batched_cluster(models, Dear)
-    assert found.model is found.composition.model
-    assert batched_cluster(models, Dear, "greedy").model is not found.model
+    cluster = composed({name: chain("Relu", seed) for seed, name in enumerate("ab")})
+    assert cluster.batched(cluster.plan("dpbat", Dear())) is cluster.model
+    assert cluster.batched(cluster.plan("greedy", Dear())) is not cluster.model
 
 
 def test_inputs_are_shared_in_the_clusters_that_have_them() -> None:
     models = {name: chain("Relu", seed) for seed, name in enumerate("ab")}
-    found = batched_cluster(models, Flat, shared_inputs=["x", "elsewhere"])
-    assert [spec.name for spec in found.model.graph.inputs] == ["x"]
-    assert_as_alone(found.model, found.composition.members, models)
+    cluster = composed(models, shared_inputs=["x", "elsewhere"])
+    found = cluster.batched(cluster.plan("dpbat", Flat()))
+    assert [spec.name for spec in found.graph.inputs] == ["x"]
+    assert_as_alone(found, cluster.members, models)
 
 
 def test_a_policy_that_is_none_is_refused() -> None:
+    models = {"a": chain("Relu", 0)}
     with pytest.raises(UsageError, match="no policy 'best'; there are dpbat, fcfs"):
-        batched_cluster({"a": chain("Relu", 0)}, Flat, "best")
+        composed(models).plan("best", Flat())
     with pytest.raises(UsageError, match="no policy 'best'"):
-        clusters_of({"a": chain("Relu", 0)}, "best")
+        clusters_of(models, "best")

@@ -1,0 +1,239 @@
+"""`iosched batch`: several models in one file."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
+
+import click
+
+from iosched.cli.batch_report import Written, as_object, estimate_object, print_estimate, print_result
+from iosched.cli.members import files_of, parse_named, read_models
+from iosched.cli.options import (
+    Binding,
+    binding_options,
+    gathered,
+    json_option,
+    launch_option,
+    output_option,
+    planning_device_options,
+    precision_option,
+    profile_db_option,
+    resume_option,
+    verbosity_options,
+)
+from iosched.cli.output import Destination, check_destinations, emit_json, note, quiet, refuse_terminal, write
+from iosched.cli.progress import progress_bar
+from iosched.models.errors import UsageError
+from iosched.scheduler.batching.policy_names import POLICY_NAMES
+
+if TYPE_CHECKING:
+    from iosched.jobs.batch import BatchResult, ClusterResult
+    from iosched.jobs.batching.settings import BatchSettings
+    from iosched.profiler.devices.launch import LaunchName
+    from iosched.scheduler.batching.policy_names import PolicyName
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+_DEFAULT = Path("batch.iosched.onnx")
+
+
+def _numbered(output: Destination, place: int, count: int) -> Destination:
+    if count == 1:
+        return output
+    if output.path is None:
+        raise UsageError(f"there are {count} files to write, and {output.option} - takes one: name a file")
+    path = output.path
+    return Destination(output.option, path.with_name(f"{path.stem}.{place + 1}{path.suffix}"))
+
+
+def parse_memory(text: str) -> int:
+    """Bytes of a text like 16GB or 512MiB.
+
+    Raises:
+        click.BadParameter: the text is not of that form.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?", text.strip().upper())
+    if match is None or match[2] not in _UNITS or not float(match[1]):
+        raise click.BadParameter(f"{text!r} is not of the form 16GB.")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def _settings(
+    device: str,
+    threads: int | None,
+    policy: PolicyName,
+    memory: int | None,
+    share_input: tuple[str, ...],
+    budget: float | None,
+    resume: bool,
+    precision: str,
+    launch: LaunchName,
+    profile_db: Path | None,
+    skip_broken: bool,
+) -> BatchSettings:
+    """The settings that the options ask for."""
+    from iosched.jobs.batching.settings import BatchSettings
+    from iosched.profiler.devices.resolve import check_name
+
+    check_name(device)
+    return BatchSettings(
+        device=device,
+        policy=policy,
+        memory_nbytes=memory,
+        shared_inputs=share_input,
+        threads=threads,
+        precision=precision,
+        launch=launch,
+        budget_s=budget,
+        profile_db=profile_db,
+        resume=resume,
+        skip_broken=skip_broken,
+    )
+
+
+@click.command(name="batch", short_help="Put several MODELS into one file that runs them fastest.")
+@click.argument("models", metavar="MODEL...", nargs=-1, required=True)
+@output_option(
+    "-o",
+    "--output",
+    metavar="OUT.onnx",
+    text=f"Where to write the model; '-' is stdout. Where memory does not suffice for one, OUT.1.onnx, OUT.2.onnx, … "
+    f"Default: {_DEFAULT} in the working folder.",
+)
+@output_option(
+    "--schedule",
+    metavar="OUT.json",
+    text="Where to write the schedule; '-' is stdout. Default: nowhere; the model carries it inside.",
+)
+@click.option(
+    "--policy",
+    type=click.Choice(POLICY_NAMES),
+    default="auto",
+    show_default=True,
+    help="How operators are chosen that become one: 'dpbat' where it is worth its price, 'greedy' wherever they are "
+    "alike, 'fcfs' from the inputs up to the first that differs; 'auto': 'dpbat', with less batching too. 'serial' and "
+    "'packed' batch nothing, and run models one after another or side by side.",
+)
+@click.option(
+    "--memory",
+    metavar="16GB",
+    callback=lambda ctx, param, text: None if text is None else parse_memory(text),
+    help="What the models in one file may take together. Default: the memory of the device, where that is known.",
+)
+@click.option(
+    "--share-input",
+    metavar="NAME",
+    multiple=True,
+    help="Input NAME is fed once, to all models that have it. What models compute alike from it is computed once.",
+)
+@planning_device_options
+@binding_options
+@precision_option("What a GPU computes in, attached or planned for.")
+@launch_option
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Be done after about so many seconds, with the best that was found by then.",
+)
+@resume_option
+@profile_db_option
+@click.option(
+    "--skip-broken", is_flag=True, help="Leave out models that cannot be read or run, and say which; else one ends all."
+)
+@click.option("--dry-run", is_flag=True, help="Print which models come together and what they share; measure nothing.")
+@json_option
+@verbosity_options
+@gathered("settings", _settings)
+def command(
+    models: tuple[str, ...],
+    output: Destination | None,
+    schedule: Destination | None,
+    binding: Binding,
+    settings: BatchSettings,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Put several MODELs into one ONNX file, and find the fastest way to run them all on this device.
+
+    A MODEL is NAME=FILE, or FILE, whose stem is then its name. Inputs and outputs have the model's name before their
+    own: a/data, b/prob. What is equal in several models is stored and computed once, and equal operators of different
+    models become one where that is worth it. Measured in turn, the file has to be faster than the models one after
+    another and side by side, each as well as plain onnxruntime or a schedule can; else that is what is shipped, and
+    the table says so. Every model's outputs are compared with onnxruntime's before anything is written.
+
+    \b
+    Examples:
+      iosched batch a.onnx b.onnx c.onnx -o super.onnx
+      iosched batch cat=cat.onnx dog=dog.onnx --share-input pixels
+      iosched batch a.onnx b.onnx --device v100 --memory 16GB --dry-run
+      iosched run super.onnx --check --against a=a.onnx
+    """
+    named = parse_named(models)
+    files = Written(output or Destination("-o", _DEFAULT), schedule)
+    if not dry_run:
+        check_destinations([files.model, files.schedule], inputs=files_of(named), as_json=as_json)
+        refuse_terminal(files.model)
+    loaded = read_models(named, binding, skips_broken=settings.skip_broken)
+    if dry_run:
+        from iosched.jobs.batching.estimate import estimate
+
+        found = estimate(loaded, settings)
+        emit_json(estimate_object(found)) if as_json else print_estimate(found)
+        return
+    from iosched.jobs.batch import batch, planned_clusters
+
+    count = len(planned_clusters(loaded, settings))
+    written = [file for one in _each(files, count) for file in (one.model, one.schedule)]
+    check_destinations(written, inputs=files_of(named), as_json=as_json)
+    with progress_bar() as observer:
+        result = batch(loaded, settings, observer)
+    outputs = _write(result, files)
+    if as_json:
+        emit_json(as_object(result, outputs))
+    _report(result, outputs, to_stderr=as_json or None in (file.path for file in written if file is not None))
+
+
+def _each(files: Written, count: int) -> list[Written]:
+    """The files of each of so many clusters: behind the stem stands a number where there are several."""
+    return [
+        Written(
+            _numbered(files.model, place, count),
+            None if files.schedule is None else _numbered(files.schedule, place, count),
+        )
+        for place in range(count)
+    ]
+
+
+def _write(result: BatchResult, files: Written) -> list[Written]:
+    each = _each(files, len(result.clusters))
+    for cluster, own in zip(result.clusters, each, strict=True):
+        _write_cluster(cluster, own)
+    return each
+
+
+def _write_cluster(cluster: ClusterResult, files: Written) -> None:
+    from iosched.jobs.annotate import annotated
+    from iosched.models.export import write_model
+
+    data = write_model(annotated(cluster.model, cluster.document), cluster.model.weights, files.model.path)
+    if data is not None:
+        write(files.model, data)
+    if files.schedule is not None:
+        write(files.schedule, cluster.document.to_json().encode())
+
+
+def _report(result: BatchResult, outputs: list[Written], *, to_stderr: bool) -> None:
+    if quiet():
+        return
+    print_result(result, to_stderr=to_stderr)
+    paths = [file for one in outputs for file in (one.model, one.schedule) if file is not None and file.path]
+    lines = [*result.left_out.values(), *result.notes, *(line for one in result.clusters for line in one.notes)]
+    if paths:
+        lines.append(f"Wrote {' and '.join(map(str, paths))}.")
+    if outputs[0].model.path is not None:
+        lines.append(f"Next:  iosched run {quote(str(outputs[0].model))} --check")
+    for line in dict.fromkeys(lines):
+        note(line) if to_stderr else click.echo(line)

@@ -1,0 +1,204 @@
+"""The job `batch`: several models in one file, run in the fastest way that is found on a device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from functools import partial
+
+from iosched.jobs.batching.candidates import Candidates
+from iosched.jobs.batching.check import check_members
+from iosched.jobs.batching.clusters import device_for, planned_clusters
+from iosched.jobs.batching.comparison import Compared, compare_rivals, predict_rivals
+from iosched.jobs.batching.desk import Desk
+from iosched.jobs.batching.pace import Pace
+from iosched.jobs.batching.plan import Cluster, composed
+from iosched.jobs.batching.result import BatchResult, ClusterResult, MemberResult, document_of
+from iosched.jobs.batching.rivals import Rival, Site
+from iosched.jobs.batching.schedules import alone_us
+from iosched.jobs.batching.settings import BatchSettings
+from iosched.jobs.opening import profile_database
+from iosched.jobs.progress import Observer, Silence
+from iosched.models.errors import DeviceError, InvalidModelError, IoschedError, UsageError
+from iosched.models.model import Model
+from iosched.profiler.devices.device import OpenModelHere, Running
+from iosched.profiler.devices.resolve import remarks
+from iosched.runtime.inputs import Arrays, random_inputs
+from iosched.runtime.reference import Reference
+from iosched.scheduler.document import ScheduleDocument
+
+__all__ = ["BatchResult", "BatchSettings", "ClusterResult", "batch", "planned_clusters"]
+
+
+def batch(models: Mapping[str, Model], settings: BatchSettings, observer: Observer | None = None) -> BatchResult:
+    """Puts models into as few files as memory allows, and finds the fastest way to run those of each file.
+
+    Four ways are compared in turn: one model after another and side by side, each as well as plain onnxruntime and our
+    schedules do it; batched, that is with one operator for the equal operators of several models where it is worth it;
+    and batched by a schedule in which models run side by side where they are apart. Batching ships only where it is
+    faster than both others beyond the noise. What ships computes what onnxruntime computes of each model alone: that is
+    checked. Models that cannot be run together are run one by one, and a note says so.
+
+    Args:
+        models: by name; the names begin those of inputs and outputs, but of shared inputs.
+        settings: for what, and how hard to try.
+        observer: is shown the progress.
+
+    Raises:
+        UsageError: a setting or a name is wrong, or a model takes more memory than is allowed.
+        InvalidModelError: a model cannot be run, and is not to be skipped; or none is left.
+        DeviceError: the device is not attached, or onnxruntime is not installed.
+        ExecutionError: a kernel fails also where a model runs alone.
+        MismatchError: a model computes something else than alone, also by itself.
+    """
+    started = time.monotonic()
+    clusters = planned_clusters(models, settings)
+    device = device_for(models, settings)
+    with profile_database(device, settings.opening, settings.profile_db) as database:
+        job = _Job(models, settings, Desk(device, settings.opening, database), observer or Silence(), started)
+        return job.run(clusters)
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """One call of `batch`, with all that its steps need."""
+
+    models: Mapping[str, Model]
+    settings: BatchSettings
+    desk: Desk
+    observer: Observer
+    started: float
+
+    def run(self, clusters: Sequence[Sequence[str]]) -> BatchResult:
+        """Finds a file for each cluster; clusters that fail are taken apart."""
+        found: list[ClusterResult] = []
+        left_out: dict[str, str] = {}
+        notes: list[str] = []
+        for place, names in enumerate(clusters):
+            pace = self._pace(len(clusters) - place)
+            try:
+                found.append(self._cluster(names, pace))
+            except (IoschedError, ValueError) as error:
+                if len(names) == 1:
+                    self._leave_out(names[0], error, left_out)
+                    continue
+                notes.append(f"{', '.join(names)} cannot be run together, and are run one by one: {_first_line(error)}")
+                found += self._one_by_one(names, pace, left_out)
+        if not found:
+            raise InvalidModelError(f"no model is left: {'; '.join(left_out.values())}")
+        device = self.desk.device
+        notes = [*remarks(self.settings.device), *notes]
+        seconds = time.monotonic() - self.started
+        return BatchResult(tuple(found), device.kind, device.name, device.cost_kind, seconds, left_out, tuple(notes))
+
+    def _one_by_one(self, names: Sequence[str], pace: Pace, left_out: dict[str, str]) -> list[ClusterResult]:
+        found = []
+        for name in names:
+            try:
+                found.append(self._cluster([name], pace))
+            except (IoschedError, ValueError) as error:
+                self._leave_out(name, error, left_out)
+        return found
+
+    def _leave_out(self, name: str, error: Exception, left_out: dict[str, str]) -> None:
+        if not self.settings.skip_broken or isinstance(error, UsageError):
+            raise error
+        left_out[name] = f"{name}: {_first_line(error)}"
+
+    def _pace(self, n_left: int) -> Pace:
+        """The time of the next of so many clusters that are left: they share what is left of the budget evenly."""
+        now = time.monotonic()
+        budget_s = self.settings.budget_s
+        left_s = None if budget_s is None else max(self.started + budget_s - now, 0.0) / n_left
+        return Pace(left_s, now)
+
+    def _cluster(self, names: Sequence[str], pace: Pace) -> ClusterResult:
+        models = {name: self.models[name] for name in names}
+        name = names[0] if len(names) == 1 else "batch"
+        cluster = composed(models, self.settings.shared_inputs, name)
+        with ExitStack() as kept:
+            candidates = Candidates(cluster, self.desk, self.settings, pace, self.observer, kept)
+            apart = candidates.site()
+            rivals = candidates.rivals(apart)
+            here = apart.opened.here
+            compared = predict_rivals(rivals) if here is None else self._measured(here, rivals, cluster, pace)
+            return self._result(models, cluster, apart, rivals, compared)
+
+    def _measured(self, here: OpenModelHere, rivals: Sequence[Rival], cluster: Cluster, pace: Pace) -> Compared:
+        inputs = random_inputs(cluster.model.graph.inputs)
+        return compare_rivals(here, rivals, inputs, pace, partial(_say_round, self.observer))
+
+    def _result(
+        self, models: Mapping[str, Model], cluster: Cluster, apart: Site, rivals: Sequence[Rival], compared: Compared
+    ) -> ClusterResult:
+        shipped = compared.rivals[compared.shipped]
+        here = apart.opened.here
+        running = _on_paper(self.settings) if here is None else shipped.running(here)
+        others = [rival for row, rival in compared.rivals.items() if row != compared.shipped]
+        document = document_of(self.desk.device, shipped, others, compared.rows, running)
+        notes = self._check(models, cluster, shipped.site.model, document)
+        serial = next((rival for rival in rivals if rival.row == "serial"), None)
+        return ClusterResult(
+            model=shipped.site.model,
+            document=document,
+            members=tuple(_members(models, apart, serial)),
+            rows=compared.rows,
+            shipped=compared.shipped,
+            reason=compared.reason,
+            ratio=compared.ratio,
+            batched=shipped.site.n_batched,
+            shared=cluster.composition.shared,
+            memory=cluster.composition.weights,
+            notes=(*running.notes, *notes),
+        )
+
+    def _check(
+        self, models: Mapping[str, Model], cluster: Cluster, model: Model, document: ScheduleDocument
+    ) -> tuple[str, ...]:
+        """Holds what ships to onnxruntime; a note says where that cannot be done.
+
+        On a device that is not at hand, the rewritten model is run by onnxruntime.
+        """
+        self.observer.progress(0, None, "comparing outputs with onnxruntime's")
+        try:
+            inputs = random_inputs(cluster.model.graph.inputs)
+        except UsageError as error:
+            return (f"Outputs were not compared with those of the models alone: {_first_line(error)}",)
+        try:
+            check_members(self._outputs(model, document, inputs), inputs, models, cluster.members)
+        except DeviceError as error:
+            if self.desk.device.cost_kind == "measured":
+                raise
+            return (f"Outputs were not compared with those of the models alone: {_first_line(error)}",)
+        return ()
+
+    def _outputs(self, model: Model, document: ScheduleDocument, inputs: Arrays) -> Mapping[str, object]:
+        if self.desk.device.cost_kind == "analytic":
+            with Reference(model) as session:
+                return session.run(inputs)
+        with closing(self.desk.device.executor(model, document, self.settings.threads)) as executor:
+            return executor.run(inputs)
+
+
+def _members(models: Mapping[str, Model], apart: Site, serial: Rival | None) -> list[MemberResult]:
+    alone: Sequence[float | None] = [None] * len(models)
+    if serial is not None and apart.is_schedulable:
+        alone = alone_us(apart.opened, apart.model, apart.members, serial.found.schedule)
+    return [
+        MemberResult(name, len(model.proto.graph.node), latency_us)
+        for (name, model), latency_us in zip(models.items(), alone, strict=True)
+    ]
+
+
+def _on_paper(settings: BatchSettings) -> Running:
+    return Running(0, {"precision": settings.precision, "launch": settings.launch})
+
+
+def _say_round(observer: Observer, done: int, total: int) -> None:
+    observer.progress(done, total, "comparing the ways to run the models")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,146 @@
+"""What may be shipped for a cluster: its models apart, and the batched models that plans make of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+
+from iosched.jobs.batching.costs import SampledCosts
+from iosched.jobs.batching.desk import Desk
+from iosched.jobs.batching.pace import PRICED, SEARCHED, Pace
+from iosched.jobs.batching.plan import Cluster
+from iosched.jobs.batching.rivals import (
+    Rival,
+    Site,
+    batched_rivals,
+    fastest_by_prediction,
+    mixed_rivals,
+    packed_rivals,
+    serial_rivals,
+)
+from iosched.jobs.batching.schedules import predicted_us
+from iosched.jobs.batching.settings import BatchSettings
+from iosched.jobs.progress import Observer
+from iosched.profiler.devices.device import OpenModel
+from iosched.scheduler.batching.costs import BatchingCosts, Even
+from iosched.scheduler.batching.ensemble import Group
+from iosched.scheduler.batching.plan import Plan
+from iosched.scheduler.schedule import Stage, Strategy
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Finds the rivals of one cluster, and keeps the models that they run open.
+
+    Attributes:
+        cluster: the models in one graph.
+        desk: where models are opened.
+        settings: of the job.
+        pace: how much time there is.
+        observer: is told what comes next.
+        kept: closes the models that are opened here.
+    """
+
+    cluster: Cluster
+    desk: Desk
+    settings: BatchSettings
+    pace: Pace
+    observer: Observer
+    kept: ExitStack
+
+    def site(self) -> Site:
+        """The models apart, open on the device."""
+        opened = self.kept.enter_context(closing(self.desk.open(self.cluster.model)))
+        return Site(self.cluster.model, self.cluster.members, opened)
+
+    def rivals(self, apart: Site) -> list[Rival]:
+        """All ways to run the models, as far as the policy allows them.
+
+        Args:
+            apart: the models apart.
+        """
+        until, policy = self.pace.is_over(SEARCHED), self.settings.policy
+        self._say("schedules of models in turn and side by side")
+        found = [] if policy == "packed" else list(serial_rivals(apart, until))
+        if policy != "serial":
+            found += packed_rivals(apart, until)
+        if policy == "packed" and not found:  # one model has nobody beside it
+            found += serial_rivals(apart, until)
+        if self.settings.batches:
+            found += self._batching(apart, list(mixed_rivals(apart, until)))
+        return found
+
+    def _batching(self, apart: Site, unbatched: list[Rival]) -> Iterator[Rival]:
+        """Ways that run operators of several models as one, and layer by layer; `unbatched` does the latter alone."""
+        yield from unbatched
+        if len(apart.members) < 2 or not apart.is_schedulable:
+            return
+        batched = [self._batched(apart, plan) for plan in self._plans(apart, unbatched)]
+        if not batched:
+            return
+        mixed = [list(mixed_rivals(site, self.pace.is_over(SEARCHED))) for site in batched]
+        best = fastest_by_prediction([rival for each in mixed for rival in each])
+        yield from (rival for rival in mixed[batched.index(best.site)])
+        yield from batched_rivals(best.site)
+
+    def _batched(self, apart: Site, plan: Plan) -> Site:
+        self._say("scheduling the batched models")
+        model = self.cluster.batched(plan)
+        opened = self.kept.enter_context(closing(self.desk.open(model, beside=apart.opened)))
+        return Site(model, self.cluster.members, opened, len(plan.groups))
+
+    def _plans(self, apart: Site, unbatched: list[Rival]) -> Iterator[Plan]:
+        """Plans that differ and batch something.
+
+        Operators apart are priced one by one, though whole models beside each other wait less for each other. With
+        "auto", plans are also made for the share of these prices that the best schedule without batching takes of them
+        (`_share`), and for the middle.
+        """
+        self._say("prices of operators of several models as one")
+        best_us = self.desk.best_us(apart.opened, self.pace.is_over(PRICED))
+        costs = SampledCosts(self.cluster.model, self.cluster.ensemble, best_us)
+        plan = self._plan(costs)
+        if not plan.groups:
+            return
+        yield plan
+        if self.settings.policy != "auto":
+            return
+        share = _share(apart.opened, costs, plan, min(predicted_us(each.found.schedule) for each in unbatched))
+        known = {plan.all_groups()}
+        for each in ((1 + share) / 2, share):
+            less = self._plan(replace(costs, share=each))
+            if less.groups and less.all_groups() not in known:
+                known.add(less.all_groups())
+                yield less
+
+    def _plan(self, costs: SampledCosts) -> Plan:
+        """A plan; where latencies are measured, only the prices for two and for all models are asked for."""
+        size = len(self.cluster.members)
+        prices: BatchingCosts = Even(costs, size) if self.desk.device.cost_kind == "measured" else costs
+        return self.cluster.plan(self.settings.planned_by, prices)
+
+    def _say(self, text: str) -> None:
+        names = ", ".join(member.name for member in self.cluster.members)
+        self.observer.progress(0, None, f"{names}: {text}")
+
+
+def _share(opened: OpenModel, costs: SampledCosts, plan: Plan, best_us: float) -> float:
+    """What the best schedule without batching takes of what all operators take apart, sample by sample: at most 1.
+
+    Args:
+        opened: the models apart.
+        costs: knows the samples of the groups of `plan`, at whose prices it was made.
+        plan: of which the groups count as they run apart, side by side; all other operators one after another.
+        best_us: the latency of the best schedule without batching.
+    """
+    grouped = {opened.units.unit_of(name) for name in plan.groups}
+    others = (name for name in opened.graph.by_name if name not in grouped)
+    total_us = sum(opened.cost.stage_latency_us(Stage(Strategy.CONCURRENT, ((name,),))) for name in others)
+    total_us += sum(_apart_us(costs, plan, group) for group in plan.all_groups())
+    return min(best_us / total_us, 1.0) if 0 < total_us < math.inf and best_us < math.inf else 1.0
+
+
+def _apart_us(costs: SampledCosts, plan: Plan, group: Group) -> float:
+    return costs.apart_us([plan.ensemble.graph.by_name[name] for name in group], len(group))

@@ -1,0 +1,54 @@
+"""Whether every model in a file computes what it computes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from iosched.models.composition.members import Member
+from iosched.models.composition.values import is_random
+from iosched.models.errors import MismatchError
+from iosched.models.model import Model
+from iosched.models.wiring import nodes_within
+from iosched.runtime.compare import Check, compare
+from iosched.runtime.inputs import Arrays
+from iosched.runtime.reference import Reference
+
+Outputs = Mapping[str, Any]
+
+
+def member_checks(
+    outputs: Outputs, inputs: Arrays, models: Mapping[str, Model], members: Sequence[Member]
+) -> Iterator[tuple[Member, Check]]:
+    """Compares the outputs of members with those of onnxruntime on the models that they were made of.
+
+    Members of which no model is given are passed over, and so are those whose results differ from run to run.
+
+    Args:
+        outputs: by their names in the whole.
+        inputs: likewise; what the outputs were computed from.
+        models: the models alone, by the names of members.
+        members: of the composed model.
+
+    Raises:
+        InvalidModelError: onnxruntime refuses a model.
+        UsageError: a model has other inputs than its member.
+    """
+    for member in members:
+        model = models.get(member.name)
+        if model is None or any(map(is_random, nodes_within(model.proto.graph))):
+            continue
+        with Reference(model) as alone:
+            expected = alone.run({name: inputs[called] for name, called in member.inputs.items()})
+        yield member, compare({name: outputs[called] for name, called in member.outputs.items()}, expected)
+
+
+def check_members(outputs: Outputs, inputs: Arrays, models: Mapping[str, Model], members: Sequence[Member]) -> None:
+    """Accepts outputs that are those of each model alone; see `member_checks`.
+
+    Raises:
+        MismatchError: a model computes something else; the text names it.
+    """
+    for member, found in member_checks(outputs, inputs, models, members):
+        if not found.passed:
+            raise MismatchError(f"model {member.name!r} computes something else than alone: {found.reasons[0]}")

@@ -1,0 +1,48 @@
+"""Which models come together, on which device, and how much memory they may take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from iosched.jobs.batching.plan import clusters_of
+from iosched.jobs.batching.settings import BatchSettings
+from iosched.models.errors import UsageError
+from iosched.models.model import Model
+from iosched.profiler.devices.device import Device
+from iosched.profiler.devices.resolve import check_name, resolve
+
+
+def device_for(models: Mapping[str, Model], settings: BatchSettings) -> Device:
+    """The device that the settings ask for.
+
+    Raises:
+        UsageError: there is no such device, or a setting means nothing on it.
+        DeviceError: the device is not attached.
+    """
+    check_name(settings.device)
+    device = resolve(settings.device, next(iter(models.values())))
+    device.check(settings.opening)
+    return device
+
+
+def memory_limit_nbytes(device: Device, settings: BatchSettings) -> int | None:
+    """What the settings allow, or else the memory of the device; None where that is not known."""
+    return device.memory_nbytes if settings.memory_nbytes is None else settings.memory_nbytes
+
+
+def planned_clusters(models: Mapping[str, Model], settings: BatchSettings) -> tuple[tuple[str, ...], ...]:
+    """The names of the models that are put together, cluster by cluster; measures nothing.
+
+    Raises:
+        UsageError: there is no model, no such policy, a setting is wrong, a model takes more memory than is allowed, or
+            no model has an input that is to be shared.
+        DeviceError: the device is not attached.
+    """
+    if not models:
+        raise UsageError("there is no model to put together.")
+    own = {spec.name for model in models.values() for spec in model.graph.inputs}
+    if unknown := [name for name in settings.shared_inputs if name not in own]:
+        have = ", ".join(sorted(own))
+        raise UsageError(f"no model has an input {unknown[0]!r} that could be shared; they have {have}")
+    limit = memory_limit_nbytes(device_for(models, settings), settings)
+    return clusters_of(models, settings.planned_by, limit)

@@ -1,0 +1,190 @@
+"""The result of `batch`: for each cluster a model and its schedule, and how the ways to run it compare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from iosched.jobs.batching.rivals import Rival
+from iosched.jobs.decision import Ratio
+from iosched.models.composition.compose import WeightsMemory
+from iosched.models.model import Model
+from iosched.models.version import iosched_version
+from iosched.profiler.devices.device import Device, Running
+from iosched.scheduler import document_format
+from iosched.scheduler.batching.policy_names import ROW_NAMES, RowName
+from iosched.scheduler.checks import model_dtype
+from iosched.scheduler.document import Alternative, ScheduleDocument, SearchRecord
+from iosched.scheduler.pruning import DEFAULT_PRUNING
+from iosched.scheduler.strategy_names import RecordedStrategy
+
+_STRATEGIES: Mapping[RowName, RecordedStrategy] = {
+    "serial": "both", "packed": "packed", "batched": "sequential", "mixed": "mixed",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way to run all models of a cluster once.
+
+    Attributes:
+        name: which way.
+        latency_us: median of runs in a row, or computed; of all models together.
+        low_us: lower end of its interval; None where it is not known.
+        high_us: upper end.
+        rested_us: the median of runs after a rest; None if it was not measured.
+        how: who runs it, for people.
+    """
+
+    name: RowName
+    latency_us: float
+    low_us: float | None
+    high_us: float | None
+    rested_us: float | None
+    how: str
+
+
+@dataclass(frozen=True)
+class MemberResult:
+    """One model: its name, its nodes, and what it takes alone by its own schedule, where that is known."""
+
+    name: str
+    n_nodes: int
+    latency_us: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class ClusterResult:
+    """Several models in one file.
+
+    Attributes:
+        model: what is to be written.
+        document: its schedule.
+        members: the models in it, in the order in which they were given.
+        rows: the ways that were compared, in the order of `ROW_NAMES`.
+        shipped: which of them runs the file.
+        reason: a text that says why.
+        ratio: compares what ships, or else the first other way, with one model after another; None if it is not known.
+        batched: how many operators of the models are one with others in the file.
+        shared: how many nodes the file has not, since another one computes the same.
+        memory: bytes of weights, of the models alone and together.
+        notes: sentences that a user should read.
+    """
+
+    model: Model
+    document: ScheduleDocument
+    members: tuple[MemberResult, ...]
+    rows: tuple[Row, ...]
+    shipped: RowName
+    reason: str
+    ratio: Ratio | None
+    batched: int
+    shared: int
+    memory: WeightsMemory
+    notes: tuple[str, ...] = ()
+
+    def latency_us(self, name: str) -> float | None:
+        """The latency of a row; None where it was not compared."""
+        return next((row.latency_us for row in self.rows if row.name == name), None)
+
+
+@dataclass(frozen=True, eq=False)
+class BatchResult:
+    """What became of all models.
+
+    Attributes:
+        clusters: the files to write.
+        device_kind: "cpu" or "cuda".
+        device_name: the product's name of the device.
+        cost: "measured" or "analytic".
+        seconds: how long all took.
+        left_out: the models that are in no file, since they cannot be run, and why.
+        notes: sentences that a user should read.
+    """
+
+    clusters: tuple[ClusterResult, ...]
+    device_kind: str
+    device_name: str
+    cost: str
+    seconds: float
+    left_out: Mapping[str, str]
+    notes: tuple[str, ...]
+
+    @property
+    def n_models(self) -> int:
+        """How many models the files have."""
+        return sum(len(cluster.members) for cluster in self.clusters)
+
+    @property
+    def memory(self) -> WeightsMemory:
+        """Bytes of weights of all models, alone and in the files."""
+        each = [cluster.memory for cluster in self.clusters]
+        return WeightsMemory(sum(one.alone_nbytes for one in each), sum(one.together_nbytes for one in each))
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The ways to run all models once, one cluster after another; a way that one of them has not is left out.
+
+        With several clusters there are no intervals, for sums of medians have none.
+        """
+        if len(self.clusters) == 1:
+            return self.clusters[0].rows
+        return tuple(row for name in ROW_NAMES if (row := self._summed(name)) is not None)
+
+    def _summed(self, name: RowName) -> Row | None:
+        rows = [row for cluster in self.clusters for row in cluster.rows if row.name == name]
+        if not rows or len(rows) < len(self.clusters):
+            return None
+        rested = [row.rested_us for row in rows if row.rested_us is not None]
+        rested_us = sum(rested) if len(rested) == len(rows) else None
+        return Row(name, sum(row.latency_us for row in rows), None, None, rested_us, "")
+
+    @property
+    def shipped(self) -> RowName | None:
+        """What ships; None where clusters differ."""
+        found = {cluster.shipped for cluster in self.clusters}
+        return found.pop() if len(found) == 1 else None
+
+
+def document_of(
+    device: Device, rival: Rival, others: Sequence[Rival], rows: Sequence[Row], running: Running
+) -> ScheduleDocument:
+    """The schedule file of the rival that ships.
+
+    Args:
+        device: that it was found on.
+        rival: what ships.
+        others: the other rivals; schedules of the same model are kept as alternatives.
+        rows: the latencies that were compared.
+        running: facts about running what ships.
+    """
+    model, here = rival.site.model, rival.site.opened.here
+    latency_us: dict[str, float | None] = {row.name: row.latency_us for row in rows}
+    found = rival.found
+    signatures = found.measured if here is None else here.cost.signatures
+    counts = document_format.Counts(found.states, found.transitions, found.stages, signatures)
+    limits = document_format.Limits(DEFAULT_PRUNING.r, DEFAULT_PRUNING.s)
+    return ScheduleDocument(
+        model=model.name,
+        sha256=model.digest,
+        inputs=dict(model.bindings),
+        dtype=model_dtype(model.graph),
+        device={**device.design, "kind": device.kind, "name": device.name},
+        schedule=rival.schedule,
+        cost=device.cost_kind,
+        shipped=rival.row,
+        search=SearchRecord(_STRATEGIES[rival.row], limits, counts),
+        latency_us={
+            "predicted": found.schedule.predicted_us,
+            "measured": None if here is None else latency_us[rival.row],
+            **latency_us,
+        },
+        versions={"iosched": iosched_version(), **({} if here is None else here.versions)},
+        runtime=dict(running.runtime),
+        alternatives=tuple(
+            Alternative(other.row, other.schedule, None if here is None else latency_us.get(other.row))
+            for other in others
+            if other.site is rival.site
+        ),
+        structure=model.structure,
+    )

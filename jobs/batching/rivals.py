@@ -1,0 +1,170 @@
+"""Ways to run several models, that are measured in turn: one after another, side by side, and batched.
+
+Each of the four rows of the table (`RowName`) may be run in several ways, of which the fastest stands for the row: by a
+schedule of this program, by a session of onnxruntime for each model, or by one session for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+
+from iosched.jobs.batching.schedules import (
+    mixed_schedule,
+    never,
+    packed_schedule,
+    predicted_us,
+    serial_schedule,
+)
+from iosched.jobs.schedules import Deadline, priced, unsearched
+from iosched.models.composition.members import Member
+from iosched.models.model import Model
+from iosched.profiler.devices.device import OpenModel, OpenModelHere, Running, Way
+from iosched.profiler.measuring.in_turn import Candidate
+from iosched.runtime.inputs import Arrays
+from iosched.runtime.reference import ReferenceSettings
+from iosched.runtime.side_by_side import SessionsSettings, SideBySide, one_after_another
+from iosched.scheduler.baselines import sequential
+from iosched.scheduler.batching.policy_names import RowName
+from iosched.scheduler.document import PLAIN
+from iosched.scheduler.schedule import Schedule
+from iosched.scheduler.search import SearchResult
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """A model with several models in it, open on a device.
+
+    Attributes:
+        model: the composed or the batched model.
+        members: the models in it.
+        opened: the model on the device.
+        n_batched: how many operators of the members are one with others in it.
+    """
+
+    model: Model
+    members: Sequence[Member]
+    opened: OpenModel
+    n_batched: int = 0
+
+    @property
+    def plain_threads(self) -> int | None:
+        """The cores of plain onnxruntime, where that is a rival: not on GPUs."""
+        here = self.opened.here
+        return None if here is None or here.plain is None else here.plain.threads
+
+    @property
+    def is_schedulable(self) -> bool:
+        """Whether a schedule can run the model."""
+        return self.opened.here is None or self.opened.here.is_schedulable
+
+
+@dataclass(frozen=True, eq=False)
+class Rival:
+    """One way to run all models.
+
+    Attributes:
+        row: the row of the table that it is a way of.
+        site: what it runs.
+        found: its schedule, in the device's units; of plain onnxruntime that of one operator after another.
+        how: as the device runs the schedule, or the setting of onnxruntime that runs instead.
+    """
+
+    row: RowName
+    site: Site
+    found: SearchResult
+    how: Way | SessionsSettings | ReferenceSettings
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule, of the model's operators."""
+        return self.site.opened.units.expanded(self.found.schedule)
+
+    @property
+    def text(self) -> str:
+        """Who runs it, for people."""
+        if isinstance(self.how, Way):
+            return f"by a schedule{self.how.how}"
+        if isinstance(self.how, SessionsSettings):
+            return f"onnxruntime, {self.how.description}"
+        return f"onnxruntime, one session for all, {self.how.description}"
+
+    def ready(self, here: OpenModelHere, inputs: Arrays) -> Candidate:
+        """Makes it ready to be timed, where the device is at hand.
+
+        Raises:
+            InvalidModelError: onnxruntime refuses a model.
+            DeviceError: the device cannot run the model this way.
+            ExecutionError: a kernel fails.
+        """
+        if isinstance(self.how, Way):
+            return here.ready(self.how, inputs)
+        if isinstance(self.how, ReferenceSettings):
+            assert here.plain is not None
+            return here.plain.ready(self.how, inputs)
+        sessions = SideBySide(self.site.model, self.site.members, self.how)
+        return Candidate(partial(sessions.time, inputs), sessions.close)
+
+    def running(self, here: OpenModelHere) -> Running:
+        """Facts about running it, and the settings with which the runtime does it again."""
+        if isinstance(self.how, Way):
+            return here.running(self.how, {})
+        found = here.running(None, {})
+        key = "sessions" if isinstance(self.how, SessionsSettings) else "reference"
+        return replace(found, runtime={**found.runtime, "by": PLAIN, key: asdict(self.how)})
+
+
+def serial_rivals(site: Site, deadline: Deadline = never) -> Iterator[Rival]:
+    """One model after another: by their own schedules, in sessions of their own on all cores or on one, or in one."""
+    if site.is_schedulable:
+        found = serial_schedule(site.opened, site.model, site.members, deadline)
+        yield from _scheduled("serial", site, found)
+    if site.plain_threads is not None:
+        for settings in one_after_another(site.plain_threads):
+            yield _plain("serial", site, settings)
+        yield _plain("serial", site, ReferenceSettings("sequential", site.plain_threads))
+
+
+def packed_rivals(site: Site, deadline: Deadline = never) -> Iterator[Rival]:
+    """Models side by side, one core each: by a schedule, in sessions of their own, or as onnxruntime has it in one."""
+    if len(site.members) < 2:
+        return
+    if site.is_schedulable:
+        yield from _scheduled("packed", site, packed_schedule(site.opened, site.model, site.members, deadline))
+    if site.plain_threads is not None and site.plain_threads > 1:
+        lanes = min(site.plain_threads, len(site.members))
+        yield _plain("packed", site, SessionsSettings(lanes, 1))
+        yield _plain("packed", site, ReferenceSettings("parallel", 1, site.plain_threads))
+
+
+def batched_rivals(site: Site) -> Iterator[Rival]:
+    """A batched model, one operator after another."""
+    if site.is_schedulable:
+        one_by_one = sequential(site.opened.graph)
+        is_here = site.opened.here is not None
+        yield from _scheduled("batched", site, unsearched(one_by_one if is_here else priced(site.opened, one_by_one)))
+    if site.plain_threads is not None:
+        yield _plain("batched", site, ReferenceSettings("sequential", site.plain_threads))
+
+
+def mixed_rivals(site: Site, deadline: Deadline = never) -> Iterator[Rival]:
+    """A batched or composed model by the best schedule that is found, with models side by side in it."""
+    if site.is_schedulable:
+        yield from _scheduled("mixed", site, mixed_schedule(site.opened, site.model, site.members, deadline))
+
+
+def fastest_by_prediction(rivals: Sequence[Rival]) -> Rival:
+    """The rival whose stages take least together; the first of several."""
+    return min(rivals, key=lambda rival: predicted_us(rival.found.schedule))
+
+
+def _scheduled(row: RowName, site: Site, found: SearchResult) -> Iterator[Rival]:
+    here = site.opened.here
+    ways = {"": Way(found.schedule)} if here is None else here.ways(found.schedule)
+    for way in ways.values():
+        yield Rival(row, site, found, way)
+
+
+def _plain(row: RowName, site: Site, how: SessionsSettings | ReferenceSettings) -> Rival:
+    return Rival(row, site, unsearched(sequential(site.opened.graph)), how)
