@@ -1,0 +1,166 @@
+"""Several models become one file, which computes what each computes alone and is run in the way found fastest."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from alone import assert_as_alone
+from import_helpers import data, model_of, weight
+from members import chain, chains, headed, loaded
+from onnx import helper
+
+from iosched.jobs import batch as batch_job
+from iosched.jobs.batch import BatchSettings, batch
+from iosched.jobs.run import open_executor
+from iosched.models.composition.members import members_of
+from iosched.models.errors import ExecutionError, InvalidModelError, MismatchError, UsageError
+from iosched.models.light import light_model
+from iosched.models.load import load_model
+from iosched.models.model import Model
+from iosched.runtime.compare import compare
+from iosched.runtime.inputs import random_inputs
+from iosched.runtime.reference import Reference
+from iosched.scheduler.checks import check_operators
+
+PAPER = BatchSettings(device="v100")
+
+
+def checked(models: dict[str, Model], settings: BatchSettings = PAPER) -> batch_job.ClusterResult:
+    """The only cluster, the model of which computes what all models compute alone."""
+    (found,) = batch(models, settings).clusters
+    assert_as_alone(found.model, members_of(found.model.proto), models)
+    check_operators(found.document.schedule, found.model.graph)
+    return found
+
+
+@pytest.mark.parametrize("policy", ["auto", "dpbat", "greedy", "fcfs"])
+def test_the_fastest_of_four_ways_ships(policy: str) -> None:
+    found = checked(chains(3), replace(PAPER, policy=policy))
+    assert [row.name for row in found.rows] == ["serial", "packed", "batched", "mixed"]
+    assert found.latency_us(found.shipped) == min(row.latency_us for row in found.rows)
+    assert found.document.shipped == found.shipped
+    assert found.document.latency_us["predicted"] == found.latency_us(found.shipped)
+    assert all(row.low_us <= row.latency_us <= row.high_us for row in found.rows if row.low_us and row.high_us)
+
+
+def test_without_batching_models_run_as_the_policy_says() -> None:
+    (whole,) = batch(chains(3), replace(PAPER, policy="serial")).clusters
+    assert (whole.shipped, whole.batched, [row.name for row in whole.rows]) == ("serial", 0, ["serial"])
+    (packed,) = batch(chains(3), replace(PAPER, policy="packed")).clusters
+    assert (packed.shipped, [row.name for row in packed.rows]) == ("packed", ["packed"])
+    assert packed.document.search.strategy == "packed"
+    (stage,) = packed.document.schedule.stages
+    assert [{name[0] for name in group} for group in stage.groups] == [{"a"}, {"b"}, {"c"}]
+
+
+def test_a_backbone_that_models_share_is_computed_and_stored_once() -> None:
+    models = {name: loaded(headed(seed), name) for seed, name in enumerate("ab")}
+    found = checked(models, replace(PAPER, shared_inputs=("x",)))
+    assert found.shared == 2
+    assert found.memory.alone_nbytes - found.memory.together_nbytes == 4 * 4 * 4 * 9
+    assert [spec.name for spec in found.model.graph.inputs] == ["x"]
+    alone = [member.latency_us for member in found.members]
+    assert None not in alone
+    assert sum(each or 0 for each in alone) > (found.latency_us("serial") or 0)
+
+
+def test_models_that_do_not_fit_into_the_memory_together_go_into_several_files() -> None:
+    models = chains(4)
+    nbytes = sum(array.nbytes for array in models["a"].weights.values()) + 3 * 4 * 4 * 12 * 12
+    found = batch(models, replace(PAPER, memory_nbytes=2 * nbytes))
+    assert [[member.name for member in each.members] for each in found.clusters] == [["a", "b"], ["c", "d"]]
+    assert found.n_models == 4
+    serial = next(row for row in found.rows if row.name == "serial")
+    assert serial.latency_us == sum(each.latency_us("serial") or 0 for each in found.clusters)
+    assert serial.low_us is None
+
+
+def test_models_of_different_opsets_and_skeletons_come_together() -> None:
+    first = loaded(chain(0, kind="Sigmoid", opset=11), "old")
+    checked({"old": first, "new": loaded(chain(1, channels=6), "new"), "net": squeezenet()})
+
+
+def test_one_model_needs_no_other() -> None:
+    found = checked({"only": chains(1)["a"]})
+    assert [row.name for row in found.rows] == ["serial", "mixed"]
+    (packed,) = batch(chains(1), replace(PAPER, policy="packed")).clusters
+    assert packed.shipped == "serial"
+
+
+def test_what_is_shipped_runs_here_as_it_was_measured(tmp_path: Path) -> None:
+    models = chains(2)
+    settings = BatchSettings(device="cpu", threads=2, budget_s=0.5, profile_db=tmp_path / "db")
+    (found,) = batch(models, settings).clusters
+    assert {row.name for row in found.rows} >= {"serial", "packed", "mixed"}
+    inputs = random_inputs(found.model.graph.inputs)
+    with closing(open_executor(found.model, found.document, threads=2)) as executor, Reference(found.model) as session:
+        assert compare(executor.run(inputs), session.run(inputs)).passed
+
+
+@pytest.mark.parametrize("policy", ["serial", "packed"])
+def test_sessions_of_plain_onnxruntime_take_part(policy: str, tmp_path: Path) -> None:
+    settings = BatchSettings(device="cpu", threads=2, policy=policy, budget_s=0.5, profile_db=tmp_path / "db")
+    (found,) = batch(chains(2), settings).clusters
+    assert [row.name for row in found.rows] == [policy]
+    assert found.document.is_plain == ("onnxruntime" in found.rows[0].how)
+    assert {"sessions", "reference", "lanes"} & set(found.document.runtime)
+
+
+def test_a_cluster_that_fails_falls_back_to_its_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(outputs: object, inputs: object, models: dict[str, Model], members: object) -> None:
+        if len(models) > 1:
+            raise MismatchError("model 'a' computes something else than alone\nfar too long a text")
+
+    monkeypatch.setattr(batch_job, "check_members", fails)
+    found = batch(chains(2), PAPER)
+    assert [[member.name for member in each.members] for each in found.clusters] == [["a"], ["b"]]
+    assert found.notes[-1] == (
+        "a, b cannot be run together, and are run one by one: model 'a' computes something else than alone"
+    )
+
+
+def test_a_broken_model_ends_the_job_unless_it_is_to_be_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(outputs: object, inputs: object, models: dict[str, Model], members: object) -> None:
+        if "b" in models:
+            raise ExecutionError("onnxruntime failed")
+
+    monkeypatch.setattr(batch_job, "check_members", fails)
+    with pytest.raises(ExecutionError):
+        batch(chains(3), PAPER)
+    found = batch(chains(3), replace(PAPER, skip_broken=True))
+    assert [each.members[0].name for each in found.clusters] == ["a", "c"]
+    assert found.left_out == {"b": "b: onnxruntime failed"}
+    with pytest.raises(InvalidModelError, match="no model is left: b: onnxruntime failed"):
+        batch({"b": chains(1)["a"]}, replace(PAPER, skip_broken=True))
+
+
+def test_settings_that_mean_nothing_are_refused() -> None:
+    with pytest.raises(UsageError, match="no model to put together"):
+        batch({}, PAPER)
+    with pytest.raises(UsageError, match="no model has an input 'z' that could be shared; they have x"):
+        batch(chains(2), replace(PAPER, shared_inputs=("z",)))
+    with pytest.raises(UsageError, match=r"takes .* MB alone"):
+        batch(chains(2), replace(PAPER, memory_nbytes=10))
+    with pytest.raises(UsageError, match="no policy 'best'"):
+        batch(chains(2), replace(PAPER, policy="best"))  # type: ignore[arg-type]
+
+
+def test_outputs_that_differ_from_run_to_run_are_not_compared() -> None:
+    nodes = [helper.make_node("RandomNormalLike", ["x"], ["y"])]
+    random = loaded(model_of(nodes, {"x": [1, 4]}, ["y"], {}), "random")
+    found = batch({"random": random, "chain": chains(1)["a"]}, PAPER)
+    assert [member.name for member in found.clusters[0].members] == ["random", "chain"]
+
+
+def squeezenet() -> Model:
+    return load_model(data(light_model("squeezenet")), name="net")
+
+
+def test_weights_are_not_mixed_up() -> None:
+    """Models of equal skeletons, whose outputs differ by their weights alone."""
+    assert (weight(4, 4, 3, 3, seed=0) != weight(4, 4, 3, 3, seed=1)).any()
+    found = checked(chains(2), replace(PAPER, policy="greedy"))
+    assert {name for member in members_of(found.model.proto) for name in member.outputs.values()} == {"a/y", "b/y"}
