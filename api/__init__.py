@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from iosched.jobs.annotate import annotated as annotated
+    from iosched.jobs.batch import BatchResult as BatchResult
+    from iosched.jobs.batch import BatchSettings as BatchSettings
+    from iosched.jobs.batch import batch as batch
     from iosched.jobs.optimize import OptimizeResult as OptimizeResult
     from iosched.jobs.optimize import OptimizeSettings as OptimizeSettings
     from iosched.jobs.optimize import optimize as optimize
@@ -39,6 +42,8 @@ if TYPE_CHECKING:
 
 _HOME = {
     "AdditiveGroups": "iosched.scheduler.cost",
+    "BatchResult": "iosched.jobs.batch",
+    "BatchSettings": "iosched.jobs.batch",
     "Block": "iosched.scheduler.schedule",
     "ComputationGraph": "iosched.models.graph",
     "CostModel": "iosched.scheduler.cost",
@@ -60,6 +65,7 @@ _HOME = {
     "Strategy": "iosched.scheduler.schedule",
     "TensorSpec": "iosched.models.graph",
     "annotated": "iosched.jobs.annotate",
+    "batch": "iosched.jobs.batch",
     "load_model": "iosched.models.load",
     "open_executor": "iosched.jobs.run",
     "optimize": "iosched.jobs.optimize",
@@ -68,6 +74,8 @@ _HOME = {
 
 __all__ = [
     "AdditiveGroups",
+    "BatchResult",
+    "BatchSettings",
     "Block",
     "ComputationGraph",
     "CostModel",
@@ -90,6 +98,7 @@ __all__ = [
     "TensorSpec",
     "__version__",
     "annotated",
+    "batch",
     "load_model",
     "open_executor",
     "optimize",

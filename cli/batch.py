@@ -159,10 +159,11 @@ def command(
     """Put several MODELs into one ONNX file, and find the fastest way to run them all on this device.
 
     A MODEL is NAME=FILE, or FILE, whose stem is then its name. Inputs and outputs have the model's name before their
-    own: a/data, b/prob. What is equal in several models is stored and computed once, and equal operators of different
-    models become one where that is worth it. Measured in turn, the file has to be faster than the models one after
-    another and side by side, each as well as plain onnxruntime or a schedule can; else that is what is shipped, and
-    the table says so. Every model's outputs are compared with onnxruntime's before anything is written.
+    own: a/data, b/prob; --input-shape a/data=1x3x224x224 is of model a alone. What is equal in several models is stored
+    and computed once, and equal operators of different models become one where that is worth it. Measured in turn, the
+    file has to be faster than the models one after another and side by side, each as well as plain onnxruntime or a
+    schedule can; else that is what is shipped, and the table says so. Every model's outputs are compared with
+    onnxruntime's before anything is written.
 
     \b
     Examples:

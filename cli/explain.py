@@ -114,6 +114,7 @@ def as_object(document: ScheduleDocument, found: Explained) -> dict[str, object]
         "measurements": found.measurements,
         "measured_share": found.measured_share,
         "teams": None if found.teams is None else asdict(found.teams),
+        "side_by_side": list(found.side_by_side),
         "placements": [_placement_object(found, placement) for placement in explanation.elsewhere],
         "alternatives": [
             {"name": each.name, "latency_us": each.latency_us, **stage_object(each.stage)} for each in found.considered
@@ -190,6 +191,7 @@ def _facts(found: Explained) -> list[tuple[str, str]]:
         ("type", found.operator.type),
         ("place", f"block {explanation.block}, stage {explanation.stage + 1}, group {explanation.group + 1}"),
         ("strategy", _company(found, present)),
+        *([("side by side", f"models side by side: {_names(found.side_by_side)}")] if found.side_by_side else []),
         ("its stage", throughput_text(found.throughputs.of([present]))),
         ("why", _why(found)),
     ]
@@ -202,6 +204,8 @@ def _facts(found: Explained) -> list[tuple[str, str]]:
 
 def _why(found: Explained) -> str:
     explanation = found.explanation
+    if found.side_by_side and explanation.rival is None:
+        return "whole models run beside each other here, which counts neither for -r nor -s; each keeps to itself"
     place = "" if explanation.rival is None else _place(explanation.rival, explanation)
     if explanation.rival in (found.equal or ()):
         return f"{place} it takes as long, {AS_FAR}"

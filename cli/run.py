@@ -62,7 +62,13 @@ if TYPE_CHECKING:
 @click.option(
     "--check", is_flag=True, help="Compare the outputs with onnxruntime's on the same file; exit 4 if they differ."
 )
-@click.option("--against", metavar="ORIGINAL.onnx", help="Compare with onnxruntime on this model instead.")
+@click.option(
+    "--against",
+    metavar="[NAME=]ORIGINAL.onnx",
+    multiple=True,
+    help="Compare with onnxruntime on this model instead. Of several models in one file: with model NAME in it; repeat "
+    "for each.",
+)
 @device_options
 @binding_options
 @json_option
@@ -74,7 +80,7 @@ def command(
     output: Destination | None,
     repeat: int,
     check: bool,
-    against: str | None,
+    against: tuple[str, ...],
     device: str,
     threads: int | None,
     binding: Binding,
@@ -86,19 +92,30 @@ def command(
     Examples:
       iosched run squeezenet.iosched.onnx --check
       iosched run model.onnx --schedule model.schedule.json --input x=x.npy --output y.npz
+      iosched run super.onnx --against a=a.onnx --against b=b.onnx
     """
     from iosched.jobs.run import run
 
     inputs = [input_file(model), *(path for _, path in input_files)]
     check_destinations([output], inputs=inputs, as_json=as_json)
     refuse_terminal(output)
-    if model == "-" == against:
+    if model == "-" and any(text.rpartition("=")[2] == "-" for text in against):
         raise UsageError("MODEL and --against cannot both be '-': save one of them to a file")
     loaded = read_model(model, binding)
     document = _document(loaded, model, schedule, device)
     arrays = _inputs(loaded, input_files)
-    reference = _reference(loaded, against) if check or against is not None else None
-    found = run(loaded, document, arrays, repeats=repeat, reference=reference, device=device, threads=threads)
+    members = _originals(loaded, against)
+    reference = _reference(loaded, against) if (check or against) and not members else None
+    found = run(
+        loaded,
+        document,
+        arrays,
+        repeats=repeat,
+        reference=reference,
+        members=members,
+        device=device,
+        threads=threads,
+    )
     for line in found.notes:
         note(line)
     _emit(found, output, as_json)
@@ -128,11 +145,34 @@ def _inputs(model: Model, files: tuple[tuple[str, Path], ...]) -> dict[str, np.n
     return {**random_inputs(missing), **arrays}
 
 
-def _reference(model: Model, against: str | None) -> Model:
+def _reference(model: Model, against: tuple[str, ...]) -> Model:
     """The model to compare with, bound to the same shapes."""
-    if against is None:
-        return model
-    return read_model(against, Binding(input_shapes=model.bindings))
+    if len(against) > 1:
+        raise UsageError("--against is given twice: this model has no models in it that could be compared one by one")
+    return read_model(against[0], Binding(input_shapes=model.bindings)) if against else model
+
+
+def _originals(model: Model, against: tuple[str, ...]) -> dict[str, Model]:
+    """The models that those in a file of several are compared with, by their names in it; empty for any other file.
+
+    Raises:
+        UsageError: the file has no model of that name.
+    """
+    from iosched.models.composition.members import members_of
+
+    members = {member.name: member for member in members_of(model.proto)}
+    if not members or not any("=" in text for text in against):
+        return {}
+    found: dict[str, Model] = {}
+    for text in against:
+        name, _, source = text.partition("=")
+        if name not in members:
+            raise UsageError(f"--against {text}: there is no model {name!r} in the file; it has {', '.join(members)}")
+        shapes = {
+            own: model.bindings[called] for own, called in members[name].inputs.items() if called in model.bindings
+        }
+        found[name] = read_model(source, Binding(input_shapes=shapes))
+    return found
 
 
 def _emit(found: RunResult, output: Destination | None, as_json: bool) -> None:

@@ -14,12 +14,16 @@ from iosched.cli.output import STDOUT, Destination, check_destinations, emit_jso
 from iosched.cli.pictures.formats import FORMATS, Drawn
 from iosched.cli.source import input_file, read_schedule_and_model, remark_not_shipped
 from iosched.cli.stages import stage_object, throughput_object
+from iosched.cli.words import count_text
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
     from iosched.models.model import Model
     from iosched.scheduler.document import ScheduleDocument
     from iosched.scheduler.schedule import Schedule, Stage
+
+
+_MOST_NAMES = 3
 
 
 @click.command(name="show", short_help="Draw a schedule.")
@@ -107,7 +111,21 @@ def _drawn(document: ScheduleDocument, model: Model, fits: bool) -> Drawn:
     from iosched.cli.pictures.looks import looks_of
     from iosched.profiler.devices.resolve import throughputs
 
-    return Drawn(document, looks_of(model.graph), throughputs(model, document) if fits else None)
+    looks = looks_of(model.graph, _models_of_operators(model))
+    return Drawn(document, looks, throughputs(model, document) if fits else None)
+
+
+def _models_of_operators(model: Model) -> dict[str, str]:
+    """For each operator of a file of several models whose it is, in words; nothing for any other file."""
+    from iosched.models.composition.members import members_of, owners
+
+    members = members_of(model.proto)
+    names = [member.name for member in members]
+    found = {}
+    for operator, bits in owners(model, members).items() if members else ():
+        own = [name for bit, name in enumerate(names) if bits >> bit & 1]
+        found[operator] = " + ".join(own) if len(own) <= _MOST_NAMES else count_text(len(own), "model")
+    return found
 
 
 def as_object(drawn: Drawn) -> dict[str, object]:

@@ -25,9 +25,11 @@ from iosched.models.errors import DeviceError, InvalidModelError, IoschedError, 
 from iosched.models.model import Model
 from iosched.profiler.devices.device import OpenModelHere, Running
 from iosched.profiler.devices.resolve import remarks
+from iosched.runtime.compare import rtol_of
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.reference import Reference
 from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.precision import DEFAULT_PRECISION
 
 __all__ = ["BatchResult", "BatchSettings", "ClusterResult", "batch", "planned_clusters"]
 
@@ -166,8 +168,10 @@ class _Job:
             inputs = random_inputs(cluster.model.graph.inputs)
         except UsageError as error:
             return (f"Outputs were not compared with those of the models alone: {_first_line(error)}",)
+        computed_in = DEFAULT_PRECISION if self.desk.device.cost_kind == "analytic" else document.precision
         try:
-            check_members(self._outputs(model, document, inputs), inputs, models, cluster.members)
+            outputs = self._outputs(model, document, inputs)
+            check_members(outputs, inputs, models, cluster.members, rtol=rtol_of(computed_in))
         except DeviceError as error:
             if self.desk.device.cost_kind == "measured":
                 raise

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import reduce
+from operator import or_
 from pathlib import Path
 
 from iosched.jobs.fitting import fitted
 from iosched.jobs.opening import opened
+from iosched.models.composition.members import members_of, owners
 from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph, Operator
 from iosched.models.model import Model
@@ -19,7 +22,7 @@ from iosched.profiler.devices.throughput import Throughputs
 from iosched.profiler.devices.uncertainty import Uncertainty
 from iosched.profiler.measuring.interleave import Comparison, compare
 from iosched.scheduler.document import ScheduleDocument
-from iosched.scheduler.elsewhere import places_of
+from iosched.scheduler.elsewhere import only_place, places_of
 from iosched.scheduler.places import Elsewhere, Places
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Stage, Strategy
@@ -64,6 +67,9 @@ class Explained:
             where latencies are measured.
         teams: the teams that run the schedule; latencies are then those of one team, for the images that it takes at
             once. None where all cores run it together.
+        side_by_side: the models that run beside each other in the operator's stage, where each of its groups is of
+            another one; empty for any other stage. Where such a stage is larger than a search may make it, there are no
+            other places.
     """
 
     operator: Operator
@@ -79,6 +85,7 @@ class Explained:
     in_turn: Mapping[Elsewhere, Comparison] = field(default_factory=dict)
     equal: frozenset[Elsewhere] | None = None
     teams: Teams | None = None
+    side_by_side: tuple[str, ...] = ()
 
     @property
     def better(self) -> Elsewhere | None:
@@ -130,16 +137,21 @@ def _weighed(
         open_model, teams = _of_a_team(whole_model, document)
         known = None if open_model.here is None else _SparingCosts(open_model.here.cost, measurements)
         unit, strategy = open_model.units.unit_of(operator.name), document.search.strategy
-        found = places_of(
-            open_model.graph,
-            open_model.units.scheduled(document.schedule),
-            unit,
-            open_model.cost if known is None else known,
-            open_model.cost.stage_latency_us if known is None else known.known_us,
-            strategy=strategy if is_searched(strategy) else "both",
-            pruning=Pruning(document.search.pruning.r, document.search.pruning.s),
-            bound_slack=open_model.effort.bound_slack,
-        )
+        known_stage_us = open_model.cost.stage_latency_us if known is None else known.known_us
+        pruning = Pruning(document.search.pruning.r, document.search.pruning.s)
+        schedule = open_model.units.scheduled(document.schedule)
+        models, found = _models_beside(model, document, operator), only_place(schedule, unit, known_stage_us)
+        if not models or _is_within(found.present, pruning):
+            found = places_of(
+                open_model.graph,
+                schedule,
+                unit,
+                open_model.cost if known is None else known,
+                known_stage_us,
+                strategy=strategy if is_searched(strategy) else "both",
+                pruning=pruning,
+                bound_slack=open_model.effort.bound_slack,
+            )
         return Explained(
             operator,
             open_model.units.members(unit),
@@ -153,6 +165,7 @@ def _weighed(
             in_turn=_in_turn(None if known is None or measurements == 0 else known.cost, found),
             equal=_equal(open_model.uncertainty, found),
             teams=teams,
+            side_by_side=models,
         )
 
 
@@ -182,6 +195,25 @@ def _in_turn(cost: object, found: Places) -> dict[Elsewhere, Comparison]:
     taken = cost.in_turn({"now": found.stages, **{name: place.stages for name, place in places.items()}})
     ratios = {name: compare(taken["now"], taken[name]) for name in places if name in taken and "now" in taken}
     return {places[name]: ratio for name, ratio in ratios.items() if ratio is not None}
+
+
+def _is_within(stage: Stage, pruning: Pruning) -> bool:
+    """Whether a search may make the stage."""
+    longest, r, s = max(map(len, stage.groups)), pruning.r, pruning.s
+    return (s is None or len(stage.groups) <= s) and (r is None or longest <= r)
+
+
+def _models_beside(model: Model, document: ScheduleDocument, operator: Operator) -> tuple[str, ...]:
+    """The models in the operator's stage, if each of its groups is of another one; else none."""
+    members = members_of(model.proto)
+    owned = owners(model, members)
+    stage = next((stage for stage in document.schedule.stages if operator.name in stage.operators), None)
+    if stage is None or len(stage.groups) < 2:
+        return ()
+    bits = [reduce(or_, (owned[name] for name in group)) for group in stage.groups]
+    if sum(each.bit_count() for each in bits) > reduce(or_, bits).bit_count():
+        return ()
+    return tuple(member.name for bit, member in enumerate(members) if reduce(or_, bits) >> bit & 1)
 
 
 def _equal(uncertainty: Uncertainty | None, found: Places) -> frozenset[Elsewhere] | None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from iosched.jobs.batching.check import member_checks
 from iosched.jobs.fitting import fitted
+from iosched.models.composition.members import Member, members_of
 from iosched.models.model import Model
 from iosched.profiler.devices.executor import Executor
 from iosched.profiler.devices.resolve import runner
 from iosched.profiler.measuring.statistics import Measurement, summarize
-from iosched.runtime.compare import Check, compare, rtol_of
+from iosched.runtime.compare import Check, combine, compare, rtol_of
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.reference import Reference
 from iosched.scheduler.document import ScheduleDocument
@@ -48,6 +50,7 @@ def run(
     *,
     repeats: int = 1,
     reference: Model | None = None,
+    members: Mapping[str, Model] = {},
     device: str = "auto",
     threads: int | None = None,
 ) -> RunResult:
@@ -59,6 +62,7 @@ def run(
         inputs: arrays by the names of inputs.
         repeats: how many runs are timed.
         reference: a model that onnxruntime runs on the same inputs, to compare the outputs with.
+        members: where the file has several models, those that outputs are compared with instead, by their names in it.
         device: the device, as `--device` takes it.
         threads: the number of CPU cores to use; by default all that the process may use, as far as its quota goes.
 
@@ -69,14 +73,31 @@ def run(
     """
     with closing(open_executor(model, document, device=device, threads=threads)) as executor:
         outputs, notes = executor.run(inputs), executor.notes
-        precision = DEFAULT_PRECISION if document is None else document.precision
-        check = None if reference is None else _compared(outputs, reference, inputs, rtol_of(precision))
+        rtol = rtol_of(DEFAULT_PRECISION if document is None else document.precision)
+        check = None if reference is None else _compared(outputs, reference, inputs, rtol)
+        if members:
+            check = _compared_members(outputs, inputs, members, members_of(model.proto), rtol)
         return RunResult(outputs, summarize(executor.time(inputs, repeats)), check, executor.description, notes)
 
 
 def _compared(outputs: Mapping[str, np.ndarray], reference: Model, inputs: Arrays, rtol: float) -> Check:
     with Reference(reference) as session:
         return compare(outputs, session.run(inputs), rtol=rtol)
+
+
+def _compared_members(
+    outputs: Mapping[str, np.ndarray],
+    inputs: Arrays,
+    models: Mapping[str, Model],
+    members: Sequence[Member],
+    rtol: float,
+) -> Check:
+    found = member_checks(outputs, inputs, models, members, rtol=rtol)
+    return combine([replace(check, reasons=_named(member, check)) for member, check in found])
+
+
+def _named(member: Member, check: Check) -> tuple[str, ...]:
+    return tuple(f"model {member.name!r}: {reason}" for reason in check.reasons)
 
 
 def open_executor(

@@ -60,10 +60,11 @@ def compare(outputs: Mapping[str, Any], expected: Mapping[str, Any], *, rtol: fl
     checks = [_missing(f"output {name!r} is missing") for name in expected if name not in outputs]
     checks += [_missing(f"output {name!r} was not expected") for name in outputs if name not in expected]
     checks += [_compare_value(name, outputs[name], expected[name], rtol) for name in expected if name in outputs]
-    return _combine(checks)
+    return combine(checks)
 
 
-def _combine(checks: Sequence[Check]) -> Check:
+def combine(checks: Sequence[Check]) -> Check:
+    """Several checks as one, which passes if all do."""
     return Check(
         max((check.max_abs for check in checks), default=0.0),
         max((check.max_rel for check in checks), default=0.0),
@@ -81,9 +82,9 @@ def _compare_value(name: str, found: Any, expected: Any, rtol: float) -> Check:
         if len(found) != len(expected):
             return _missing(f"output {name!r} has {len(found)} elements, expected {len(expected)}")
         pairs = zip(found, expected, strict=True)
-        return _combine([_compare_value(f"{name}[{i}]", one, other, rtol) for i, (one, other) in enumerate(pairs)])
+        return combine([_compare_value(f"{name}[{i}]", one, other, rtol) for i, (one, other) in enumerate(pairs)])
     if isinstance(expected, dict) and isinstance(found, dict) and expected.keys() == found.keys():
-        return _combine([_compare_value(f"{name}[{key!r}]", found[key], expected[key], rtol) for key in expected])
+        return combine([_compare_value(f"{name}[{key!r}]", found[key], expected[key], rtol) for key in expected])
     if isinstance(expected, _TENSORS) and isinstance(found, _TENSORS):
         return _compare_arrays(name, np.asarray(found), np.asarray(expected), rtol)
     same = type(found) is type(expected) and found == expected

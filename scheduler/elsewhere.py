@@ -90,6 +90,18 @@ def places_of(
     )
 
 
+def only_place(schedule: Schedule, operator: str, known_us: KnownLatency) -> Places:
+    """The place of `operator` with no other beside it: its stage alone, however many operators that has.
+
+    Raises:
+        UsageError: the schedule does not run the operator.
+    """
+    block, number = _find(schedule, operator)
+    stage = block.stages[number]
+    group = next(index for index, names in enumerate(stage.groups) if operator in names)
+    return Places(operator, block.index, number, group, number, (stage,), _present_us(known_us, stage), ())
+
+
 def _find(schedule: Schedule, operator: str) -> tuple[Block, int]:
     for block in schedule.blocks:
         for number, stage in enumerate(block.stages):

@@ -13,15 +13,31 @@ from iosched.scheduler.strategies import STAGES
 
 @dataclass(frozen=True)
 class Look:
-    """How an operator is shown: `type` decides the colour of its box, and `label` is the text in it."""
+    """How an operator is shown: `label` is the text in its box, and `kind` decides the colour.
+
+    Attributes:
+        type: the operator's type.
+        label: says it in short.
+        models: the models that it works for, where the file has several.
+    """
 
     type: str
     label: str
+    models: str = ""
+
+    @property
+    def kind(self) -> str:
+        """What operators of one colour have in common: the models, or where there is one model, the type."""
+        return self.models or self.type
 
 
-def looks_of(graph: ComputationGraph) -> dict[str, Look]:
-    """How each operator of the graph is shown, by its name."""
-    return {operator.name: Look(operator.type, _label(operator)) for operator in graph.operators}
+def looks_of(graph: ComputationGraph, models: Mapping[str, str] = {}) -> dict[str, Look]:
+    """How each operator of the graph is shown, by its name.
+
+    Args:
+        models: the models that operators work for, in words, where the file has several.
+    """
+    return {each.name: Look(each.type, _label(each), models.get(each.name, "")) for each in graph.operators}
 
 
 def shown(stage: Stage, group: Sequence[str]) -> Sequence[str]:

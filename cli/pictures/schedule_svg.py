@@ -158,11 +158,11 @@ def _draw_operator(
     name: str, x: float, y: float, width: float, looks: Mapping[str, Look], colours: Mapping[str, str]
 ) -> Iterator[str]:
     look = look_of(name, looks)
-    tip = f"{name} ({look.label})" if look.type else name
+    tip = f"{name} ({', '.join(filter(None, (look.label, look.models)))})" if look.type else name
     yield f"<g><title>{escaped(tip)}</title>"
     yield (
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{_LANE - 6}" rx="4" '
-        f'fill="{colours.get(look.type, _UNKNOWN)}"/>'
+        f'fill="{colours.get(look.kind, _UNKNOWN)}"/>'
     )
     fits = len(look.label) * _CHAR <= width - 6
     label = look.label if fits else _clipped(look.label.partition(" ")[0], width - 6)
@@ -189,13 +189,14 @@ def _legend(schedule: Schedule, colours: Mapping[str, str], y: float) -> tuple[l
 
 
 def _colours(schedule: Schedule, looks: Mapping[str, Look]) -> dict[str, str]:
-    """A colour for every type in the schedule, in order of first appearance."""
-    spare = iter(_SPARE)
+    """A colour for every type in the schedule, or for every model where it has several, by first appearance."""
+    shown = [look_of(name, looks) for stage in schedule.stages for name in stage.operators]
+    by_type = not any(look.models for look in shown)
+    known, spare = (_COLOURS, iter(_SPARE)) if by_type else ({}, iter((*dict.fromkeys(_COLOURS.values()), *_SPARE)))
     found: dict[str, str] = {}
-    for name in (name for stage in schedule.stages for name in stage.operators):
-        kind = look_of(name, looks).type
-        if kind and kind not in found:
-            found[kind] = _COLOURS.get(kind) or next(spare, _UNKNOWN)
+    for look in shown:
+        if look.kind and look.kind not in found:
+            found[look.kind] = known.get(look.kind) or next(spare, _UNKNOWN)
     return found
 
 

@@ -10,15 +10,17 @@ from iosched.models.composition.values import is_random
 from iosched.models.errors import MismatchError
 from iosched.models.model import Model
 from iosched.models.wiring import nodes_within
-from iosched.runtime.compare import Check, compare
+from iosched.runtime.compare import Check, compare, rtol_of
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.reference import Reference
+from iosched.scheduler.precision import DEFAULT_PRECISION
 
 Outputs = Mapping[str, Any]
+RTOL = rtol_of(DEFAULT_PRECISION)
 
 
 def member_checks(
-    outputs: Outputs, inputs: Arrays, models: Mapping[str, Model], members: Sequence[Member]
+    outputs: Outputs, inputs: Arrays, models: Mapping[str, Model], members: Sequence[Member], *, rtol: float = RTOL
 ) -> Iterator[tuple[Member, Check]]:
     """Compares the outputs of members with those of onnxruntime on the models that they were made of.
 
@@ -29,6 +31,7 @@ def member_checks(
         inputs: likewise; what the outputs were computed from.
         models: the models alone, by the names of members.
         members: of the composed model.
+        rtol: how far off floats may be, see `compare`.
 
     Raises:
         InvalidModelError: onnxruntime refuses a model.
@@ -40,15 +43,18 @@ def member_checks(
             continue
         with Reference(model) as alone:
             expected = alone.run({name: inputs[called] for name, called in member.inputs.items()})
-        yield member, compare({name: outputs[called] for name, called in member.outputs.items()}, expected)
+        found = {name: outputs[called] for name, called in member.outputs.items()}
+        yield member, compare(found, expected, rtol=rtol)
 
 
-def check_members(outputs: Outputs, inputs: Arrays, models: Mapping[str, Model], members: Sequence[Member]) -> None:
+def check_members(
+    outputs: Outputs, inputs: Arrays, models: Mapping[str, Model], members: Sequence[Member], *, rtol: float = RTOL
+) -> None:
     """Accepts outputs that are those of each model alone; see `member_checks`.
 
     Raises:
         MismatchError: a model computes something else; the text names it.
     """
-    for member, found in member_checks(outputs, inputs, models, members):
+    for member, found in member_checks(outputs, inputs, models, members, rtol=rtol):
         if not found.passed:
             raise MismatchError(f"model {member.name!r} computes something else than alone: {found.reasons[0]}")

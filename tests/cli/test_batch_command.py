@@ -1,0 +1,190 @@
+"""`iosched batch`: several files become one, which `run` and `show` know the models of; JSON, tables and refusals."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import numpy as np
+import onnx
+import pytest
+from click.testing import Result
+from import_helpers import model_of
+from members import chain, headed
+from onnx import helper
+
+from iosched.cli.batch import parse_memory
+from iosched.models.composition.members import members_of
+from iosched.models.load import load_model
+
+Invoke = Callable[..., Result]
+PAPER = ("--device", "v100")
+ROWS = {"name", "latency_us", "per_second", "low", "high", "after_rest_us", "how"}
+
+
+@pytest.fixture
+def files(workdir: Path) -> list[str]:
+    """Three chains of one skeleton."""
+    for seed, name in enumerate("abc"):
+        onnx.save(chain(seed), workdir / f"{name}.onnx")
+    return ["a.onnx", "b.onnx", "c.onnx"]
+
+
+def test_several_files_become_one_that_runs(invoke: Invoke, files: list[str], workdir: Path) -> None:
+    result = invoke("batch", *files, *PAPER, "-o", "super.onnx", "--schedule", "super.json")
+    assert result.exit_code == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("a, b, c on Tesla V100")
+    assert [line.split()[0] for line in lines[2:6]] == ["serial", "packed", "batched", "mixed"]
+    assert lines[-2:] == ["Wrote super.onnx and super.json.", "Next:  iosched run super.onnx --check"]
+    assert json.loads((workdir / "super.json").read_text())["shipped"] in result.stdout
+    np.save(workdir / "x.npy", np.ones((1, 4, 12, 12), np.float32))
+    against = [word for name in "abc" for word in ("--against", f"{name}={name}.onnx")]
+    ran = invoke("run", "super.onnx", "--input", "b/x=x.npy", *against, "--json")
+    assert ran.exit_code == 0, ran.stderr
+    assert json.loads(ran.stdout)["check"]["passed"]
+    assert "a/x, c/x" in ran.stderr
+    assert invoke("show", "super.onnx").exit_code == 0
+
+
+def test_pictures_and_explanations_know_the_models(invoke: Invoke, files: list[str]) -> None:
+    words = ("batch", *files, *PAPER, "-o", "super.onnx", "-q", "--policy")
+    invoke(*words, "packed")
+    svg = invoke("show", "super.onnx", "--format", "svg").stdout
+    legend = re.findall(r'rx="3" fill="(#\w+)"/>\n<text[^>]*>([^<]+)<', svg)
+    assert [name for _, name in legend] == ["a", "b", "c"]
+    assert len({colour for colour, _ in legend}) == 3
+    found = json.loads(invoke("explain", "super.onnx", "b/c", "--json").stdout)
+    assert found["side_by_side"] == ["a", "b", "c"]
+    assert "models side by side: a, b, c" in invoke("explain", "super.onnx", "b/c").stdout
+    invoke(*words, "serial")
+    assert json.loads(invoke("explain", "super.onnx", "b/c", "--json").stdout)["side_by_side"] == []
+
+
+def test_a_model_that_another_one_stands_for_fails_the_check(invoke: Invoke, files: list[str]) -> None:
+    invoke("batch", *files, *PAPER, "-o", "super.onnx", "-q")
+    wrong = invoke("run", "super.onnx", "--against", "a=b.onnx", "--against", "b=b.onnx")
+    assert wrong.exit_code == 4
+    assert "model 'a': output 'y' is off by" in wrong.stderr
+    assert "model 'b'" not in wrong.stderr
+
+
+def test_a_file_has_no_model_of_another_name(invoke: Invoke, files: list[str], complains: Callable[..., str]) -> None:
+    invoke("batch", *files, *PAPER, "-o", "super.onnx", "-q")
+    complains(invoke("run", "super.onnx", "--against", "z=a.onnx"), 2, "no model 'z'", "it has a, b, c")
+    complains(invoke("run", "a.onnx", "--against", "a.onnx", "--against", "b.onnx"), 2, "given twice")
+
+
+def test_json_has_what_scripts_rely_on(invoke: Invoke, files: list[str]) -> None:
+    result = invoke("batch", "first=a.onnx", *files[1:], *PAPER, "-o", "super.onnx", "--json")
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert found.keys() >= {
+        "outputs", "models", "clusters", "batched", "shared", "rows", "shipped", "memory_nbytes", "seconds"
+    }  # fmt: skip
+    assert found["outputs"] == ["super.onnx"]
+    assert [model["name"] for model in found["models"]] == ["first", "b", "c"]
+    assert all(model.keys() == {"name", "nodes", "latency_us"} for model in found["models"])
+    assert [row["name"] for row in found["rows"]] == ["serial", "packed", "batched", "mixed"]
+    assert all(row.keys() == ROWS for row in found["rows"])
+    first = found["rows"][0]
+    assert first["per_second"] == pytest.approx(3e6 / first["latency_us"])
+    assert found["shipped"] in {row["name"] for row in found["rows"]}
+    assert found["memory_nbytes"].keys() == {"alone", "together"}
+    (cluster,) = found["clusters"]
+    assert cluster["models"] == ["first", "b", "c"]
+    assert cluster["rows"] == found["rows"]
+
+
+def test_models_that_do_not_fit_are_written_apart(
+    invoke: Invoke, files: list[str], workdir: Path, complains: Callable[..., str]
+) -> None:
+    limit = ("--memory", "12kB")
+    result = invoke("batch", *files, *PAPER, *limit, "-o", "super.onnx", "--json")
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert found["outputs"] == ["super.1.onnx", "super.2.onnx"]
+    assert [each["models"] for each in found["clusters"]] == [["a", "b"], ["c"]]
+    assert all((workdir / name).exists() for name in found["outputs"])
+    complains(invoke("batch", *files, *PAPER, *limit, "-o", "-"), 2, "2 files to write", "-o - takes one")
+    complains(invoke("batch", *files, *PAPER, "--memory", "1kB", "-o", "super.onnx"), 2, "alone", "--memory")
+
+
+def test_a_dry_run_says_what_comes_together_and_writes_nothing(invoke: Invoke, files: list[str], workdir: Path) -> None:
+    before = sorted(workdir.iterdir())
+    found = json.loads(invoke("batch", *files, *PAPER, "--dry-run", "--json").stdout)
+    assert found["clusters"] == [
+        {
+            "models": ["a", "b", "c"], "operators": 9, "alike": 9, "shared": 0,
+            "memory_nbytes": {"alone": 15_744, "together": 15_744},
+        }
+    ]  # fmt: skip
+    text = invoke("batch", *files, *PAPER, "--dry-run").stdout
+    assert "a, b, c" in text
+    assert sorted(workdir.iterdir()) == before
+
+
+def test_an_input_that_is_shared_keeps_its_name(invoke: Invoke, workdir: Path) -> None:
+    for seed, name in enumerate("ab"):
+        onnx.save(headed(seed), workdir / f"{name}.onnx")
+    result = invoke("batch", "a.onnx", "b.onnx", *PAPER, "--share-input", "x", "-o", "heads.onnx", "--json")
+    assert json.loads(result.stdout)["shared"] == 2
+    model = load_model(workdir / "heads.onnx")
+    assert [spec.name for spec in model.graph.inputs] == ["x"]
+    assert [member.name for member in members_of(model.proto)] == ["a", "b"]
+
+
+def test_a_broken_file_is_named_and_may_be_left_out(
+    invoke: Invoke, files: list[str], workdir: Path, complains: Callable[..., str]
+) -> None:
+    (workdir / "broken.onnx").write_bytes(b"no model")
+    words = ("batch", *files, "broken.onnx", *PAPER, "-o", "super.onnx")
+    complains(invoke(*words), 2, "model 'broken'")
+    result = invoke(*words, "--skip-broken")
+    assert result.exit_code == 0, result.stderr
+    assert "Left out 'broken'" in result.stderr
+    assert len(members_of(onnx.load(workdir / "super.onnx"))) == 3
+    complains(invoke("batch", "broken.onnx", *PAPER, "--skip-broken"), 2)
+
+
+def test_dynamic_shapes_are_bound_for_one_model_or_for_all(
+    invoke: Invoke, workdir: Path, complains: Callable[..., str]
+) -> None:
+    for name in "ab":
+        nodes = [helper.make_node("Relu", ["x"], ["h"]), helper.make_node("Neg", ["h"], ["y"])]
+        onnx.save(model_of(nodes, {"x": ["n", 8]}, ["y"]), workdir / f"{name}.onnx")
+    words = ("batch", "a.onnx", "b.onnx", *PAPER, "-o", "super.onnx", "-q")
+    shapes = ("--input-shape", "a/x=2x8", "--input-shape", "b/x=3x8")
+    assert invoke(*words, *shapes).exit_code == 0
+    assert load_model(workdir / "super.onnx").bindings == {"a/x": (2, 8), "b/x": (3, 8)}
+    assert invoke(*words, "--input-shape", "x=4x8").exit_code == 0
+    assert load_model(workdir / "super.onnx").bindings == {"a/x": (4, 8), "b/x": (4, 8)}
+    complains(invoke(*words, *shapes, "--input-shape", "z=2x8"), 2, "--input-shape z")
+
+
+def test_names_have_to_tell_models_apart(
+    invoke: Invoke, files: list[str], workdir: Path, complains: Callable[..., str]
+) -> None:
+    (workdir / "other").mkdir()
+    onnx.save(chain(5), workdir / "other" / "a.onnx")
+    complains(invoke("batch", "a.onnx", "other/a.onnx", *PAPER), 2, "both be called 'a'", "OTHER=other/a.onnx")
+    assert invoke("batch", "a.onnx", "z=other/a.onnx", *PAPER, "-q").exit_code == 0
+    complains(invoke("batch", "a.onnx", "-", *PAPER), 2, "NAME=-")
+    complains(invoke("batch", "a.onnx", "b.onnx", *PAPER, "-o", "a.onnx"), 2, "overwrite the input")
+    complains(invoke("batch", "a.onnx", "missing.onnx", *PAPER), 2, "missing.onnx does not exist")
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"), [("16GB", 16 * 10**9), ("512MiB", 2**29), ("1.5k", 1500), ("20", 20), ("1 tb", 10**12)]
+)
+def test_memory_is_read_with_its_unit(text: str, nbytes: int) -> None:
+    assert parse_memory(text) == nbytes
+
+
+@pytest.mark.parametrize("text", ["", "GB", "-1GB", "0", "1XB", "1IB", "a lot"])
+def test_what_is_no_memory_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="16GB"):
+        parse_memory(text)
