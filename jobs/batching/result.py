@@ -34,6 +34,7 @@ class Row:
         high_us: upper end.
         rested_us: the median of runs after a rest; None if it was not measured.
         how: who runs it, for people.
+        samples_us: what was measured in a row, round by round; sample k of every row is of round k.
     """
 
     name: RowName
@@ -42,6 +43,7 @@ class Row:
     high_us: float | None
     rested_us: float | None
     how: str
+    samples_us: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,8 @@ class ClusterResult:
         rows: the ways that were compared, in the order of `ROW_NAMES`.
         shipped: which of them runs the file.
         reason: a text that says why.
-        ratio: compares what ships, or else the first other way, with one model after another; None if it is not known.
+        ratio: compares what ships, or else the first other way, with the faster of serial and packed; None where that
+            is not known.
         batched: how many operators of the models are one with others in the file.
         shared: how many nodes the file has not, since another one computes the same.
         memory: bytes of weights, of the models alone and together.
