@@ -24,7 +24,7 @@ from iosched.jobs.batching.schedules import predicted_us
 from iosched.jobs.batching.settings import BatchSettings
 from iosched.jobs.progress import Observer
 from iosched.profiler.devices.device import OpenModel
-from iosched.scheduler.batching.costs import BatchingCosts, Even
+from iosched.scheduler.batching.costs import Even
 from iosched.scheduler.batching.ensemble import Group
 from iosched.scheduler.batching.plan import Plan
 from iosched.scheduler.schedule import Stage, Strategy
@@ -116,10 +116,8 @@ class Candidates:
                 yield less
 
     def _plan(self, costs: SampledCosts) -> Plan:
-        """A plan; where latencies are measured, only the prices for two and for all models are asked for."""
-        size = len(self.cluster.members)
-        prices: BatchingCosts = Even(costs, size) if self.desk.device.cost_kind == "measured" else costs
-        return self.cluster.plan(self.settings.planned_by, prices)
+        """A plan; only the prices for two and for all models are asked for."""
+        return self.cluster.plan(self.settings.planned_by, Even(costs, len(self.cluster.members)))
 
     def _say(self, text: str) -> None:
         names = ", ".join(member.name for member in self.cluster.members)

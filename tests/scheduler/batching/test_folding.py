@@ -7,7 +7,7 @@ from ensembles import Layer, Prices, assert_groups_are_sound, chain, ensemble_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iosched.scheduler.batching.costs import EqualGains
+from iosched.scheduler.batching.costs import EqualGains, Even
 from iosched.scheduler.batching.ensemble import Ensemble
 from iosched.scheduler.batching.folding import folded
 from iosched.scheduler.batching.layers import layered
@@ -131,3 +131,24 @@ def test_prices_of_edges_are_those_that_are_there() -> None:
     ensemble = ensemble_of([chain("aab"), chain("ab")])
     assert folded(ensemble, costs, likeness(ensemble)).value_us() == 10 - 1 - 1
     assert Plan(ensemble, costs).value_us() == 0
+
+
+def test_prices_between_two_and_all_models_grow_evenly() -> None:
+    ensemble = ensemble_of([chain("ab")] * 6)
+    asked: list[int] = []
+
+    class Squares:
+        def gain_us(self, operators: object, count: int) -> float:
+            asked.append(count)
+            return float(count**2)
+
+        def join_us(self, tensor: object, count: int) -> float:
+            return float(count)
+
+        part_us = join_us
+
+    prices = Even(Squares(), 6)
+    operators = ensemble.graph.operators[:2]
+    assert [prices.gain_us(operators, count) for count in (2, 3, 4, 6)] == [4, 12, 20, 36]
+    assert set(asked) == {2, 6}
+    assert prices.join_us(ensemble.graph.inputs[0], 5) == prices.part_us(ensemble.graph.inputs[0], 5) == 5

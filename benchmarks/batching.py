@@ -1,0 +1,224 @@
+"""Several models in one file: how fast `batch` runs them, beside one after another and side by side.
+
+    python benchmarks/batching.py [--families mnasnet-224,mnasnet-64,squeezenet,heads] [--counts 2,4,8,16] [-o F.json]
+    python benchmarks/batching.py --paper [--device p100] [--models 1000] [--together 100] [--images 8] [-o F.json]
+
+The first measures on this machine (`--device cpu`). Networks of the family `mnasnet-SIZE` are sampled from a space
+around MobileNetV2, `squeezenet` has weights of its own in each model, and `heads` are one network of which the last
+layer alone differs, on one image. A family and a number of models are a case; cases that the file of results has are
+not measured again.
+
+The second plans the setting of DPBat (1,000 sampled networks, a hundred together, eight images each) for a GPU that is
+not here: what all operators take one after another by the analytic model, kernels launched one by one, by policy and by
+type of operator, and how long planning takes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from argparse import ArgumentParser, Namespace
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+from testbed import print_table, write_results
+
+from iosched.jobs.batch import BatchResult, BatchSettings, batch
+from iosched.jobs.batching.costs import SampledCosts
+from iosched.jobs.batching.desk import Desk
+from iosched.jobs.batching.plan import Cluster, composed
+from iosched.jobs.schedules import priced
+from iosched.models import zoo
+from iosched.models.load import load_model
+from iosched.models.model import Model
+from iosched.models.zoo.mnasnet import sampled
+from iosched.profiler.devices.device import OpenSettings
+from iosched.profiler.devices.resolve import resolve
+from iosched.profiler.measuring.interleave import compare
+from iosched.profiler.measuring.statistics import summarize
+from iosched.scheduler.baselines import sequential
+from iosched.scheduler.batching.costs import Even
+
+Result = TypeVar("Result")
+SMALL = 64
+"""Floating constants of fewer elements are what a layer computes with, not what it has learned."""
+
+POLICIES = ("serial", "fcfs", "greedy", "dpbat")
+PUBLISHED = {"serial": 2.1, "fcfs": 1.92, "greedy": 1.25}
+"""How many times as fast DPBat is as these, by the paper's section on its evaluation; its abstract has 3.7 over one."""
+
+
+def main() -> None:
+    parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--families", default="mnasnet-224,mnasnet-64,squeezenet,heads")
+    parser.add_argument("--counts", default="2,4,8,16", help="how many models")
+    parser.add_argument("--device", help="'cpu', or a GPU to plan for with --paper; by default 'cpu' and 'p100'")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--budget", type=float, help="seconds for each case")
+    parser.add_argument("--profile-db", type=Path)
+    parser.add_argument("--paper", action="store_true")
+    parser.add_argument("--models", type=int, default=1000)
+    parser.add_argument("--together", type=int, default=100)
+    parser.add_argument("--images", type=int, default=8)
+    parser.add_argument("--size", type=int, default=224, help="pixels of an image's side, with --paper")
+    parser.add_argument("-o", "--output", type=Path, help="raw results as JSON")
+    options = parser.parse_args()
+    on_paper(options) if options.paper else measured(options)
+
+
+def measured(options: Namespace) -> None:
+    known = {} if options.output is None or not options.output.exists() else json.loads(options.output.read_text())
+    cases: dict[str, dict[str, object]] = known.get("cases", {})
+    for family in options.families.split(","):
+        for count in map(int, options.counts.split(",")):
+            name = f"{family} x {count}"
+            if name not in cases:
+                cases[name] = case(family, count, options)
+                words = ["--families", options.families, "--counts", options.counts]
+                write_results(options, Path(__file__).stem, words, {"cases": cases})
+    titles = ("models", "serial", "packed", "batched", "mixed", "shipped", "over the better", "over serial", "seconds")
+    print_table((*titles, "weights"), [row(name, found) for name, found in cases.items()])
+
+
+def case(family: str, count: int, options: Namespace) -> dict[str, object]:
+    """What a case took: all samples, and the time that planning, searching and comparing took together."""
+    models = {f"m{seed}": load_model(proto.SerializeToString()) for seed, proto in enumerate(networks(family, count))}
+    settings = BatchSettings(
+        device=options.device or "cpu",
+        threads=options.threads,
+        budget_s=options.budget,
+        profile_db=options.profile_db,
+        shared_inputs=("input",) if family == "heads" else (),
+    )
+    found: BatchResult = batch(models, settings)
+    return {
+        "clusters": [
+            {
+                "models": len(each.members),
+                "shipped": each.shipped,
+                "samples_us": {one.name: one.samples_us for one in each.rows},
+                "rested_us": {one.name: one.rested_us for one in each.rows},
+                "how": {one.name: one.how for one in each.rows},
+                "batched": each.batched,
+                "shared": each.shared,
+            }
+            for each in found.clusters
+        ],
+        "notes": [*found.notes, *(note for each in found.clusters for note in each.notes)],
+        "weights_nbytes": [found.memory.alone_nbytes, found.memory.together_nbytes],
+        "seconds": found.seconds,
+    }
+
+
+def networks(family: str, count: int) -> Iterator[onnx.ModelProto]:
+    """So many networks of a family."""
+    for seed in range(count):
+        if family.startswith("mnasnet-"):
+            yield sampled(seed, int(family.removeprefix("mnasnet-")))
+        elif family == "squeezenet":
+            yield reweighted(zoo.build("squeezenet"), seed, lambda name: True)
+        else:
+            yield reweighted(sampled(0), seed, lambda name: name.startswith("output"))
+
+
+def reweighted(proto: onnx.ModelProto, seed: int, is_own: Callable[[str], bool]) -> onnx.ModelProto:
+    """The network with the elements of its own large weights in another order."""
+    random = np.random.default_rng(seed)
+    for tensor in proto.graph.initializer:
+        values = numpy_helper.to_array(tensor)
+        if is_own(tensor.name) and values.dtype.kind == "f" and values.size >= SMALL:
+            mixed = random.permutation(values.reshape(-1)).reshape(values.shape)
+            tensor.CopyFrom(numpy_helper.from_array(mixed, tensor.name))
+    return proto
+
+
+def row(name: str, found: Mapping[str, object]) -> tuple[str, ...]:
+    """A case in a table; of several clusters, which have no rounds in common, sums of medians alone."""
+    clusters = found["clusters"]
+    assert isinstance(clusters, list)
+    samples = [each["samples_us"] for each in clusters]
+    rows = {way: sum(summarize(each[way]).median_us for each in samples) for way in samples[0]}
+    shown = [f"{rows[way] / 1e3:.2f} ms" if way in rows else "" for way in ("serial", "packed", "batched", "mixed")]
+    shipped = ", ".join(dict.fromkeys(each["shipped"] for each in clusters))
+    over = ["", ""]
+    if len(clusters) == 1:
+        better = min(("serial", "packed"), key=lambda way: rows.get(way, math.inf))
+        over = [ratio_text(samples[0], base, clusters[0]["shipped"]) for base in (better, "serial")]
+    nbytes = found["weights_nbytes"]
+    assert isinstance(nbytes, list | tuple)
+    weights = " of ".join(f"{each / 1e6:.1f} MB" for each in reversed(nbytes))
+    return name, *shown, shipped, *over, f"{found['seconds']:.0f}", weights
+
+
+def ratio_text(samples: Mapping[str, list[float]], base: str, shipped: str) -> str:
+    if base not in samples or base == shipped:
+        return "1" if base == shipped else ""
+    found = compare(summarize(samples[base]), summarize(samples[shipped]))
+    return "" if found is None else f"{found.speedup:.3f} ({found.low:.3f} to {found.high:.3f})"
+
+
+def on_paper(options: Namespace) -> None:
+    clusters = range(0, options.models, options.together)
+    totals: dict[str, Counter[str]] = {policy: Counter() for policy in POLICIES}
+    seconds: Counter[str] = Counter()
+    for first in clusters:
+        seeds = range(first, min(first + options.together, options.models))
+        cluster, composing_s = timed(partial(composed, {f"m{seed}": network(seed, options) for seed in seeds}))
+        seconds["compose"] += composing_s
+        for policy in POLICIES:
+            spent_us, planning_s = planned(cluster, policy, options.device or "p100")
+            totals[policy] += spent_us
+            seconds[policy] += planning_s
+    dpbat_us = totals["dpbat"].total()
+    rows = [
+        (policy, f"{each_us.total() / 1e3:.1f} ms", f"{each_us.total() / dpbat_us:.2f}",
+         f"{PUBLISHED.get(policy, '')}", f"{seconds[policy]:.1f} s")
+        for policy, each_us in totals.items()
+    ]  # fmt: skip
+    print_table(("policy", "all models", "dpbat is faster by", "published", "planned in"), rows)
+    types = sorted({kind for each_us in totals.values() for kind in each_us})
+    print_table(
+        ("type", *POLICIES), [(kind, *(f"{totals[each][kind] / 1e3:.2f} ms" for each in POLICIES)) for kind in types]
+    )
+    words = ["--paper", "--models", str(options.models), "--together", str(options.together)]
+    content: dict[str, object] = {"latency_us": totals, "published": PUBLISHED, "seconds": seconds}
+    write_results(options, Path(__file__).stem, words, content)
+
+
+def network(seed: int, options: Namespace) -> Model:
+    return load_model(sampled(seed, options.size).SerializeToString(), batch_size=options.images)
+
+
+def planned(cluster: Cluster, policy: str, device: str) -> tuple[Counter[str], float]:
+    """Microseconds of all operators by type, launched one after another, and the seconds that planning took."""
+    desk = Desk(resolve(device), OpenSettings(launch="streams"), None)
+    costs = SampledCosts(cluster.model, cluster.ensemble, lambda model: types_us(desk, model).total())
+    plan, seconds = timed(lambda: cluster.plan(policy, Even(costs, len(cluster.members))))
+    return types_us(desk, cluster.batched(plan)), seconds
+
+
+def types_us(desk: Desk, model: Model) -> Counter[str]:
+    """Microseconds of all operators by type, one after another."""
+    found: Counter[str] = Counter()
+    with closing(desk.open(model)) as opened:
+        for stage in priced(opened, sequential(opened.graph)).stages:
+            found[opened.graph.by_name[stage.operators[0]].type] += stage.predicted_us or 0.0
+    return found
+
+
+def timed(work: Callable[[], Result]) -> tuple[Result, float]:
+    """What `work` gives, and its seconds."""
+    began = time.monotonic()
+    return work(), time.monotonic() - began
+
+
+if __name__ == "__main__":
+    main()
