@@ -18,6 +18,7 @@ from iosched.models.graph import TensorSpec
 from iosched.models.load import assembled_model
 from iosched.models.model import Model
 from iosched.models.source import MIN_IR_VERSION
+from iosched.models.wiring import reads
 
 
 def sample(model: Model, group: Sequence[str]) -> Model:
@@ -33,7 +34,7 @@ def sample(model: Model, group: Sequence[str]) -> Model:
     parts = Parts.of(model)
     unit = Unit.of(parts, [model.graph.by_name[name] for name in group])
     (axis,) = chosen_axes([unit])
-    draft = Draft({*model.graph.tensor, *model.weights}, parts.opset)
+    draft = Draft({name for row in unit.rows for node in row for name in (*node.input, *node.output)}, parts.opset)
     writer = Writer(draft)
     inputs = []
     for names in unit.ports():
@@ -49,7 +50,9 @@ def sample(model: Model, group: Sequence[str]) -> Model:
     outputs = [helper.make_empty_tensor_value_info(joined.name) for joined in found]
     proto = onnx.ModelProto(ir_version=model.proto.ir_version, opset_import=model.proto.opset_import)
     proto.graph.CopyFrom(helper.make_graph(draft.nodes, "sample", inputs, outputs))
-    return assembled_model(group[0], proto, {**model.weights, **draft.constants})
+    read = {name for node in draft.nodes for name in reads(node)}
+    weights = {name: model.weights[name] for name in read & model.weights.keys()}
+    return assembled_model(group[0], proto, {**weights, **draft.constants})
 
 
 def apart(model: Model, group: Sequence[str]) -> Model:
@@ -58,7 +61,8 @@ def apart(model: Model, group: Sequence[str]) -> Model:
     Raises:
         KeyError: the model has no such operator.
     """
-    return compose({f"{place}": sample(model, [name]) for place, name in enumerate(group)}).model
+    made = {name: sample(model, [name]) for name in dict.fromkeys(group)}
+    return compose({f"{place}": made[name] for place, name in enumerate(group)}).model
 
 
 def joining(tensor: TensorSpec, count: int, opset: int) -> Model:
