@@ -53,7 +53,7 @@ class Candidates:
     def site(self) -> Site:
         """The models apart, open on the device."""
         opened = self.kept.enter_context(closing(self.desk.open(self.cluster.model)))
-        return Site(self.cluster.model, self.cluster.members, opened)
+        return Site(self.cluster.model, self.cluster.members, opened, shares=self.cluster.composition.shared > 0)
 
     def rivals(self, apart: Site) -> list[Rival]:
         """All ways to run the models, as far as the policy allows them.
@@ -75,6 +75,8 @@ class Candidates:
     def _batching(self, apart: Site, unbatched: list[Rival]) -> Iterator[Rival]:
         """Ways that run operators of several models as one, and layer by layer; `unbatched` does the latter alone."""
         yield from unbatched
+        if apart.shares:
+            yield from batched_rivals(apart)
         if len(apart.members) < 2 or not apart.is_schedulable:
             return
         batched = [self._batched(apart, plan) for plan in self._plans(apart, unbatched)]

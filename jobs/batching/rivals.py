@@ -22,6 +22,7 @@ from iosched.models.composition.members import Member
 from iosched.models.model import Model
 from iosched.profiler.devices.device import OpenModel, OpenModelHere, Running, Way
 from iosched.profiler.measuring.in_turn import Candidate
+from iosched.profiler.peers.onnxruntime import MANY_SESSIONS_NBYTES
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.reference import ReferenceSettings
 from iosched.runtime.side_by_side import SessionsSettings, SideBySide, one_after_another
@@ -41,12 +42,14 @@ class Site:
         members: the models in it.
         opened: the model on the device.
         n_batched: how many operators of the members are one with others in it.
+        shares: whether members have operators together that compute the same.
     """
 
     model: Model
     members: Sequence[Member]
     opened: OpenModel
     n_batched: int = 0
+    shares: bool = False
 
     @property
     def plain_threads(self) -> int | None:
@@ -58,6 +61,20 @@ class Site:
     def is_schedulable(self) -> bool:
         """Whether a schedule can run the model."""
         return self.opened.here is None or self.opened.here.is_schedulable
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether it runs members as they run without this program, as far as that can be told of it.
+
+        What members share they compute each for itself there. Where plain onnxruntime is no rival, this model has to
+        stand for that.
+        """
+        return not self.shares or self.plain_threads is None
+
+    @property
+    def is_large(self) -> bool:
+        """Whether its weights are better not copied into many sessions."""
+        return sum(array.nbytes for array in self.model.weights.values()) > MANY_SESSIONS_NBYTES
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,29 +134,31 @@ class Rival:
 
 def serial_rivals(site: Site, deadline: Deadline = never) -> Iterator[Rival]:
     """One model after another: by their own schedules, in sessions of their own on all cores or on one, or in one."""
-    if site.is_schedulable:
+    if site.is_schedulable and site.is_apart:
         found = serial_schedule(site.opened, site.model, site.members, deadline)
         yield from _scheduled("serial", site, found)
     if site.plain_threads is not None:
-        for settings in one_after_another(site.plain_threads):
+        for settings in one_after_another(site.plain_threads)[: 1 if site.is_large else None]:
             yield _plain("serial", site, settings)
-        yield _plain("serial", site, ReferenceSettings("sequential", site.plain_threads))
+        if site.is_apart:
+            yield _plain("serial", site, ReferenceSettings("sequential", site.plain_threads))
 
 
 def packed_rivals(site: Site, deadline: Deadline = never) -> Iterator[Rival]:
     """Models side by side, one core each: by a schedule, in sessions of their own, or as onnxruntime has it in one."""
     if len(site.members) < 2:
         return
-    if site.is_schedulable:
+    if site.is_schedulable and site.is_apart:
         yield from _scheduled("packed", site, packed_schedule(site.opened, site.model, site.members, deadline))
     if site.plain_threads is not None and site.plain_threads > 1:
         lanes = min(site.plain_threads, len(site.members))
         yield _plain("packed", site, SessionsSettings(lanes, 1))
-        yield _plain("packed", site, ReferenceSettings("parallel", 1, site.plain_threads))
+        if site.is_apart:
+            yield _plain("packed", site, ReferenceSettings("parallel", 1, site.plain_threads))
 
 
 def batched_rivals(site: Site) -> Iterator[Rival]:
-    """A batched model, one operator after another."""
+    """A batched model, or one that computes once what members share, one operator after another."""
     if site.is_schedulable:
         one_by_one = sequential(site.opened.graph)
         is_here = site.opened.here is not None

@@ -164,3 +164,13 @@ def test_weights_are_not_mixed_up() -> None:
     assert (weight(4, 4, 3, 3, seed=0) != weight(4, 4, 3, 3, seed=1)).any()
     found = checked(chains(2), replace(PAPER, policy="greedy"))
     assert {name for member in members_of(found.model.proto) for name in member.outputs.values()} == {"a/y", "b/y"}
+
+
+def test_models_that_share_a_backbone_are_compared_with_models_that_do_not(tmp_path: Path) -> None:
+    """Without this program each computes the backbone for itself."""
+    models = {name: loaded(headed(seed), name) for seed, name in enumerate("ab")}
+    settings = BatchSettings(device="cpu", threads=2, budget_s=0.5, profile_db=tmp_path / "db", shared_inputs=("x",))
+    (found,) = batch(models, settings).clusters
+    how = {row.name: row.how for row in found.rows}
+    assert how.keys() == {"serial", "packed", "batched", "mixed"}
+    assert all("a session for each model" in how[name] for name in ("serial", "packed"))
