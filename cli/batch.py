@@ -15,6 +15,7 @@ from iosched.cli.options import (
     Binding,
     binding_options,
     gathered,
+    given,
     json_option,
     launch_option,
     output_option,
@@ -143,6 +144,14 @@ def _settings(
 @click.option(
     "--skip-broken", is_flag=True, help="Leave out models that cannot be read or run, and say which; else one ends all."
 )
+@click.option(
+    "--replace",
+    "replacements",
+    metavar="NAME=NEW.onnx",
+    multiple=True,
+    help="MODEL is a file that 'batch' wrote: give model NAME in it the weights of NEW.onnx, which has to have the "
+    "same structure. Nothing is searched. Repeat for several.",
+)
 @click.option("--dry-run", is_flag=True, help="Print which models come together and what they share; measure nothing.")
 @json_option
 @verbosity_options
@@ -153,6 +162,7 @@ def command(
     schedule: Destination | None,
     binding: Binding,
     settings: BatchSettings,
+    replacements: tuple[str, ...],
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -171,9 +181,13 @@ def command(
       iosched batch cat=cat.onnx dog=dog.onnx --share-input pixels
       iosched batch a.onnx b.onnx --device v100 --memory 16GB --dry-run
       iosched run super.onnx --check --against a=a.onnx
+      iosched batch super.onnx --replace a=retrained.onnx -o newer.onnx
     """
-    named = parse_named(models)
     files = Written(output or Destination("-o", _DEFAULT), schedule)
+    if replacements:
+        _replace(models, replacements, files, as_json)
+        return
+    named = parse_named(models)
     if not dry_run:
         check_destinations([files.model, files.schedule], inputs=files_of(named), as_json=as_json)
         refuse_terminal(files.model)
@@ -195,6 +209,16 @@ def command(
     if as_json:
         emit_json(as_object(result, outputs))
     _report(result, outputs, to_stderr=as_json or None in (file.path for file in written if file is not None))
+
+
+def _replace(models: tuple[str, ...], replacements: tuple[str, ...], files: Written, as_json: bool) -> None:
+    from iosched.cli.batch_replace import replace
+
+    if len(models) > 1:
+        raise UsageError("--replace takes one MODEL: the file that 'iosched batch' wrote")
+    if others := given("policy", "memory", "share_input", "budget", "skip_broken", "dry_run"):
+        raise UsageError(f"{others[0]} is for a search, and --replace makes none: leave one of them out")
+    replace(replacements, models[0], files, as_json=as_json)
 
 
 def _each(files: Written, count: int) -> list[Written]:

@@ -21,6 +21,7 @@ from iosched.jobs.batching.schedules import alone_us
 from iosched.jobs.batching.settings import BatchSettings
 from iosched.jobs.opening import profile_database
 from iosched.jobs.progress import Observer, Silence
+from iosched.models.batching.record import digests_of, note_record
 from iosched.models.errors import DeviceError, InvalidModelError, IoschedError, UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices.device import OpenModelHere, Running
@@ -136,6 +137,9 @@ class _Job:
         self, models: Mapping[str, Model], cluster: Cluster, apart: Site, rivals: Sequence[Rival], compared: Compared
     ) -> ClusterResult:
         shipped = compared.rivals[compared.shipped]
+        if shipped.site.groups:
+            whole = cluster.model
+            note_record(shipped.site.model.proto, whole.proto, shipped.site.groups, digests_of(whole.weights))
         here = apart.opened.here
         running = _on_paper(self.settings) if here is None else shipped.running(here)
         others = [rival for row, rival in compared.rivals.items() if row != compared.shipped]

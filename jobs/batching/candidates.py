@@ -91,7 +91,7 @@ class Candidates:
         self._say("scheduling the batched models")
         model = self.cluster.batched(plan)
         opened = self.kept.enter_context(closing(self.desk.open(model, beside=apart.opened)))
-        return Site(model, self.cluster.members, opened, len(plan.groups))
+        return Site(model, self.cluster.members, opened, plan.all_groups())
 
     def _plans(self, apart: Site, unbatched: list[Rival]) -> Iterator[Plan]:
         """Plans that differ and batch something.

@@ -41,14 +41,14 @@ class Site:
         model: the composed or the batched model.
         members: the models in it.
         opened: the model on the device.
-        n_batched: how many operators of the members are one with others in it.
+        groups: the operators of the composed model that are one each in it.
         shares: whether members have operators together that compute the same.
     """
 
     model: Model
     members: Sequence[Member]
     opened: OpenModel
-    n_batched: int = 0
+    groups: Sequence[Sequence[str]] = ()
     shares: bool = False
 
     @property
@@ -61,6 +61,11 @@ class Site:
     def is_schedulable(self) -> bool:
         """Whether a schedule can run the model."""
         return self.opened.here is None or self.opened.here.is_schedulable
+
+    @property
+    def n_batched(self) -> int:
+        """How many operators of the members are one with others."""
+        return sum(map(len, self.groups))
 
     @property
     def is_apart(self) -> bool:

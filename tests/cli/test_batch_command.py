@@ -188,3 +188,26 @@ def test_memory_is_read_with_its_unit(text: str, nbytes: int) -> None:
 def test_what_is_no_memory_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="16GB"):
         parse_memory(text)
+
+
+@pytest.mark.parametrize("policy", ["greedy", "packed"])
+def test_a_model_is_replaced_by_a_retrained_one(
+    invoke: Invoke, files: list[str], workdir: Path, complains: Callable[..., str], policy: str
+) -> None:
+    invoke("batch", *files, *PAPER, "--policy", policy, "-o", "super.onnx", "-q")
+    onnx.save(chain(50), workdir / "new.onnx")
+    result = invoke("batch", "super.onnx", "--replace", "b=new.onnx", "-o", "newer.onnx", "--json")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout) == {"output": "newer.onnx", "replaced": ["b"], "unshared": {"b": []}}
+    against = [
+        word
+        for name, file in zip("abc", ("a", "new", "c"), strict=True)
+        for word in ("--against", f"{name}={file}.onnx")
+    ]
+    assert invoke("run", "newer.onnx", *against).exit_code == 0
+    assert invoke("run", "newer.onnx", "--against", "b=b.onnx").exit_code == 4
+    words = ("batch", "super.onnx", "--replace", "b=new.onnx")
+    complains(invoke(*words, "--budget", "3"), 2, "--budget is for a search")
+    complains(invoke(*words, "-o", "new.onnx"), 2, "overwrite the input")
+    complains(invoke(*words, "a.onnx"), 2, "takes one MODEL")
+    complains(invoke("batch", "super.onnx", "--replace", "z=new.onnx"), 2, "no model 'z' in the file")

@@ -1,0 +1,66 @@
+"""The job `batch --replace`: other weights in models of a file, without a search."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from iosched.jobs.batching.check import check_members
+from iosched.jobs.fitting import fitted
+from iosched.models.batching.replacement import replaced
+from iosched.models.composition.members import members_of
+from iosched.models.errors import MismatchError
+from iosched.models.model import Model
+from iosched.runtime.compare import compare
+from iosched.runtime.inputs import random_inputs
+from iosched.runtime.reference import Reference
+from iosched.scheduler.document import ScheduleDocument
+
+__all__ = ["Replacement", "replace_members"]
+
+
+@dataclass(frozen=True, eq=False)
+class Replacement:
+    """A file of several models, some of which have other weights.
+
+    Attributes:
+        model: the model.
+        document: its schedule, which is that of the file before.
+        unshared: by the names of models, the weights that each had together with others and has now for itself.
+    """
+
+    model: Model
+    document: ScheduleDocument
+    unshared: Mapping[str, tuple[str, ...]]
+
+
+def replace_members(whole: Model, document: ScheduleDocument, models: Mapping[str, Model]) -> Replacement:
+    """The file with the weights of `models` in the members of these names; nothing is searched.
+
+    The new models' outputs are compared with what onnxruntime computes of each alone, those of all others with what
+    the file computed before.
+
+    Raises:
+        UsageError: there is no such member, or its weights cannot be replaced; the text says why.
+        InvalidScheduleError: the schedule is not of this file.
+        MismatchError: a member computes something else than it should.
+        DeviceError: onnxruntime is not installed.
+    """
+    model, unshared = whole, {}
+    for name, new in models.items():
+        found = replaced(model, name, new)
+        model, unshared[name] = found.model, found.unshared
+    _check(whole, model, models)
+    return Replacement(model, fitted(document, model), unshared)
+
+
+def _check(before: Model, after: Model, models: Mapping[str, Model]) -> None:
+    inputs = random_inputs(before.graph.inputs)
+    with Reference(before) as old, Reference(after) as new:
+        expected, outputs = old.run(inputs), new.run(inputs)
+    members = members_of(after.proto)
+    check_members(outputs, inputs, models, members)
+    kept = {name for member in members if member.name not in models for name in member.outputs.values()}
+    found = compare({name: outputs[name] for name in kept}, {name: expected[name] for name in kept})
+    if not found.passed:
+        raise MismatchError(f"models that were not replaced compute something else than before: {found.reasons[0]}")

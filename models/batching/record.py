@@ -1,0 +1,86 @@
+"""What a batched model keeps of the composed one that it was made of: the nodes and small constants, and the groups."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+from onnx.helper import tensor_dtype_to_np_dtype
+
+from iosched.models.digest import array_digest
+from iosched.models.initializers import read_tensor
+
+RECORD_KEY = "io.iosched.batched"
+"""The key of the model metadata that has the record."""
+
+_MAX_NBYTES = 2**30
+
+Groups = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """How a batched model was made.
+
+    Attributes:
+        proto: the composed model; of large weights it has name, type and shape alone.
+        groups: the operators that became one.
+        digests: a hash of the content of each weight.
+    """
+
+    proto: onnx.ModelProto
+    groups: Groups
+    digests: Mapping[str, str]
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """The weights by name: small ones as they were, large ones filled with zeros."""
+        return {
+            tensor.name: np.zeros(tuple(tensor.dims), tensor_dtype_to_np_dtype(tensor.data_type))
+            if tensor.data_location == onnx.TensorProto.EXTERNAL
+            else read_tensor(tensor)
+            for tensor in self.proto.graph.initializer
+        }
+
+
+def note_record(
+    proto: onnx.ModelProto, composed: onnx.ModelProto, groups: Sequence[Sequence[str]], digests: Mapping[str, str]
+) -> None:
+    """Writes into the metadata of `proto` that it was made of `composed` by batching these groups; see `Record`."""
+    packed = base64.b64encode(zlib.compress(composed.SerializeToString(), 9)).decode()
+    entry = {"model": packed, "groups": [list(group) for group in groups], "digests": dict(digests)}
+    kept = [(item.key, item.value) for item in proto.metadata_props if item.key != RECORD_KEY]
+    del proto.metadata_props[:]
+    for key, value in (*kept, (RECORD_KEY, json.dumps(entry, sort_keys=True))):
+        proto.metadata_props.add(key=key, value=value)
+
+
+def digests_of(weights: Mapping[str, np.ndarray]) -> dict[str, str]:
+    """A hash of the content of each weight; O(their bytes)."""
+    return {name: array_digest(array) for name, array in weights.items()}
+
+
+class _Entry(msgspec.Struct):
+    model: str
+    groups: Groups
+    digests: dict[str, str]
+
+
+def record_of(proto: onnx.ModelProto) -> Record | None:
+    """The record in the metadata; None where there is none that can be read."""
+    text = next((item.value for item in proto.metadata_props if item.key == RECORD_KEY), None)
+    if text is None:
+        return None
+    try:
+        entry = msgspec.json.decode(text, type=_Entry)
+        data = zlib.decompressobj().decompress(base64.b64decode(entry.model, validate=True), _MAX_NBYTES)
+        return Record(onnx.ModelProto.FromString(data), entry.groups, entry.digests)
+    except (msgspec.DecodeError, binascii.Error, zlib.error, DecodeError, RecursionError):
+        return None

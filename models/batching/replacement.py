@@ -1,0 +1,226 @@
+"""Gives a member of a composed or batched model other weights, of a model of the same structure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import onnx
+
+from iosched.models.batching.record import Groups, Record, digests_of, note_record, record_of
+from iosched.models.batching.rewrite import batched
+from iosched.models.canonical import walked
+from iosched.models.composition.extraction import member_alone
+from iosched.models.composition.members import Member, members_of
+from iosched.models.composition.opsets import raised
+from iosched.models.digest import array_digest, opsets_of
+from iosched.models.errors import InvalidModelError, UsageError
+from iosched.models.load import assembled_model
+from iosched.models.model import Model
+from iosched.models.structure import first_difference
+from iosched.models.wiring import reads
+
+_ANEW = "Batch the models anew."
+
+Weights = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Replaced:
+    """A model one member of which has other weights.
+
+    Attributes:
+        model: the model; its schedule is that of the model before.
+        unshared: names of weights that the member had together with others, and has now for itself.
+    """
+
+    model: Model
+    unshared: tuple[str, ...]
+
+
+def replaced(whole: Model, name: str, new: Model) -> Replaced:
+    """`whole` with the weights of `new` in its member `name`.
+
+    Weights inside batched operators are found by batching once more, with ones and with twos in the place of the
+    member's weights: what differs between the two is what comes of them.
+
+    Args:
+        whole: a composed or batched model.
+        name: of the member.
+        new: a model of the member's structure.
+
+    Raises:
+        UsageError: there is no such member, `new` has another structure, or the member computes something together with
+            others that it would not any more.
+        InvalidModelError: the file was changed, so that it is not known what it was made of.
+    """
+    return _Replacement(whole, _member(whole, name), new).made()
+
+
+def _member(whole: Model, name: str) -> Member:
+    members = {member.name: member for member in members_of(whole.proto)}
+    if name not in members:
+        have = f"it has {', '.join(members)}" if members else "it is not a file of several models"
+        raise UsageError(f"there is no model {name!r} in the file: {have}")
+    return members[name]
+
+
+@dataclass(frozen=True, eq=False)
+class _Replacement:
+    whole: Model
+    member: Member
+    new: Model
+
+    @cached_property
+    def record(self) -> Record | None:
+        """How the file was batched; None where it was not."""
+        return record_of(self.whole.proto)
+
+    @cached_property
+    def composed(self) -> Model:
+        """The composed model; large weights may be missing in it, so that only names, types and shapes count."""
+        if self.record is None:
+            return self.whole
+        return assembled_model("composed", self.record.proto, self.record.weights())
+
+    @property
+    def groups(self) -> Groups:
+        """The operators that became one."""
+        return () if self.record is None else self.record.groups
+
+    @cached_property
+    def digests(self) -> Mapping[str, str]:
+        """A hash of the content of each weight of the composed model."""
+        return digests_of(self.whole.weights) if self.record is None else self.record.digests
+
+    @cached_property
+    def alone(self) -> Model:
+        """The member without the others."""
+        return member_alone(self.composed, self.member)
+
+    def made(self) -> Replaced:
+        """The whole with the new weights; its record tells of them, too."""
+        pairs = self._pairs()
+        changed = {name: array for name, array in pairs.items() if array_digest(array) != self.digests.get(name)}
+        self._check_shared_nodes(changed)
+        shared = {name: self._fresh(name) for name in self._unshared(changed)}
+        found = self._changed(self.whole, {**changed, **self._constants(changed)}, shared)
+        if self.record is not None:
+            composed = self._changed(self.composed, changed, shared)
+            now = {shared.get(name, name): array_digest(array) for name, array in changed.items()}
+            note_record(found.proto, composed.proto, self.groups, {**self.digests, **now})
+        return Replaced(found, tuple(shared))
+
+    def _changed(self, model: Model, arrays: Weights, shared: Mapping[str, str]) -> Model:
+        """A model with these weights as far as it has them; those in `shared` get that name in the member's nodes."""
+        proto = onnx.ModelProto()
+        proto.CopyFrom(model.proto)
+        for node in proto.graph.node:
+            if node.name in self._own_nodes:
+                node.input[:] = [shared.get(name, name) for name in node.input]
+        weights = dict(model.weights)
+        weights.update((shared.get(name, name), array) for name, array in arrays.items() if name in model.weights)
+        return assembled_model(model.name, proto, weights)
+
+    def _pairs(self) -> dict[str, np.ndarray]:
+        """For each weight of the member what the new model has in its place."""
+        new = raised(self.new, self._opsets())
+        difference = first_difference(self.alone.structure, new.structure)
+        if difference is not None:
+            raise UsageError(
+                f"{self.new.name!r} is not of the structure of {self.member.name!r}: {difference}.\n{_ANEW}"
+            )
+        found: dict[str, np.ndarray] = {}
+        for name, array in _corresponding(self.alone, new):
+            if name in found and array_digest(found[name]) != array_digest(array):
+                raise UsageError(
+                    f"{self.member.name!r} uses weight {name!r} in several places, and {self.new.name!r} has different "
+                    f"ones there.\n{_ANEW}"
+                )
+            found[name] = array
+        return found
+
+    def _opsets(self) -> dict[str, int]:
+        own, there = opsets_of(self.new.proto), opsets_of(self.composed.proto)
+        if newer := [domain for domain, version in own.items() if version > there.get(domain, 0)]:
+            raise UsageError(
+                f"{self.new.name!r} is of opset {own[newer[0]]} of {newer[0]}, and the file of "
+                f"{there.get(newer[0], 'none')}.\n{_ANEW}"
+            )
+        return there
+
+    @cached_property
+    def _own_nodes(self) -> frozenset[str]:
+        """The composed model's nodes that work for the member alone."""
+        mine = {node.name for node in self.alone.proto.graph.node}
+        others = (member for member in members_of(self.whole.proto) if member.name != self.member.name)
+        for other in others:
+            mine -= {node.name for node in member_alone(self.composed, other).proto.graph.node}
+        return frozenset(mine)
+
+    def _check_shared_nodes(self, changed: Collection[str]) -> None:
+        """What the member computes together with others has to stay as it is."""
+        for node in self.alone.proto.graph.node:
+            if node.name not in self._own_nodes and not set(changed).isdisjoint(node.input):
+                raise UsageError(
+                    f"{self.member.name!r} computes {node.name!r} together with other models, and would not any more.\n"
+                    f"{_ANEW}"
+                )
+
+    def _unshared(self, changed: Collection[str]) -> list[str]:
+        """The weights that others read, too; none of them may be inside a batched operator."""
+        composed = self.composed.proto.graph.node
+        others = {name for node in composed if node.name not in self._own_nodes for name in reads(node)}
+        found = [name for name in changed if name in others]
+        grouped = {name for group in self.groups for name in group}
+        inside = {node for operator in grouped for node in self.composed.graph.by_name[operator].nodes}
+        for node in composed:
+            if node.name in inside and node.name in self._own_nodes and not set(found).isdisjoint(node.input):
+                raise UsageError(
+                    f"{self.member.name!r} has weights of {node.name!r} together with other models, and they are one "
+                    f"operator because of that.\n{_ANEW}"
+                )
+        return found
+
+    def _constants(self, changed: Weights) -> dict[str, np.ndarray]:
+        """The constants of batched operators, with the member's part in them changed."""
+        if not self.groups:
+            return {}
+        new, ones, twos = (
+            batched(self._changed(self.composed, each, {}), self.groups).weights
+            for each in (changed, _filled(changed, 1), _filled(changed, 2))
+        )
+        found: dict[str, np.ndarray] = {}
+        for name in new.keys() - self.composed.weights.keys():
+            old = self.whole.weights.get(name)
+            is_own = ones[name] != twos[name]
+            if not is_own.any():
+                continue
+            if old is None or (old.shape, old.dtype) != (new[name].shape, new[name].dtype):
+                raise InvalidModelError(f"the file does not have {name!r} as it was written.\n{_ANEW}")
+            found[name] = np.where(is_own, new[name], old)
+        return found
+
+    def _fresh(self, name: str) -> str:
+        found = f"{self.member.name}/{name.partition('/')[2]}"
+        while found in self.composed.weights or found in self.whole.weights:
+            found += "_"
+        return found
+
+
+def _corresponding(one: Model, other: Model) -> Iterator[tuple[str, np.ndarray]]:
+    """For models of one structure each weight of the first, and the array that the second has in its place."""
+    nodes, others = ({node.name: node for node in model.proto.graph.node} for model in (one, other))
+    for mine, theirs in zip(one.structure.operators, other.structure.operators, strict=True):
+        own = walked([nodes[name] for name in one.graph.by_name[mine.name].nodes])
+        beside = walked([others[name] for name in other.graph.by_name[theirs.name].nodes])
+        for node, counterpart in zip(own, beside, strict=True):
+            for name, there in zip(node.input, counterpart.input, strict=True):
+                if name in one.weights and there in other.weights:
+                    yield name, other.weights[there]
+
+
+def _filled(weights: Weights, value: int) -> dict[str, np.ndarray]:
+    return {name: np.full_like(array, value) for name, array in weights.items()}

@@ -1,0 +1,128 @@
+"""A member gets other weights, and computes what the new model computes alone; the others compute what they did."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from alone import assert_as_alone
+from batches import greedy_groups
+from import_helpers import data, model_of, weight
+from members import chain, headed, loaded
+from onnx import helper
+from variants import retrained
+
+from iosched.models.batching.record import digests_of, note_record
+from iosched.models.batching.replacement import replaced
+from iosched.models.batching.rewrite import batched
+from iosched.models.composition.compose import Composition, compose
+from iosched.models.errors import UsageError
+from iosched.models.light import light_model
+from iosched.models.load import load_model
+from iosched.models.model import Model
+
+node = helper.make_node
+
+
+def one_file(models: dict[str, Model], *, batches: bool, shared: tuple[str, ...] = ()) -> tuple[Composition, Model]:
+    """The models in one model, which was written and read."""
+    whole = compose(models, shared)
+    groups = greedy_groups(whole) if batches else ()
+    made = batched(whole.model, groups) if batches else whole.model
+    proto = onnx.ModelProto()
+    proto.CopyFrom(made.proto)
+    if batches:
+        note_record(proto, whole.model.proto, groups, digests_of(whole.model.weights))
+    del proto.graph.initializer[:]
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(a), n) for n, a in made.weights.items())
+    return whole, load_model(data(proto), name="super")
+
+
+def check(models: dict[str, Model], new: Model, *, batches: bool, name: str = "b") -> Model:
+    whole, super_model = one_file(models, batches=batches)
+    found = replaced(super_model, name, new)
+    assert not found.unshared
+    assert_as_alone(found.model, whole.members, {**models, name: new})
+    assert found.model.structure == super_model.structure
+    return found.model
+
+
+@pytest.mark.parametrize("batches", [False, True])
+def test_a_retrained_chain_takes_the_place_of_the_one_before(batches: bool) -> None:
+    models = {name: loaded(chain(seed), name) for seed, name in enumerate("abc")}
+    check(models, loaded(chain(9), "new"), batches=batches)
+
+
+@pytest.mark.parametrize("network", ["squeezenet", "shufflenet"])
+def test_retrained_networks(network: str) -> None:
+    light = light_model(network)
+    models = {name: loaded(retrained(light, seed), name) for seed, name in enumerate("ab")}
+    check(models, loaded(retrained(light, 7), "new"), batches=True)
+
+
+def test_products_whose_weights_are_scaled_and_turned() -> None:
+    def gemms(seed: int) -> onnx.ModelProto:
+        nodes = [
+            node("Gemm", ["x", "w", "b"], ["h"], transB=1, alpha=0.5, beta=2.0),
+            node("Relu", ["h"], ["r"]),
+            node("MatMul", ["r", "v"], ["m"]),
+            node("Add", ["m", "c"], ["y"]),
+        ]
+        weights = {
+            "w": weight(6, 8, seed=seed), "b": weight(6, seed=seed + 1), "v": weight(6, 3, seed=seed + 2),
+            "c": weight(3, seed=seed + 3),
+        }  # fmt: skip
+        return model_of(nodes, {"x": [2, 8]}, ["y"], weights)
+
+    models = {name: loaded(gemms(10 * seed), name) for seed, name in enumerate("abc")}
+    check(models, loaded(gemms(99), "new"), batches=True, name="a")
+
+
+def test_twice_is_as_good_as_once() -> None:
+    models = {name: loaded(chain(seed), name) for seed, name in enumerate("abc")}
+    whole, super_model = one_file(models, batches=True)
+    first, second = loaded(chain(9), "new"), loaded(chain(10), "newer")
+    found = replaced(replaced(super_model, "a", first).model, "c", second).model
+    assert_as_alone(found, whole.members, {"a": first, "b": models["b"], "c": second})
+
+
+def test_weights_that_others_share_are_unshared() -> None:
+    models = {name: loaded(chain(0), name) for name in "ab"}
+    whole, super_model = one_file(models, batches=False)
+    new = loaded(chain(5), "new")
+    for name in "ab":
+        found = replaced(super_model, name, new)
+        assert sorted(found.unshared) == ["a/v", "a/w"]
+        assert_as_alone(found.model, whole.members, {**models, name: new})
+
+
+def test_what_is_one_because_weights_are_equal_is_to_be_batched_anew() -> None:
+    models = {name: loaded(chain(0), name) for name in "ab"}
+    _, super_model = one_file(models, batches=True)
+    with pytest.raises(UsageError, match=r"'b' has weights of 'b/\w' together with other models"):
+        replaced(super_model, "b", loaded(chain(5), "new"))
+
+
+def test_a_backbone_that_is_computed_once_has_to_stay() -> None:
+    models = {name: loaded(headed(seed), name) for seed, name in enumerate("ab")}
+    whole, super_model = one_file(models, batches=False, shared=("x",))
+    new = loaded(headed(9), "new")
+    assert_as_alone(replaced(super_model, "b", new).model, whole.members, {**models, "b": new})
+    nodes = [node("Conv", ["x", "w"], ["a"], pads=[1] * 4), node("Relu", ["a"], ["b"]), node("Conv", ["b", "v"], ["y"])]
+    weights = {"w": weight(4, 4, 3, 3, seed=8), "v": weight(4, 4, 1, 1)}
+    other = loaded(model_of(nodes, {"x": [1, 4, 12, 12]}, ["y"], weights), "other")
+    with pytest.raises(UsageError, match="'b' computes 'a/a' together with other models, and would not any more"):
+        replaced(super_model, "b", other)
+
+
+def test_another_structure_and_another_name_are_refused() -> None:
+    models = {name: loaded(chain(seed), name) for seed, name in enumerate("ab")}
+    _, super_model = one_file(models, batches=True)
+    with pytest.raises(UsageError, match=r"'new' is not of the structure of 'a': .*Sigmoid"):
+        replaced(super_model, "a", loaded(chain(0, kind="Sigmoid"), "new"))
+    with pytest.raises(UsageError, match="no model 'z' in the file: it has a, b"):
+        replaced(super_model, "z", models["a"])
+    with pytest.raises(UsageError, match="it is not a file of several models"):
+        replaced(models["a"], "a", models["b"])
+    with pytest.raises(UsageError, match=r"'new' is of opset 18 of ai\.onnx, and the file of 17"):
+        replaced(super_model, "a", loaded(chain(0, opset=18), "new"))
