@@ -199,11 +199,7 @@ def test_a_model_is_replaced_by_a_retrained_one(
     result = invoke("batch", "super.onnx", "--replace", "b=new.onnx", "-o", "newer.onnx", "--json")
     assert result.exit_code == 0, result.stderr
     assert json.loads(result.stdout) == {"output": "newer.onnx", "replaced": ["b"], "unshared": {"b": []}}
-    against = [
-        word
-        for name, file in zip("abc", ("a", "new", "c"), strict=True)
-        for word in ("--against", f"{name}={file}.onnx")
-    ]
+    against = [word for pair in ("a=a.onnx", "b=new.onnx", "c=c.onnx") for word in ("--against", pair)]
     assert invoke("run", "newer.onnx", *against).exit_code == 0
     assert invoke("run", "newer.onnx", "--against", "b=b.onnx").exit_code == 4
     words = ("batch", "super.onnx", "--replace", "b=new.onnx")
