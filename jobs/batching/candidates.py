@@ -15,7 +15,6 @@ from iosched.jobs.batching.rivals import (
     Rival,
     Site,
     batched_rivals,
-    fastest_by_prediction,
     mixed_rivals,
     packed_rivals,
     serial_rivals,
@@ -79,13 +78,10 @@ class Candidates:
             yield from batched_rivals(apart)
         if len(apart.members) < 2 or not apart.is_schedulable:
             return
-        batched = [self._batched(apart, plan) for plan in self._plans(apart, unbatched)]
-        if not batched:
-            return
-        mixed = [list(mixed_rivals(site, self.pace.is_over(SEARCHED))) for site in batched]
-        best = fastest_by_prediction([rival for each in mixed for rival in each])
-        yield from (rival for rival in mixed[batched.index(best.site)])
-        yield from batched_rivals(best.site)
+        for plan in self._plans(apart, unbatched):
+            site = self._batched(apart, plan)
+            yield from batched_rivals(site)
+            yield from mixed_rivals(site, self.pace.is_over(SEARCHED))
 
     def _batched(self, apart: Site, plan: Plan) -> Site:
         self._say("scheduling the batched models")

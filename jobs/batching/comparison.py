@@ -20,7 +20,7 @@ from iosched.scheduler.batching.policy_names import ROW_NAMES, RowName
 WORDS: Mapping[str, str] = {
     "serial": "one model after another",
     "packed": "running models side by side",
-    "batched": "making one operator of those of several models",
+    "batched": "computing once what is equal, and as one operator what is alike,",
     "mixed": "batching and running side by side, layer by layer,",
 }
 """What the rows are called in sentences."""
@@ -95,8 +95,9 @@ def _best_of_rows(here: OpenModelHere, ready: Mapping[Rival, Candidate]) -> dict
     if not several:
         return {row: ways[0] for row, ways in rows.items() if ways}
     found = here.in_turn({str(index): ready[rival] for index, rival in enumerate(several)}, QUICK)
-    quickest_us = {rival: found[str(index)].min_us for index, rival in enumerate(several)}
-    return {row: min(ways, key=lambda way: quickest_us.get(way, 0.0)) for row, ways in rows.items() if ways}
+    # Not the least: threads that spin may find each other at once now and then.
+    usual_us = {rival: found[str(index)].median_us for index, rival in enumerate(several)}
+    return {row: min(ways, key=lambda way: usual_us.get(way, 0.0)) for row, ways in rows.items() if ways}
 
 
 def _decided(rivals: Mapping[RowName, Rival], measured: Mapping[str, Measurement]) -> Compared:
