@@ -12,6 +12,7 @@ import onnx
 from iosched.models.batching.record import Groups, Record, digests_of, note_record, record_of
 from iosched.models.batching.rewrite import batched
 from iosched.models.canonical import walked
+from iosched.models.composition.compose import compose
 from iosched.models.composition.extraction import member_alone
 from iosched.models.composition.members import Member, members_of
 from iosched.models.composition.opsets import raised
@@ -20,7 +21,7 @@ from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.load import assembled_model
 from iosched.models.model import Model
 from iosched.models.structure import first_difference
-from iosched.models.wiring import reads
+from iosched.models.wiring import captures, reads
 
 _ANEW = "Batch the models anew."
 
@@ -126,7 +127,7 @@ class _Replacement:
 
     def _pairs(self) -> dict[str, np.ndarray]:
         """For each weight of the member what the new model has in its place."""
-        new = raised(self.new, self._opsets())
+        new = self._new()
         difference = first_difference(self.alone.structure, new.structure)
         if difference is not None:
             raise UsageError(
@@ -141,6 +142,12 @@ class _Replacement:
                 )
             found[name] = array
         return found
+
+    def _new(self) -> Model:
+        """The new model in the words of the file: its opsets and names, which graphs inside of nodes have, too."""
+        bare = {own for own, called in self.member.inputs.items() if own == called}
+        shared = [spec.name for spec in self.new.graph.inputs if spec.name in bare]
+        return compose({self.member.name: raised(self.new, self._opsets())}, shared).model
 
     def _opsets(self) -> dict[str, int]:
         own, there = opsets_of(self.new.proto), opsets_of(self.composed.proto)
@@ -163,24 +170,25 @@ class _Replacement:
     def _check_shared_nodes(self, changed: Collection[str]) -> None:
         """What the member computes together with others has to stay as it is."""
         for node in self.alone.proto.graph.node:
-            if node.name not in self._own_nodes and not set(changed).isdisjoint(node.input):
+            if node.name not in self._own_nodes and not set(changed).isdisjoint(reads(node)):
                 raise UsageError(
                     f"{self.member.name!r} computes {node.name!r} together with other models, and would not any more.\n"
                     f"{_ANEW}"
                 )
 
     def _unshared(self, changed: Collection[str]) -> list[str]:
-        """The weights that others read, too; none of them may be inside a batched operator."""
+        """The weights that others read, too; none of them may be in a batched operator, or in a graph inside a node."""
         composed = self.composed.proto.graph.node
         others = {name for node in composed if node.name not in self._own_nodes for name in reads(node)}
         found = [name for name in changed if name in others]
         grouped = {name for group in self.groups for name in group}
         inside = {node for operator in grouped for node in self.composed.graph.by_name[operator].nodes}
         for node in composed:
-            if node.name in inside and node.name in self._own_nodes and not set(found).isdisjoint(node.input):
+            fixed = reads(node) if node.name in inside else captures(node)
+            if node.name in self._own_nodes and not set(found).isdisjoint(fixed):
                 raise UsageError(
-                    f"{self.member.name!r} has weights of {node.name!r} together with other models, and they are one "
-                    f"operator because of that.\n{_ANEW}"
+                    f"{self.member.name!r} has weights of {node.name!r} together with other models, in an operator "
+                    f"that would be another one without them.\n{_ANEW}"
                 )
         return found
 
@@ -217,9 +225,13 @@ def _corresponding(one: Model, other: Model) -> Iterator[tuple[str, np.ndarray]]
         own = walked([nodes[name] for name in one.graph.by_name[mine.name].nodes])
         beside = walked([others[name] for name in other.graph.by_name[theirs.name].nodes])
         for node, counterpart in zip(own, beside, strict=True):
-            for name, there in zip(node.input, counterpart.input, strict=True):
+            for name, there in zip(_slots(node), _slots(counterpart), strict=True):
                 if name in one.weights and there in other.weights:
                     yield name, other.weights[there]
+
+
+def _slots(node: onnx.NodeProto) -> tuple[str, ...]:
+    return (*node.input, *captures(node))
 
 
 def _filled(weights: Weights, value: int) -> dict[str, np.ndarray]:

@@ -126,3 +126,29 @@ def test_another_structure_and_another_name_are_refused() -> None:
         replaced(models["a"], "a", models["b"])
     with pytest.raises(UsageError, match=r"'new' is of opset 18 of ai\.onnx, and the file of 17"):
         replaced(super_model, "a", loaded(chain(0, opset=18), "new"))
+
+
+def test_weights_that_a_graph_inside_a_node_reads() -> None:
+    def guarded(seed: int) -> onnx.ModelProto:
+        inner = [
+            helper.make_graph([node(kind, ["a", "w"], [kind])], kind, [], [
+                helper.make_tensor_value_info(kind, onnx.TensorProto.FLOAT, None)
+            ])
+            for kind in ("Add", "Mul")
+        ]  # fmt: skip
+        nodes = [
+            node("Relu", ["x"], ["a"]),
+            node("ReduceMax", ["a"], ["most"], keepdims=0),
+            node("Greater", ["most", "zero"], ["is_more"]),
+            node("If", ["is_more"], ["y"], then_branch=inner[0], else_branch=inner[1]),
+        ]
+        weights = {"w": weight(2, 4, seed=seed), "zero": np.zeros((), np.float32)}
+        return model_of(nodes, {"x": [2, 4]}, ["y"], weights)
+
+    models = {name: loaded(guarded(seed), name) for seed, name in enumerate("ab")}
+    check(models, loaded(guarded(7), "new"), batches=False)
+    equal = {name: loaded(guarded(0), name) for name in "ab"}
+    _, super_model = one_file(equal, batches=False)
+    for name in "ab":
+        with pytest.raises(UsageError, match="Batch the models anew"):
+            replaced(super_model, name, loaded(guarded(7), "new"))
