@@ -49,7 +49,9 @@ def image_inputs(one: Model, other: Model) -> tuple[str, ...]:
 
 def _loaded(model: Model, images: int) -> Model:
     try:
-        return load_model(source_of(model), name=model.name, batch_size=images, input_shapes=_free_shapes(model, images))
+        return load_model(
+            source_of(model), name=model.name, batch_size=images, input_shapes=_free_shapes(model, images)
+        )
     except (InvalidModelError, UsageError) as error:
         raise UsageError(f"the model cannot be made for {images} of its {model.batch_size} images: {error}") from error
 

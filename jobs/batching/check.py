@@ -10,13 +10,11 @@ from iosched.models.composition.values import is_random
 from iosched.models.errors import MismatchError
 from iosched.models.model import Model
 from iosched.models.wiring import nodes_within
-from iosched.runtime.compare import Check, compare, rtol_of
+from iosched.runtime.compare import RTOL, Check, compare
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.reference import Reference
-from iosched.scheduler.precision import DEFAULT_PRECISION
 
 Outputs = Mapping[str, Any]
-RTOL = rtol_of(DEFAULT_PRECISION)
 
 
 def member_checks(

@@ -110,7 +110,7 @@ def test_sessions_of_plain_onnxruntime_take_part(policy: str, tmp_path: Path) ->
 
 
 def test_a_cluster_that_fails_falls_back_to_its_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(outputs: object, inputs: object, models: dict[str, Model], members: object) -> None:
+    def fails(outputs: object, inputs: object, models: dict[str, Model], members: object, *, rtol: float) -> None:
         if len(models) > 1:
             raise MismatchError("model 'a' computes something else than alone\nfar too long a text")
 
@@ -123,7 +123,7 @@ def test_a_cluster_that_fails_falls_back_to_its_models(monkeypatch: pytest.Monke
 
 
 def test_a_broken_model_ends_the_job_unless_it_is_to_be_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(outputs: object, inputs: object, models: dict[str, Model], members: object) -> None:
+    def fails(outputs: object, inputs: object, models: dict[str, Model], members: object, *, rtol: float) -> None:
         if "b" in models:
             raise ExecutionError("onnxruntime failed")
 
