@@ -21,7 +21,7 @@ WORDS: Mapping[str, str] = {
     "serial": "one model after another",
     "packed": "running models side by side",
     "batched": "computing once what is equal, and as one operator what is alike,",
-    "mixed": "batching and running side by side, layer by layer,",
+    "mixed": "one schedule for all of them",
 }
 """What the rows are called in sentences."""
 
