@@ -1,0 +1,47 @@
+"""Networks of a family are what the benchmark says of them, and a case becomes a row of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+
+from iosched.jobs.batching.plan import composed
+from iosched.models.composition.compose import compose
+from iosched.models.load import load_model
+from iosched.models.model import Model
+
+
+@pytest.fixture
+def batching(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("batching")
+
+
+def loaded(batching: ModuleType, family: str, count: int = 2) -> dict[str, Model]:
+    protos = enumerate(batching.networks(family, count))
+    return {f"m{seed}": load_model(proto.SerializeToString()) for seed, proto in protos}
+
+
+def test_heads_have_one_backbone_and_sampled_networks_share_nothing(batching: ModuleType) -> None:
+    heads = loaded(batching, "heads", 3)
+    nodes = len(heads["m0"].proto.graph.node)
+    assert compose(heads, ["input"]).shared == 2 * (nodes - 1)
+    assert compose(loaded(batching, "mnasnet-32")).shared == 0
+
+
+def test_a_case_is_a_row(batching: ModuleType) -> None:
+    samples = {"serial": [9000.0] * 8, "packed": [6000.0] * 8, "mixed": [4000.0] * 8}
+    cluster = {"models": 2, "shipped": "mixed", "samples_us": samples}
+    found = {"clusters": [cluster], "weights_nbytes": [8e6, 4e6], "seconds": 12.3}
+    row = batching.row("heads x 2", found)
+    assert row[:6] == ("heads x 2", "9.00 ms", "6.00 ms", "", "4.00 ms", "mixed")
+    assert row[6:] == ("1.500 (1.500 to 1.500)", "2.250 (2.250 to 2.250)", "12", "4.0 MB of 8.0 MB")
+    several = batching.row("heads x 2", {**found, "clusters": [cluster, {**cluster, "shipped": "packed"}]})
+    assert several[1:8] == ("18.00 ms", "12.00 ms", "", "8.00 ms", "mixed, packed", "", "")
+
+
+def test_batching_as_planned_takes_no_longer_on_paper(batching: ModuleType) -> None:
+    cluster = composed(loaded(batching, "mnasnet-32"))
+    total_us = {policy: batching.planned(cluster, policy, "p100")[0].total() for policy in batching.POLICIES}
+    assert total_us["dpbat"] <= min(total_us["serial"], total_us["greedy"]) * (1 + 1e-9)
