@@ -12,6 +12,7 @@ import click
 from iosched.cli.options import json_option, output_option, verbosity_options
 from iosched.cli.output import STDOUT, Destination, check_destinations, emit_json, note, write_and_note
 from iosched.cli.pictures.formats import FORMATS, Drawn
+from iosched.cli.pictures.painted import painted
 from iosched.cli.source import input_file, read_schedule_and_model, remark_not_shipped
 from iosched.cli.stages import stage_object, throughput_object
 from iosched.cli.words import count_text
@@ -167,7 +168,7 @@ def _sums(drawn: Drawn, stages: Iterable[Stage]) -> dict[str, object]:
 def _draw(picture: str, drawn: Drawn, output: Destination) -> None:
     text = FORMATS[picture](drawn, _knows_unicode(output))
     if output.path is None:
-        click.echo(text, nl=False)
+        click.echo(painted(text, drawn.looks) if picture == "text" else text, nl=False)
         return
     write_and_note(output, text.encode())
 

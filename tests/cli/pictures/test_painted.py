@@ -1,0 +1,26 @@
+"""Operators of several models have a colour for each model on a terminal, and plain text elsewhere."""
+
+from __future__ import annotations
+
+import click
+
+from iosched.cli.pictures.looks import Look
+from iosched.cli.pictures.painted import painted
+
+LOOKS = {
+    "a/y": Look("Conv", "Conv 1x1", "a"),
+    "b/y": Look("Conv", "Conv 1x1", "b"),
+    "a/z@2": Look("Relu", "Relu", "a + b"),
+}
+TEXT = "   1  ┬─ Conv 1x1 a/y → Relu a/z@2\n      └─ Conv 1x1 b/y\n"
+
+
+def test_each_model_has_a_colour_of_its_own() -> None:
+    found = painted(TEXT, LOOKS)
+    assert click.unstyle(found) == TEXT
+    for name, colour in (("a/y", "cyan"), ("b/y", "magenta"), ("a/z@2", "yellow")):
+        assert click.style(name, fg=colour) in found
+
+
+def test_the_text_of_one_model_stays_as_it_is() -> None:
+    assert painted(TEXT, {"a/y": Look("Conv", "Conv 1x1")}) == TEXT
