@@ -141,7 +141,7 @@ class _Job:
             whole = cluster.model
             note_record(shipped.site.model.proto, whole.proto, shipped.site.groups, digests_of(whole.weights))
         here = apart.opened.here
-        running = _on_paper(self.settings) if here is None else shipped.running(here)
+        running = _on_paper(self.settings) if here is None else shipped.running()
         others = [rival for row, rival in compared.rivals.items() if row != compared.shipped]
         document = document_of(self.desk.device, shipped, others, compared.rows, running)
         notes = self._check(models, cluster, shipped.site.model, document)

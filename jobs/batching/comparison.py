@@ -69,7 +69,7 @@ def compare_rivals(
     """
     ready: dict[Rival, Candidate] = {}
     try:
-        _open(rivals, here, inputs, ready)
+        _open(rivals, inputs, ready)
         best = _best_of_rows(here, ready)
         candidates: dict[str, Candidate] = {row: ready[rival] for row, rival in best.items()}
         budget = pace.comparison(here.budget, len(candidates))
@@ -78,11 +78,11 @@ def compare_rivals(
         close_all(ready.values())
 
 
-def _open(rivals: Sequence[Rival], here: OpenModelHere, inputs: Arrays, ready: dict[Rival, Candidate]) -> None:
+def _open(rivals: Sequence[Rival], inputs: Arrays, ready: dict[Rival, Candidate]) -> None:
     refused: list[IoschedError] = []
     for rival in rivals:
         try:
-            ready[rival] = rival.ready(here, inputs)
+            ready[rival] = rival.ready(inputs)
         except (DeviceError, ExecutionError) as error:
             refused.append(error)
     if not ready:

@@ -112,7 +112,13 @@ class Rival:
             return f"onnxruntime, {self.how.description}"
         return f"onnxruntime, one session for all, {self.how.description}"
 
-    def ready(self, here: OpenModelHere, inputs: Arrays) -> Candidate:
+    @property
+    def here(self) -> OpenModelHere:
+        """What it runs, open on the device, where that is at hand."""
+        assert self.site.opened.here is not None
+        return self.site.opened.here
+
+    def ready(self, inputs: Arrays) -> Candidate:
         """Makes it ready to be timed, where the device is at hand.
 
         Raises:
@@ -121,18 +127,18 @@ class Rival:
             ExecutionError: a kernel fails.
         """
         if isinstance(self.how, Way):
-            return here.ready(self.how, inputs)
+            return self.here.ready(self.how, inputs)
         if isinstance(self.how, ReferenceSettings):
-            assert here.plain is not None
-            return here.plain.ready(self.how, inputs)
+            assert self.here.plain is not None
+            return self.here.plain.ready(self.how, inputs)
         sessions = SideBySide(self.site.model, self.site.members, self.how)
         return Candidate(partial(sessions.time, inputs), sessions.close)
 
-    def running(self, here: OpenModelHere) -> Running:
-        """Facts about running it, and the settings with which the runtime does it again."""
+    def running(self) -> Running:
+        """Facts about running it on a device at hand, and the settings with which the runtime does it again."""
         if isinstance(self.how, Way):
-            return here.running(self.how, {})
-        found = here.running(None, {})
+            return self.here.running(self.how, {})
+        found = self.here.running(None, {})
         key = "sessions" if isinstance(self.how, SessionsSettings) else "reference"
         return replace(found, runtime={**found.runtime, "by": PLAIN, key: asdict(self.how)})
 

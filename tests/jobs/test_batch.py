@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,9 @@ from iosched.models.errors import ExecutionError, InvalidModelError, MismatchErr
 from iosched.models.light import light_model
 from iosched.models.load import load_model
 from iosched.models.model import Model
+from iosched.profiler.devices.cpu import device as cpu_device
+from iosched.profiler.measuring.in_turn import Candidate
+from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.runtime.compare import compare
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
@@ -107,6 +111,27 @@ def test_sessions_of_plain_onnxruntime_take_part(policy: str, tmp_path: Path) ->
     assert [row.name for row in found.rows] == [policy]
     assert found.document.is_plain == ("onnxruntime" in found.rows[0].how)
     assert {"sessions", "reference", "lanes"} & set(found.document.runtime)
+
+
+def test_batched_models_are_measured_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batched_is_fastest = {"serial": 9.0, "packed": 8.0, "batched": 1.0, "mixed": 7.0}
+    measured: list[set[str]] = []
+
+    def in_turn(candidates: Mapping[str, Candidate], *_: object) -> dict[str, Measurement]:
+        for each in candidates.values():
+            assert len(each.time(1)) == 1
+        measured.append(set(candidates))
+        return {name: summarize([batched_is_fastest.get(name, 5.0)] * 7) for name in candidates}
+
+    monkeypatch.setattr(cpu_device, "measure_in_turn", in_turn)
+    settings = BatchSettings(device="cpu", threads=2, policy="greedy", budget_s=0.5, profile_db=tmp_path / "db")
+    (found,) = batch(chains(2), settings).clusters
+    assert measured[-1] == set(batched_is_fastest)
+    assert (found.shipped, found.batched) == ("batched", 6)
+    assert_as_alone(found.model, members_of(found.model.proto), chains(2))
+    inputs = random_inputs(found.model.graph.inputs)
+    with closing(open_executor(found.model, found.document, threads=2)) as executor, Reference(found.model) as session:
+        assert compare(executor.run(inputs), session.run(inputs)).passed
 
 
 def test_a_cluster_that_fails_falls_back_to_its_models(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,7 +50,7 @@ def rivals(tmp_path: Path, stack: ExitStack) -> list[Rival]:
 def decided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **latencies_ms: list[float]) -> Compared:
     closed: list[str] = []
     monkeypatch.setattr(
-        Rival, "ready", lambda rival, here, inputs: Candidate(lambda n: [1.0] * n, lambda: closed.append(rival.row))
+        Rival, "ready", lambda rival, inputs: Candidate(lambda n: [1.0] * n, lambda: closed.append(rival.row))
     )
     with ExitStack() as stack:
         found = rivals(tmp_path, stack)
@@ -84,7 +84,7 @@ def test_the_better_of_the_others_ships_where_it_is_not(tmp_path: Path, monkeypa
 
 
 def test_ways_that_the_device_refuses_take_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def ready(rival: Rival, here: object, inputs: object) -> Candidate:
+    def ready(rival: Rival, inputs: object) -> Candidate:
         if rival.row == "packed" or refuses_all:
             raise DeviceError("not enough memory")
         return Candidate(lambda count: [1.0] * count)
@@ -113,14 +113,13 @@ def test_sessions_are_timed_on_inputs_of_the_whole(tmp_path: Path) -> None:
     device = resolve("cpu", cluster.model)
     with opened(device, cluster.model, OpenSettings(threads=2), tmp_path / "db") as model:
         site = Site(cluster.model, cluster.members, model)
-        here, inputs = model.here, random_inputs(cluster.model.graph.inputs)
-        assert here is not None
+        inputs = random_inputs(cluster.model.graph.inputs)
         plain = [rival for rival in packed_rivals(site) if "onnxruntime" in rival.text]
         assert len(plain) == 2
         for rival in plain:
-            with closing(rival.ready(here, inputs)) as candidate:
+            with closing(rival.ready(inputs)) as candidate:
                 assert len(candidate.time(2)) == 2
-            assert rival.running(here).runtime["by"] == "onnxruntime"
+            assert rival.running().runtime["by"] == "onnxruntime"
 
 
 def test_every_row_has_words() -> None:
