@@ -166,10 +166,10 @@ def remark_not_shipped(document: ScheduleDocument) -> None:
     """Says on stderr that 'iosched run' does not use this schedule, where a library was shipped without one."""
     if document.is_plain:
         note("Not what 'iosched run' uses: plain onnxruntime was shipped, since no schedule was known to be faster.")
-    if document.shipped == "openvino" and document.precision != DEFAULT_PRECISION:
+    if document.is_on_openvino and document.precision != DEFAULT_PRECISION:
         precision = document.precision
         note(f"Not what 'iosched run' uses: in {precision} OpenVINO runs the model. This schedule is for fp32.")
-    elif document.shipped == "openvino":
+    elif document.is_on_openvino:
         note("Not what 'iosched run' uses where OpenVINO is installed, which was shipped since it was the fastest.")
 
 

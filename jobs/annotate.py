@@ -27,7 +27,7 @@ def annotated(model: Model, document: ScheduleDocument) -> onnx.ModelProto:
         model,
         order=[name for stage in document.schedule.stages for name in stage.operators],
         notes=notes_of(document.schedule),
-        merges=() if document.is_plain or document.shipped == "openvino" else tuple(merges_of(document.schedule)),
+        merges=() if document.is_plain or document.is_on_openvino else tuple(merges_of(document.schedule)),
         schedule_json=document.to_json(),
         version=iosched_version(),
     )

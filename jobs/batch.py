@@ -157,7 +157,7 @@ class _Job:
             batched=shipped.site.n_batched,
             shared=cluster.composition.shared,
             memory=cluster.composition.weights,
-            notes=(*running.notes, *notes),
+            notes=(*compared.notes, *running.notes, *notes),
         )
 
     def _check(

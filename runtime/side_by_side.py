@@ -1,21 +1,27 @@
-"""Models of one composed model in a session of onnxruntime each, as people run several models without this program."""
+"""Models of one composed model in a session of a library each, as people run several models without this program."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import cycle, islice
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Literal, Protocol
 
 from iosched.models.composition.extraction import member_alone
 from iosched.models.composition.members import Member
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
 from iosched.runtime.inputs import Arrays, check_names
+from iosched.runtime.openvino.model import OpenvinoModel, open_requests
 from iosched.runtime.reference import Reference, ReferenceSettings
 from iosched.runtime.session import running
+
+Library = Literal["onnxruntime", "openvino"]
+LIBRARIES: Mapping[Library, str] = {"onnxruntime": "onnxruntime", "openvino": "OpenVINO"}
+"""What can run sessions, and what people call it."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +31,12 @@ class SessionsSettings:
     Attributes:
         lanes: how many of them run at the same time; with 1, one runs after another.
         threads: of each session.
+        library: whose sessions they are.
     """
 
     lanes: int = 1
     threads: int = 1
+    library: Library = "onnxruntime"
 
     def __post_init__(self) -> None:
         if self.lanes < 1 or self.threads < 1:
@@ -37,14 +45,32 @@ class SessionsSettings:
     @property
     def description(self) -> str:
         """What runs and with how many threads, for people."""
+        each = f"{LIBRARIES[self.library]}, a session for each model"
+        threads = f"{self.threads} thread{'s' * (self.threads > 1)}"
         if self.lanes == 1:
-            return f"a session for each model, one after another, {self.threads} threads"
-        return f"a session for each model, {self.lanes} at a time with {self.threads} threads each"
+            return f"{each}, one after another, {threads}"
+        return f"{each}, {self.lanes} at a time with {threads} each"
 
 
 def one_after_another(threads: int) -> tuple[SessionsSettings, ...]:
     """The settings that a user of `threads` cores would try for sessions one after another; the usual one first."""
     return tuple(SessionsSettings(1, count) for count in dict.fromkeys((threads, 1)))
+
+
+def at_a_time(count: int, threads: int) -> SessionsSettings | None:
+    """How a user of `threads` cores would run `count` models at the same time; None where that means nothing."""
+    lanes = min(count, threads)
+    return SessionsSettings(lanes, threads // lanes) if lanes > 1 else None
+
+
+class _Session(Protocol):
+    """One model that a library runs, by the names of its own inputs and outputs."""
+
+    def run(self, inputs: Arrays) -> dict[str, Any]: ...
+
+    def bound(self, inputs: Arrays) -> Callable[[], object]: ...
+
+    def close(self) -> None: ...
 
 
 class SideBySide:
@@ -59,33 +85,41 @@ class SideBySide:
 
         Raises:
             InvalidModelError: where onnxruntime refuses a model.
-            DeviceError: where onnxruntime is not installed.
+            DeviceError: where the library is not installed, or OpenVINO refuses a model.
         """
         models = sorted((member_alone(whole, member) for member in members), key=_flops, reverse=True)
-        own = ReferenceSettings("sequential", settings.threads)
         self.settings = settings
         self._inputs = [spec.name for spec in whole.graph.inputs]
         self._fed = [[spec.name for spec in model.graph.inputs] for model in models]
-        self._sessions = [Reference(model, own, keeps_spinning=False) for model in models]
+        self._sessions: list[Sequence[_Session]] = []
+        try:
+            self._sessions.extend(_opened(model, settings) for model in models)
+        except BaseException:
+            self._close_sessions()
+            raise
         self._pool = ThreadPoolExecutor(settings.lanes) if settings.lanes > 1 else None
 
     def close(self) -> None:
         """Frees the sessions and all threads."""
         if self._pool is not None:
             self._pool.shutdown()
-        for session in self._sessions:
-            session.close()
+        self._close_sessions()
+
+    def _close_sessions(self) -> None:
+        for sessions in self._sessions:
+            for session in sessions:
+                session.close()
 
     def run(self, inputs: Arrays) -> dict[str, Any]:
         """Outputs of all models by the names that they have in the composed model.
 
         Raises:
             UsageError: where an input is missing or unknown.
-            ExecutionError: where onnxruntime fails.
+            ExecutionError: where the library fails.
         """
         check_names(inputs, self._inputs)
         found: dict[str, Any] = {}
-        for session, fed in self._each():
+        for (session, *_), fed in self._each():
             found.update(session.run({name: inputs[name] for name in fed}))
         return found
 
@@ -98,12 +132,13 @@ class SideBySide:
 
         Raises:
             UsageError: where an input is missing or unknown.
-            ExecutionError: where onnxruntime fails.
+            ExecutionError: where the library fails.
         """
         check_names(inputs, self._inputs)
+        lanes = self.settings.lanes
         runs = [
-            _Bound([session.bound({name: inputs[name] for name in fed}) for _ in range(self.settings.lanes)])
-            for session, fed in self._each()
+            _Bound([each.bound({name: inputs[name] for name in fed}) for each in islice(cycle(sessions), lanes)])
+            for sessions, fed in self._each()
         ]
         with running():
             if self._pool is None:
@@ -118,8 +153,17 @@ class SideBySide:
             pass
         return (time.perf_counter_ns() - began) / 1e3
 
-    def _each(self) -> Iterable[tuple[Reference, list[str]]]:
+    def _each(self) -> Iterable[tuple[Sequence[_Session], list[str]]]:
         return zip(self._sessions, self._fed, strict=True)
+
+
+def _opened(model: Model, settings: SessionsSettings) -> Sequence[_Session]:
+    """One session that may run as often at the same time as there are lanes, or as many that may run once each."""
+    if settings.library == "onnxruntime":
+        return (Reference(model, ReferenceSettings("sequential", settings.threads), keeps_spinning=False),)
+    if settings.lanes == 1:
+        return (OpenvinoModel(model, settings.threads),)
+    return open_requests(model, settings.lanes * settings.threads, settings.lanes)
 
 
 class _Bound:

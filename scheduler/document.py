@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from msgspec import UNSET, UnsetType, convert
 
@@ -22,10 +22,11 @@ from iosched.scheduler.proof import Scope
 from iosched.scheduler.schedule import Block, Division, Schedule, Stage, total_us
 from iosched.scheduler.teams import DEFAULT_OBJECTIVE, Objective, Teams, fitting
 
-__all__ = ["PLAIN", "Alternative", "ScheduleDocument", "SearchRecord"]
+__all__ = ["OPENVINO", "PLAIN", "Alternative", "ScheduleDocument", "SearchRecord"]
 
-PLAIN = "onnxruntime"
-"""Under "by" in `runtime`: plain onnxruntime runs what was shipped."""
+PLAIN: Final = "onnxruntime"
+OPENVINO: Final = "openvino"
+"""Under "by" in `runtime`: this library runs what was shipped."""
 
 WITHOUT_OPENVINO = "without_openvino"
 """The setting of the runtime that says what ships where OpenVINO ships but is missing."""
@@ -123,6 +124,11 @@ class ScheduleDocument:
     def is_plain(self) -> bool:
         """Whether plain onnxruntime runs the model, and not this schedule."""
         return self.shipped == "reference" or self.runtime.get("by") == PLAIN
+
+    @property
+    def is_on_openvino(self) -> bool:
+        """Whether OpenVINO runs the model, and not this schedule."""
+        return self.shipped == "openvino" or self.runtime.get("by") == OPENVINO
 
     @property
     def measured_share(self) -> float | None:

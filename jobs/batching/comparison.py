@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from iosched.jobs.batching.pace import Pace
+from iosched.jobs.batching.pace import OPENED, Pace
 from iosched.jobs.batching.result import Row
 from iosched.jobs.batching.rivals import Rival, fastest_by_prediction
 from iosched.jobs.decision import Ratio, decide
-from iosched.models.errors import DeviceError, ExecutionError, IoschedError
+from iosched.models.errors import DeviceError, ExecutionError, IoschedError, MismatchError
 from iosched.profiler.devices.device import OpenModelHere
 from iosched.profiler.measuring.in_turn import Candidate, close_all
 from iosched.profiler.measuring.statistics import Measurement
-from iosched.profiler.peers.onnxruntime import QUICK
 from iosched.runtime.inputs import Arrays
 from iosched.scheduler.batching.policy_names import ROW_NAMES, RowName
+from iosched.scheduler.document import OPENVINO
 
 WORDS: Mapping[str, str] = {
     "serial": "one model after another",
@@ -24,6 +24,8 @@ WORDS: Mapping[str, str] = {
     "mixed": "one schedule for all of them",
 }
 """What the rows are called in sentences."""
+
+_NO_TIME = "For lack of time OpenVINO was not compared in all ways: that takes a larger --budget."
 
 UNBATCHED: tuple[RowName, ...] = ("serial", "packed")
 """What people do who do not batch."""
@@ -40,6 +42,7 @@ class Compared:
         reason: a text that says why.
         ratio: compares it, or else the first other row, with the faster of serial and packed; None if there is one row,
             or too few runs.
+        notes: sentences that a user should read about what was not compared.
     """
 
     rivals: Mapping[RowName, Rival]
@@ -47,6 +50,7 @@ class Compared:
     shipped: RowName
     reason: str
     ratio: Ratio | None
+    notes: tuple[str, ...] = ()
 
 
 def compare_rivals(
@@ -54,7 +58,8 @@ def compare_rivals(
 ) -> Compared:
     """Measures rivals in turn: all ways of each row for a moment, and then the fastest of each.
 
-    A way that the device cannot run takes no part, as long as its row has another one.
+    A way that the device cannot run takes no part, as long as its row has another one. Nor does OpenVINO where it
+    computes something else than onnxruntime, or where there is no time to open it, which it does slowly.
 
     Args:
         here: a model that is open on the device.
@@ -69,32 +74,45 @@ def compare_rivals(
     """
     ready: dict[Rival, Candidate] = {}
     try:
-        _open(rivals, inputs, ready)
-        best = _best_of_rows(here, ready)
+        notes = _open(rivals, inputs, pace, ready)
+        best = _best_of_rows(here, ready, pace)
         candidates: dict[str, Candidate] = {row: ready[rival] for row, rival in best.items()}
         budget = pace.comparison(here.budget, len(candidates))
-        return _decided(best, here.in_turn(candidates, budget, observer))
+        return replace(_decided(best, here.in_turn(candidates, budget, observer)), notes=notes)
     finally:
         close_all(ready.values())
 
 
-def _open(rivals: Sequence[Rival], inputs: Arrays, ready: dict[Rival, Candidate]) -> None:
+def _open(rivals: Sequence[Rival], inputs: Arrays, pace: Pace, ready: dict[Rival, Candidate]) -> tuple[str, ...]:
+    """Makes rivals ready, OpenVINO last; returns sentences about what is left out."""
     refused: list[IoschedError] = []
-    for rival in rivals:
+    notes: dict[str, None] = {}
+    is_late = pace.is_over(OPENED)
+    for rival in sorted(rivals, key=_opens_slowly):
+        if _opens_slowly(rival) and is_late():
+            notes[_NO_TIME] = None
+            continue
         try:
             ready[rival] = rival.ready(inputs)
+        except MismatchError as error:
+            notes[f"OpenVINO computes something else than onnxruntime, so it was not compared: {error}."] = None
         except (DeviceError, ExecutionError) as error:
             refused.append(error)
     if not ready:
         raise refused[0]
+    return tuple(notes)
 
 
-def _best_of_rows(here: OpenModelHere, ready: Mapping[Rival, Candidate]) -> dict[RowName, Rival]:
+def _opens_slowly(rival: Rival) -> bool:
+    return rival.library == OPENVINO
+
+
+def _best_of_rows(here: OpenModelHere, ready: Mapping[Rival, Candidate], pace: Pace) -> dict[RowName, Rival]:
     rows = {row: [rival for rival in ready if rival.row == row] for row in ROW_NAMES}
     several = [rival for ways in rows.values() if len(ways) > 1 for rival in ways]
     if not several:
         return {row: ways[0] for row, ways in rows.items() if ways}
-    found = here.in_turn({str(index): ready[rival] for index, rival in enumerate(several)}, QUICK)
+    found = here.in_turn({str(index): ready[rival] for index, rival in enumerate(several)}, pace.choice())
     # Not the least: threads that spin may find each other at once now and then.
     usual_us = {rival: found[str(index)].median_us for index, rival in enumerate(several)}
     return {row: min(ways, key=lambda way: usual_us.get(way, 0.0)) for row, ways in rows.items() if ways}

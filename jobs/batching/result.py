@@ -157,7 +157,7 @@ def document_of(
     Args:
         device: that it was found on.
         rival: what ships.
-        others: the other rivals; schedules of the same model are kept as alternatives.
+        others: the other rivals; those that run a schedule of the same model are kept as alternatives.
         rows: the latencies that were compared.
         running: facts about running what ships.
     """
@@ -187,7 +187,7 @@ def document_of(
         alternatives=tuple(
             Alternative(other.row, other.schedule, None if here is None else latency_us.get(other.row))
             for other in others
-            if other.site is rival.site
+            if other.site is rival.site and other.library is None
         ),
         structure=model.structure,
     )

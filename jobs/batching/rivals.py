@@ -1,14 +1,14 @@
 """Ways to run several models, that are measured in turn: one after another, side by side, and batched.
 
 Each of the four rows of the table (`RowName`) may be run in several ways, of which the fastest stands for the row: by a
-schedule of this program, by a session of onnxruntime for each model, or by one session for all.
+schedule of this program, by a session of onnxruntime or OpenVINO for each model, or by one session for all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 from iosched.jobs.batching.schedules import (
     mixed_schedule,
@@ -19,18 +19,25 @@ from iosched.jobs.batching.schedules import (
 )
 from iosched.jobs.schedules import Deadline, priced, unsearched
 from iosched.models.composition.members import Member
+from iosched.models.errors import MismatchError
 from iosched.models.model import Model
 from iosched.profiler.devices.device import OpenModel, OpenModelHere, Running, Way
 from iosched.profiler.measuring.in_turn import Candidate
 from iosched.profiler.peers.onnxruntime import MANY_SESSIONS_NBYTES
-from iosched.runtime.inputs import Arrays
-from iosched.runtime.reference import ReferenceSettings
-from iosched.runtime.side_by_side import SessionsSettings, SideBySide, one_after_another
+from iosched.profiler.peers.openvino import PlainOpenvino
+from iosched.runtime.compare import compare
+from iosched.runtime.inputs import Arrays, random_inputs
+from iosched.runtime.memory import machine_nbytes
+from iosched.runtime.reference import Reference, ReferenceSettings
+from iosched.runtime.side_by_side import Library, SessionsSettings, SideBySide, at_a_time, one_after_another
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.batching.policy_names import RowName
-from iosched.scheduler.document import PLAIN
+from iosched.scheduler.document import OPENVINO, PLAIN
 from iosched.scheduler.schedule import Schedule
 from iosched.scheduler.search import SearchResult
+
+_SESSIONS = 32
+"""About how many copies of the weights all rivals have open at the same time, and half as much again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,9 +84,22 @@ class Site:
         return not self.shares or self.plain_threads is None
 
     @property
+    def openvino(self) -> PlainOpenvino | None:
+        """OpenVINO on the model as it is, where that is a rival."""
+        here = self.opened.here
+        return None if here is None else here.openvino
+
+    @property
     def is_large(self) -> bool:
         """Whether its weights are better not copied into many sessions."""
-        return sum(array.nbytes for array in self.model.weights.values()) > MANY_SESSIONS_NBYTES
+        nbytes = sum(array.nbytes for array in self.model.weights.values())
+        return nbytes > max(MANY_SESSIONS_NBYTES, (machine_nbytes() or 0) // _SESSIONS)
+
+    @cached_property
+    def expected(self) -> Arrays:
+        """What onnxruntime computes of random inputs."""
+        with Reference(self.model) as session:
+            return session.run(random_inputs(self.model.graph.inputs))
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,13 +110,13 @@ class Rival:
         row: the row of the table that it is a way of.
         site: what it runs.
         found: its schedule, in the device's units; of plain onnxruntime that of one operator after another.
-        how: as the device runs the schedule, or the setting of onnxruntime that runs instead.
+        how: as the device runs the schedule, or what runs instead: sessions, one of onnxruntime, or OpenVINO.
     """
 
     row: RowName
     site: Site
     found: SearchResult
-    how: Way | SessionsSettings | ReferenceSettings
+    how: Way | SessionsSettings | ReferenceSettings | PlainOpenvino
 
     @property
     def schedule(self) -> Schedule:
@@ -109,8 +129,19 @@ class Rival:
         if isinstance(self.how, Way):
             return f"by a schedule{self.how.how}"
         if isinstance(self.how, SessionsSettings):
-            return f"onnxruntime, {self.how.description}"
+            return self.how.description
+        if isinstance(self.how, PlainOpenvino):
+            return f"OpenVINO, one session for all, {self.how.threads} threads"
         return f"onnxruntime, one session for all, {self.how.description}"
+
+    @property
+    def library(self) -> Library | None:
+        """What runs it; None where that is the device itself, by the schedule."""
+        if isinstance(self.how, Way):
+            return None
+        if isinstance(self.how, SessionsSettings):
+            return self.how.library
+        return OPENVINO if isinstance(self.how, PlainOpenvino) else PLAIN
 
     @property
     def here(self) -> OpenModelHere:
@@ -125,13 +156,18 @@ class Rival:
             InvalidModelError: onnxruntime refuses a model.
             DeviceError: the device cannot run the model this way.
             ExecutionError: a kernel fails.
+            MismatchError: OpenVINO computes something else than onnxruntime.
         """
         if isinstance(self.how, Way):
             return self.here.ready(self.how, inputs)
+        if isinstance(self.how, PlainOpenvino):
+            return self.how.ready(inputs)
         if isinstance(self.how, ReferenceSettings):
             assert self.here.plain is not None
             return self.here.plain.ready(self.how, inputs)
         sessions = SideBySide(self.site.model, self.site.members, self.how)
+        if self.how.library == OPENVINO:
+            _check(sessions, self.site)
         return Candidate(partial(sessions.time, inputs), sessions.close)
 
     def running(self) -> Running:
@@ -139,12 +175,19 @@ class Rival:
         if isinstance(self.how, Way):
             return self.here.running(self.how, {})
         found = self.here.running(None, {})
-        key = "sessions" if isinstance(self.how, SessionsSettings) else "reference"
-        return replace(found, runtime={**found.runtime, "by": PLAIN, key: asdict(self.how)})
+        runtime: dict[str, object] = {**found.runtime, "by": self.library}
+        if isinstance(self.how, SessionsSettings):
+            runtime["sessions"] = {"lanes": self.how.lanes, "threads": self.how.threads}
+        if isinstance(self.how, ReferenceSettings):
+            runtime["reference"] = asdict(self.how)
+        return replace(found, runtime=runtime)
 
 
 def serial_rivals(site: Site, deadline: Deadline = never) -> Iterator[Rival]:
-    """One model after another: by their own schedules, in sessions of their own on all cores or on one, or in one."""
+    """One model after another: by their own schedules, in sessions of their own on all cores or on one, or in one.
+
+    OpenVINO is a rival in its usual setting alone, which opens several times as slowly as onnxruntime.
+    """
     if site.is_schedulable and site.is_apart:
         found = serial_schedule(site.opened, site.model, site.members, deadline)
         yield from _scheduled("serial", site, found)
@@ -153,19 +196,24 @@ def serial_rivals(site: Site, deadline: Deadline = never) -> Iterator[Rival]:
             yield _plain("serial", site, settings)
         if site.is_apart:
             yield _plain("serial", site, ReferenceSettings("sequential", site.plain_threads))
+    if site.openvino is not None:
+        yield _plain("serial", site, SessionsSettings(1, site.openvino.threads, OPENVINO))
 
 
 def packed_rivals(site: Site, deadline: Deadline = never) -> Iterator[Rival]:
-    """Models side by side, one core each: by a schedule, in sessions of their own, or as onnxruntime has it in one."""
+    """Models side by side: by a schedule, in sessions of their own, or as onnxruntime has it in one."""
     if len(site.members) < 2:
         return
     if site.is_schedulable and site.is_apart:
         yield from _scheduled("packed", site, packed_schedule(site.opened, site.model, site.members, deadline))
-    if site.plain_threads is not None and site.plain_threads > 1:
-        lanes = min(site.plain_threads, len(site.members))
-        yield _plain("packed", site, SessionsSettings(lanes, 1))
-        if site.is_apart:
-            yield _plain("packed", site, ReferenceSettings("parallel", 1, site.plain_threads))
+    settings = None if site.plain_threads is None else at_a_time(len(site.members), site.plain_threads)
+    if settings is None or site.plain_threads is None:
+        return
+    yield _plain("packed", site, settings)
+    if site.is_apart:
+        yield _plain("packed", site, ReferenceSettings("parallel", 1, site.plain_threads))
+    if site.openvino is not None and not site.is_large:
+        yield _plain("packed", site, replace(settings, library=OPENVINO))
 
 
 def batched_rivals(site: Site) -> Iterator[Rival]:
@@ -176,6 +224,8 @@ def batched_rivals(site: Site) -> Iterator[Rival]:
         yield from _scheduled("batched", site, unsearched(one_by_one if is_here else priced(site.opened, one_by_one)))
     if site.plain_threads is not None:
         yield _plain("batched", site, ReferenceSettings("sequential", site.plain_threads))
+    if site.openvino is not None:
+        yield _plain("batched", site, site.openvino)
 
 
 def mixed_rivals(site: Site, deadline: Deadline = never) -> Iterator[Rival]:
@@ -196,5 +246,16 @@ def _scheduled(row: RowName, site: Site, found: SearchResult) -> Iterator[Rival]
         yield Rival(row, site, found, way)
 
 
-def _plain(row: RowName, site: Site, how: SessionsSettings | ReferenceSettings) -> Rival:
+def _check(sessions: SideBySide, site: Site) -> None:
+    """Accepts sessions that compute what onnxruntime does; closes all others."""
+    try:
+        found = compare(sessions.run(random_inputs(site.model.graph.inputs)), site.expected)
+        if not found.passed:
+            raise MismatchError(found.reasons[0])
+    except BaseException:
+        sessions.close()
+        raise
+
+
+def _plain(row: RowName, site: Site, how: SessionsSettings | ReferenceSettings | PlainOpenvino) -> Rival:
     return Rival(row, site, unsearched(sequential(site.opened.graph)), how)

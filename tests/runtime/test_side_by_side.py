@@ -8,16 +8,23 @@ import numpy as np
 import pytest
 from batches import variants
 from import_helpers import data, feeds_for, weight
+from needs_openvino import NEEDS_OPENVINO
 from onnx import helper
 
 from iosched.models.composition.compose import Composition, compose
 from iosched.models.errors import UsageError
 from iosched.models.load import load_model
 from iosched.runtime.reference import Reference
-from iosched.runtime.side_by_side import SessionsSettings, SideBySide, one_after_another
+from iosched.runtime.side_by_side import SessionsSettings, SideBySide, at_a_time, one_after_another
 
 node = helper.make_node
-SETTINGS = [SessionsSettings(1, 1), SessionsSettings(1, 2), SessionsSettings(2, 1)]
+SETTINGS = [
+    SessionsSettings(1, 1),
+    SessionsSettings(1, 2),
+    SessionsSettings(2, 1),
+    pytest.param(SessionsSettings(1, 2, "openvino"), marks=NEEDS_OPENVINO),
+    pytest.param(SessionsSettings(2, 1, "openvino"), marks=NEEDS_OPENVINO),
+]
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +62,16 @@ def test_inputs_that_are_missing_or_unknown_are_named(whole: Composition) -> Non
 def test_settings_are_described_and_checked() -> None:
     assert one_after_another(2) == (SessionsSettings(1, 2), SessionsSettings(1, 1))
     assert one_after_another(1) == (SessionsSettings(1, 1),)
-    assert SessionsSettings(2, 1).description == "a session for each model, 2 at a time with 1 threads each"
+    assert SessionsSettings(2, 1).description == "onnxruntime, a session for each model, 2 at a time with 1 thread each"
+    in_turn = SessionsSettings(1, 2, "openvino")
+    assert in_turn.description == "OpenVINO, a session for each model, one after another, 2 threads"
     with pytest.raises(UsageError, match="at least 1"):
         SessionsSettings(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("count", "threads", "lanes"),
+    [(2, 1, None), (1, 4, None), (2, 2, (2, 1)), (8, 2, (2, 1)), (2, 8, (2, 4)), (3, 8, (3, 2))],
+)
+def test_models_at_the_same_time_share_all_cores(count: int, threads: int, lanes: tuple[int, int] | None) -> None:
+    assert at_a_time(count, threads) == (None if lanes is None else SessionsSettings(*lanes))

@@ -1,4 +1,4 @@
-"""Runs the models of a composed one in a session of plain onnxruntime each, where that is what was shipped."""
+"""Runs the models of a composed one in a session of a library each, where that is what was shipped."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from iosched.models.composition.members import members_of
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu.remarks import thread_remarks
 from iosched.profiler.devices.executor import Executor
-from iosched.runtime.side_by_side import SessionsSettings, SideBySide
+from iosched.runtime.side_by_side import Library, SessionsSettings, SideBySide
 from iosched.scheduler.document import ScheduleDocument
 
 
-def apart_executor(model: Model, document: ScheduleDocument, lanes: int) -> Executor | None:
+def apart_executor(
+    model: Model, document: ScheduleDocument, lanes: int, library: Library, notes: tuple[str, ...] = ()
+) -> Executor | None:
     """The models in sessions of their own; None where the file does not ask for it, or the model is not composed.
 
     Raises:
         InvalidModelError: onnxruntime refuses a model.
-        DeviceError: onnxruntime is not installed.
+        DeviceError: the library is not installed, or OpenVINO refuses a model.
     """
     known, members = document.runtime.get("sessions"), members_of(model.proto)
     if not isinstance(known, dict) or not members:
@@ -23,6 +25,6 @@ def apart_executor(model: Model, document: ScheduleDocument, lanes: int) -> Exec
     side_by_side, threads = (known.get(name) for name in ("lanes", "threads"))
     if not isinstance(side_by_side, int) or not isinstance(threads, int):
         return None
-    settings = SessionsSettings(min(max(side_by_side, 1), lanes), min(max(threads, 1), lanes))
-    remarks = thread_remarks(settings.lanes * settings.threads)
-    return Executor(SideBySide(model, members, settings), f"onnxruntime, {settings.description}", lambda: remarks)
+    settings = SessionsSettings(min(max(side_by_side, 1), lanes), min(max(threads, 1), lanes), library)
+    remarks = (*notes, *thread_remarks(settings.lanes * settings.threads))
+    return Executor(SideBySide(model, members, settings), settings.description, lambda: remarks)

@@ -15,7 +15,7 @@ from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.openvino.library import installed_version
 from iosched.runtime.openvino.model import OpenvinoModel
 from iosched.runtime.reference import Reference, ReferenceSettings
-from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.document import OPENVINO, PLAIN, ScheduleDocument
 from iosched.scheduler.precision import DEFAULT_PRECISION
 
 _BY_SCHEDULE = ("iosched", "sequential", "serial", "packed", "batched", "mixed")
@@ -27,8 +27,8 @@ def shipped_executor(model: Model, document: ScheduleDocument | None, lanes: int
 
     Where it was shipped to run on OpenVINO, and that is missing or refuses the model, the model runs as it would have
     been shipped without, and `Executor.notes` says so. Of several models in one file each may run in a session of its
-    own. Plain onnxruntime runs a model without a schedule, and one that
-    no plan can be made for.
+    own; where OpenVINO is missing, in one of onnxruntime. Plain onnxruntime runs a model without a schedule, and one
+    that no plan can be made for.
 
     Raises:
         InvalidModelError: onnxruntime refuses the model.
@@ -38,15 +38,26 @@ def shipped_executor(model: Model, document: ScheduleDocument | None, lanes: int
         return _plain(model, ReferenceSettings("sequential", lanes))
     if (teams := document.teams_on(lanes)) is not None:
         return in_teams(model, document, teams, lanes)
+    if document.is_on_openvino:
+        return _as_on_openvino(model, document, lanes)
     if document.is_plain:
-        return apart_executor(model, document, lanes) or _as_shipped(model, document, "reference", lanes)
-    if document.shipped != "openvino":
-        return _as_shipped(model, document, document.shipped, lanes)
+        return _on_onnxruntime(model, document, lanes)
+    return _as_shipped(model, document, document.shipped, lanes)
+
+
+def _as_on_openvino(model: Model, document: ScheduleDocument, lanes: int) -> Executor:
     try:
-        return _on_openvino(model, lanes, document.precision)
+        return apart_executor(model, document, lanes, OPENVINO) or _on_openvino(model, lanes, document.precision)
     except DeviceError as error:
-        instead = document.shipped_without_openvino
-        return _as_shipped(model, document, instead, lanes, (f"Not run on OpenVINO as it was shipped: {error}",))
+        notes = (f"Not run on OpenVINO as it was shipped: {error}",)
+        if document.shipped != OPENVINO:
+            return _on_onnxruntime(model, document, lanes, notes)
+        return _as_shipped(model, document, document.shipped_without_openvino, lanes, notes)
+
+
+def _on_onnxruntime(model: Model, document: ScheduleDocument, lanes: int, notes: tuple[str, ...] = ()) -> Executor:
+    found = apart_executor(model, document, lanes, PLAIN, notes)
+    return found or _as_shipped(model, document, "reference", lanes, notes)
 
 
 def _as_shipped(

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 from members import chains
+from needs_openvino import NEEDS_OPENVINO
 
 from iosched.jobs.batching import comparison
+from iosched.jobs.batching.check import check_members
 from iosched.jobs.batching.comparison import Compared, compare_rivals, predict_rivals
 from iosched.jobs.batching.pace import Pace
 from iosched.jobs.batching.plan import composed
-from iosched.jobs.batching.rivals import Rival, Site, mixed_rivals, packed_rivals, serial_rivals
+from iosched.jobs.batching.result import Row, document_of
+from iosched.jobs.batching.rivals import Rival, Site, batched_rivals, mixed_rivals, packed_rivals, serial_rivals
 from iosched.jobs.opening import opened
+from iosched.jobs.run import open_executor
 from iosched.models.errors import DeviceError
 from iosched.profiler.devices.device import OpenSettings
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.measuring.in_turn import Budget, Candidate
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.runtime.inputs import random_inputs
+from iosched.runtime.openvino import library
+from iosched.runtime.side_by_side import SessionsSettings
+from iosched.scheduler.batching.costs import EqualGains
+from iosched.scheduler.document import ScheduleDocument
 
 
 class Scripted:
@@ -108,18 +118,73 @@ def test_on_paper_the_least_latency_ships(tmp_path: Path) -> None:
     assert next(row.latency_us for row in found.rows if row.name == found.shipped) == pytest.approx(least)
 
 
-def test_sessions_are_timed_on_inputs_of_the_whole(tmp_path: Path) -> None:
+NAMES = {None: "iosched", "onnxruntime": "onnxruntime", "openvino": "OpenVINO"}
+
+
+def document(rival: Rival) -> ScheduleDocument:
+    """The file of a rival that ships, read anew."""
+    row = Row(rival.row, 1.0, None, None, None, rival.text)
+    written = document_of(resolve("cpu", rival.site.model), rival, [], [row], rival.running())
+    return ScheduleDocument.from_json(written.to_json())
+
+
+@contextmanager
+def here(tmp_path: Path) -> Iterator[list[Rival]]:
+    """All ways to run two models on this machine, apart and batched."""
     cluster = composed(chains(2))
-    device = resolve("cpu", cluster.model)
-    with opened(device, cluster.model, OpenSettings(threads=2), tmp_path / "db") as model:
-        site = Site(cluster.model, cluster.members, model)
-        inputs = random_inputs(cluster.model.graph.inputs)
-        plain = [rival for rival in packed_rivals(site) if "onnxruntime" in rival.text]
-        assert len(plain) == 2
-        for rival in plain:
+    device, settings = resolve("cpu", cluster.model), OpenSettings(threads=2)
+    batched = cluster.batched(cluster.plan("greedy", EqualGains()))
+    with ExitStack() as stack:
+        apart, one = (
+            Site(model, cluster.members, stack.enter_context(opened(device, model, settings, tmp_path / "db")))
+            for model in (cluster.model, batched)
+        )
+        yield [*serial_rivals(apart), *packed_rivals(apart), *mixed_rivals(apart), *batched_rivals(one)]
+
+
+@NEEDS_OPENVINO
+def test_every_way_ships_as_it_is_compared(tmp_path: Path) -> None:
+    models = chains(2)
+    libraries: dict[str, set[str | None]] = {}
+    with here(tmp_path) as found:
+        for rival in found:
+            libraries.setdefault(rival.row, set()).add(rival.library)
+            inputs = random_inputs(rival.site.model.graph.inputs)
             with closing(rival.ready(inputs)) as candidate:
                 assert len(candidate.time(2)) == 2
-            assert rival.running().runtime["by"] == "onnxruntime"
+            with closing(open_executor(rival.site.model, document(rival), threads=2)) as executor:
+                check_members(executor.run(inputs), inputs, models, rival.site.members)
+                assert executor.description.split(",")[0].split()[0] == NAMES[rival.library]
+                assert ("a session for each" in executor.description) == isinstance(rival.how, SessionsSettings)
+    all_of_them = set(NAMES)
+    assert libraries == {"serial": all_of_them, "packed": all_of_them, "batched": all_of_them, "mixed": {None}}
+
+
+@NEEDS_OPENVINO
+def test_where_openvino_is_missing_sessions_of_onnxruntime_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with here(tmp_path) as found:
+        rival = next(each for each in found if (each.row, each.library) == ("packed", "openvino"))
+        monkeypatch.setattr(library, "missing", lambda: "OpenVINO is not installed")
+        with closing(open_executor(rival.site.model, document(rival), threads=2)) as executor:
+            assert executor.description == "onnxruntime, a session for each model, 2 at a time with 1 thread each"
+            assert executor.notes[0] == "Not run on OpenVINO as it was shipped: OpenVINO is not installed"
+
+
+@NEEDS_OPENVINO
+@pytest.mark.parametrize(("late", "note"), [(False, "computes something else"), (True, "lack of time")])
+def test_openvino_takes_no_part_where_it_is_wrong_or_there_is_no_time(
+    late: bool, note: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Site, "expected", property(lambda site: dict.fromkeys(site.model.graph.outputs, np.ones(1))))
+    pace = Pace(1e-9 if late else None, 0.0)
+    with here(tmp_path) as found:
+        ways = [rival for rival in found if rival.row in ("serial", "packed")]
+        scripted = Scripted({"serial": around(5), "packed": around(4)})
+        inputs = random_inputs(ways[0].site.model.graph.inputs)
+        compared = compare_rivals(scripted, ways, inputs, pace, lambda done, total: None)  # type: ignore[arg-type]
+    assert {rival.library for rival in compared.rivals.values()} <= {None, "onnxruntime"}
+    (said,) = compared.notes
+    assert note in said
 
 
 def test_every_row_has_words() -> None:
