@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from iosched.cli.batch_report import Written, as_object, estimate_object, print_estimate, print_result
+from iosched.cli.interrupt import AskOnce
 from iosched.cli.members import files_of, parse_named, read_models
 from iosched.cli.options import (
     Binding,
@@ -173,7 +174,7 @@ def command(
     and computed once, and equal operators of different models become one where that is worth it. Measured in turn, the
     file has to be faster than the models one after another and side by side, each as well as plain onnxruntime or a
     schedule can; else that is what is shipped, and the table says so. Every model's outputs are compared with
-    onnxruntime's before anything is written.
+    onnxruntime's before anything is written. Ctrl-C on a terminal asks whether to write the fastest way found so far.
 
     \b
     Examples:
@@ -204,7 +205,7 @@ def command(
     written = [file for one in _each(files, count) for file in (one.model, one.schedule)]
     check_destinations(written, inputs=files_of(named), as_json=as_json)
     with progress_bar() as observer:
-        result = batch(loaded, settings, observer)
+        result = batch(loaded, settings, observer, AskOnce(observer))
     outputs = _write(result, files)
     if as_json:
         emit_json(as_object(result, outputs))

@@ -19,6 +19,7 @@ from iosched.jobs.batching.result import BatchResult, ClusterResult, MemberResul
 from iosched.jobs.batching.rivals import Rival, Site
 from iosched.jobs.batching.schedules import alone_us
 from iosched.jobs.batching.settings import BatchSettings
+from iosched.jobs.interrupt import Interrupt, Uninterrupted
 from iosched.jobs.opening import profile_database
 from iosched.jobs.progress import Observer, Silence
 from iosched.models.batching.record import digests_of, note_record
@@ -35,7 +36,12 @@ from iosched.scheduler.precision import DEFAULT_PRECISION
 __all__ = ["BatchResult", "BatchSettings", "ClusterResult", "batch", "planned_clusters"]
 
 
-def batch(models: Mapping[str, Model], settings: BatchSettings, observer: Observer | None = None) -> BatchResult:
+def batch(
+    models: Mapping[str, Model],
+    settings: BatchSettings,
+    observer: Observer | None = None,
+    interrupt: Interrupt | None = None,
+) -> BatchResult:
     """Puts models into as few files as memory allows, and finds the fastest way to run those of each file.
 
     Four ways are compared in turn: one model after another and side by side, each as well as plain onnxruntime and our
@@ -48,6 +54,7 @@ def batch(models: Mapping[str, Model], settings: BatchSettings, observer: Observ
         models: by name; the names begin those of inputs and outputs, but of shared inputs.
         settings: for what, and how hard to try.
         observer: is shown the progress.
+        interrupt: holds back interruptions; by default they are raised at once.
 
     Raises:
         UsageError: a setting or a name is wrong, or a model takes more memory than is allowed.
@@ -55,13 +62,15 @@ def batch(models: Mapping[str, Model], settings: BatchSettings, observer: Observ
         DeviceError: the device is not attached, or onnxruntime is not installed.
         ExecutionError: a kernel fails also where a model runs alone.
         MismatchError: a model computes something else than alone, also by itself.
+        KeyboardInterrupt: the user interrupts, and does not want the fastest way known.
     """
     started = time.monotonic()
     clusters = planned_clusters(models, settings)
     device = device_for(models, settings)
-    with profile_database(device, settings.opening, settings.profile_db) as database:
-        job = _Job(models, settings, Desk(device, settings.opening, database), observer or Silence(), started)
-        return job.run(clusters)
+    held = interrupt or Uninterrupted()
+    with profile_database(device, settings.opening, settings.profile_db) as database, held.holding():
+        desk = Desk(device, settings.opening, database)
+        return _Job(models, settings, desk, observer or Silence(), held, started).run(clusters)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +81,7 @@ class _Job:
     settings: BatchSettings
     desk: Desk
     observer: Observer
+    interrupt: Interrupt
     started: float
 
     def run(self, clusters: Sequence[Sequence[str]]) -> BatchResult:
@@ -115,7 +125,7 @@ class _Job:
         now = time.monotonic()
         budget_s = self.settings.budget_s
         left_s = None if budget_s is None else max(self.started + budget_s - now, 0.0) / n_left
-        return Pace(left_s, now)
+        return Pace(left_s, now, self.interrupt)
 
     def _cluster(self, names: Sequence[str], pace: Pace) -> ClusterResult:
         models = {name: self.models[name] for name in names}

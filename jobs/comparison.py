@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from iosched.jobs.decision import fastest
+from iosched.jobs.interrupt import compared_in_turn
 from iosched.jobs.pace import Pace
 from iosched.jobs.progress import Observer
 from iosched.models.errors import DeviceError, MismatchError
 from iosched.profiler.devices.device import OpenModelHere
 from iosched.profiler.devices.ways import Way
-from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all
-from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement
+from iosched.profiler.measuring.in_turn import Candidate, close_all
+from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.peers.openvino import PlainOpenvino
 from iosched.profiler.store.latencies import ModelLatencies
 from iosched.runtime.inputs import Arrays, random_inputs
@@ -33,8 +34,6 @@ _OTHER = ", other"
 
 _OPTIONAL = ("greedy", ONE_SESSION)
 """The names of what is left out where time is short."""
-
-_HURRIED = Budget(rounds=LEAST_SAMPLES)
 
 
 @dataclass(frozen=True)
@@ -108,10 +107,6 @@ def _openvino(here: OpenModelHere, pace: Pace) -> tuple[PlainOpenvino | None, tu
     except DeviceError:
         return None, ()
     return here.openvino, ()
-
-
-class _StoppedError(Exception):
-    """The user interrupted the comparison between two rounds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,13 +188,7 @@ class _Comparison:
 
     def _in_turn(self, candidates: Mapping[str, Candidate]) -> Mapping[str, Measurement]:
         budget = self.pace.comparison(self.here.budget, len(candidates))
-        try:
-            return self.here.in_turn(candidates, budget, self._round_done)
-        except _StoppedError:
-            self.pace.interrupt.ask()
-            return self.here.in_turn(candidates, _HURRIED, self._round_done)
+        return compared_in_turn(self.here, candidates, budget, self.pace.interrupt, self._round_done)
 
     def _round_done(self, done: int, total: int) -> None:
-        if self.pace.interrupt.came:
-            raise _StoppedError
         self.observer.progress(done, total, f"comparing with {self.here.wording.rival}")

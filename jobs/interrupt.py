@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
+
+from iosched.profiler.devices.device import OpenModelHere
+from iosched.profiler.measuring.in_turn import Budget, Candidate
+from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement
+
+_HURRIED = Budget(rounds=LEAST_SAMPLES)
 
 
 class Interrupt(Protocol):
@@ -48,3 +55,32 @@ class Uninterrupted:
 
     def ask(self) -> None:
         """Asks nobody, since no interruption was held back."""
+
+
+class _StoppedError(Exception):
+    """The user interrupted the comparison between two rounds."""
+
+
+def compared_in_turn(
+    here: OpenModelHere,
+    candidates: Mapping[str, Candidate],
+    budget: Budget,
+    interrupt: Interrupt,
+    observer: Callable[[int, int], None],
+) -> Mapping[str, Measurement]:
+    """Measures candidates in turn; at an interruption the user is asked, and they are measured anew for a moment.
+
+    Raises:
+        KeyboardInterrupt: the user does not want that.
+    """
+
+    def round_done(done: int, total: int) -> None:
+        if interrupt.came:
+            raise _StoppedError
+        observer(done, total)
+
+    try:
+        return here.in_turn(candidates, budget, round_done)
+    except _StoppedError:
+        interrupt.ask()
+        return here.in_turn(candidates, _HURRIED, round_done)

@@ -118,6 +118,7 @@ class Candidates:
         return self.cluster.plan(self.settings.planned_by, Even(costs, len(self.cluster.members)))
 
     def _say(self, text: str) -> None:
+        self.pace.ask()
         names = ", ".join(member.name for member in self.cluster.members)
         self.observer.progress(0, None, f"{names}: {text}")
 

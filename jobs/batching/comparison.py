@@ -9,6 +9,7 @@ from iosched.jobs.batching.pace import OPENED, Pace
 from iosched.jobs.batching.result import Row
 from iosched.jobs.batching.rivals import Rival, fastest_by_prediction
 from iosched.jobs.decision import Ratio, decide
+from iosched.jobs.interrupt import compared_in_turn
 from iosched.models.errors import DeviceError, ExecutionError, IoschedError, MismatchError
 from iosched.profiler.devices.device import OpenModelHere
 from iosched.profiler.measuring.in_turn import Candidate, close_all
@@ -25,10 +26,14 @@ WORDS: Mapping[str, str] = {
 }
 """What the rows are called in sentences."""
 
-_NO_TIME = "For lack of time OpenVINO was not compared in all ways: that takes a larger --budget."
-
 UNBATCHED: tuple[RowName, ...] = ("serial", "packed")
 """What people do who do not batch."""
+
+_NO_TIME = "For lack of time OpenVINO was not compared in all ways: that takes a larger --budget."
+
+
+_LEAST_GAIN = 1.005
+"""How many times as fast something has to be by computed latencies: less is no difference that a table would show."""
 
 
 @dataclass(frozen=True)
@@ -71,14 +76,17 @@ def compare_rivals(
     Raises:
         DeviceError: the device can run none of them.
         ExecutionError: a kernel fails.
+        KeyboardInterrupt: the user interrupts, and does not want the fastest way known.
     """
     ready: dict[Rival, Candidate] = {}
     try:
         notes = _open(rivals, inputs, pace, ready)
-        best = _best_of_rows(here, ready, pace)
+        usual_us = _usual_us(here, ready, pace)
+        best = _best_of_rows(usual_us)
         candidates: dict[str, Candidate] = {row: ready[rival] for row, rival in best.items()}
-        budget = pace.comparison(here.budget, len(candidates))
-        return replace(_decided(best, here.in_turn(candidates, budget, observer)), notes=notes)
+        budget = pace.comparison(here.budget, [usual_us[rival] for rival in best.values()])
+        measured = compared_in_turn(here, candidates, budget, pace.interrupt, observer)
+        return replace(_decided(best, measured), notes=notes)
     finally:
         close_all(ready.values())
 
@@ -89,8 +97,9 @@ def _open(rivals: Sequence[Rival], inputs: Arrays, pace: Pace, ready: dict[Rival
     notes: dict[str, None] = {}
     is_late = pace.is_over(OPENED)
     for rival in sorted(rivals, key=_opens_slowly):
+        pace.ask()
         if _opens_slowly(rival) and is_late():
-            notes[_NO_TIME] = None
+            notes |= {} if pace.interrupt.accepted else {_NO_TIME: None}
             continue
         try:
             ready[rival] = rival.ready(inputs)
@@ -107,15 +116,23 @@ def _opens_slowly(rival: Rival) -> bool:
     return rival.library == OPENVINO
 
 
-def _best_of_rows(here: OpenModelHere, ready: Mapping[Rival, Candidate], pace: Pace) -> dict[RowName, Rival]:
-    rows = {row: [rival for rival in ready if rival.row == row] for row in ROW_NAMES}
-    several = [rival for ways in rows.values() if len(ways) > 1 for rival in ways]
-    if not several:
-        return {row: ways[0] for row, ways in rows.items() if ways}
-    found = here.in_turn({str(index): ready[rival] for index, rival in enumerate(several)}, pace.choice())
-    # Not the least: threads that spin may find each other at once now and then.
-    usual_us = {rival: found[str(index)].median_us for index, rival in enumerate(several)}
-    return {row: min(ways, key=lambda way: usual_us.get(way, 0.0)) for row, ways in rows.items() if ways}
+def _usual_us(here: OpenModelHere, ready: Mapping[Rival, Candidate], pace: Pace) -> dict[Rival, float]:
+    """About how long each way takes: its usual latency in some rounds in turn, or the second of two runs.
+
+    Not the least: threads that spin may find each other at once now and then.
+    """
+    pace.ask()
+    names = {str(index): rival for index, rival in enumerate(ready)}
+    budget = pace.choice(len(names))
+    if budget is None:
+        return {rival: each.time(2)[-1] for rival, each in ready.items()}
+    measured = here.in_turn({name: ready[rival] for name, rival in names.items()}, budget)
+    return {rival: measured[name].median_us for name, rival in names.items()}
+
+
+def _best_of_rows(usual_us: Mapping[Rival, float]) -> dict[RowName, Rival]:
+    rows = {row: [rival for rival in usual_us if rival.row == row] for row in ROW_NAMES}
+    return {row: min(ways, key=lambda way: usual_us[way]) for row, ways in rows.items() if ways}
 
 
 def _decided(rivals: Mapping[RowName, Rival], measured: Mapping[str, Measurement]) -> Compared:
@@ -164,8 +181,8 @@ def predict_rivals(rivals: Sequence[Rival]) -> Compared:
     latency_us = {row.name: row.latency_us for row in rows}
     plain, others = _against(rows)
     shipped = plain
-    for name in others:  # sums of the same latencies in another order differ in the last bits
-        shipped = name if latency_us[name] < latency_us[shipped] * (1 - 1e-9) else shipped
+    for name in others:
+        shipped = name if latency_us[name] * _LEAST_GAIN < latency_us[shipped] else shipped
     reason = f"by the analytic model nothing is faster than {WORDS[plain]}"
     if shipped != plain:
         times = f"{latency_us[plain] / latency_us[shipped]:.2f}x as fast as {WORDS[plain]}"

@@ -4,53 +4,68 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
-from iosched.profiler.measuring.in_turn import Budget
+from iosched.jobs.interrupt import Interrupt, Uninterrupted
+from iosched.profiler.measuring.in_turn import WARMUP_ROUNDS, Budget, turn_seconds
 from iosched.profiler.peers.onnxruntime import QUICK
 
-PRICED, SEARCHED, OPENED, CHOSEN = 0.4, 0.7, 0.8, 0.9
+PRICED, SEARCHED, OPENED, CHOSEN = 0.35, 0.6, 0.85, 0.9
 """The parts of its time after which a cluster's prices are asked for no more, its searches end, what opens slowly is
 left out, and the ways of each row have been compared."""
 
-_TURN_SECONDS = 0.15  # of one candidate: a rest, and some runs
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Pace:
     """The time of one cluster.
 
     Attributes:
         budget_s: the seconds for everything; None for no limit.
         started: when the work on the cluster began, by `time.monotonic`.
+        interrupt: holds back interruptions, which end what is going on early.
     """
 
     budget_s: float | None
     started: float
+    interrupt: Interrupt = Uninterrupted()
 
     def is_over(self, part: float) -> Callable[[], bool]:
-        """A function that says whether that part of the budget is spent."""
-        if self.budget_s is None:
-            return lambda: False
-        end = self.started + self.budget_s * part
-        return lambda: time.monotonic() >= end
+        """A function that says whether that part of the budget is spent, or the user wants an end."""
+        return lambda: self.interrupt.came or self._left_s(part) <= 0
 
-    def choice(self) -> Budget:
-        """How long to measure the ways of each row: a few rounds, or less if there is less time."""
+    def _left_s(self, part: float = 1.0) -> float:
+        """Seconds until that part of the budget is spent; infinite without a limit, 0 if the user wants an end."""
+        if self.interrupt.accepted:
+            return 0.0
         if self.budget_s is None:
-            return QUICK
-        left_s = self.started + self.budget_s * CHOSEN - time.monotonic()
-        return replace(QUICK, max_seconds=min(QUICK.max_seconds, max(left_s, 0.1)))
+            return math.inf
+        return max(self.started + self.budget_s * part - time.monotonic(), 0.0)
 
-    def comparison(self, usual: Budget, n_candidates: int) -> Budget:
-        """How long to measure so many candidates in turn: `usual`, or less if there is less time; some rounds at least.
+    def ask(self) -> None:
+        """Asks the user, if there was an interruption, whether to go on to the end with what is known.
+
+        Raises:
+            KeyboardInterrupt: the user does not want that.
+        """
+        if self.interrupt.came:
+            self.interrupt.ask()
+
+    def choice(self, n_candidates: int) -> Budget | None:
+        """How long to measure so many ways of all rows: a few rounds, or None if there is no time for them."""
+        left_s = self._left_s(CHOSEN)
+        if left_s < n_candidates * (WARMUP_ROUNDS + QUICK.rounds) * turn_seconds(0.0):
+            return None
+        return replace(QUICK, max_seconds=min(QUICK.max_seconds, left_s))
+
+    def comparison(self, usual: Budget, latencies_us: Collection[float]) -> Budget:
+        """How long to measure candidates of about these latencies in turn: `usual`, or less if there is less time.
 
         No round is left out that it takes to say which one is faster.
         """
-        if self.budget_s is None:
+        left_s = self._left_s()
+        if math.isinf(left_s):
             return usual
-        left_s = max(self.started + self.budget_s - time.monotonic(), 0.0)
-        rounds = math.floor(left_s / (n_candidates * _TURN_SECONDS))
-        most = min(max(rounds, usual.least_rounds), usual.rounds)
+        round_s = sum(turn_seconds(latency_us / 1e6) for latency_us in latencies_us)
+        most = min(max(int(left_s / round_s) - WARMUP_ROUNDS, usual.least_rounds), usual.rounds)
         return Budget(most, min(usual.max_seconds, max(left_s, 0.1)), usual.least_rounds)

@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 SUPPORT = Path(__file__).parent.parent / "support"
+OPTIMIZE, BATCH = "optimize branches.onnx", "batch a=branches.onnx b=branches.onnx"
 _QUESTION = b"Write the best schedule found so far? [y/N]"
 
 # The command as it is, but the fourth stage takes until so many signals came as the environment says.
-_OPTIMIZE = """
+_COMMAND = """
 import os, select, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background begins with Ctrl-C ignored
 from iosched.profiler.devices.cpu import cost as cpu_cost
@@ -38,7 +39,7 @@ def told(run_batch, settings, **_):
     return summarize([50.0 + done] * 7)
 cpu_cost.measure = told
 from iosched.cli.main import main
-sys.argv = ["iosched", "optimize", "branches.onnx", "--threads", "2"]
+sys.argv = ["iosched", *os.environ["WORDS"].split(), "--threads", "2"]
 main()
 """
 
@@ -46,13 +47,14 @@ main()
 class Session:
     """The command on a terminal of its own; stdout is a pipe that tells when a stage is being measured."""
 
-    def __init__(self, signals: int = 1) -> None:
+    def __init__(self, signals: int = 1, words: str = OPTIMIZE) -> None:
         self._terminal, theirs = pty.openpty()
         self.shown = b""
         paths = [str(SUPPORT), *filter(None, [os.environ.get("PYTHONPATH")])]  # the child runs the same package
-        environment = {**os.environ, "TERM": "xterm", "PYTHONPATH": os.pathsep.join(paths), "SIGNALS": str(signals)}
+        environment = {**os.environ, "TERM": "xterm", "PYTHONPATH": os.pathsep.join(paths)}
+        environment |= {"SIGNALS": str(signals), "WORDS": words}
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _OPTIMIZE],
+            [sys.executable, "-c", _COMMAND],
             stdin=theirs,
             stderr=theirs,
             stdout=subprocess.PIPE,
@@ -116,12 +118,21 @@ def written(workdir: Path) -> set[str]:
 
 
 def test_a_yes_writes_the_best_schedule_known(session: Session, workdir: Path) -> None:
+    say_yes(session)
+    assert written(workdir) == {"branches.iosched.onnx", "branches.schedule.json"}
+
+
+def test_several_models_are_written_likewise(model: Path, workdir: Path) -> None:
+    say_yes(Session(words=BATCH))
+    assert written(workdir) == {"batch.iosched.onnx"}
+
+
+def say_yes(session: Session) -> None:
     session.until_told(b"measuring 4")
     session.press(b"\x03")
     session.until_shown(_QUESTION)
     session.press(b"y\n")
-    assert session.end() == 0
-    assert written(workdir) == {"branches.iosched.onnx", "branches.schedule.json"}
+    assert session.end() == 0, session.shown
     assert session.shown.count(_QUESTION) == 1
 
 
@@ -148,8 +159,8 @@ def test_a_second_ctrl_c_does_not_wait_for_the_question(model: Path, workdir: Pa
 
 
 def test_in_a_pipe_it_stops_at_once(model: Path, workdir: Path) -> None:
-    words = [sys.executable, "-c", _OPTIMIZE]
-    environment = {**os.environ, "SIGNALS": "1"}
+    words = [sys.executable, "-c", _COMMAND]
+    environment = {**os.environ, "SIGNALS": "1", "WORDS": OPTIMIZE}
     with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=-1, stderr=-1, text=True, env=environment) as child:
         assert child.stdout is not None
         next(line for line in child.stdout if line.split() == ["measuring", "4"])

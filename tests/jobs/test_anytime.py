@@ -7,12 +7,12 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from asked import Asked
 from scripted import LATENCIES_US, fire, script_models, script_stages
 
 from iosched.jobs.annotate import annotated
@@ -25,27 +25,6 @@ from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import StageRow
 
 SUPPORT = Path(__file__).parent.parent / "support"
-
-
-class Asked:
-    """Comes when a test says so, and gives the answer of the test."""
-
-    can_come = True
-
-    def __init__(self, answer: bool) -> None:
-        self.came = self.accepted = False
-        self.times_asked = 0
-        self._answer = answer
-
-    @contextmanager
-    def holding(self) -> Iterator[None]:
-        yield
-
-    def ask(self) -> None:
-        self.times_asked += 1
-        self.came, self.accepted = False, self._answer
-        if not self._answer:
-            raise KeyboardInterrupt
 
 
 @pytest.fixture
@@ -181,6 +160,7 @@ def _bytes(schedule: str, model: bytes) -> tuple[bytes, bytes]:
 _SEARCH = """
 import sys, time
 from pathlib import Path
+from asked import Asked
 from scripted import LATENCIES_US, fire
 from iosched.profiler.devices.cpu import cost as cpu_cost
 from iosched.jobs.optimize import OptimizeSettings, optimize

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from alone import assert_as_alone
+from asked import Asked
 from import_helpers import data, model_of, weight
 from members import chain, chains, headed, loaded
 from onnx import helper
+from scripted import script_stages
 
 from iosched.jobs import batch as batch_job
 from iosched.jobs.batch import BatchSettings, batch
@@ -22,7 +24,7 @@ from iosched.models.light import light_model
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu import device as cpu_device
-from iosched.profiler.measuring.in_turn import Candidate
+from iosched.profiler.measuring.in_turn import Budget, Candidate
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.runtime.compare import compare
 from iosched.runtime.inputs import random_inputs
@@ -132,6 +134,42 @@ def test_batched_models_are_measured_on_this_machine(tmp_path: Path, monkeypatch
     inputs = random_inputs(found.model.graph.inputs)
     with closing(open_executor(found.model, found.document, threads=2)) as executor, Reference(found.model) as session:
         assert compare(executor.run(inputs), session.run(inputs)).passed
+
+
+@pytest.mark.parametrize("answer", [True, False])
+@pytest.mark.parametrize("after", [1, 12, None])
+def test_an_interruption_ends_with_the_best_known_or_nothing(
+    answer: bool, after: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes while a stage is measured or, with None, while whole models are."""
+    interrupt = Asked(answer)
+    rounds: list[int] = []
+
+    def in_turn(
+        candidates: Mapping[str, Candidate], budget: Budget, observer: Callable[[int, int], None] | None
+    ) -> Mapping[str, Measurement]:
+        rounds.append(budget.rounds)
+        interrupt.came = interrupt.came or (after is None and "serial" in candidates and not interrupt.times_asked)
+        if observer is not None:
+            observer(1, budget.rounds)
+        return {name: summarize([5.0] * 7) for name in candidates}
+
+    monkeypatch.setattr(cpu_device, "measure_in_turn", in_turn)
+
+    def come(count: int) -> None:
+        interrupt.came = interrupt.came or count + 1 == after
+
+    measured = script_stages(monkeypatch, come)
+    settings = BatchSettings(device="cpu", threads=2, profile_db=tmp_path / "db")
+    if not answer:
+        with pytest.raises(KeyboardInterrupt):
+            batch(chains(2), settings, interrupt=interrupt)
+        return
+    (found,) = batch(chains(2), settings, interrupt=interrupt).clusters
+    assert interrupt.times_asked == 1
+    assert after is None or len(measured) <= after + 1  # all models side by side are one stage, which is asked for too
+    assert rounds[-1] < Budget().rounds
+    assert_as_alone(found.model, members_of(found.model.proto), chains(2))
 
 
 def test_a_cluster_that_fails_falls_back_to_its_models(monkeypatch: pytest.MonkeyPatch) -> None:
