@@ -10,9 +10,8 @@ import click
 
 from iosched.cli.batch_report import Written
 from iosched.cli.members import parse_named
-from iosched.cli.options import Binding
 from iosched.cli.output import check_destinations, emit_json, note, refuse_terminal, write
-from iosched.cli.source import input_file, read_model, read_schedule_and_model
+from iosched.cli.source import input_file, read_alike, read_schedule_and_model
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def replace(texts: Sequence[str], file: str, files: Written, *, as_json: bool) -
     for each in named:
         inputs = members[each.name].inputs.items() if each.name in members else ()
         shapes = {own: whole.bindings[called] for own, called in inputs if called in whole.bindings}
-        new[each.name] = read_model(each.source, Binding(input_shapes=shapes))
+        new[each.name] = read_alike(each.source, shapes)
     found = replace_members(whole, document, new)
     _write(found, files)
     if as_json:

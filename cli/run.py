@@ -20,7 +20,7 @@ from iosched.cli.options import (
     verbosity_options,
 )
 from iosched.cli.output import Destination, check_destinations, emit_json, note, refuse_terminal, write_and_note
-from iosched.cli.source import input_file, read_model, schedule_for
+from iosched.cli.source import input_file, read_alike, read_model, schedule_for
 from iosched.cli.tables import print_pairs
 from iosched.cli.words import latency_text, shape_text
 from iosched.models.errors import MismatchError, UsageError
@@ -149,7 +149,7 @@ def _reference(model: Model, against: tuple[str, ...]) -> Model:
     """The model to compare with, bound to the same shapes."""
     if len(against) > 1:
         raise UsageError("--against is given twice: this model has no models in it that could be compared one by one")
-    return read_model(against[0], Binding(input_shapes=model.bindings)) if against else model
+    return read_alike(against[0], model.bindings) if against else model
 
 
 def _originals(model: Model, against: tuple[str, ...]) -> dict[str, Model]:
@@ -171,7 +171,7 @@ def _originals(model: Model, against: tuple[str, ...]) -> dict[str, Model]:
         shapes = {
             own: model.bindings[called] for own, called in members[name].inputs.items() if called in model.bindings
         }
-        found[name] = read_model(source, Binding(input_shapes=shapes))
+        found[name] = read_alike(source, shapes)
     return found
 
 

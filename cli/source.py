@@ -54,6 +54,25 @@ def read_model(text: str, binding: Binding = Binding(), *, name: str | None = No
     return model
 
 
+def read_alike(text: str, shapes: Mapping[str, tuple[int, ...]]) -> Model:
+    """Loads MODEL with these shapes of its inputs, also where the file fixes another batch size.
+
+    Raises:
+        UsageError: the model cannot have these shapes.
+        InvalidModelError: the file is not a model that can be run.
+    """
+    try:
+        return read_model(text, Binding(input_shapes=shapes))
+    except UsageError:
+        batch_sizes = {shape[0] for shape in shapes.values() if shape}
+        if text == STDIN or len(batch_sizes) != 1:
+            raise
+        found = read_model(text, Binding(batch_sizes.pop()))
+        if dict(found.bindings) != dict(shapes):
+            raise
+        return found
+
+
 def read_schedule(text: str, *, model: str | None = None) -> ScheduleDocument:
     """Reads a schedule file, or the schedule inside an optimized model.
 

@@ -89,7 +89,7 @@ class SideBySide:
         """
         models = sorted((member_alone(whole, member) for member in members), key=_flops, reverse=True)
         self.settings = settings
-        self._inputs = [spec.name for spec in whole.graph.inputs]
+        self._inputs, self._outputs = [spec.name for spec in whole.graph.inputs], whole.graph.outputs
         self._fed = [[spec.name for spec in model.graph.inputs] for model in models]
         self._sessions: list[Sequence[_Session]] = []
         try:
@@ -111,7 +111,7 @@ class SideBySide:
                 session.close()
 
     def run(self, inputs: Arrays) -> dict[str, Any]:
-        """Outputs of all models by the names that they have in the composed model.
+        """Outputs of all models by the names that they have in the composed model, and in its order.
 
         Raises:
             UsageError: where an input is missing or unknown.
@@ -121,7 +121,7 @@ class SideBySide:
         found: dict[str, Any] = {}
         for (session, *_), fed in self._each():
             found.update(session.run({name: inputs[name] for name in fed}))
-        return found
+        return {name: found[name] for name in self._outputs}
 
     def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]:
         """Microseconds of each of `repeats` runs of all models.

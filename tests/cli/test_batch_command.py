@@ -64,6 +64,17 @@ def test_pictures_and_explanations_know_the_models(invoke: Invoke, files: list[s
     assert json.loads(invoke("explain", "super.onnx", "b/c", "--json").stdout)["side_by_side"] == []
 
 
+def test_models_of_another_batch_size_are_compared_and_replaced(invoke: Invoke, files: list[str]) -> None:
+    """The files fix one image."""
+    invoke("batch", *files, *PAPER, "-o", "super.onnx", "-q", "--batch-size", 2)
+    ran = invoke("run", "super.onnx", "--against", "a=a.onnx", "--json")
+    assert ran.exit_code == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    assert (found["check"]["passed"], found["outputs"]["a/y"]) == (True, [2, 4, 12, 12])
+    assert invoke("batch", "super.onnx", "--replace", "a=b.onnx", "-o", "newer.onnx").exit_code == 0
+    assert invoke("run", "newer.onnx", "--against", "a=b.onnx").exit_code == 0
+
+
 def test_a_model_that_another_one_stands_for_fails_the_check(invoke: Invoke, files: list[str]) -> None:
     invoke("batch", *files, *PAPER, "-o", "super.onnx", "-q")
     wrong = invoke("run", "super.onnx", "--against", "a=b.onnx", "--against", "b=b.onnx")

@@ -43,11 +43,23 @@ def test_all_models_compute_what_they_compute_together(whole: Composition, setti
         want = together.run(feeds)
     with closing(SideBySide(whole.model, whole.members, settings)) as sessions:
         got = sessions.run(feeds)
-        assert got.keys() == want.keys()
+        assert list(got) == list(want)
         for name, value in want.items():
             np.testing.assert_allclose(got[name], value, rtol=1e-5, atol=1e-6)
         assert all(each > 0 for each in sessions.time(feeds, 3))
         assert [len(sessions.time(feeds, count)) for count in (1, 4)] == [1, 4]
+
+
+def test_outputs_come_in_the_order_of_the_models_whatever_the_order_of_their_sessions() -> None:
+    small, large = (
+        variants(
+            [node("Conv", ["x", "w"], ["y"])], {"x": [1, 4, size, size]}, ["y"], lambda _: {"w": weight(4, 4, 1, 1)}
+        )
+        for size in (4, 8)
+    )
+    both = compose({"small": load_model(data(small[0])), "large": load_model(data(large[0]))})
+    with closing(SideBySide(both.model, both.members, SessionsSettings(2, 1))) as sessions:
+        assert list(sessions.run(feeds_for(both.model))) == ["small/y", "large/y"]
 
 
 def test_inputs_that_are_missing_or_unknown_are_named(whole: Composition) -> None:
