@@ -90,14 +90,30 @@ def _split_batch(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tup
     computed = [name for name in node.input if name in kernels.tensors and prod(shape_of(kernels, name)) > 1]
     if node.op_type not in _ELEMENTWISE and any(name not in batched for name in computed):
         return ()
+    constants = {name: kernels.weights[name] for name in _constants_by_image(kernels, node)}
     return tuple(
-        Share(node, {name: along(shape_of(kernels, name), 0, begin, end) for name in batched})
+        Share(
+            node,
+            {name: along(shape_of(kernels, name), 0, begin, end) for name in batched},
+            {name: array[begin:end] for name, array in constants.items()},
+        )
         for begin, end in even_ranges(out[0], shares)
     )
 
 
+def _constants_by_image(kernels: KernelGraph, node: onnx.NodeProto) -> frozenset[str]:
+    """Constants that have a part for each image, as those of a product or a sum that several models became one in."""
+    shape = shape_of(kernels, node.output[0])
+    if node.op_type in _ELEMENTWISE:
+        names = list(node.input)
+    else:
+        names = list(node.input[1:2]) if node.op_type in ("MatMul", "FusedMatMul") and len(shape) > 2 else []
+    arrays = {name: kernels.weights[name] for name in names if name in kernels.weights}
+    return frozenset(name for name, array in arrays.items() if (array.ndim, *array.shape[:1]) == (len(shape), shape[0]))
+
+
 def _keeps_images_apart(kernels: KernelGraph, node: onnx.NodeProto) -> bool:
-    """Whether row i of the output depends on row i of the inputs alone, with constants used whole."""
+    """Whether row i of the output depends on row i of the inputs alone; see `_constants_by_image` for constants."""
     if node.op_type in split_quantized.TYPES:
         return split_quantized.keeps_images_apart(kernels, node)
     rank = len(shape_of(kernels, node.output[0]))
@@ -109,14 +125,16 @@ def _keeps_images_apart(kernels: KernelGraph, node: onnx.NodeProto) -> bool:
     if node.op_type in ("MatMul", "FusedMatMul"):
         plain = not any(integer(node, key) for key in ("transA", "transBatchA", "transBatchB"))
         constant = kernels.weights.get(node.input[1])
-        return plain and rank > 1 and constant is not None and constant.ndim == 2  # a vector is one row
+        serves_all = constant is not None and constant.ndim == 2  # a vector is one row
+        return plain and rank > 1 and (serves_all or node.input[1] in _constants_by_image(kernels, node))
     if node.op_type in ("Concat", "Softmax"):
         default = -1 if node.op_type == "Softmax" else 0
         return not constants and integer(node, "axis", default) % rank != 0
     if node.op_type == "Flatten":
         return integer(node, "axis", 1) == 1
     if node.op_type in _ELEMENTWISE:
-        return all(kernels.weights[n].ndim < rank or kernels.weights[n].shape[0] == 1 for n in constants)
+        own = _constants_by_image(kernels, node)
+        return all(kernels.weights[n].ndim < rank or kernels.weights[n].shape[0] == 1 or n in own for n in constants)
     return True
 
 

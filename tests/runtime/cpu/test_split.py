@@ -275,11 +275,13 @@ def test_swish_and_its_product_with_a_number_for_each_channel(channels: int, par
         (node("Clip", ["x", "low", ""], ["y"]), True),
         (node("PRelu", ["x", "slope"], ["y"]), True),
         (node("Add", ["x", "slope"], ["y"]), True),
-        (node("Add", ["x", "k"], ["y"]), False),
+        (node("Add", ["x", "k"], ["y"]), True),
         (node("Mul", ["x", "row"], ["y"]), True),
         (node("MatMul", ["x", "m"], ["y"]), True),
-        (node("MatMul", ["x", "m3"], ["y"]), False),
+        (node("MatMul", ["x", "m3"], ["y"]), True),
         (node("MatMul", ["x", "xt"], ["y"]), False),
+        (node("MatMul", ["even", "square"], ["y"]), True),
+        (node("MatMul", ["stack", "m3"], ["y"]), False),
         (node("Gemm", ["flat", "m"], ["y"]), True),
         (node("Gemm", ["flat2", "m"], ["y"], transA=1), False),
     ],
@@ -289,11 +291,13 @@ def test_batches(made: onnx.NodeProto, cut_apart: bool, batch: int, parts: int) 
     """Rows of the batch are cut apart exactly where the node keeps them apart and constants serve every part."""
     shapes = {
         "x": (batch, 4, 6), "x2": (batch, 4, 6), "xt": (batch, 6, 3), "i": (batch, 4, 5, 5), "flat": (batch, 6),
-        "flat2": (6, batch), "row": (batch, 1, 6),
+        "flat2": (6, batch), "row": (batch, 1, 6), "stack": (2, batch, 4, 6),
+        "even": (batch, batch),
     }  # fmt: skip
     constants = {
         "s": np.abs(weight(4)) + 1, "b": weight(4), "v": np.abs(weight(4)) + 1, "k": weight(batch, 4, 6), "low": ONE,
         "slope": weight(4, 1), "m": weight(6, 5), "m3": weight(batch, 6, 5), "zero": np.array(0, np.int64),
+        "square": weight(batch, batch),
     }  # fmt: skip
     inputs = {name: shapes[name] for name in made.input if name in shapes}
     weights = {name: constants[name] for name in made.input if name in constants}
