@@ -1,12 +1,14 @@
 """Several models in one file: how fast `batch` runs them, beside one after another and side by side.
 
-    python benchmarks/batching.py [--families mnasnet-224,mnasnet-64,squeezenet,heads] [--counts 2,4,8,16] [-o F.json]
+    python benchmarks/batching.py [--families mnasnet-224,mnasnet-64,squeezenet,heads] [--counts 2,4,8,16] [--minutes 5]
+                                  [--list] [-o F.json]
     python benchmarks/batching.py --paper [--device p100] [--models 1000] [--together 100] [--images 8] [-o F.json]
 
 The first measures on this machine (`--device cpu`). Networks of the family `mnasnet-SIZE` are sampled from a space
 around MobileNetV2, `squeezenet` has weights of its own in each model, and `heads` are one network of which the last
-layer alone differs, on one image. A family and a number of models are a case; cases that the file of results has are
-not measured again.
+layer alone differs, on one image. A family and a number of models are a case. Cases that the file of results has are
+not measured again: call it until it says that nothing is missing. What was measured of stages lies in
+`results/batching/`, and a case for which the time of a call did not suffice goes on with it in the next one.
 
 The second plans the setting of DPBat (1,000 sampled networks, a hundred together, eight images each) for a GPU that is
 not here: what all operators take one after another by the analytic model, kernels launched one by one, by policy and by
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections import Counter
@@ -29,11 +32,12 @@ from typing import TypeVar
 import numpy as np
 import onnx
 from onnx import numpy_helper
-from testbed import print_table, write_results
+from testbed import RESULTS, print_table, write_results
 
 from iosched.jobs.batch import BatchResult, BatchSettings, batch
 from iosched.jobs.batching.costs import SampledCosts
 from iosched.jobs.batching.desk import Desk
+from iosched.jobs.batching.pace import PRICED
 from iosched.jobs.batching.plan import Cluster, composed
 from iosched.jobs.schedules import priced
 from iosched.models import zoo
@@ -48,6 +52,8 @@ from iosched.scheduler.baselines import sequential
 from iosched.scheduler.batching.costs import Even
 
 Result = TypeVar("Result")
+LEAST_CASE_S = 60.0
+MOST_CALLS = 3  # for one case; each goes on with what the one before measured
 SMALL = 64
 """Floating constants of fewer elements are what a layer computes with, not what it has learned."""
 
@@ -62,8 +68,9 @@ def main() -> None:
     parser.add_argument("--counts", default="2,4,8,16", help="how many models")
     parser.add_argument("--device", help="'cpu', or a GPU to plan for with --paper; by default 'cpu' and 'p100'")
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--budget", type=float, help="seconds for each case")
-    parser.add_argument("--profile-db", type=Path)
+    parser.add_argument("--minutes", type=float, default=5.0, help="how long this call may take")
+    parser.add_argument("--list", action="store_true", help="say what is missing, and measure nothing")
+    parser.add_argument("--work", type=Path, metavar="FOLDER", default=RESULTS / "batching")
     parser.add_argument("--paper", action="store_true")
     parser.add_argument("--models", type=int, default=1000)
     parser.add_argument("--together", type=int, default=100)
@@ -75,30 +82,59 @@ def main() -> None:
 
 
 def measured(options: Namespace) -> None:
+    deadline = time.monotonic() + 60 * options.minutes
     known = {} if options.output is None or not options.output.exists() else json.loads(options.output.read_text())
     cases: dict[str, dict[str, object]] = known.get("cases", {})
-    for family in options.families.split(","):
-        for count in map(int, options.counts.split(",")):
-            name = f"{family} x {count}"
-            if name not in cases:
-                cases[name] = case(family, count, options)
-                words = ["--families", options.families, "--counts", options.counts]
-                write_results(options, Path(__file__).stem, words, {"cases": cases})
+    asked = [(family, int(count)) for family in options.families.split(",") for count in options.counts.split(",")]
+    missing = [(family, count) for family, count in asked if is_missing(cases.get(title(family, count)))]
+    for family, count in missing:
+        name = title(family, count)
+        if options.list:
+            print(name)
+        while not options.list and is_missing(cases.get(name)):
+            if deadline - time.monotonic() < LEAST_CASE_S:
+                print(f"time is up before {name}; call again to go on", file=sys.stderr)
+                return
+            cases[name] = case(family, count, options, deadline, cases.get(name))
+            words = ["--families", options.families, "--counts", options.counts]
+            write_results(options, Path(__file__).stem, words, {"cases": cases})
+    if options.list:
+        return
     titles = ("models", "serial", "packed", "batched", "mixed", "shipped", "over the better", "over serial", "seconds")
     print_table((*titles, "weights"), [row(name, found) for name, found in cases.items()])
+    print("nothing is missing", file=sys.stderr)
 
 
-def case(family: str, count: int, options: Namespace) -> dict[str, object]:
-    """What a case took: all samples, and the time that planning, searching and comparing took together."""
+def title(family: str, count: int) -> str:
+    return f"{family} x {count}"
+
+
+def is_missing(found: Mapping[str, object] | None) -> bool:
+    """Whether a case was not measured, or the time of its calls did not suffice for its prices and searches."""
+    if found is None:
+        return True
+    calls = found["calls"]
+    assert isinstance(calls, list)
+    return len(calls) < MOST_CALLS and calls[-1]["seconds"] > PRICED * calls[-1]["budget_s"]
+
+
+def case(
+    family: str, count: int, options: Namespace, deadline: float, before: Mapping[str, object] | None
+) -> dict[str, object]:
+    """What a case took: all samples, and the time that planning, searching and comparing took, call by call."""
     models = {f"m{seed}": load_model(proto.SerializeToString()) for seed, proto in enumerate(networks(family, count))}
+    options.work.mkdir(parents=True, exist_ok=True)
+    budget_s = deadline - time.monotonic()
     settings = BatchSettings(
         device=options.device or "cpu",
         threads=options.threads,
-        budget_s=options.budget,
-        profile_db=options.profile_db,
+        budget_s=budget_s,
+        profile_db=options.work / "profile.sqlite",
         shared_inputs=("input",) if family == "heads" else (),
     )
     found: BatchResult = batch(models, settings)
+    calls = [] if before is None else before["calls"]
+    assert isinstance(calls, list)
     return {
         "clusters": [
             {
@@ -114,7 +150,7 @@ def case(family: str, count: int, options: Namespace) -> dict[str, object]:
         ],
         "notes": [*found.notes, *(note for each in found.clusters for note in each.notes)],
         "weights_nbytes": [found.memory.alone_nbytes, found.memory.together_nbytes],
-        "seconds": found.seconds,
+        "calls": [*calls, {"seconds": found.seconds, "budget_s": budget_s}],
     }
 
 
@@ -155,7 +191,13 @@ def row(name: str, found: Mapping[str, object]) -> tuple[str, ...]:
     nbytes = found["weights_nbytes"]
     assert isinstance(nbytes, list | tuple)
     weights = " of ".join(f"{each / 1e6:.1f} MB" for each in reversed(nbytes))
-    return name, *shown, shipped, *over, f"{found['seconds']:.0f}", weights
+    return name, *shown, shipped, *over, seconds_text(found), weights
+
+
+def seconds_text(found: Mapping[str, object]) -> str:
+    calls = found["calls"]
+    assert isinstance(calls, list)
+    return f"{sum(each['seconds'] for each in calls):.0f}"
 
 
 def ratio_text(samples: Mapping[str, list[float]], base: str, shipped: str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -33,12 +35,52 @@ def test_heads_have_one_backbone_and_sampled_networks_share_nothing(batching: Mo
 def test_a_case_is_a_row(batching: ModuleType) -> None:
     samples = {"serial": [9000.0] * 8, "packed": [6000.0] * 8, "mixed": [4000.0] * 8}
     cluster = {"models": 2, "shipped": "mixed", "samples_us": samples}
-    found = {"clusters": [cluster], "weights_nbytes": [8e6, 4e6], "seconds": 12.3}
+    found = {
+        "clusters": [cluster],
+        "weights_nbytes": [8e6, 4e6],
+        "calls": [{"seconds": 6.0, "budget_s": 9.0}, {"seconds": 6.3}],
+    }
     row = batching.row("heads x 2", found)
     assert row[:6] == ("heads x 2", "9.00 ms", "6.00 ms", "", "4.00 ms", "mixed")
     assert row[6:] == ("1.500 (1.500 to 1.500)", "2.250 (2.250 to 2.250)", "12", "4.0 MB of 8.0 MB")
     several = batching.row("heads x 2", {**found, "clusters": [cluster, {**cluster, "shipped": "packed"}]})
     assert several[1:8] == ("18.00 ms", "12.00 ms", "", "8.00 ms", "mixed, packed", "", "")
+
+
+def test_calls_go_on_where_one_ended(
+    batching: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A case is not done where prices and searches took most of its time: it goes on, in this call or the next."""
+    now_s, left_s = 0.0, {"heads x 2": 400.0, "heads x 4": 90.0}
+    done: list[str] = []
+
+    def case(
+        family: str, count: int, options: object, deadline: float, before: dict[str, list[object]] | None
+    ) -> object:
+        nonlocal now_s
+        name = f"{family} x {count}"
+        budget_s = deadline - now_s
+        seconds = min(left_s[name], budget_s)
+        now_s += seconds
+        left_s[name] -= seconds
+        done.append(name)
+        cluster = {"models": count, "shipped": "serial", "samples_us": {"serial": [1.0] * 8}}
+        calls = [*(before["calls"] if before else ()), {"seconds": seconds, "budget_s": budget_s}]
+        return {"clusters": [cluster], "weights_nbytes": [8, 4], "calls": calls}
+
+    def call(*more: str) -> tuple[list[str], str]:
+        done.clear()
+        monkeypatch.setattr(sys, "argv", ["batching.py", *words, *more])
+        batching.main()
+        return list(done), capsys.readouterr().out
+
+    monkeypatch.setattr(batching.time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(batching, "case", case)
+    words = ["--families", "heads", "--counts", "2,4", "-o", str(tmp_path / "r.json")]
+    assert call("--list") == ([], "heads x 2\nheads x 4\n")
+    assert call()[0] == ["heads x 2"]
+    assert call()[0] == ["heads x 2", "heads x 4", "heads x 4"]
+    assert call("--list") == ([], "")
 
 
 def test_batching_as_planned_takes_no_longer_on_paper(batching: ModuleType) -> None:
