@@ -8,9 +8,12 @@ from functools import partial
 
 from iosched.jobs.progress import Observer, SearchProgress
 from iosched.jobs.settings import OptimizeSettings
+from iosched.models.graph import ComputationGraph
 from iosched.profiler.devices.cost import known_us
 from iosched.profiler.devices.device import OpenModel
 from iosched.scheduler.components import search_components
+from iosched.scheduler.cost import CostModel
+from iosched.scheduler.effort import Effort
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 from iosched.scheduler.search import SearchResult, search
@@ -46,7 +49,7 @@ def schedule_by(
         effort=opened.effort.exhausted() if exhaustive else opened.effort,
     )
     beside = Strategy.CONCURRENT in SEARCHES[strategy] and pruning_of(strategy, pruning).s != 1
-    return search_components(opened.graph, opened.cost, find, beside=beside, is_over=deadline or (lambda: False))
+    return search_components(opened.graph, opened.cost, find, beside=beside, is_over=deadline or _never)
 
 
 def schedule_asked_for(
@@ -69,20 +72,25 @@ def schedule_asked_for(
         observer=observer,
         deadline=end,
     )
-    return _with_sessions(opened, found, observer, end) if settings.strategy == "both" else found
+    if settings.strategy != "both":
+        return found
+    observer.progress(0, None, "sessions over all cores")
+    return with_stretches(opened.graph, opened.cost, found, opened.effort, end or _never)
 
 
-def _with_sessions(
-    opened: OpenModel, found: SearchResult, observer: Observer, deadline: Deadline | None
+def _never() -> bool:
+    return False
+
+
+def with_stretches(
+    graph: ComputationGraph, cost: CostModel, found: SearchResult, effort: Effort, is_over: Deadline
 ) -> SearchResult:
     """The schedule found with stretches of its blocks run as sessions, where that is faster.
 
     What a session and its neighbours do to each other is not in the latencies of stages: whole runs decide.
     """
-    observer.progress(0, None, "sessions over all cores")
-    again = opened.effort.remeasure_rounds > 0
     blocks = found.schedule.blocks
-    joined = with_sessions(opened.graph, opened.cost, blocks, is_over=deadline or (lambda: False), remeasures=again)
+    joined = with_sessions(graph, cost, blocks, is_over=is_over, remeasures=effort.remeasure_rounds > 0)
     asked = replace(found, measured=found.measured + joined.measured, remeasured=found.remeasured + joined.remeasured)
     others = {
         structure: Schedule(each)

@@ -16,6 +16,7 @@ from iosched.jobs.batching.schedules import (
     packed_schedule,
     predicted_us,
     serial_schedule,
+    serial_schedule_with_stretches,
 )
 from iosched.jobs.schedules import Deadline, priced, unsearched
 from iosched.models.composition.members import Member
@@ -33,7 +34,7 @@ from iosched.runtime.side_by_side import Library, SessionsSettings, SideBySide, 
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.batching.policy_names import RowName
 from iosched.scheduler.document import OPENVINO, PLAIN
-from iosched.scheduler.schedule import Schedule
+from iosched.scheduler.schedule import Schedule, Strategy
 from iosched.scheduler.search import SearchResult
 
 _SESSIONS = 32
@@ -127,7 +128,8 @@ class Rival:
     def text(self) -> str:
         """Who runs it, for people."""
         if isinstance(self.how, Way):
-            return f"by a schedule{self.how.how}"
+            has_sessions = any(stage.strategy is Strategy.SESSION for stage in self.how.schedule.stages)
+            return f"by a schedule{', partly in sessions' * has_sessions}{self.how.how}"
         if isinstance(self.how, SessionsSettings):
             return self.how.description
         if isinstance(self.how, PlainOpenvino):
@@ -191,6 +193,8 @@ def serial_rivals(site: Site, deadline: Deadline = never) -> Iterator[Rival]:
     if site.is_schedulable and site.is_apart:
         found = serial_schedule(site.opened, site.model, site.members, deadline)
         yield from _scheduled("serial", site, found)
+        stretched = serial_schedule_with_stretches(site.opened, site.model, site.members, deadline)
+        yield from () if stretched is None else _scheduled("serial", site, stretched)
     if site.plain_threads is not None:
         for settings in one_after_another(site.plain_threads)[: 1 if site.is_large else None]:
             yield _plain("serial", site, settings)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from iosched.jobs.schedules import Deadline, schedule_by
+from iosched.jobs.schedules import Deadline, schedule_by, with_stretches
 from iosched.models.composition.members import Member, owners
+from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
 from iosched.profiler.devices.device import OpenModel
 from iosched.scheduler.components import Find
+from iosched.scheduler.cost import CostModel
 from iosched.scheduler.regions import packed_regions, search_regions, search_turns
-from iosched.scheduler.schedule import Schedule
+from iosched.scheduler.schedule import Schedule, Strategy
 from iosched.scheduler.search import SearchResult, search
 
 
@@ -42,6 +44,19 @@ def serial_schedule(
     """
     find = _find(opened, deadline)
     return search_turns(opened.graph, opened.cost, unit_owners(opened, model, members), find, is_over=deadline)
+
+
+def serial_schedule_with_stretches(
+    opened: OpenModel, model: Model, members: Sequence[Member], deadline: Deadline = never
+) -> SearchResult | None:
+    """The same with stretches of each model run as sessions; None where that is nowhere faster."""
+
+    def find(graph: ComputationGraph, cost: CostModel) -> SearchResult:
+        found = _find(opened, deadline)(graph, cost)
+        return with_stretches(graph, cost, found, opened.effort, deadline)
+
+    found = search_turns(opened.graph, opened.cost, unit_owners(opened, model, members), find, is_over=deadline)
+    return found if any(stage.strategy is Strategy.SESSION for stage in found.schedule.stages) else None
 
 
 def packed_schedule(
