@@ -118,9 +118,14 @@ class SideBySide:
             ExecutionError: where the library fails.
         """
         check_names(inputs, self._inputs)
+
+        def run(each: tuple[Sequence[_Session], list[str]]) -> dict[str, Any]:
+            (session, *_), fed = each
+            return session.run({name: inputs[name] for name in fed})
+
         found: dict[str, Any] = {}
-        for (session, *_), fed in self._each():
-            found.update(session.run({name: inputs[name] for name in fed}))
+        for outputs in map(run, self._each()) if self._pool is None else self._pool.map(run, self._each()):
+            found.update(outputs)
         return {name: found[name] for name in self._outputs}
 
     def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
+from threading import Barrier
 
 import numpy as np
 import pytest
@@ -60,6 +62,19 @@ def test_outputs_come_in_the_order_of_the_models_whatever_the_order_of_their_ses
     both = compose({"small": load_model(data(small[0])), "large": load_model(data(large[0]))})
     with closing(SideBySide(both.model, both.members, SessionsSettings(2, 1))) as sessions:
         assert list(sessions.run(feeds_for(both.model))) == ["small/y", "large/y"]
+
+
+def test_models_run_at_the_same_time_in_a_single_run_too(whole: Composition, monkeypatch: pytest.MonkeyPatch) -> None:
+    together = Barrier(3)
+    alone = Reference.run
+
+    def run(session: Reference, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        together.wait(timeout=30)
+        return alone(session, inputs)
+
+    monkeypatch.setattr(Reference, "run", run)
+    with closing(SideBySide(whole.model, whole.members, SessionsSettings(3, 1))) as sessions:
+        assert len(sessions.run(feeds_for(whole.model))) == 3
 
 
 def test_inputs_that_are_missing_or_unknown_are_named(whole: Composition) -> None:
