@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -152,10 +153,18 @@ class SideBySide:
             return (first_us, *[self._elapsed_us(runs * more) / more] * more) if more else (first_us,)
 
     def _elapsed_us(self, runs: Sequence[_Bound]) -> float:
-        """Microseconds until all have run."""
+        """Microseconds until all have run; a thread that is done with one takes the next that nobody has taken."""
+        waiting = iter(runs)
+
+        def take(_: int) -> None:
+            for run in waiting:
+                run.run()
+
         began = time.perf_counter_ns()
-        for _ in map(_Bound.run, runs) if self._pool is None else self._pool.map(_Bound.run, runs):
-            pass
+        if self._pool is None:
+            take(0)
+        else:
+            deque(self._pool.map(take, range(self.settings.lanes)), maxlen=0)
         return (time.perf_counter_ns() - began) / 1e3
 
     def _each(self) -> Iterable[tuple[Sequence[_Session], list[str]]]:
