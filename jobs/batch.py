@@ -22,7 +22,7 @@ from iosched.jobs.batching.settings import BatchSettings
 from iosched.jobs.interrupt import Interrupt, Uninterrupted
 from iosched.jobs.opening import profile_database
 from iosched.jobs.progress import Observer, Silence
-from iosched.models.batching.record import digests_of, note_record
+from iosched.models.batching.record import note_record
 from iosched.models.errors import DeviceError, InvalidModelError, IoschedError, UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices.device import OpenModelHere, Running
@@ -149,7 +149,7 @@ class _Job:
         shipped = compared.rivals[compared.shipped]
         if shipped.site.groups:
             whole = cluster.model
-            note_record(shipped.site.model.proto, whole.proto, shipped.site.groups, digests_of(whole.weights))
+            note_record(shipped.site.model.proto, whole.proto, shipped.site.groups, whole.weight_digests)
         here = apart.opened.here
         running = _on_paper(self.settings) if here is None else shipped.running()
         others = [rival for row, rival in compared.rivals.items() if row != compared.shipped]

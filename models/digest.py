@@ -17,18 +17,23 @@ from iosched.models.wiring import captures, is_standard, writes
 _CHUNK_NBYTES = 2**22
 
 
-def model_digest(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], graph: ComputationGraph) -> str:
+def model_digest(proto: onnx.ModelProto, weights: Mapping[str, str], graph: ComputationGraph) -> str:
     """SHA-256 (hex) over the graph's structure, its attributes, its weights' bytes, and the names that schedules use.
 
     The hash of a tensor is made of the type and the attributes of the node that computes it and of the hashes of the
     tensors that this node reads. So the names of nodes, of weights and of tensors inside an operator do not change the
     digest, nor do the order of nodes, metadata and comments. The names of graph inputs, graph outputs and operators do.
 
-    Complexity: O(nodes + bytes of weights); weights are streamed.
+    Args:
+        proto: the working graph.
+        weights: `array_digest` of every weight.
+        graph: the operators of `proto`.
+
+    Complexity: O(nodes).
     """
     opsets = opsets_of(proto)
     hashes = {spec.name: _hash("input", spec.name, spec.dtype, spec.shape) for spec in graph.inputs}
-    hashes.update((name, array_digest(array)) for name, array in weights.items())
+    hashes.update(weights)
     for node in proto.graph.node:
         identity = node_digest(node, opsets, hashes)
         hashes.update((name, _hash(identity, node.output[:].index(name))) for name in writes(node))
@@ -58,6 +63,28 @@ def since(node: onnx.NodeProto, opsets: Mapping[str, int]) -> int:
     if not onnx.defs.has(node.op_type, opset, domain):
         return 0
     return onnx.defs.get_schema(node.op_type, opset, domain).since_version
+
+
+class WeightDigests(Mapping[str, str]):
+    """`array_digest` of weights by their names; each is computed when it is first asked for."""
+
+    def __init__(self, weights: Mapping[str, np.ndarray]) -> None:
+        self._weights = weights
+        self._known: dict[str, str] = {}
+
+    def __getitem__(self, name: str) -> str:
+        if name not in self._known:
+            self._known[name] = array_digest(self._weights[name])
+        return self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._weights)
+
+    def __len__(self) -> int:
+        return len(self._weights)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._weights
 
 
 def _hash(*parts: object) -> str:

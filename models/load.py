@@ -11,7 +11,6 @@ import onnx
 
 from iosched.models.binding import Binding, bind_inputs, check_reshapes, rebatch
 from iosched.models.checks import check_structure
-from iosched.models.digest import model_digest
 from iosched.models.errors import InvalidModelError
 from iosched.models.flatten import flatten_concats
 from iosched.models.folding import fold_constants
@@ -100,7 +99,6 @@ def _model(
         proto=proto,
         weights=MappingProxyType(weights),
         graph=graph,
-        digest=model_digest(proto, weights, graph),
         original=original,
         bindings=MappingProxyType(dict(binding.shapes)),
         schedule_json=next((item.value for item in proto.metadata_props if item.key == SCHEDULE_KEY), None),

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 
 from iosched.models.canonical import structure_of
+from iosched.models.digest import WeightDigests, model_digest
 from iosched.models.graph import ComputationGraph
 from iosched.models.structure import Structure
 
@@ -34,8 +35,6 @@ class Model:
             and initializers above `INLINE_NBYTES` carry no payload (external data at `WEIGHTS_LOCATION`).
         weights: every top-level initializer by name; read-only, and memory-mapped where the file keeps it outside.
         graph: the schedule units and the tensors between them.
-        digest: SHA-256 over graph and weights; the same for a model and for its annotated form. `structure` has a
-            digest of its own, which does not depend on weights and names.
         original: the path or the bytes that the model was loaded from; None where it was put together here.
         bindings: the bound shape of every tensor input.
         schedule_json: the schedule that the model carries, if any.
@@ -45,7 +44,6 @@ class Model:
     proto: onnx.ModelProto
     weights: Mapping[str, np.ndarray]
     graph: ComputationGraph
-    digest: str
     original: Path | bytes | None
     bindings: Mapping[str, tuple[int, ...]]
     schedule_json: str | None = None
@@ -54,6 +52,20 @@ class Model:
     def batch_size(self) -> int:
         """First dimension of the first input that has one, else 1."""
         return next((spec.shape[0] for spec in self.graph.inputs if spec.shape), 1)
+
+    @cached_property
+    def weight_digests(self) -> Mapping[str, str]:
+        """`array_digest` of each weight by its name; each is computed at its first use."""
+        return WeightDigests(self.weights)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 (hex) over graph and weights; computed at the first use.
+
+        It is the same for a model and for its annotated form. `structure` has a digest of its own, which does not
+        depend on weights and names.
+        """
+        return model_digest(self.proto, self.weight_digests, self.graph)
 
     @cached_property
     def structure(self) -> Structure:

@@ -8,7 +8,6 @@ from hashlib import sha256
 from iosched.models.batching.likeness import Likeness
 from iosched.models.batching.unit import Parts, Unit
 from iosched.models.canonical import walked
-from iosched.models.digest import array_digest
 from iosched.models.graph import Operator
 from iosched.models.model import Model
 from iosched.models.structure import form_value
@@ -53,7 +52,7 @@ def _likeness(parts: Parts, operator: Operator, key: str) -> Likeness:
 
 
 def _with_weights(key: str, parts: Parts, operator: Operator) -> str:
-    weights = parts.model.weights
+    digests = parts.model.weight_digests
     nodes = walked([parts.nodes[name] for name in operator.nodes])
-    found = (array_digest(weights[name])[:16] for node in nodes for name in node.input if name in weights)
+    found = (digests[name][:16] for node in nodes for name in node.input if name in digests)
     return f"{key}; {', '.join(found)}"

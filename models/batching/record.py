@@ -15,7 +15,6 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx.helper import tensor_dtype_to_np_dtype
 
-from iosched.models.digest import array_digest
 from iosched.models.initializers import read_tensor
 
 RECORD_KEY = "io.iosched.batched"
@@ -60,11 +59,6 @@ def note_record(
     del proto.metadata_props[:]
     for key, value in (*kept, (RECORD_KEY, json.dumps(entry, sort_keys=True))):
         proto.metadata_props.add(key=key, value=value)
-
-
-def digests_of(weights: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """A hash of the content of each weight; O(their bytes)."""
-    return {name: array_digest(array) for name, array in weights.items()}
 
 
 class _Entry(msgspec.Struct):

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 import onnx
 
-from iosched.models.batching.record import Groups, Record, digests_of, note_record, record_of
+from iosched.models.batching.record import Groups, Record, note_record, record_of
 from iosched.models.batching.rewrite import batched
 from iosched.models.canonical import walked
 from iosched.models.composition.compose import compose
@@ -94,7 +94,7 @@ class _Replacement:
     @cached_property
     def digests(self) -> Mapping[str, str]:
         """A hash of the content of each weight of the composed model."""
-        return digests_of(self.whole.weights) if self.record is None else self.record.digests
+        return self.whole.weight_digests if self.record is None else self.record.digests
 
     @cached_property
     def alone(self) -> Model:

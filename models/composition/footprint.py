@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from iosched.models.digest import array_digest
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
 
@@ -31,7 +30,7 @@ class Footprint:
 
 def footprint_of(model: Model) -> Footprint:
     """The footprint of a model; O(bytes of weights + operators + edges)."""
-    weights = {array_digest(array): array.nbytes for array in model.weights.values()}
+    weights = {model.weight_digests[name]: array.nbytes for name, array in model.weights.items()}
     return Footprint(weights, _most_alive(model.graph))
 
 

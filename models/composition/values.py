@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import onnx
 
-from iosched.models.digest import array_digest, node_digest, opsets_of
+from iosched.models.digest import node_digest, opsets_of
 from iosched.models.model import Model
 from iosched.models.node_attributes import subgraphs
 from iosched.models.wiring import writes
@@ -30,7 +30,7 @@ def value_numbers(model: Model, owner: str, inputs: Mapping[str, str]) -> dict[s
     """
     opsets = opsets_of(model.proto)
     found = {spec.name: f"input {inputs[spec.name]}" for spec in model.graph.inputs}
-    found.update((name, array_digest(array)) for name, array in model.weights.items())
+    found.update(model.weight_digests)
     for node in model.proto.graph.node:
         identity = f"{owner}/{node.name}" if is_random(node) else node_digest(node, opsets, found)
         count = len(node.output)  # a Split has parts of other sizes where it has more of them

@@ -53,7 +53,7 @@ def bound(original: onnx.ModelProto | Path, shape: tuple[int, ...]) -> Model:
     working.graph.initializer[0].external_data.add(key="location", value="weights")
     graph = ComputationGraph("g", (), (), (), ())
     given = original if isinstance(original, Path) else original.SerializeToString()
-    return Model("g", working, {"w": WEIGHT}, graph, "digest", given, {"x": shape})
+    return Model("g", working, {"w": WEIGHT}, graph, given, {"x": shape})
 
 
 def x_of(*shape: int) -> np.ndarray:

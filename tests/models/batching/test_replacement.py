@@ -12,7 +12,7 @@ from members import chain, headed, loaded
 from onnx import helper
 from variants import retrained
 
-from iosched.models.batching.record import digests_of, note_record
+from iosched.models.batching.record import note_record
 from iosched.models.batching.replacement import replaced
 from iosched.models.batching.rewrite import batched
 from iosched.models.composition.compose import Composition, compose
@@ -32,7 +32,7 @@ def one_file(models: dict[str, Model], *, batches: bool, shared: tuple[str, ...]
     proto = onnx.ModelProto()
     proto.CopyFrom(made.proto)
     if batches:
-        note_record(proto, whole.model.proto, groups, digests_of(whole.model.weights))
+        note_record(proto, whole.model.proto, groups, whole.model.weight_digests)
     del proto.graph.initializer[:]
     proto.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(a), n) for n, a in made.weights.items())
     return whole, load_model(data(proto), name="super")
