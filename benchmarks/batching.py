@@ -41,6 +41,7 @@ from iosched.jobs.batching.pace import PRICED
 from iosched.jobs.batching.plan import Cluster, composed
 from iosched.jobs.schedules import priced
 from iosched.models import zoo
+from iosched.models.batching.sample import weightless
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.zoo.mnasnet import sampled
@@ -242,7 +243,7 @@ def network(seed: int, options: Namespace) -> Model:
 def planned(cluster: Cluster, policy: str, device: str) -> tuple[Counter[str], float]:
     """Microseconds of all operators by type, launched one after another, and the seconds that planning took."""
     desk = Desk(resolve(device), OpenSettings(launch="streams"), None)
-    costs = SampledCosts(cluster.model, cluster.ensemble, lambda model: types_us(desk, model).total())
+    costs = SampledCosts(weightless(cluster.model), cluster.ensemble, lambda model: types_us(desk, model).total())
     plan, seconds = timed(lambda: cluster.plan(policy, Even(costs, len(cluster.members))))
     return types_us(desk, cluster.batched(plan)), seconds
 

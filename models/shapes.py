@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 
 import numpy as np
 import onnx
@@ -126,6 +127,7 @@ def _text(kind: TypeProto) -> str:
     return f"tensor({name})" if kind.WhichOneof("value") == "tensor_type" else name
 
 
+@cache
 def _element_name(element: int) -> str:
     if element == onnx.TensorProto.STRING:
         return "string"

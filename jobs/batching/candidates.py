@@ -22,6 +22,7 @@ from iosched.jobs.batching.rivals import (
 from iosched.jobs.batching.schedules import predicted_us
 from iosched.jobs.batching.settings import BatchSettings
 from iosched.jobs.progress import Observer
+from iosched.models.batching.sample import weightless
 from iosched.profiler.devices.device import OpenModel
 from iosched.scheduler.batching.costs import Even
 from iosched.scheduler.batching.ensemble import Group
@@ -98,7 +99,8 @@ class Candidates:
         """
         self._say("prices of operators of several models as one")
         best_us = self.desk.best_us(apart.opened, self.pace.is_over(PRICED))
-        costs = SampledCosts(self.cluster.model, self.cluster.ensemble, best_us)
+        sampled = self.cluster.model if apart.opened.here is not None else weightless(self.cluster.model)
+        costs = SampledCosts(sampled, self.cluster.ensemble, best_us)
         plan = self._plan(costs)
         if not plan.groups:
             return

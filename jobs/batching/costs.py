@@ -6,9 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import isfinite
 
 from iosched.models.batching.sample import apart, joining, parting, sample
+from iosched.models.batching.unit import Parts
 from iosched.models.graph import Operator, TensorSpec
 from iosched.models.model import Model
 from iosched.models.wiring import standard_opset
@@ -16,6 +18,10 @@ from iosched.scheduler.batching.ensemble import Ensemble
 
 TOO_DEAR_US = 1e12
 """More than anything saves; finite, since prices are added and subtracted."""
+
+
+Key = tuple[str, int, bool, bool]
+"""The key of the operators of a group, how many they are, and whether they have one weight and read one tensor."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,25 +45,32 @@ class SampledCosts:
     best_us: Callable[[Model], float]
     share: float = 1.0
     _known: dict[tuple[object, ...], float] = field(default_factory=dict)
+    _samples: dict[str, Model] = field(default_factory=dict)
 
     def gain_us(self, operators: Sequence[Operator], count: int) -> float:
         """The share of the best schedule of the operators apart that counts, less that of the batched one."""
-        names, key = self._sampled(operators, count)
-        apart_us = self.apart_us(operators, count)
-        one_us = self._once(("one", *key), lambda: self.best_us(sample(self.model, names)))
+        key = self._key(operators, count)
+        apart_us = self._apart_us(key, operators)
+        one_us = self._once(("one", *key), lambda: self._one_us(key, operators))
         return self.share * apart_us - one_us if isfinite(apart_us) and isfinite(one_us) else -TOO_DEAR_US
 
     def apart_us(self, operators: Sequence[Operator], count: int) -> float:
         """The best schedule of `count` operators like these apart, all of it; infinite where it is not known."""
-        names, key = self._sampled(operators, count)
-        return self._once(("apart", *key), lambda: self.best_us(apart(self.model, names)))
+        return self._apart_us(self._key(operators, count), operators)
 
-    def _sampled(self, operators: Sequence[Operator], count: int) -> tuple[list[str], tuple[object, ...]]:
-        """The operators of a sample, and what it has in common with others that take as long."""
-        names = [operators[place % len(operators)].name for place in range(count)]
-        weights = {tuple(spec.name for spec in operator.weights) for operator in operators}
-        reads = {self.ensemble.reads[operator.name] for operator in operators}
-        return names, (self.ensemble.likeness[names[0]].key, count, len(weights) == 1, len(reads) == 1)
+    def _key(self, operators: Sequence[Operator], count: int) -> Key:
+        """What a sample has in common with others that take as long."""
+        first, *others = operators
+        reads, weights = self.ensemble.reads[first.name], first.weights
+        reads_one = all(self.ensemble.reads[other.name] == reads for other in others)
+        has_one = all(other.weights == weights for other in others)
+        return self.ensemble.likeness[first.name].key, count, has_one, reads_one
+
+    def _apart_us(self, key: Key, operators: Sequence[Operator]) -> float:
+        return self._once(("apart", *key), lambda: self.best_us(apart([*map(self._alone, _repeated(operators, key))])))
+
+    def _one_us(self, key: Key, operators: Sequence[Operator]) -> float:
+        return self.best_us(sample(self._parts, _repeated(operators, key)))
 
     def join_us(self, tensor: TensorSpec, count: int) -> float:
         """The best schedule of a Concat."""
@@ -72,7 +85,22 @@ class SampledCosts:
         key = (what, tensor.dtype, tensor.shape, count)
         return min(self._once(key, lambda: self.best_us(make(tensor, count, opset))), TOO_DEAR_US)
 
+    @cached_property
+    def _parts(self) -> Parts:
+        return Parts.of(self.model)
+
+    def _alone(self, name: str) -> Model:
+        if name not in self._samples:
+            self._samples[name] = sample(self._parts, [name])
+        return self._samples[name]
+
     def _once(self, key: tuple[object, ...], find: Callable[[], float]) -> float:
         if key not in self._known:
             self._known[key] = find()
         return self._known[key]
+
+
+def _repeated(operators: Sequence[Operator], key: Key) -> list[str]:
+    """As many operators as a sample is to have."""
+    _, count, _, _ = key
+    return [operators[place % len(operators)].name for place in range(count)]

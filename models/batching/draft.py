@@ -63,7 +63,7 @@ class Draft:
 
     def along(self, constants: Constants, axis: int) -> str:
         """The members' constants one behind the other along `axis`."""
-        return self.constant(constants.names[0], np.concatenate(constants.values, axis), len(constants.values))
+        return self.constant(constants.names[0], concatenated(constants.values, axis), len(constants.values))
 
     def reshaped(self, name: str, shape: Shape, called: str, count: int) -> str:
         """Add a Reshape of a tensor to `shape`, for `count` members; `called` begins the result's name."""
@@ -112,6 +112,16 @@ class Draft:
         return self.reshaped(name, scaled(shape, axis, count), f"{joined.name}/axis{axis}", count)
 
 
+def concatenated(arrays: Sequence[np.ndarray], axis: int) -> np.ndarray:
+    """The arrays one behind the other; in O(1) memory where one element fills them all."""
+    first = arrays[0].reshape(-1)[:1]
+    if first.size and all(not any(array.strides) and array.reshape(-1)[:1] == first for array in arrays):
+        extent = sum(array.shape[axis] for array in arrays)
+        shape = tuple(extent if index == axis else size for index, size in enumerate(arrays[0].shape))
+        return np.broadcast_to(first.reshape(()), shape)
+    return np.concatenate(arrays, axis)
+
+
 def scaled(shape: Shape, axis: int, count: int) -> Shape:
     """The shape of `count` tensors of `shape` joined along `axis`."""
     return tuple(size * count if index == axis else size for index, size in enumerate(shape))
@@ -130,7 +140,7 @@ def spread(constants: Constants, rank: int, axis: int, extent: int) -> np.ndarra
     for value in constants.values:
         whole = value.reshape((1,) * (rank - value.ndim) + value.shape)
         rows.append(np.broadcast_to(whole, tuple(extent if i == axis else size for i, size in enumerate(whole.shape))))
-    return np.concatenate(rows, axis)
+    return concatenated(rows, axis)
 
 
 def varies(constants: Constants, rank: int, axis: int) -> bool:

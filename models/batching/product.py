@@ -10,7 +10,7 @@ from math import prod
 
 import numpy as np
 
-from iosched.models.batching.draft import Draft, scaled
+from iosched.models.batching.draft import Draft, concatenated, scaled
 from iosched.models.batching.layer import Axes, Constants, Joined, Layer, Single, same
 from iosched.models.merge_rule import is_row
 from iosched.models.node_attributes import integer, number
@@ -61,7 +61,8 @@ def _batched(layer: Layer, weights: Constants, draft: Draft) -> list[Joined]:
     rows = draft.reshaped(layer.names()[0], (layer.count, prod(shape[:-1]), shape[-1]), f"{name}/rows", layer.count)
     alpha, beta = (np.asarray(number(layer.node, key, 1.0), weights.first.dtype) for key in ("alpha", "beta"))
     turned = [value.T if integer(layer.node, "transB") else value for value in weights.values]
-    stacked = draft.constant(weights.names[0], np.stack([value * alpha for value in turned]), layer.count)
+    matrices = [(value if alpha == 1 else value * alpha)[np.newaxis] for value in turned]
+    stacked = draft.constant(weights.names[0], concatenated(matrices, 0), layer.count)
     found = draft.make("MatMul", [rows, stacked], draft.fresh(f"{name}/product", layer.count))
     if bias is not None:
         added = np.stack([np.broadcast_to(value.reshape(-1), layer.shape[-1:]) * beta for value in bias.values])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 import onnx
@@ -13,15 +15,25 @@ from iosched.models.batching.draft import Draft, scaled
 from iosched.models.batching.layer import Joined, Shape
 from iosched.models.batching.unit import Parts, Unit
 from iosched.models.batching.writer import Writer
-from iosched.models.composition.compose import compose
+from iosched.models.composition.copies import beside_itself
 from iosched.models.graph import TensorSpec
 from iosched.models.load import assembled_model
-from iosched.models.model import Model
+from iosched.models.model import INLINE_NBYTES, Model
 from iosched.models.source import MIN_IR_VERSION
 from iosched.models.wiring import reads
 
 
-def sample(model: Model, group: Sequence[str]) -> Model:
+def weightless(model: Model) -> Model:
+    """The model with zeros for large weights, for devices that only look at their shapes: samples of it are small."""
+    large = {
+        name: np.broadcast_to(np.zeros((), array.dtype), array.shape)
+        for name, array in model.weights.items()
+        if array.nbytes > INLINE_NBYTES and array.dtype.kind == "f"
+    }
+    return replace(model, weights=MappingProxyType({**model.weights, **large}))
+
+
+def sample(parts: Parts, group: Sequence[str]) -> Model:
     """A model of one operator, for the operators of `group`, or for the one that it has.
 
     It is fed with what the operator reads, joined along the axis that it takes, and returns its joined result: nothing
@@ -31,8 +43,7 @@ def sample(model: Model, group: Sequence[str]) -> Model:
         ValueError: the operators are not alike, or cannot become one.
         KeyError: the model has no such operator.
     """
-    parts = Parts.of(model)
-    unit = Unit.of(parts, [model.graph.by_name[name] for name in group])
+    model, unit = parts.model, _unit(parts, group)
     (axis,) = chosen_axes([unit])
     draft = Draft({name for row in unit.rows for node in row for name in (*node.input, *node.output)}, parts.opset)
     writer = Writer(draft)
@@ -55,14 +66,27 @@ def sample(model: Model, group: Sequence[str]) -> Model:
     return assembled_model(group[0], proto, {**weights, **draft.constants})
 
 
-def apart(model: Model, group: Sequence[str]) -> Model:
-    """A model of the operators of `group` as they are without batching: each reads and returns tensors of its own.
+def apart(samples: Sequence[Model]) -> Model:
+    """A model of operators as they are without batching: each reads and returns tensors of its own.
 
-    Raises:
-        KeyError: the model has no such operator.
+    Args:
+        samples: of the operators, one by one, which are alike; one of them may take several places.
     """
-    made = {name: sample(model, [name]) for name in dict.fromkeys(group)}
-    return compose({f"{place}": made[name] for place, name in enumerate(group)}).model
+    first = samples[0]
+    own: dict[int, dict[str, np.ndarray]] = {id(first): {}}
+    for each in samples:
+        if id(each) not in own:
+            pairs = zip(_read(first), _read(each), strict=True)
+            own[id(each)] = {name: each.weights[other] for name, other in pairs if name in first.weights}
+    return beside_itself(first, [own[id(each)] for each in samples])
+
+
+def _read(model: Model) -> list[str]:
+    return [name for node in model.proto.graph.node for name in node.input]
+
+
+def _unit(parts: Parts, group: Sequence[str]) -> Unit:
+    return Unit.of(parts, [parts.model.graph.by_name[name] for name in group])
 
 
 def joining(tensor: TensorSpec, count: int, opset: int) -> Model:

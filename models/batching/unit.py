@@ -71,16 +71,18 @@ class Unit:
 
     @classmethod
     def of(cls, parts: Parts, operators: Sequence[Operator]) -> Unit:
-        """The unit of these operators.
+        """The unit of these operators, any of which may take several places in it.
 
         Raises:
             ValueError: they are not alike.
         """
-        own = [walked([parts.nodes[name] for name in operator.nodes]) for operator in operators]
-        for operator, nodes in zip(operators, own, strict=True):
-            if [parts.looks(node) for node in nodes] != [parts.looks(node) for node in own[0]]:
-                raise ValueError(f"operators {operators[0].name!r} and {operator.name!r} are not alike")
-        return cls(parts, tuple(zip(*own, strict=True)))
+        each = {operator.name: operator for operator in operators}
+        own = {name: walked([parts.nodes[node] for node in operator.nodes]) for name, operator in each.items()}
+        first = [parts.looks(node) for node in own[operators[0].name]]
+        for name, nodes in own.items():
+            if [parts.looks(node) for node in nodes] != first:
+                raise ValueError(f"operators {operators[0].name!r} and {name!r} are not alike")
+        return cls(parts, tuple(zip(*(own[operator.name] for operator in operators), strict=True)))
 
     @cached_property
     def rules(self) -> tuple[Rule, ...]:

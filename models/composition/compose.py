@@ -15,7 +15,7 @@ from onnx import helper
 
 from iosched.models.composition.members import MEMBERS_KEY, Member, check_names, note_owners, reached, to_metadata
 from iosched.models.composition.opsets import common_opsets, raised
-from iosched.models.composition.renaming import renamed
+from iosched.models.composition.renaming import called, renamed
 from iosched.models.composition.values import value_numbers
 from iosched.models.errors import UsageError
 from iosched.models.graph import TensorSpec
@@ -122,7 +122,7 @@ class _Union:
         present = {value.name for value in self.proto.graph.input}
         for value in model.proto.graph.input:
             if inputs[value.name] not in present:
-                self.proto.graph.input.append(_called(value, inputs[value.name]))
+                self.proto.graph.input.append(called(value, inputs[value.name]))
 
     def _add_node(self, name: str, node: onnx.NodeProto, numbers: Mapping[str, str], known: dict[str, str]) -> None:
         """Add a node, or find its results among those that are there; `known` learns what they are called."""
@@ -140,26 +140,19 @@ class _Union:
         """Keep what a file says about results that ONNX cannot infer."""
         opaque = {output for node in model.proto.graph.node if not is_standard(node) for output in writes(node)}
         self.proto.graph.value_info.extend(
-            _called(value, known[value.name]) for value in model.proto.graph.value_info if value.name in opaque
+            called(value, known[value.name]) for value in model.proto.graph.value_info if value.name in opaque
         )
 
     def _add_outputs(self, name: str, model: Model, known: Mapping[str, str]) -> None:
         for value in model.proto.graph.output:
             wanted = f"{name}/{value.name}"
-            self.proto.graph.output.append(_called(value, wanted))
+            self.proto.graph.output.append(called(value, wanted))
             if known[value.name] != wanted:
                 self.proto.graph.node.append(helper.make_node("Identity", [known[value.name]], [wanted]))
 
 
 def _input_name(model: str, name: str, shared_inputs: frozenset[str]) -> str:
     return name if name in shared_inputs else f"{model}/{name}"
-
-
-def _called(value: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
-    copied = onnx.ValueInfoProto()
-    copied.CopyFrom(value)
-    copied.name = name
-    return copied
 
 
 def _check_shared(models: Mapping[str, Model], shared_inputs: Collection[str]) -> None:

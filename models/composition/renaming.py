@@ -19,6 +19,14 @@ def renamed(node: onnx.NodeProto, rename: Rename) -> onnx.NodeProto:
     return copied
 
 
+def called(value: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
+    """A copy of what is said of a tensor, under another name."""
+    copied = onnx.ValueInfoProto()
+    copied.CopyFrom(value)
+    copied.name = name
+    return copied
+
+
 def _rename_node(node: onnx.NodeProto, rename: Rename) -> None:
     for names in (node.input, node.output):
         names[:] = [rename(name) if name else "" for name in names]

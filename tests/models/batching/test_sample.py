@@ -10,7 +10,8 @@ from batches import variants
 from import_helpers import data, feeds_for, weight
 from onnx import helper
 
-from iosched.models.batching.sample import apart, joining, parting, sample
+from iosched.models.batching.sample import apart, joining, parting, sample, weightless
+from iosched.models.batching.unit import Parts
 from iosched.models.composition.compose import compose
 from iosched.models.graph import TensorSpec
 from iosched.models.load import load_model
@@ -57,9 +58,9 @@ def run(model: Model, feeds: dict[str, np.ndarray]) -> np.ndarray:
 )
 def test_one_operator_for_all_members(name: str, axis: int, types: dict[str, int], batch_size: int) -> None:
     model = whole(batch_size=batch_size)
-    together = sample(model, [f"m{index}/{name}" for index in range(3)])
+    together = sample(Parts.of(model), [f"m{index}/{name}" for index in range(3)])
     assert Counter(each.op_type for each in together.proto.graph.node) == types
-    alone = [sample(model, [f"m{index}/{name}"]) for index in range(3)]
+    alone = [sample(Parts.of(model), [f"m{index}/{name}"]) for index in range(3)]
     feeds = [feeds_for(each, seed) for seed, each in enumerate(alone)]
     columns = list(zip(*(each.values() for each in feeds), strict=True))
     fed = {spec.name: np.concatenate(own, axis) for spec, own in zip(together.graph.inputs, columns, strict=True)}
@@ -69,17 +70,49 @@ def test_one_operator_for_all_members(name: str, axis: int, types: dict[str, int
 
 def test_what_all_members_read_is_fed_once() -> None:
     model = whole(("x", "z"))
-    together = sample(model, [f"m{index}/r" for index in range(3)])
+    together = sample(Parts.of(model), [f"m{index}/r" for index in range(3)])
     assert [spec.shape for spec in together.graph.inputs] == [(2, 4, 5, 5), (2, 18, 5, 5)]
     (conv,) = (each for each in together.graph.operators if each.type == "Conv")
     assert (conv.attribute("out_channels"), conv.attribute("group")) == (18, 1)
 
 
 def test_operators_apart_have_tensors_of_their_own() -> None:
-    found = apart(whole(("x", "z")), ["m0/r", "m1/r", "m0/r"])
+    parts = Parts.of(whole(("x", "z")))
+    first, second = (sample(parts, [name]) for name in ("m0/r", "m1/r"))
+    found = apart([first, second, first])
     assert [operator.type for operator in found.graph.operators] == ["Conv"] * 3
     assert len(found.graph.inputs) == 6
     assert len(components(found.graph)) == 3
+
+
+def test_operators_apart_have_the_weights_of_their_models() -> None:
+    model = whole()
+    first, second = (sample(Parts.of(model), [name]) for name in ("m0/y", "m2/y"))
+    found = apart([first, second, first])
+    (feed,) = {spec.shape: spec for spec in found.graph.inputs}
+    values = np.random.default_rng(0).standard_normal(feed).astype(np.float32)
+    with Reference(found) as reference:
+        got = list(reference.run({spec.name: values for spec in found.graph.inputs}).values())
+    want = [run(each, {spec.name: values for spec in each.graph.inputs}) for each in (first, second)]
+    np.testing.assert_array_equal(got, [want[0], want[1], want[0]])
+    assert len(found.weights) == 2
+
+
+@pytest.mark.parametrize("name", ["c", "y"])
+def test_without_weights_samples_are_small_and_look_the_same(name: str) -> None:
+    nodes = [node("Conv", ["x", "w"], ["c"]), node("Flatten", ["c"], ["f"]), node("Gemm", ["f", "v"], ["y"])]
+    protos = variants(
+        nodes,
+        {"x": [1, 16, 3, 3]},
+        ["y"],
+        lambda seed: {"w": weight(16, 16, 3, 3, seed=seed), "v": weight(16, 20, seed=seed)},
+    )
+    model = compose({f"m{index}": load_model(data(proto)) for index, proto in enumerate(protos)}).model
+    group = [f"m{index}/{name}" for index in range(3)]
+    light, full = (sample(Parts.of(each), group) for each in (weightless(model), model))
+    assert (light.graph, light.bindings) == (full.graph, full.bindings)
+    assert any(array.nbytes > 1024 for array in light.weights.values())
+    assert all(array.nbytes <= 1024 or not any(array.strides) for array in light.weights.values())
 
 
 @pytest.mark.parametrize("opset", [11, 13])
@@ -94,6 +127,6 @@ def test_joins_and_parts_of_tensors(opset: int) -> None:
 
 def test_what_cannot_become_one_is_refused() -> None:
     with pytest.raises(ValueError, match="not alike"):
-        sample(whole(), ["m0/r", "m1/p"])
+        sample(Parts.of(whole()), ["m0/r", "m1/p"])
     with pytest.raises(KeyError):
-        sample(whole(), ["m0/none", "m1/none"])
+        sample(Parts.of(whole()), ["m0/none", "m1/none"])
