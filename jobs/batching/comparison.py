@@ -122,10 +122,11 @@ def _usual_us(here: OpenModelHere, ready: Mapping[Rival, Candidate], pace: Pace)
     Not the least: threads that spin may find each other at once now and then.
     """
     pace.ask()
-    names = {str(index): rival for index, rival in enumerate(ready)}
-    budget = pace.choice(len(names))
+    second_us = {rival: each.time(2)[-1] for rival, each in ready.items()} if pace.is_hurried else {}
+    budget = pace.choice(second_us.values())
     if budget is None:
-        return {rival: each.time(2)[-1] for rival, each in ready.items()}
+        return second_us
+    names = {str(index): rival for index, rival in enumerate(ready)}
     measured = here.in_turn({name: ready[rival] for name, rival in names.items()}, budget)
     return {rival: measured[name].median_us for name, rival in names.items()}
 

@@ -51,10 +51,15 @@ class Pace:
         if self.interrupt.came:
             self.interrupt.ask()
 
-    def choice(self, n_candidates: int) -> Budget | None:
-        """How long to measure so many ways of all rows: a few rounds, or None if there is no time for them."""
+    @property
+    def is_hurried(self) -> bool:
+        """Whether there is a limit of the time."""
+        return math.isfinite(self._left_s())
+
+    def choice(self, latencies_us: Collection[float]) -> Budget | None:
+        """How long to measure all ways, of about these latencies: a few rounds; None if there is no time for it."""
         left_s = self._left_s(CHOSEN)
-        if left_s < n_candidates * (WARMUP_ROUNDS + QUICK.rounds) * turn_seconds(0.0):
+        if left_s < (WARMUP_ROUNDS + QUICK.rounds) * _round_s(latencies_us):
             return None
         return replace(QUICK, max_seconds=min(QUICK.max_seconds, left_s))
 
@@ -66,6 +71,10 @@ class Pace:
         left_s = self._left_s()
         if math.isinf(left_s):
             return usual
-        round_s = sum(turn_seconds(latency_us / 1e6) for latency_us in latencies_us)
-        most = min(max(int(left_s / round_s) - WARMUP_ROUNDS, usual.least_rounds), usual.rounds)
+        most = min(max(int(left_s / _round_s(latencies_us)) - WARMUP_ROUNDS, usual.least_rounds), usual.rounds)
         return Budget(most, min(usual.max_seconds, max(left_s, 0.1)), usual.least_rounds)
+
+
+def _round_s(latencies_us: Collection[float]) -> float:
+    """Seconds of a round of candidates of these latencies."""
+    return sum(turn_seconds(latency_us / 1e6) for latency_us in latencies_us)

@@ -1,0 +1,69 @@
+"""A budget is divided among what is done for a cluster; an interruption that is to end with what is known spends it."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from asked import Asked
+
+from iosched.jobs.batching.pace import CHOSEN, Pace
+from iosched.profiler.measuring.in_turn import Budget
+from iosched.profiler.peers.onnxruntime import QUICK
+
+
+@pytest.fixture
+def at_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time now, to be changed by the test."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_without_a_limit_nothing_is_over_and_all_rounds_are_taken(at_s: list[float]) -> None:
+    pace = Pace(None, 0.0)
+    at_s[0] = 1e6
+    assert not pace.is_hurried
+    assert not pace.is_over(0.1)()
+    assert pace.choice([1e6]) == QUICK
+    assert pace.comparison(Budget(), [1e6]) == Budget()
+
+
+def test_parts_of_the_budget_end_one_after_another(at_s: list[float]) -> None:
+    pace = Pace(10.0, 0.0)
+    at_s[0] = 4.0
+    assert pace.is_hurried
+    assert [pace.is_over(part)() for part in (0.3, 0.4, 0.5)] == [True, True, False]
+
+
+@pytest.mark.parametrize(("latency_us", "is_chosen"), [(1e3, True), (1e5, False)])
+def test_ways_are_chosen_in_rounds_where_their_runs_leave_time_for_it(
+    latency_us: float, is_chosen: bool, at_s: list[float]
+) -> None:
+    pace = Pace(10.0, 0.0)
+    at_s[0] = 1.0
+    found = pace.choice([latency_us] * 10)
+    assert (found is not None) == is_chosen
+    if found is not None:
+        assert found.max_seconds <= 10.0 * CHOSEN - 1.0
+
+
+def test_slower_models_are_run_in_fewer_rounds_but_not_in_too_few(at_s: list[float]) -> None:
+    pace = Pace(10.0, 0.0)
+    rounds = [pace.comparison(Budget(rounds=100), [latency_us] * 4).rounds for latency_us in (1e3, 3e4, 1e7)]
+    assert rounds == sorted(rounds, reverse=True)
+    assert rounds[0] > rounds[1] > rounds[2] == Budget().least_rounds
+
+
+def test_who_is_asked_and_says_yes_waits_for_nothing_more(at_s: list[float]) -> None:
+    interrupt = Asked(answer=True)
+    pace = Pace(None, 0.0, interrupt)
+    pace.ask()
+    assert not interrupt.times_asked
+    interrupt.came = True
+    assert pace.is_over(1.0)()
+    pace.ask()
+    assert interrupt.times_asked == 1
+    assert pace.is_over(1.0)()
+    assert pace.choice([1.0]) is None
+    assert pace.comparison(Budget(), [1e3]).rounds == Budget().least_rounds
