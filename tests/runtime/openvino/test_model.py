@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from import_helpers import data, model_of
 from needs_openvino import NEEDS_OPENVINO
 from onnx import TensorProto, helper, numpy_helper
 from scripted import fire, fire_proto, model_with
@@ -71,6 +72,14 @@ def test_inputs_that_are_constants_or_that_nothing_reads_are_not_needed(
     )
     proto.graph.input.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, dims) for name, dims in listed)
     check_numbers(load_model(proto.SerializeToString(), name="fire", batch_size=batch))
+
+
+def test_an_input_that_nothing_reads_is_taken_and_not_handed_on() -> None:
+    """OpenVINO leaves it out of a graph that was bound to other shapes than the file's."""
+    nodes = [helper.make_node("Relu", ["x"], ["y"])]
+    proto = model_of(nodes, {"x": [1, 4], "unread": [1, 2]}, ["y"])
+    for batch_size in (1, 2):
+        check_numbers(load_model(data(proto), batch_size=batch_size))
 
 
 def test_a_file_is_read_with_the_external_data_beside_it(tmp_path: Path) -> None:
