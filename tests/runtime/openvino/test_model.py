@@ -75,7 +75,7 @@ def test_inputs_that_are_constants_or_that_nothing_reads_are_not_needed(
 
 
 def test_an_input_that_nothing_reads_is_taken_and_not_handed_on() -> None:
-    """OpenVINO leaves it out of a graph that was bound to other shapes than the file's."""
+    """OpenVINO leaves it out, of the file as it was given and of one that was bound to another batch size."""
     nodes = [helper.make_node("Relu", ["x"], ["y"])]
     proto = model_of(nodes, {"x": [1, 4], "unread": [1, 2]}, ["y"])
     for batch_size in (1, 2):
