@@ -134,8 +134,10 @@ class _Job:
         with ExitStack() as kept:
             candidates = Candidates(cluster, self.desk, self.settings, pace, self.observer, kept)
             apart = candidates.site()
-            rivals = candidates.rivals(apart)
             here = apart.opened.here
+            if here is not None and here.only_way is not None:
+                raise UsageError(f"no schedule runs in {self.settings.precision} on this device: leave --precision out")
+            rivals = candidates.rivals(apart)
             compared = predict_rivals(rivals) if here is None else self._measured(here, rivals, cluster, pace)
             return self._result(models, cluster, apart, rivals, compared)
 

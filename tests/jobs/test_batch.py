@@ -200,13 +200,16 @@ def test_a_broken_model_ends_the_job_unless_it_is_to_be_skipped(monkeypatch: pyt
         batch({"b": chains(1)["a"]}, replace(PAPER, skip_broken=True))
 
 
-def test_settings_that_mean_nothing_are_refused() -> None:
+def test_settings_that_mean_nothing_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_device, "check_precision", lambda precision: None)  # as where OpenVINO has it
     with pytest.raises(UsageError, match="no model to put together"):
         batch({}, PAPER)
     with pytest.raises(UsageError, match="no model has an input 'z' that could be shared; they have x"):
         batch(chains(2), replace(PAPER, shared_inputs=("z",)))
     with pytest.raises(UsageError, match=r"takes .* MB alone"):
         batch(chains(2), replace(PAPER, memory_nbytes=10))
+    with pytest.raises(UsageError, match="no schedule runs in fp16 on this device: leave --precision out"):
+        batch(chains(2), BatchSettings(device="cpu", precision="fp16", profile_db=tmp_path / "db"))
     with pytest.raises(UsageError, match="no policy 'best'"):
         batch(chains(2), replace(PAPER, policy="best"))  # type: ignore[arg-type]
 
