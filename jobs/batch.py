@@ -132,7 +132,7 @@ class _Job:
         name = names[0] if len(names) == 1 else "batch"
         cluster = composed(models, self.settings.shared_inputs, name)
         with ExitStack() as kept:
-            candidates = Candidates(cluster, self.desk, self.settings, pace, self.observer, kept)
+            candidates = Candidates(models, cluster, self.desk, self.settings, pace, self.observer, kept)
             apart = candidates.site()
             here = apart.opened.here
             if here is not None and here.only_way is not None:
@@ -205,7 +205,8 @@ class _Job:
 def _members(models: Mapping[str, Model], apart: Site, serial: Rival | None) -> list[MemberResult]:
     alone: Sequence[float | None] = [None] * len(models)
     if serial is not None and apart.is_schedulable:
-        alone = alone_us(apart.opened, apart.model, apart.members, serial.found.schedule)
+        site = serial.site
+        alone = alone_us(site.opened, site.model, site.members, serial.found.schedule)
     return [
         MemberResult(name, len(model.proto.graph.node), latency_us)
         for (name, model), latency_us in zip(models.items(), alone, strict=True)

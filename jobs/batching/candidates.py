@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 
@@ -23,6 +23,8 @@ from iosched.jobs.batching.schedules import predicted_us
 from iosched.jobs.batching.settings import BatchSettings
 from iosched.jobs.progress import Observer
 from iosched.models.batching.sample import weightless
+from iosched.models.composition.compose import compose
+from iosched.models.model import Model
 from iosched.profiler.devices.device import OpenModel
 from iosched.scheduler.batching.costs import Even
 from iosched.scheduler.batching.ensemble import Group
@@ -35,7 +37,8 @@ class Candidates:
     """Finds the rivals of one cluster, and keeps the models that they run open.
 
     Attributes:
-        cluster: the models in one graph.
+        models: by name, each alone.
+        cluster: the same in one graph.
         desk: where models are opened.
         settings: of the job.
         pace: how much time there is.
@@ -43,6 +46,7 @@ class Candidates:
         kept: closes the models that are opened here.
     """
 
+    models: Mapping[str, Model]
     cluster: Cluster
     desk: Desk
     settings: BatchSettings
@@ -63,14 +67,30 @@ class Candidates:
         """
         until, policy = self.pace.is_over(SEARCHED), self.settings.policy
         self._say("schedules of models in turn and side by side")
-        found = [] if policy == "packed" else list(serial_rivals(apart, until))
+        without = self._without(apart)
+        found = [] if policy == "packed" else list(serial_rivals(without, until))
         if policy != "serial":
-            found += packed_rivals(apart, until)
+            found += packed_rivals(without, until)
         if policy == "packed" and not found:  # one model has nobody beside it
-            found += serial_rivals(apart, until)
+            found += serial_rivals(without, until)
         if self.settings.batches:
             found += self._batching(apart, list(mixed_rivals(apart, until)))
         return found
+
+    def _without(self, apart: Site) -> Site:
+        """The models as they run without this program, each with inputs of its own and sharing no operator.
+
+        Where plain onnxruntime is a rival, its sessions are that. A schedule for a GPU needs a model of its own.
+        """
+        if not apart.shares or apart.plain_threads is not None or not apart.is_schedulable:
+            return apart
+        if not self.settings.batches or not self.settings.shared_inputs:  # in the first case nothing else could ship
+            return replace(apart, shares=False)
+        without = compose(self.models)
+        opened = self.kept.enter_context(closing(self.desk.open(without.model, beside=apart.opened)))
+        pairs = zip(without.members, self.cluster.members, strict=True)
+        fed = {called: whole.inputs[name] for own, whole in pairs for name, called in own.inputs.items()}
+        return Site(without.model, without.members, opened, fed=fed)
 
     def _batching(self, apart: Site, unbatched: list[Rival]) -> Iterator[Rival]:
         """Ways that run operators of several models as one, and layer by layer; `unbatched` does the latter alone."""

@@ -142,8 +142,9 @@ def _decided(rivals: Mapping[RowName, Rival], measured: Mapping[str, Measurement
         return Compared(rivals, rows, rows[0].name, _unrivalled(rows[0].name), None)
     plain, others = _against(rows)
     decided = decide(measured, plain, others)
-    shipped = next(name for name in rivals if name == decided.chosen)
-    return Compared(rivals, rows, shipped, decided.reason(WORDS), decided.ratio())
+    chosen = next(name for name in rivals if name == decided.chosen)
+    shipped, note = _shipping(rivals, rows, chosen)
+    return Compared(rivals, rows, shipped, decided.reason(WORDS) + note, decided.ratio())
 
 
 def _against(rows: Sequence[Row]) -> tuple[RowName, list[RowName]]:
@@ -188,7 +189,16 @@ def predict_rivals(rivals: Sequence[Rival]) -> Compared:
     if shipped != plain:
         times = f"{latency_us[plain] / latency_us[shipped]:.2f}x as fast as {WORDS[plain]}"
         reason = f"by the analytic model {WORDS[shipped]} is {times}"
-    return Compared(best, rows, shipped, reason, None)
+    shipped, note = _shipping(best, rows, shipped)
+    return Compared(best, rows, shipped, reason + note, None)
+
+
+def _shipping(rivals: Mapping[RowName, Rival], rows: Sequence[Row], chosen: RowName) -> tuple[RowName, str]:
+    """The row that ships where `chosen` is to, and a phrase to add to the reason where that is another one."""
+    if rivals[chosen].may_ship:
+        return chosen, ""
+    shipped = min((row for row in rows if rivals[row.name].may_ship), key=lambda row: row.latency_us).name
+    return shipped, f"; since models were to share inputs, {WORDS[shipped]} ships all the same"
 
 
 def _predicted_row(name: RowName, rival: Rival) -> Row:

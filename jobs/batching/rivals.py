@@ -6,7 +6,7 @@ schedule of this program, by a session of onnxruntime or OpenVINO for each model
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 
@@ -51,6 +51,8 @@ class Site:
         opened: the model on the device.
         groups: the operators of the composed model that are one each in it.
         shares: whether members have operators together that compute the same.
+        fed: for each input of the model the one of the file that it is fed with, where the model is none that may ship:
+            its members share no input, so that it runs them as they run without this program.
     """
 
     model: Model
@@ -58,6 +60,7 @@ class Site:
     opened: OpenModel
     groups: Sequence[Sequence[str]] = ()
     shares: bool = False
+    fed: Mapping[str, str] | None = None
 
     @property
     def plain_threads(self) -> int | None:
@@ -79,10 +82,9 @@ class Site:
     def is_apart(self) -> bool:
         """Whether it runs members as they run without this program, as far as that can be told of it.
 
-        What members share they compute each for itself there. Where plain onnxruntime is no rival, this model has to
-        stand for that.
+        What members share they compute each for itself there.
         """
-        return not self.shares or self.plain_threads is None
+        return not self.shares
 
     @property
     def openvino(self) -> PlainOpenvino | None:
@@ -146,13 +148,18 @@ class Rival:
         return OPENVINO if isinstance(self.how, PlainOpenvino) else PLAIN
 
     @property
+    def may_ship(self) -> bool:
+        """Whether it runs a model with the inputs that are asked for."""
+        return self.site.fed is None
+
+    @property
     def here(self) -> OpenModelHere:
         """What it runs, open on the device, where that is at hand."""
         assert self.site.opened.here is not None
         return self.site.opened.here
 
     def ready(self, inputs: Arrays) -> Candidate:
-        """Makes it ready to be timed, where the device is at hand.
+        """Makes it ready to be timed on inputs of the file, where the device is at hand.
 
         Raises:
             InvalidModelError: onnxruntime refuses a model.
@@ -160,6 +167,8 @@ class Rival:
             ExecutionError: a kernel fails.
             MismatchError: OpenVINO computes something else than onnxruntime.
         """
+        if self.site.fed is not None:
+            inputs = {name: inputs[source] for name, source in self.site.fed.items()}
         if isinstance(self.how, Way):
             return self.here.ready(self.how, inputs)
         if isinstance(self.how, PlainOpenvino):

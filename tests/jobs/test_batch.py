@@ -70,7 +70,25 @@ def test_a_backbone_that_models_share_is_computed_and_stored_once() -> None:
     assert [spec.name for spec in found.model.graph.inputs] == ["x"]
     alone = [member.latency_us for member in found.members]
     assert None not in alone
-    assert sum(each or 0 for each in alone) > (found.latency_us("serial") or 0)
+    assert sum(each or 0 for each in alone) == pytest.approx(found.latency_us("serial"))
+
+
+@pytest.mark.parametrize("count", [2, 8])
+def test_on_paper_a_shared_backbone_is_compared_with_models_that_each_compute_it(count: int) -> None:
+    models = {f"m{seed}": loaded(headed(seed), f"m{seed}") for seed in range(count)}
+    apart, found = checked(models), checked(models, replace(PAPER, shared_inputs=("x",)))
+    for row in ("serial", "packed"):
+        assert found.latency_us(row) == pytest.approx(apart.latency_us(row))
+    assert (found.latency_us("serial") or 0) > 1.5 * (found.latency_us("mixed") or 0)
+    assert found.shipped in ("batched", "mixed")
+    assert [spec.name for spec in found.model.graph.inputs] == ["x"]
+
+
+def test_models_that_share_a_backbone_ship_in_turn_if_that_is_asked_for() -> None:
+    models = {name: loaded(headed(seed), name) for seed, name in enumerate("ab")}
+    found = checked(models, replace(PAPER, shared_inputs=("x",), policy="serial"))
+    assert ([row.name for row in found.rows], found.shipped) == (["serial"], "serial")
+    assert [spec.name for spec in found.model.graph.inputs] == ["x"]
 
 
 def test_models_that_do_not_fit_into_the_memory_together_go_into_several_files() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,7 +23,7 @@ from iosched.jobs.batching.rivals import Rival, Site, batched_rivals, mixed_riva
 from iosched.jobs.opening import opened
 from iosched.jobs.run import open_executor
 from iosched.models.errors import DeviceError
-from iosched.profiler.devices.device import OpenSettings
+from iosched.profiler.devices.device import OpenSettings, Way
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.measuring.in_turn import Budget, Candidate
 from iosched.profiler.measuring.statistics import Measurement, summarize
@@ -30,6 +32,8 @@ from iosched.runtime.openvino import library
 from iosched.runtime.side_by_side import SessionsSettings
 from iosched.scheduler.batching.costs import EqualGains
 from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.schedule import Schedule
+from iosched.scheduler.search import SearchResult
 
 
 class Scripted:
@@ -49,21 +53,27 @@ class Scripted:
         return summarize([1000 * latency for latency in self.latencies_ms[name]])
 
 
-def rivals(tmp_path: Path, stack: ExitStack) -> list[Rival]:
+def rivals(tmp_path: Path, stack: ExitStack, shares: bool = False) -> list[Rival]:
+    """Ways to run two models; where they share inputs, those that share none may not ship."""
     cluster = composed(chains(2))
     device = resolve("v100", cluster.model)
     model = stack.enter_context(opened(device, cluster.model, OpenSettings(), tmp_path / "db"))
     site = Site(cluster.model, cluster.members, model)
+    if shares:
+        without = replace(site, fed={spec.name: "x" for spec in cluster.model.graph.inputs})
+        return [*serial_rivals(without), *packed_rivals(without), *mixed_rivals(site)]
     return [*serial_rivals(site), *packed_rivals(site), *mixed_rivals(site)]
 
 
-def decided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **latencies_ms: list[float]) -> Compared:
+def decided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shares: bool = False, **latencies_ms: list[float]
+) -> Compared:
     closed: list[str] = []
     monkeypatch.setattr(
         Rival, "ready", lambda rival, inputs: Candidate(lambda n: [1.0] * n, lambda: closed.append(rival.row))
     )
     with ExitStack() as stack:
-        found = rivals(tmp_path, stack)
+        found = rivals(tmp_path, stack, shares)
         here = Scripted(latencies_ms)
         compared = compare_rivals(here, found, {}, Pace(None, 0.0), lambda done, total: None)  # type: ignore[arg-type]
     assert closed == [rival.row for rival in found]
@@ -72,6 +82,41 @@ def decided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **latencies_ms: lis
 
 def around(median: float, noise: float = 0.01) -> list[float]:
     return [median * (1 + noise * step) for step in (0, 1, -1, 2, -2, 1, -1, 0, 2, -2)]
+
+
+def test_models_with_inputs_of_their_own_do_not_ship_where_inputs_are_shared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file would have other inputs than those that are asked for."""
+    found = decided(tmp_path, monkeypatch, shares=True, serial=around(4), packed=around(6), mixed=around(9))
+    assert found.shipped == "mixed"
+    assert "one model after another is faster" in found.reason
+    assert found.reason.endswith("since models were to share inputs, one schedule for all of them ships all the same")
+    with ExitStack() as stack:
+        ways = [replace(each, found=slowed(each.found, each.row)) for each in rivals(tmp_path, stack, shares=True)]
+        assert predict_rivals(ways).shipped == "mixed"
+
+
+def test_models_with_inputs_of_their_own_are_fed_with_shared_ones() -> None:
+    cluster = composed(chains(2))
+    fed: list[dict[str, int]] = []
+    here = SimpleNamespace(ready=lambda way, inputs: fed.append(inputs))
+    opened_ = SimpleNamespace(here=here)
+    site = Site(cluster.model, cluster.members, opened_, fed={"a/x": "x", "b/x": "x"})  # type: ignore[arg-type]
+    Rival("serial", site, None, Way(None)).ready({"x": 3})  # type: ignore[arg-type]
+    assert fed == [{"a/x": 3, "b/x": 3}]
+
+
+def slowed(found: SearchResult, row: str) -> SearchResult:
+    """The result, ten times as slow for `mixed`."""
+    times = 10 if row == "mixed" else 1
+    blocks = (
+        replace(
+            block, stages=tuple(replace(each, predicted_us=times * (each.predicted_us or 0)) for each in block.stages)
+        )
+        for block in found.schedule.blocks
+    )
+    return replace(found, schedule=Schedule(tuple(blocks)))
 
 
 def test_what_is_faster_than_both_ships(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
