@@ -12,7 +12,7 @@ not measured again: call it until it says that nothing is missing. What was meas
 
 The second plans the setting of DPBat (1,000 sampled networks, a hundred together, eight images each) for a GPU that is
 not here: what all operators take one after another by the analytic model, kernels launched one by one, by policy and by
-type of operator, and how long planning takes.
+type of operator, and how long planning takes. Batches that the file of results has are not planned again.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx
@@ -45,6 +46,8 @@ from iosched.models.batching.sample import weightless
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.zoo.mnasnet import sampled
+from iosched.profiler.devices.analytic.calibration import CALIBRATIONS
+from iosched.profiler.devices.analytic.kernels import kernels_of
 from iosched.profiler.devices.device import OpenSettings
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.measuring.interleave import compare
@@ -55,6 +58,11 @@ from iosched.scheduler.batching.costs import Even
 Result = TypeVar("Result")
 LEAST_CASE_S = 60.0
 MOST_CALLS = 3  # for one case; each goes on with what the one before measured
+PolicyResult = dict[str, Any]
+"""What a policy made of some models: `latency_us` by type of operator, how many `kernels` that is, what the plan is
+worth by its own prices (`worth_us`), `seconds` of planning, and how many operators are `batched` in `groups`."""
+
+KEYS = ("kernels", "worth_us", "seconds")
 SMALL = 64
 """Floating constants of fewer elements are what a layer computes with, not what it has learned."""
 
@@ -209,43 +217,75 @@ def ratio_text(samples: Mapping[str, list[float]], base: str, shipped: str) -> s
 
 
 def on_paper(options: Namespace) -> None:
-    clusters = range(0, options.models, options.together)
-    totals: dict[str, Counter[str]] = {policy: Counter() for policy in POLICIES}
-    seconds: Counter[str] = Counter()
-    for first in clusters:
+    known = {} if options.output is None or not options.output.exists() else json.loads(options.output.read_text())
+    batches: dict[str, dict[str, PolicyResult]] = known.get("batches", {})
+    for first in range(0, options.models, options.together):
         seeds = range(first, min(first + options.together, options.models))
-        cluster, composing_s = timed(partial(composed, {f"m{seed}": network(seed, options) for seed in seeds}))
-        seconds["compose"] += composing_s
+        name = f"{seeds[0]} to {seeds[-1]}, {options.images} x {options.size} x {options.size}"
+        if name not in batches:
+            batches[name] = together(seeds, options)
+            words = ["--paper", "--device", options.device or "p100", "--size", str(options.size)]
+            write_results(options, Path(__file__).stem, words, {"published": PUBLISHED, "batches": batches})
+    for shape in dict.fromkeys(name.partition(", ")[2] for name in batches):
+        print_policies(shape, [found for name, found in batches.items() if name.endswith(f", {shape}")])
+
+
+def together(seeds: range, options: Namespace) -> dict[str, PolicyResult]:
+    """What each policy makes of some sampled networks, and `composing`: the seconds to put them together."""
+    cluster, seconds = timed(partial(composed, {f"m{seed}": network(seed, options) for seed in seeds}))
+    light = Cluster(replace(cluster.composition, model=weightless(cluster.model)), cluster.ensemble)
+    found = {policy: planned(light, policy, options.device or "p100") for policy in POLICIES}
+    return {**found, "composing": {"seconds": seconds}}
+
+
+def print_policies(shape: str, batches: Sequence[Mapping[str, PolicyResult]]) -> None:
+    """Sums over batches, by policy and by type of operator."""
+    totals = {policy: Counter[str]() for policy in POLICIES}
+    for batch_ in batches:
         for policy in POLICIES:
-            spent_us, planning_s = planned(cluster, policy, options.device or "p100")
-            totals[policy] += spent_us
-            seconds[policy] += planning_s
-    dpbat_us = totals["dpbat"].total()
-    rows = [
-        (policy, f"{each_us.total() / 1e3:.1f} ms", f"{each_us.total() / dpbat_us:.2f}",
-         f"{PUBLISHED.get(policy, '')}", f"{seconds[policy]:.1f} s")
-        for policy, each_us in totals.items()
-    ]  # fmt: skip
-    print_table(("policy", "all models", "dpbat is faster by", "published", "planned in"), rows)
-    types = sorted({kind for each_us in totals.values() for kind in each_us})
+            totals[policy].update(batch_[policy]["latency_us"])
+    sums = {each: [sum(batch_[each][key] for batch_ in batches) for key in KEYS] for each in POLICIES}
+    rows = []
+    for policy, by_type in totals.items():
+        launches, worth_us, seconds = sums[policy]
+        latency_ms, ratio = by_type.total() / 1e3, by_type.total() / totals["dpbat"].total()
+        row_ = (policy, f"{latency_ms:.1f} ms", f"{launches}", f"{worth_us / 1e3:.1f} ms", f"{ratio:.2f}")
+        rows.append((*row_, f"{PUBLISHED.get(policy, '')}", f"{seconds / len(batches):.1f} s"))
+    print(f"\n{len(batches)} times {shape}")
+    titles = ("policy", "all models", "kernels", "worth by its prices", "dpbat is faster by", "published", "planned in")
+    print_table(titles, rows)
+    types = sorted({kind for by_type in totals.values() for kind in by_type})
     print_table(
         ("type", *POLICIES), [(kind, *(f"{totals[each][kind] / 1e3:.2f} ms" for each in POLICIES)) for kind in types]
     )
-    words = ["--paper", "--models", str(options.models), "--together", str(options.together)]
-    content: dict[str, object] = {"latency_us": totals, "published": PUBLISHED, "seconds": seconds}
-    write_results(options, Path(__file__).stem, words, content)
+    times = launches_for(PUBLISHED["serial"], *((totals[each].total(), sums[each][0]) for each in ("serial", "dpbat")))
+    print(
+        f"This plan would be {PUBLISHED['serial']} times as fast as serial where a kernel's launch took {times:.0f} us."
+    )
+
+
+def launches_for(ratio: float, slow: tuple[float, int], fast: tuple[float, int]) -> float:
+    """Microseconds of a launch at which the first is `ratio` times the second; each has its latency and kernels."""
+    own_us = CALIBRATIONS["streams"].kernel_us
+    (slow_us, slow_n), (fast_us, fast_n) = slow, fast
+    missing_us = ratio * (fast_us - fast_n * own_us) - (slow_us - slow_n * own_us)
+    return missing_us / (slow_n - ratio * fast_n) if slow_n > ratio * fast_n else math.inf
 
 
 def network(seed: int, options: Namespace) -> Model:
     return load_model(sampled(seed, options.size).SerializeToString(), batch_size=options.images)
 
 
-def planned(cluster: Cluster, policy: str, device: str) -> tuple[Counter[str], float]:
-    """Microseconds of all operators by type, launched one after another, and the seconds that planning took."""
+def planned(cluster: Cluster, policy: str, device: str) -> PolicyResult:
+    """Microseconds of all operators by type, launched one after another, with the kernels and the plan's own prices."""
     desk = Desk(resolve(device), OpenSettings(launch="streams"), None)
-    costs = SampledCosts(weightless(cluster.model), cluster.ensemble, lambda model: types_us(desk, model).total())
-    plan, seconds = timed(lambda: cluster.plan(policy, Even(costs, len(cluster.members))))
-    return types_us(desk, cluster.batched(plan)), seconds
+    costs = SampledCosts(cluster.model, cluster.ensemble, lambda model: types_us(desk, model).total())
+    prices = Even(costs, len(cluster.members))
+    plan, seconds = timed(lambda: cluster.plan(policy, prices))
+    model = cluster.batched(plan)
+    kernels = sum(len(kernels_of(model.graph, operator)) for operator in model.graph.operators)
+    found = {"latency_us": types_us(desk, model), "kernels": kernels, "worth_us": plan.value_us(), "seconds": seconds}
+    return {**found, "batched": len(plan.groups), "groups": len(plan.all_groups())}
 
 
 def types_us(desk: Desk, model: Model) -> Counter[str]:
