@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 
 from iosched.jobs.batching.schedules import (
-    mixed_schedule,
+    mixed_schedules,
     never,
     packed_schedule,
     predicted_us,
@@ -242,9 +242,10 @@ def batched_rivals(site: Site) -> Iterator[Rival]:
 
 
 def mixed_rivals(site: Site, deadline: Deadline = never) -> Iterator[Rival]:
-    """A batched or composed model by the best schedule that is found, with models side by side in it."""
+    """A batched or composed model by the best schedules that are found, with models side by side in them."""
     if site.is_schedulable:
-        yield from _scheduled("mixed", site, mixed_schedule(site.opened, site.model, site.members, deadline))
+        for found in mixed_schedules(site.opened, site.model, site.members, deadline):
+            yield from _scheduled("mixed", site, found)
 
 
 def fastest_by_prediction(rivals: Sequence[Rival]) -> Rival:

@@ -9,12 +9,15 @@ from iosched.jobs.schedules import Deadline, schedule_by, with_stretches
 from iosched.models.composition.members import Member, owners
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
-from iosched.profiler.devices.device import OpenModel
+from iosched.profiler.devices.device import OpenModel, Way
 from iosched.scheduler.components import Find
-from iosched.scheduler.cost import CostModel
+from iosched.scheduler.cost import CostModel, RunsSessions
 from iosched.scheduler.regions import packed_regions, search_regions, search_turns
 from iosched.scheduler.schedule import Schedule, Strategy
 from iosched.scheduler.search import SearchResult, search
+
+_LEAST_LIKELY = 1.5
+"""How many times as long as the best one a schedule may be expected to take, and still be run."""
 
 
 def never() -> bool:
@@ -49,7 +52,9 @@ def serial_schedule(
 def serial_schedule_with_stretches(
     opened: OpenModel, model: Model, members: Sequence[Member], deadline: Deadline = never
 ) -> SearchResult | None:
-    """The same with stretches of each model run as sessions; None where that is nowhere faster."""
+    """The same with stretches of each model run as sessions; None where that is nowhere faster, or cannot be."""
+    if not (isinstance(opened.cost, RunsSessions) and opened.cost.runs_sessions):
+        return None
 
     def find(graph: ComputationGraph, cost: CostModel) -> SearchResult:
         found = _find(opened, deadline)(graph, cost)
@@ -67,18 +72,29 @@ def packed_schedule(
     return packed_regions(opened.graph, opened.cost, common, _find(opened, deadline))
 
 
-def mixed_schedule(
+def mixed_schedules(
     opened: OpenModel, model: Model, members: Sequence[Member], deadline: Deadline = never
-) -> SearchResult:
-    """The better of two schedules: of the graph as any other, and with models side by side between what they share.
+) -> tuple[SearchResult, ...]:
+    """Schedules that differ, the one first that is expected to be the fastest; see `serial_schedule`.
 
-    The first can run operators of several models beside those of one; in the second whole parts of models run beside
-    each other, however many operators and models there are. See `serial_schedule`.
+    One is of the graph as any other, which can run operators of several models beside those of one. In another whole
+    parts of models run beside each other between what they share, however many operators and models there are, where
+    that is faster by the latencies of stages; and in a third wherever that is possible. Stages alone are faster than in
+    a whole, the more so the shorter they are: the fastest can only be told by whole runs.
     """
     find, common = _find(opened, deadline), _common(opened, model, members)
-    turns = search_regions(opened.graph, opened.cost, common, find, is_over=deadline)
-    whole = schedule_by(opened, "both", deadline=deadline)
-    return min((turns, whole), key=lambda result: predicted_us(result.schedule))
+    found = [
+        search_regions(opened.graph, opened.cost, common, find, is_over=deadline),
+        schedule_by(opened, "both", deadline=deadline),
+    ]
+    if common:  # else that is what people do without this program
+        found.append(packed_regions(opened.graph, opened.cost, common, find))
+    found.sort(key=lambda result: predicted_us(result.schedule))
+    likely_us = _LEAST_LIKELY * predicted_us(found[0].schedule)
+    differing: dict[str, SearchResult] = {}
+    for each in (found[0], *(each for each in found[1:] if predicted_us(each.schedule) <= likely_us)):
+        differing.setdefault(Way(each.schedule).text, each)
+    return tuple(differing.values())
 
 
 def predicted_us(schedule: Schedule) -> float:

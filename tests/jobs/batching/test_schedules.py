@@ -11,7 +11,7 @@ from import_helpers import data, model_of, weight
 from members import headed
 from onnx import helper
 
-from iosched.jobs.batching.schedules import mixed_schedule, serial_schedule_with_stretches
+from iosched.jobs.batching.schedules import mixed_schedules, serial_schedule_with_stretches
 from iosched.jobs.opening import opened
 from iosched.jobs.schedules import schedule_by
 from iosched.models.batching.rewrite import batched
@@ -20,7 +20,7 @@ from iosched.models.composition.members import members_of
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu.cost import CpuStageCost
-from iosched.profiler.devices.device import OpenModel, OpenSettings
+from iosched.profiler.devices.device import OpenModel, OpenSettings, Way
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.scheduler.checks import check_operators
@@ -47,15 +47,20 @@ def on_paper(model: Model, tmp_path: Path) -> Iterator[OpenModel]:
 
 
 @pytest.mark.parametrize("count", [2, 6])
-def test_the_better_schedule_of_two_is_taken(count: int, tmp_path: Path) -> None:
+def test_the_best_schedule_comes_first_and_others_differ(count: int, tmp_path: Path) -> None:
     whole = compose({f"m{seed}": chain(seed) for seed in range(count)})
     last = f"t{LENGTH - 1}"
     ends = [tuple(f"m{seed}/{name}" for seed in range(count)) for name in ("t0", last)]
     model = batched(whole.model, ends)
     with on_paper(model, tmp_path) as device:
-        found = mixed_schedule(device, model, members_of(model.proto))
+        found, *others = mixed_schedules(device, model, members_of(model.proto))
         alone = schedule_by(device, "both")
-        check_operators(found.schedule, device.graph)
+        for each in (found, *others):
+            check_operators(each.schedule, device.graph)
+    texts = [Way(each.schedule).text for each in (found, *others)]
+    latencies_us = [each.schedule.predicted_us or 0.0 for each in (found, *others)]
+    assert len(set(texts)) == len(texts)
+    assert latencies_us == sorted(latencies_us)
     assert (found.schedule.predicted_us or 0.0) <= (alone.schedule.predicted_us or 0.0)
     if count == 6:
         longest = max(len(group) for stage in found.schedule.stages for group in stage.groups)
@@ -83,3 +88,14 @@ def test_models_in_turn_run_partly_in_sessions_where_that_is_faster(
             if found is not None:
                 check_operators(found.schedule, device.graph)
                 assert [stage.strategy for stage in found.schedule.stages] == [Strategy.SESSION] * 2
+
+
+def test_models_that_share_operators_run_side_by_side_wherever_they_are_apart(tmp_path: Path) -> None:
+    whole = compose({f"m{seed}": chain(seed) for seed in range(2)})
+    model = batched(whole.model, [("m0/t0", "m1/t0")])
+    with on_paper(model, tmp_path) as device:
+        found = mixed_schedules(device, model, members_of(model.proto))
+        apart = mixed_schedules(device, whole.model, whole.members)
+    longest = [max(len(group) for stage in each.schedule.stages for group in stage.groups) for each in found]
+    assert LENGTH - 1 in longest
+    assert len(apart) <= 2
