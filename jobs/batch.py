@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from iosched.jobs.batching.candidates import Candidates
@@ -137,7 +137,8 @@ class _Job:
             here = apart.opened.here
             if here is not None and here.only_way is not None:
                 raise UsageError(f"no schedule runs in {self.settings.precision} on this device: leave --precision out")
-            rivals = candidates.rivals(apart)
+            pace = pace.reserving(here)
+            rivals = replace(candidates, pace=pace).rivals(apart)
             compared = predict_rivals(rivals) if here is None else self._measured(here, rivals, cluster, pace)
             return self._result(models, cluster, apart, rivals, compared)
 

@@ -8,12 +8,15 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from iosched.jobs.interrupt import Interrupt, Uninterrupted
+from iosched.profiler.devices.device import OpenModelHere
 from iosched.profiler.measuring.in_turn import WARMUP_ROUNDS, Budget, turn_seconds
 from iosched.profiler.peers.onnxruntime import QUICK
 
-PRICED, SEARCHED, OPENED, CHOSEN = 0.35, 0.6, 0.85, 0.9
-"""The parts of its time after which a cluster's prices are asked for no more, its searches end, what opens slowly is
-left out, and the ways of each row have been compared."""
+PRICED, SEARCHED, OPENED, CHOSEN = 0.4, 0.7, 0.95, 1.0
+"""The parts of its time, but for the comparison at the end, after which a cluster's prices are asked for no more, its
+searches end, what opens slowly is left out, and the ways of each row have been compared."""
+
+_LEAST_CANDIDATES = 3  # one after another, side by side, and mixed
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,23 +27,34 @@ class Pace:
         budget_s: the seconds for everything; None for no limit.
         started: when the work on the cluster began, by `time.monotonic`.
         interrupt: holds back interruptions, which end what is going on early.
+        reserved_s: the seconds that are kept for comparing whole models at the end.
     """
 
     budget_s: float | None
     started: float
     interrupt: Interrupt = Uninterrupted()
+    reserved_s: float = 0.0
+
+    def reserving(self, here: OpenModelHere | None) -> Pace:
+        """The same with time kept for the least comparison of a model that is open here; under a budget it is run."""
+        if self.budget_s is None or here is None or here.plain is None:
+            return self
+        turns = _LEAST_CANDIDATES * (WARMUP_ROUNDS + here.budget.least_rounds)
+        reserved_s = turns * turn_seconds(here.plain.opening_and_run_s[1])
+        return replace(self, reserved_s=min(reserved_s, self.budget_s / 2))
 
     def is_over(self, part: float) -> Callable[[], bool]:
-        """A function that says whether that part of the budget is spent, or the user wants an end."""
+        """A function that says whether that part of the time is spent, or the user wants an end."""
         return lambda: self.interrupt.came or self._left_s(part) <= 0
 
-    def _left_s(self, part: float = 1.0) -> float:
-        """Seconds until that part of the budget is spent; infinite without a limit, 0 if the user wants an end."""
+    def _left_s(self, part: float | None = None) -> float:
+        """Seconds until that part is spent, or with None all; infinite without a limit, 0 if the user wants an end."""
         if self.interrupt.accepted:
             return 0.0
         if self.budget_s is None:
             return math.inf
-        return max(self.started + self.budget_s * part - time.monotonic(), 0.0)
+        spent_s = self.budget_s if part is None else (self.budget_s - self.reserved_s) * part
+        return max(self.started + spent_s - time.monotonic(), 0.0)
 
     def ask(self) -> None:
         """Asks the user, if there was an interruption, whether to go on to the end with what is known.

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 from asked import Asked
+from members import chains
 
 from iosched.jobs.batching.pace import CHOSEN, Pace
+from iosched.jobs.batching.plan import composed
+from iosched.jobs.opening import opened
+from iosched.profiler.devices.device import OpenSettings
+from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.measuring.in_turn import Budget
 from iosched.profiler.peers.onnxruntime import QUICK
 
@@ -67,3 +73,18 @@ def test_who_is_asked_and_says_yes_waits_for_nothing_more(at_s: list[float]) -> 
     assert pace.is_over(1.0)()
     assert pace.choice([1.0]) is None
     assert pace.comparison(Budget(), [1e3]).rounds == Budget().least_rounds
+
+
+def test_time_is_kept_for_comparing_slow_models(at_s: list[float], tmp_path: Path) -> None:
+    whole = composed(chains(2)).model
+    with opened(resolve("cpu", whole), whole, OpenSettings(threads=2), tmp_path / "db") as model:
+        assert model.here is not None
+        assert model.here.plain is not None
+        vars(model.here.plain)["opening_and_run_s"] = (0.0, 0.4)
+        pace = Pace(100.0, 0.0).reserving(model.here)
+        assert Pace(None, 0.0).reserving(model.here).reserved_s == 0.0
+    at_s[0] = 100.0 - pace.reserved_s
+    assert 3 * 8 * 0.8 < pace.reserved_s < 50.0
+    assert pace.is_over(1.0)()
+    assert pace.is_hurried
+    assert pace.comparison(Budget(), [4e5] * 3).rounds == Budget().least_rounds
