@@ -28,8 +28,8 @@ ROOMS = {
     "iosched": ("models", "scheduler", "runtime", "profiler", "jobs", "cli"),
     "iosched.runtime": (
         *("plan", "order", "intervals", "waits", "given", "hazards", "arena", "teams", "placement"),
-        *("compare", "inputs", "quota", "cores", "memory", "handle", "session", "reference", "side_by_side"),
-        *("requests", "shares", "openvino", "cpu", "cuda"),
+        *("compare", "inputs", "quota", "cores", "memory", "handle", "session", "reference"),
+        *("requests", "shares", "openvino", "side_by_side", "cpu", "cuda"),
     ),
     "iosched.runtime.cuda": (
         *("target", "layout", "kernel", "builder", "choices", "gpu", "source", "cudnn"),

@@ -55,7 +55,7 @@ def test_another_shape_is_refused(shipped: str) -> None:
     ("sessions", "described"),
     [
         ({"lanes": 1, "threads": 2}, "a session for each model, one after another, 2 threads"),
-        ({"lanes": 64, "threads": 1}, "a session for each model, 2 at a time with 1 threads each"),
+        ({"lanes": 64, "threads": 1}, "a session for each model, 2 at a time with 1 thread each"),
         ({"lanes": "two"}, "sequential mode, 2 threads"),
         (None, "sequential mode, 2 threads"),
     ],
