@@ -36,9 +36,9 @@ from onnx import numpy_helper
 from testbed import RESULTS, print_table, write_results
 
 from iosched.jobs.batch import BatchResult, BatchSettings, batch
+from iosched.jobs.batching.candidates import CUT_SHORT
 from iosched.jobs.batching.costs import SampledCosts
 from iosched.jobs.batching.desk import Desk
-from iosched.jobs.batching.pace import PRICED
 from iosched.jobs.batching.plan import Cluster, composed
 from iosched.jobs.schedules import priced
 from iosched.models import zoo
@@ -124,7 +124,7 @@ def is_missing(found: Mapping[str, object] | None) -> bool:
         return True
     calls = found["calls"]
     assert isinstance(calls, list)
-    return len(calls) < MOST_CALLS and calls[-1]["seconds"] > PRICED * calls[-1]["budget_s"]
+    return len(calls) < MOST_CALLS and bool(calls[-1]["cut_short"])
 
 
 def case(
@@ -142,6 +142,7 @@ def case(
         shared_inputs=("input",) if family == "heads" else (),
     )
     found: BatchResult = batch(models, settings)
+    cut_short = any(CUT_SHORT in each.notes for each in found.clusters)
     calls = [] if before is None else before["calls"]
     assert isinstance(calls, list)
     return {
@@ -159,7 +160,7 @@ def case(
         ],
         "notes": [*found.notes, *(note for each in found.clusters for note in each.notes)],
         "weights_nbytes": [found.memory.alone_nbytes, found.memory.together_nbytes],
-        "calls": [*calls, {"seconds": found.seconds, "budget_s": budget_s}],
+        "calls": [*calls, {"seconds": found.seconds, "budget_s": budget_s, "cut_short": cut_short}],
     }
 
 

@@ -140,6 +140,7 @@ class _Job:
             pace = pace.reserving(here)
             rivals = replace(candidates, pace=pace).rivals(apart)
             compared = predict_rivals(rivals) if here is None else self._measured(here, rivals, cluster, pace)
+            compared = replace(compared, notes=(*candidates.notes, *compared.notes))
             return self._result(models, cluster, apart, rivals, compared)
 
     def _measured(self, here: OpenModelHere, rivals: Sequence[Rival], cluster: Cluster, pace: Pace) -> Compared:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from iosched.jobs.batching.costs import SampledCosts
 from iosched.jobs.batching.desk import Desk
@@ -31,6 +31,8 @@ from iosched.scheduler.batching.ensemble import Group
 from iosched.scheduler.batching.plan import Plan
 from iosched.scheduler.schedule import Stage, Strategy
 
+CUT_SHORT = "For lack of time not everything was searched: a larger --budget goes on with what was measured."
+
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
@@ -44,6 +46,7 @@ class Candidates:
         pace: how much time there is.
         observer: is told what comes next.
         kept: closes the models that are opened here.
+        notes: keys are sentences that a user should read; they grow.
     """
 
     models: Mapping[str, Model]
@@ -53,6 +56,7 @@ class Candidates:
     pace: Pace
     observer: Observer
     kept: ExitStack
+    notes: dict[str, None] = field(default_factory=dict)
 
     def site(self) -> Site:
         """The models apart, open on the device."""
@@ -75,6 +79,7 @@ class Candidates:
             found += serial_rivals(without, until)
         if self.settings.batches:
             found += self._batching(apart, list(mixed_rivals(apart, until)))
+        self._note_if_over(SEARCHED)
         return found
 
     def _without(self, apart: Site) -> Site:
@@ -122,6 +127,7 @@ class Candidates:
         sampled = self.cluster.model if apart.opened.here is not None else weightless(self.cluster.model)
         costs = SampledCosts(sampled, self.cluster.ensemble, best_us)
         plan = self._plan(costs)
+        self._note_if_over(PRICED)
         if not plan.groups:
             return
         yield plan
@@ -138,6 +144,10 @@ class Candidates:
     def _plan(self, costs: SampledCosts) -> Plan:
         """A plan; only the prices for two and for all models are asked for."""
         return self.cluster.plan(self.settings.planned_by, Even(costs, len(self.cluster.members)))
+
+    def _note_if_over(self, part: float) -> None:
+        if self.pace.is_over(part)() and not self.pace.interrupt.accepted:
+            self.notes[CUT_SHORT] = None
 
     def _say(self, text: str) -> None:
         self.pace.ask()

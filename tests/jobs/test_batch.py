@@ -17,6 +17,7 @@ from scripted import script_stages
 
 from iosched.jobs import batch as batch_job
 from iosched.jobs.batch import BatchSettings, batch
+from iosched.jobs.batching.candidates import CUT_SHORT
 from iosched.jobs.run import open_executor
 from iosched.models.composition.members import members_of
 from iosched.models.errors import ExecutionError, InvalidModelError, MismatchError, UsageError
@@ -152,6 +153,12 @@ def test_batched_models_are_measured_on_this_machine(tmp_path: Path, monkeypatch
     inputs = random_inputs(found.model.graph.inputs)
     with closing(open_executor(found.model, found.document, threads=2)) as executor, Reference(found.model) as session:
         assert compare(executor.run(inputs), session.run(inputs)).passed
+
+
+@pytest.mark.parametrize("budget_s", [None, 1e-9])
+def test_what_a_budget_cuts_short_is_said(budget_s: float | None) -> None:
+    (found,) = batch(chains(2), replace(PAPER, budget_s=budget_s)).clusters
+    assert (CUT_SHORT in found.notes) == (budget_s is not None)
 
 
 @pytest.mark.parametrize("answer", [True, False])
