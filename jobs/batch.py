@@ -25,8 +25,9 @@ from iosched.jobs.progress import Observer, Silence
 from iosched.models.batching.record import note_record
 from iosched.models.errors import DeviceError, InvalidModelError, IoschedError, UsageError
 from iosched.models.model import Model
-from iosched.profiler.devices.device import OpenModelHere, Running
+from iosched.profiler.devices.device import OpenModelHere
 from iosched.profiler.devices.resolve import remarks
+from iosched.profiler.devices.ways import Running
 from iosched.runtime.compare import rtol_of
 from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.runtime.reference import Reference

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from iosched.jobs.schedules import Deadline, schedule_by
 from iosched.models.errors import IoschedError
 from iosched.models.model import Model
-from iosched.profiler.devices.device import Device, OpenModel, OpenSettings
+from iosched.profiler.devices.device import Device, OpenModel
+from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.database import ProfileDatabase
 
 

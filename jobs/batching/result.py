@@ -10,7 +10,8 @@ from iosched.jobs.decision import Ratio
 from iosched.models.composition.compose import WeightsMemory
 from iosched.models.model import Model
 from iosched.models.version import iosched_version
-from iosched.profiler.devices.device import Device, Running
+from iosched.profiler.devices.device import Device
+from iosched.profiler.devices.ways import Running
 from iosched.scheduler import document_format
 from iosched.scheduler.batching.policy_names import ROW_NAMES, RowName
 from iosched.scheduler.checks import model_dtype

@@ -22,7 +22,8 @@ from iosched.jobs.schedules import Deadline, priced, unsearched
 from iosched.models.composition.members import Member
 from iosched.models.errors import MismatchError
 from iosched.models.model import Model
-from iosched.profiler.devices.device import OpenModel, OpenModelHere, Running, Way
+from iosched.profiler.devices.device import OpenModel, OpenModelHere
+from iosched.profiler.devices.ways import Running, Way
 from iosched.profiler.measuring.in_turn import Candidate
 from iosched.profiler.peers.onnxruntime import MANY_SESSIONS_NBYTES
 from iosched.profiler.peers.openvino import PlainOpenvino

@@ -9,7 +9,8 @@ from iosched.jobs.schedules import Deadline, schedule_by, with_stretches
 from iosched.models.composition.members import Member, owners
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
-from iosched.profiler.devices.device import OpenModel, Way
+from iosched.profiler.devices.device import OpenModel
+from iosched.profiler.devices.ways import Way
 from iosched.scheduler.components import Find
 from iosched.scheduler.cost import CostModel, RunsSessions
 from iosched.scheduler.regions import packed_regions, search_regions, search_turns

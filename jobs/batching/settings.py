@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from iosched.profiler.devices.device import OpenSettings
 from iosched.profiler.devices.launch import DEFAULT_LAUNCH
+from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.scheduler.batching.policy_names import PLANNED, PolicyName
 from iosched.scheduler.precision import DEFAULT_PRECISION
 

@@ -23,8 +23,9 @@ from iosched.jobs.batching.rivals import Rival, Site, batched_rivals, mixed_riva
 from iosched.jobs.opening import opened
 from iosched.jobs.run import open_executor
 from iosched.models.errors import DeviceError
-from iosched.profiler.devices.device import OpenSettings, Way
+from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
+from iosched.profiler.devices.ways import Way
 from iosched.profiler.measuring.in_turn import Budget, Candidate
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.runtime.inputs import random_inputs

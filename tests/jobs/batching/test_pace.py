@@ -12,7 +12,7 @@ from members import chains
 from iosched.jobs.batching.pace import CHOSEN, Pace
 from iosched.jobs.batching.plan import composed
 from iosched.jobs.opening import opened
-from iosched.profiler.devices.device import OpenSettings
+from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.measuring.in_turn import Budget
 from iosched.profiler.peers.onnxruntime import QUICK

@@ -20,8 +20,10 @@ from iosched.models.composition.members import members_of
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu.cost import CpuStageCost
-from iosched.profiler.devices.device import OpenModel, OpenSettings, Way
+from iosched.profiler.devices.device import OpenModel
+from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
+from iosched.profiler.devices.ways import Way
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.scheduler.checks import check_operators
 from iosched.scheduler.schedule import Stage, Strategy
