@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from iosched.scheduler.batching.costs import BatchingCosts, Spread
 from iosched.scheduler.batching.ensemble import Ensemble
-from iosched.scheduler.batching.plan import Plan, difference_us, pruned
+from iosched.scheduler.batching.plan import Plan, difference_us
+from iosched.scheduler.batching.pruning import pruned
 from iosched.scheduler.batching.runs import Pairing
 
 

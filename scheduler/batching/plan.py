@@ -122,39 +122,9 @@ def difference_us(before: Plan, after: Plan, changed: Iterable[str]) -> float:
     Complexity: O(operators and edges of those groups and of the ones beside them).
     """
     names = {name for each in changed for plan in (before, after) for name in plan.group(each)}
-    names |= {name for other in _beside(after, names) for name in after.group(other)}
+    names |= {name for other in beside(after, names) for name in after.group(other)}
     names |= {name for other in names for name in before.group(other)}
     return _value_us(after, names) - _value_us(before, names)
-
-
-def pruned(plan: Plan) -> Plan:
-    """The plan without the groups that cost more than they save; each that is taken out makes the plan better.
-
-    Groups are tried one by one, and chains of groups that hang together, until none of them is worth taking out. That
-    is a local optimum, and no more. Complexity: O(operators + edges) for each round, of which there is one more than
-    there are rounds in which a group is taken out.
-    """
-    left = dict(plan.groups)
-    rest = Plan(plan.ensemble, plan.costs, left)
-    while True:
-        before = len(left)
-        for groups in [*([group] for group in rest.all_groups()), *_chains(rest)]:
-            _take_out(rest, left, groups)
-        if len(left) == before:
-            return rest
-
-
-def _take_out(plan: Plan, groups: dict[str, Group], gone: Sequence[Group]) -> None:
-    """Take groups out of `groups`, which are those of `plan`, if the plan gets better."""
-    names = {name for group in gone for name in group}
-    if not names <= groups.keys():
-        return
-    affected = names | {name for other in _beside(plan, names) for name in plan.group(other)}
-    before = _value_us(plan, affected)
-    for name in names:
-        del groups[name]
-    if _value_us(plan, affected) <= before:
-        groups.update((name, group) for group in gone for name in group)
 
 
 def _value_us(plan: Plan, names: Iterable[str]) -> float:
@@ -163,34 +133,10 @@ def _value_us(plan: Plan, names: Iterable[str]) -> float:
     return sum(plan.group_value_us(plan.groups[head]) for head in heads)
 
 
-def _beside(plan: Plan, names: Iterable[str]) -> set[str]:
+def beside(plan: Plan, names: Iterable[str]) -> set[str]:
     """The operators that these read from, and those that read from them."""
     ensemble = plan.ensemble
     found: set[str] = set()
     for name in names:
         found.update(ensemble.graph.predecessors[name], ensemble.graph.successors[name])
-    return found
-
-
-def _chains(plan: Plan) -> list[list[Group]]:
-    """Groups that hand results to each other in place, together."""
-    found: list[list[Group]] = []
-    links: dict[str, list[Group]] = {}
-    for group in plan.all_groups():
-        for port in range(len(plan.ensemble.reads[group[0]])):
-            feeder = plan.feeder(group, port)
-            if feeder is not None:
-                links.setdefault(group[0], []).append(feeder)
-                links.setdefault(feeder[0], []).append(group)
-    seen: set[str] = set()
-    for group in plan.all_groups():
-        if group[0] in seen or group[0] not in links:
-            continue
-        seen.add(group[0])
-        chain = [group]
-        for each in chain:
-            linked = {other[0]: other for other in links[each[0]] if other[0] not in seen}
-            seen.update(linked)
-            chain.extend(linked.values())
-        found.append(chain)
     return found

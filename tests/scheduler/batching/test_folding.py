@@ -11,7 +11,8 @@ from iosched.scheduler.batching.costs import EqualGains, Even
 from iosched.scheduler.batching.ensemble import Ensemble
 from iosched.scheduler.batching.folding import folded
 from iosched.scheduler.batching.layers import layered
-from iosched.scheduler.batching.plan import Plan, difference_us, pruned
+from iosched.scheduler.batching.plan import Plan, difference_us
+from iosched.scheduler.batching.pruning import pruned
 from iosched.scheduler.batching.similarity import common_length, similarities
 
 several = st.lists(members(most=6, frozen=True), min_size=2, max_size=4)
@@ -105,6 +106,15 @@ def test_pruning_never_makes_a_plan_worse(models: list[tuple[Layer, ...]], costs
     assert better.value_us() >= plan.value_us()
     for group in better.all_groups():
         assert better.without([group]).value_us() <= better.value_us()
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(st.lists(members(most=6), min_size=2, max_size=4), prices())
+def test_pruning_forgets_nothing_that_it_should_try_again(models: list[tuple[Layer, ...]], costs: Prices) -> None:
+    """Who knows nothing of what was tried before finds nothing more to take out."""
+    ensemble = ensemble_of(models)
+    better = pruned(Plan(ensemble, costs, folded(ensemble, EqualGains(), likeness(ensemble)).groups))
+    assert pruned(better).all_groups() == better.all_groups()
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
