@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from iosched.models.composition.copies import Renamed, side_by_side
 from iosched.models.composition.members import MEMBERS_KEY, Member, check_names, note_owners, reached, to_metadata
 from iosched.models.composition.opsets import common_opsets, raised
 from iosched.models.composition.renaming import called, renamed
@@ -76,7 +77,7 @@ def compose(models: Mapping[str, Model], shared_inputs: Collection[str] = (), na
     for member, model in models.items():
         union.add(member, raised(model, opsets), frozenset(shared_inputs))
     union.proto.metadata_props.add(key=MEMBERS_KEY, value=to_metadata(union.members))
-    found = assembled_model(name, union.proto, union.weights)
+    found = union.model(name)
     owned = reached(found.graph, union.members)
     several = {node: owned[each.name] for each in found.graph.operators for node in each.nodes}
     note_owners(found.proto, {node: bits for node, bits in several.items() if bits & (bits - 1)})
@@ -94,6 +95,8 @@ class _Union:
         names: what the tensor of each value number is called.
         members: the models that are in it.
         shared: how many nodes were left out.
+        added: the models with what their tensors are called.
+        renames: whether there are nodes that only give an output another name.
     """
 
     proto: onnx.ModelProto
@@ -101,6 +104,14 @@ class _Union:
     names: dict[str, str] = field(default_factory=dict)
     members: list[Member] = field(default_factory=list)
     shared: int = 0
+    added: list[Renamed] = field(default_factory=list)
+    renames: bool = False
+
+    def model(self, name: str) -> Model:
+        """What the union is. Where models share no node, they are in it as they are."""
+        if self.shared or self.renames:
+            return assembled_model(name, self.proto, self.weights)
+        return side_by_side(name, self.proto, self.added, self.weights)
 
     def add(self, name: str, model: Model, shared_inputs: frozenset[str]) -> None:
         """Add a model, whose opsets are those of the union."""
@@ -115,6 +126,7 @@ class _Union:
             self._add_node(name, node, numbers, known)
         self._add_types(model, known)
         self._add_outputs(name, model, known)
+        self.added.append(Renamed(model, name, known))
         outputs = {output: f"{name}/{output}" for output in model.graph.outputs}
         self.members.append(Member(name, inputs, outputs))
 
@@ -149,6 +161,7 @@ class _Union:
             self.proto.graph.output.append(called(value, wanted))
             if known[value.name] != wanted:
                 self.proto.graph.node.append(helper.make_node("Identity", [known[value.name]], [wanted]))
+                self.renames = True
 
 
 def _input_name(model: str, name: str, shared_inputs: frozenset[str]) -> str:

@@ -1,4 +1,4 @@
-"""Puts copies of one model beside each other, without finding out anew what is known of it."""
+"""Puts models beside each other that share no operator, without finding out anew what is known of them."""
 
 from __future__ import annotations
 
@@ -32,33 +32,55 @@ def beside_itself(model: Model, weights: Sequence[Weights]) -> Model:
     """
     arrays: dict[str, np.ndarray] = {}
     copies = list(_copies(model, weights, arrays))
-    graph = onnx.GraphProto(name=model.proto.graph.name)
     proto = onnx.ModelProto(ir_version=model.proto.ir_version, opset_import=model.proto.opset_import)
-    for copy in copies:
-        copy.write(model.proto.graph, graph)
-    store_weights(graph, arrays)
-    proto.graph.CopyFrom(graph)
+    return side_by_side(model.name, proto, copies, arrays)
+
+
+def side_by_side(name: str, proto: onnx.ModelProto, models: Sequence[Renamed], weights: dict[str, np.ndarray]) -> Model:
+    """Models in one graph, as they are but for their names, which tell their computed tensors apart.
+
+    Args:
+        name: of the model that is made.
+        proto: a model without a graph; it is changed in place, and belongs to the model.
+        models: what is put into it; inputs that have one name are one.
+        weights: of all, by their new names; likewise.
+
+    Complexity: O(nodes + edges).
+    """
+    proto.graph.Clear()
+    proto.graph.name = name
+    for each in models:
+        each.write(proto.graph)
+    fed = {value.name: value for value in proto.graph.input}
+    del proto.graph.input[:]
+    proto.graph.input.extend(fed.values())
+    store_weights(proto.graph, weights)
+    bindings = {each.name(own): shape for each in models for own, shape in each.model.bindings.items()}
     return Model(
-        name=model.name,
+        name=name,
         proto=proto,
-        weights=MappingProxyType(arrays),
-        graph=_beside(model.graph, copies),
+        weights=MappingProxyType(weights),
+        graph=_beside(name, models),
         original=None,
-        bindings=MappingProxyType({copy.name(own): shape for copy in copies for own, shape in model.bindings.items()}),
+        bindings=MappingProxyType(bindings),
     )
 
 
 @dataclass(frozen=True, eq=False)
-class _Copy:
-    """What the tensors of a copy are called: weights as `weights` says, all others with its number before them."""
+class Renamed:
+    """A model, and what its tensors are called: as `names` says, all others with `prefix` and a slash before them."""
 
-    place: int
-    weights: Mapping[str, str]
+    model: Model
+    prefix: str
+    names: Mapping[str, str]
 
     def name(self, name: str) -> str:
-        return self.weights.get(name) or f"{self.place}/{name}"
+        """What a tensor is called."""
+        return self.names.get(name) or f"{self.prefix}/{name}"
 
-    def write(self, graph: onnx.GraphProto, to: onnx.GraphProto) -> None:
+    def write(self, to: onnx.GraphProto) -> None:
+        """Add nodes, inputs, outputs and what is known of the tensors between them to a graph."""
+        graph = self.model.proto.graph
         for node in graph.node:
             made = renamed(node, self.name)
             made.name = self.name(node.name)
@@ -68,23 +90,25 @@ class _Copy:
         to.value_info.extend(called(value, self.name(value.name)) for value in graph.value_info)
 
     def spec(self, spec: TensorSpec) -> TensorSpec:
+        """A tensor under its new name."""
         return replace(spec, name=self.name(spec.name))
 
-    def names(self, names: Sequence[str]) -> tuple[str, ...]:
-        return tuple(map(self.name, names))
-
     def operator(self, operator: Operator) -> Operator:
+        """An operator under its new name."""
         return replace(
             operator,
             name=self.name(operator.name),
-            nodes=self.names(operator.nodes),
-            inputs=self.names(operator.inputs),
-            outputs=self.names(operator.outputs),
+            nodes=self._all(operator.nodes),
+            inputs=self._all(operator.inputs),
+            outputs=self._all(operator.outputs),
             weights=tuple(map(self.spec, operator.weights)),
         )
 
+    def _all(self, names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(map(self.name, names))
 
-def _copies(model: Model, weights: Sequence[Weights], arrays: dict[str, np.ndarray]) -> Iterator[_Copy]:
+
+def _copies(model: Model, weights: Sequence[Weights], arrays: dict[str, np.ndarray]) -> Iterator[Renamed]:
     """The copies; `arrays` gets the weights of all."""
     known: dict[int, str] = {}
     for place, others in enumerate(weights):
@@ -93,14 +117,15 @@ def _copies(model: Model, weights: Sequence[Weights], arrays: dict[str, np.ndarr
             if id(array) not in known:
                 known[id(array)] = f"{place}/{name}"
                 arrays[f"{place}/{name}"] = array
-        yield _Copy(place, {name: known[id(array)] for name, array in own.items()})
+        yield Renamed(model, str(place), {name: known[id(array)] for name, array in own.items()})
 
 
-def _beside(graph: ComputationGraph, copies: Sequence[_Copy]) -> ComputationGraph:
+def _beside(name: str, models: Sequence[Renamed]) -> ComputationGraph:
+    inputs = {each.name(spec.name): each.spec(spec) for each in models for spec in each.model.graph.inputs}
     return ComputationGraph(
-        name=graph.name,
-        inputs=tuple(copy.spec(spec) for copy in copies for spec in graph.inputs),
-        outputs=tuple(copy.name(name) for copy in copies for name in graph.outputs),
-        operators=tuple(copy.operator(operator) for copy in copies for operator in graph.operators),
-        tensors=tuple(copy.spec(spec) for copy in copies for spec in graph.tensors),
+        name=name,
+        inputs=tuple(inputs.values()),
+        outputs=tuple(each.name(own) for each in models for own in each.model.graph.outputs),
+        operators=tuple(each.operator(operator) for each in models for operator in each.model.graph.operators),
+        tensors=tuple(each.spec(spec) for each in models for spec in each.model.graph.tensors),
     )

@@ -21,7 +21,7 @@ from iosched.models.composition.members import members_of, owners, reached
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.export import write_model
 from iosched.models.light import light_model
-from iosched.models.load import load_model
+from iosched.models.load import assembled_model, load_model
 from iosched.models.model import Model
 
 node = helper.make_node
@@ -57,6 +57,9 @@ def backbone(head: int, *, channels: int = 4) -> onnx.ModelProto:
 def test_random_models_compute_the_same_together(a: onnx.ModelProto, b: onnx.ModelProto, shares: bool) -> None:
     found = composed({"a": a, "b": b}, ("x",) if shares else ())
     assert owners(found.model, found.members) == reached(found.model.graph, found.members)
+    again = assembled_model("batch", onnx.ModelProto.FromString(data(found.model.proto)), dict(found.model.weights))
+    assert (found.model.digest, found.model.graph) == (again.digest, again.graph)
+    assert (found.model.structure, found.model.bindings) == (again.structure, again.bindings)
     alone = sum(len(load_model(data(proto)).proto.graph.node) for proto in (a, b))
     copies = sum(each.op_type == "Identity" for each in found.model.proto.graph.node)
     assert len(found.model.proto.graph.node) - copies <= alone - found.shared
