@@ -12,7 +12,10 @@ not measured again: call it until it says that nothing is missing. What was meas
 
 The second plans the setting of DPBat (1,000 sampled networks, a hundred together, eight images each) for a GPU that is
 not here: what all operators take one after another by the analytic model, kernels launched one by one, by policy and by
-type of operator, and how long planning takes. Batches that the file of results has are not planned again.
+type of operator, and how long planning takes. Batches that the file of results has are not planned again. With
+`--alike same` all networks are one with weights of its own each: more alike they cannot be. With `--alike frozen` all
+weights are equal but those of squeeze and excitation and of the last layer, as where adapters of one network are made.
+`--alike heads` runs `batch` on heads on one backbone, one image of 224 pixels.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import astuple, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -46,7 +49,6 @@ from iosched.models.batching.sample import weightless
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.zoo.mnasnet import sampled
-from iosched.profiler.devices.analytic.calibration import CALIBRATIONS
 from iosched.profiler.devices.analytic.kernels import kernels_of
 from iosched.profiler.devices.device import OpenSettings
 from iosched.profiler.devices.resolve import resolve
@@ -62,6 +64,7 @@ PolicyResult = dict[str, Any]
 """What a policy made of some models: `latency_us` by type of operator, how many `kernels` that is, what the plan is
 worth by its own prices (`worth_us`), `seconds` of planning, and how many operators are `batched` in `groups`."""
 
+_EXCITED = 1  # the network of the settings in which all are one
 KEYS = ("kernels", "worth_us", "seconds")
 SMALL = 64
 """Floating constants of fewer elements are what a layer computes with, not what it has learned."""
@@ -85,6 +88,9 @@ def main() -> None:
     parser.add_argument("--together", type=int, default=100)
     parser.add_argument("--images", type=int, default=8)
     parser.add_argument("--size", type=int, default=224, help="pixels of an image's side, with --paper")
+    parser.add_argument(
+        "--alike", choices=("sampled", "same", "frozen", "heads"), default="sampled", help="with --paper"
+    )
     parser.add_argument("-o", "--output", type=Path, help="raw results as JSON")
     options = parser.parse_args()
     on_paper(options) if options.paper else measured(options)
@@ -222,13 +228,18 @@ def on_paper(options: Namespace) -> None:
     batches: dict[str, dict[str, PolicyResult]] = known.get("batches", {})
     for first in range(0, options.models, options.together):
         seeds = range(first, min(first + options.together, options.models))
-        name = f"{seeds[0]} to {seeds[-1]}, {options.images} x {options.size} x {options.size}"
+        shape = f"{options.device or 'p100'}: {len(seeds)} {options.alike}, {options.images} x {options.size} pixels"
+        name = f"{seeds[0]} to {seeds[-1]}, {shape}"
         if name not in batches:
-            batches[name] = together(seeds, options)
-            words = ["--paper", "--device", options.device or "p100", "--size", str(options.size)]
+            batches[name] = heads(seeds, options) if options.alike == "heads" else together(seeds, options)
+            words = ["--paper", "--models", str(options.models), "--size", str(options.size), "--alike", options.alike]
             write_results(options, Path(__file__).stem, words, {"published": PUBLISHED, "batches": batches})
     for shape in dict.fromkeys(name.partition(", ")[2] for name in batches):
-        print_policies(shape, [found for name, found in batches.items() if name.endswith(f", {shape}")])
+        found = [each for name, each in batches.items() if name.endswith(f", {shape}")]
+        if "rows" in found[0]:
+            print(f"\n{shape}: {found[0]['rows']['latency_us']}")
+        else:
+            print_policies(shape, found)
 
 
 def together(seeds: range, options: Namespace) -> dict[str, PolicyResult]:
@@ -236,7 +247,19 @@ def together(seeds: range, options: Namespace) -> dict[str, PolicyResult]:
     cluster, seconds = timed(partial(composed, {f"m{seed}": network(seed, options) for seed in seeds}))
     light = Cluster(replace(cluster.composition, model=weightless(cluster.model)), cluster.ensemble)
     found = {policy: planned(light, policy, options.device or "p100") for policy in POLICIES}
-    return {**found, "composing": {"seconds": seconds}}
+    return {**found, "composing": {"seconds": seconds, "weights_nbytes": astuple(cluster.composition.weights)}}
+
+
+def heads(seeds: range, options: Namespace) -> dict[str, PolicyResult]:
+    """What `batch` makes of heads on one backbone, row by row."""
+    models = dict(zip((f"m{seed}" for seed in seeds), map(loaded, networks("heads", len(seeds))), strict=True))
+    device = options.device or "p100"
+    found = batch(models, BatchSettings(device=device, launch="streams", shared_inputs=("input",)))
+    return {"rows": {"latency_us": {row.name: row.latency_us for row in found.rows}, "shipped": found.shipped}}
+
+
+def loaded(proto: onnx.ModelProto) -> Model:
+    return load_model(proto.SerializeToString())
 
 
 def print_policies(shape: str, batches: Sequence[Mapping[str, PolicyResult]]) -> None:
@@ -252,29 +275,26 @@ def print_policies(shape: str, batches: Sequence[Mapping[str, PolicyResult]]) ->
         latency_ms, ratio = by_type.total() / 1e3, by_type.total() / totals["dpbat"].total()
         row_ = (policy, f"{latency_ms:.1f} ms", f"{launches}", f"{worth_us / 1e3:.1f} ms", f"{ratio:.2f}")
         rows.append((*row_, f"{PUBLISHED.get(policy, '')}", f"{seconds / len(batches):.1f} s"))
-    print(f"\n{len(batches)} times {shape}")
+    alone, together_ = (sum(each["composing"]["weights_nbytes"][place] for each in batches) for place in (0, 1))
+    print(f"\n{len(batches)} times {shape}; weights {together_ / 1e6:.1f} of {alone / 1e6:.1f} MB")
     titles = ("policy", "all models", "kernels", "worth by its prices", "dpbat is faster by", "published", "planned in")
     print_table(titles, rows)
     types = sorted({kind for by_type in totals.values() for kind in by_type})
     print_table(
         ("type", *POLICIES), [(kind, *(f"{totals[each][kind] / 1e3:.2f} ms" for each in POLICIES)) for kind in types]
     )
-    times = launches_for(PUBLISHED["serial"], *((totals[each].total(), sums[each][0]) for each in ("serial", "dpbat")))
-    print(
-        f"This plan would be {PUBLISHED['serial']} times as fast as serial where a kernel's launch took {times:.0f} us."
-    )
-
-
-def launches_for(ratio: float, slow: tuple[float, int], fast: tuple[float, int]) -> float:
-    """Microseconds of a launch at which the first is `ratio` times the second; each has its latency and kernels."""
-    own_us = CALIBRATIONS["streams"].kernel_us
-    (slow_us, slow_n), (fast_us, fast_n) = slow, fast
-    missing_us = ratio * (fast_us - fast_n * own_us) - (slow_us - slow_n * own_us)
-    return missing_us / (slow_n - ratio * fast_n) if slow_n > ratio * fast_n else math.inf
+    fewer = sums["serial"][0] / sums["dpbat"][0]
+    print(f"Serial has {fewer:.2f} times as many kernels: more than that no launch, however dear, makes of this plan.")
 
 
 def network(seed: int, options: Namespace) -> Model:
-    return load_model(sampled(seed, options.size).SerializeToString(), batch_size=options.images)
+    """Network `seed` of the setting: all are sampled, or are one with weights of their own, or with frozen ones."""
+    if options.alike == "sampled":
+        proto = sampled(seed, options.size)
+    else:
+        is_own = {"same": lambda name: True, "frozen": lambda name: "/excite" in name or name.startswith("output")}
+        proto = reweighted(sampled(_EXCITED, options.size), seed, is_own[options.alike])
+    return load_model(proto.SerializeToString(), batch_size=options.images)
 
 
 def planned(cluster: Cluster, policy: str, device: str) -> PolicyResult:

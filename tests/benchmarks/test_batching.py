@@ -88,5 +88,9 @@ def test_calls_go_on_where_one_ended(
 
 def test_batching_as_planned_takes_no_longer_on_paper(batching: ModuleType) -> None:
     cluster = composed(loaded(batching, "mnasnet-32"))
-    total_us = {policy: batching.planned(cluster, policy, "p100")["latency_us"].total() for policy in batching.POLICIES}
+    found = {policy: batching.planned(cluster, policy, "p100") for policy in batching.POLICIES}
+    total_us = {policy: each["latency_us"].total() for policy, each in found.items()}
     assert total_us["dpbat"] <= min(total_us["serial"], total_us["greedy"]) * (1 + 1e-9)
+    assert found["dpbat"]["kernels"] < found["serial"]["kernels"]
+    for policy, each in found.items():  # a plan saves what its prices say
+        assert total_us["serial"] - total_us[policy] == pytest.approx(each["worth_us"], rel=0.02), policy
