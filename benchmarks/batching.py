@@ -284,7 +284,7 @@ def print_policies(shape: str, batches: Sequence[Mapping[str, PolicyResult]]) ->
         ("type", *POLICIES), [(kind, *(f"{totals[each][kind] / 1e3:.2f} ms" for each in POLICIES)) for kind in types]
     )
     fewer = sums["serial"][0] / sums["dpbat"][0]
-    print(f"Serial has {fewer:.2f} times as many kernels: more than that no launch, however dear, makes of this plan.")
+    print(f"Serial has {fewer:.2f} times as many kernels: the ratio goes there as launches get dearer.")
 
 
 def network(seed: int, options: Namespace) -> Model:

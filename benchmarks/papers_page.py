@@ -13,6 +13,7 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from batching_tables import TABLES as BATCHING_TABLES
 from papers_tables import TABLES, results
 from published import V100_MS
 
@@ -30,7 +31,7 @@ def main() -> None:
 
 def page() -> str:
     """The text of docs/papers.md."""
-    tables = {table.__name__: table() for table in TABLES}
+    tables = {table.__name__: table() for table in (*TABLES, *BATCHING_TABLES)}
     text = TEMPLATE.read_text(encoding="utf-8").format_map({**results("papers"), **derived(), **tables})
     spaced = re.sub(r"(?<=\d)%", " %", text)
     return "\n\n".join(map(_wrapped, spaced.rstrip("\n").split("\n\n"))) + "\n"

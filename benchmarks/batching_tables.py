@@ -1,0 +1,90 @@
+"""The tables of docs/papers.md about several models in one, from what `batching.py --paper` found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from papers_tables import markdown, results
+
+FILE = "batching-paper"
+POLICIES = ("serial", "fcfs", "greedy", "dpbat")
+WORDS = {"sampled": "sampled", "same": "one architecture", "frozen": "frozen weights"}
+
+Batch = dict[str, dict[str, Any]]
+
+
+def settings(alike: str) -> dict[str, list[Batch]]:
+    """By device, number together and size all batches of networks that are so alike."""
+    found: dict[str, list[Batch]] = {}
+    for name, batch in results(FILE)["batches"].items():
+        setting = name.partition(", ")[2]
+        if f" {alike}, " in setting:
+            found.setdefault(setting, []).append(batch)
+    return found
+
+
+def latency_us(batches: list[Batch], policy: str) -> float:
+    """What all operators take one after another, by a policy's plans."""
+    return sum(sum(batch[policy]["latency_us"].values()) for batch in batches)
+
+
+def dpbat_policies() -> str:
+    """How many times as fast DPBat's plans are as those of others."""
+    rows = []
+    for setting, batches in {**settings("sampled"), **settings("same")}.items():
+        ours = latency_us(batches, "dpbat")
+        times = [f"{latency_us(batches, policy) / ours:.2f}" for policy in POLICIES[:-1]]
+        kernels = [sum(batch[policy]["kernels"] for batch in batches) for policy in ("serial", "dpbat")]
+        saved = latency_us(batches, "serial") - ours
+        worth = sum(batch["dpbat"]["worth_us"] for batch in batches)
+        seconds = sum(batch["dpbat"]["seconds"] for batch in batches) / len(batches)
+        size = setting.rpartition(" x ")[2].removesuffix(" pixels")
+        alike = next(words for key, words in WORDS.items() if f" {key}, " in setting)
+        cells = (f"{len(batches) * 100:,} {alike}", size, *times, f"{kernels[0] / kernels[1]:.2f}")
+        cells = (*cells, f"{saved / 1e3:.1f} ({worth / 1e3:.1f})", f"{seconds:.0f} s")
+        rows.append(cells)
+    printed = ("published", "", "2.1", "1.92", "1.25", "", "", "")
+    titles = ("networks", "pixels", "over serial", "over fcfs", "over greedy", "kernels", "saves, ms", "planning")
+    return markdown(titles, [printed, *rows])
+
+
+def dpbat_types() -> str:
+    """Milliseconds of the first hundred sampled networks by type of operator, at each size."""
+    rows = []
+    for setting, batches in settings("sampled").items():
+        first = batches[0]
+        size = setting.rpartition(" x ")[2].removesuffix(" pixels")
+        types = Counter({kind: us for policy in POLICIES for kind, us in first[policy]["latency_us"].items() if us})
+        rows += [
+            (size, kind, *(f"{first[policy]['latency_us'].get(kind, 0.0) / 1e3:.1f}" for policy in POLICIES))
+            for kind in sorted(types)
+        ]
+    return markdown(("pixels", "type", *POLICIES), rows)
+
+
+def frozen_models() -> str:
+    """Networks of which most weights are equal: how many times as fast as serial, and what their weights take."""
+    rows = []
+    for setting, batches in settings("frozen").items():
+        count = setting.partition(": ")[2].partition(" ")[0]
+        alone, together = batches[0]["composing"]["weights_nbytes"]
+        ratio = latency_us(batches, "serial") / latency_us(batches, "dpbat")
+        rows.append((count, f"{ratio:.2f}", f"{alone / 1e6:.0f} MB", f"{together / 1e6:.0f} MB"))
+    return markdown(("models", "over serial", "weights alone", "together"), rows)
+
+
+def heads() -> str:
+    """Heads on one backbone: milliseconds of each row, and how many times as fast as the better rival what ships is."""
+    rows = []
+    for setting, batches in settings("heads").items():
+        us = batches[0]["rows"]["latency_us"]
+        best = min(us["batched"], us["mixed"])
+        times = f"{min(us['serial'], us['packed']) / best:.1f}"
+        rows.append(
+            (setting.partition(": ")[2].partition(" ")[0], *(f"{each / 1e3:.2f}" for each in us.values()), times)
+        )
+    return markdown(("heads", "serial", "packed", "batched", "mixed", "times as fast as the better"), rows)
+
+
+TABLES = (heads, dpbat_policies, dpbat_types, frozen_models)
