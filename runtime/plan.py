@@ -115,3 +115,8 @@ class ExecutionPlan:
     def tasks(self) -> tuple[Task, ...]:
         """All tasks, lane after lane."""
         return tuple(task for lane in self.lanes for task in lane)
+
+    @property
+    def nbytes(self) -> int:
+        """Different bytes that a run touches: the arena, and every buffer beside it whose size is known before."""
+        return self.arena_nbytes + sum(buffer.nbytes for buffer in self.buffers if buffer.space is not Space.ARENA)

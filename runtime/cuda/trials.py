@@ -15,7 +15,6 @@ import numpy as np
 from iosched.models.errors import DeviceError, ExecutionError
 from iosched.models.model import Model
 from iosched.runtime.cuda.cudnn.chooser import FASTEST_ALONE, CudnnPlanChooser, CudnnPlanNames
-from iosched.runtime.cuda.execute.cold import touched_nbytes
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.execute.launches import source_calls
 from iosched.runtime.cuda.gpu.driver import Driver
@@ -101,7 +100,7 @@ class Trials:
     def _model_nbytes(self, network: Network) -> int:
         """Different bytes that a run of the model touches, one operator after another, whichever kernels it has."""
         if network.model not in self._nbytes:
-            self._nbytes[network.model] = touched_nbytes(lower(network, sequential(network.model.graph)).plan)
+            self._nbytes[network.model] = lower(network, sequential(network.model.graph)).plan.nbytes
         return self._nbytes[network.model]
 
     def _ready(self, lowering: Lowering, names: Sequence[CudnnPlanNames], model_nbytes: int) -> CudaExecutor:

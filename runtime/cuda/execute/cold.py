@@ -51,11 +51,6 @@ class ColdWeights:
     _memory: tuple[Memory, ...]
 
 
-def touched_nbytes(plan: ExecutionPlan) -> int:
-    """Different bytes that a run touches: the arena, and every buffer beside it."""
-    return plan.arena_nbytes + sum(buffer.nbytes for buffer in plan.buffers if buffer.space is not Space.ARENA)
-
-
 def displacing_nbytes(model_nbytes: int, l2_nbytes: int) -> int:
     """How many bytes come between two reads of a weight, as far as that matters; 0 where weights stay in L2.
 

@@ -21,7 +21,7 @@ from iosched.models.errors import DeviceError
 from iosched.models.model import Model
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.cudnn.chooser import FASTEST_ALONE, CudnnPlanNames
-from iosched.runtime.cuda.execute.cold import ColdWeights, cold_weights, displacing_nbytes, touched_nbytes
+from iosched.runtime.cuda.execute.cold import ColdWeights, cold_weights, displacing_nbytes
 from iosched.runtime.cuda.execute.executor import CudaExecutor
 from iosched.runtime.cuda.kernel import CudnnKernel, Precision
 from iosched.runtime.plan import Space, View
@@ -161,7 +161,7 @@ def test_stages_add_up_to_what_the_model_reads_in_a_row(l2_nbytes: int) -> None:
     of_weights = weights_nbytes(whole.executor)
     in_a_row = whole.executor.time_launches(3)[-1]
     added = sum(compiled(found, stage).time_many(3, 24)[-1] for stage in stages(found))
-    beside = touched_nbytes(whole.lowering.plan) - of_weights
+    beside = whole.lowering.plan.nbytes - of_weights
     assert added <= in_a_row <= added + beside
     assert added == (of_weights if l2_nbytes == L2 else 0)
 
