@@ -60,6 +60,8 @@ def _cluster_object(cluster: ClusterResult, files: Written) -> dict[str, object]
         "reason": cluster.reason,
         "ratio": None if cluster.ratio is None else asdict(cluster.ratio),
         "memory_nbytes": _memory_object(cluster.memory),
+        "estimated_nbytes": cluster.estimated_nbytes,
+        "plan_nbytes": cluster.plan_nbytes,
         "notes": list(cluster.notes),
     }
 
@@ -128,13 +130,20 @@ def _pairs(result: BatchResult, cluster: ClusterResult) -> list[tuple[str, str]]
         ("shipped", f"{cluster.shipped} *: {cluster.reason}"),
         ("batched", f"{count_text(cluster.batched, 'operator')} run as one with those of other models"),
         ("shared", f"{count_text(cluster.shared, 'node')} computed by another model already"),
-        ("weights", _memory_text(cluster.memory)),
+        ("weights", _weights_text(cluster.memory)),
+        ("memory", _memory_text(cluster)),
         ("time spent", f"{result.seconds:.1f} s"),
     ]
 
 
-def _memory_text(memory: WeightsMemory) -> str:
+def _weights_text(memory: WeightsMemory) -> str:
     return f"{memory.alone_nbytes / 1e6:,.1f} MB alone, {memory.together_nbytes / 1e6:,.1f} MB together"
+
+
+def _memory_text(cluster: ClusterResult) -> str:
+    if cluster.plan_nbytes is None:
+        return f"about {cluster.estimated_nbytes / 1e6:,.1f} MB with tensors, an estimate"
+    return f"{cluster.plan_nbytes / 1e6:,.1f} MB with tensors, by the plan"
 
 
 def estimate_object(found: Estimate) -> dict[str, object]:

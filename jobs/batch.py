@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from functools import partial
 
 from iosched.jobs.batching.candidates import Candidates
 from iosched.jobs.batching.check import check_members
-from iosched.jobs.batching.clusters import device_for, planned_clusters
+from iosched.jobs.batching.clusters import device_for, divided, memory_limit_nbytes, planned_clusters
 from iosched.jobs.batching.comparison import Compared, compare_rivals, predict_rivals
 from iosched.jobs.batching.desk import Desk
 from iosched.jobs.batching.pace import Pace
@@ -23,6 +24,7 @@ from iosched.jobs.interrupt import Interrupt, Uninterrupted
 from iosched.jobs.opening import profile_database
 from iosched.jobs.progress import Observer, Silence
 from iosched.models.batching.record import note_record
+from iosched.models.composition.footprint import footprint_of, together_nbytes
 from iosched.models.errors import DeviceError, InvalidModelError, IoschedError, UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices.device import OpenModelHere
@@ -49,7 +51,8 @@ def batch(
     schedules do it; batched, that is with one operator for the equal operators of several models where it is worth it;
     and batched by a schedule in which models run side by side where they are apart. Batching ships only where it is
     faster than both others beyond the noise. What ships computes what onnxruntime computes of each model alone: that is
-    checked. Models that cannot be run together are run one by one, and a note says so.
+    checked. Models that cannot be run together are run one by one, and those whose plan takes more memory than is
+    allowed go into more files; a note says so.
 
     Args:
         models: by name; the names begin those of inputs and outputs, but of shared inputs.
@@ -86,20 +89,25 @@ class _Job:
     started: float
 
     def run(self, clusters: Sequence[Sequence[str]]) -> BatchResult:
-        """Finds a file for each cluster; clusters that fail are taken apart."""
+        """Finds a file for each cluster; clusters that fail are taken apart, and those that are too large divided."""
         found: list[ClusterResult] = []
         left_out: dict[str, str] = {}
         notes: list[str] = []
-        for place, names in enumerate(clusters):
-            pace = self._pace(len(clusters) - place)
+        left = deque(clusters)
+        while left:
+            names = left.popleft()
             try:
-                found.append(self._cluster(names, pace))
+                cluster = self._cluster(names, self._pace(1 + len(left)))
             except (IoschedError, ValueError) as error:
                 if len(names) == 1:
                     self._leave_out(names[0], error, left_out)
                     continue
                 notes.append(f"{', '.join(names)} cannot be run together, and are run one by one: {_first_line(error)}")
-                found += self._one_by_one(names, pace, left_out)
+                left.extendleft((name,) for name in reversed(names))
+                continue
+            parts = self._parts(names, cluster.plan_nbytes, notes)
+            left.extendleft(reversed(parts))
+            found += [] if parts else [cluster]
         if not found:
             raise InvalidModelError(f"no model is left: {'; '.join(left_out.values())}")
         device = self.desk.device
@@ -107,14 +115,18 @@ class _Job:
         seconds = time.monotonic() - self.started
         return BatchResult(tuple(found), device.kind, device.name, device.cost_kind, seconds, left_out, tuple(notes))
 
-    def _one_by_one(self, names: Sequence[str], pace: Pace, left_out: dict[str, str]) -> list[ClusterResult]:
-        found = []
-        for name in names:
-            try:
-                found.append(self._cluster([name], pace))
-            except (IoschedError, ValueError) as error:
-                self._leave_out(name, error, left_out)
-        return found
+    def _parts(self, names: Sequence[str], plan_nbytes: int | None, notes: list[str]) -> Sequence[Sequence[str]]:
+        """The parts of a cluster whose plan takes more memory than is allowed, which a note says; else none."""
+        limit = memory_limit_nbytes(self.desk.device, self.settings)
+        if plan_nbytes is None or limit is None or plan_nbytes <= limit:
+            return ()
+        text = f"{plan_nbytes / 1e6:,.3f} MB by the plan found, and {limit / 1e6:,.3f} MB are allowed"
+        if len(names) == 1:
+            notes.append(f"{names[0]} takes {text}: one model is not divided")
+            return ()
+        parts = divided({name: self.models[name] for name in names}, self.settings, limit, plan_nbytes)
+        notes.append(f"{', '.join(names)} take {text}: they go into {len(parts)} files")
+        return parts
 
     def _leave_out(self, name: str, error: Exception, left_out: dict[str, str]) -> None:
         if not self.settings.skip_broken or isinstance(error, UsageError):
@@ -172,6 +184,8 @@ class _Job:
             batched=shipped.site.n_batched,
             shared=cluster.composition.shared,
             memory=cluster.composition.weights,
+            estimated_nbytes=together_nbytes(map(footprint_of, models.values())),
+            plan_nbytes=running.plan_nbytes,
             notes=(*compared.notes, *running.notes, *notes),
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from iosched.jobs.batching.plan import clusters_of
 from iosched.jobs.batching.settings import BatchSettings
+from iosched.models.composition.footprint import footprint_of, together_nbytes
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices.device import Device
@@ -46,3 +47,23 @@ def planned_clusters(models: Mapping[str, Model], settings: BatchSettings) -> tu
         raise UsageError(f"no model has an input {unknown[0]!r} that could be shared; they have {have}")
     limit = memory_limit_nbytes(device_for(models, settings), settings)
     return clusters_of(models, settings.planned_by, limit)
+
+
+def divided(
+    models: Mapping[str, Model], settings: BatchSettings, limit_nbytes: int, plan_nbytes: int
+) -> tuple[tuple[str, ...], ...]:
+    """The names of the models of a cluster, in at least two parts, since its plan takes more than is allowed.
+
+    Estimates are taken to fall as far below the plans of the parts as below the plan of the whole. A part may still
+    turn out to take too much, and is divided in its turn.
+
+    Args:
+        models: of the cluster, two or more.
+        limit_nbytes: what is allowed.
+        plan_nbytes: what the plan of the whole takes: more.
+    """
+    footprints = [footprint_of(model) for model in models.values()]
+    largest = max(each.nbytes for each in footprints)
+    allowed = max(limit_nbytes * together_nbytes(footprints) // plan_nbytes, largest)
+    parts = clusters_of(models, settings.planned_by, allowed)
+    return parts if len(parts) > 1 else tuple((name,) for name in models)

@@ -72,6 +72,9 @@ class ClusterResult:
         batched: how many operators of the models are one with others in the file.
         shared: how many nodes the file has not, since another one computes the same.
         memory: bytes of weights, of the models alone and together.
+        estimated_nbytes: memory of weights and tensors together, as clusters are made by.
+        plan_nbytes: the same by the plan of what ships, see `Running`; None where that has no plan of ours, or the
+            device is not at hand.
         notes: sentences that a user should read.
     """
 
@@ -85,6 +88,8 @@ class ClusterResult:
     batched: int
     shared: int
     memory: WeightsMemory
+    estimated_nbytes: int
+    plan_nbytes: int | None = None
     notes: tuple[str, ...] = ()
 
     def latency_us(self, name: str) -> float | None:

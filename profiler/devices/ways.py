@@ -36,11 +36,14 @@ class Running:
         n_kernels: how many kernels one run launches; None where the library that runs them does not tell.
         runtime: the settings with which the runtime runs the model this way again; "runtime" in a schedule file.
         notes: sentences that a user should read about this way.
+        plan_nbytes: memory of the plan: weights, inputs and outputs, and the arena in which all other tensors lie; None
+            where no plan of ours runs the model.
     """
 
     n_kernels: int | None
     runtime: Mapping[str, Any] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    plan_nbytes: int | None = None
 
 
 @dataclass(frozen=True)

@@ -186,6 +186,15 @@ class CpuBackend:
         """The plan of the model under `schedule`, whose stages name operators or units of the coarse graph."""
         return self._lower(schedule, barriers)[0]
 
+    def plan_nbytes(self, schedule: Schedule) -> int:
+        """What a run under `schedule` touches: its plan's bytes, and every constant that its kernels read, once.
+
+        Tensors whose size is not known before a run, and what onnxruntime allocates inside of kernels, are not counted.
+        """
+        lowering, kernels = self._lower(schedule, barriers=False)
+        constants = {name for names in kernels.constants for name in names}
+        return lowering.plan.nbytes + sum(kernels.weights[name].nbytes for name in constants)
+
     def _lower(self, schedule: Schedule, barriers: bool) -> tuple[Lowering, KernelGraph]:
         stages = unit_stages(self.coarse, schedule)
         kernels, placement, nodes = self._with_stages_as_one(stages)

@@ -270,7 +270,8 @@ class OpenOnCpu:
         notes = (*core_remarks(self._backend.cpus), *self.cost.remarks)
         if way is None:
             return Running(len(self._backend.kernels.nodes), runtime, notes)
-        return Running(sum(map(len, self._backend.lower(way.schedule).plan.lanes)), runtime, notes)
+        n_kernels = sum(map(len, self._backend.lower(way.schedule).plan.lanes))
+        return Running(n_kernels, runtime, notes, self._backend.plan_nbytes(way.schedule))
 
     def close(self) -> None:
         """Stops the worker threads, unless another open model lent them."""

@@ -261,7 +261,7 @@ class OpenOnGpu:
                 "cudnn_plans": {**model.cudnn_plans},
             }
             notes = (*_barrier_notes(measured), *_clock_notes(self.cost), *self._backend.notes, *session_notes(model))
-            return Running(model.kernel_count, runtime, notes)
+            return Running(model.kernel_count, runtime, notes, model.lowering.plan.nbytes)
 
     def close(self) -> None:
         """Does nothing: no threads are to be stopped, and memory of the GPU is freed with the objects that have it."""

@@ -1,0 +1,125 @@
+"""A file of several models takes no more memory by its plan than is allowed, as far as it can be divided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from alone import assert_as_alone
+from host_cuda import needs_compiler
+from host_gpu import attach_host, time_by_size
+from import_helpers import model_of
+from members import chains, loaded
+from onnx import helper
+from scripted import script_stages
+
+from iosched.jobs.batch import BatchSettings, batch
+from iosched.jobs.batching.clusters import divided
+from iosched.models.composition.footprint import footprint_of, together_nbytes
+from iosched.models.composition.members import members_of
+from iosched.models.model import Model
+from iosched.profiler.devices.cpu import device as cpu_device
+from iosched.profiler.measuring.in_turn import Candidate
+from iosched.profiler.measuring.statistics import Measurement, summarize
+from iosched.runtime.cpu.backend import CpuBackend
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BatchSettings:
+    """On a CPU where a schedule is always the fastest way."""
+
+    def in_turn(candidates: Mapping[str, Candidate], *_: object) -> dict[str, Measurement]:
+        return {name: summarize([1.0 if name == "mixed" else 5.0] * 7) for name in candidates}
+
+    script_stages(monkeypatch)
+    monkeypatch.setattr(cpu_device, "measure_in_turn", in_turn)
+    return BatchSettings(device="cpu", threads=2, policy="greedy", profile_db=tmp_path / "db")
+
+
+def estimated(models: Mapping[str, Model]) -> int:
+    return together_nbytes(map(footprint_of, models.values()))
+
+
+def test_models_whose_plan_fits_are_one_file_and_others_are_divided(settings: BatchSettings) -> None:
+    models = chains(2)
+    (whole,) = batch(models, settings).clusters
+    assert whole.shipped == "mixed"
+    assert whole.estimated_nbytes == estimated(models)
+    assert whole.plan_nbytes is not None
+    assert whole.plan_nbytes - 1 > whole.estimated_nbytes  # else the models were divided before anything is measured
+    with closing(CpuBackend(whole.model, lanes=2)) as backend:
+        assert whole.plan_nbytes == backend.plan_nbytes(whole.document.schedule)
+
+    fits = batch(models, replace(settings, memory_nbytes=whole.plan_nbytes))
+    assert [len(each.members) for each in fits.clusters] == [2]
+    assert fits.notes == ()
+
+    limit = whole.plan_nbytes - 1
+    parts = batch(models, replace(settings, memory_nbytes=limit))
+    assert [[member.name for member in each.members] for each in parts.clusters] == [["a"], ["b"]]
+    assert all(each.plan_nbytes is not None and each.plan_nbytes <= limit for each in parts.clusters)
+    (note,) = parts.notes
+    assert note.startswith("a, b take 0.0")
+    assert note.endswith("MB are allowed: they go into 2 files")
+    for each, (name, model) in zip(parts.clusters, models.items(), strict=True):
+        assert_as_alone(each.model, members_of(each.model.proto), {name: model})
+
+
+def test_one_model_whose_plan_takes_more_is_kept_and_said(settings: BatchSettings) -> None:
+    models = chains(1)
+    found = batch(models, replace(settings, memory_nbytes=estimated(models)))
+    (alone,) = found.clusters
+    assert alone.plan_nbytes is not None
+    assert alone.plan_nbytes > estimated(models)
+    (note,) = found.notes
+    assert note.startswith("a takes 0.0")
+    assert note.endswith("MB are allowed: one model is not divided")
+
+
+def test_where_no_plan_of_ours_ships_the_estimate_stays(
+    settings: BatchSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU on paper, and where sessions ship."""
+
+    def last_is_fastest(candidates: Mapping[str, Candidate], *_: object) -> dict[str, Measurement]:
+        return {name: summarize([1.0 / place] * 7) for place, name in enumerate(candidates, 1)}
+
+    monkeypatch.setattr(cpu_device, "measure_in_turn", last_is_fastest)
+    models = chains(2)
+    for each in (replace(settings, policy="serial"), BatchSettings(device="v100")):
+        found = batch(models, replace(each, memory_nbytes=estimated(models)))
+        assert [(one.plan_nbytes, one.estimated_nbytes) for one in found.clusters] == [(None, estimated(models))]
+        assert found.notes == ()
+
+
+@needs_compiler
+def test_a_gpu_takes_what_its_plan_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    attach_host(monkeypatch)
+    time_by_size(monkeypatch)
+    settings = BatchSettings(device="cuda", policy="packed", profile_db=tmp_path / "db")
+    (whole,) = batch(chains(2), settings).clusters
+    assert whole.plan_nbytes is not None
+    assert whole.plan_nbytes > whole.estimated_nbytes
+    for limit, count in ((whole.plan_nbytes, 1), (whole.plan_nbytes - 1, 2)):
+        assert len(batch(chains(2), replace(settings, memory_nbytes=limit)).clusters) == count
+
+
+@pytest.mark.parametrize("percent", [101, 130, 199, 250, 400, 10_000])
+def test_estimates_grow_as_the_plan_of_the_whole_did(percent: int) -> None:
+    """Of four models of one size so many stay together as fit at that rate; at least two parts, at worst each alone."""
+    models = chains(4)
+    limit = estimated(models)
+    parts = divided(models, BatchSettings(), limit, limit * percent // 100)
+    assert sorted(name for part in parts for name in part) == list(models)
+    most = max(1, 4 * 100 // percent)
+    assert [len(part) for part in parts] == {3: [3, 1], 2: [2, 2], 1: [1] * 4}[most]
+
+
+def test_models_that_add_nothing_to_the_estimate_are_divided_too() -> None:
+    nothing = loaded(model_of([helper.make_node("Relu", ["x"], ["y"])], {"x": [0]}, ["y"], {}), "nothing")
+    models = {**chains(1), "nothing": nothing}
+    assert estimated({"nothing": nothing}) == 0
+    assert divided(models, BatchSettings(), estimated(models), 2 * estimated(models)) == (("a",), ("nothing",))
