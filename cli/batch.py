@@ -202,11 +202,14 @@ def command(
     from iosched.jobs.batch import batch, planned_clusters
 
     count = len(planned_clusters(loaded, settings))
-    written = [file for one in _each(files, count) for file in (one.model, one.schedule)]
+    written = _destinations(_each(files, count))
     check_destinations(written, inputs=files_of(named), as_json=as_json)
     with progress_bar() as observer:
         result = batch(loaded, settings, observer, AskOnce(observer))
-    outputs = _write(result, files)
+    outputs = _each(files, len(result.clusters))
+    if len(outputs) != count:
+        check_destinations(_destinations(outputs), inputs=files_of(named), as_json=as_json)
+    _write(result, outputs)
     if as_json:
         emit_json(as_object(result, outputs))
     _report(result, outputs, to_stderr=as_json or None in (file.path for file in written if file is not None))
@@ -233,11 +236,13 @@ def _each(files: Written, count: int) -> list[Written]:
     ]
 
 
-def _write(result: BatchResult, files: Written) -> list[Written]:
-    each = _each(files, len(result.clusters))
+def _destinations(each: list[Written]) -> list[Destination | None]:
+    return [file for one in each for file in (one.model, one.schedule)]
+
+
+def _write(result: BatchResult, each: list[Written]) -> None:
     for cluster, own in zip(result.clusters, each, strict=True):
         _write_cluster(cluster, own)
-    return each
 
 
 def _write_cluster(cluster: ClusterResult, files: Written) -> None:

@@ -17,7 +17,9 @@ from members import chain, headed
 from onnx import helper
 
 from iosched.cli.batch import parse_memory
+from iosched.jobs import batch as batch_job
 from iosched.models.composition.members import members_of
+from iosched.models.errors import MismatchError
 from iosched.models.load import load_model
 
 Invoke = Callable[..., Result]
@@ -107,7 +109,25 @@ def test_json_has_what_scripts_rely_on(invoke: Invoke, files: list[str]) -> None
     assert found["memory_nbytes"].keys() == {"alone", "together"}
     (cluster,) = found["clusters"]
     assert cluster["models"] == ["first", "b", "c"]
+    assert cluster["estimated_nbytes"] > cluster["memory_nbytes"]["together"]
+    assert cluster["plan_nbytes"] is None  # there is none on paper
     assert cluster["rows"] == found["rows"]
+
+
+def test_files_of_a_cluster_that_was_taken_apart_overwrite_no_input(
+    invoke: Invoke, files: list[str], workdir: Path, complains: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(outputs: object, inputs: object, models: dict[str, object], members: object, *, rtol: float) -> None:
+        if len(models) > 1:
+            raise MismatchError("the models compute something else together")
+
+    monkeypatch.setattr(batch_job, "check_members", fails)
+    data = (workdir / "a.onnx").read_bytes()
+    (workdir / "super.1.onnx").write_bytes(data)
+    found = invoke("batch", "first=super.1.onnx", *files[1:], *PAPER, "-o", "super.onnx")
+    complains(found, 2, "super.1.onnx would overwrite the input")
+    assert (workdir / "super.1.onnx").read_bytes() == data
+    assert not (workdir / "super.2.onnx").exists()
 
 
 def test_models_that_do_not_fit_are_written_apart(
