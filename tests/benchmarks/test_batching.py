@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -94,3 +95,10 @@ def test_batching_as_planned_takes_no_longer_on_paper(batching: ModuleType) -> N
     assert found["dpbat"]["kernels"] < found["serial"]["kernels"]
     for policy, each in found.items():  # a plan saves what its prices say
         assert total_us["serial"] - total_us[policy] == pytest.approx(each["worth_us"], rel=0.02), policy
+
+
+def test_the_page_is_what_the_raw_samples_say(batching: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    root = Path(__file__).parents[2]
+    cases = json.loads((root / "benchmarks/results/batching.json").read_text())["cases"]
+    batching.print_table(*batching.table(cases))
+    assert capsys.readouterr().out in (root / "docs/batching.md").read_text()
