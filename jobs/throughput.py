@@ -54,7 +54,7 @@ _ONE_CORE = ReferenceSettings("sequential", 1)
 _TRYING = 0.5
 """The part of a user's budget, beside what the comparison takes, in which teams may be tried."""
 
-_NOT_TRIED = "For lack of time only {tried} of {possible} ways to divide the cores were tried: give a larger --budget."
+_NOT_TRIED = "Of {possible} ways to divide the cores {tried} could be tried in the time: a larger --budget is for more."
 _ONE_WAY = "For lack of time plain onnxruntime was compared in one way alone: {way}."
 
 
