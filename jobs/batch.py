@@ -47,12 +47,12 @@ def batch(
 ) -> BatchResult:
     """Puts models into as few files as memory allows, and finds the fastest way to run those of each file.
 
-    Four ways are compared in turn: one model after another and side by side, each as well as plain onnxruntime and our
-    schedules do it; batched, that is with one operator for the equal operators of several models where it is worth it;
-    and batched by a schedule in which models run side by side where they are apart. Batching ships only where it is
-    faster than both others beyond the noise. What ships computes what onnxruntime computes of each model alone: that is
-    checked. Models that cannot be run together are run one by one, and those whose plan takes more memory than is
-    allowed go into more files; a note says so.
+    Four ways are compared in turn: one model after another, by plain onnxruntime or our schedules; side by side in
+    sessions, or on a GPU in streams; batched, that is with one operator for the equal operators of several models where
+    it is worth it; and by a schedule for all, batched or not, in which models run side by side where they are apart.
+    The last two ship only where they are faster than both others beyond the noise. What ships computes what onnxruntime
+    computes of each model alone: that is checked. Models that cannot be run together are run one by one, and those
+    whose plan takes more memory than is allowed go into more files; a note says so.
 
     Args:
         models: by name; the names begin those of inputs and outputs, but of shared inputs.

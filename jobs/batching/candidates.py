@@ -74,7 +74,7 @@ class Candidates:
         without = self._without(apart)
         found = [] if policy == "packed" else list(serial_rivals(without, until))
         if policy != "serial":
-            found += packed_rivals(without, until)
+            found += packed_rivals(without, until, with_ours=policy == "packed")
         if policy == "packed" and not found:  # one model has nobody beside it
             found += serial_rivals(without, until)
         if self.settings.batches:

@@ -214,11 +214,19 @@ def serial_rivals(site: Site, deadline: Deadline = never) -> Iterator[Rival]:
         yield _plain("serial", site, SessionsSettings(1, site.openvino.threads, OPENVINO))
 
 
-def packed_rivals(site: Site, deadline: Deadline = never) -> Iterator[Rival]:
-    """Models side by side: by a schedule, in sessions of their own, or as onnxruntime has it in one."""
+def packed_rivals(site: Site, deadline: Deadline = never, with_ours: bool = False) -> Iterator[Rival]:
+    """Models side by side as without this program: in sessions of their own, or as onnxruntime has it in one.
+
+    Where plain onnxruntime is no rival, that is a schedule with a lane for each model: streams of a GPU.
+
+    Args:
+        site: the models apart.
+        deadline: once true, searches end with what they know.
+        with_ours: whether such a schedule takes part anyway; else it is among `mixed_rivals`.
+    """
     if len(site.members) < 2:
         return
-    if site.is_schedulable and site.is_apart:
+    if site.is_schedulable and site.is_apart and (with_ours or site.plain_threads is None):
         yield from _scheduled("packed", site, packed_schedule(site.opened, site.model, site.members, deadline))
     settings = None if site.plain_threads is None else at_a_time(len(site.members), site.plain_threads)
     if settings is None or site.plain_threads is None:
@@ -245,7 +253,8 @@ def batched_rivals(site: Site) -> Iterator[Rival]:
 def mixed_rivals(site: Site, deadline: Deadline = never) -> Iterator[Rival]:
     """A batched or composed model by the best schedules that are found, with models side by side in them."""
     if site.is_schedulable:
-        for found in mixed_schedules(site.opened, site.model, site.members, deadline):
+        has_sessions = site.plain_threads is not None
+        for found in mixed_schedules(site.opened, site.model, site.members, deadline, packs=has_sessions):
             yield from _scheduled("mixed", site, found)
 
 

@@ -74,21 +74,22 @@ def packed_schedule(
 
 
 def mixed_schedules(
-    opened: OpenModel, model: Model, members: Sequence[Member], deadline: Deadline = never
+    opened: OpenModel, model: Model, members: Sequence[Member], deadline: Deadline = never, packs: bool = False
 ) -> tuple[SearchResult, ...]:
     """Schedules that differ, the one first that is expected to be the fastest; see `serial_schedule`.
 
     One is of the graph as any other, which can run operators of several models beside those of one. In another whole
     parts of models run beside each other between what they share, however many operators and models there are, where
     that is faster by the latencies of stages; and in a third wherever that is possible. Stages alone are faster than in
-    a whole, the more so the shorter they are: the fastest can only be told by whole runs.
+    a whole, the more so the shorter they are: the fastest can only be told by whole runs. Where models share nothing
+    the third is `packed_schedule`, and left out unless `packs`.
     """
     find, common = _find(opened, deadline), _common(opened, model, members)
     found = [
         search_regions(opened.graph, opened.cost, common, find, is_over=deadline),
         schedule_by(opened, "both", deadline=deadline),
     ]
-    if common:  # else that is what people do without this program
+    if common or packs:
         found.append(packed_regions(opened.graph, opened.cost, common, find))
     found.sort(key=lambda result: predicted_us(result.schedule))
     likely_us = _LEAST_LIKELY * predicted_us(found[0].schedule)

@@ -203,7 +203,28 @@ def test_every_way_ships_as_it_is_compared(tmp_path: Path) -> None:
                 assert executor.description.split(",")[0].split()[0] == NAMES[rival.library]
                 assert ("a session for each" in executor.description) == isinstance(rival.how, SessionsSettings)
     all_of_them = set(NAMES)
-    assert libraries == {"serial": all_of_them, "packed": all_of_them, "batched": all_of_them, "mixed": {None}}
+    libraries_alone = all_of_them - {None}
+    assert libraries == {"serial": all_of_them, "packed": libraries_alone, "batched": all_of_them, "mixed": {None}}
+
+
+def test_side_by_side_means_sessions_here_and_a_schedule_of_ours_has_to_beat_them(tmp_path: Path) -> None:
+    """Nobody has a lane for each model without this program; on a GPU, anybody has streams."""
+    lanes = [["a"], ["b"]]
+    with here(tmp_path) as found:
+        ours = {rival.row for rival in found if rival.library is None and members_side_by_side(rival) == lanes}
+        site = found[0].site
+        asked = {rival.library for rival in packed_rivals(site, with_ours=True)}
+    assert ours == {"mixed"}
+    assert asked >= {None, "onnxruntime"}
+    with ExitStack() as stack:
+        on_paper = [rival for rival in rivals(tmp_path, stack) if members_side_by_side(rival) == lanes]
+    assert "packed" in {rival.row for rival in on_paper}
+
+
+def members_side_by_side(rival: Rival) -> list[list[str]]:
+    """The models of the groups of a schedule's only stage."""
+    first, *others = rival.schedule.stages
+    return [] if others else [sorted({name[0] for name in group}) for group in first.groups]
 
 
 @NEEDS_OPENVINO
