@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from iosched.jobs.decision import Ratio
 from iosched.jobs.intervals import Intervals
+from iosched.jobs.provenance import document_from
 from iosched.jobs.settings import OptimizeSettings
 from iosched.jobs.verdict import Verdict
 from iosched.models.model import Model
-from iosched.models.version import iosched_version
 from iosched.profiler.devices.cost import MeasuredCosts
 from iosched.profiler.devices.device import Device, OpenModelHere
 from iosched.scheduler import document_format
-from iosched.scheduler.checks import model_dtype
 from iosched.scheduler.document import ScheduleDocument, SearchRecord
 from iosched.scheduler.proof import Scope
 from iosched.scheduler.schedule import Schedule
@@ -138,15 +137,9 @@ def document_of(
     counts = document_format.Counts(found.states, found.transitions, found.stages, signatures)
     record = SearchRecord(settings.strategy, document_format.Limits(pruning.r, pruning.s), counts)
     latency_us = verdict.latency_us
-    return ScheduleDocument(
-        model=model.name,
-        sha256=model.digest,
-        inputs=dict(model.bindings),
-        dtype=model_dtype(model.graph),
-        device={**device.design, "kind": device.kind, "name": device.name},
-        schedule=verdict.schedule,
+    return replace(
+        document_from(model, device, here, verdict.schedule),
         proven=verdict.proven,
-        cost=device.cost_kind,
         shipped=verdict.shipped,
         search=record if settings.schedule_from is None else settings.schedule_from.search,
         latency_us={
@@ -154,10 +147,8 @@ def document_of(
             **{name: latency_us.get(name) for name in _MEASURED},
             **{name: latency_us[name] for name in _IF_MEASURED if name in latency_us},
         },
-        versions={"iosched": iosched_version(), **({} if here is None else here.versions)},
         runtime=dict(verdict.running.runtime),
         alternatives=verdict.alternatives,
-        structure=model.structure,
         objective=settings.objective,
         teams=verdict.teams,
     )

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from iosched.jobs.batching.rivals import Rival
 from iosched.jobs.decision import Ratio
+from iosched.jobs.provenance import document_from
 from iosched.models.composition.compose import WeightsMemory
 from iosched.models.model import Model
-from iosched.models.version import iosched_version
 from iosched.profiler.devices.device import Device
 from iosched.profiler.devices.ways import Running
 from iosched.scheduler import document_format
 from iosched.scheduler.batching.policy_names import ROW_NAMES, RowName
-from iosched.scheduler.checks import model_dtype
 from iosched.scheduler.document import Alternative, ScheduleDocument, SearchRecord
 from iosched.scheduler.pruning import DEFAULT_PRUNING
 from iosched.scheduler.strategy_names import RecordedStrategy
@@ -173,14 +172,8 @@ def document_of(
     signatures = found.measured if here is None else here.cost.signatures
     counts = document_format.Counts(found.states, found.transitions, found.stages, signatures)
     limits = document_format.Limits(DEFAULT_PRUNING.r, DEFAULT_PRUNING.s)
-    return ScheduleDocument(
-        model=model.name,
-        sha256=model.digest,
-        inputs=dict(model.bindings),
-        dtype=model_dtype(model.graph),
-        device={**device.design, "kind": device.kind, "name": device.name},
-        schedule=rival.schedule,
-        cost=device.cost_kind,
+    return replace(
+        document_from(model, device, here, rival.schedule),
         shipped=rival.row,
         search=SearchRecord(_STRATEGIES[rival.row], limits, counts),
         latency_us={
@@ -188,12 +181,10 @@ def document_of(
             "measured": None if here is None else latency_us[rival.row],
             **latency_us,
         },
-        versions={"iosched": iosched_version(), **({} if here is None else here.versions)},
         runtime=dict(running.runtime),
         alternatives=tuple(
             Alternative(other.row, other.schedule, None if here is None else latency_us.get(other.row))
             for other in others
             if other.site is rival.site and other.library is None
         ),
-        structure=model.structure,
     )
