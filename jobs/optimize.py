@@ -18,6 +18,7 @@ from iosched.jobs.schedules import schedule_asked_for, unsearched
 from iosched.jobs.settings import OptimizeSettings
 from iosched.jobs.throughput import best_throughput
 from iosched.jobs.verdict import Verdict, measured_verdict, predicted_verdict, unscheduled_verdict
+from iosched.jobs.wholes import keep_whole
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import MeasuredCosts
@@ -92,10 +93,12 @@ class _Job:
             if self.settings.objective == "throughput" and here is not None and here.is_schedulable:
                 return self._result(*best_throughput(here, self.model, self.settings, self.observer, self.pace))
             found = self._searched()
+            search_seconds = self.pace.seconds
             if interrupt.came:
                 interrupt.ask()
             verdict = self._verdict(found)
-        return self._result(found, verdict, None if here is None else here.cost)
+        result = self._result(found, verdict, None if here is None else here.cost)
+        return replace(result, search_seconds=search_seconds)
 
     def _result(self, found: SearchResult, verdict: Verdict, cost: MeasuredCosts | None) -> OptimizeResult:
         here = self.opened.here
@@ -123,4 +126,6 @@ class _Job:
         if not here.is_schedulable:
             return unscheduled_verdict(here, found)
         compared = compare_models(latencies, here, found, self.pace, self.observer)
-        return measured_verdict(here, found, compared, self.pace)
+        verdict = measured_verdict(here, found, compared, self.pace)
+        keep_whole(self.model, self.settings, here, found, verdict)
+        return verdict

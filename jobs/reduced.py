@@ -67,4 +67,5 @@ def reduced_verdict(
         kernels_before=running.n_kernels,
         running=replace(running, n_kernels=None, runtime=runtime, notes=(*pace.notes(n_rounds), *slow, *running.notes)),
         rested_us={name: each.rested.median_us for name, each in measured.items() if each.rested},
+        wholes=measured,
     )

@@ -13,6 +13,7 @@ from iosched.jobs.verdict import Verdict
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import MeasuredCosts
 from iosched.profiler.devices.device import Device, OpenModelHere
+from iosched.profiler.measuring.statistics import Measurement
 from iosched.scheduler import document_format
 from iosched.scheduler.document import ScheduleDocument, SearchRecord
 from iosched.scheduler.proof import Scope
@@ -61,6 +62,10 @@ class OptimizeResult:
         notes: sentences that a user should read.
         intervals: how well the latencies are known, where they are computed; None where they are measured.
         openvino_us: the latency of OpenVINO; None if it was not measured.
+        wholes: the whole models that were measured in turn, with their samples, by the names "measured", "sequential",
+            "greedy", "reference" and "openvino"; empty if none was.
+        search_seconds: how much of `seconds` went by until the search ended; the rest compared whole models. None where
+            both take turns, as for throughput.
     """
 
     document: ScheduleDocument
@@ -93,6 +98,8 @@ class OptimizeResult:
     notes: tuple[str, ...] = ()
     intervals: Intervals | None = None
     openvino_us: float | None = None
+    wholes: Mapping[str, Measurement] = field(default_factory=dict)
+    search_seconds: float | None = None
 
     @property
     def proven(self) -> Scope | None:
@@ -116,6 +123,11 @@ class OptimizeResult:
         }
         found = of_shipped[self.shipped]
         return self.predicted_us if found is None else found
+
+    @property
+    def shipped_whole(self) -> Measurement | None:
+        """The measurement in a row of the way that ships; None if it was not measured."""
+        return self.wholes.get("measured" if self.shipped == "iosched" else self.shipped)
 
     @property
     def shipped_rested_us(self) -> float | None:
@@ -196,4 +208,5 @@ def result_of(
         notes=tuple(verdict.running.notes),
         intervals=verdict.intervals,
         openvino_us=latency_us.get("openvino"),
+        wholes=verdict.wholes,
     )

@@ -50,6 +50,7 @@ class Verdict:
         sequential_measured_share: the same of the sequential schedule.
         intervals: how well latencies are known that are computed; None if they are measured.
         teams: how the cores share the work as the model ships; None if all of them do it together.
+        wholes: the whole models that were measured in turn, by the names of `latency_us`; empty if none was.
     """
 
     shipped: Shipped
@@ -66,6 +67,7 @@ class Verdict:
     sequential_measured_share: float | None = None
     intervals: Intervals | None = None
     teams: Teams | None = None
+    wholes: Mapping[str, Measurement] = field(default_factory=dict)
 
     def noting(self, notes: tuple[str, ...]) -> Verdict:
         """The same, with more sentences that a user should read."""
@@ -114,6 +116,7 @@ def measured_verdict(here: OpenModelHere, found: SearchResult, compared: Compare
         running=with_setting(replace(running, runtime={**running.runtime, **runtime}, notes=notes), compared.setting),
         ratio=decided.ratio(labels),
         rested_us={name: each.rested.median_us for name, each in known.items() if each.rested},
+        wholes=known,
     )
 
 

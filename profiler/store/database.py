@@ -30,6 +30,7 @@ from iosched.profiler.store.tables import (
     StageRow,
     Turn,
     UndividedRow,
+    WholeRow,
     YardstickRow,
     clock_of,
     columns_of,
@@ -210,6 +211,19 @@ class ProfileDatabase:
         """A row that an earlier iosched kept of a comparison, see `legacy.py`; None where that key has none."""
         found = self._found(UndividedRow, device=device, key=key)
         return found[0] if found else None
+
+    def wholes(self, device: str) -> tuple[WholeRow, ...]:
+        """All whole models that were measured on `device`, see `WholeRow`; O(rows of the device)."""
+        return tuple(self._found(WholeRow, device=device))
+
+    def whole(self, key: str, device: str) -> WholeRow | None:
+        """A whole model that was measured on `device`; None where that was never done."""
+        found = self._found(WholeRow, device=device, key=key)
+        return found[0] if found else None
+
+    def keep_whole(self, row: WholeRow) -> None:
+        """Keeps what a whole model took, in place of what it took before."""
+        self._keep([row])
 
     def choice(self, key: str, device: str) -> str | None:
         """The choice that measurements on `device` were taken with; None where none was made under this key."""

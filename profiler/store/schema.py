@@ -131,6 +131,21 @@ MIGRATIONS: tuple[str | Callable[[sqlite3.Connection], None], ...] = (
     """,
     # What else the machine did while a stage was measured; nobody looked until now.
     "ALTER TABLE stage ADD COLUMN disturbed_by TEXT NOT NULL DEFAULT ''",
+    # What whole models took, beside the sums of their stages: how well such sums tell what a model takes.
+    """
+    CREATE TABLE whole (
+        device TEXT NOT NULL,
+        key TEXT NOT NULL,
+        measured_at TEXT NOT NULL,
+        shipped TEXT NOT NULL,
+        samples_us BLOB NOT NULL CHECK (LENGTH(samples_us) % 8 = 0),
+        sequential_us BLOB NOT NULL CHECK (LENGTH(sequential_us) % 8 = 0),
+        stages INTEGER NOT NULL,
+        sum_us REAL NOT NULL,
+        sequential_sum_us REAL NOT NULL,
+        PRIMARY KEY (device, key)
+    ) STRICT, WITHOUT ROWID
+    """,
 )
 
 

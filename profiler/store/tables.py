@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from iosched.profiler.measuring.statistics import NOTHING_TO_RUN, UNRUNNABLE, Measurement, summarize
+from iosched.scheduler.document_format import Shipped
 
 Turn = Literal["first", "again", "rough"]
 """Which measurement of a stage a row is: the first thorough one, the one that was taken again because a choice depended
@@ -107,8 +108,32 @@ class UndividedRow(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="t
     throttled_by: str = ""
 
 
-Row = ChoiceRow | YardstickRow | StageRow | ComparisonRow | UndividedRow
-KINDS: tuple[type[Row], ...] = (ChoiceRow, YardstickRow, StageRow, ComparisonRow, UndividedRow)
+class WholeRow(msgspec.Struct, frozen=True, tag_field="table", tag="whole"):
+    """What a whole model took as `optimize` ships it, beside the sum of its stages, each measured alone.
+
+    Attributes:
+        key: a digest of the model, its shapes, and what was searched for.
+        shipped: the name of the way that ships.
+        samples_us: its latency in a row, one sample for each round of the comparison that decided.
+        sequential_us: the latency of one operator after another in the same rounds.
+        stages: how many stages the schedule has that was found.
+        sum_us: the sum of their latencies.
+        sequential_sum_us: the sum of the latencies of single operators.
+    """
+
+    device: str
+    key: str
+    measured_at: datetime
+    shipped: Shipped
+    samples_us: Samples
+    sequential_us: Samples
+    stages: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
+    sum_us: Annotated[float, msgspec.Meta(ge=0, lt=1e12)]
+    sequential_sum_us: Annotated[float, msgspec.Meta(ge=0, lt=1e12)]
+
+
+Row = ChoiceRow | YardstickRow | StageRow | ComparisonRow | UndividedRow | WholeRow
+KINDS: tuple[type[Row], ...] = (ChoiceRow, YardstickRow, StageRow, ComparisonRow, UndividedRow, WholeRow)
 
 
 @dataclass(frozen=True)

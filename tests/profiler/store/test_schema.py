@@ -83,7 +83,7 @@ def test_what_one_table_held_is_found_in_the_tables_that_it_belongs_to(tmp_path:
     with sqlite3.connect(path) as raw:
         names = {name for (name,) in raw.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     raw.close()
-    assert names == {"choice", "comparison", "cudnn_plan", "cudnn_trial", "stage", "undivided", "yardstick"}
+    assert names == {"choice", "comparison", "cudnn_plan", "cudnn_trial", "stage", "undivided", "whole", "yardstick"}
 
 
 def test_a_migration_that_fails_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
