@@ -6,34 +6,39 @@ A search goes where the model is too hopeful, so what is computed in the schedul
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import ExecutionError
-from iosched.profiler.devices.cost import StageCosts
 from iosched.profiler.devices.device import OpenModel
-from iosched.profiler.devices.elsewhere import MeasuredElsewhere
 from iosched.scheduler.schedule import Stage
 from iosched.scheduler.search import search
 from iosched.scheduler.strategy_names import is_searched
 
 
 @dataclass(frozen=True, eq=False)
-class _MeasuredOnly:
-    """Stages that were not measured cannot be run; a `CostModel` with `OperatorKeys`."""
+class MeasuredOnly:
+    """Stages that were not measured cannot be run; a `CostModel` with `OperatorKeys` and `RunsSessions`.
 
-    measured: MeasuredElsewhere
-    cost: StageCosts
+    Attributes:
+        known_us: the latency of a stage in microseconds; None where it was not measured.
+        operator_key: a text that is equal for operators that are alike.
+        runs_sessions: whether stretches of operators may have been measured as sessions.
+    """
+
+    known_us: Callable[[Stage], float | None]
+    operator_key: Callable[[str], str]
+    runs_sessions: bool = False
 
     def stage_latency_us(self, stage: Stage) -> float:
-        known = self.measured.known_us(stage)
+        """The latency of the stage; infinite where it was not measured."""
+        known = self.known_us(stage)
         return math.inf if known is None else known
 
     def lower_bound_us(self, stage: Stage) -> float:
+        """The same."""
         return self.stage_latency_us(stage)
-
-    def operator_key(self, name: str) -> str:
-        return self.cost.operator_key(name)
 
 
 def best_measured_us(opened: OpenModel, settings: OptimizeSettings) -> float | None:
@@ -45,7 +50,7 @@ def best_measured_us(opened: OpenModel, settings: OptimizeSettings) -> float | N
     measured = opened.elsewhere.measured
     if measured is None or settings.budget_s is not None or not is_searched(settings.strategy):
         return None
-    cost = _MeasuredOnly(measured, opened.cost)
+    cost = MeasuredOnly(measured.known_us, opened.cost.operator_key)
     try:
         return search(opened.graph, cost, strategy=settings.strategy, pruning=settings.pruning).schedule.predicted_us
     except ExecutionError:

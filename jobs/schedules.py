@@ -35,21 +35,39 @@ def schedule_by(
 ) -> SearchResult:
     """The schedule of a baseline, or the best that a search with this strategy finds, in the device's units.
 
+    See `found_by`.
+    """
+    effort = opened.effort.exhausted() if exhaustive else opened.effort
+    return found_by(opened.graph, opened.cost, effort, strategy, pruning, observer=observer, deadline=deadline)
+
+
+def found_by(
+    graph: ComputationGraph,
+    cost: CostModel,
+    effort: Effort,
+    strategy: StrategyName,
+    pruning: Pruning,
+    *,
+    observer: Observer | None = None,
+    deadline: Deadline | None = None,
+) -> SearchResult:
+    """The schedule of a baseline, or the best that a search with this strategy finds under some costs.
+
     Parts of a model that do not hang together are searched on their own, and then run beside each other where that is
     faster and the strategy has stages of several groups.
     """
     if not is_searched(strategy):
-        return unsearched(BASELINES[strategy](opened.graph))
+        return unsearched(BASELINES[strategy](graph))
     find = partial(
         search,
         strategy=strategy,
         pruning=pruning,
         observer=None if observer is None else SearchProgress(observer),
         deadline=deadline,
-        effort=opened.effort.exhausted() if exhaustive else opened.effort,
+        effort=effort,
     )
     beside = Strategy.CONCURRENT in SEARCHES[strategy] and pruning_of(strategy, pruning).s != 1
-    return search_components(opened.graph, opened.cost, find, beside=beside, is_over=deadline or _never)
+    return search_components(graph, cost, find, beside=beside, is_over=deadline or _never)
 
 
 def schedule_asked_for(

@@ -1,0 +1,1 @@
+"""What a model costs on a device, and tables of many models."""

@@ -1,0 +1,284 @@
+"""What one model costs on one device: measured as a whole, estimated from its stages, or computed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from iosched.jobs.interrupt import Interrupt, Uninterrupted
+from iosched.jobs.measured_stages import MeasuredOnly
+from iosched.jobs.opening import check_schedulable, opened
+from iosched.jobs.optimize import optimize
+from iosched.jobs.pace import Pace
+from iosched.jobs.progress import Observer, Silence
+from iosched.jobs.ranking.calibration import LEAST_MODELS, Calibration, calibrated
+from iosched.jobs.result import OptimizeResult
+from iosched.jobs.schedules import found_by, schedule_asked_for, with_stretches
+from iosched.jobs.settings import OptimizeSettings
+from iosched.jobs.wholes import operators_us, whole_key
+from iosched.models.errors import ExecutionError, UsageError
+from iosched.models.model import Model
+from iosched.profiler.devices.cost import known_us
+from iosched.profiler.devices.device import Device, OpenModelHere
+from iosched.profiler.devices.resolve import resolve, throughputs
+from iosched.profiler.devices.uncertainty import LEVEL
+from iosched.profiler.measuring.statistics import CONFIDENCE, quantile, summarize
+from iosched.profiler.store.tables import WholeRow
+from iosched.scheduler.baselines import sequential
+from iosched.scheduler.cost import RunsSessions
+from iosched.scheduler.effort import Effort
+from iosched.scheduler.schedule import Stage
+from iosched.scheduler.search import SearchResult
+
+Measure = Literal["none", "stages", "models"]
+"""What is measured where a device is here: nothing, stages alone, or whole models too."""
+
+MEASURES: tuple[Measure, ...] = get_args(Measure)
+
+Cost = Literal["measured", "estimated", "analytic"]
+
+
+@dataclass(frozen=True)
+class ModelCost:
+    """The latency of a model on a device, as `optimize` ships it, and what it was found from.
+
+    Attributes:
+        device: the short name of the device ("cpu", "v100").
+        device_name: the product's name.
+        cost: "measured" as a whole, "estimated" from the latencies of its stages, or "analytic".
+        latency_us: the latency in microseconds.
+        low_us: lower end of its interval; None where nothing is known of how far off it is.
+        high_us: upper end of it.
+        level: the probability with which the interval is meant to hold the true latency; None without an interval.
+        sequential_us: the latency of one operator after another; None where some operator's is not known.
+        shipped: what has this latency: "iosched", "sequential", "reference" or "openvino"; None where that is open.
+        sum_us: the sum of the latencies of the stages of the schedule found.
+        share_of_peak: the model's operations a second over the peak of the device; None where that is not known.
+        hit_rate: the part, from 0 to 1, of the latencies of stages asked for that the profile database had; None where
+            none was asked for.
+        measured_share: of a GPU that is not attached, the part of the latency that was measured on one elsewhere.
+        search_seconds: how long it took to open the model, to measure stages and to search.
+        comparison_seconds: how long it took to measure whole models.
+        notes: sentences that a user should read.
+        result: the schedule; None where no whole model was measured or computed.
+    """
+
+    device: str
+    device_name: str
+    cost: Cost
+    latency_us: float
+    low_us: float | None
+    high_us: float | None
+    level: float | None
+    sequential_us: float | None
+    shipped: str | None = None
+    sum_us: float | None = None
+    share_of_peak: float | None = None
+    hit_rate: float | None = None
+    measured_share: float | None = None
+    search_seconds: float = 0.0
+    comparison_seconds: float = 0.0
+    notes: tuple[str, ...] = ()
+    result: OptimizeResult | None = None
+
+
+def model_cost(
+    model: Model,
+    measure: Measure,
+    settings: OptimizeSettings,
+    observer: Observer | None = None,
+    interrupt: Interrupt | None = None,
+) -> ModelCost:
+    """The latency of `model` on `settings.device`, where it is run as `optimize` ships it.
+
+    On a device that is here, "models" is `optimize`; "stages" searches in the same way and measures no whole model; and
+    "none" measures nothing: it takes what an earlier run found of the whole model, or else the best schedule of stages
+    that the profile database knows. On a GPU that is not attached, all three are the analytic model.
+
+    Raises:
+        UsageError: a setting is wrong, nothing can be scheduled, or the profile database does not know enough.
+        InvalidModelError: onnxruntime refuses the model.
+        DeviceError: the device is not attached, or a library is missing.
+        ExecutionError: a kernel fails.
+        KeyboardInterrupt: the user interrupts.
+    """
+    device = resolve(settings.device, model)
+    if device.cost_kind == "analytic":
+        return _analytic(model, device, optimize(model, settings, observer, interrupt))
+    if measure == "models":
+        return _measured(model, device, optimize(model, settings, observer, interrupt))
+    device.check(settings.opening)
+    started = time.monotonic()
+    opening = replace(settings.opening, may_time=measure != "none")
+    with opened(device, model, opening, settings.profile_db, writes=measure != "none") as there:
+        assert there.here is not None
+        job = _FromStages(model, settings, there.here, observer or Silence(), interrupt or Uninterrupted(), started)
+        return job.searched() if measure == "stages" else job.known()
+
+
+def _analytic(model: Model, device: Device, result: OptimizeResult) -> ModelCost:
+    assert result.intervals is not None
+    ends = result.intervals.latency_us[result.shipped]
+    return ModelCost(
+        *(device.key, device.name, "analytic", result.shipped_us, ends.low, ends.high, result.intervals.level),
+        sequential_us=result.sequential_us,
+        shipped=result.shipped,
+        sum_us=result.shipped_us,
+        share_of_peak=_share_of_peak(model, result),
+        measured_share=result.measured_share,
+        search_seconds=result.seconds,
+        notes=result.notes,
+        result=result,
+    )
+
+
+def _measured(model: Model, device: Device, result: OptimizeResult) -> ModelCost:
+    whole = result.shipped_whole
+    if whole is None:
+        raise UsageError(f"nothing was measured: {result.reason}")
+    search_seconds = result.seconds if result.search_seconds is None else result.search_seconds
+    return ModelCost(
+        *(device.key, device.name, "measured", whole.median_us, whole.low_us, whole.high_us, CONFIDENCE),
+        sequential_us=result.sequential_us or None,
+        shipped=result.shipped,
+        sum_us=result.predicted_us,
+        share_of_peak=_share_of_peak(model, result),
+        hit_rate=_rate(result.cache_hits, result.measurements),
+        search_seconds=search_seconds,
+        comparison_seconds=result.seconds - search_seconds,
+        notes=result.notes,
+        result=result,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _FromStages:
+    """One call of `model_cost` that measures no whole model."""
+
+    model: Model
+    settings: OptimizeSettings
+    here: OpenModelHere
+    observer: Observer
+    interrupt: Interrupt
+    started: float
+
+    def searched(self) -> ModelCost:
+        """Searches as `optimize` does."""
+        self._check()
+        whole = (self.here.plain, self.here.openvino)
+        pace = Pace(self.settings.budget_s, self.started, self.interrupt, *whole)
+        with self.interrupt.holding():
+            found = schedule_asked_for(self.here, self.settings, self.observer, pace.deadline)
+            if self.interrupt.came:
+                self.interrupt.ask()
+        cost = self.here.cost
+        return self._estimated(found, _rate(cost.cache_hits, cost.measurements))
+
+    def known(self) -> ModelCost:
+        """Takes what the profile database has."""
+        row = self.here.cost.database.whole(whole_key(self.model, self.settings, self.here), self.here.cost.device)
+        if row is not None and self.settings.resume:
+            return self._as_before(row)
+        self._check()
+        stages = sequential(self.here.graph).stages
+        names = {self.here.cost.operator_key(stage.operators[0]): self._known_us(stage) for stage in stages}
+        missing = sum(each is None for each in names.values())
+        if missing:
+            raise UsageError(
+                f"the profile database does not know {missing} of {len(names)} different operators of this model on"
+                " this device: measure them with --measure stages"
+            )
+        return self._estimated(self._known_schedule(), 1.0)
+
+    def _as_before(self, row: WholeRow) -> ModelCost:
+        whole = summarize(row.samples_us)
+        device = self.here.device
+        return ModelCost(
+            *(device.key, device.name, "measured", whole.median_us, whole.low_us, whole.high_us, CONFIDENCE),
+            sequential_us=quantile(row.sequential_us, 0.5) if row.sequential_us else None,
+            shipped=row.shipped,
+            sum_us=row.sum_us,
+            share_of_peak=self._share_of_peak(whole.median_us),
+            hit_rate=1.0,
+            search_seconds=time.monotonic() - self.started,
+        )
+
+    def _known_schedule(self) -> SearchResult:
+        sessions = isinstance(self.here.cost, RunsSessions) and self.here.cost.runs_sessions
+        cost = MeasuredOnly(self._known_us, self.here.cost.operator_key, sessions)
+        strategy, graph = self.settings.strategy, self.here.graph
+        try:
+            found = found_by(graph, cost, Effort(), strategy, self.settings.pruning)
+        except ExecutionError as error:
+            raise UsageError(f"of what the profile database knows no schedule can be made: {error}") from error
+        if strategy != "both":
+            return found
+        return with_stretches(graph, cost, found, Effort(), lambda: False)
+
+    def _known_us(self, stage: Stage) -> float | None:
+        return known_us(self.here.cost, stage) if self.settings.resume else None
+
+    def _check(self) -> None:
+        """Refuses what has no stages to be measured."""
+        if self.here.only_way is not None:
+            raise UsageError(f"no schedule runs in {self.settings.precision} here: use --measure models")
+        check_schedulable(self.here)
+
+    def _estimated(self, found: SearchResult, hit_rate: float | None) -> ModelCost:
+        """What is estimated of a schedule whose stages have latencies."""
+        total_us, in_turn_us = found.schedule.predicted_us, operators_us(self.here)
+        if total_us is None:
+            raise UsageError("there was no time to measure stages: give a larger --budget")
+        rows = self._rows()
+        calibration = calibrated([(row.sum_us, quantile(row.samples_us, 0.5)) for row in rows])
+        of_sequential = calibrated([(row.sequential_sum_us, quantile(row.sequential_us, 0.5)) for row in rows])
+        known, device = calibration.applied(total_us), self.here.device
+        return ModelCost(
+            *(device.key, device.name, "estimated", total_us * calibration.factor),
+            low_us=None if known is None else known.low,
+            high_us=None if known is None else known.high,
+            level=None if known is None else LEVEL,
+            sequential_us=None if in_turn_us is None else in_turn_us * of_sequential.factor,
+            sum_us=total_us,
+            share_of_peak=self._share_of_peak(total_us * calibration.factor),
+            hit_rate=hit_rate,
+            search_seconds=time.monotonic() - self.started,
+            notes=(_note(calibration),),
+        )
+
+    def _rows(self) -> Sequence[WholeRow]:
+        """Models other than this one that were measured as a whole."""
+        cost = self.here.cost
+        own = whole_key(self.model, self.settings, self.here)
+        return [row for row in cost.database.wholes(cost.device) if row.key != own and row.sequential_us]
+
+    def _share_of_peak(self, latency_us: float) -> float | None:
+        return share_of(self.model, latency_us, self.here.throughputs.peak_tflops)
+
+
+def share_of(model: Model, latency_us: float, peak_tflops: float | None) -> float | None:
+    """The operations that a model makes each second over those that the device can make at most."""
+    flops = sum(operator.flops for operator in model.graph.operators)
+    return flops / latency_us / 1e6 / peak_tflops if latency_us and peak_tflops else None
+
+
+def _note(calibration: Calibration) -> str:
+    if calibration.error is None:
+        return (
+            f"How far sums of stages are from whole models is not known: {calibration.models} of {LEAST_MODELS} models"
+            " that it takes were measured both ways on this device. --measure models does that."
+        )
+    return (
+        f"Sums of stages are multiplied by {calibration.factor:.2f}, and {LEVEL:.0%} of them are then off by"
+        f" {calibration.error - 1:.0%} at most, by {calibration.models} models that were measured both ways."
+    )
+
+
+def _share_of_peak(model: Model, result: OptimizeResult) -> float | None:
+    return share_of(model, result.shipped_us, throughputs(model, result.document).peak_tflops)
+
+
+def _rate(found: int, measured: int) -> float | None:
+    return found / (found + measured) if found + measured else None
