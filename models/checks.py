@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import onnx
 
 from iosched.models.errors import InvalidModelError
@@ -112,11 +114,16 @@ def _shorten(text: str) -> str:
 
 def is_well_formed(node: onnx.NodeProto, proto: onnx.ModelProto) -> bool:
     """Whether a node fits its operator's definition in the opsets of `proto`."""
+    return not definition_fault(node, {item.domain: item.version for item in proto.opset_import})
+
+
+def definition_fault(node: onnx.NodeProto, opsets: Mapping[str, int]) -> str:
+    """What about a node does not fit its operator's definition in these opsets; "" where it fits."""
     context = onnx.checker.C.CheckerContext()
     context.ir_version = onnx.IR_VERSION
-    context.opset_imports = {item.domain: item.version for item in proto.opset_import}
+    context.opset_imports = dict(opsets)
     try:
         onnx.checker.check_node(node, context)
-    except (onnx.checker.ValidationError, TypeError):
-        return False
-    return True
+    except (onnx.checker.ValidationError, TypeError) as error:
+        return _shorten(str(error)) or type(error).__name__
+    return ""

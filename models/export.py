@@ -16,13 +16,12 @@ from onnx import TensorProto, numpy_helper
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.merge_record import MERGED_KEY, Merge, to_json
 from iosched.models.merging import merge_operators
-from iosched.models.model import INLINE_NBYTES, SCHEDULE_KEY, Model
+from iosched.models.model import INLINE_NBYTES, METADATA_PREFIX, SCHEDULE_KEY, Model
 from iosched.models.wiring import dependencies_first, reads, replace_nodes
 
 VERSION_KEY = "io.iosched.version"
 """Model metadata: the version of iosched that wrote the model."""
 
-_PREFIX = "io.iosched."
 _METADATA_IR_VERSION = 10  # nodes have metadata since this version
 _INLINE_LIMIT_NBYTES = 1_900_000_000  # a protobuf message cannot have more than 2 GiB
 _ALIGNMENT = 4096  # bytes of a memory page, so that runtimes can map single tensors
@@ -147,9 +146,9 @@ def _sort(graph: onnx.GraphProto, owner: Mapping[str, str], rank: Mapping[str, i
 
 def _write_notes(graph: onnx.GraphProto, owner: Mapping[str, str], notes: Mapping[str, NodeNote]) -> None:
     for node in graph.node:
-        kept = [(item.key, item.value) for item in node.metadata_props if not item.key.startswith(_PREFIX)]
+        kept = [(item.key, item.value) for item in node.metadata_props if not item.key.startswith(METADATA_PREFIX)]
         note = notes.get(owner.get(node.name, ""))
-        ours = [(_PREFIX + key, value) for key, value in note.items()] if note is not None else []
+        ours = [(METADATA_PREFIX + key, value) for key, value in note.items()] if note is not None else []
         del node.metadata_props[:]
         for key, value in (*kept, *ours):
             node.metadata_props.add(key=key, value=value)

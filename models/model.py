@@ -21,6 +21,9 @@ WEIGHTS_LOCATION = "weights"
 INLINE_NBYTES = 1024
 """Initializers up to this size keep their payload in the proto, where shape inference reads them."""
 
+METADATA_PREFIX = "io.iosched."
+"""The keys of all metadata that iosched writes begin with this."""
+
 SCHEDULE_KEY = "io.iosched.schedule"
 """Model metadata under which an optimized model carries its schedule."""
 

@@ -1,0 +1,208 @@
+"""What a mutator changes a graph with: primitives, each checked and recorded, and choices."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from iosched.models.errors import UsageError
+from iosched.models.graph import AttributeValue, Scalar
+from iosched.models.mutation.draft import Draft, applied, unused
+from iosched.models.mutation.graph import GraphView, Node
+from iosched.models.mutation.question import Answer, Question, question_name
+from iosched.models.mutation.record import (
+    MAX_GIVEN_NBYTES,
+    Choice,
+    Connect,
+    Create,
+    Delete,
+    Entry,
+    Primitive,
+    Replace,
+    Return,
+    Weight,
+)
+
+Weights = Mapping[int, tuple[int, ...] | np.ndarray]
+"""Constants by the place among a node's inputs: of a shape, whose values are inherited or seeded, or with values."""
+
+
+@dataclass(eq=False)
+class Edit:
+    """One call of a mutator: the graph as it is now, and what may be done to it.
+
+    Attributes:
+        draft: the graph, and where its weights come from.
+        path: begins the names of the questions.
+        answer: makes the choices.
+        asked: how often each question was asked in this variant.
+        entries: what was done so far.
+    """
+
+    draft: Draft
+    path: str
+    answer: Answer
+    asked: Counter[str] = field(default_factory=Counter)
+    entries: list[Entry] = field(default_factory=list)
+
+    @property
+    def graph(self) -> GraphView:
+        """The graph as it is now."""
+        return self.draft.graph
+
+    def create(
+        self,
+        type: str,  # noqa: A002, the word of ONNX
+        inputs: Sequence[str],
+        *,
+        name: str,
+        attributes: Mapping[str, AttributeValue] | None = None,
+        weights: Weights | None = None,
+        outputs: int = 1,
+    ) -> Node:
+        """Add a node; the values of its weights are seeded by their names.
+
+        Args:
+            type: an operator of ONNX's own domain.
+            inputs: the tensors that it reads, from place 0 on; those of the base's weights, too.
+            name: of its first output; a number is put behind it where a tensor has that name.
+            attributes: by name.
+            weights: the new constants that it reads besides.
+            outputs: how many it has; the others are called "NAME/1" and so on.
+
+        Raises:
+            UsageError: there is no such operator or input, or something else about the node is not as it must be.
+        """
+        names = [unused(self.graph, name) if self.graph.has(name) else name]
+        for index in range(1, outputs):
+            names.append(unused(self.graph, f"{names[0]}/{index}", names))
+        dtype = self._dtype(inputs)
+        constants = {place: _weight(value, dtype) for place, value in (weights or {}).items()}
+        self._apply(Create(type, tuple(inputs), tuple(names), _plain(attributes), constants))
+        return self.graph.node(names[0])
+
+    def delete(self, node: Node | str) -> None:
+        """Take a node away. Whatever reads it has to be connected to something else before the mutator returns.
+
+        Raises:
+            UsageError: there is no such node.
+        """
+        self._apply(Delete(_name(node)))
+
+    def connect(self, source: str, node: Node | str, place: int) -> None:
+        """Let input `place` of a node read the tensor `source`.
+
+        Raises:
+            UsageError: one of them is not there, or the node would read what is computed from itself.
+        """
+        self._apply(Connect(source, _name(node), place))
+
+    def connect_output(self, source: str, output: str) -> None:
+        """Let the graph return the tensor `source` as its output `output`, which keeps its name.
+
+        Raises:
+            UsageError: one of them is not there.
+        """
+        self._apply(Return(source, output))
+
+    def redirect(self, old: str, new: str, but: Collection[Node | str] = ()) -> None:
+        """Let all that reads tensor `old` read `new`, outputs of the graph included, except the nodes `but`.
+
+        Raises:
+            UsageError: there is no tensor `new`, or a graph inside a node reads `old`.
+        """
+        spared = set(map(_name, but))
+        for name in self.graph.readers.get(old, ()):
+            places = [place for place, tensor in enumerate(self.graph.node(name).inputs) if tensor == old]
+            if name in spared:
+                continue
+            if not places:
+                raise UsageError(f"a graph inside node {name!r} reads {old!r}; it cannot be given {new!r} instead")
+            for place in places:
+                self.connect(new, name, place)
+        for output, source in self.graph.outputs.items():
+            if source == old:
+                self.connect_output(new, output)
+
+    def replace(
+        self,
+        node: Node | str,
+        type: str | None = None,  # noqa: A002, the word of ONNX
+        *,
+        attributes: Mapping[str, AttributeValue | None] | None = None,
+        weights: Weights | None = None,
+        inputs: Sequence[str] | None = None,
+    ) -> Node:
+        """Let a node compute its output in another way; whatever reads it is not changed.
+
+        A weight of the node's old shape stays what it is, a smaller one is its first channels and the middle of its
+        kernel, and any other is seeded.
+
+        Args:
+            node: to be replaced.
+            type: another operator, which takes over no attributes and no weights; by default the same.
+            attributes: to be changed; None takes one away.
+            weights: other constants, by their places.
+            inputs: all that it reads; by default what it reads now, of another operator no constants.
+
+        Raises:
+            UsageError: something about the node is not as it must be.
+        """
+        old = self.graph.node(_name(node))
+        kind = type or old.type
+        if inputs is None:
+            inputs = [name for name in old.inputs if kind == old.type or self.graph.is_computed(name)]
+        dtype = self._dtype(inputs)
+        constants = {place: _weight(value, dtype) for place, value in (weights or {}).items()}
+        self._apply(Replace(old.name, kind, tuple(inputs), _plain(attributes), constants))
+        return self.graph.node(old.name)
+
+    def choose(self, candidates: Sequence[Scalar], what: str) -> Scalar:
+        """One of `candidates`, which the strategy chooses; with a single one there is nothing to ask.
+
+        Raises:
+            UsageError: there are no candidates, two are equal, or the strategy chose none of them.
+        """
+        offered = tuple(candidates)
+        if not offered or len(set(offered)) < len(offered):
+            raise UsageError(f"{self.path}/{what}: candidates must be one or more, and no two equal: {offered}")
+        first = question_name(self.path, what, offered, 0)
+        name = question_name(self.path, what, offered, self.asked[first])
+        self.asked[first] += 1
+        index = 0 if len(offered) == 1 else self.answer(Question(name, offered))
+        if not 0 <= index < len(offered):
+            raise UsageError(f"{name}: the strategy chose number {index} of {len(offered)} candidates")
+        self.entries.append(Choice(name, offered, index))
+        return offered[index]
+
+    def _apply(self, primitive: Primitive) -> None:
+        self.draft = applied(self.draft, primitive)
+        self.entries.append(primitive)
+
+    def _dtype(self, inputs: Sequence[str]) -> str:
+        """The type that weights beside these inputs have: the first float type among them."""
+        specs = [self.graph.spec(name) for name in inputs if name and self.graph.has(name)]
+        return next((spec.dtype for spec in specs if spec is not None and "float" in spec.dtype), "float32")
+
+
+def _weight(value: tuple[int, ...] | np.ndarray, dtype: str) -> Weight:
+    if not isinstance(value, np.ndarray):
+        return Weight(tuple(int(size) for size in value), dtype)
+    if value.nbytes > MAX_GIVEN_NBYTES:
+        raise UsageError(
+            f"a constant of {value.nbytes:,} bytes is too large to be recorded ({MAX_GIVEN_NBYTES:,} are the most).\n"
+            "Give its shape; its values are seeded."
+        )
+    return Weight.of(value)
+
+
+def _plain(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in (attributes or {}).items()}
+
+
+def _name(node: Node | str) -> str:
+    return node if isinstance(node, str) else node.name

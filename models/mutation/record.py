@@ -1,0 +1,234 @@
+"""What was done to a base model, as data: each choice and each change of the graph, in their order.
+
+A record may come from strangers. It has names, numbers and small constants; nothing in it is executed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Annotated
+
+import msgspec
+import numpy as np
+import onnx
+from msgspec import Meta
+from onnx.helper import tensor_dtype_to_np_dtype
+
+from iosched.models.errors import InvalidModelError
+from iosched.models.graph import Scalar
+
+MUTATION_KEY = "io.iosched.mutation"
+"""The key of the model metadata that has the record of a variant."""
+
+VERSION = 1
+MAX_GIVEN_NBYTES = 2**20
+"""A constant that a mutator gives by its values, and a record carries, is at most as large as this."""
+
+_FORMAT = "iosched.mutation"
+_MAX_LENGTH = 2**26  # characters of a record
+
+Size = Annotated[int, Meta(ge=0, le=2**31)]
+Place = Annotated[int, Meta(ge=0, le=2**10)]
+Attribute = Scalar | tuple[Scalar, ...]
+
+
+class Weight(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A constant that a node reads: of a shape, and with values where `data` has them (base64, little endian)."""
+
+    shape: tuple[Size, ...]
+    dtype: str = "float32"
+    data: str | None = None
+
+    @classmethod
+    def of(cls, array: np.ndarray) -> Weight:
+        """The constant of these values."""
+        little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+        return cls(tuple(array.shape), array.dtype.name, base64.b64encode(little.tobytes()).decode())
+
+    @property
+    def element(self) -> np.dtype:
+        """The type of its elements.
+
+        Raises:
+            InvalidModelError: it is none that a record can have.
+        """
+        if self.dtype not in _DTYPES:
+            raise InvalidModelError(f"a record's constant is of type {self.dtype[:40]!r}, which none can be of")
+        return _DTYPES[self.dtype]
+
+    @property
+    def nbytes(self) -> int:
+        """Its size.
+
+        Raises:
+            InvalidModelError: its type is none that a record can have.
+        """
+        return prod(self.shape) * self.element.itemsize
+
+    def values(self) -> np.ndarray:
+        """The values that `data` has.
+
+        Raises:
+            InvalidModelError: they do not fit type and shape.
+        """
+        try:
+            data = base64.b64decode(self.data or "", validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise InvalidModelError(f"a record's constant is broken: {error}") from error
+        if len(data) != self.nbytes:
+            raise InvalidModelError(f"a record's constant has {len(data)} bytes; its shape takes {self.nbytes}")
+        return np.frombuffer(data, self.element.newbyteorder("<")).astype(self.element).reshape(self.shape)
+
+
+class Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do", tag="mutate"):
+    """Mutator `mutator` begins to change the nodes `targets`."""
+
+    mutator: str
+    targets: tuple[str, ...]
+
+
+class Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do", tag="choose"):
+    """Of `candidates` the one at `index` was chosen."""
+
+    question: str
+    candidates: tuple[Scalar, ...]
+    index: Size
+
+
+class Create(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do", tag="create"):
+    """A new node."""
+
+    type: str
+    inputs: tuple[str, ...]
+    outputs: Annotated[tuple[Annotated[str, Meta(min_length=1)], ...], Meta(min_length=1)]
+    attributes: Mapping[str, Attribute]
+    weights: Mapping[Place, Weight]
+
+
+class Delete(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do", tag="delete"):
+    """A node is taken away; what reads it has to read something else."""
+
+    node: str
+
+
+class Connect(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do", tag="connect"):
+    """Input `place` of a node reads `source`."""
+
+    source: str
+    node: str
+    place: Place
+
+
+class Return(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do", tag="return"):
+    """Output `output` of the graph is tensor `source`."""
+
+    source: str
+    output: str
+
+
+class Replace(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do", tag="replace"):
+    """A node computes its outputs in another way."""
+
+    node: str
+    type: str
+    inputs: tuple[str, ...]
+    attributes: Mapping[str, Attribute | None]
+    weights: Mapping[Place, Weight]
+
+
+Primitive = Create | Delete | Connect | Return | Replace
+Entry = Instance | Choice | Primitive
+
+
+@dataclass(frozen=True)
+class Record:
+    """How a variant was made of its base model.
+
+    Attributes:
+        name: of the base model.
+        base: its digest.
+        entries: choices and changes in their order.
+        seeded: the new weights whose values come from their names and the base's digest alone.
+        sliced: the new weights that are a part of one of the base's, by names.
+    """
+
+    name: str
+    base: str
+    entries: tuple[Entry, ...]
+    seeded: tuple[str, ...] = ()
+    sliced: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def primitives(self) -> tuple[Primitive, ...]:
+        """The changes of the graph alone."""
+        return tuple(entry for entry in self.entries if not isinstance(entry, Instance | Choice))
+
+    @property
+    def choices(self) -> dict[str, Scalar]:
+        """What was chosen, by the questions' names."""
+        made = [entry for entry in self.entries if isinstance(entry, Choice)]
+        return {entry.question: entry.candidates[entry.index] for entry in made}
+
+    def to_json(self) -> str:
+        """The record as text; `from_json` reads it."""
+        return msgspec.json.encode(_File(_FORMAT, VERSION, self)).decode()
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Record:
+        """Read a record.
+
+        Raises:
+            InvalidModelError: the text is none, or of a version that is not known here.
+        """
+        if len(text) > _MAX_LENGTH:
+            raise InvalidModelError(f"a mutation record of {len(text):,} characters is too long to be one")
+        try:
+            head = msgspec.json.decode(text, type=_Head)
+            if head.format != _FORMAT:
+                raise InvalidModelError(f"no mutation record: its format is {head.format[:40]!r}, not {_FORMAT!r}")
+            if head.version != VERSION:
+                raise InvalidModelError(
+                    f"the mutation record is of version {head.version}; this iosched reads version {VERSION}"
+                )
+            record = msgspec.json.decode(text, type=_File).record
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise InvalidModelError(f"no mutation record: {error}") from error
+        for entry in record.entries:
+            if isinstance(entry, Choice) and entry.index >= len(entry.candidates):
+                raise InvalidModelError(f"no mutation record: {entry.question[:80]!r} chooses what is no candidate")
+        return record
+
+
+class _Head(msgspec.Struct):
+    format: str
+    version: int
+
+
+class _File(msgspec.Struct):
+    format: str
+    version: int
+    record: Record
+
+
+def record_of(proto: onnx.ModelProto) -> Record | None:
+    """The record in a model's metadata; None where there is none that can be read."""
+    text = next((item.value for item in proto.metadata_props if item.key == MUTATION_KEY), None)
+    try:
+        return None if text is None else Record.from_json(text)
+    except InvalidModelError:
+        return None
+
+
+_DTYPES = {
+    name: np.dtype(tensor_dtype_to_np_dtype(onnx.TensorProto.DataType.Value(kind)))
+    for name, kind in {
+        **{name: name.upper() for name in ("float16", "bfloat16", "bool")},
+        **{f"{sign}int{bits}": f"{sign}int{bits}".upper() for sign in ("", "u") for bits in (8, 16, 32, 64)},
+        "float32": "FLOAT",
+        "float64": "DOUBLE",
+    }.items()
+}

@@ -1,0 +1,65 @@
+"""Values for new weights: the same on every machine and in every version, from their names and the base's digest.
+
+Developer notes:
+    * Uniform, of He's variance (He et al., ICCV 2015, eq. 10) where values are multiplied and summed.
+    * Made of the raw bits of a generator whose stream numpy promises not to change, by exact operations alone; the
+      streams of numpy's distributions may change from version to version.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from math import prod, sqrt
+
+import numpy as np
+import onnx
+
+from iosched.models.node_attributes import integer
+
+_NORMALIZATIONS = ("BatchNormalization", "InstanceNormalization", "LayerNormalization", "GroupNormalization")
+_SMALL = 0.05
+
+
+def seeded(name: str, base: str, node: onnx.NodeProto, place: int, shape: tuple[int, ...]) -> np.ndarray:
+    """float32 values of `shape` for the weight `name`, which `node` reads at `place`.
+
+    Args:
+        name: of the tensor.
+        base: the digest of the base model.
+        node: its type and attributes say what the weight is for.
+        place: of the weight among the inputs.
+        shape: of the weight.
+    """
+    centre, spread = _range(node, place, shape)
+    count = prod(shape)
+    generator = np.random.PCG64(int.from_bytes(sha256(f"{base}/{name}".encode()).digest()))
+    bits = generator.random_raw(count) >> np.uint64(40)  # 24 bits, as many as a float32 has exactly
+    unit = (bits.astype(np.float32) + np.float32(0.5)) * np.float32(2**-23) - np.float32(1)
+    return (unit * np.float32(spread) + np.float32(centre)).reshape(shape)
+
+
+def _range(node: onnx.NodeProto, place: int, shape: tuple[int, ...]) -> tuple[float, float]:
+    """The middle of the values, and how far they lie around it at most."""
+    fan_in = _fan_in(node, place, shape)
+    if fan_in:
+        return 0.0, sqrt(6 / fan_in)
+    if node.op_type in _NORMALIZATIONS and place in (1, 4):  # a factor, and a variance
+        return 1.0, 0.1
+    if node.op_type in ("Mul", "Div"):
+        return 1.0, 0.1
+    if node.op_type == "PRelu":
+        return 0.25, _SMALL
+    return 0.0, _SMALL
+
+
+def _fan_in(node: onnx.NodeProto, place: int, shape: tuple[int, ...]) -> int:
+    """How many products are summed; 0 where the weight is not one of products."""
+    if place != 1 or len(shape) < 2:
+        return 0
+    if node.op_type == "Conv":
+        return prod(shape[1:])
+    if node.op_type == "ConvTranspose":
+        return shape[0] * prod(shape[2:]) // max(integer(node, "group", 1), 1)
+    if node.op_type == "Gemm":
+        return shape[1] if integer(node, "transB") else shape[0]
+    return shape[-2] if node.op_type == "MatMul" else 0

@@ -1,0 +1,165 @@
+"""Makes variants of a base model: by mutators and the choices of a strategy, or again from a record."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from iosched.models.errors import InvalidModelError, IoschedError, UsageError
+from iosched.models.graph import Scalar
+from iosched.models.model import Model
+from iosched.models.mutation.assembly import assembled
+from iosched.models.mutation.draft import Draft, applied, check_whole
+from iosched.models.mutation.edit import Edit
+from iosched.models.mutation.graph import GraphView, Node, view_of
+from iosched.models.mutation.matching import Targets
+from iosched.models.mutation.mutator import Mutator
+from iosched.models.mutation.question import Answer
+from iosched.models.mutation.record import Choice, Entry, Instance, Primitive, Record
+from iosched.models.node_attributes import serialized
+from iosched.models.wiring import captures, reads, writes
+
+
+@dataclass(frozen=True, eq=False)
+class Variant:
+    """A model that mutators made of another one.
+
+    Attributes:
+        base: the model that it was made of.
+        model: what was made.
+        record: how; `replay` makes the same model of it.
+    """
+
+    base: Model
+    model: Model
+    record: Record
+
+    @property
+    def choices(self) -> Mapping[str, Scalar]:
+        """What was chosen, by the questions' names."""
+        return self.record.choices
+
+    @cached_property
+    def unmodified(self) -> frozenset[str]:
+        """The nodes that are the base's, by name: same operator, inputs, weights, types and shapes. O(nodes)."""
+        before, after = view_of(self.base), view_of(self.model)
+        return frozenset(name for name in after.protos if name in before.protos and _is_same(name, before, after))
+
+
+def variant_of(base: Model, mutators: Sequence[Mutator], answer: Answer) -> Variant:
+    """Apply mutators one after the other, each wherever it matches what those before it made.
+
+    Args:
+        base: the model; it is not changed.
+        mutators: in the order in which they are applied.
+        answer: makes the choices.
+
+    Raises:
+        UsageError: a mutator does what cannot be done, or fails.
+        InvalidModelError: what it makes does not fit together. Either names the mutator, its targets and the choices.
+    """
+    draft, entries, asked = _draft_of(base), list[Entry](), Counter[str]()
+    for mutator in mutators:
+        matched = [_names(targets) for targets in mutator.match(draft.graph)]
+        for names in matched:
+            targets = _present(draft.graph, names)
+            if targets:
+                edit = Edit(draft, f"{mutator.name}[{targets[0].name}]", answer, asked)
+                edit.entries.append(Instance(mutator.name, names))
+                _mutate(mutator, targets, edit, entries)
+                draft = edit.draft
+                entries.extend(edit.entries)
+    record = Record(base.name, base.digest, tuple(entries), draft.seeded, draft.sliced)
+    return Variant(base, assembled(base, draft, record), record)
+
+
+def replay(base: Model, record: Record) -> Model:
+    """The model that a record tells of: the same to the last bit as the one that it was recorded of.
+
+    Only the record's primitives are looked at; no mutator runs.
+
+    Raises:
+        UsageError: the record is of another base model.
+        InvalidModelError: the record is broken.
+    """
+    if record.base != base.digest:
+        raise UsageError(
+            f"the record is of another base model: of {record.name!r} with digest {record.base[:12]}..., while "
+            f"{base.name!r} has {base.digest[:12]}...\nGive the model that it was recorded of, with its weights."
+        )
+    draft = _draft_of(base)
+    for index, entry in enumerate(record.entries):
+        if isinstance(entry, Primitive):
+            try:
+                draft = applied(draft, entry)
+            except IoschedError as error:
+                raise InvalidModelError(f"the mutation record is broken at entry {index}: {error}") from error
+    try:
+        check_whole(draft.graph)
+    except InvalidModelError as error:
+        raise InvalidModelError(f"the mutation record is broken: {error}") from error
+    again = Record(base.name, base.digest, record.entries, draft.seeded, draft.sliced)
+    return assembled(base, draft, again)
+
+
+def _draft_of(base: Model) -> Draft:
+    return Draft(view_of(base), base.digest)
+
+
+def _mutate(mutator: Mutator, targets: Targets, edit: Edit, before: Sequence[Entry]) -> None:
+    try:
+        mutator.mutate(targets, edit)
+        _delete_dead(edit)
+        check_whole(edit.graph)
+    except IoschedError as error:
+        kind = InvalidModelError if isinstance(error, InvalidModelError) else UsageError
+        raise kind(f"{_where(mutator, targets, [*before, *edit.entries])}: {error}") from error
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}"
+        raise UsageError(f"{_where(mutator, targets, [*before, *edit.entries])}: {what}") from error
+
+
+def _where(mutator: Mutator, targets: Targets, entries: Sequence[Entry]) -> str:
+    chosen = [f"{entry.question} = {entry.candidates[entry.index]}" for entry in entries if isinstance(entry, Choice)]
+    choices = f" after {', '.join(chosen)}" if chosen else ""
+    return f"mutator {mutator.name!r} at {', '.join(repr(node.name) for node in targets)}{choices}"
+
+
+def _delete_dead(edit: Edit) -> None:
+    """Delete the nodes from which no path leads to an output: the base has none either."""
+    graph = edit.graph
+    needed, waiting = set[str](), [graph.producers[name] for name in graph.outputs.values() if name in graph.producers]
+    while waiting:
+        name = waiting.pop()
+        if name not in needed:
+            needed.add(name)
+            waiting.extend(graph.producers[tensor] for tensor in reads(graph.protos[name]) if tensor in graph.producers)
+    for name in graph.protos:
+        if name not in needed:
+            edit.delete(name)
+
+
+def _names(targets: Targets) -> tuple[str, ...]:
+    return tuple(node.name for node in targets)
+
+
+def _present(graph: GraphView, names: Sequence[str]) -> tuple[Node, ...]:
+    """The targets as they are now; none where an earlier instance took one of them away."""
+    return tuple(map(graph.node, names)) if all(name in graph.protos for name in names) else ()
+
+
+def _is_same(name: str, before: GraphView, after: GraphView) -> bool:
+    old, new = before.protos[name], after.protos[name]
+    return (
+        (old.op_type, old.domain, old.input, old.output) == (new.op_type, new.domain, new.input, new.output)
+        and serialized(old) == serialized(new)
+        and all(_is_same_tensor(tensor, before, after) for tensor in (*new.input, *captures(new), *writes(new)))
+    )
+
+
+def _is_same_tensor(name: str, before: GraphView, after: GraphView) -> bool:
+    if name in before.weights or name in after.weights:
+        return before.weights.get(name) is after.weights.get(name)
+    return before.spec(name) == after.spec(name)
