@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -81,9 +82,10 @@ class Ensemble:
         """The tensors that the graph returns."""
         return frozenset(self.graph.outputs)
 
-    def group(self, names: frozenset[str]) -> Group:
-        """These operators in the order that a group has them in."""
-        return tuple(sorted(names, key=self.place.__getitem__))
+    def joined(self, group: Group, name: str) -> Group:
+        """The group with one more operator, in the order that a group has them in."""
+        index = bisect(group, self.place[name], key=self.place.__getitem__)
+        return (*group[:index], name, *group[index:])
 
     def are_alike(self, one: str, other: str) -> bool:
         """Whether two operators may be in one group; whether that makes a cycle is another question."""

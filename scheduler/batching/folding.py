@@ -60,7 +60,9 @@ def _folded(ensemble: Ensemble, costs: BatchingCosts, similarity: Sequence[Seque
 def _with_member(plan: Plan, line: list[str], new: int, old: int) -> tuple[Plan, list[str]]:
     """The plan and the line with member `new`, matched with member `old`; `line` has one operator of each place."""
     ensemble = plan.ensemble
-    place = {name: index for index, head in enumerate(line) for name in plan.group(head)}
+    heads = {plan.group(name)[0]: index for index, name in enumerate(line)}
+    both = (*ensemble.sequences[new], *ensemble.sequences[old])
+    place = {name: heads[head] for name in both if (head := plan.group(name)[0]) in heads}
     fresh = [name for name in ensemble.sequences[new] if name not in place]
     floors = _floors(ensemble, fresh, place)
     there = {place[name]: name for name in ensemble.sequences[old]}

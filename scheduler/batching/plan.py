@@ -7,7 +7,7 @@ read anywhere but in place, or that a model returns, has to be parted. The paper
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from iosched.scheduler.batching.costs import BatchingCosts
@@ -18,6 +18,8 @@ from iosched.scheduler.batching.ensemble import Ensemble, Group
 class Plan:
     """Groups of two and more operators of an ensemble; every other operator runs on its own.
 
+    What is found out about a group is kept, by its first operator: groups must not change under a plan.
+
     Attributes:
         ensemble: the models.
         costs: what groups are worth.
@@ -27,6 +29,9 @@ class Plan:
     ensemble: Ensemble
     costs: BatchingCosts
     groups: Mapping[str, Group] = field(default_factory=dict)
+    _feeders: dict[tuple[str, int], Group | None] = field(default_factory=dict, init=False)
+    _parted: dict[tuple[str, int], bool] = field(default_factory=dict, init=False)
+    _values_us: dict[str, float] = field(default_factory=dict, init=False)
 
     def all_groups(self) -> tuple[Group, ...]:
         """Each group once, in the order of their first operators."""
@@ -40,7 +45,7 @@ class Plan:
         """The plan in which the first operator of each pair, which is in no group, joins the group of the second."""
         groups = dict(self.groups)
         for new, old in pairs:
-            group = self.ensemble.group(frozenset((new, *groups.get(old, (old,)))))
+            group = self.ensemble.joined(groups.get(old, (old,)), new)
             groups.update(dict.fromkeys(group, group))
         return Plan(self.ensemble, self.costs, groups)
 
@@ -56,6 +61,12 @@ class Plan:
 
     def feeder(self, group: Group, port: int) -> Group | None:
         """The group whose results are in place at one port of `group`; None where they are not."""
+        key = group[0], port
+        if key not in self._feeders:
+            self._feeders[key] = self._feeder(group, port)
+        return self._feeders[key]
+
+    def _feeder(self, group: Group, port: int) -> Group | None:
         operands = self.operands(group, port)
         source = self.ensemble.source.get(operands[0])
         if len(group) < 2 or source is None:
@@ -77,18 +88,32 @@ class Plan:
 
     def is_parted(self, group: Group, index: int) -> bool:
         """Whether an output of a group has to be taken apart."""
+        key = group[0], index
+        if key not in self._parted:
+            self._parted[key] = self._is_parted(group, index)
+        return self._parted[key]
+
+    def _is_parted(self, group: Group, index: int) -> bool:
+        """Whether some reader of a result has it not in place, or a model returns it.
+
+        A group that has the output in place has one reader of each result. So no other reads it if all readers of the
+        first result have it in place, and each of the other results has as many readers.
+        """
         if len(group) < 2:
             return False
-        results = self.results(group, index)
+        results, readers = self.results(group, index), self.ensemble.readers
         if not self.ensemble.returned.isdisjoint(results):
             return True
-        readers = (reader for tensor in results for reader in self.ensemble.readers.get(tensor, ()))
-        heads = {(self.group(name)[0], port) for name, port in readers}
-        return any(self.feeder(self.group(head), port) != group for head, port in heads)
+        places = {(self.group(name), port) for name, port in readers.get(results[0], ())}
+        if any(len(readers.get(tensor, ())) != len(places) for tensor in results):
+            return True
+        return any(self.feeder(reading, port) != group for reading, port in places)
 
     def group_value_us(self, group: Group) -> float:
         """Gain of a group less what is paid to join and to part its tensors."""
-        return self.gain_us(group) - sum(self._paid(group))
+        if group[0] not in self._values_us:
+            self._values_us[group[0]] = self.gain_us(group) - sum(self._paid(group))
+        return self._values_us[group[0]]
 
     def value_us(self) -> float:
         """How much faster the plan is than every operator on its own; O(operators + edges)."""
@@ -99,21 +124,23 @@ class Plan:
         operators = [self.ensemble.graph.by_name[name] for name in group]
         return self.costs.gain_us(operators, len(group)) if len(group) > 1 else 0.0
 
-    def join_us(self, tensors: Sequence[str]) -> float:
-        """See `BatchingCosts.join_us`."""
-        return self.costs.join_us(self.ensemble.graph.tensor[tensors[0]], len(tensors))
+    def join_us(self, group: Group, port: int) -> float:
+        """Price of bringing together what a group reads at one port; see `BatchingCosts.join_us`."""
+        operand = self.ensemble.reads[group[0]][port]
+        return self.costs.join_us(self.ensemble.graph.tensor[operand], len(group))
 
-    def part_us(self, tensors: Sequence[str]) -> float:
-        """See `BatchingCosts.part_us`."""
-        return self.costs.part_us(self.ensemble.graph.tensor[tensors[0]], len(tensors))
+    def part_us(self, group: Group, index: int) -> float:
+        """Price of taking one output of a group apart; see `BatchingCosts.part_us`."""
+        result = self.ensemble.graph.by_name[group[0]].outputs[index]
+        return self.costs.part_us(self.ensemble.graph.tensor[result], len(group))
 
     def _paid(self, group: Group) -> Iterator[float]:
         for port in range(len(self.ensemble.reads[group[0]])):
             if self.is_joined(group, port):
-                yield self.join_us(self.operands(group, port))
+                yield self.join_us(group, port)
         for index in range(len(self.ensemble.graph.by_name[group[0]].outputs)):
             if self.is_parted(group, index):
-                yield self.part_us(self.results(group, index))
+                yield self.part_us(group, index)
 
 
 def difference_us(before: Plan, after: Plan, changed: Iterable[str]) -> float:
@@ -121,9 +148,9 @@ def difference_us(before: Plan, after: Plan, changed: Iterable[str]) -> float:
 
     Complexity: O(operators and edges of those groups and of the ones beside them).
     """
-    names = {name for each in changed for plan in (before, after) for name in plan.group(each)}
-    names |= {name for other in beside(after, names) for name in after.group(other)}
-    names |= {name for other in names for name in before.group(other)}
+    groups = {plan.group(each) for each in changed for plan in (before, after)}
+    names = {name for group in groups for name in group}
+    names |= beside(after, names)
     return _value_us(after, names) - _value_us(before, names)
 
 

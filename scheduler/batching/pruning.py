@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from iosched.scheduler.batching.ensemble import Group
+from iosched.scheduler.batching.costs import BatchingCosts
+from iosched.scheduler.batching.ensemble import Ensemble, Group
 from iosched.scheduler.batching.plan import Plan, beside
 
 
@@ -18,13 +19,12 @@ def pruned(plan: Plan) -> Plan:
     Complexity: O(operators + edges) for each round, of which there is one more than there are rounds in which a group
     is taken out.
     """
-    left = dict(plan.groups)
-    work = _Pruning(Plan(plan.ensemble, plan.costs, left), left)
+    work = _Pruning(plan.ensemble, plan.costs, dict(plan.groups))
     while True:
-        before = len(left)
-        for groups in [*([group] for group in work.plan.all_groups()), *_chains(work.plan)]:
+        left, before = work.plan, len(work.groups)
+        for groups in [*([group] for group in left.all_groups()), *_chains(left)]:
             work.try_without(groups)
-        if len(left) == before:
+        if len(work.groups) == before:
             return work.plan
 
 
@@ -33,20 +33,27 @@ class _Pruning:
     """A plan while groups are taken out of it.
 
     Attributes:
-        plan: what is left.
-        groups: the same groups, which may be changed.
+        ensemble: the models.
+        costs: what groups are worth.
+        groups: what is left.
         worth_us: what groups are worth that were asked for, by their first operators.
         changed: for operators when their group, or what that group is worth, last changed.
         tried: for each try when it was, and the operators on which its outcome depends, by the groups' first operators.
         clock: how many tries were made.
     """
 
-    plan: Plan
+    ensemble: Ensemble
+    costs: BatchingCosts
     groups: dict[str, Group]
     worth_us: dict[str, float] = field(default_factory=dict)
     changed: dict[str, int] = field(default_factory=dict)
     tried: dict[tuple[str, ...], tuple[int, set[str]]] = field(default_factory=dict)
     clock: int = 0
+
+    @property
+    def plan(self) -> Plan:
+        """What is left, as a plan, until that changes: a plan keeps what it finds out."""
+        return Plan(self.ensemble, self.costs, self.groups)
 
     def try_without(self, gone: Sequence[Group]) -> None:
         """Take groups out if that makes the plan better, and they are all in it."""
@@ -54,13 +61,15 @@ class _Pruning:
         names = {name for group in gone for name in group}
         if not names <= self.groups.keys() or self._is_known(heads):
             return
-        affected = names | {name for other in beside(self.plan, names) for name in self.plan.group(other)}
+        plan = self.plan
+        affected = names | {name for other in beside(plan, names) for name in plan.group(other)}
         self.clock += 1
         self.tried[heads] = self.clock, affected
-        before_us = sum(map(self._worth_us, self._heads(affected)))
+        before_us = sum(self._worth_us(plan, head) for head in self._heads(affected))
         for name in names:
             del self.groups[name]
-        after_us = {head: self.plan.group_value_us(self.groups[head]) for head in self._heads(affected)}
+        plan = self.plan
+        after_us = {head: plan.group_value_us(self.groups[head]) for head in self._heads(affected)}
         if sum(after_us.values()) <= before_us:
             self.groups.update((name, group) for group in gone for name in group)
             return
@@ -77,9 +86,9 @@ class _Pruning:
     def _heads(self, names: Iterable[str]) -> set[str]:
         return {self.groups[name][0] for name in names if name in self.groups}
 
-    def _worth_us(self, head: str) -> float:
+    def _worth_us(self, plan: Plan, head: str) -> float:
         if head not in self.worth_us:
-            self.worth_us[head] = self.plan.group_value_us(self.groups[head])
+            self.worth_us[head] = plan.group_value_us(self.groups[head])
         return self.worth_us[head]
 
 

@@ -14,6 +14,7 @@ with all possible choices on small graphs.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -70,24 +71,27 @@ class Pairing:
     def best(self) -> tuple[float, tuple[Pair, ...]]:
         """The value of the best set of runs, and its matches; (0, ()) where no run is worth its price.
 
+        Row i of the table is the row before it, but for what the matches of operator i raise.
+
         Complexity: O(len(new) * len(old) + the sum over all diagonals of matches of their lengths squared).
         """
         matches = dict(self._matches())
-        value = [[0.0] * (len(self.old) + 1) for _ in range(len(self.new) + 1)]
+        value = [[0.0] * (len(self.old) + 1)]
         taken: dict[Pair, int] = {}
-        for i in range(1, len(self.new) + 1):
-            above, row = value[i - 1], value[i]
-            for j in range(1, len(self.old) + 1):
-                row[j] = max(above[j], row[j - 1])
-                if (i - 1, j - 1) not in matches:
-                    continue
-                for length, worth in enumerate(run_values(matches, i - 1, j - 1), start=1):
-                    if value[i - length][j - length] + worth > row[j] + 1e-9:
-                        row[j] = value[i - length][j - length] + worth
-                        taken[i, j] = length
+        for i, j in matches:
+            while len(value) < i + 2:
+                value.append(list(value[-1]))
+            row = value[i + 1]
+            for length, worth in enumerate(run_values(matches, i, j), start=1):
+                total = value[i + 1 - length][j + 1 - length] + worth
+                if total > row[j + 1] + 1e-9:
+                    _raise(row, j + 1, total)
+                    taken[i + 1, j + 1] = length
+        value.extend([value[-1]] * (len(self.new) + 1 - len(value)))
         return value[-1][-1], tuple(_path(value, taken))
 
     def _matches(self) -> Iterator[tuple[Pair, Match]]:
+        """What operators match, in the order of the table."""
         likeness = self.plan.ensemble.likeness
         places: dict[str, list[int]] = {}
         for j, name in enumerate(self.old):
@@ -114,6 +118,12 @@ def run_values(matches: dict[Pair, Match], i: int, j: int) -> Iterator[float]:
         yield total
 
 
+def _raise(row: list[float], place: int, least: float) -> None:
+    """Raise a row that goes up to at least that much from a place on."""
+    end = bisect_left(row, least, place)
+    row[place:end] = [least] * (end - place)
+
+
 def _path(value: Sequence[Sequence[float]], taken: dict[Pair, int]) -> Iterator[Pair]:
     i, j = len(value) - 1, len(value[0]) - 1
     while i and j:
@@ -138,7 +148,7 @@ class _Maker:
         """The match of operator `x` of the new model with `v` of the other one."""
         plan = self.plan
         group = plan.group(v)
-        larger = plan.ensemble.group(frozenset((x, *group)))
+        larger = plan.ensemble.joined(group, x)
         gain, starts, ends = plan.gain_us(larger) - plan.gain_us(group), [], []
         for port in range(len(plan.ensemble.reads[v])):
             back, price = self._start(x, v, group, larger, port)
@@ -148,9 +158,9 @@ class _Maker:
                 gain -= price
         for index in range(len(plan.ensemble.graph.by_name[v].outputs)):
             if plan.is_parted(group, index):
-                gain -= plan.part_us(plan.results(larger, index)) - plan.part_us(plan.results(group, index))
+                gain -= plan.part_us(larger, index) - plan.part_us(group, index)
             else:
-                ends.append((plan.part_us(plan.results(larger, index)), tuple(self._readers(x, v, group, index))))
+                ends.append((plan.part_us(larger, index), tuple(self._readers(x, v, group, index))))
         return Match(gain, tuple(starts), tuple(ends))
 
     def _start(self, x: str, v: str, group: Group, larger: Group, port: int) -> tuple[int, float]:
@@ -159,17 +169,16 @@ class _Maker:
         0 places where no match does.
         """
         plan = self.plan
-        operands = plan.operands(larger, port)
-        if len(set(operands)) == 1 and plan.ensemble.likeness[v].spreads:
+        if plan.ensemble.likeness[v].spreads and len(set(plan.operands(larger, port))) == 1:
             return 0, 0.0
-        price = plan.join_us(operands)
+        price = plan.join_us(larger, port)
         if plan.is_joined(group, port):
-            return 0, price - plan.join_us(plan.operands(group, port))
+            return 0, price - plan.join_us(group, port)
         feeder = plan.feeder(group, port)
         if feeder is not None:
-            index = plan.ensemble.source[plan.operands(group, port)[0]][1]
+            index = plan.ensemble.source[plan.ensemble.reads[group[0]][port]][1]
             if not plan.is_parted(feeder, index):
-                price += plan.part_us(plan.results(feeder, index))
+                price += plan.part_us(feeder, index)
         return self._distance(x, v, port, len(group)), price
 
     def _distance(self, x: str, v: str, port: int, size: int) -> int:
@@ -198,7 +207,7 @@ class _Maker:
             ahead = self.old[name] - self.old[v] if name in self.old and len(reading) == len(group) else 0
             is_matched = (ahead, port) in own
             own.discard((ahead, port))
-            broken = plan.join_us(plan.operands(reading, port)) if len(group) > 1 else 0.0
+            broken = plan.join_us(reading, port) if len(group) > 1 else 0.0
             yield (ahead if is_matched else inf), broken
         if own:
             yield inf, 0.0
