@@ -305,13 +305,19 @@ def network(seed: int, options: Namespace) -> Model:
 def planned(cluster: Cluster, policy: str, device: str) -> PolicyResult:
     """Microseconds of all operators by type, launched one after another, with the kernels and the plan's own prices."""
     desk = Desk(resolve(device), OpenSettings(launch="streams"), None)
-    costs = SampledCosts(cluster.model, cluster.ensemble, lambda model: types_us(desk, model).total())
+    best_us = partial(in_turn_us, desk)
+    costs = SampledCosts(cluster.model, cluster.ensemble, best_us, in_turn=True)
     prices = Even(costs, len(cluster.members))
     plan, seconds = timed(lambda: cluster.plan(policy, prices))
     model = cluster.batched(plan)
     kernels = sum(len(kernels_of(model.graph, operator)) for operator in model.graph.operators)
     found = {"latency_us": types_us(desk, model), "kernels": kernels, "worth_us": plan.value_us(), "seconds": seconds}
     return {**found, "batched": len(plan.groups), "groups": len(plan.all_groups())}
+
+
+def in_turn_us(desk: Desk, model: Model) -> float:
+    """Microseconds of all operators, one after another."""
+    return types_us(desk, model).total()
 
 
 def types_us(desk: Desk, model: Model) -> Counter[str]:

@@ -13,7 +13,6 @@ from iosched.models.batching.sample import apart, joining, parting, sample
 from iosched.models.batching.unit import Parts
 from iosched.models.graph import Operator, TensorSpec
 from iosched.models.model import Model
-from iosched.models.wiring import standard_opset
 from iosched.scheduler.batching.ensemble import Ensemble
 
 TOO_DEAR_US = 1e12
@@ -38,12 +37,14 @@ class SampledCosts:
             Infinite where it is not known: what it is the price of is then too dear.
         share: how much of what operators take apart, sample by sample, they take where whole models run side by side.
             Lanes then need not wait for each other behind every operator, so it may be a good deal less than 1.
+        in_turn: whether operators apart run one after another, so that a sample of one says what any number take.
     """
 
     model: Model
     ensemble: Ensemble
     best_us: Callable[[Model], float]
     share: float = 1.0
+    in_turn: bool = False
     _known: dict[tuple[object, ...], float] = field(default_factory=dict)
     _samples: dict[str, Model] = field(default_factory=dict)
 
@@ -67,6 +68,9 @@ class SampledCosts:
         return self.ensemble.likeness[first.name].key, count, has_one, reads_one
 
     def _apart_us(self, key: Key, operators: Sequence[Operator]) -> float:
+        if self.in_turn:
+            alone_us = self._once(("alone", key[0]), lambda: self.best_us(self._alone(operators[0].name)))
+            return key[1] * alone_us
         return self._once(("apart", *key), lambda: self.best_us(apart([*map(self._alone, _repeated(operators, key))])))
 
     def _one_us(self, key: Key, operators: Sequence[Operator]) -> float:
@@ -81,7 +85,7 @@ class SampledCosts:
         return self._moved("part", tensor, count, parting)
 
     def _moved(self, what: str, tensor: TensorSpec, count: int, make: Callable[[TensorSpec, int, int], Model]) -> float:
-        opset = standard_opset(self.model.proto)
+        opset = self._parts.opset
         key = (what, tensor.dtype, tensor.shape, count)
         return min(self._once(key, lambda: self.best_us(make(tensor, count, opset))), TOO_DEAR_US)
 

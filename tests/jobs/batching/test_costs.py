@@ -62,6 +62,16 @@ def test_operators_apart_cost_less_where_whole_models_run_side_by_side() -> None
     assert len(best_us.asked) == 2
 
 
+def test_of_operators_that_run_one_after_another_one_alone_is_asked_for() -> None:
+    found, best_us = whole(), Counting()
+    costs = SampledCosts(found.model, ensemble_in(found), best_us, in_turn=True)
+    operators = [found.model.graph.by_name[name] for name in ("m0/r", "m1/r", "m2/r")]
+    assert costs.gain_us(operators[:2], 2) == 20 - 10
+    assert costs.gain_us(operators, 3) == 30 - 10
+    assert costs.apart_us(operators, 5) == 50
+    assert best_us.asked == [("Conv",)] * 3  # alone, as one of two, as one of three
+
+
 def test_joins_and_parts_are_asked_for_once_for_each_shape() -> None:
     found, best_us = whole(), Counting()
     costs = SampledCosts(found.model, ensemble_in(found), best_us)
