@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from iosched.jobs.optimize import OptimizeResult as OptimizeResult
     from iosched.jobs.optimize import OptimizeSettings as OptimizeSettings
     from iosched.jobs.optimize import optimize as optimize
+    from iosched.jobs.rank import RankResult as RankResult
+    from iosched.jobs.rank import RankSettings as RankSettings
+    from iosched.jobs.rank import rank as rank
     from iosched.jobs.run import open_executor as open_executor
     from iosched.models.errors import IoschedError as IoschedError
     from iosched.models.graph import ComputationGraph as ComputationGraph
@@ -57,6 +60,8 @@ _HOME = {
     "OptimizeResult": "iosched.jobs.optimize",
     "OptimizeSettings": "iosched.jobs.optimize",
     "Pruning": "iosched.scheduler.pruning",
+    "RankResult": "iosched.jobs.rank",
+    "RankSettings": "iosched.jobs.rank",
     "Remeasurable": "iosched.scheduler.cost",
     "Schedule": "iosched.scheduler.schedule",
     "ScheduleDocument": "iosched.scheduler.document",
@@ -69,6 +74,7 @@ _HOME = {
     "load_model": "iosched.models.load",
     "open_executor": "iosched.jobs.run",
     "optimize": "iosched.jobs.optimize",
+    "rank": "iosched.jobs.rank",
     "search": "iosched.scheduler.search",
 }
 
@@ -89,6 +95,8 @@ __all__ = [
     "OptimizeResult",
     "OptimizeSettings",
     "Pruning",
+    "RankResult",
+    "RankSettings",
     "Remeasurable",
     "Schedule",
     "ScheduleDocument",
@@ -102,6 +110,7 @@ __all__ = [
     "load_model",
     "open_executor",
     "optimize",
+    "rank",
     "search",
 ]
 

@@ -80,16 +80,6 @@ class _Inspected:
     published_endings: bool
     blocks: Sequence[Counts]
 
-    @property
-    def flops(self) -> int:
-        """Operations in one run of the model; a multiply and an add count as two."""
-        return sum(operator.flops for operator in self.model.graph.operators)
-
-    @property
-    def n_parameters(self) -> int:
-        """How many numbers the model's weights have."""
-        return sum(array.size for array in self.model.weights.values())
-
 
 def as_object(found: _Inspected) -> dict[str, object]:
     """The object that `inspect --json` prints; scripts rely on its keys."""
@@ -97,8 +87,8 @@ def as_object(found: _Inspected) -> dict[str, object]:
         "model": found.model.name,
         "operators": len(found.model.graph.operators),
         "nodes": len(found.model.proto.graph.node),
-        "flops": found.flops,
-        "params": found.n_parameters,
+        "flops": found.model.flops,
+        "params": found.model.n_parameters,
         "pruning": asdict(found.pruning),
         "endings": "published" if found.published_endings else "all",
         "blocks": [{"index": index, **asdict(counts)} for index, counts in enumerate(found.blocks)],
@@ -112,7 +102,7 @@ def _print(found: _Inspected) -> None:
         limits += ", endings as published"
     title = (
         f"{model.name}: {len(model.graph.operators):,} operators ({len(model.proto.graph.node):,} nodes), "
-        f"{found.flops / 1e9:.2f} GFLOP, {found.n_parameters / 1e6:.1f} M parameters; {limits}"
+        f"{found.model.flops / 1e9:.2f} GFLOP, {found.model.n_parameters / 1e6:.1f} M parameters; {limits}"
     )
     rows = [
         [str(index), *(_number(getattr(counts, key)) for key in _COUNTS), f"{counts.upper_bound:.3g}"]

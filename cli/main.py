@@ -16,6 +16,7 @@ COMMANDS = (
     "run",
     "bench",
     "matrix",
+    "rank",
     "inspect",
     "show",
     "explain",

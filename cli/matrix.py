@@ -27,6 +27,7 @@ from iosched.cli.options import (
     strategy_option,
     threads_option,
     verbosity_options,
+    words_of,
 )
 from iosched.cli.output import Destination, check_destinations, emit_json, note, write
 from iosched.cli.pictures.heat_map import draw_heat_map
@@ -51,14 +52,8 @@ _COST_TEXT = {
 }
 
 
-def _words(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """The different words of an option that may be repeated and whose values may be lists separated by commas."""
-    del ctx, param
-    return tuple(dict.fromkeys(word.strip() for value in values for word in value.split(",") if word.strip()))
-
-
 def _sizes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[int, ...]:
-    words = _words(ctx, param, values)
+    words = words_of(ctx, param, values)
     for word in words:
         if not (word.isdecimal() and word.isascii() and len(word) < 10 and int(word) > 0):
             raise click.BadParameter(f"{word!r} is no batch size: give whole numbers from 1, as 1,16,64.")
@@ -105,7 +100,7 @@ def _settings(
     "devices",
     multiple=True,
     required=True,
-    callback=_words,
+    callback=words_of,
     metavar="D,…",
     help="What to schedule for: names of GPUs ('v100,k80,h100', see 'iosched devices') and 'cpu'. "
     "Separated by commas, or repeated.",

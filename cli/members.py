@@ -53,9 +53,14 @@ def _named(text: str) -> Named:
         return Named(name, source)
     if text == STDIN:
         raise UsageError("a model from standard input needs a name: NAME=-")
+    return Named(name_of(text), text)
+
+
+def name_of(text: str) -> str:
+    """The name of a model where none is given: that of the network in the zoo, or the file's stem."""
     if text.startswith(ZOO):
-        return Named(text.removeprefix(ZOO), text)
-    return Named(Path(text).name.removesuffix(".onnx").removesuffix(".iosched"), text)
+        return text.removeprefix(ZOO)
+    return Path(text).name.removesuffix(".onnx").removesuffix(".iosched")
 
 
 def read_models(named: Sequence[Named], binding: Binding, *, skips_broken: bool) -> dict[str, Model]:

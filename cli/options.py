@@ -65,6 +65,12 @@ def each(parse: Callable[[str], T]) -> Callable[[click.Context, click.Parameter,
     return lambda ctx, param, values: tuple(map(parse, values))
 
 
+def words_of(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """The different words of an option that may be repeated and whose values may be lists separated by commas."""
+    del ctx, param
+    return tuple(dict.fromkeys(word.strip() for value in values for word in value.split(",") if word.strip()))
+
+
 def gathered(name: str, build: Callable[..., object]) -> Callable[[F], F]:
     """A decorator that hands a command one value in place of several options.
 

@@ -127,5 +127,5 @@ class _Job:
             return unscheduled_verdict(here, found)
         compared = compare_models(latencies, here, found, self.pace, self.observer)
         verdict = measured_verdict(here, found, compared, self.pace)
-        keep_whole(self.model, self.settings, here, found, verdict)
+        keep_whole(self.model, self.settings, here, found, verdict, is_hurried=self.pace.is_hurried)
         return verdict

@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 from datetime import UTC, datetime
+from functools import partial
 
 from iosched.jobs.settings import OptimizeSettings
 from iosched.jobs.verdict import Verdict
@@ -22,6 +23,9 @@ from iosched.scheduler.baselines import sequential
 from iosched.scheduler.schedule import sum_us
 from iosched.scheduler.search import SearchResult
 
+_NAMES = {"iosched": "measured"}
+"""What ships by its name among the latencies of a verdict, where it has another there."""
+
 
 def whole_key(model: Model, settings: OptimizeSettings, here: OpenModelHere) -> str:
     """A digest of the model, its shapes, what is searched for, and which libraries take part."""
@@ -32,14 +36,24 @@ def whole_key(model: Model, settings: OptimizeSettings, here: OpenModelHere) -> 
 
 
 def keep_whole(
-    model: Model, settings: OptimizeSettings, here: OpenModelHere, found: SearchResult, verdict: Verdict
+    model: Model,
+    settings: OptimizeSettings,
+    here: OpenModelHere,
+    found: SearchResult,
+    verdict: Verdict,
+    *,
+    is_hurried: bool = False,
 ) -> None:
-    """Keeps what the model takes as it ships, if it was measured as a whole, and all of its stages alone."""
-    shipped = verdict.wholes.get("measured" if verdict.shipped == "iosched" else verdict.shipped)
-    if settings.schedule_from is not None or shipped is None or len(shipped.samples_us) < LEAST_SAMPLES:
+    """Keeps what the model takes as it ships, if it was measured as a whole, and all of its stages alone.
+
+    Args:
+        is_hurried: whether there is no time to measure an operator of which the search did not ask.
+    """
+    shipped, total_us = verdict.wholes.get(_NAMES.get(verdict.shipped, verdict.shipped)), found.schedule.predicted_us
+    if settings.schedule_from is not None or shipped is None or total_us is None or not math.isfinite(total_us):
         return
-    total_us, sequential_us = found.schedule.predicted_us, operators_us(here)
-    if total_us is None or sequential_us is None or not math.isfinite(total_us):
+    in_turn_us = operators_us(here, is_hurried=is_hurried)
+    if in_turn_us is None or len(shipped.samples_us) < LEAST_SAMPLES:
         return
     here.cost.database.keep_whole(
         WholeRow(
@@ -51,11 +65,16 @@ def keep_whole(
             sequential_us=verdict.wholes["sequential"].samples_us,
             stages=len(tuple(found.schedule.stages)),
             sum_us=total_us,
-            sequential_sum_us=sequential_us,
+            sequential_sum_us=in_turn_us,
         )
     )
 
 
-def operators_us(here: OpenModelHere) -> float | None:
-    """The sum of the latencies of single operators in microseconds; None where one of them was not measured."""
-    return sum_us(known_us(here.cost, stage) for stage in sequential(here.graph).stages)
+def operators_us(here: OpenModelHere, *, is_hurried: bool) -> float | None:
+    """The sum of the latencies of single operators in microseconds, of which a search has asked.
+
+    Args:
+        is_hurried: whether the search may have ended before it asked for all: then None where one is not known.
+    """
+    latency_us = partial(known_us, here.cost) if is_hurried else here.cost.stage_latency_us
+    return sum_us(latency_us(stage) for stage in sequential(here.graph).stages)

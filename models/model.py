@@ -56,6 +56,16 @@ class Model:
         """First dimension of the first input that has one, else 1."""
         return next((spec.shape[0] for spec in self.graph.inputs if spec.shape), 1)
 
+    @property
+    def flops(self) -> int:
+        """Operations in one run; a multiply and an add count as two."""
+        return sum(operator.flops for operator in self.graph.operators)
+
+    @property
+    def n_parameters(self) -> int:
+        """How many numbers the weights have."""
+        return sum(array.size for array in self.weights.values())
+
     @cached_property
     def weight_digests(self) -> Mapping[str, str]:
         """`array_digest` of each weight by its name; each is computed at its first use."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal
 
 from iosched.jobs.interrupt import Interrupt, Uninterrupted
 from iosched.jobs.measured_stages import MeasuredOnly
@@ -14,6 +14,7 @@ from iosched.jobs.optimize import optimize
 from iosched.jobs.pace import Pace
 from iosched.jobs.progress import Observer, Silence
 from iosched.jobs.ranking.calibration import LEAST_MODELS, Calibration, calibrated
+from iosched.jobs.ranking.measures import Measure
 from iosched.jobs.result import OptimizeResult
 from iosched.jobs.schedules import found_by, schedule_asked_for, with_stretches
 from iosched.jobs.settings import OptimizeSettings
@@ -29,13 +30,8 @@ from iosched.profiler.store.tables import WholeRow
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.cost import RunsSessions
 from iosched.scheduler.effort import Effort
-from iosched.scheduler.schedule import Stage
+from iosched.scheduler.schedule import Stage, sum_us
 from iosched.scheduler.search import SearchResult
-
-Measure = Literal["none", "stages", "models"]
-"""What is measured where a device is here: nothing, stages alone, or whole models too."""
-
-MEASURES: tuple[Measure, ...] = get_args(Measure)
 
 Cost = Literal["measured", "estimated", "analytic"]
 
@@ -56,8 +52,8 @@ class ModelCost:
         shipped: what has this latency: "iosched", "sequential", "reference" or "openvino"; None where that is open.
         sum_us: the sum of the latencies of the stages of the schedule found.
         share_of_peak: the model's operations a second over the peak of the device; None where that is not known.
-        hit_rate: the part, from 0 to 1, of the latencies of stages asked for that the profile database had; None where
-            none was asked for.
+        cache_hits: how many latencies of stages the profile database had, of those asked for.
+        measurements: how many of them were measured.
         measured_share: of a GPU that is not attached, the part of the latency that was measured on one elsewhere.
         search_seconds: how long it took to open the model, to measure stages and to search.
         comparison_seconds: how long it took to measure whole models.
@@ -76,12 +72,19 @@ class ModelCost:
     shipped: str | None = None
     sum_us: float | None = None
     share_of_peak: float | None = None
-    hit_rate: float | None = None
+    cache_hits: int = 0
+    measurements: int = 0
     measured_share: float | None = None
     search_seconds: float = 0.0
     comparison_seconds: float = 0.0
     notes: tuple[str, ...] = ()
     result: OptimizeResult | None = None
+
+    @property
+    def hit_rate(self) -> float | None:
+        """The part, from 0 to 1, of the latencies asked for that the database had; None where none was asked for."""
+        asked = self.cache_hits + self.measurements
+        return self.cache_hits / asked if asked else None
 
 
 def model_cost(
@@ -145,7 +148,8 @@ def _measured(model: Model, device: Device, result: OptimizeResult) -> ModelCost
         shipped=result.shipped,
         sum_us=result.predicted_us,
         share_of_peak=_share_of_peak(model, result),
-        hit_rate=_rate(result.cache_hits, result.measurements),
+        cache_hits=result.cache_hits,
+        measurements=result.measurements,
         search_seconds=search_seconds,
         comparison_seconds=result.seconds - search_seconds,
         notes=result.notes,
@@ -167,14 +171,15 @@ class _FromStages:
     def searched(self) -> ModelCost:
         """Searches as `optimize` does."""
         self._check()
-        whole = (self.here.plain, self.here.openvino)
-        pace = Pace(self.settings.budget_s, self.started, self.interrupt, *whole)
+        pace = Pace(self.settings.budget_s, self.started, self.interrupt)  # no time is kept for whole models
         with self.interrupt.holding():
             found = schedule_asked_for(self.here, self.settings, self.observer, pace.deadline)
             if self.interrupt.came:
                 self.interrupt.ask()
+            is_hurried = self.settings.budget_s is not None or self.interrupt.accepted
+            in_turn_us = operators_us(self.here, is_hurried=is_hurried)
         cost = self.here.cost
-        return self._estimated(found, _rate(cost.cache_hits, cost.measurements))
+        return replace(self._estimated(found, in_turn_us), cache_hits=cost.cache_hits, measurements=cost.measurements)
 
     def known(self) -> ModelCost:
         """Takes what the profile database has."""
@@ -183,14 +188,15 @@ class _FromStages:
             return self._as_before(row)
         self._check()
         stages = sequential(self.here.graph).stages
-        names = {self.here.cost.operator_key(stage.operators[0]): self._known_us(stage) for stage in stages}
-        missing = sum(each is None for each in names.values())
-        if missing:
+        alone = [(self.here.cost.operator_key(stage.operators[0]), self._known_us(stage)) for stage in stages]
+        in_turn_us, names = sum_us(us for _, us in alone), dict(alone)
+        if in_turn_us is None:
+            missing = sum(us is None for us in names.values())
             raise UsageError(
                 f"the profile database does not know {missing} of {len(names)} different operators of this model on"
                 " this device: measure them with --measure stages"
             )
-        return self._estimated(self._known_schedule(), 1.0)
+        return replace(self._estimated(self._known_schedule(), in_turn_us), cache_hits=len(names))
 
     def _as_before(self, row: WholeRow) -> ModelCost:
         whole = summarize(row.samples_us)
@@ -201,7 +207,7 @@ class _FromStages:
             shipped=row.shipped,
             sum_us=row.sum_us,
             share_of_peak=self._share_of_peak(whole.median_us),
-            hit_rate=1.0,
+            cache_hits=1,
             search_seconds=time.monotonic() - self.started,
         )
 
@@ -226,9 +232,9 @@ class _FromStages:
             raise UsageError(f"no schedule runs in {self.settings.precision} here: use --measure models")
         check_schedulable(self.here)
 
-    def _estimated(self, found: SearchResult, hit_rate: float | None) -> ModelCost:
-        """What is estimated of a schedule whose stages have latencies."""
-        total_us, in_turn_us = found.schedule.predicted_us, operators_us(self.here)
+    def _estimated(self, found: SearchResult, in_turn_us: float | None) -> ModelCost:
+        """What is estimated of a schedule whose stages have latencies, and of single operators in turn."""
+        total_us = found.schedule.predicted_us
         if total_us is None:
             raise UsageError("there was no time to measure stages: give a larger --budget")
         rows = self._rows()
@@ -243,7 +249,6 @@ class _FromStages:
             sequential_us=None if in_turn_us is None else in_turn_us * of_sequential.factor,
             sum_us=total_us,
             share_of_peak=self._share_of_peak(total_us * calibration.factor),
-            hit_rate=hit_rate,
             search_seconds=time.monotonic() - self.started,
             notes=(_note(calibration),),
         )
@@ -260,8 +265,7 @@ class _FromStages:
 
 def share_of(model: Model, latency_us: float, peak_tflops: float | None) -> float | None:
     """The operations that a model makes each second over those that the device can make at most."""
-    flops = sum(operator.flops for operator in model.graph.operators)
-    return flops / latency_us / 1e6 / peak_tflops if latency_us and peak_tflops else None
+    return model.flops / latency_us / 1e6 / peak_tflops if latency_us and peak_tflops else None
 
 
 def _note(calibration: Calibration) -> str:
@@ -278,7 +282,3 @@ def _note(calibration: Calibration) -> str:
 
 def _share_of_peak(model: Model, result: OptimizeResult) -> float | None:
     return share_of(model, result.shipped_us, throughputs(model, result.document).peak_tflops)
-
-
-def _rate(found: int, measured: int) -> float | None:
-    return found / (found + measured) if found + measured else None

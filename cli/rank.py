@@ -1,0 +1,152 @@
+"""`iosched rank`: what many models cost on several devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from iosched.cli.members import name_of
+from iosched.cli.options import (
+    Binding,
+    binding_options,
+    gathered,
+    json_option,
+    launch_option,
+    precision_option,
+    profile_db_option,
+    resume_option,
+    threads_option,
+    verbosity_options,
+    words_of,
+)
+from iosched.cli.output import emit_json, note, quiet
+from iosched.cli.progress import progress_bar
+from iosched.cli.rank_report import as_object, print_table
+from iosched.cli.source import STDIN, read_model
+from iosched.jobs.ranking.measures import DEFAULT_MEASURE, MEASURES
+from iosched.models.errors import UsageError
+
+if TYPE_CHECKING:
+    from iosched.jobs.rank import RankSettings
+    from iosched.jobs.ranking.measures import Measure
+    from iosched.models.model import Model
+    from iosched.profiler.devices.launch import LaunchName
+    from iosched.scheduler.precision import PrecisionName
+
+
+def _settings(
+    devices: tuple[str, ...],
+    measure: Measure,
+    threads: int | None,
+    precision: PrecisionName,
+    launch: LaunchName,
+    budget: float | None,
+    resume: bool,
+    profile_db: Path | None,
+) -> RankSettings:
+    """The settings that the options ask for; raises where a device is unknown, before models are read."""
+    from iosched.jobs.rank import RankSettings
+    from iosched.profiler.devices.resolve import check_name
+
+    if not devices:
+        raise UsageError("--device names no device: give cpu, or names of GPUs")
+    for device in devices:
+        check_name(device)
+    return RankSettings(
+        devices,
+        measure=measure,
+        threads=threads,
+        precision=precision,
+        launch=launch,
+        budget_s=budget,
+        profile_db=profile_db,
+        resume=resume,
+    )
+
+
+@click.command(name="rank", short_help="Say which of several MODELS are fast, and on which device.")
+@click.argument("models", metavar="MODEL...", nargs=-1, required=True)
+@click.option(
+    "--device",
+    "--devices",
+    "devices",
+    multiple=True,
+    default=("auto",),
+    show_default="auto",
+    callback=words_of,
+    metavar="D,…",
+    help="Where models are to run: 'cpu', 'cuda[:N]', and names of GPUs ('v100', 'h100', …: see 'iosched devices'), "
+    "which are planned for where they are not attached. Separated by commas, or repeated.",
+)
+@click.option(
+    "--measure",
+    type=click.Choice(MEASURES),
+    default=DEFAULT_MEASURE,
+    show_default=True,
+    help="On a device that is here: 'models' measures whole models, as 'optimize' ships them; 'stages' adds up stages "
+    "that are measured alone; 'none' measures nothing and takes what the profile database knows.",
+)
+@threads_option
+@binding_options
+@precision_option("What devices compute in.")
+@launch_option
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Be done after about so many seconds; the models share what is left of them equally.",
+)
+@resume_option
+@profile_db_option
+@json_option
+@verbosity_options
+@gathered("settings", _settings)
+def command(models: tuple[str, ...], binding: Binding, settings: RankSettings, as_json: bool) -> None:
+    """Find what each MODEL costs on each device, as 'optimize' would ship it there, and print them, the fastest first.
+
+    A latency is 'measured' as a whole model; 'estimated' from stages that were measured alone, with the error that such
+    sums have had on models that were measured both ways on this device; or 'analytic', computed for a GPU that is not
+    attached. Behind each stands where it lies. Stages that several models have in common are measured once, and what
+    was measured is kept in the profile database, so that a call that was stopped goes on where it was.
+
+    A model that cannot be read or run is a row with the reason. The exit code tells of that only if all are.
+
+    \b
+    Examples:
+      iosched rank *.onnx
+      iosched rank *.onnx --device cpu,v100,t4 --measure stages
+      iosched rank zoo:squeezenet zoo:googlenet --device h100,t4 --json
+    """
+    from iosched.jobs.rank import rank
+
+    sources = _sources(models, binding)
+    with progress_bar() as observer:
+        result = rank(sources, settings, observer)
+    if as_json:
+        emit_json(as_object(result, settings))
+    elif not quiet():
+        print_table(result)
+    for line in result.notes:
+        note(line)
+    if result.failure is not None:
+        raise result.failure
+
+
+def _sources(models: tuple[str, ...], binding: Binding) -> dict[str, Callable[[], Model]]:
+    """What loads each model, by its name; models whose files have one name are called by their paths.
+
+    Raises:
+        UsageError: a model is given twice.
+    """
+    names = [name_of(text) for text in models]
+    found: dict[str, Callable[[], Model]] = {}
+    for text, name in zip(models, names, strict=True):
+        called = name if names.count(name) == 1 or text == STDIN else text
+        if called in found:
+            raise UsageError(f"{text} is given twice: leave one of them out")
+        found[called] = partial(read_model, text, binding)
+    return found

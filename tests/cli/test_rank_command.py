@@ -1,0 +1,123 @@
+"""`iosched rank`: a table or JSON with a row for each model on each device, and exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+from scripted import LATENCIES_US, script_models, script_stages
+from small_models import branches
+
+ROW_KEYS = {
+    "model", "device", "cost", "latency_us", "low_us", "high_us", "sequential_us", "flops", "params", "hit_rate",
+    "error", "level", "shipped", "sum_us", "share_of_peak", "measured_share", "search_seconds",
+    "comparison_seconds", "notes",
+}  # fmt: skip
+
+
+@pytest.fixture
+def models(workdir: Path) -> Path:
+    onnx.save(branches(channels=64), workdir / "large.onnx")
+    onnx.save(branches(channels=8), workdir / "small.onnx")
+    (workdir / "broken.onnx").write_bytes(b"nothing")
+    return workdir
+
+
+def test_json_has_the_keys_that_scripts_rely_on(invoke, models: Path) -> None:
+    result = invoke("rank", "large.onnx", "broken.onnx", "small.onnx", "--device", "v100,t4", "--json")
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert set(found) == {"rows", "measure", "hit_rate", "seconds", "notes"}
+    assert found["measure"] == "models"
+    assert all(set(row) == ROW_KEYS for row in found["rows"])
+    assert [(row["model"], row["device"]) for row in found["rows"]] == [
+        (model, device) for device in ("v100", "t4") for model in ("small", "large", "broken")
+    ]
+    for row in found["rows"]:
+        if row["model"] == "broken":
+            assert row["latency_us"] is row["cost"] is row["params"] is None
+            assert "broken.onnx" in row["error"]
+        else:
+            assert (row["cost"], row["error"], row["hit_rate"]) == ("analytic", None, None)
+            assert row["low_us"] < row["latency_us"] < row["high_us"]
+            assert 0 < row["share_of_peak"] < 1
+            assert row["params"] == (10 * 64 * 64 if row["model"] == "large" else 10 * 8 * 8)
+
+
+def test_the_table_says_what_latencies_come_from_and_why_there_is_none(
+    invoke, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script_stages(monkeypatch)
+    script_models(monkeypatch, LATENCIES_US)
+    result = invoke("rank", "large.onnx", "broken.onnx", "--device", "cpu,v100", "--threads", 2, "--profile-db", "p.db")
+    assert result.exit_code == 0
+    rows = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert rows[0] == "2 models, 0% of the stages known before"
+    assert rows[1].startswith("model device latency lies in one after another parameters FLOPs share of peak from in")
+    assert rows[2].startswith("large cpu 10.0 µs 10.0 µs to 10.0 µs (95%) 20.0 µs 40.96 k 2.95 M measured, iosched 0%")
+    assert rows[3] == "broken cpu error"
+    assert "(90%)" in rows[4]
+    assert "analytic" in rows[4]
+    assert "broken on v100: broken.onnx" in result.stderr
+
+
+def test_an_estimate_says_how_well_it_is_known(invoke, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script_stages(monkeypatch)
+    result = invoke("rank", "small.onnx", "--device", "cpu", "--threads", 2, "--measure", "stages")
+    assert "estimated" in result.stdout
+    assert "not known" in result.stdout
+    assert "0 of 9 models" in result.stderr
+
+
+def test_models_whose_files_have_one_name_are_called_by_their_paths(invoke, models: Path) -> None:
+    for folder in ("a", "b"):
+        (models / folder).mkdir()
+        onnx.save(branches(), models / folder / "model.onnx")
+    given = ("a/model.onnx", "b/model.onnx", "small.onnx")
+    rows = json.loads(invoke("rank", *given, "--device", "v100", "--json").stdout)["rows"]
+    assert sorted(row["model"] for row in rows) == ["a/model.onnx", "b/model.onnx", "small"]
+    twice = invoke("rank", "small.onnx", "small.onnx", "--device", "v100")
+    assert twice.exit_code == 2
+    assert "small.onnx is given twice" in twice.stderr
+
+
+def test_a_model_may_come_from_standard_input_with_its_shape(invoke, workdir: Path) -> None:
+    data = branches(batch="n").SerializeToString()
+    given = ("rank", "-", "--device", "v100", "--batch-size", 4, "--json")
+    four = json.loads(invoke(*given, stdin=data).stdout)["rows"][0]
+    shaped = ("rank", "-", "--device", "v100", "--input-shape", "x=1x8x6x6", "--json")
+    one = json.loads(invoke(*shaped, stdin=data).stdout)["rows"][0]
+    assert four["flops"] == 4 * one["flops"]
+    assert four["model"] == "-"
+
+
+def test_without_measuring_the_database_is_all_there_is(invoke, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stages = script_stages(monkeypatch)
+    script_models(monkeypatch, LATENCIES_US)
+    on_cpu = ("--device", "cpu", "--threads", 2, "--profile-db", "p.db", "--json")
+    invoke("rank", "small.onnx", *on_cpu)
+    count = len(stages)
+    result = invoke("rank", "small.onnx", "large.onnx", *on_cpu, "--measure", "none")
+    rows = json.loads(result.stdout)["rows"]
+    assert (result.exit_code, len(stages)) == (0, count)
+    assert [(row["model"], row["cost"]) for row in rows] == [("small", "measured"), ("large", None)]
+    assert "--measure stages" in rows[1]["error"]
+
+
+@pytest.mark.parametrize(("words", "code", "text"), [
+    (("broken.onnx", "--device", "v100"), 2, "broken.onnx"),
+    (("none.onnx", "--device", "v100"), 2, "does not exist"),
+    (("small.onnx", "--device", "v1000"), 2, "did you mean"),
+    (("small.onnx", "--device", ","), 2, "names no device"),
+    (("small.onnx", "--device", "cuda"), 3, ""),
+    (("small.onnx", "--device", "v100", "--measure", "all"), 2, "--measure"),
+    (("small.onnx", "--device", "v100", "--budget", "0"), 2, "--budget"),
+    (("small.onnx", "--device", "cpu", "--launch", "streams"), 2, "--launch"),
+    ((), 2, "MODEL"),
+])  # fmt: skip
+def test_what_is_wrong_has_an_exit_code(invoke, models: Path, words: tuple[str, ...], code: int, text: str) -> None:
+    result = invoke("rank", *words)
+    assert result.exit_code == code
+    assert text in result.stderr

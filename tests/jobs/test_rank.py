@@ -1,0 +1,147 @@
+"""Many models on several devices: sorted by latency, stages shared, and a broken one is a row with its reason."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from scripted import LATENCIES_US, fire, script_models, script_stages
+
+from iosched.jobs import rank as rank_job
+from iosched.jobs.optimize import optimize
+from iosched.jobs.rank import RankSettings, rank
+from iosched.jobs.ranking.measures import Measure
+from iosched.jobs.settings import OptimizeSettings
+from iosched.models.errors import DeviceError, DeviceLostError, InvalidModelError, UsageError
+from iosched.models.load import load_model
+from iosched.models.model import Model
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> RankSettings:
+    return RankSettings(("cpu",), threads=2, profile_db=tmp_path / "p.db")
+
+
+def broken() -> Model:
+    return load_model(b"no model")
+
+
+def test_rows_stand_by_device_and_then_by_latency_and_are_what_optimize_finds() -> None:
+    models = {"eight": fire(8), "one": fire(1), "four": fire(4)}
+    result = rank(models, RankSettings(("k80", "v100")))
+    assert [row.device for row in result.rows] == ["k80"] * 3 + ["v100"] * 3
+    assert [row.model for row in result.rows[3:]] == ["one", "four", "eight"]
+    for row in result.rows:
+        assert row.cost is not None
+        assert row.latency_us == optimize(models[row.model], OptimizeSettings(device=row.device)).shipped_us
+        assert (row.flops, row.params) == (models[row.model].flops, models[row.model].n_parameters)
+    assert result.failure is None
+    assert result.hit_rate is None
+
+
+@pytest.mark.parametrize("measure", ["stages", "models"])
+def test_what_models_have_in_common_is_measured_once(
+    measure: Measure, settings: RankSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stages = script_stages(monkeypatch)
+    script_models(monkeypatch, LATENCIES_US)
+    result = rank({"a": fire(), "b": fire()}, replace(settings, measure=measure))
+    first, second = sorted(result.rows, key=lambda row: row.model)
+    assert first.cost is not None
+    assert second.cost is not None
+    assert (first.cost.hit_rate, second.cost.hit_rate) == (0, 1)
+    assert first.cost.measurements == len(stages)
+    assert result.hit_rate == pytest.approx(0.5, abs=0.1)
+
+
+def test_models_share_stages_also_where_no_database_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    stages = script_stages(monkeypatch)
+    settings = RankSettings(("cpu",), measure="stages", threads=2)  # the tests' environment asks for one in memory
+    result = rank({"a": fire(), "b": fire()}, settings)
+    assert len(stages) == sum(row.cost.measurements for row in result.rows if row.cost is not None)
+    assert 0 in [row.cost.measurements for row in result.rows if row.cost is not None]
+
+
+def test_a_broken_model_is_a_row_with_its_reason_behind_the_others() -> None:
+    result = rank({"broken": broken, "good": fire()}, RankSettings(("v100", "k80")))
+    assert [(row.model, row.device) for row in result.rows] == [
+        ("good", "v100"), ("broken", "v100"), ("good", "k80"), ("broken", "k80"),
+    ]  # fmt: skip
+    row = result.rows[1]
+    assert (row.cost, row.flops, row.latency_us) == (None, None, math.inf)
+    assert row.error is not None
+    assert "\n" not in row.error
+    assert result.rows[0].error is None
+    assert result.failure is None
+
+
+def test_where_no_model_has_a_latency_the_first_reason_is_that_of_all(settings: RankSettings) -> None:
+    result = rank({"a": broken, "b": broken}, RankSettings(("v100",)))
+    assert isinstance(result.failure, InvalidModelError)
+    nothing = rank({"a": fire()}, replace(settings, measure="none"))
+    assert isinstance(nothing.failure, UsageError)
+    assert "does not know" in (nothing.rows[0].error or "")
+    assert nothing.rows[0].flops == fire().flops
+
+
+def test_an_error_that_nobody_foresaw_is_a_row_and_a_lost_gpu_is_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    cost = rank_job.model_cost
+
+    def fails(model: Model, *rest: object) -> object:
+        if model.name == "odd":
+            raise ZeroDivisionError("by zero")
+        return cost(model, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(rank_job, "model_cost", fails)
+    result = rank({"odd": replace(fire(), name="odd"), "good": fire()}, RankSettings(("v100",)))
+    assert [row.error for row in result.rows] == [None, "ZeroDivisionError: by zero"]
+
+    def lost(*_: object) -> object:
+        raise DeviceLostError("the GPU is gone")
+
+    monkeypatch.setattr(rank_job, "model_cost", lost)
+    with pytest.raises(DeviceLostError):
+        rank({"a": fire()}, RankSettings(("v100",)))
+
+
+def test_the_budget_is_shared_among_the_rows_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    cost = rank_job.model_cost
+
+    def noted(model: Model, measure: object, settings: OptimizeSettings) -> object:
+        asked.append(settings.budget_s or 0.0)
+        return cost(model, measure, settings)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(rank_job, "model_cost", noted)
+    clock = iter([0.0, 10.0, 40.0, 90.0, 100.0, 101.0])
+    monkeypatch.setattr(rank_job, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    models = {name: fire() for name in "abcd"}
+    result = rank(models, RankSettings(("v100",), budget_s=100.0))
+    assert asked == [90 / 4, 60 / 3, 10 / 2]
+    assert "no time left" in (result.rows[-1].error or "")
+
+
+def test_a_device_given_twice_is_one() -> None:
+    assert [row.device for row in rank({"a": fire()}, RankSettings(("v100", "V100"))).rows] == ["v100"]
+
+
+@pytest.mark.parametrize(("settings", "error", "text"), [
+    (RankSettings(()), UsageError, "no device"),
+    (RankSettings(("nothing",)), UsageError, "no device 'nothing'"),
+    (RankSettings(("cuda",)), DeviceError, "GPU"),
+    (RankSettings(("cpu",), launch="streams"), UsageError, "--launch"),
+    (RankSettings(("v100",), measure="all"), UsageError, "unknown measure 'all'"),  # type: ignore[arg-type]
+])  # fmt: skip
+def test_what_is_wrong_with_a_setting_is_found_before_a_model_is_loaded(
+    settings: RankSettings, error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        rank({"a": lambda: pytest.fail("it was loaded")}, settings)
+
+
+def test_nothing_is_ranked_where_there_is_no_model() -> None:
+    with pytest.raises(UsageError, match="no model"):
+        rank({}, RankSettings(("v100",)))
