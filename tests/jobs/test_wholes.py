@@ -1,0 +1,70 @@
+"""What a whole model took is kept beside the sums of its stages and of its operators."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from scripted import LATENCIES_US, fire, script_models, script_stages
+
+from iosched.jobs.optimize import optimize
+from iosched.jobs.settings import OptimizeSettings
+from iosched.profiler.store.database import ProfileDatabase
+from iosched.profiler.store.tables import WholeRow
+from iosched.profiler.store.transfer import export_lines, import_lines
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OptimizeSettings:
+    script_stages(monkeypatch)
+    return OptimizeSettings(device="cpu", threads=2, profile_db=tmp_path / "p.db")
+
+
+def kept(settings: OptimizeSettings) -> list[WholeRow]:
+    with ProfileDatabase(settings.profile_db) as database:
+        return [row for row in database.rows() if isinstance(row, WholeRow)]
+
+
+def test_a_row_has_what_ships_and_the_sums_of_what_was_measured_alone(
+    settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script_models(monkeypatch, {**LATENCIES_US, "reference": 5.0})
+    result = optimize(fire(), settings)
+    (row,) = kept(settings)
+    assert row.shipped == "reference"
+    assert set(row.samples_us) == {5.0}
+    assert set(row.sequential_us) == {LATENCIES_US["sequential"]}
+    assert row.sum_us == result.predicted_us
+    assert row.sequential_sum_us >= row.sum_us
+    optimize(fire(), settings)
+    optimize(fire(8), settings)
+    assert len(kept(settings)) == 2  # one for each model at each shape
+
+
+def test_a_schedule_that_was_given_keeps_none(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    script_models(monkeypatch, LATENCIES_US)
+    found = optimize(fire(), settings)
+    other = replace(settings, schedule_from=found.document, profile_db=Path(f"{settings.profile_db}2"))
+    optimize(fire(), other)
+    assert kept(other) == []
+
+
+def test_a_hurried_search_measures_no_operator_for_it(
+    settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script_models(monkeypatch, LATENCIES_US)
+    result = optimize(fire(), replace(settings, budget_s=1e-6))
+    assert result.measurements == 0
+    assert kept(settings) == []
+
+
+def test_rows_come_along_with_a_profile(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    script_models(monkeypatch, LATENCIES_US)
+    optimize(fire(), settings)
+    with ProfileDatabase(settings.profile_db) as database, ProfileDatabase(None) as other:
+        import_lines(other, export_lines(database))
+        (row,) = kept(settings)
+        assert other.wholes(row.device) == (row,)
+        assert other.whole(row.key, row.device) == row
+        assert other.whole("another", row.device) is None
