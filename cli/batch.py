@@ -15,6 +15,7 @@ from iosched.cli.members import files_of, parse_named, read_models
 from iosched.cli.options import (
     Binding,
     binding_options,
+    budget_option,
     gathered,
     given,
     json_option,
@@ -134,11 +135,8 @@ def _settings(
 @binding_options
 @precision_option("What a GPU computes in, attached or planned for.")
 @launch_option
-@click.option(
-    "--budget",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
-    help="Be done after about so many seconds, with the best that was found by then.",
+@budget_option(
+    "Be done after about so many seconds, with the best that was found by then.",
 )
 @resume_option
 @profile_db_option

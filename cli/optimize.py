@@ -15,6 +15,7 @@ from iosched.cli.optimize_report import as_object, table_rows
 from iosched.cli.options import (
     Binding,
     binding_options,
+    budget_option,
     gathered,
     json_option,
     launch_option,
@@ -130,11 +131,8 @@ def _settings(
 @binding_options
 @strategy_option(*BASELINE_NAMES)
 @pruning_options
-@click.option(
-    "--budget",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
-    help="Be done after about so many seconds, with the best schedule found by then. Comparing whole models takes a "
+@budget_option(
+    "Be done after about so many seconds, with the best schedule found by then. Comparing whole models takes a "
     "part of them; where there are too few to tell what is faster, plain onnxruntime is shipped.",
 )
 @click.option("--exhaustive", is_flag=True, help="Measure every stage; bounds are not trusted (can take hours).")

@@ -258,6 +258,11 @@ def given(*names: str) -> list[str]:
     return [flags[name] for name in names if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
 
 
+def budget_option(text: str) -> Callable[[F], F]:
+    """`--budget`, in seconds; `text` is its help."""
+    return click.option("--budget", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help=text)
+
+
 def resume_option(function: F) -> F:
     """`--resume/--no-resume`: whether the latencies in the profile database are used."""
     return click.option(

@@ -13,6 +13,7 @@ from iosched.cli.members import name_of
 from iosched.cli.options import (
     Binding,
     binding_options,
+    budget_option,
     gathered,
     json_option,
     launch_option,
@@ -94,11 +95,8 @@ def _settings(
 @binding_options
 @precision_option("What devices compute in.")
 @launch_option
-@click.option(
-    "--budget",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
-    help="Be done after about so many seconds; the models share what is left of them equally.",
+@budget_option(
+    "Be done after about so many seconds; the models share what is left of them equally.",
 )
 @resume_option
 @profile_db_option

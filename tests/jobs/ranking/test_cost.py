@@ -7,6 +7,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from host_cuda import needs_compiler
+from host_gpu import attach_host, time_by_size
 from onnx import TensorProto, helper
 from scripted import LATENCIES_US, fire, model_with, script_models, script_stages
 
@@ -137,6 +139,22 @@ def test_a_gpu_that_is_not_here_is_always_the_analytic_model(measure: Measure) -
     assert found.hit_rate is None
     flops = sum(operator.flops for operator in fire().graph.operators)
     assert found.share_of_peak == pytest.approx(flops / found.latency_us / 1e6 / 15.7, rel=0.01)
+
+
+@needs_compiler
+def test_an_attached_gpu_is_measured_as_a_cpu_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    attach_host(monkeypatch)
+    time_by_size(monkeypatch)
+    settings = OptimizeSettings(device="cuda", profile_db=tmp_path / "p.db")
+    with pytest.raises(UsageError, match="does not know"):
+        model_cost(fire(), "none", settings)
+    alone = model_cost(fire(), "stages", settings)
+    known = model_cost(fire(), "none", settings)
+    assert (alone.cost, known.cost) == ("estimated", "estimated")
+    assert known.latency_us == pytest.approx(alone.latency_us)
+    whole = model_cost(fire(), "models", settings)
+    again = model_cost(fire(), "none", settings)
+    assert (whole.cost, again.cost, again.latency_us) == ("measured", "measured", whole.latency_us)
 
 
 @pytest.mark.parametrize("measure", ["none", "stages", "models"])
