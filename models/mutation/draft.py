@@ -185,8 +185,11 @@ def _weighted(draft: Draft, node: onnx.NodeProto, place: int, wanted: Weight, ol
     if part is not None:
         draft = replace(draft, new_nbytes=nbytes, sliced={**draft.sliced, name: draft.sliced.get(source, source)})
         return _with_weight(draft, name, part)
-    if wanted.dtype not in _FLOATS:
-        raise UsageError(f"weights of {wanted.dtype} cannot be seeded; give node {node.output[0]!r} their values")
+    if wanted.dtype not in _FLOATS or _reads_whole_numbers(draft.graph, node, place):
+        raise UsageError(
+            f"{node.op_type} node {node.output[0]!r} reads whole numbers at place {place}; they cannot be seeded.\n"
+            "Give their values, as a numpy array."
+        )
     values = seeded(name, draft.base, node, place, wanted.shape)
     draft = replace(draft, new_nbytes=nbytes, seeded=(*draft.seeded, name))
     return _with_weight(draft, name, values.astype(wanted.element))
@@ -218,9 +221,19 @@ def _grouped_alike(old: onnx.NodeProto, node: onnx.NodeProto, before: np.ndarray
 
 def _weight_name(graph: GraphView, node: onnx.NodeProto, place: int) -> str:
     """A new name: the node's, and what its operator's definition calls the input."""
-    formal = onnx.defs.get_schema(node.op_type, graph.opsets.get("ai.onnx", 0), "").inputs
+    formal = _formal_inputs(graph, node)
     called = formal[place].name if place < len(formal) else str(place)
     return unused(graph, f"{node.output[0]}/{called}")
+
+
+def _reads_whole_numbers(graph: GraphView, node: onnx.NodeProto, place: int) -> bool:
+    formal = _formal_inputs(graph, node)
+    return place < len(formal) and not any(name in formal[place].types for name in ("tensor(float)", "tensor(float16)"))
+
+
+def _formal_inputs(graph: GraphView, node: onnx.NodeProto) -> Sequence[onnx.defs.OpSchema.FormalParameter]:
+    """What the definition of the node's operator says of its inputs."""
+    return onnx.defs.get_schema(node.op_type, graph.opsets.get("ai.onnx", 0), "").inputs
 
 
 def unused(graph: GraphView, name: str, others: Sequence[str] = ()) -> str:

@@ -26,6 +26,7 @@ from iosched.models.mutation.record import (
     Return,
     Weight,
 )
+from iosched.models.mutation.refit import needs
 
 Weights = Mapping[int, tuple[int, ...] | np.ndarray]
 """Constants by the place among a node's inputs: of a shape, whose values are inherited or seeded, or with values."""
@@ -160,6 +161,29 @@ class Edit:
         constants = {place: _weight(value, dtype) for place, value in (weights or {}).items()}
         self._apply(Replace(old.name, kind, tuple(inputs), _plain(attributes), constants))
         return self.graph.node(old.name)
+
+    def refit(self, tensor: str) -> None:
+        """Give what lies behind `tensor` weights for the channels that it has now, as far as they reach.
+
+        Convolutions and products get weights for what they read; depthwise convolutions, normalizations and constants
+        that are spread over a tensor pass the number of channels on. Sums whose operands have become unlike, and
+        Reshapes to fixed sizes, are left as they are.
+
+        Raises:
+            UsageError: there is no such tensor.
+            InvalidModelError: shapes do not fit together where this cannot help.
+        """
+        self.graph.shape(tensor)
+        waiting = set(self.graph.readers.get(tensor, ()))
+        for name in [node.name for node in self.graph.nodes]:
+            if name not in waiting:
+                continue
+            node = self.graph.node(name)
+            found = needs(self.graph, node)
+            if found.weights or found.attributes:
+                self.replace(node, attributes=found.attributes, weights=found.weights)
+            if not found.ends:
+                waiting.update(reader for output in node.outputs for reader in self.graph.readers.get(output, ()))
 
     def choose(self, candidates: Sequence[Scalar], what: str) -> Scalar:
         """One of `candidates`, which the strategy chooses; with a single one there is nothing to ask.

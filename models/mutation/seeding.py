@@ -33,7 +33,8 @@ def seeded(name: str, base: str, node: onnx.NodeProto, place: int, shape: tuple[
     centre, spread = _range(node, place, shape)
     count = prod(shape)
     generator = np.random.PCG64(int.from_bytes(sha256(f"{base}/{name}".encode()).digest()))
-    bits = generator.random_raw(count) >> np.uint64(40)  # 24 bits, as many as a float32 has exactly
+    words = generator.random_raw(-(-count // 2)).astype("<u8", copy=False).view("<u4")[:count]
+    bits = words >> np.uint32(8)  # 24 of them: as many as a float32 has exactly
     unit = (bits.astype(np.float32) + np.float32(0.5)) * np.float32(2**-23) - np.float32(1)
     return (unit * np.float32(spread) + np.float32(centre)).reshape(shape)
 

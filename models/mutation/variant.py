@@ -62,8 +62,7 @@ def variant_of(base: Model, mutators: Sequence[Mutator], answer: Answer) -> Vari
     """
     draft, entries, asked = _draft_of(base), list[Entry](), Counter[str]()
     for mutator in mutators:
-        matched = [_names(targets) for targets in mutator.match(draft.graph)]
-        for names in matched:
+        for names in _matched(mutator, draft.graph):
             targets = _present(draft.graph, names)
             if targets:
                 edit = Edit(draft, f"{mutator.name}[{targets[0].name}]", answer, asked)
@@ -108,23 +107,32 @@ def _draft_of(base: Model) -> Draft:
     return Draft(view_of(base), base.digest)
 
 
+def _matched(mutator: Mutator, graph: GraphView) -> list[tuple[str, ...]]:
+    """The names of the nodes of each match."""
+    try:
+        return [tuple(node.name for node in targets) for targets in mutator.match(graph)]
+    except Exception as error:
+        raise UsageError(f"mutator {mutator.name!r} cannot tell where it matches: {_what(error)}") from error
+
+
 def _mutate(mutator: Mutator, targets: Targets, edit: Edit, before: Sequence[Entry]) -> None:
     try:
         mutator.mutate(targets, edit)
         _delete_dead(edit)
         check_whole(edit.graph)
-    except IoschedError as error:
-        kind = InvalidModelError if isinstance(error, InvalidModelError) else UsageError
-        raise kind(f"{_where(mutator, targets, [*before, *edit.entries])}: {error}") from error
     except Exception as error:
-        what = f"{type(error).__name__}: {error}"
-        raise UsageError(f"{_where(mutator, targets, [*before, *edit.entries])}: {what}") from error
+        kind = InvalidModelError if isinstance(error, InvalidModelError) else UsageError
+        raise kind(f"{_where(mutator, targets, [*before, *edit.entries])}: {_what(error)}") from error
 
 
 def _where(mutator: Mutator, targets: Targets, entries: Sequence[Entry]) -> str:
     chosen = [f"{entry.question} = {entry.candidates[entry.index]}" for entry in entries if isinstance(entry, Choice)]
     choices = f" after {', '.join(chosen)}" if chosen else ""
     return f"mutator {mutator.name!r} at {', '.join(repr(node.name) for node in targets)}{choices}"
+
+
+def _what(error: Exception) -> str:
+    return str(error) if isinstance(error, IoschedError) else f"{type(error).__name__}: {error}"
 
 
 def _delete_dead(edit: Edit) -> None:
@@ -139,10 +147,6 @@ def _delete_dead(edit: Edit) -> None:
     for name in graph.protos:
         if name not in needed:
             edit.delete(name)
-
-
-def _names(targets: Targets) -> tuple[str, ...]:
-    return tuple(node.name for node in targets)
 
 
 def _present(graph: GraphView, names: Sequence[str]) -> tuple[Node, ...]:

@@ -3,38 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-import onnx
 from import_helpers import data, feeds_for, model_of, run, weight
+from mutations import Custom, check, exported
 from onnx import helper
 
-from iosched.models.export import write_model
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.mutation.edit import Edit
 from iosched.models.mutation.graph import GraphView
 from iosched.models.mutation.matching import Match, Targets, chain
 from iosched.models.mutation.question import Question
-from iosched.models.mutation.record import Record, record_of
+from iosched.models.mutation.record import record_of
 from iosched.models.mutation.variant import replay, variant_of
 
 node = helper.make_node
-
-
-@dataclass(frozen=True)
-class Custom:
-    """A mutator made of a function."""
-
-    name: str
-    where: Match
-    change: Callable[[Targets, Edit], object]
-
-    def match(self, graph: GraphView) -> Sequence[Targets]:
-        return self.where(graph)
-
-    def mutate(self, targets: Targets, edit: Edit) -> None:
-        self.change(targets, edit)
 
 
 def base() -> Model:
@@ -67,20 +50,11 @@ def last(question: Question) -> int:
     return len(question.candidates) - 1
 
 
-def exported(model: Model) -> bytes:
-    found = write_model(model.proto, model.weights, None)
-    assert found is not None
-    return found
-
-
 def mutated(change: Callable[[Targets, Edit], object], where: Match, model: Model | None = None) -> Model:
     """The variant that one function makes, after it was checked that it runs, and is the same when it is made again."""
     given = model or base()
     variant = variant_of(given, [Custom("custom", where, change)], last)
-    file = exported(variant.model)
-    assert exported(replay(given, Record.from_json(variant.record.to_json()))) == file
-    onnx.checker.check_model(onnx.load_from_string(file), full_check=True)
-    run(file, feeds_for(variant.model))
+    check(variant)
     return variant.model
 
 

@@ -1,0 +1,163 @@
+"""The usual layers that mutators put into a graph, each by a name: "conv3", "dconv5_relu", "max_pool3", "identity"."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from iosched.models.errors import UsageError
+from iosched.models.graph import AttributeValue
+from iosched.models.mutation.edit import Edit
+
+Shape = tuple[int, ...]
+_NAME = re.compile(r"(conv|dconv|max_pool|average_pool)([1-9]\d?)(_relu)?|identity|relu")
+
+
+class Layer(Protocol):
+    """Computes a tensor of one shape from a tensor of another."""
+
+    def __call__(self, edit: Edit, source: str, shape: Shape, name: str) -> str:
+        """Add nodes that compute a tensor of `shape` from `source`, and return what that is called.
+
+        Args:
+            edit: to add them with.
+            source: (batch, channels, sizes); the batch is that of `shape`.
+            shape: of the result.
+            name: begins the names of the nodes.
+
+        Raises:
+            UsageError: there is no such layer between these shapes.
+        """
+
+
+def layer_of(name: str) -> Layer:
+    """The layer of this name.
+
+    | name | layer |
+    |---|---|
+    | `conv3` | convolution with a 3x3 kernel (or 3, or 3x3x3, by the tensor's rank) and a bias |
+    | `dconv3` | depthwise convolution with that kernel, and a pointwise one |
+    | `max_pool3`, `average_pool3` | pool; behind it a 1x1 convolution where the number of channels changes |
+    | `identity` | nothing; a 1x1 convolution where the shape changes |
+    | `relu` | Relu of a tensor of the same shape |
+
+    With "_relu" behind it, a Relu follows.
+
+    Raises:
+        UsageError: there is none.
+    """
+    found = _NAME.fullmatch(name)
+    if found is None:
+        raise UsageError(
+            f"no layer is called {name!r}; there are conv3, dconv3, max_pool3, average_pool3 (or another size), each "
+            "also with _relu behind it, identity and relu"
+        )
+    if found[1] is None:
+        return _Relu() if name == "relu" else _Identity()
+    made: Layer
+    if found[1] in ("conv", "dconv"):
+        made = _Convolution(int(found[2]), depthwise=found[1] == "dconv")
+    else:
+        made = _Pool("MaxPool" if found[1] == "max_pool" else "AveragePool", int(found[2]))
+    return _WithRelu(made) if found[3] else made
+
+
+def layers_of(layers: Sequence[str] | Mapping[str, Layer]) -> dict[str, Layer]:
+    """Layers by name: those given, or those that the names are of."""
+    return dict(layers) if isinstance(layers, Mapping) else {name: layer_of(name) for name in layers}
+
+
+@dataclass(frozen=True)
+class _Convolution:
+    kernel: int
+    depthwise: bool = False
+
+    def __call__(self, edit: Edit, source: str, shape: Shape, name: str) -> str:
+        """See `Layer`."""
+        have = _shape(edit, source, shape)
+        if self.depthwise:
+            source = _conv(edit, source, (*have[:2], *shape[2:]), f"{name}/depthwise", self.kernel, have[1])
+            return _conv(edit, source, shape, name, 1, 1)
+        return _conv(edit, source, shape, name, self.kernel, 1)
+
+
+@dataclass(frozen=True)
+class _Pool:
+    type: Literal["MaxPool", "AveragePool"]
+    kernel: int
+
+    def __call__(self, edit: Edit, source: str, shape: Shape, name: str) -> str:
+        """See `Layer`."""
+        have = _shape(edit, source, shape)
+        attributes = _windows(have[2:], shape[2:], self.kernel)
+        called = name if have[1] == shape[1] else f"{name}/pool"
+        pool = edit.create(self.type, [source], name=called, attributes=attributes).name
+        return pool if have[1] == shape[1] else _conv(edit, pool, shape, name, 1, 1)
+
+
+@dataclass(frozen=True)
+class _Identity:
+    def __call__(self, edit: Edit, source: str, shape: Shape, name: str) -> str:
+        """See `Layer`."""
+        if edit.graph.shape(source) == shape:
+            return source
+        _shape(edit, source, shape)
+        return _conv(edit, source, shape, name, 1, 1)
+
+
+@dataclass(frozen=True)
+class _Relu:
+    def __call__(self, edit: Edit, source: str, shape: Shape, name: str) -> str:
+        """See `Layer`."""
+        if edit.graph.shape(source) != shape:
+            raise UsageError(f"a Relu of {source!r} is of shape {edit.graph.shape(source)}, not {shape}")
+        return edit.create("Relu", [source], name=name).name
+
+
+@dataclass(frozen=True)
+class _WithRelu:
+    layer: Layer
+
+    def __call__(self, edit: Edit, source: str, shape: Shape, name: str) -> str:
+        """See `Layer`."""
+        return edit.create("Relu", [self.layer(edit, source, shape, f"{name}/linear")], name=name).name
+
+
+def window(size: int, wanted: int, kernel: int) -> tuple[int, int, int] | None:
+    """A stride and paddings before and behind by which a window makes `wanted` values of `size`.
+
+    The least stride of those that are possible with a padding smaller than the kernel; None where none is.
+    """
+    for stride in range(1, size + 1):
+        padding = max((wanted - 1) * stride + kernel - size, 0)
+        whole = size + padding
+        if padding <= 2 * (kernel - 1) and whole >= kernel and (whole - kernel) // stride + 1 == wanted:
+            return stride, padding // 2, padding - padding // 2
+    return None
+
+
+def _windows(sizes: Shape, wanted: Shape, kernel: int) -> dict[str, AttributeValue]:
+    found = [window(size, result, kernel) for size, result in zip(sizes, wanted, strict=True)]
+    known = [item for item in found if item is not None]
+    if len(known) < len(found):
+        raise UsageError(f"no window of {kernel} makes {wanted} of {sizes}")
+    strides, begins, ends = zip(*known, strict=True)
+    return {"kernel_shape": (kernel,) * len(sizes), "strides": strides, "pads": (*begins, *ends)}
+
+
+def _conv(edit: Edit, source: str, shape: Shape, name: str, kernel: int, groups: int) -> str:
+    have = edit.graph.shape(source)
+    windows = _windows(have[2:], shape[2:], kernel)
+    weights = {1: (shape[1], have[1] // groups, *(kernel,) * (len(shape) - 2)), 2: (shape[1],)}
+    attributes = {**windows, "group": groups}
+    return edit.create("Conv", [source], name=name, attributes=attributes, weights=weights).name
+
+
+def _shape(edit: Edit, source: str, wanted: Shape) -> Shape:
+    """The shape of `source`, after it was looked whether layers can make `wanted` of it."""
+    have = edit.graph.shape(source)
+    if len(have) < 3 or len(have) != len(wanted) or have[0] != wanted[0]:
+        raise UsageError(f"no layer makes {wanted} of {source!r}, which is {have}: (batch, channels, sizes) are needed")
+    return have

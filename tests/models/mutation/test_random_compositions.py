@@ -1,0 +1,95 @@
+"""Whatever mutators are put together, and whatever is chosen: variants are models like any other."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from random import Random
+
+import onnx
+import pytest
+from alone import assert_as_alone
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from import_helpers import data
+from mutations import check, mutators
+from networks import zoo_model
+from random_models import models
+
+from iosched.models.composition.compose import compose
+from iosched.models.errors import InvalidModelError, IoschedError
+from iosched.models.light import light_model
+from iosched.models.load import load_model
+from iosched.models.model import Model
+from iosched.models.mutation.inserting_mutator import InsertingMutator
+from iosched.models.mutation.matching import by_name
+from iosched.models.mutation.mutator import Mutator
+from iosched.models.mutation.question import Question
+from iosched.models.mutation.variant import Variant, variant_of
+from iosched.models.zoo.mnasnet import sampled
+
+LIGHT = ("light_inception_v1", "light_densenet121", "light_resnet50", "light_zfnet512")
+
+
+def variant(base: Model, made_by: list[Mutator], seed: int, share: float) -> Variant | None:
+    """A variant in which about `share` of the questions are not answered by the first candidate.
+
+    None where the mutators made unlike what is summed, which they are told.
+    """
+    random = Random(seed)
+
+    def answer(question: Question) -> int:
+        return random.randrange(len(question.candidates)) if random.random() < share else 0
+
+    try:
+        return variant_of(base, made_by, answer)
+    except InvalidModelError as error:
+        return refused(error)
+
+
+def refused(error: InvalidModelError) -> None:
+    assert isinstance(error.__cause__, IoschedError)
+    assert re.match(r"mutator 'm\d' at 'n\w+'.* after m\d\[", str(error))
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(models(), mutators(), st.integers(0, 99))
+def test_variants_of_small_models(proto: onnx.ModelProto, made_by: list[Mutator], seed: int) -> None:
+    made = variant(load_model(data(proto), name="small"), made_by, seed, share=0.5)
+    if made is not None:
+        check(made)
+
+
+@pytest.mark.parametrize("name", ["light_squeezenet", "light_shufflenet"])
+@settings(max_examples=3, deadline=None, derandomize=True)
+@given(mutators(), st.integers(0, 99))
+def test_variants_of_light_models(name: str, made_by: list[Mutator], seed: int) -> None:
+    made = variant(loaded(name), made_by, seed, share=0.1)
+    if made is not None:
+        check(made)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*LIGHT, "zoo:squeezenet", "zoo:nasnet-a", "mnasnet"])
+@settings(max_examples=4, deadline=None, derandomize=True)
+@given(mutators(), st.integers(0, 99))
+def test_variants_of_networks(name: str, made_by: list[Mutator], seed: int) -> None:
+    made = variant(loaded(name), made_by, seed, share=0.1)
+    if made is not None:
+        check(made)
+
+
+@cache
+def loaded(name: str) -> Model:
+    if name == "mnasnet":
+        return load_model(data(sampled(3, 64)), name=name)
+    return zoo_model(name[4:]) if name.startswith("zoo:") else load_model(data(light_model(name)), name=name)
+
+
+def test_what_a_variant_shares_with_its_base_is_computed_once() -> None:
+    base = loaded("light_squeezenet")
+    made = variant_of(base, [InsertingMutator("late", by_name("fire9/*"), ["conv3"])], lambda question: 1)
+    assert len(made.unmodified) > 0.8 * len(base.proto.graph.node)
+    both = compose({"base": base, "variant": made.model}, [spec.name for spec in base.graph.inputs])
+    assert_as_alone(both.model, both.members, {"base": base, "variant": made.model})
+    assert len(both.model.graph.operators) < 1.3 * len(base.graph.operators)
