@@ -1,0 +1,80 @@
+"""Which variants are best where there are several objectives: domination, ranks, and how far apart they lie."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Point:
+    """A variant as it is compared: its losses, all to be minimised, and by how much it violates constraints in sum."""
+
+    losses: tuple[float, ...]
+    violation: float = 0.0
+
+
+def dominates(a: Point, b: Point) -> bool:
+    """Whether `a` is better than `b` whatever an objective is worth.
+
+    Of two that violate constraints, the one that does so less; of others, one that meets them all; else one that is
+    nowhere worse and somewhere better (Deb et al., A fast and elitist multiobjective genetic algorithm: NSGA-II,
+    2002, section VI).
+    """
+    if a.violation > 0 or b.violation > 0:
+        return a.violation < b.violation
+    return a.losses != b.losses and all(x <= y for x, y in zip(a.losses, b.losses, strict=True))
+
+
+def ranks(points: Sequence[Point]) -> list[int]:
+    """Of each point, how many fronts lie before its own: 0 for those that no other dominates.
+
+    Complexity: O(points^2 * objectives).
+    """
+    worse: list[list[int]] = [[b for b, other in enumerate(points) if dominates(each, other)] for each in points]
+    better = [0] * len(points)
+    for each in worse:
+        for b in each:
+            better[b] += 1
+    found = [0] * len(points)
+    front, rank = [place for place, count in enumerate(better) if not count], 0
+    while front:
+        following = []
+        for a in front:
+            found[a] = rank
+            for b in worse[a]:
+                better[b] -= 1
+                if not better[b]:
+                    following.append(b)
+        front, rank = following, rank + 1
+    return found
+
+
+def crowding(points: Sequence[Point]) -> list[float]:
+    """Of each point of one front, how far its neighbours lie apart, in sum over objectives; infinite at the ends.
+
+    Each objective counts as a part of its range (NSGA-II, section III-B).
+    """
+    found = [0.0] * len(points)
+    for losses in zip(*(point.losses for point in points), strict=True):
+        order = sorted(range(len(points)), key=losses.__getitem__)
+        first, last = order[0], order[-1]
+        span = losses[last] - losses[first]
+        found[first] = found[last] = math.inf
+        if not (span and math.isfinite(span)):
+            continue
+        for before, place, after in zip(order, order[1:], order[2:], strict=False):
+            found[place] += (losses[after] - losses[before]) / span
+    return found
+
+
+def best_first(points: Sequence[Point]) -> list[int]:
+    """The places of all points: by rank, in one rank those first that lie farthest from others, else as they stand."""
+    rank = ranks(points)
+    order: list[int] = []
+    for each in range(max(rank, default=-1) + 1):
+        places = [place for place, found in enumerate(rank) if found == each]
+        apart = crowding([points[place] for place in places])
+        order += [place for _, place in sorted(zip(apart, places, strict=True), key=lambda pair: (-pair[0], pair[1]))]
+    return order

@@ -1,0 +1,66 @@
+"""Locks between processes, which end with the process that holds them, however it ends."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal
+
+from iosched.models.errors import UsageError
+
+Use = Literal["measuring", "scoring"]
+
+_POLL_S = 0.1
+
+
+@contextmanager
+def study_lock(path: Path) -> Iterator[None]:
+    """Held by one process at a time that looks at the study in file `path` and changes it by what it has seen."""
+    with _open(f"study-{sha256(str(path.resolve()).encode()).hexdigest()[:32]}") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def machine(use: Use, waiting: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """Held while this machine measures, by one process and no other; or while it scores, by any number of them.
+
+    So no score command of any study runs while another is measuring.
+
+    Args:
+        waiting: is called now and then while the machine is used otherwise; what it raises ends the waiting.
+    """
+    with _open("machine") as file:
+        kind = fcntl.LOCK_EX if use == "measuring" else fcntl.LOCK_SH
+        while True:
+            try:
+                fcntl.flock(file, kind | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                waiting()
+                time.sleep(_POLL_S)
+        yield
+
+
+@contextmanager
+def _open(name: str) -> Iterator[int]:
+    """An open file of this user in the folder for temporary files; it stays there, since others may be waiting for it.
+
+    Raises:
+        UsageError: the file belongs to somebody else, or cannot be made.
+    """
+    path = Path(tempfile.gettempdir()) / f"iosched-{os.getuid()}-{name}.lock"
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}: set TMPDIR to a folder of your own") from None
+    try:
+        yield file
+    finally:
+        os.close(file)

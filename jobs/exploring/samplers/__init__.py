@@ -1,0 +1,1 @@
+"""Samplers of a study: one file each."""

@@ -1,0 +1,110 @@
+"""The settings of `explore`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from iosched.jobs.exploring.objectives import (
+    DEFAULT_OBJECTIVE,
+    Constraint,
+    Objective,
+    device_of,
+    is_scored,
+    names_in,
+    parse_constraints,
+    parse_objectives,
+)
+from iosched.jobs.exploring.sampler_names import DEFAULT_POPULATION, DEFAULT_SAMPLER, SAMPLER_NAMES, SamplerName
+from iosched.jobs.exploring.score import ScoreCommand, parse_command
+from iosched.jobs.ranking.measures import DEFAULT_MEASURE, Measure
+from iosched.jobs.settings import OptimizeSettings
+from iosched.models.errors import UsageError
+from iosched.profiler.devices.resolve import check_name
+
+DEFAULT_TRIALS = 100
+DEFAULT_TIMEOUT_S = 3600.0
+
+
+@dataclass(frozen=True)
+class ExploreSettings:
+    """What to explore for, and how long.
+
+    Attributes:
+        storage: the file that the study is kept in; made where it is not there, else the study in it goes on.
+        sampler: "random", "grid", "evolution", "tpe" or "nsga2".
+        trials: how many trials the study has when it is done, over all calls.
+        budget_s: the seconds of evaluating after which no trial is begun, over all calls; None for no limit.
+        objectives: texts like "min:latency:cpu,max:accuracy".
+        constraints: texts like "latency:cpu<=5000"; latencies are in microseconds.
+        score_command: a program and its arguments, in which {model} and {params} are replaced; None for none.
+        score_timeout_s: the seconds that it may take for one model; None for any number.
+        prunes: whether the score command is ended where what it has printed so far is worse than the median.
+        top: of how many variants the models are made at the end.
+        seed: what all choices come from.
+        population: the number of individuals in a generation of "evolution" and "nsga2".
+        measure: what is measured of a variant: "models" as a whole, its "stages" alone, or "none".
+        optimize: how schedules are searched; the device is that of an objective.
+    """
+
+    storage: Path
+    sampler: SamplerName = DEFAULT_SAMPLER
+    trials: int = DEFAULT_TRIALS
+    budget_s: float | None = None
+    objectives: tuple[str, ...] = (DEFAULT_OBJECTIVE,)
+    constraints: tuple[str, ...] = ()
+    score_command: str | None = None
+    score_timeout_s: float | None = DEFAULT_TIMEOUT_S
+    prunes: bool = False
+    top: int = 5
+    seed: int = 0
+    population: int = DEFAULT_POPULATION
+    measure: Measure = DEFAULT_MEASURE
+    optimize: OptimizeSettings = field(default_factory=OptimizeSettings)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the settings ask for, understood.
+
+    Attributes:
+        devices: of each device whose latency is asked for, the name as the objective or constraint has it.
+        score: the score command; None where nothing that it would say is asked for.
+    """
+
+    objectives: tuple[Objective, ...]
+    constraints: tuple[Constraint, ...]
+    devices: tuple[str, ...]
+    score: ScoreCommand | None
+
+
+def asked(settings: ExploreSettings) -> Asked:
+    """What the settings ask for.
+
+    Raises:
+        UsageError: they contradict each other, or ask for what there is not.
+    """
+    if settings.sampler not in SAMPLER_NAMES:
+        raise UsageError(f"unknown sampler {settings.sampler!r}: there are {', '.join(SAMPLER_NAMES)}")
+    if settings.trials < 1 or settings.top < 0 or settings.population < 2:
+        raise UsageError("a study takes at least 1 trial, a top of 0 or more, and a population of 2 or more")
+    objectives, constraints = parse_objectives(settings.objectives), parse_constraints(settings.constraints)
+    if not objectives:
+        raise UsageError(f"there is no objective: name one, as {DEFAULT_OBJECTIVE}")
+    names = names_in(objectives, constraints)
+    devices = tuple(device for name in names if (device := device_of(name)) is not None)
+    for device in devices:
+        check_name(device)
+    keys = tuple(name for name in names if is_scored(name))
+    if keys and settings.score_command is None:
+        raise UsageError(f"nothing says what {keys[0]!r} of a model is: give a score command, with --score-cmd")
+    if settings.score_command is None and settings.prunes:
+        raise UsageError("only a score command can be pruned: give one, with --score-cmd")
+    if settings.score_command is None:
+        return Asked(objectives, constraints, devices, None)
+    if settings.prunes and [each.name for each in objectives] != list(keys):
+        raise UsageError("pruning takes one objective, which the score command says: leave --prune or others out")
+    command = parse_command(settings.score_command, settings.score_timeout_s, keys)
+    if not keys:
+        raise UsageError("--score-cmd is given, and no objective or constraint asks for what it says: name one")
+    return Asked(objectives, constraints, devices, command)

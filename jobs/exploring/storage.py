@@ -1,0 +1,114 @@
+"""The file that a study is kept in: SQLite, written by Optuna, and looked at before Optuna is let near it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import optuna
+from optuna.storages import RDBStorage
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import QueuePool
+
+from iosched.models.errors import ExecutionError, UsageError
+
+STUDY_NAME = "iosched"
+
+_MAGIC = b"SQLite format 3\x00"
+_BUSY_S = 60.0
+_TABLES = frozenset(
+    (
+        *("studies", "study_directions", "study_user_attributes", "study_system_attributes", "version_info"),
+        *("trials", "trial_user_attributes", "trial_system_attributes", "trial_params", "trial_values"),
+        *("trial_intermediate_values", "trial_heartbeats", "alembic_version"),
+    )
+)
+
+
+def open_storage(path: Path, *, makes: bool) -> RDBStorage:
+    """The storage in a file; one that is not there, or empty, is made if `makes`.
+
+    Raises:
+        UsageError: the file is no SQLite database, is damaged, or has something else than a study of ours.
+    """
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # Optuna would tell of each trial on stderr
+    check_study_file(path, makes=makes)
+    try:
+        return RDBStorage(
+            "sqlite://",  # the file is opened below, so that no text of a user's is ever taken for a URL
+            engine_kwargs={"creator": lambda: _connected(path), "poolclass": QueuePool},
+        )
+    except (optuna.exceptions.OptunaError, RuntimeError, AssertionError, OSError) as error:
+        raise UsageError(f"{path}: Optuna cannot open this study: {error}") from None
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """A context in which what Optuna cannot make sense of in a study's file is told as such.
+
+    Raises:
+        UsageError: the file is damaged.
+        ExecutionError: it cannot be read or written now, as on a full disk.
+    """
+    try:
+        yield
+    except (ValueError, LookupError, TypeError) as error:
+        raise UsageError(f"{path} is damaged: {error}") from error
+    except (optuna.exceptions.StorageInternalError, SQLAlchemyError) as error:
+        cause = error.__cause__ or error
+        raise ExecutionError(f"{path}: the study cannot be read or written: {cause}") from error
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=_BUSY_S, check_same_thread=False)
+    connection.execute("PRAGMA trusted_schema = OFF")
+    return connection
+
+
+def check_study_file(path: Path, *, makes: bool) -> None:
+    """Accepts a file of Optuna's with no study but ours; and one that is still to be made, or empty, if `makes`.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(_MAGIC))
+    except FileNotFoundError:
+        head = b""
+        if not makes:
+            raise UsageError(f"{path}: there is no such file: give one that 'iosched explore' wrote") from None
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    if not head and makes:
+        return
+    if head != _MAGIC:
+        raise UsageError(f"{path} is no study: it is no SQLite database")
+    try:
+        _check_contents(path)
+    except sqlite3.Error as error:
+        raise UsageError(f"{path} is no study, or a damaged one: {error}") from None
+
+
+def _check_contents(path: Path) -> None:
+    mode = "rw" if os.access(path, os.W_OK) else "ro"  # what a killed process left undone can be undone by a writer
+    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode={mode}", uri=True, timeout=_BUSY_S)
+    try:
+        connection.execute("PRAGMA trusted_schema = OFF")
+        for kind, name in connection.execute("SELECT type, name FROM sqlite_master"):
+            # Triggers and views are programs, and would be run by what Optuna asks.
+            if kind not in ("table", "index") or (kind == "table" and name not in _TABLES):
+                raise UsageError(f"{path} is no study of iosched's: it has the {kind} {str(name)[:80]!r}")
+        if next(connection.execute("PRAGMA quick_check(1)"))[0] != "ok":
+            raise UsageError(f"{path} is damaged")
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if "studies" not in tables:
+            return  # begun, and never finished
+        names = [name for (name,) in connection.execute("SELECT study_name FROM studies LIMIT 2")]
+        if names not in ([], [STUDY_NAME]):
+            raise UsageError(f"{path} has studies that are not iosched's: {', '.join(map(repr, names))[:200]}")
+    finally:
+        connection.close()

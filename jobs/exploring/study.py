@@ -1,0 +1,293 @@
+"""A study in a file: trials that any number of processes ask for, evaluate and tell, and that outlive them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import msgspec
+import optuna
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.pruners import MedianPruner
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from iosched.jobs.exploring.card import CARD_KEY, Card, card_of
+from iosched.jobs.exploring.fitness import fitness
+from iosched.jobs.exploring.front import Point
+from iosched.jobs.exploring.locking import study_lock
+from iosched.jobs.exploring.objectives import total_violation
+from iosched.jobs.exploring.sampler_names import SamplerName
+from iosched.jobs.exploring.samplers import evolution, grid, nsga2, random, tpe
+from iosched.jobs.exploring.samplers.kind import Kind
+from iosched.jobs.exploring.storage import STUDY_NAME, open_storage, reading
+from iosched.jobs.exploring.strategy import Feedback, Graph, Individual, State
+from iosched.models.errors import UsageError
+from iosched.models.mutation.question import Question
+from iosched.profiler.store.process import is_alive, this_process
+
+_CLAIM, _FEEDBACK = "claim", "feedback"
+_BEAT_S, _SILENT_S = 10.0, 60.0
+"""How often a process says that it is evaluating a trial, and after how long it is thought to have ended."""
+
+_MOST_ATTEMPTS = 3
+
+_STATES: dict[TrialState, State] = {
+    TrialState.COMPLETE: "complete",
+    TrialState.PRUNED: "stopped",
+    TrialState.FAIL: "failed",
+    TrialState.RUNNING: "running",
+    TrialState.WAITING: "running",
+}
+
+
+class _Claim(msgspec.Struct, frozen=True):
+    """Who evaluates a trial: the process, when it last said so (seconds since 1970), and the how manieth it is."""
+
+    process: str
+    at: float
+    attempt: int
+
+    @property
+    def has_lapsed(self) -> bool:
+        """Whether the process has ended, as far as can be told from here."""
+        try:
+            alive = is_alive(self.process)
+        except ValueError:  # no text of ours
+            alive = None
+        is_from_here = self.process.split(" ")[0] == this_process().split(" ")[0]
+        if alive or (alive is False and is_from_here):
+            return not alive
+        return abs(time.time() - self.at) > _SILENT_S
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where a study ends, over all calls and processes: after so many trials, or seconds of evaluating."""
+
+    trials: int
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class OpenedStudy:
+    """A study, and what it is about."""
+
+    path: Path
+    study: optuna.Study
+    card: Card
+
+    def trials(self) -> Sequence[FrozenTrial]:
+        """All trials by their numbers, as they are in the file now.
+
+        Raises:
+            UsageError: the file is damaged.
+        """
+        with reading(self.path):
+            return self.study.get_trials(deepcopy=False)
+
+    def history(self) -> Sequence[Individual]:
+        """All trials by their numbers.
+
+        Raises:
+            UsageError: the file is damaged.
+        """
+        return [self._individual(trial) for trial in self.trials()]
+
+    def _individual(self, trial: FrozenTrial) -> Individual:
+        feedback = self._feedback(trial)
+        point = self.point(feedback) if trial.state is TrialState.COMPLETE else None
+        return Individual(trial.number, _STATES[trial.state], dict(trial.params), feedback, point)
+
+    def _feedback(self, trial: FrozenTrial) -> Feedback:
+        plain = trial.user_attrs.get(_FEEDBACK)
+        if plain is None:
+            return Feedback()
+        try:
+            return msgspec.convert(plain, Feedback)
+        except msgspec.ValidationError as error:
+            raise UsageError(f"{self.path} is damaged: trial {trial.number}: {error}") from None
+
+    def point(self, feedback: Feedback) -> Point | None:
+        """How a variant compares with others; None where a value is missing that this takes."""
+        values = feedback.values
+        if any(name not in values for name in self.card.names):
+            return None
+        losses = tuple(each.loss(values[each.name]) for each in self.card.objectives)
+        return Point(losses, total_violation(self.card.constraints, values))
+
+
+def opened_study(path: Path) -> OpenedStudy:
+    """The study in a file.
+
+    Raises:
+        UsageError: there is none.
+    """
+    study = _loaded(path)
+    if study is None:
+        raise UsageError(f"{path} has no study yet: it was stopped before its first trial")
+    return OpenedStudy(path, study, card_of(study.user_attrs.get(CARD_KEY), str(path)))
+
+
+def _loaded(path: Path) -> optuna.Study | None:
+    storage = open_storage(path, makes=False)
+    with reading(path):
+        if STUDY_NAME not in optuna.get_all_study_names(storage):
+            return None
+        return optuna.load_study(study_name=STUDY_NAME, storage=storage)
+
+
+def begun_study(path: Path, card: Card) -> OpenedStudy:
+    """The study in a file, which is made where it is not there.
+
+    Raises:
+        UsageError: the file is something else, or a study about something else.
+    """
+    with study_lock(path), reading(path):
+        storage = open_storage(path, makes=True)
+        ways = {"min": StudyDirection.MINIMIZE, "max": StudyDirection.MAXIMIZE}
+        directions = [ways[each.direction] for each in card.objectives]
+        study = optuna.create_study(
+            storage=storage, study_name=STUDY_NAME, directions=directions, load_if_exists=True, pruner=MedianPruner()
+        )
+        if CARD_KEY not in study.user_attrs and not study.get_trials(deepcopy=False):
+            study.set_user_attr(CARD_KEY, card.plain())
+        found = card_of(study.user_attrs.get(CARD_KEY), str(path))
+    found.check_same(card, str(path))
+    return OpenedStudy(path, study, found)
+
+
+class StudyStrategy:
+    """The strategy of one process: what one of Optuna's samplers, or evolution, makes of the study's trials so far."""
+
+    def __init__(self, opened: OpenedStudy, sampler: SamplerName, population: int, limits: Limits) -> None:
+        self._opened = opened
+        self._limits = limits
+        self._kind = self._kind_of(sampler, population)
+        self._running: dict[int, Trial] = {}
+        self.has_ended = False
+        opened.study.sampler = self._kind.sampler(opened.card.seed)
+
+    def _kind_of(self, sampler: SamplerName, population: int) -> Kind:
+        if sampler == "evolution":
+            return evolution.evolution(population, self._fitness)
+        if sampler == "nsga2":
+            return nsga2.nsga2(population)
+        return {"random": random.KIND, "grid": grid.KIND, "tpe": tpe.KIND}[sampler]
+
+    def _fitness(self, trials: Sequence[FrozenTrial]) -> list[float]:
+        objectives = self._opened.card.objectives
+        is_maximised = len(objectives) == 1 and objectives[0].direction == "max"
+        return fitness([self._opened._individual(trial).point for trial in trials], is_maximised=is_maximised)
+
+    def ask_graph(self) -> Graph | None:
+        """The next graph: of a trial whose process has ended, or else of a new one; None where there is none now."""
+        with study_lock(self._opened.path):
+            trials = self._opened.trials()
+            for trial in trials:
+                if trial.state is TrialState.RUNNING and trial.number not in self._running:
+                    taken = self._taken_over(trial)
+                    if taken is not None:
+                        return taken
+            self.has_ended = self._is_at_its_end(trials)
+            if self.has_ended or self._kind.has_to_wait(trials):
+                return None
+            return self._claimed(self._opened.study.ask(), 1)
+
+    def _is_at_its_end(self, trials: Sequence[FrozenTrial]) -> bool:
+        if len(trials) >= self._limits.trials or self._kind.has_ended(trials):
+            return True
+        spent_s = sum(self._opened._feedback(trial).seconds for trial in trials)
+        return self._limits.seconds is not None and spent_s >= self._limits.seconds
+
+    def _taken_over(self, trial: FrozenTrial) -> Graph | None:
+        """The trial again, with the answers that it was given already; None if somebody is evaluating it."""
+        study = self._opened.study
+        claim = _claim_of(trial)
+        if claim is not None and not claim.has_lapsed:
+            return None
+        attempt = 1 if claim is None else claim.attempt + 1
+        taken = Trial(study, trial._trial_id)
+        if attempt > _MOST_ATTEMPTS:
+            reason = f"the process ended {_MOST_ATTEMPTS} times while it was evaluated: it may lack memory"
+            taken.set_user_attr(_FEEDBACK, msgspec.to_builtins(Feedback(reason=reason)))
+            study.tell(taken, state=TrialState.FAIL)
+            return None
+        return self._claimed(taken, attempt)
+
+    def _claimed(self, trial: Trial, attempt: int) -> Graph:
+        trial.set_user_attr(_CLAIM, msgspec.to_builtins(_Claim(this_process(), time.time(), attempt)))
+        self._running[trial.number] = trial
+        return Graph(trial.number)
+
+    def ask_choice(self, graph: Graph, question: Question) -> int:
+        """The place of the chosen candidate.
+
+        Raises:
+            UsageError: two candidates are equal.
+        """
+        candidates = question.candidates
+        if any(candidate in candidates[:place] for place, candidate in enumerate(candidates)):
+            raise UsageError(f"of the candidates of {question.name!r} two are equal")
+        return candidates.index(self._running[graph.number].suggest_categorical(question.name, candidates))
+
+    def stops_early(self, graph: Graph, step: int, value: float) -> bool:
+        """Whether the value is worse than the median of those that other trials had after so many steps."""
+        trial = self._running[graph.number]
+        trial.report(value, step)
+        return trial.should_prune()
+
+    def receive_feedback(self, graph: Graph, feedback: Feedback) -> None:
+        """Writes down what came of a graph, unless another process has done so, which took this one for ended."""
+        trial = self._running.pop(graph.number)
+        point = self._opened.point(feedback) if feedback.reason is None else None
+        with suppress(UpdateFinishedTrialError):
+            trial.set_user_attr(_FEEDBACK, msgspec.to_builtins(feedback))
+            self._set_constraints(trial, feedback)
+            if point is None:
+                state = TrialState.PRUNED if feedback.is_stopped else TrialState.FAIL
+                self._opened.study.tell(trial, state=state, skip_if_finished=True)
+                return
+            values = [feedback.values[each.name] for each in self._opened.card.objectives]
+            self._opened.study.tell(trial, values, skip_if_finished=True)
+
+    def _set_constraints(self, trial: Trial, feedback: Feedback) -> None:
+        for each in self._opened.card.constraints:
+            if each.name in feedback.values and str(each) not in trial.constraints:
+                trial.set_constraint(str(each), each.violation(feedback.values[each.name]))
+
+    def history(self) -> Sequence[Individual]:
+        """All trials by their numbers."""
+        return self._opened.history()
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """A context in which the file is told now and then that this process evaluates its trials."""
+        ended = Event()
+        thread = Thread(target=self._beat, args=(ended,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    def _beat(self, ended: Event) -> None:
+        while not ended.wait(_BEAT_S):
+            for trial in list(self._running.values()):
+                claim = msgspec.convert(trial.user_attrs[_CLAIM], _Claim)
+                beat: Any = msgspec.to_builtins(msgspec.structs.replace(claim, at=time.time()))
+                with suppress(UpdateFinishedTrialError, optuna.exceptions.StorageInternalError):
+                    trial.storage.set_trial_user_attr(trial._trial_id, _CLAIM, beat)
+
+
+def _claim_of(trial: FrozenTrial) -> _Claim | None:
+    try:
+        return msgspec.convert(trial.user_attrs.get(_CLAIM), _Claim)
+    except msgspec.ValidationError:
+        return None  # it ended before it had signed

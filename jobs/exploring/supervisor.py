@@ -1,0 +1,92 @@
+"""Runs a command and sees to it that nothing of it is left: `python supervisor.py PARENT COMMAND...`.
+
+A script of its own, which imports nothing of this package: it is started for each command. It ends what the command
+has started, also what has left the command's process group or session, as soon as the command has ended, as soon as it
+is told to terminate, or as soon as process PARENT, which started it, is no more, even if that was killed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+_COULD_NOT_START = 127
+_PATIENCE_S = 2.0
+"""How long a command that is told to terminate may take before it is killed."""
+
+
+def main(parent: int, command: list[str]) -> int:
+    """Runs the command to its end, or until this process is told to terminate; returns its exit code, as shells do."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # what loses its parent becomes a child of this process
+    signal.signal(signal.SIGTERM, _terminate)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:  # gone before it was asked to be told of
+        return _COULD_NOT_START
+    try:
+        process = subprocess.Popen(command)
+    except OSError as error:
+        sys.stderr.write(f"{command[0]}: {error.strerror}\n")
+        return _COULD_NOT_START
+    try:
+        code = process.wait()
+    except _Terminated:
+        code = _ended_soon(process)
+    _end_all()
+    return code if code >= 0 else 128 - code
+
+
+class _Terminated(BaseException):
+    """This process was told to terminate."""
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    del number, frame
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise _Terminated
+
+
+def _ended_soon(process: subprocess.Popen[bytes]) -> int:
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        return process.wait(_PATIENCE_S)
+    process.kill()
+    return process.wait()
+
+
+def _end_all() -> None:
+    """Kills all descendants, until none is left."""
+    while True:
+        for process in _descendants():
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(process, signal.SIGKILL)
+        try:
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                time.sleep(0.01)
+        except ChildProcessError:
+            return
+
+
+def _descendants() -> Iterator[int]:
+    children: dict[int, list[int]] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, ValueError, IndexError):
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(folder.name))
+    found = list(children.get(os.getpid(), ()))
+    for process in found:  # grows while it is walked
+        found += children.get(process, ())
+    yield from found
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))

@@ -1,0 +1,133 @@
+"""Evolution as it was published for EA-NAS, and where nothing was published as its page says."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from toy_study import asked, card, choices, evaluated, go_on, strategy_of
+
+from iosched.jobs.exploring.fitness import fitness
+from iosched.jobs.exploring.front import Point
+from iosched.jobs.exploring.samplers.evolution import P_CROSSOVER, P_MUTATION, Genome, Parent, next_generation
+from iosched.jobs.exploring.strategy import Feedback
+from iosched.jobs.exploring.study import begun_study
+
+GENES = [f"gene{number}" for number in range(6)]
+CANDIDATES = dict.fromkeys(GENES, (0, 1, 2, 3))
+GENOMES = st.fixed_dictionaries({name: st.integers(0, 3) for name in GENES})
+
+
+def _differing(a: Genome, b: Genome) -> int:
+    return sum(a[name] != b[name] for name in GENES)
+
+
+@given(st.lists(GENOMES, min_size=1, max_size=8), st.integers(0, 1000))
+def test_every_gene_of_a_child_is_that_of_a_parent_but_for_one_mutation(parents: list[Genome], seed: int) -> None:
+    children = next_generation([Parent(each, 1.0) for each in parents], CANDIDATES, 7, random.Random(seed))
+    assert len(children) == 7
+    for child in children:
+        assert set(child) == set(GENES)
+        foreign = [name for name in GENES if child[name] not in {parent[name] for parent in parents}]
+        assert len(foreign) <= 1
+
+
+def test_so_many_are_mutated_and_so_many_pairs_exchange_genes_as_published() -> None:
+    zeros, ones = (dict.fromkeys(GENES, value) for value in (0, 1))
+    alone = next_generation([Parent(zeros, 1.0)], CANDIDATES, 20_000, random.Random(0))
+    mutated = sum(_differing(zeros, each) == 1 for each in alone)
+    assert mutated / 20_000 == pytest.approx(P_MUTATION, abs=0.01)
+    assert all(_differing(zeros, each) <= 1 for each in alone)
+
+    unmutable = dict.fromkeys(GENES, (0,))
+    both = next_generation([Parent(zeros, 1.0), Parent(ones, 1.0)], unmutable, 20_000, random.Random(0))
+    mixed = sum(len(set(each.values())) == 2 for each in both)
+    assert mixed / 20_000 == pytest.approx(P_CROSSOVER / 2, abs=0.01)  # of half the pairs, both parents are one
+
+
+def test_a_roulette_wheel_chooses_by_fitness_and_by_nothing_where_all_are_unfit() -> None:
+    parents = [Parent({"gene": value}, fit) for value, fit in ((0, 3.0), (1, 1.0), (2, 0.0))]
+    children = next_generation(parents, {"gene": (0,)}, 10_000, random.Random(0))
+    counts = Counter(child["gene"] for child in children)
+    assert counts[0] / counts[1] == pytest.approx(3, rel=0.1)
+    assert counts[2] == 0
+    unfit = [Parent(each.genome, 0.0) for each in parents]
+    assert {child["gene"] for child in next_generation(unfit, {"gene": (0,)}, 100, random.Random(0))} == {0, 1, 2}
+
+
+def test_genes_that_one_of_a_pair_has_alone_go_with_the_others() -> None:
+    short, long = {"paths": 1, "way1": "conv"}, {"paths": 2, "way1": "pool", "way2": "dconv"}
+    candidates = {"paths": (1,), "way1": ("conv",), "way2": ("dconv",)}  # nothing to mutate to
+    for child in next_generation([Parent(short, 1.0), Parent(long, 1.0)], candidates, 200, random.Random(0)):
+        assert dict(child) in (
+            *(short, long),
+            {"paths": 1, "way1": "pool", "way2": "dconv"},
+            {"paths": 1, "way1": "conv", "way2": "dconv"},
+            {"paths": 2, "way1": "conv"},
+            {"paths": 2, "way1": "pool"},
+        )
+
+
+def test_fitness_is_the_accuracy_where_that_is_all_that_is_asked_for() -> None:
+    assert fitness([Point((-0.9,)), None, Point((-0.5,))], is_maximised=True) == [0.9, 0.0, 0.5]
+
+
+def test_fitness_is_else_how_many_fronts_lie_behind() -> None:
+    points = [Point((1.0, 2.0)), Point((2.0, 1.0)), None, Point((2.0, 2.0)), Point((0.0, 0.0), violation=0.1)]
+    assert fitness(points, is_maximised=False) == [3.0, 3.0, 0.0, 2.0, 1.0]
+    assert fitness([Point((-0.9,)), Point((0.1,))], is_maximised=True) == [2.0, 1.0]
+    assert fitness([None], is_maximised=True) == [0.0]
+
+
+def test_a_generation_begins_when_the_one_before_has_ended(tmp_path: Path) -> None:
+    strategy = strategy_of(begun_study(tmp_path / "study.db", card()), "evolution", 8, population=4)
+    graphs = [strategy.ask_graph() for _ in range(5)]
+    assert [graph and graph.number for graph in graphs] == [0, 1, 2, 3, None]
+    assert not strategy.has_ended
+    for graph in reversed(graphs[:4]):  # in any order
+        assert graph is not None
+        kinds = asked(strategy, graph)
+        assert strategy.ask_graph() is None
+        strategy.receive_feedback(graph, evaluated(kinds))
+    following = strategy.ask_graph()
+    assert following is not None
+    assert following.number == 4
+
+
+def test_the_order_in_which_a_generation_is_evaluated_changes_nothing(tmp_path: Path) -> None:
+    in_turn = go_on(tmp_path / "in-turn.db", "evolution", 12)
+    strategy = strategy_of(begun_study(tmp_path / "mixed.db", card()), "evolution", 12, population=4)
+    opened = begun_study(tmp_path / "mixed.db", card())
+    while not strategy.has_ended:
+        generation = [graph for _ in range(4) if (graph := strategy.ask_graph()) is not None]
+        for graph in reversed(generation):
+            strategy.receive_feedback(graph, evaluated(asked(strategy, graph)))
+    assert choices(opened) == choices(in_turn)
+
+
+def test_a_generation_that_has_all_failed_is_followed_by_one_at_random(tmp_path: Path) -> None:
+    strategy = strategy_of(begun_study(tmp_path / "study.db", card()), "evolution", 5, population=4)
+    for _ in range(5):
+        graph = strategy.ask_graph()
+        assert graph is not None
+        assert asked(strategy, graph)
+        strategy.receive_feedback(graph, Feedback(reason="no such weights"))
+
+
+def test_generations_get_fitter_in_the_mean() -> None:
+    """Slowly: where fitness differs little, a roulette wheel chooses nearly at random."""
+    first, last = 0, 0
+    for seed in range(10):
+        rng = random.Random(seed)
+        population: Sequence[Genome] = [{name: rng.randrange(4) for name in GENES} for _ in range(20)]
+        first += sum(sum(each.values()) for each in population)
+        for _ in range(12):
+            parents = [Parent(each, float(sum(each.values()))) for each in population]
+            population = next_generation(parents, CANDIDATES, 20, rng)
+        last += sum(sum(each.values()) for each in population)
+    assert last > 1.15 * first

@@ -1,0 +1,74 @@
+"""Objectives and constraints as a command line says them."""
+
+from __future__ import annotations
+
+import pytest
+
+from iosched.jobs.exploring.objectives import (
+    Constraint,
+    Objective,
+    parse_constraints,
+    parse_objectives,
+    total_violation,
+)
+from iosched.models.errors import UsageError
+
+
+def test_what_is_known_of_a_model_is_minimised_and_what_a_score_command_says_is_maximised() -> None:
+    assert parse_objectives(["latency:cpu,flops", "params,accuracy"]) == (
+        Objective("latency:cpu", "min"),
+        Objective("flops", "min"),
+        Objective("params", "min"),
+        Objective("accuracy", "max"),
+    )
+
+
+def test_min_and_max_say_otherwise() -> None:
+    assert parse_objectives(["max:flops,min:loss, min:latency:v100"]) == (
+        Objective("flops", "max"),
+        Objective("loss", "min"),
+        Objective("latency:v100", "min"),
+    )
+
+
+def test_what_is_maximised_is_a_loss_the_other_way_round() -> None:
+    assert Objective("loss", "min").loss(3.0) == 3.0
+    assert Objective("accuracy", "max").loss(3.0) == -3.0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("latency", "on which device"),
+        ("min:latency:", "on which device"),
+        ("max:", "names nothing"),
+        ("a b", "names nothing"),
+        ("accuracy,accuracy", "twice"),
+        ("max:accuracy,min:accuracy", "twice"),
+        (",".join(f"k{number}" for number in range(17)), "may be 16"),
+        ("k" * 300, "names nothing"),
+    ],
+)
+def test_objectives_that_mean_nothing_are_refused(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        parse_objectives([text])
+
+
+def test_constraints_are_bounds_from_above_and_from_below() -> None:
+    assert parse_constraints(["latency:cpu<=5000, accuracy >= 0.9"]) == (
+        Constraint("latency:cpu", "<=", 5000.0),
+        Constraint("accuracy", ">=", 0.9),
+    )
+
+
+@pytest.mark.parametrize("text", ["latency:cpu<5", "flops<=", "flops<=many", "flops<=nan", "<=3", "a<=1,a<=2"])
+def test_constraints_that_mean_nothing_are_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_constraints([text])
+
+
+def test_a_violation_is_a_part_of_the_bound_and_only_what_is_violated_counts() -> None:
+    constraints = parse_constraints(["latency:cpu<=5000,accuracy>=0.5,params<=0"])
+    assert total_violation(constraints, {"latency:cpu": 5000, "accuracy": 0.9, "params": 0}) == 0
+    assert total_violation(constraints, {"latency:cpu": 7500, "accuracy": 0.9, "params": 0}) == 0.5
+    assert total_violation(constraints, {"latency:cpu": 7500, "accuracy": 0.25, "params": 2}) == 3.0

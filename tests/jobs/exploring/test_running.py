@@ -1,0 +1,117 @@
+"""Commands of a user: whatever they do, they end, and nothing of them is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from iosched.jobs.exploring.running import run_command
+
+SETSID_SLEEP = "import os, time; os.setsid(); open({path!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+
+
+def _python(code: str) -> list[str]:
+    return [sys.executable, "-I", "-S", "-c", code]
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def _wait_until(condition: object, seconds: float = 20) -> None:
+    assert callable(condition)
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_a_command_ends_with_its_exit_code_and_its_output() -> None:
+    ran = run_command(
+        _python("import sys; print('a'); print('b'); sys.stderr.write('oh'); sys.exit(3)"), timeout_s=None
+    )
+    assert (ran.code, ran.out, ran.errors, ran.cut) == (3, "a\nb\n", "oh", None)
+
+
+def test_nothing_is_given_to_a_shell_and_nothing_can_be_read() -> None:
+    ran = run_command(
+        [*_python("import sys; print(sys.argv[1:], repr(sys.stdin.read()))"), "$HOME; ls", "a b"], timeout_s=30
+    )
+    assert ran.out == "['$HOME; ls', 'a b'] ''\n"
+
+
+def test_a_signal_is_an_exit_code_as_in_a_shell() -> None:
+    ran = run_command(_python("import os; os.kill(os.getpid(), 9)"), timeout_s=30)
+    assert (ran.code, ran.cut) == (128 + signal.SIGKILL, None)
+
+
+def test_a_program_that_is_not_there_says_so() -> None:
+    ran = run_command(["/no/such/program"], timeout_s=30)
+    assert ran.code == 127
+    assert "/no/such/program" in ran.errors
+
+
+def test_a_hang_is_ended_in_time_with_all_that_it_has_started(tmp_path: Path) -> None:
+    """Also what has a session of its own, and holds the pipe open, and what ignores being told to terminate."""
+    written = tmp_path / "pid"
+    code = (
+        "import signal, subprocess, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+        f"subprocess.Popen([sys.executable, '-I', '-S', '-c', {SETSID_SLEEP.format(path=str(written))!r}]);"
+        "time.sleep(600)"
+    )
+    ran = run_command(_python(code), timeout_s=1.0)
+    assert ran.cut == "time"
+    assert not _is_alive(int(written.read_text()))
+
+
+def test_what_a_command_leaves_behind_is_ended(tmp_path: Path) -> None:
+    written = tmp_path / "pid"
+    code = (
+        "import os, subprocess, sys, time;"
+        f"subprocess.Popen([sys.executable, '-I', '-S', '-c', {SETSID_SLEEP.format(path=str(written))!r}]);\n"
+        f"while not os.path.exists({str(written)!r}) or not open({str(written)!r}).read(): time.sleep(0.01)\n"
+        "print(0.5)"
+    )
+    ran = run_command(_python(code), timeout_s=30)
+    assert (ran.code, ran.out, ran.cut) == (0, "0.5\n", None)
+    assert not _is_alive(int(written.read_text()))
+
+
+def test_a_flood_is_ended_and_only_its_end_is_kept() -> None:
+    ran = run_command(_python("while True: print('x' * 10000)"), timeout_s=60)
+    assert ran.cut == "output"
+    assert len(ran.out) <= 2**18
+
+
+def test_a_command_can_be_stopped_by_what_it_prints() -> None:
+    lines: list[str] = []
+    code = "import time\nfor n in range(10**6): print(n, flush=True); time.sleep(0.05)"
+    ran = run_command(_python(code), timeout_s=60, is_stopped=lambda: "2" in lines, on_line=lines.append)
+    assert ran.cut == "stopped"
+    assert lines[:3] == ["0", "1", "2"]
+
+
+def test_bytes_that_are_no_text_harm_nothing() -> None:
+    ran = run_command(_python(r"import sys; sys.stdout.buffer.write(b'\xff\xfe\n')"), timeout_s=30)
+    assert ran.out == "\ufffd\ufffd\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_command_ends_with_the_process_that_runs_it(tmp_path: Path, number: signal.Signals) -> None:
+    written = tmp_path / "pid"
+    sleeping = _python(SETSID_SLEEP.format(path=str(written)))
+    code = f"from iosched.jobs.exploring.running import run_command\nrun_command({sleeping!r}, timeout_s=None)"
+    process = subprocess.Popen([sys.executable, "-c", code], env=os.environ, stderr=subprocess.DEVNULL)
+    _wait_until(lambda: written.exists() and written.read_text())
+    process.send_signal(number)
+    process.wait(30)
+    _wait_until(lambda: not _is_alive(int(written.read_text())))

@@ -1,0 +1,102 @@
+"""What the score command is given, and what is taken as its score."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from iosched.jobs.exploring.score import ScoreCommand, ScoreError, StoppedError, parse_command, score, values_of
+from iosched.models.errors import UsageError
+
+MODEL = Path("/some folder/it's {params}.onnx")
+
+
+def _command(code: str, *keys: str, timeout_s: float = 30) -> ScoreCommand:
+    words = (sys.executable, "-I", "-S", "-c", code, "{model}", "{params}")
+    return ScoreCommand(words, timeout_s, keys or ("accuracy",))
+
+
+def test_it_is_given_the_path_and_the_choices_each_as_one_argument() -> None:
+    command = parse_command("echo {model} '--choices={params}' $HOME", None, ())
+    assert command.filled(MODEL, {"paths": 3, "op": "{model}"}) == [
+        "echo",
+        "/some folder/it's {params}.onnx",
+        '--choices={"paths": 3, "op": "{model}"}',
+        "$HOME",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "empty"),
+        ("echo 'a", "quotation"),
+        ("echo 1", "neither {model} nor {params}"),
+        ("./no-such-program {model}", "no program './no-such-program'"),
+    ],
+)
+def test_a_command_that_cannot_be_meant_is_refused(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        parse_command(text, None, ())
+
+
+@pytest.mark.parametrize(
+    ("printed", "found"),
+    [
+        ("0.5", {"accuracy": 0.5}),
+        ("epoch 1 of 2\nepoch 2 of 2\n 97 \n\n", {"accuracy": 97.0}),
+        ('{"accuracy": 0.5, "loss": 2, "note": "fine", "best": true}', {"accuracy": 0.5, "loss": 2.0}),
+        ('{\n  "accuracy": 0.5\n}\n', {"accuracy": 0.5}),
+        ('{"accuracy": 1}\n{"accuracy": 2}', {"accuracy": 2.0}),
+    ],
+)
+def test_the_score_is_a_number_or_json_in_the_last_line_or_all_of_the_output(
+    printed: str, found: dict[str, float]
+) -> None:
+    assert score(_command(f"print({printed!r})"), MODEL, {}) == found
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("pass", "printed nothing"),
+        ("print('fine!')", "neither a number nor JSON: fine!"),
+        ("print('nan')", "neither a number nor JSON"),
+        ("print('NaN')", "no number: NaN"),
+        ("print('true')", "no number: true"),
+        ("print('[' * 100000)", "neither a number nor JSON"),
+        ("print('{\"loss\": 1}')", "did not say 'accuracy'; it said loss"),
+        ('print(\'{"accuracy": "high"}\')', "'accuracy' of the score command is no number"),
+        ("import sys; sys.stderr.write('a\\nno GPU\\n'); sys.exit(3)", "exit code 3: no GPU"),
+        ("import os; os.abort()", "exit code 134"),
+    ],
+)
+def test_what_is_no_score_is_said(code: str, said: str) -> None:
+    with pytest.raises(ScoreError, match=said):
+        score(_command(code), MODEL, {})
+
+
+def test_a_hang_ends_after_the_time_that_it_may_take() -> None:
+    with pytest.raises(ScoreError, match=r"longer than 0\.5 s"):
+        score(_command("import time; time.sleep(600)", timeout_s=0.5), MODEL, {})
+
+
+def test_it_can_be_stopped() -> None:
+    with pytest.raises(StoppedError):
+        score(_command("import time; time.sleep(600)"), MODEL, {}, is_stopped=lambda: True)
+
+
+def test_one_number_does_not_say_two_things() -> None:
+    with pytest.raises(ScoreError, match="print JSON"):
+        values_of(0.5, ("accuracy", "loss"))
+
+
+def test_choices_arrive_as_they_were_made() -> None:
+    choices = {"block/paths{2,3}": 3, "op": "ä'\"$x"}
+    code = "import json, sys; print(len(json.loads(sys.argv[2])['op']), file=sys.stderr); print(sys.argv[2])"
+    command = ScoreCommand((sys.executable, "-c", code, "{model}", "{params}"), 30, ("block/paths{2,3}",))
+    assert score(command, MODEL, choices) == {"block/paths{2,3}": 3.0}
+    assert json.loads(command.filled(MODEL, choices)[-1]) == choices
