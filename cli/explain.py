@@ -24,7 +24,6 @@ from iosched.profiler.measuring.interleave import speedup_text
 if TYPE_CHECKING:
     from iosched.jobs.explain import Explained
     from iosched.profiler.measuring.interleave import Comparison
-    from iosched.scheduler.document import ScheduleDocument
     from iosched.scheduler.places import Elsewhere, Places, Verdict
     from iosched.scheduler.schedule import Stage
 
@@ -77,23 +76,21 @@ def command(
       iosched explain model.schedule.json conv1 --model model.onnx --measurements 0
     """
     from iosched.jobs.explain import explain_operator
-    from iosched.jobs.fitting import fitted
 
     document, loaded = read_schedule_and_model(schedule, model)
     if loaded is None:
         raise UsageError(f"{schedule} does not hold the model: give it with --model")
-    document = fitted(document, loaded)
     remark_not_shipped(document)
     found = explain_operator(loaded, document, operator, measurements=measurements, profile_db=profile_db)
     if as_json:
-        emit_json(as_object(document, found))
+        emit_json(as_object(found))
         return
-    _print(document, found)
+    _print(found)
 
 
-def as_object(document: ScheduleDocument, found: Explained) -> dict[str, object]:
+def as_object(found: Explained) -> dict[str, object]:
     """The object that `explain --json` prints; scripts rely on its keys."""
-    explanation = found.explanation
+    document, explanation = found.document, found.explanation
     return {
         "model": document.model,
         "operator": found.operator.name,
@@ -147,9 +144,10 @@ def _stage_object(found: Explained, stage: Stage) -> dict[str, object]:
     }
 
 
-def _print(document: ScheduleDocument, found: Explained) -> None:
+def _print(found: Explained) -> None:
     from iosched.scheduler.proof import proof_text
 
+    document = found.document
     remark = cost_remark(document.launch, found.measured_share)
     title = f"{found.operator.name} in {document.model} on {found.device_name}{remark}"
     print_pairs(

@@ -50,6 +50,7 @@ class Explained:
     """An explanation and where its latencies come from.
 
     Attributes:
+        document: the schedule, as one of the model that was given.
         operator: the operator that was asked for.
         together: the operators that the device runs as one unit, which contains `operator`.
         explanation: the other places of that unit, and their latencies.
@@ -72,6 +73,7 @@ class Explained:
             other places.
     """
 
+    document: ScheduleDocument
     operator: Operator
     together: tuple[str, ...]
     explanation: Places
@@ -153,6 +155,7 @@ def _weighed(
                 bound_slack=open_model.effort.bound_slack,
             )
         return Explained(
+            document,
             operator,
             open_model.units.members(unit),
             found,
