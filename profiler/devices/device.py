@@ -7,7 +7,7 @@ not attached is a device too: nothing can be run there, and latencies are comput
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
@@ -106,6 +106,11 @@ class OpenModel(Protocol):
     @property
     def cost(self) -> StageCosts:
         """The latencies of stages; a stage names nodes of `graph`."""
+        ...
+
+    @property
+    def channel_block(self) -> int:
+        """How many channels the device's kernels compute at once: widths in between cost as much as the next one."""
         ...
 
     @property
@@ -237,6 +242,21 @@ class OpenModelHere(OpenModel, Protocol):
 
         Args:
             measured: latencies of whole models by the names of `ways`, which the notes comment on.
+        """
+        ...
+
+
+@runtime_checkable
+class OpensParts(Protocol):
+    """Optional part of `OpenModelHere`: says what parts of the model would take if there were more in them."""
+
+    def amid(self, parts: Model) -> OpenModelHere:
+        """Opens parts of this model, changed or not, whose stages are measured as they run amid this model.
+
+        It uses the threads of this model, and is closed before it.
+
+        Raises:
+            InvalidModelError: onnxruntime refuses the parts.
         """
         ...
 

@@ -18,7 +18,7 @@ from iosched.profiler.devices.analytic.uncertainty import AnalyticUncertainty
 from iosched.profiler.devices.device import CostKind, Device, OpenModel
 from iosched.profiler.devices.elsewhere import NOTHING, FindElsewhere, FoundElsewhere, nothing_elsewhere
 from iosched.profiler.devices.executor import Executor
-from iosched.profiler.devices.gpus import GpuSpec, gpu_called, gpu_named
+from iosched.profiler.devices.gpus import GPU_CHANNELS, GpuSpec, gpu_called, gpu_named
 from iosched.profiler.devices.kind import Kind
 from iosched.profiler.devices.launch import DEFAULT_LAUNCH, LaunchName, launch_named
 from iosched.profiler.devices.open_settings import OpenSettings, refuse_for_attached_gpus, refuse_throughput
@@ -158,6 +158,7 @@ class OpenOnPaper:
     cost: AnalyticCost | ScaledCost
     launch: LaunchName = DEFAULT_LAUNCH
     elsewhere: FoundElsewhere = NOTHING
+    channel_block: ClassVar[int] = GPU_CHANNELS
     effort: ClassVar[Effort] = Effort()
     units: ClassVar[Units] = OperatorUnits()
     here: ClassVar[None] = None

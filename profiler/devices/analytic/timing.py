@@ -24,7 +24,7 @@ from iosched.profiler.devices.analytic.constants import (
     measured,
 )
 from iosched.profiler.devices.analytic.kernels import Product, Window
-from iosched.profiler.devices.gpus import GpuSpec
+from iosched.profiler.devices.gpus import GPU_CHANNELS, GpuSpec
 from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
 
 _ISSUED = 128  # lanes: four warps a cycle. Kepler's SMs have more, for a second instruction of the same warp
@@ -33,7 +33,6 @@ _ACCUMULATORS = 2**15  # results that the blocks on an SM hold at once: half of 
 _PAGE_NBYTES = 2**21
 _MOST_OF_A_PAGE = 1 / 8  # longer rows were not measured
 _MOST_PARTS = 32  # that an inner dimension is split into
-_ALIGNED = 8  # channels that tensor cores take at once
 _FUSED_HIGH, _FUSED_WIDE, _FUSED_CHANNELS = 8, 16, 32  # results that a block of Winograd's single kernel makes
 _FUSED_PRODUCTS = 16 * 32 * 32  # multiply-adds of that block for each input channel
 _INNER_TILE = 4  # rows and columns of results that F(4x4, 3x3) makes at once, of 36 products for each channel
@@ -326,4 +325,4 @@ class Machine:
 
 
 def _filled(channels: int) -> int:
-    return -(-channels // _ALIGNED) * _ALIGNED
+    return -(-channels // GPU_CHANNELS) * GPU_CHANNELS

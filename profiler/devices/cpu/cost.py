@@ -154,7 +154,7 @@ class CpuStageCost:
 
     def in_turn(self, stretches: Mapping[str, Sequence[Stage]]) -> Mapping[str, Measurement]:
         """Latencies of whole stretches of stages, measured in turn, see `stretches_in_turn`."""
-        return stretches_in_turn(self.backend, stretches, self._swept_nbytes)
+        return stretches_in_turn(self.backend, stretches, self.swept_nbytes)
 
     def known(self, stage: Stage, lanes: int | None = None) -> Measurement | None:
         """The latest thorough measurement of the stage; None if the stage was never measured. Measures nothing.
@@ -237,7 +237,7 @@ class CpuStageCost:
 
         Where its groups are not on the lanes that they have without a division, also which they have.
         """
-        key = f"{lanes}:{self._swept_nbytes >> 10}K:{self._signatures.of(stage)}"
+        key = f"{lanes}:{self.swept_nbytes >> 10}K:{self._signatures.of(stage)}"
         return key if self._choice.is_guessed(stage, lanes) else f"{key}:{self._signatures.of_division(stage)}"
 
     def _timed(self, stage: Stage, lanes: int, worse_than_us: float | None = None) -> Measurement:
@@ -264,7 +264,7 @@ class CpuStageCost:
 
         def run(count: int) -> Sequence[float]:
             # One more, which finds the caches full of what the yardstick read and takes up to twice as long.
-            return compiled.time(1 + count, sweep_nbytes=self._swept_nbytes)[1:]
+            return compiled.time(1 + count, sweep_nbytes=self.swept_nbytes)[1:]
 
         return corrected(run, lambda count: self._yardstick.time(count), lambda: self._yardstick_us, noted)
 
@@ -277,7 +277,8 @@ class CpuStageCost:
         return DivisionChoice(self.backend, self._unit_time)
 
     @cached_property
-    def _swept_nbytes(self) -> int:
+    def swept_nbytes(self) -> int:
+        """How many bytes are read through the caches before each run."""
         return swept_nbytes(self.backend.weights_nbytes) if self.sweep_nbytes is None else self.sweep_nbytes
 
     @cached_property

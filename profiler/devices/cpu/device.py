@@ -207,6 +207,18 @@ class OpenOnCpu:
         more = {} if second is None else {"openvino": second.version}
         return {"onnxruntime": load_onnxruntime().__version__, **more}
 
+    @property
+    def channel_block(self) -> int:
+        """Channels of a vector, or of the two or four that the layout of images holds together."""
+        return self._backend.kernels.channel_block
+
+    def amid(self, parts: Model) -> OpenOnCpu:
+        """Opens parts of this model, whose stages are measured with the caches as they are amid it."""
+        backend = CpuBackend(parts, beside=self._backend)
+        return replace(
+            self, model=parts, cost=CpuStageCost(backend, self.cost.database, sweep_nbytes=self.cost.swept_nbytes)
+        )
+
     @cached_property
     def plain(self) -> PlainOnnxruntime | None:
         """Plain onnxruntime on the same cores."""

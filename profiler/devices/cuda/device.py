@@ -24,7 +24,7 @@ from iosched.profiler.devices.cuda.session_note import session_notes
 from iosched.profiler.devices.device import CostKind, Device, OpenModel, OpenModelHere
 from iosched.profiler.devices.elsewhere import NOTHING, FoundElsewhere
 from iosched.profiler.devices.executor import Executor
-from iosched.profiler.devices.gpus import gpu_named, spec_of
+from iosched.profiler.devices.gpus import GPU_CHANNELS, gpu_named, spec_of
 from iosched.profiler.devices.kind import Kind
 from iosched.profiler.devices.open_settings import LayoutName, OpenSettings, refuse_for_planned_gpus, refuse_throughput
 from iosched.profiler.devices.selfcheck import SelfCheck
@@ -161,6 +161,7 @@ class OpenOnGpu:
     model: Model
     settings: OpenSettings
     cost: CudaStageCost
+    channel_block: ClassVar[int] = GPU_CHANNELS
     effort: ClassVar[Effort] = GPU_EFFORT
     prices: ClassVar[Prices] = GPU_PRICES
     budget: ClassVar[Budget] = Budget(ROUNDS, max_seconds=math.inf)
