@@ -10,13 +10,12 @@ from operator import or_
 from pathlib import Path
 
 from iosched.jobs.fitting import fitted
-from iosched.jobs.opening import opened
+from iosched.jobs.opening import of_a_team, opened
 from iosched.models.composition.members import members_of, owners
 from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph, Operator
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import ComparesStretches, MeasuredCosts, known_us
-from iosched.profiler.devices.device import OpenModel
 from iosched.profiler.devices.resolve import recorded
 from iosched.profiler.devices.throughput import Throughputs
 from iosched.profiler.devices.uncertainty import Uncertainty
@@ -136,7 +135,7 @@ def _weighed(
 ) -> Explained:
     device, settings = recorded(document)
     with opened(device, model, settings, profile_db) as whole_model:
-        open_model, teams = _of_a_team(whole_model, document)
+        open_model, teams = of_a_team(whole_model, document)
         known = None if open_model.here is None else _SparingCosts(open_model.here.cost, measurements)
         unit, strategy = open_model.units.unit_of(operator.name), document.search.strategy
         known_stage_us = open_model.cost.stage_latency_us if known is None else known.known_us
@@ -170,15 +169,6 @@ def _weighed(
             teams=teams,
             side_by_side=models,
         )
-
-
-def _of_a_team(opened: OpenModel, document: ScheduleDocument) -> tuple[OpenModel, Teams | None]:
-    """The model as it is open for one of the teams that run the schedule, and the teams; the whole where none do."""
-    here = opened.here
-    if here is None or here.teams is None or document.shipped != "iosched":
-        return opened, None
-    teams = document.teams_on(int(here.running(None, {}).runtime["lanes"]))
-    return (opened, None) if teams is None else (here.teams.opened(teams), teams)
 
 
 def _in_turn(cost: object, found: Places) -> dict[Elsewhere, Comparison]:

@@ -11,6 +11,8 @@ from iosched.models.model import Model
 from iosched.profiler.devices.device import Device, OpenModel
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.database import ProfileDatabase, default_path
+from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.teams import Teams
 
 
 @contextmanager
@@ -67,3 +69,12 @@ def check_schedulable(opened: OpenModel) -> None:
     """
     if opened.here is not None and not opened.here.is_schedulable:
         raise UsageError("this model's inputs have no fixed size, so there is no schedule to measure")
+
+
+def of_a_team(opened: OpenModel, document: ScheduleDocument) -> tuple[OpenModel, Teams | None]:
+    """The model as it is open for one of the teams that run the schedule, and the teams; the whole where none do."""
+    here = opened.here
+    if here is None or here.teams is None or document.shipped != "iosched":
+        return opened, None
+    teams = document.teams_on(int(here.running(None, {}).runtime["lanes"]))
+    return (opened, None) if teams is None else (here.teams.opened(teams), teams)
