@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from iosched.cli.capacity import capacity_object, print_capacity
 from iosched.cli.errors import printable
 from iosched.cli.intervals import AS_FAR, EQUAL, equal_text
 from iosched.cli.options import json_option, profile_db_option, verbosity_options
@@ -23,7 +24,9 @@ from iosched.profiler.measuring.interleave import speedup_text
 
 if TYPE_CHECKING:
     from iosched.jobs.explain import Explained
+    from iosched.models.model import Model
     from iosched.profiler.measuring.interleave import Comparison
+    from iosched.scheduler.document import ScheduleDocument
     from iosched.scheduler.places import Elsewhere, Places, Verdict
     from iosched.scheduler.schedule import Stage
 
@@ -42,7 +45,12 @@ _WHY: Mapping[Verdict, str] = {
 
 @click.command(name="explain", short_help="Why an operator is in its stage, and what the alternatives cost.")
 @click.argument("schedule", metavar="SCHEDULE")
-@click.argument("operator", metavar="OPERATOR")
+@click.argument("operator", metavar="[OPERATOR]", required=False)
+@click.option(
+    "--capacity",
+    is_flag=True,
+    help="Show what stages leave idle, and what could be added to them at no latency; of OPERATOR's stage, or of all.",
+)
 @click.option(
     "--model",
     metavar="MODEL",
@@ -54,13 +62,19 @@ _WHY: Mapping[Verdict, str] = {
     default=50,
     show_default=True,
     metavar="N",
-    help="Measure at most N stages that the profile database does not know; 0 measures none.",
+    help="Measure at most N stages that the profile database does not know, or changed ones; 0 measures none.",
 )
 @profile_db_option
 @json_option
 @verbosity_options
 def command(
-    schedule: str, operator: str, model: str | None, measurements: int, profile_db: Path | None, as_json: bool
+    schedule: str,
+    operator: str | None,
+    capacity: bool,
+    model: str | None,
+    measurements: int,
+    profile_db: Path | None,
+    as_json: bool,
 ) -> None:
     """Show why OPERATOR is in its stage: the best schedule with it elsewhere, and what that would cost.
 
@@ -70,22 +84,55 @@ def command(
     where it looks faster is measured in turn with the block as it is: what is faster then is called faster. Stages
     and groups are counted from 1 here, as 'iosched show' does, and from 0 in JSON.
 
+    With --capacity, show instead what each stage leaves idle of the device, and how many channels, how large a kernel
+    or which branch could be added to it at no latency: on a CPU measured in turn with the stage as it is, computed for
+    a GPU that is not here. OPERATOR may then be left out.
+
     \b
     Examples:
       iosched explain squeezenet.iosched.onnx fire2/expand3x3
+      iosched explain squeezenet.iosched.onnx --capacity --measurements 200
       iosched explain model.schedule.json conv1 --model model.onnx --measurements 0
     """
-    from iosched.jobs.explain import explain_operator
-
+    if operator is None and not capacity:
+        raise UsageError("say of which operator to explain the place, or what all stages have to spare: --capacity")
     document, loaded = read_schedule_and_model(schedule, model)
     if loaded is None:
         raise UsageError(f"{schedule} does not hold the model: give it with --model")
     remark_not_shipped(document)
-    found = explain_operator(loaded, document, operator, measurements=measurements, profile_db=profile_db)
+    if operator is None or capacity:
+        _show_capacity(loaded, document, operator, measurements, profile_db, as_json)
+    else:
+        _explain(loaded, document, operator, measurements, profile_db, as_json)
+
+
+def _explain(
+    model: Model, document: ScheduleDocument, operator: str, measurements: int, profile_db: Path | None, as_json: bool
+) -> None:
+    from iosched.jobs.explain import explain_operator
+
+    found = explain_operator(model, document, operator, measurements=measurements, profile_db=profile_db)
     if as_json:
         emit_json(as_object(found))
         return
     _print(found)
+
+
+def _show_capacity(
+    model: Model,
+    document: ScheduleDocument,
+    operator: str | None,
+    measurements: int,
+    profile_db: Path | None,
+    as_json: bool,
+) -> None:
+    from iosched.jobs.capacity import capacity
+
+    found = capacity(model, document, operator, measurements=measurements, profile_db=profile_db)
+    if as_json:
+        emit_json(capacity_object(found))
+        return
+    print_capacity(found)
 
 
 def as_object(found: Explained) -> dict[str, object]:

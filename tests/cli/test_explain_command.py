@@ -198,3 +198,77 @@ def test_what_is_best_by_measured_latencies_is_not_called_optimal(
     for text in (table, *shown):
         assert "best by its latencies as they were measured" in text
         assert "optimal" not in text
+
+
+CHANGE = {"kind", "operator", "from", "to", "free", "ratio", "low", "high", "tried"}
+CAPACITY = {
+    "model",
+    "device",
+    "cost",
+    "launch",
+    "shipped",
+    "lanes",
+    "teams",
+    "channel_block",
+    "measurements",
+    "why",
+    "stages",
+}
+STAGE_CAPACITY = {
+    *("block", "stage", "strategy", "groups", "latency_us", "idle_share", "apart_us", "why", "changes"),
+}  # fmt: skip
+
+
+def test_an_operator_or_the_capacity_of_all_stages_has_to_be_asked_for(invoke, complains, planned: Path) -> None:
+    complains(invoke("explain", planned), 2, "--capacity")
+
+
+def test_the_capacity_of_every_stage_is_shown_with_what_is_free_in_it(invoke, planned: Path) -> None:
+    result = invoke("explain", planned, "--capacity")
+    assert result.exit_code == 0
+    assert result.stderr == ""
+    found = json.loads(invoke("explain", planned, "--capacity", "--json").stdout)
+    assert set(found) == CAPACITY
+    assert (found["cost"], found["lanes"], found["measurements"], found["why"]) == ("analytic", None, 0, None)
+    for stage in found["stages"]:
+        assert set(stage) == STAGE_CAPACITY
+        place = f"block {stage['block']}, stage {stage['stage'] + 1}"
+        assert f"{place} " in result.stdout
+        assert 0 <= stage["idle_share"] <= 1
+        free = [change for change in stage["changes"] if change["free"]]
+        assert (f"{place}: " in result.stdout) == bool(free)
+        for change in stage["changes"]:
+            assert set(change) == CHANGE
+            assert change["low"] <= change["ratio"] <= change["high"]
+            assert (f"{change['operator']} may have {change['to'][0]} instead of" in result.stdout) == (
+                change["free"] and change["kind"] == "width"
+            )
+    assert "of the SMs" in result.stdout
+    assert "which is not counted" in result.stdout
+
+
+def test_the_capacity_of_one_stage(invoke, complains, planned: Path) -> None:
+    found = json.loads(invoke("explain", planned, "b", "--capacity", "--json").stdout)
+    tried = [stage for stage in found["stages"] if stage["changes"]]
+    assert len(tried) == 1
+    assert any("b" in group for group in tried[0]["groups"])
+    complains(invoke("explain", planned, "bb", "--capacity"), 2, "did you mean b")
+
+
+def test_the_capacity_of_a_schedule_of_this_machine(invoke, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script_stages(monkeypatch)
+    script_models(monkeypatch, LATENCIES_US)
+    assert invoke("optimize", model, "--threads", 2, "-q").exit_code == 0
+
+    def in_turn(cost: CpuStageCost, stretches: Mapping[str, list[Stage]]) -> dict[str, Measurement]:
+        return {name: summarize([10.0, 11.0, 10.0] * 3) for name in stretches}
+
+    monkeypatch.setattr(CpuStageCost, "in_turn", in_turn)
+    result = invoke("explain", "branches.iosched.onnx", "--capacity", "--measurements", 200)
+    assert result.exit_code == 0
+    assert "channels at no latency (measured: 1.00-1.00 times as long)" in result.stdout
+    assert "a branch like that of" in result.stdout
+    assert "idle for" in result.stdout
+    nothing = invoke("explain", "branches.iosched.onnx", "--capacity", "--measurements", 0)
+    assert "more measurements than are allowed" in nothing.stdout
+    assert "at no latency (" not in nothing.stdout
