@@ -29,7 +29,7 @@ from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 MEASUREMENTS = 50
 """How many stages are measured by default, changed ones included; this takes about a minute."""
 
-MOST_STAGES = 16
+MOST_STAGES = 64
 """In so many stages changes are tried, those first that leave most idle."""
 
 _SESSION = (

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted import LATENCIES_US, fire, script_models, script_stages
 
+from iosched.jobs import capacity as jobs_capacity
 from iosched.jobs.capacity import MOST_STAGES, capacity
 from iosched.jobs.headroom.ratios import MOST_COMPUTED
 from iosched.jobs.headroom.result import Capacity, Change
@@ -161,6 +162,36 @@ def test_no_more_is_measured_than_allowed_and_nothing_is_said_of_the_rest(
         assert any("more measurements than are allowed" in (each.why or "") for each in untried)
         assert all(not each.changes for each in untried)
         assert bool(turns) == (len(untried) < len(found.stages)) == (measurements == 14)
+
+
+def test_whatever_is_allowed_what_was_begun_is_measured_a_second_time(
+    optimized: Callable[..., OptimizeResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything is free, so that every search would go on to its end."""
+    monkeypatch.setattr(
+        CpuStageCost, "in_turn", lambda cost, stretches: {name: summarize([10.0] * 9) for name in stretches}
+    )
+    document = optimized().document
+    for measurements in (8, 11, 14, 17, 26, 39):
+        found = capacity(fire(), document, measurements=measurements, profile_db=tmp_path / "p.db")
+        assert found.measurements <= measurements
+        for each in found.stages:
+            names = each.stage.operators
+            convolutions = min(sum(fire().graph.by_name[name].type == "Conv" for name in names), 2)
+            kinds = convolutions * (1 if "gc" in names else 2) + 1  # what the model returns becomes no wider
+            assert len(each.changes) == (kinds if each.why is None else 0)
+
+
+def test_those_stages_are_tried_that_leave_most_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = network("squeezenet")
+    document = optimize(model, OptimizeSettings(device="v100", strategy="greedy")).document
+    everything = [each for each in capacity(model, document).stages if each.changes]
+    monkeypatch.setattr(jobs_capacity, "MOST_STAGES", 3)
+    found = capacity(model, document)
+    tried = [(each.block, each.index) for each in found.stages if each.changes]
+    most = sorted(everything, key=lambda each: -each.idle_us)[:3]
+    assert sorted(tried) == sorted((each.block, each.index) for each in most)
+    assert any("leave most idle" in (each.why or "") for each in found.stages)
 
 
 def test_of_an_operator_its_stage_alone_is_tried(
