@@ -2,11 +2,13 @@
 tries.
 
 Each stage draws the kernel, the expansion and whether there is squeeze and excitation for all of its blocks, how many
-blocks it has, and how wide it is. A network is determined by its seed, weights included.
+blocks it has, and how wide it is. A sampled network is determined by its seed, weights included. The space
+`builtin:mnasnet` has the tables and the layers from here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -14,11 +16,14 @@ import onnx
 
 from iosched.models.zoo.network import Network, Value
 
-# (channels, blocks, stride of the first block) of MobileNetV2's stages behind the first.
-_STAGES = ((24, 2, 2), (32, 3, 2), (64, 4, 2), (96, 3, 1), (160, 3, 2), (320, 1, 1))
-_KERNELS, _EXPANSIONS, _WIDTHS = (3, 5), (3, 6), (0.75, 1.0, 1.25)
+MOBILENET_V2 = ((24, 2, 2), (32, 3, 2), (64, 4, 2), (96, 3, 1), (160, 3, 2), (320, 1, 1))
+"""(channels, blocks, stride of the first block) of MobileNetV2's stages behind the first."""
+
+KERNELS, EXPANSIONS, WIDTHS = (3, 5), (3, 6), (0.75, 1.0, 1.25)
+"""What a stage draws from; widths are multiples of MobileNetV2's."""
+
 _EXCITED = 4  # squeeze and excitation has a quarter of a block's input channels between
-_MULTIPLE = 8  # of channels, as MobileNets have them
+_MULTIPLE = 8
 _CLASSES = 1000
 
 
@@ -34,29 +39,43 @@ class Stage:
     excites: bool
 
 
+def block_counts(blocks: int) -> tuple[int, int, int]:
+    """How many blocks a stage draws from where MobileNetV2 has `blocks`: one fewer, as many, one more; never none."""
+    return max(1, blocks - 1), blocks, blocks + 1
+
+
+def rounded(channels: float) -> int:
+    """The nearest multiple of 8, as MobileNets have them, and at least 8."""
+    return max(_MULTIPLE, int(channels + _MULTIPLE / 2) // _MULTIPLE * _MULTIPLE)
+
+
 def sampled_stages(seed: int) -> tuple[Stage, ...]:
     """The stages of network `seed`: one choice of each for every stage, all equally likely."""
     random = Random(seed)
     return tuple(
         Stage(
-            channels=_rounded(channels * random.choice(_WIDTHS)),
-            blocks=max(1, blocks + random.choice((-1, 0, 1))),
+            channels=rounded(channels * random.choice(WIDTHS)),
+            blocks=random.choice(block_counts(blocks)),
             stride=stride,
-            kernel=random.choice(_KERNELS),
-            expansion=random.choice(_EXPANSIONS),
+            kernel=random.choice(KERNELS),
+            expansion=random.choice(EXPANSIONS),
             excites=random.random() < 0.5,
         )
-        for channels, blocks, stride in _STAGES
+        for channels, blocks, stride in MOBILENET_V2
     )
 
 
 def sampled(seed: int, size: int = 224) -> onnx.ModelProto:
     """Network `seed`: input (1, 3, size, size), output (1, 1000) float32 logits."""
-    net = Network(f"mnasnet-{seed}")
+    return drawn(Network(f"mnasnet-{seed}"), sampled_stages(seed), size)
+
+
+def drawn(net: Network, stages: Sequence[Stage], size: int) -> onnx.ModelProto:
+    """The network of `stages` between MobileNetV2's first and last layers: (1, 3, size, size) to (1, 1000)."""
     x = net.conv(net.input(3, size), 32, 3, "stem", stride=2, padding=1)
     x = net.conv(x, 32, 3, "first/depthwise", padding=1, groups=32)
     x = net.conv(x, 16, 1, "first", relu=False)
-    for number, stage in enumerate(sampled_stages(seed), start=1):
+    for number, stage in enumerate(stages, start=1):
         for block in range(1, stage.blocks + 1):
             x = _block(net, x, stage, stage.stride if block == 1 else 1, f"stage{number}/block{block}")
     x = net.global_average_pool(net.conv(x, 1280, 1, "last"), "pool")
@@ -71,7 +90,3 @@ def _block(net: Network, x: Value, stage: Stage, stride: int, name: str) -> Valu
         y = net.excited(y, max(x.channels // _EXCITED, _MULTIPLE), f"{name}/excite")
     y = net.conv(y, stage.channels, 1, f"{name}/project", relu=False)
     return net.sum([y, x], name) if stride == 1 and x.channels == stage.channels else y
-
-
-def _rounded(channels: float) -> int:
-    return max(_MULTIPLE, int(channels + _MULTIPLE / 2) // _MULTIPLE * _MULTIPLE)

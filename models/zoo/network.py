@@ -42,9 +42,14 @@ class Network:
     """A network under construction; each method appends one layer and returns its output.
 
     Sizes are (C, H, W) at batch 1; kernels, strides and paddings are one number or (height, width).
+
+    Attributes:
+        name: of the graph, and what its weights are seeded from.
+        blank: leaves random weights zero, which is faster where only the layers are looked at.
     """
 
     name: str
+    blank: bool = False
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     inputs: list[onnx.ValueInfoProto] = field(default_factory=list)
     initializers: list[TensorProto] = field(default_factory=list)
@@ -68,6 +73,7 @@ class Network:
         *,
         stride: Pair = 1,
         padding: Pair = 0,
+        dilation: int = 1,
         groups: int = 1,
         relu: bool = True,
     ) -> Value:
@@ -75,11 +81,12 @@ class Network:
         kernel, stride, padding = _pair(kernel), _pair(stride), _pair(padding)
         weight_shape = (channels, x.channels // groups, *kernel)
         scale = 1 / sqrt(prod(weight_shape[1:]) * x.mean_square)
-        size = _sizes(x.shape[1:], kernel, stride, padding)
+        reach = [dilation * (length - 1) + 1 for length in kernel]
+        size = _sizes(x.shape[1:], reach, stride, padding)
         inner = f"{name}/conv" if relu else name
         self._append(
             "Conv", [x.name, self._normal(f"{name}/weight", weight_shape, scale), self._bias(name, channels)], inner,
-            kernel_shape=kernel, strides=stride, pads=padding * 2, dilations=(1, 1), group=groups,
+            kernel_shape=kernel, strides=stride, pads=padding * 2, dilations=_pair(dilation), group=groups,
         )  # fmt: skip
         value = Value(inner, (channels, *size), 1.0)
         return self.relu(value, name) if relu else value
@@ -190,6 +197,8 @@ class Network:
         return self._normal(f"{name}/bias", (channels,), 0.05)
 
     def _normal(self, name: str, shape: tuple[int, ...], scale: float, mean: float = 0.0) -> str:
+        if self.blank:
+            return self._constant(name, np.zeros(shape, np.float32))
         array = self._random.standard_normal(shape, dtype=np.float32)
         array *= np.float32(scale)
         array += np.float32(mean)

@@ -17,6 +17,19 @@ def test_a_seed_gives_the_same_network_each_time() -> None:
     assert sampled_stages(3) != sampled_stages(4)
 
 
+def test_what_a_seed_draws_does_not_change() -> None:
+    """Measurements that were kept belong to it."""
+    drawn = [(one.channels, one.blocks, one.kernel, one.expansion, one.excites) for one in sampled_stages(7)]
+    assert drawn == [
+        (24, 1, 5, 3, True),
+        (40, 2, 5, 3, False),
+        (48, 3, 3, 6, True),
+        (72, 2, 5, 3, False),
+        (120, 2, 3, 6, True),
+        (240, 1, 3, 6, True),
+    ]
+
+
 def test_all_choices_are_drawn() -> None:
     stages = [stage for seed in range(40) for stage in sampled_stages(seed)]
     assert {stage.kernel for stage in stages} == {3, 5}
