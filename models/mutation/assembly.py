@@ -12,6 +12,7 @@ from iosched.models.model import METADATA_PREFIX, Model
 from iosched.models.mutation.draft import Draft, unused
 from iosched.models.mutation.graph import GraphView
 from iosched.models.mutation.record import MUTATION_KEY, Record
+from iosched.models.mutation.wires import wires_of
 from iosched.models.wiring import is_standard, writes
 
 
@@ -53,7 +54,7 @@ def _with_free_outputs(graph: GraphView) -> GraphView:
             continue
         inner = unused(graph, f"{output}/inner")
         protos = {name: _renamed(proto, output, inner) for name, proto in protos.items()}
-        graph = replace(graph, protos=protos, outputs=_redirected(graph, output, inner))
+        graph = replace(graph, protos=protos, outputs=_redirected(graph, output, inner), wires=wires_of(protos))
     return graph
 
 

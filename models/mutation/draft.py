@@ -88,10 +88,8 @@ def _create(draft: Draft, change: Create) -> Draft:
 
 
 def _delete(draft: Draft, change: Delete) -> Draft:
-    gone = writes(_proto(draft.graph, change.node))
-    kept = {name: proto for name, proto in draft.graph.protos.items() if name != change.node}
-    types = {name: kind for name, kind in draft.graph.types.items() if name not in gone}
-    return replace(draft, graph=replace(draft.graph, protos=kept, types=types))
+    _proto(draft.graph, change.node)
+    return replace(draft, graph=draft.graph.without_node(change.node))
 
 
 def _connect(draft: Draft, change: Connect) -> Draft:
@@ -137,7 +135,7 @@ def _placed(draft: Draft, node: onnx.NodeProto, weights: Mapping[int, Weight], o
         draft = _weighted(draft, node, place, weights[place], old)
     check_definition(node, draft.graph.opsets)
     name = writes(node)[0]
-    graph = replace(draft.graph, protos={**draft.graph.protos, name: node})
+    graph = draft.graph.with_node(node)
     before = {graph.producers[tensor] for tensor in reads(node) if tensor in graph.producers}
     if not before.isdisjoint(graph.behind(name)):
         raise UsageError(f"{node.op_type} node {name!r} cannot read what is computed from itself")

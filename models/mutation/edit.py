@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from iosched.models.errors import UsageError
-from iosched.models.graph import AttributeValue, Scalar
+from iosched.models.graph import AttributeValue
 from iosched.models.mutation.draft import Draft, applied, unused
 from iosched.models.mutation.graph import GraphView, Node
-from iosched.models.mutation.question import Answer, Question, question_name
+from iosched.models.mutation.question import Answer, Candidate, Question, question_name
 from iosched.models.mutation.record import (
     MAX_GIVEN_NBYTES,
     Choice,
@@ -185,7 +185,7 @@ class Edit:
             if not found.ends:
                 waiting.update(reader for output in node.outputs for reader in self.graph.readers.get(output, ()))
 
-    def choose(self, candidates: Sequence[Scalar], what: str) -> Scalar:
+    def choose(self, candidates: Sequence[Candidate], what: str) -> Candidate:
         """One of `candidates`, which the strategy chooses; with a single one there is nothing to ask.
 
         Raises:

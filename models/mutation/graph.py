@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 
@@ -15,6 +15,7 @@ from iosched.models.errors import UsageError
 from iosched.models.graph import AttributeValue, TensorSpec
 from iosched.models.model import Model
 from iosched.models.mutation.fit import outputs_of, type_of
+from iosched.models.mutation.wires import Wires, wires_of
 from iosched.models.node_attributes import plain_values
 from iosched.models.shapes import dtype_of, shape_of, weight_spec
 from iosched.models.wiring import dependencies_first, is_standard, reads, topological_order, writes
@@ -54,6 +55,7 @@ class GraphView:
         opsets: the version of each domain of operators.
         types: of what is fed, and of the computed tensors whose types are known by now; more are inferred when they
             are asked for.
+        wires: which nodes compute and read each tensor.
     """
 
     protos: Mapping[str, onnx.NodeProto]
@@ -62,6 +64,7 @@ class GraphView:
     weights: Mapping[str, np.ndarray]
     opsets: Mapping[str, int]
     types: Types
+    wires: Wires
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
@@ -138,19 +141,28 @@ class GraphView:
                 waiting.extend(fresh)
         return frozenset(found)
 
-    @cached_property
+    @property
     def producers(self) -> Mapping[str, str]:
         """For every computed tensor the name of its node."""
-        return {tensor: name for name, proto in self.protos.items() for tensor in writes(proto)}
+        return self.wires.producers
 
-    @cached_property
+    @property
     def readers(self) -> Mapping[str, tuple[str, ...]]:
         """For every tensor that is read the names of the nodes that read it, each once."""
-        found: dict[str, dict[str, None]] = {}
-        for name, proto in self.protos.items():
-            for tensor in reads(proto):
-                found.setdefault(tensor, {})[name] = None
-        return {tensor: tuple(names) for tensor, names in found.items()}
+        return self.wires.readers
+
+    def with_node(self, node: onnx.NodeProto) -> GraphView:
+        """The graph with one node more, or with another one in the place of the node of its name."""
+        name = writes(node)[0]
+        wires = self.wires.without(self.protos[name]) if name in self.protos else self.wires
+        return replace(self, protos={**self.protos, name: node}, wires=wires.joined(node))
+
+    def without_node(self, name: str) -> GraphView:
+        """The graph without a node, and without the types of what that computes."""
+        gone = self.protos[name]
+        kept = {other: proto for other, proto in self.protos.items() if other != name}
+        types = {tensor: kind for tensor, kind in self.types.items() if tensor not in writes(gone)}
+        return replace(self, protos=kept, types=types, wires=self.wires.without(gone))
 
     def infer(self, name: str) -> None:
         """Find the types of what node `name` computes; those of what it reads are inferred before.
@@ -179,11 +191,13 @@ def view_of(model: Model) -> GraphView:
     graph = model.proto.graph
     known = {value.name: value.type for value in (*graph.value_info, *graph.output, *graph.input)}
     present = {value.name for value in graph.input}.union(*map(writes, graph.node))
+    protos = {writes(node)[0]: node for node in graph.node}
     return GraphView(
-        protos={writes(node)[0]: node for node in graph.node},
+        protos=protos,
         inputs=tuple(value.name for value in graph.input),
         outputs={value.name: value.name for value in graph.output},
         weights=dict(model.weights),
         opsets=opsets_of(model.proto),
         types={name: kind for name, kind in known.items() if name in present},
+        wires=wires_of(protos),
     )

@@ -7,8 +7,12 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import TypeVar
 
 from iosched.models.graph import Scalar
+
+Candidate = TypeVar("Candidate", bound=Scalar)
+"""What is chosen is of the type of the candidates."""
 
 _PLAIN = re.compile(r"[\w.+-]+")
 _LONGEST = 200  # characters of the candidates in a name
