@@ -1,0 +1,120 @@
+"""Networks stacked from cells, and the operations inside them: what the spaces of NASNet and DARTS have in common.
+
+A cell reads the outputs of the two cells before it, both brought to the cell's width by a convolution of 1x1. Normal
+cells keep the size of the image; reduction cells halve it and are twice as wide (Zoph et al., 2018, section 3).
+Every convolution has the Relu before it, and a batch normalisation that is folded into it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx
+
+from iosched.models.zoo.network import Network, Value
+
+CLASSES = 10
+"""Of CIFAR-10, on which both searched."""
+
+BEFORE, NOW = "before", "now"
+"""Names of a cell's two inputs: the output of the cell before the last, and of the last."""
+
+Operation = Callable[[Network, Value, int, str], Value]
+"""Writes an operation at a stride; it keeps the number of channels."""
+
+Body = Callable[[Network, Value, Value, int, str], Value]
+"""Writes a cell between its two inputs, at a stride, and returns what it puts out."""
+
+
+def stacked(net: Network, stem: Value, filters: int, normal: Body, reduction: Body) -> Value:
+    """Normal cells with reduction cells between them; the first has `filters` channels in each of its states."""
+    before, now = stem, stem
+    for number, stride in enumerate((1, 2, 1, 2, 1), start=1):
+        name = f"cell{number}"
+        filters *= stride
+        halves = 1 if before.shape[1:] == now.shape[1:] else 2
+        inputs = (
+            net.relu_conv(before, filters, f"{name}/{BEFORE}", stride=halves),
+            net.relu_conv(now, filters, f"{name}/{NOW}"),
+        )
+        before, now = now, (normal if stride == 1 else reduction)(net, *inputs, stride, name)
+    return now
+
+
+def classified(net: Network, x: Value) -> onnx.ModelProto:
+    """The network with a global pool and a linear layer at its end: output (1, 10) float32 logits."""
+    x = net.flatten(net.global_average_pool(x, "pool"), "flatten")
+    return net.finish(net.linear(x, CLASSES, "output"))
+
+
+def joined(net: Network, values: list[Value], name: str) -> Value:
+    """Values one after another along channels; one value as it is."""
+    return values[0] if len(values) == 1 else net.concat(values, name)
+
+
+def skip(net: Network, x: Value, stride: int, name: str) -> Value:
+    """The value itself; where it is halved, by a convolution of 1x1."""
+    return x if stride == 1 else net.relu_conv(x, x.channels, name, stride=stride)
+
+
+def separable(kernel: int) -> Operation:
+    """Relu, a depthwise and a pointwise convolution; twice, the first at the stride."""
+
+    def write(net: Network, x: Value, stride: int, name: str) -> Value:
+        first = net.relu_sep_conv(x, x.channels, kernel, f"{name}/1", stride=stride)
+        return net.relu_sep_conv(first, x.channels, kernel, f"{name}/2")
+
+    return write
+
+
+def dilated_separable(kernel: int) -> Operation:
+    """Relu, a depthwise convolution that skips every other pixel, and a pointwise one."""
+
+    def write(net: Network, x: Value, stride: int, name: str) -> Value:
+        x = net.relu(x, f"{name}/relu")
+        x = net.conv(
+            x, x.channels, kernel, f"{name}/depthwise",
+            stride=stride, padding=kernel - 1, dilation=2, groups=x.channels, relu=False,
+        )  # fmt: skip
+        return net.conv(x, x.channels, 1, name, relu=False)
+
+    return write
+
+
+def convolution(kernel: int, dilation: int = 1) -> Operation:
+    """Relu and a full convolution."""
+
+    def write(net: Network, x: Value, stride: int, name: str) -> Value:
+        padding = dilation * (kernel // 2)
+        x = net.relu(x, f"{name}/relu")
+        return net.conv(x, x.channels, kernel, name, stride=stride, padding=padding, dilation=dilation, relu=False)
+
+    return write
+
+
+def split_convolution(kernel: int) -> Operation:
+    """Relu, a convolution along rows, and one along columns."""
+
+    def write(net: Network, x: Value, stride: int, name: str) -> Value:
+        half = kernel // 2
+        x = net.relu(x, f"{name}/relu")
+        x = net.conv(
+            x, x.channels, (1, kernel), f"{name}/rows", stride=(1, stride), padding=(0, half), relu=False
+        )  # fmt: skip
+        return net.conv(x, x.channels, (kernel, 1), name, stride=(stride, 1), padding=(half, 0), relu=False)
+
+    return write
+
+
+def max_pool(kernel: int) -> Operation:
+    """The largest value around each."""
+
+    def write(net: Network, x: Value, stride: int, name: str) -> Value:
+        return net.max_pool(x, kernel, name, stride=stride, padding=kernel // 2)
+
+    return write
+
+
+def average_pool(net: Network, x: Value, stride: int, name: str) -> Value:
+    """The mean of the 3x3 values around each."""
+    return net.average_pool(x, 3, name, stride=stride, padding=1)

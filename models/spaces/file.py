@@ -1,0 +1,65 @@
+"""Reads a space from a file of Python that its user wrote, and executes it, since that user asked for it."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+from types import CodeType, ModuleType
+
+from iosched.models.errors import UsageError
+from iosched.models.spaces.space import Space
+
+_NAME = "space"
+
+
+def read_space(path: Path) -> Space:
+    """The space that a file defines as `space = Space(...)`. The file is executed.
+
+    Raises:
+        UsageError: there is no such file, it fails, or it defines no space; says the line where it can.
+    """
+    module = _executed(path)
+    found = getattr(module, _NAME, None)
+    if isinstance(found, Space):
+        return found
+    if found is None:
+        raise UsageError(f"{path} defines no `{_NAME}`; it ends with `{_NAME} = iosched.Space(...)`")
+    raise UsageError(f"{path}: `{_NAME}` is of type {type(found).__name__}, and has to be an iosched.Space")
+
+
+def _executed(path: Path) -> ModuleType:
+    code = _compiled(path)
+    module = ModuleType(f"iosched_space_{path.stem}")
+    module.__file__ = str(path)
+    # Dataclasses look up the module that they are defined in.
+    sys.modules[module.__name__] = module
+    try:
+        exec(code, module.__dict__)
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"{path}{_line(error, path)}: {_said(error)}") from error
+    return module
+
+
+def _compiled(path: Path) -> CodeType:
+    try:
+        return compile(path.read_bytes(), str(path), "exec")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
+    except SyntaxError as error:
+        line = f", line {error.lineno}" if error.lineno else ""
+        raise UsageError(f"{path}{line}: {error.msg}") from error
+    except ValueError as error:  # a zero byte
+        raise UsageError(f"{path} is no file of Python: {error}") from error
+
+
+def _line(error: BaseException, path: Path) -> str:
+    """The last line of the file itself on the way to the error; what it calls is seldom where the mistake is."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return f", line {lines[-1]}" if lines else ""
+
+
+def _said(error: BaseException) -> str:
+    if isinstance(error, UsageError):
+        return str(error)
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,0 +1,34 @@
+"""`builtin:mnasnet`: a space like MnasNet's around MobileNetV2 (Tan et al., 2019, section 4).
+
+Each of the six stages has a width, a number of blocks, and for all of its blocks a kernel, an expansion, and squeeze
+and excitation or not: 30 choices. The base is MobileNetV2; tables and layers are those of `models/zoo/mnasnet.py`.
+"""
+
+from __future__ import annotations
+
+from iosched.models.spaces.redraw import Choose, Redraw
+from iosched.models.zoo.mnasnet import EXPANSIONS, KERNELS, MOBILENET_V2, WIDTHS, Stage, block_counts, drawn, rounded
+
+EXCITES = ("no", "yes")
+
+BASE = tuple(
+    Stage(channels, blocks, stride, kernel=3, expansion=6, excites=False) for channels, blocks, stride in MOBILENET_V2
+)
+
+
+def chosen_stages(choose: Choose) -> tuple[Stage, ...]:
+    """The stages by their choices."""
+    return tuple(
+        Stage(
+            channels=rounded(channels * choose(WIDTHS, f"stage{number}/width")),
+            blocks=choose(tuple(dict.fromkeys(block_counts(blocks))), f"stage{number}/blocks"),
+            stride=stride,
+            kernel=choose(KERNELS, f"stage{number}/kernel"),
+            expansion=choose(EXPANSIONS, f"stage{number}/expansion"),
+            excites=choose(EXCITES, f"stage{number}/excites") == "yes",
+        )
+        for number, (channels, blocks, stride) in enumerate(MOBILENET_V2, start=1)
+    )
+
+
+SPACE = Redraw("mnasnet", plan=chosen_stages, draw=drawn, base=BASE).space()

@@ -1,0 +1,155 @@
+"""A mutator for spaces whose networks are written whole: what differs from the base becomes primitives.
+
+Such a space is a plan made of choices, and a function that writes the network of a plan. The base is the network of
+one plan. A variant is written as well, and compared with the base node by node, by name: what is equal stays as it is,
+what is not is replaced or created, and what is left over leads nowhere and goes. So a node is touched only where the
+variant needs it to be, and all that a space has to know is how its networks are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+import onnx
+
+from iosched.models.load import load_model
+from iosched.models.mutation.edit import Edit
+from iosched.models.mutation.graph import GraphView, Node, view_of
+from iosched.models.mutation.matching import Targets
+from iosched.models.mutation.question import Candidate, Question, question_name
+from iosched.models.spaces.space import MIN_PIXELS, Space
+from iosched.models.zoo.network import Network
+
+Plan = TypeVar("Plan")
+
+
+class Choose(Protocol):
+    """Asks for one of the candidates; `what` says for what."""
+
+    def __call__(self, candidates: Sequence[Candidate], what: str) -> Candidate:
+        """The chosen one."""
+
+
+@dataclass(frozen=True)
+class Redraw(Generic[Plan]):
+    """Writes the network of a plan in the place of the base.
+
+    Attributes:
+        name: begins the names of its choices.
+        plan: makes a plan of choices; it asks the same, whatever the answers are.
+        draw: writes the network of a plan for square images of so many pixels, which are its only input; its output
+            has the same name in all plans.
+        base: the plan of the base model.
+    """
+
+    name: str
+    plan: Callable[[Choose], Plan]
+    draw: Callable[[Network, Plan, int], onnx.ModelProto]
+    base: Plan
+
+    def match(self, graph: GraphView) -> Sequence[Targets]:
+        """The output of a graph that is the base still; nothing in any other."""
+        pixels = _pixels(graph)
+        if pixels is None:
+            return []
+        base = {node.output[0]: node.op_type for node in self._drawn(self.base, pixels).graph.node}
+        is_base = base == {name: node.op_type for name, node in graph.protos.items()}
+        return [(graph.node(output),) for output in graph.outputs.values()] if is_base else []
+
+    def mutate(self, targets: Targets, edit: Edit) -> None:
+        """Turn what leads to the output into the network of the chosen plan."""
+        pixels = _pixels(edit.graph)
+        assert pixels is not None, "matched"
+        plan = self.plan(edit.choose)
+        target = view_of(load_model(self._drawn(plan, pixels).SerializeToString()))
+        for node in target.nodes:
+            _write(edit, node, target)
+
+    def base_proto(self, pixels: int) -> onnx.ModelProto:
+        """The base model: input (1, 3, pixels, pixels)."""
+        return self.draw(Network(self.name), self.base, pixels)
+
+    def space(self) -> Space:
+        """The space that this mutator alone makes."""
+        genome = self.genome()
+        size = prod(len(gene.candidates) for gene in genome)
+        return Space(self.name, (self,), base=self.base_proto, genome=genome, size=size)
+
+    def genome(self) -> tuple[Question, ...]:
+        """All that `plan` asks, in its order."""
+        (output,) = self._drawn(self.base, MIN_PIXELS).graph.output
+        asked: list[Question] = []
+
+        def first(candidates: Sequence[Candidate], what: str) -> Candidate:
+            if len(candidates) > 1:
+                name = question_name(f"{self.name}[{output.name}]", what, candidates, 0)
+                asked.append(Question(name, tuple(candidates)))
+            return candidates[0]
+
+        self.plan(first)
+        return tuple(asked)
+
+    def _drawn(self, plan: Plan, pixels: int) -> onnx.ModelProto:
+        return self.draw(Network(self.name, blank=True), plan, pixels)
+
+
+def _pixels(graph: GraphView) -> int | None:
+    """The width of the images that are the graph's only input; None where it has others."""
+    spec = graph.spec(graph.inputs[0]) if len(graph.inputs) == 1 else None
+    return spec.shape[-1] if spec is not None and spec.shape else None
+
+
+def _write(edit: Edit, node: Node, target: GraphView) -> None:
+    """Make `node` of the target a node of the graph, unless it is one; what it reads is there already."""
+    if node.name not in edit.graph.protos:
+        edit.create(
+            node.type, _computed(node, target), name=node.name, attributes=node.attributes,
+            weights=_weights(node, target),
+        )  # fmt: skip
+        return
+    old = edit.graph.node(node.name)
+    if _is_same(old, edit.graph, node, target):
+        return
+    dropped = dict.fromkeys(old.attributes.keys() - node.attributes.keys()) if old.type == node.type else {}
+    edit.replace(
+        old, node.type, attributes={**dropped, **node.attributes}, weights=_weights(node, target),
+        inputs=_computed(node, target),
+    )  # fmt: skip
+
+
+def _is_same(old: Node, before: GraphView, new: Node, after: GraphView) -> bool:
+    """Whether two nodes differ in nothing but the values of weights that are multiplied and added."""
+    return (
+        (old.type, len(old.inputs), old.outputs) == (new.type, len(new.inputs), new.outputs)
+        and dict(old.attributes) == dict(new.attributes)
+        and all(
+            _is_same_weight(before.weights.get(one), after.weights[other]) if other in after.weights else one == other
+            for one, other in zip(old.inputs, new.inputs, strict=True)
+        )
+    )
+
+
+def _is_same_weight(old: np.ndarray | None, new: np.ndarray) -> bool:
+    if old is None or old.shape != new.shape or old.dtype != new.dtype:
+        return False
+    return _is_seeded(new) or np.array_equal(old, new)
+
+
+def _is_seeded(array: np.ndarray) -> bool:
+    """Whether values do not matter; sizes, places and limits do."""
+    return array.dtype.kind == "f" and array.size > 1
+
+
+def _computed(node: Node, graph: GraphView) -> tuple[str, ...]:
+    """The node's inputs without its weights."""
+    return tuple("" if name in graph.weights else name for name in node.inputs)
+
+
+def _weights(node: Node, graph: GraphView) -> dict[int, tuple[int, ...] | np.ndarray]:
+    """The node's weights by their places: shapes where values do not matter."""
+    found = {place: graph.weights[name] for place, name in enumerate(node.inputs) if name in graph.weights}
+    return {place: array.shape if _is_seeded(array) else array for place, array in found.items()}

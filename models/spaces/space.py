@@ -1,0 +1,88 @@
+"""A space of models: how a base model may vary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import onnx
+
+from iosched.models.errors import UsageError
+from iosched.models.load import load_model
+from iosched.models.model import Model
+from iosched.models.mutation.mutator import Mutator
+from iosched.models.mutation.question import Question
+
+PIXELS = 64
+"""Width and height of the images of a base model unless one asks for others: small enough for many trials."""
+
+MIN_PIXELS, MAX_PIXELS = 32, 1024
+
+
+@dataclass(frozen=True)
+class Space:
+    """A base model closed under mutators (Retiarii, OSDI'20, section 3): all that their choices make of it.
+
+    Attributes:
+        name: for people.
+        mutators: applied one after another, each to what those before it made.
+        base: makes the base model for images of so many pixels in width and height; None where its user brings one.
+        genome: all choices in their order, where every variant has the same ones; () where there are choices that
+            only some have. Evolution takes these integers as genes.
+        size: how many ways there are to choose in the space's own base; None where nobody counted.
+        pixels: what `base` is called with.
+    """
+
+    name: str
+    mutators: tuple[Mutator, ...]
+    base: Callable[[int], onnx.ModelProto] | None = None
+    genome: tuple[Question, ...] = ()
+    size: int | None = None
+    pixels: int = PIXELS
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise UsageError("a space needs a name")
+        object.__setattr__(self, "mutators", tuple(self.mutators))
+        if not self.mutators:
+            raise UsageError(f"space {self.name!r} has no mutators: nothing varies in it")
+        for mutator in self.mutators:
+            _check(self.name, mutator)
+        names = [mutator.name for mutator in self.mutators]
+        if twice := next((name for name in names if names.count(name) > 1), ""):
+            raise UsageError(f"space {self.name!r}: two mutators are called {twice!r}; their choices need names apart")
+
+    def at(self, pixels: int) -> Space:
+        """The same space, whose base model takes images of so many pixels in width and height.
+
+        Raises:
+            UsageError: it brings no base model, or that is too small or too large for one.
+        """
+        if self.base is None:
+            raise UsageError(f"space {self.name!r} brings no base model whose pixels could be set")
+        if not MIN_PIXELS <= pixels <= MAX_PIXELS:
+            raise UsageError(
+                f"space {self.name!r} takes images of {MIN_PIXELS} to {MAX_PIXELS} pixels in width and height,"
+                f" not {pixels}"
+            )
+        return replace(self, pixels=pixels)
+
+    def base_model(self) -> Model:
+        """The base model that the space brings.
+
+        Raises:
+            UsageError: it brings none.
+            InvalidModelError: what it brings is no model that can be run.
+        """
+        if self.base is None:
+            raise UsageError(f"space {self.name!r} brings no base model: name one")
+        return load_model(self.base(self.pixels).SerializeToString(), name=self.name)
+
+
+def _check(space: str, mutator: object) -> None:
+    named = isinstance(getattr(mutator, "name", None), str)
+    if not (named and all(callable(getattr(mutator, method, None)) for method in ("match", "mutate"))):
+        raise UsageError(
+            f"space {space!r}: {type(mutator).__name__} is no mutator: it needs a `name`, `match(graph)` and"
+            " `mutate(targets, edit)`"
+        )

@@ -1,0 +1,160 @@
+"""Each space in the box: its points are models that run, and its size is what counting gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+import pytest
+from answers import at_random, by_name, every, greatest, least
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from import_helpers import data
+from mutations import check
+
+from iosched.models.load import load_model
+from iosched.models.model import Model
+from iosched.models.mutation.question import Answer
+from iosched.models.mutation.variant import Variant, variant_of
+from iosched.models.spaces import darts, inception, mnasnet, nasnet, pelee
+from iosched.models.spaces.lookup import NAMES, builtin_space
+from iosched.models.spaces.redraw import Redraw
+from iosched.models.zoo.mnasnet import MOBILENET_V2, WIDTHS, rounded, sampled, sampled_stages
+from iosched.models.zoo.network import Network
+
+SIZE = 32
+SPACES = [builtin_space(name) for name in NAMES]
+DRAWN = [space for space in SPACES if isinstance(space.mutators[0], Redraw)]
+
+
+@cache
+def base(name: str) -> Model:
+    return builtin_space(name).at(SIZE).base_model()
+
+
+def made(name: str, answer: Answer) -> Variant:
+    return variant_of(base(name), builtin_space(name).mutators, answer)
+
+
+def drawn(name: str, answer: Answer) -> Model:
+    """The network that a space writes for these answers, with nothing of the base in it."""
+    (mutator,) = builtin_space(name).mutators
+    assert isinstance(mutator, Redraw)
+    questions = iter(builtin_space(name).genome)
+
+    def choose(candidates: Any, what: str) -> Any:
+        return candidates[answer(next(questions)) if len(candidates) > 1 else 0]
+
+    return load_model(data(mutator.draw(Network(name), mutator.plan(choose), SIZE)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_where_all_is_least_is_a_model_that_runs_and_is_made_again(name: str) -> None:
+    check(made(name, least))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=2, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 2**32))
+def test_a_point_is_a_model_that_runs_and_is_made_again(name: str, seed: int) -> None:
+    check(made(name, at_random(seed)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_where_all_is_greatest_is_one_too(name: str) -> None:
+    check(made(name, greatest))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=8, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 2**32))
+def test_more_points(name: str, seed: int) -> None:
+    check(made(name, at_random(seed)))
+
+
+@pytest.mark.parametrize("name", [space.name for space in DRAWN])
+def test_a_variant_is_the_network_that_is_written_for_it(name: str) -> None:
+    variant = made(name, at_random(5))
+    assert variant.model.structure.digest == drawn(name, at_random(5)).structure.digest
+
+
+@pytest.mark.parametrize("space", DRAWN, ids=lambda space: space.name)
+def test_the_genome_is_what_is_asked_of_every_variant(space: Any) -> None:
+    asked = []
+
+    def answer(question: Any) -> int:
+        asked.append(question)
+        return least(question)
+
+    made(space.name, answer)
+    assert tuple(asked) == space.genome
+
+
+MOBILENET = {
+    f"stage{number}/{what}": value
+    for number, (_, blocks, _) in enumerate(MOBILENET_V2, start=1)
+    for what, value in {"width": 1.0, "blocks": blocks, "kernel": 3, "expansion": 6, "excites": "no"}.items()
+}
+PELEE = {
+    f"stage{number}/{what}": getattr(gene, what)
+    for number, gene in enumerate(pelee.PELEENET, start=1)
+    for what in ("ways", "repetitions", "growth")
+}
+
+
+@pytest.mark.parametrize(("name", "chosen"), [("mnasnet", MOBILENET), ("pelee", PELEE)])
+def test_the_base_is_a_point_that_changes_nothing(name: str, chosen: dict[str, Any]) -> None:
+    variant = made(name, by_name(chosen))
+    assert variant.record.primitives == ()
+    assert variant.unmodified == frozenset(node.name for node in variant.model.proto.graph.node)
+
+
+def test_what_a_choice_does_not_reach_is_the_bases() -> None:
+    variant = made("pelee", by_name({**PELEE, "stage4/growth": 16}))
+    changed = {node.name for node in variant.model.proto.graph.node} - variant.unmodified
+    assert changed
+    assert all(name.startswith("stage4/") or name in ("pool", "flatten", "output") for name in changed)
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_a_sampled_network_is_a_point_of_mnasnet(seed: int) -> None:
+    chosen: dict[str, Any] = {}
+    for number, (stage, (channels, _, _)) in enumerate(zip(sampled_stages(seed), MOBILENET_V2, strict=True), start=1):
+        chosen |= {f"stage{number}/{what}": getattr(stage, what) for what in ("blocks", "kernel", "expansion")}
+        width = next(width for width in WIDTHS if rounded(channels * width) == stage.channels)
+        chosen |= {f"stage{number}/width": width, f"stage{number}/excites": "yes" if stage.excites else "no"}
+    variant = made("mnasnet", by_name(chosen))
+    assert variant.model.structure.digest == load_model(data(sampled(seed, SIZE))).structure.digest
+
+
+def test_sizes_are_what_the_tables_give() -> None:
+    assert {space.name: space.size for space in SPACES} == {
+        "mnasnet": 72**5 * 48,
+        "nasnet": (720 * 13**5) ** 4 * 2**10,
+        "darts": (180 * 7**8) ** 2,
+        "inception": 360**3,
+        "pelee": 60**4,
+    }
+    assert [len(space.genome) for space in SPACES] == [30, 50, 22, 0, 12]
+
+
+def counted(plan: Callable[..., Any]) -> int:
+    """How many plans there are, each by itself."""
+    plans = list(every(plan))
+    assert len(set(plans)) == len(plans)
+    return len(plans)
+
+
+def test_counting_small_spaces_gives_their_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert counted(inception.chosen_ways) == inception.WAYS_TO_CHOOSE == 3**2 + 3**3 + 3**4 + 3**5
+    monkeypatch.setattr(pelee, "_BOTTLENECKS", (1,))
+    assert counted(pelee.chosen_genes) == 2 * 10 * 3
+    monkeypatch.setattr(nasnet, "_BLOCKS", 1)
+    assert counted(partial(nasnet.chosen_cell, name="cell")) == 2 * 2 * 13 * 13 * 2
+    monkeypatch.setattr(darts, "_NODES", 2)
+    assert counted(partial(darts.chosen_cell, name="cell")) == 1 * 3 * 7**4
+    monkeypatch.setattr(mnasnet, "MOBILENET_V2", (MOBILENET_V2[4], MOBILENET_V2[5]))
+    assert counted(mnasnet.chosen_stages) == 72 * 48

@@ -1,0 +1,73 @@
+"""A user's space.py: read by running it, and what is wrong with it is said with its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from iosched.models.errors import UsageError
+from iosched.models.spaces.file import read_space
+from iosched.models.spaces.lookup import find_space
+
+GOOD = """
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from iosched.models.spaces.space import Space
+
+
+@dataclass(frozen=True)
+class Nothing:
+    name: str = "nothing"
+
+    def match(self, graph):
+        return []
+
+    def mutate(self, targets, edit):
+        pass
+
+
+space = Space("mine", (Nothing(),))
+"""
+
+
+def written(tmp_path: Path, text: str | bytes) -> Path:
+    path = tmp_path / "space.py"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def test_a_file_is_run_and_its_space_taken(tmp_path: Path) -> None:
+    path = written(tmp_path, GOOD)
+    assert read_space(path).name == find_space(str(path)).name == "mine"
+    assert list(tmp_path.iterdir()) == [path], "nothing is left beside the file"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1\ny = (\n", "space.py, line 2: '(' was never closed"),
+        ("x = 1\n\nprint(nothing)\n", "space.py, line 3: NameError: name 'nothing' is not defined"),
+        ("import json\njson.loads('')\n", "space.py, line 2: JSONDecodeError: "),
+        ("import sys\nsys.exit()\n", "space.py, line 2: SystemExit"),
+        ("open('no-such-file')\n", "space.py, line 1: FileNotFoundError: "),
+        (GOOD.replace("(Nothing(),)", "()"), "space.py, line 20: space 'mine' has no mutators"),
+        ("spaces = 1\n", "space.py defines no `space`"),
+        ("space = 'mine'\n", "`space` is of type str, and has to be an iosched.Space"),
+        (b"x = 1\0\n", "space.py"),
+        (b"x = '\xff'\n", "space.py"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line(tmp_path: Path, text: str | bytes, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        read_space(written(tmp_path, text))
+    assert message in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"none\.py cannot be read: No such file"):
+        read_space(tmp_path / "none.py")
+    with pytest.raises(UsageError, match="cannot be read: Is a directory"):
+        read_space(tmp_path)
