@@ -13,7 +13,7 @@ from onnx import helper
 from iosched.models.batching.layer import Constants, Joined, Shape
 from iosched.models.node_attributes import assign
 
-_SPLIT_INPUT_OPSET = 13  # Split has its sizes as an input since this opset, and as an attribute before
+_SPLIT_COUNT_OPSET = 18  # since this opset a Split into equal parts has to say how many
 
 
 @dataclass(eq=False)
@@ -79,13 +79,14 @@ class Draft:
         return self._known[key]
 
     def part(self, joined: Joined, names: Sequence[str]) -> None:
-        """Give the members' values in a joined tensor names of their own."""
-        sizes = [joined.shape[joined.axis]] * len(names)
-        if self.opset < _SPLIT_INPUT_OPSET:
-            self.nodes.append(helper.make_node("Split", [joined.name], list(names), axis=joined.axis, split=sizes))
-            return
-        split = self.constant(f"{joined.name}/split", np.array(sizes, np.int64), len(names))
-        self.nodes.append(helper.make_node("Split", [joined.name, split], list(names), axis=joined.axis))
+        """Give the members' values in a joined tensor names of their own.
+
+        Sizes are equal, and are not said: of many members they would be too large to be in the graph.
+        """
+        node = helper.make_node("Split", [joined.name], list(names), axis=joined.axis)
+        if self.opset >= _SPLIT_COUNT_OPSET:
+            assign(node, num_outputs=len(names))
+        self.nodes.append(node)
 
     def relaid(self, joined: Joined, axis: int, count: int) -> Joined:
         """The same values joined along another axis; made once.
