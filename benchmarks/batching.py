@@ -15,6 +15,7 @@ not here: what all operators take one after another by the analytic model, kerne
 type of operator, and how long planning takes. Batches that the file of results has are not planned again. With
 `--alike same` all networks are one with weights of its own each: more alike they cannot be. With `--alike frozen` all
 weights are equal but those of squeeze and excitation and of the last layer, as where adapters of one network are made.
+Beside policies stands what models take side by side, each on a stream of its own (`packed`).
 `--alike heads` runs `batch` on heads on one backbone, one image of 224 pixels.
 """
 
@@ -43,6 +44,7 @@ from iosched.jobs.batching.candidates import CUT_SHORT
 from iosched.jobs.batching.costs import SampledCosts
 from iosched.jobs.batching.desk import Desk
 from iosched.jobs.batching.plan import Cluster, composed
+from iosched.jobs.batching.schedules import packed_schedule
 from iosched.jobs.schedules import priced
 from iosched.models import zoo
 from iosched.models.batching.sample import weightless
@@ -248,10 +250,11 @@ def on_paper(options: Namespace) -> None:
 
 
 def together(seeds: range, options: Namespace) -> dict[str, PolicyResult]:
-    """What each policy makes of some sampled networks, and `composing`: the seconds to put them together."""
+    """What each policy makes of some networks, what they take side by side, and the seconds of `composing` them."""
     cluster, seconds = timed(partial(composed, {f"m{seed}": network(seed, options) for seed in seeds}))
     light = Cluster(replace(cluster.composition, model=weightless(cluster.model)), cluster.ensemble)
     found = {policy: planned(light, policy, options.device or "p100") for policy in POLICIES}
+    found["packed"] = packed(light, options.device or "p100")
     return {**found, "composing": {"seconds": seconds, "weights_nbytes": astuple(cluster.composition.weights)}}
 
 
@@ -304,7 +307,7 @@ def network(seed: int, options: Namespace) -> Model:
 
 def planned(cluster: Cluster, policy: str, device: str) -> PolicyResult:
     """Microseconds of all operators by type, launched one after another, with the kernels and the plan's own prices."""
-    desk = Desk(resolve(device), OpenSettings(launch="streams"), None)
+    desk = launching(device)
     best_us = partial(in_turn_us, desk)
     costs = SampledCosts(cluster.model, cluster.ensemble, best_us, in_turn=True)
     prices = Even(costs, len(cluster.members))
@@ -313,6 +316,18 @@ def planned(cluster: Cluster, policy: str, device: str) -> PolicyResult:
     kernels = sum(len(kernels_of(model.graph, operator)) for operator in model.graph.operators)
     found = {"latency_us": types_us(desk, model), "kernels": kernels, "worth_us": plan.value_us(), "seconds": seconds}
     return {**found, "batched": len(plan.groups), "groups": len(plan.all_groups())}
+
+
+def packed(cluster: Cluster, device: str) -> PolicyResult:
+    """Microseconds of all networks side by side, each one operator after another on a stream of its own."""
+    with closing(launching(device).open(cluster.model)) as opened:
+        found = packed_schedule(opened, cluster.model, cluster.members)
+    return {"latency_us": found.schedule.predicted_us}
+
+
+def launching(device: str) -> Desk:
+    """A GPU that is not here, whose kernels are launched one by one."""
+    return Desk(resolve(device), OpenSettings(launch="streams"), None)
 
 
 def in_turn_us(desk: Desk, model: Model) -> float:

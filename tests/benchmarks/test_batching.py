@@ -97,6 +97,14 @@ def test_batching_as_planned_takes_no_longer_on_paper(batching: ModuleType) -> N
         assert total_us["serial"] - total_us[policy] == pytest.approx(each["worth_us"], rel=0.02), policy
 
 
+def test_models_side_by_side_share_the_device_on_paper(batching: ModuleType) -> None:
+    """They take a good deal less than one after another, and no less than the longer one alone."""
+    both = loaded(batching, "mnasnet-32")
+    cluster = composed(both)
+    alone_us = [batching.in_turn_us(batching.launching("p100"), model) for model in both.values()]
+    assert max(alone_us) <= batching.packed(cluster, "p100")["latency_us"] < 0.9 * sum(alone_us)
+
+
 def test_the_page_is_what_the_raw_samples_say(batching: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     root = Path(__file__).parents[2]
     cases = json.loads((root / "benchmarks/results/batching.json").read_text())["cases"]
