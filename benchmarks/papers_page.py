@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from batching_tables import TABLES as BATCHING_TABLES
+from batching_tables import over_packed
 from papers_tables import TABLES, results
 from published import V100_MS
 
@@ -70,6 +71,7 @@ def derived() -> dict[str, object]:
         "search": span(results("cpu_networks")["networks"][name]["search"]["seconds"] for name in NETWORKS),
         "stages": {place.replace(" ", "_"): sum(counts) for place, counts in stages.items()},
         "last": last_block_ratios(),
+        "frozen": {f"m{count}": times for count, times in over_packed().items()},
     }
 
 
