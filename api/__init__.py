@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from iosched.jobs.batch import BatchResult as BatchResult
     from iosched.jobs.batch import BatchSettings as BatchSettings
     from iosched.jobs.batch import batch as batch
+    from iosched.jobs.explore import ExploreResult as ExploreResult
+    from iosched.jobs.explore import ExploreSettings as ExploreSettings
+    from iosched.jobs.explore import explore as explore
     from iosched.jobs.optimize import OptimizeResult as OptimizeResult
     from iosched.jobs.optimize import OptimizeSettings as OptimizeSettings
     from iosched.jobs.optimize import optimize as optimize
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
     from iosched.models.graph import TensorSpec as TensorSpec
     from iosched.models.load import load_model as load_model
     from iosched.models.model import Model as Model
+    from iosched.models.spaces.lookup import find_space as find_space
+    from iosched.models.spaces.space import Space as Space
     from iosched.scheduler.cost import AdditiveGroups as AdditiveGroups
     from iosched.scheduler.cost import CostModel as CostModel
     from iosched.scheduler.cost import Curtailable as Curtailable
@@ -52,6 +57,8 @@ _HOME = {
     "CostModel": "iosched.scheduler.cost",
     "Curtailable": "iosched.scheduler.cost",
     "Effort": "iosched.scheduler.effort",
+    "ExploreResult": "iosched.jobs.explore",
+    "ExploreSettings": "iosched.jobs.explore",
     "IoschedError": "iosched.models.errors",
     "Model": "iosched.models.model",
     "Operator": "iosched.models.graph",
@@ -66,11 +73,14 @@ _HOME = {
     "Schedule": "iosched.scheduler.schedule",
     "ScheduleDocument": "iosched.scheduler.document",
     "SearchResult": "iosched.scheduler.search",
+    "Space": "iosched.models.spaces.space",
     "Stage": "iosched.scheduler.schedule",
     "Strategy": "iosched.scheduler.schedule",
     "TensorSpec": "iosched.models.graph",
     "annotated": "iosched.jobs.annotate",
     "batch": "iosched.jobs.batch",
+    "explore": "iosched.jobs.explore",
+    "find_space": "iosched.models.spaces.lookup",
     "load_model": "iosched.models.load",
     "open_executor": "iosched.jobs.run",
     "optimize": "iosched.jobs.optimize",
@@ -87,6 +97,8 @@ __all__ = [
     "CostModel",
     "Curtailable",
     "Effort",
+    "ExploreResult",
+    "ExploreSettings",
     "IoschedError",
     "Model",
     "Operator",
@@ -101,12 +113,15 @@ __all__ = [
     "Schedule",
     "ScheduleDocument",
     "SearchResult",
+    "Space",
     "Stage",
     "Strategy",
     "TensorSpec",
     "__version__",
     "annotated",
     "batch",
+    "explore",
+    "find_space",
     "load_model",
     "open_executor",
     "optimize",

@@ -1,4 +1,4 @@
-"""Ctrl-C while a search runs: on a terminal it asks whether to write the best schedule found so far."""
+"""Ctrl-C while a search runs: on a terminal it asks whether to write the best that was found so far."""
 
 from __future__ import annotations
 
@@ -18,10 +18,15 @@ class AskOnce:
     """Holds the first Ctrl-C back until the stage being measured is done, then asks; a second one stops at once.
 
     Where nobody can be asked, since standard input or stderr is no terminal, Ctrl-C is left as it is.
+
+    Args:
+        bar: is taken off the terminal while the question is asked.
+        what: what is there to be written.
     """
 
-    def __init__(self, bar: TerminalObserver) -> None:
+    def __init__(self, bar: TerminalObserver, what: str = "the best schedule") -> None:
         self._bar = bar
+        self._what = what
         self._asked = False
         self.can_come = sys.stdin.isatty() and sys.stderr.isatty() and not quiet()
         self.came = False
@@ -46,7 +51,7 @@ class AskOnce:
         self.came = True
 
     def ask(self) -> None:
-        """Asks whether to write the best schedule found so far; any Ctrl-C from then on stops at once.
+        """Asks whether to write the best found so far; any Ctrl-C from then on stops at once.
 
         Raises:
             KeyboardInterrupt: the answer is no, or Ctrl-C was pressed again.
@@ -54,7 +59,7 @@ class AskOnce:
         self._asked, self.came = True, False
         with self._bar.paused():
             # Not click's own question: it writes to stdout, which is for data.
-            click.echo("\nWrite the best schedule found so far? [y/N]: ", err=True, nl=False)
+            click.echo(f"\nWrite {self._what} found so far? [y/N]: ", err=True, nl=False)
             answer = sys.stdin.readline().strip().lower()
         if answer not in ("y", "yes"):
             raise KeyboardInterrupt

@@ -17,6 +17,7 @@ COMMANDS = (
     "bench",
     "matrix",
     "rank",
+    "explore",
     "inspect",
     "show",
     "explain",

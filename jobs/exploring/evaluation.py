@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from iosched.jobs.exploring.locking import machine
-from iosched.jobs.exploring.objectives import COUNTED, LATENCY, Constraint
+from iosched.jobs.exploring.objectives import LATENCY, Constraint
 from iosched.jobs.exploring.score import ScoreCommand, StoppedError, score
 from iosched.jobs.exploring.settings import Asked, ExploreSettings
 from iosched.jobs.exploring.strategy import Feedback, Graph, Latency, Strategy
@@ -73,7 +73,7 @@ class Evaluator:
         values: dict[str, float] = {}
         latencies: dict[str, Latency] = {}
         try:
-            values |= counted(variant.model)
+            values |= {"flops": float(variant.model.flops), "params": float(variant.model.n_parameters)}
             for device in self.asked.devices:
                 self._say(graph, f"latency on {device}")
                 cost = self._cost(variant.model, device)
@@ -157,15 +157,6 @@ class _Watched:
 
 def _ignored(line: str) -> None:
     del line
-
-
-def counted(model: Model) -> Mapping[str, float]:
-    """What is known of a model without running it."""
-    counts: dict[str, Callable[[], float]] = {
-        "flops": lambda: float(sum(operator.flops for operator in model.graph.operators)),
-        "params": lambda: float(sum(array.size for array in model.weights.values())),
-    }
-    return {name: counts[name]() for name in COUNTED}
 
 
 def _latency(cost: ModelCost) -> Latency:

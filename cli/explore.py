@@ -1,0 +1,316 @@
+"""`iosched explore`: variants of a model, and the best of them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
+
+import click
+
+from iosched.cli.explore_report import Written, as_object, print_found, remarks_of
+from iosched.cli.further import WithFurther
+from iosched.cli.interrupt import AskOnce
+from iosched.cli.options import (
+    Binding,
+    binding_options,
+    budget_option,
+    gathered,
+    json_option,
+    output_option,
+    profile_db_option,
+    threads_option,
+    verbosity_options,
+)
+from iosched.cli.output import Destination, check_destinations, emit_json, note, quiet, write
+from iosched.cli.pictures.front import draw_front
+from iosched.cli.progress import progress_bar
+from iosched.cli.source import input_file, read_model
+from iosched.jobs.exploring.objectives import DEFAULT_OBJECTIVE
+from iosched.jobs.exploring.sampler_names import DEFAULT_POPULATION, DEFAULT_SAMPLER, SAMPLER_NAMES
+from iosched.jobs.ranking.measures import DEFAULT_MEASURE, MEASURES
+from iosched.models.errors import ExecutionError, UsageError
+
+if TYPE_CHECKING:
+    from iosched.jobs.exploring.result import Chosen, ExploreResult, Found
+    from iosched.jobs.exploring.sampler_names import SamplerName
+    from iosched.jobs.exploring.settings import ExploreSettings
+    from iosched.jobs.ranking.measures import Measure
+
+_STUDY = Path("study.db")
+_PLOT_HELP = "Draw the front, or with one objective the trials, as SVG; '-' is stdout."
+
+
+def _settings(
+    sampler: SamplerName,
+    trials: int,
+    budget: float | None,
+    objective: tuple[str, ...],
+    constraint: tuple[str, ...],
+    score_cmd: str | None,
+    score_timeout: float,
+    prune: bool,
+    top: int,
+    seed: int,
+    population: int,
+    measure: Measure,
+    threads: int | None,
+    profile_db: Path | None,
+) -> ExploreSettings:
+    """The settings that the options ask for, but for the study's file, whose default depends on the base model."""
+    from iosched.jobs.exploring.settings import ExploreSettings
+    from iosched.jobs.settings import OptimizeSettings
+
+    return ExploreSettings(
+        storage=_STUDY,
+        sampler=sampler,
+        trials=trials,
+        budget_s=budget,
+        objectives=objective or (DEFAULT_OBJECTIVE,),
+        constraints=constraint,
+        score_command=score_cmd,
+        score_timeout_s=score_timeout,
+        prunes=prune,
+        top=top,
+        seed=seed,
+        population=population,
+        measure=measure,
+        optimize=OptimizeSettings(threads=threads, profile_db=profile_db),
+    )
+
+
+@click.command(
+    name="explore",
+    cls=WithFurther,
+    short_help="Try variants of BASE, and write the best as ONNX files.",
+)
+@click.argument("base", metavar="[BASE]", required=False)
+@click.option(
+    "--space",
+    required=True,
+    metavar="SPACE",
+    help="How BASE may vary: a file of Python that defines 'space', which is executed; or 'builtin:NAME', one of those "
+    "in the box: mnasnet, nasnet, darts, inception, pelee. These bring a base model for images of 64 pixels in width "
+    "and height, or of as many as 'builtin:NAME:PIXELS' says, so BASE may be left out.",
+)
+@click.option(
+    "--sampler",
+    type=click.Choice(SAMPLER_NAMES),
+    default=DEFAULT_SAMPLER,
+    show_default=True,
+    help="'random'; 'grid': every variant once; 'evolution': generations by roulette, crossover and mutation, as "
+    "published for EA-NAS; 'tpe' and 'nsga2': those of Optuna.",
+)
+@click.option(
+    "--trials",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    metavar="N",
+    help="How many trials the study has when it is done, those of earlier calls included.",
+)
+@budget_option("Begin no trial once trials have taken so many seconds, those of earlier calls included.")
+@click.option(
+    "--objective",
+    multiple=True,
+    metavar="[min:|max:]NAME,…",
+    help="What is to be small or large: 'latency:DEVICE' in microseconds, 'flops', 'params', which are minimised, or a "
+    f"key of what the score command prints, which is maximised. Repeat for several. Default: {DEFAULT_OBJECTIVE}.",
+)
+@click.option(
+    "--constraint",
+    multiple=True,
+    metavar="NAME<=NUMBER,…",
+    help="A bound that variants on the front keep to, '<=' or '>='. What is known to violate one is not scored.",
+)
+@click.option(
+    "--score-cmd",
+    metavar="COMMAND",
+    help="A program that prints a number, or JSON with several, for a variant: {model} is replaced by the path of its "
+    "ONNX file, {params} by its choices as JSON. It is run without a shell, and never while this machine measures.",
+)
+@click.option(
+    "--score-timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=3600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long the score command may take for one variant.",
+)
+@click.option(
+    "--prune",
+    is_flag=True,
+    help='End the score command where lines like {"step": 3, "accuracy": 0.9} that it prints are worse than the '
+    "median of other trials after as many steps. For one objective, which it says.",
+)
+@click.option(
+    "--measure",
+    type=click.Choice(MEASURES),
+    default=DEFAULT_MEASURE,
+    show_default=True,
+    help="On a device that is here: 'models' as 'optimize' ships them; the 'stages' of their schedules, whose sum is "
+    "an estimate; or 'none', from the profile database alone.",
+)
+@click.option(
+    "--storage",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="study.db",
+    help=f"The file that keeps the study, SQLite; one that is there goes on. Default: {_STUDY} in the folder of -o.",
+)
+@click.option(
+    "--top",
+    type=click.IntRange(min=0),
+    default=5,
+    show_default=True,
+    metavar="N",
+    help="Of how many of the best variants ONNX files are written, with their schedules.",
+)
+@click.option(
+    "-o",
+    "--output",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="The folder to write to; made if it is not there. Default: STEM.explored in the working folder.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of all choices.")
+@click.option(
+    "--population",
+    type=click.IntRange(min=2),
+    default=DEFAULT_POPULATION,
+    show_default=True,
+    metavar="N",
+    help="Individuals in a generation of 'evolution' and 'nsga2'.",
+)
+@binding_options
+@threads_option
+@profile_db_option
+@output_option("--plot", metavar="F.svg", text=_PLOT_HELP)
+@json_option
+@verbosity_options
+@gathered("settings", _settings)
+def command(
+    base: str | None,
+    space: str,
+    storage: Path | None,
+    folder: Path | None,
+    binding: Binding,
+    settings: ExploreSettings,
+    plot: Destination | None,
+    as_json: bool,
+) -> None:
+    """Try variants of BASE on this device, and write those as ONNX files that are best by several measures.
+
+    A variant is what the space's mutators make of BASE by a sampler's choices. Its latency is that of what 'optimize'
+    would ship; stages that variants share are measured once. New weights are seeded, so what a variant computes has to
+    be trained: the score command may do that, and says how good it is.
+
+    The study is kept in a file, and goes on where it was stopped, also by force; a second call with a larger --trials
+    goes on with it, and several processes may work on one. Variants seen before are not evaluated again. Ctrl-C on a
+    terminal asks whether to write the best found so far.
+
+    \b
+    Examples:
+      iosched explore --space builtin:inception --trials 40
+      iosched explore base.onnx --space space.py --objective latency:cpu,params --sampler nsga2
+      iosched explore --space builtin:pelee --objective max:accuracy,latency:cpu \\
+          --score-cmd 'python train.py {model} {params}' --constraint 'latency:cpu<=5000'
+      iosched explore show pelee.explored/study.db
+    """
+    from iosched.jobs.explore import check_optuna, explore
+    from iosched.jobs.exploring.settings import asked
+    from iosched.models.spaces.lookup import find_space
+
+    check_optuna()
+    asked(settings)
+    where = folder or _folder(base, space)
+    check_destinations([plot], inputs=[None if base is None else input_file(base)], as_json=as_json)
+    found_space = find_space(space)
+    model = None if base is None else read_model(base, binding)
+    if model is None and binding != Binding():
+        raise UsageError("--batch-size and --input-shape are for BASE, and the space brings its own: leave them out")
+    _make(where)
+    with progress_bar() as observer:
+        settings = replace(settings, storage=storage or where / _STUDY)
+        result = explore(model, found_space, settings, observer, AskOnce(observer, "the best variants"))
+    written = _write(result, where)
+    if plot is not None:
+        write(plot, draw_front(result.found).encode())
+    if as_json:
+        emit_json(as_object(result.found, written, result))
+    _report(result, written, to_stderr=as_json or (plot is not None and plot.path is None))
+    _refuse_nothing(result.found)
+
+
+def _folder(base: str | None, space: str) -> Path:
+    """The folder to write to by default, named after the base model or, without one, after the space."""
+    name = Path(space.removesuffix(".py") if base is None else base.removesuffix(".onnx")).name
+    plain = re.sub(r"[^\w.+-]+", "_", name.rpartition("builtin:")[2].replace(":", "-")).strip(".-")[:100]
+    return Path(f"{plain or 'model'}.explored")
+
+
+def _make(folder: Path) -> None:
+    if not folder.parent.is_dir():
+        raise UsageError(f"-o {folder}: there is no folder {folder.parent}: create it first")
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"-o {folder}: {error.strerror}") from None
+
+
+def _write(result: ExploreResult, folder: Path) -> dict[int, Written]:
+    """Writes the models of the best variants and their schedules; returns the files by the trials' numbers."""
+    return {chosen.number: _write_one(chosen, folder) for chosen in result.chosen}
+
+
+def _write_one(chosen: Chosen, folder: Path) -> Written:
+    from iosched.jobs.annotate import annotated
+    from iosched.models.export import write_model
+
+    stem = f"trial-{chosen.number:04}"
+    written = Written(folder / f"{stem}.onnx", folder / f"{stem}.schedule.json", chosen.result)
+    document = chosen.result.document
+    write_model(annotated(chosen.model, document), chosen.model.weights, written.model)
+    write(Destination("-o", written.schedule), document.to_json().encode())
+    return written
+
+
+def _report(result: ExploreResult, written: dict[int, Written], *, to_stderr: bool) -> None:
+    if quiet():
+        return
+    print_found(result.found, written, to_stderr=to_stderr)
+    lines = [*remarks_of(result.found), *result.notes]
+    if result.chosen:
+        lines.append(f"Next:  iosched run {quote(str(written[result.chosen[0].number].model))} --check")
+    for line in lines:
+        note(line) if to_stderr else click.echo(line)
+
+
+def _refuse_nothing(found: Found) -> None:
+    """Ends with an error where every trial has failed."""
+    failed = [each.feedback.reason for each in found.individuals if each.state == "failed"]
+    if failed and len(failed) == len(found.finished):
+        raise ExecutionError(f"all {len(failed)} trials failed; the last: {failed[-1]}")
+
+
+@command.command(short_help="Print what is known of a study.")
+@click.argument("study", metavar="STUDY", type=click.Path(path_type=Path))
+@output_option("--plot", metavar="F.svg", text=_PLOT_HELP)
+@json_option
+@verbosity_options
+def show(study: Path, plot: Destination | None, as_json: bool) -> None:
+    """Print the front of the study in file STUDY, as 'explore' keeps it; nothing is tried, and nothing executed."""
+    from iosched.jobs.explore import study_in
+
+    check_destinations([plot], inputs=[study], as_json=as_json)
+    found = study_in(study)
+    if plot is not None:
+        write(plot, draw_front(found).encode())
+    if as_json:
+        emit_json(as_object(found, {}, None))
+    elif plot is None or plot.path is not None:
+        print_found(found, {}, to_stderr=False)
+        for line in remarks_of(found):
+            click.echo(line)

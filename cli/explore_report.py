@@ -1,0 +1,145 @@
+"""What `iosched explore` says of a study: the JSON object, and the table for people."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from iosched.cli.tables import print_columns, print_pairs
+from iosched.cli.words import latency_text
+from iosched.jobs.exploring.objectives import LATENCY
+
+if TYPE_CHECKING:
+    from iosched.jobs.exploring.result import ExploreResult, Found
+    from iosched.jobs.exploring.strategy import Individual
+    from iosched.jobs.result import OptimizeResult
+
+_MOST_REASONS = 3
+_MOST_CHOICES = 60
+
+
+@dataclass(frozen=True)
+class Written:
+    """Where a variant and its schedule were written, and what was found of it then."""
+
+    model: Path
+    schedule: Path
+    result: OptimizeResult
+
+
+def as_object(found: Found, written: Mapping[int, Written], result: ExploreResult | None) -> dict[str, object]:
+    """The object that `explore --json` and `explore show --json` print; scripts rely on its keys.
+
+    Args:
+        result: what this call has done; None if it only looks.
+    """
+    ranked = found.ranked()
+    front = [each for rank, each in ranked if rank == 0]
+    others = [each for rank, each in ranked if rank and each.number in written]
+    return {
+        "trials": len(found.finished),
+        "failed": found.count("failed"),
+        "reused": found.reused,
+        "stopped": found.count("stopped"),
+        "running": found.count("running"),
+        "storage": str(found.storage),
+        "base": found.card.name,
+        "space": found.card.space,
+        "objectives": list(map(str, found.card.objectives)),
+        "constraints": list(map(str, found.card.constraints)),
+        "front": [_entry(each, found, written.get(each.number)) for each in front],
+        "others": [_entry(each, found, written.get(each.number)) for each in others],
+        "failures": [
+            {"trial": each.number, "reason": each.feedback.reason}
+            for each in found.individuals
+            if each.state in ("failed", "stopped")
+        ],
+        "interrupted": result is not None and result.was_interrupted,
+        "notes": [] if result is None else list(result.notes),
+        "seconds": None if result is None else result.seconds,
+    }
+
+
+def _entry(each: Individual, found: Found, written: Written | None) -> dict[str, object]:
+    feedback = each.feedback
+    return {
+        "trial": each.number,
+        "file": None if written is None else str(written.model),
+        "schedule": None if written is None else str(written.schedule),
+        "objectives": {objective.name: feedback.values[objective.name] for objective in found.card.objectives},
+        "params": dict(each.choices),
+        "values": dict(feedback.values),
+        "latencies": {device: asdict(latency) for device, latency in feedback.latencies.items()},
+        "shipped": None if written is None else written.result.shipped,
+        "seconds": feedback.seconds,
+    }
+
+
+def print_found(found: Found, written: Mapping[int, Written], *, to_stderr: bool) -> None:
+    """Prints the front, what was written besides, and the counts of trials."""
+    names = found.card.names
+    shown = [(rank, each) for rank, each in found.ranked() if rank == 0 or each.number in written]
+    first = found.card.objectives[0]
+    shown.sort(key=lambda pair: (pair[0], first.loss(pair[1].feedback.values[first.name])))
+    rows = [
+        [
+            f"{each.number}{'' if rank else ' *'}",
+            *(_cell(each, name) for name in names),
+            _choices(each),
+            written[each.number].model.name if each.number in written else "",
+        ]
+        for rank, each in shown
+    ]
+    title = f"{found.card.name} in {found.card.space}: {', '.join(map(str, found.card.objectives))}"
+    if rows:
+        headers = ["trial", *names, "choices", "file"]
+        print_columns(headers, rows, title=f"{title} (* is on the front)", to_stderr=to_stderr)
+    print_pairs("in all" if rows else title, _pairs(found), to_stderr=to_stderr)
+
+
+def _cell(each: Individual, name: str) -> str:
+    value = each.feedback.values[name]
+    if not name.startswith(LATENCY):
+        return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+    latency = each.feedback.latencies.get(name.removeprefix(LATENCY))
+    text = latency_text(value)
+    if latency is None or latency.low_us is None:
+        return text
+    kind = "" if latency.cost == "measured" else f", {latency.cost}"
+    return f"{text} ({latency_text(latency.low_us)} to {latency_text(latency.high_us)}{kind})"
+
+
+def _choices(each: Individual) -> str:
+    text = " ".join(str(value) for value in each.choices.values())
+    return text if len(text) <= _MOST_CHOICES else f"{text[: _MOST_CHOICES - 1]}…"
+
+
+def _pairs(found: Found) -> list[tuple[str, str]]:
+    complete = [each for each in found.individuals if each.state == "complete"]
+    feasible = sum(each.point is not None and each.point.violation <= 0 for each in complete)
+    pairs = [("trials", f"{len(found.finished)}, of which {found.count('failed')} failed")]
+    if found.count("stopped"):
+        pairs.append(("ended early", f"{found.count('stopped')}, since going on was not worth it"))
+    pairs.append(("evaluated", f"{len(complete) - found.reused} different variants; {found.reused} were seen before"))
+    if found.card.constraints:
+        pairs.append(("constraints", f"{', '.join(map(str, found.card.constraints))}: met by {feasible}"))
+    if found.count("running"):
+        pairs.append(("running", f"{found.count('running')}, in another process or to be evaluated again"))
+    seconds = sum(each.feedback.seconds for each in found.finished)
+    pairs.append(("took", f"{seconds:.0f} s in all trials"))
+    pairs.append(("study", str(found.storage)))
+    return pairs
+
+
+def remarks_of(found: Found) -> Sequence[str]:
+    """Why trials failed, the commonest reasons first."""
+    reasons = Counter(each.feedback.reason for each in found.individuals if each.state == "failed")
+    lines = [
+        f"{count} failed: {reason}" if count > 1 else f"Trial failed: {reason}"
+        for reason, count in reasons.most_common(_MOST_REASONS)
+    ]
+    more = len(reasons) - len(lines)
+    return [*lines, *([f"{more} more reasons: see --json"] if more > 0 else [])]

@@ -1,0 +1,165 @@
+"""The job `explore`: variants of a model, costed as they would ship and scored by the user, and the best of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from iosched.jobs.exploring.card import Card
+from iosched.jobs.exploring.evaluation import Evaluator, InterruptedTrialError
+from iosched.jobs.exploring.locking import machine
+from iosched.jobs.exploring.result import Chosen, ExploreResult, Found
+from iosched.jobs.exploring.settings import Asked, ExploreSettings, asked
+from iosched.jobs.exploring.strategy import Individual, Strategy
+from iosched.jobs.interrupt import Interrupt, Uninterrupted
+from iosched.jobs.optimize import optimize
+from iosched.jobs.progress import Observer, Silence
+from iosched.models.errors import DeviceError, IoschedError
+from iosched.models.model import Model
+from iosched.models.mutation.record import Record
+from iosched.models.mutation.variant import replay
+from iosched.models.spaces.space import Space
+from iosched.profiler.devices.resolve import resolve
+
+if TYPE_CHECKING:
+    from iosched.jobs.exploring.study import OpenedStudy
+
+__all__ = ["ExploreResult", "ExploreSettings", "explore", "study_in"]
+
+_WAIT_S = 0.2
+
+
+def explore(
+    base: Model | None,
+    space: Space,
+    settings: ExploreSettings,
+    observer: Observer | None = None,
+    interrupt: Interrupt | None = None,
+) -> ExploreResult:
+    """Tries variants of a model, and finds those that are best by several measures.
+
+    A variant is what the mutators of the space make of the base model by the choices of a sampler. Its latency is that
+    of what `optimize` would ship. The study goes on where the file has one; several processes may share it.
+
+    Args:
+        base: the base model; None for that of the space.
+        settings: what to explore for, and how long.
+        observer: is shown the progress.
+        interrupt: holds back interruptions between trials and during score commands; by default they are raised at
+            once. A trial without a result is evaluated again when the study goes on.
+
+    Raises:
+        UsageError: a setting is wrong, or the file is no study, or one about something else.
+        InvalidModelError: the space's base model cannot be run.
+        DeviceError: Optuna is not installed, or a device or library is missing.
+        KeyboardInterrupt: the user interrupts, and does not want the best variants known.
+    """
+    started = time.monotonic()
+    check_optuna()
+    from iosched.jobs.exploring.study import Limits, StudyStrategy, begun_study
+
+    wanted = asked(settings)
+    model = space.base_model() if base is None else base
+    card = Card(model.digest, model.name, space.name, wanted.objectives, wanted.constraints, settings.seed)
+    opened = begun_study(settings.storage, card)
+    limits = Limits(settings.trials, settings.budget_s)
+    strategy = StudyStrategy(opened, settings.sampler, settings.population, limits)
+    held = interrupt or Uninterrupted()
+    evaluator = Evaluator(model, space.mutators, wanted, settings, strategy, held, observer or Silence())
+    with held.holding():
+        with strategy.evaluating():
+            was_interrupted = _tried(strategy, evaluator, held)
+        found = _found(opened)
+        chosen, notes = _Writer(model, wanted, settings, observer or Silence()).chosen(found)
+    return ExploreResult(found, chosen, time.monotonic() - started, notes, was_interrupted)
+
+
+def study_in(path: Path) -> Found:
+    """What is known of the study in a file.
+
+    Raises:
+        UsageError: there is none.
+        DeviceError: Optuna is not installed.
+    """
+    check_optuna()
+    from iosched.jobs.exploring.study import opened_study
+
+    return _found(opened_study(path))
+
+
+def check_optuna() -> None:
+    """Accepts that Optuna is installed.
+
+    Raises:
+        DeviceError: it is not.
+    """
+    if find_spec("optuna") is None:
+        raise DeviceError(
+            "Optuna, which keeps studies, is not installed; install it with: pip install 'iosched[explore]'"
+        )
+
+
+def _found(opened: OpenedStudy) -> Found:
+    return Found(opened.path, opened.card, tuple(opened.history()))
+
+
+def _tried(strategy: Strategy, evaluator: Evaluator, interrupt: Interrupt) -> bool:
+    """Tries variants until there is nothing more to be tried; returns whether the user has ended it before."""
+    while True:
+        if interrupt.came:
+            interrupt.ask()
+            return True
+        graph = strategy.ask_graph()
+        if graph is None and strategy.has_ended:
+            return False
+        if graph is None:
+            time.sleep(_WAIT_S)
+            continue
+        try:
+            feedback = evaluator.evaluated(graph)
+        except InterruptedTrialError:
+            continue
+        strategy.receive_feedback(graph, feedback)
+
+
+@dataclass(frozen=True, eq=False)
+class _Writer:
+    """Makes the models of the best variants, with their schedules."""
+
+    base: Model
+    asked: Asked
+    settings: ExploreSettings
+    observer: Observer
+
+    def chosen(self, found: Found) -> tuple[tuple[Chosen, ...], tuple[str, ...]]:
+        """The models of the best variants, and why one is missing."""
+        best = [each for _, each in found.ranked()[: self.settings.top]]
+        chosen, notes = list[Chosen](), list[str]()
+        for place, each in enumerate(best):
+            self.observer.progress(place, len(best), f"schedule of trial {each.number}")
+            try:
+                chosen.append(self._one(each))
+            except DeviceError:
+                raise
+            except IoschedError as error:
+                notes.append(f"Trial {each.number} is not written: {error}")
+        return tuple(chosen), tuple(notes)
+
+    def _one(self, individual: Individual) -> Chosen:
+        model = replay(self.base, Record.from_json(individual.feedback.record or ""))
+        device = next(iter(self.asked.devices), self.settings.optimize.device)
+        with self._using(device, model):
+            return Chosen(individual.number, model, optimize(model, replace(self.settings.optimize, device=device)))
+
+    @contextmanager
+    def _using(self, device: str, model: Model) -> Iterator[None]:
+        if resolve(device, model).cost_kind == "analytic":
+            yield
+            return
+        with machine("measuring"):
+            yield

@@ -1,0 +1,157 @@
+"""`iosched explore` and `iosched explore show`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+from click.testing import Result
+from small_models import branches
+
+from iosched.jobs.exploring.sampler_names import SAMPLER_NAMES
+
+Invoke = Callable[..., Result]
+Complains = Callable[..., str]
+
+SPACE = "from toy_space import SPACE as space\n"
+KEYS = {"trials", "failed", "reused", "storage", "front"}
+ENTRY = {"trial", "file", "objectives", "params"}
+
+
+@pytest.fixture
+def explore(invoke: Invoke, workdir: Path) -> Invoke:
+    """Calls `iosched explore base.onnx` with a small space, costs for a GPU that is not here, and further words."""
+    onnx.save(branches(), workdir / "base.onnx")
+    (workdir / "space.py").write_text(SPACE)
+    words = ("base.onnx", "--space", "space.py", "--objective", "latency:v100,flops", "--sampler", "random")
+
+    def call(*further: object) -> Result:
+        return invoke("explore", *words, *further)
+
+    return call
+
+
+def _object(result: Result) -> dict[str, object]:
+    assert result.exit_code == 0, (result.stderr, result.exception)
+    found = json.loads(result.stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_it_writes_the_best_with_their_schedules_and_says_what_they_are(explore: Invoke, workdir: Path) -> None:
+    result = explore("--trials", 8, "--top", 2)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.startswith("base in behind: min:latency:v100, min:flops")
+    assert "iosched run base.explored/trial-" in result.stdout
+    written = sorted(path.name for path in (workdir / "base.explored").iterdir())
+
+    assert (
+        sum(name.endswith(".onnx") for name in written) == sum(name.endswith(".schedule.json") for name in written) == 2
+    )
+    assert "study.db" in written
+    for path in (workdir / "base.explored").glob("*.onnx"):
+        onnx.checker.check_model(str(path), full_check=True)
+        keys = {item.key for item in onnx.load(path).metadata_props}
+        assert {"io.iosched.schedule", "io.iosched.mutation"} <= keys
+
+
+def test_json_says_what_scripts_rely_on_and_show_says_the_same(explore: Invoke, invoke: Invoke, workdir: Path) -> None:
+    found = _object(explore("--trials", 8, "--top", 1, "--json", "-o", "out", "--storage", "kept.db"))
+    assert found.keys() >= KEYS
+    assert (found["trials"], found["failed"], found["storage"]) == (8, 0, "kept.db")
+    front = found["front"]
+    assert isinstance(front, list)
+    assert all(each.keys() >= ENTRY for each in front)
+    assert front[0]["objectives"].keys() == {"latency:v100", "flops"}
+    files = [each["file"] for each in front]
+    assert [file is not None for file in files] == [True] + [False] * (len(files) - 1)
+    assert (workdir / files[0]).exists()
+    shown = _object(invoke("explore", "show", "kept.db", "--json"))
+    assert [{**each, "file": None, "schedule": None, "shipped": None} for each in front] == shown["front"]
+
+
+def test_a_second_call_with_more_trials_goes_on(explore: Invoke) -> None:
+    assert _object(explore("--trials", 2, "--json"))["trials"] == 2
+    assert _object(explore("--trials", 4, "--json"))["trials"] == 4
+    assert _object(explore("--trials", 3, "--json"))["trials"] == 4
+
+
+@pytest.mark.parametrize("sampler", SAMPLER_NAMES)
+def test_every_sampler_finds_a_front(explore: Invoke, sampler: str) -> None:
+    found = _object(explore("--trials", 6, "--top", 0, "--sampler", sampler, "--population", 3, "--json"))
+    assert found["trials"] == 6
+    assert found["front"]
+
+
+def test_base_may_be_left_out_where_the_space_has_one(explore: Invoke, invoke: Invoke, workdir: Path) -> None:
+    (workdir / "own.py").write_text(
+        "from dataclasses import replace\nfrom small_models import branches\nfrom toy_space import SPACE\n"
+        "space = replace(SPACE, base=lambda pixels: branches())\n"
+    )
+    words = ("--objective", "params", "--trials", 2, "--top", 0, "--json")
+    assert _object(invoke("explore", "--space", "own.py", *words))["storage"] == "own.explored/study.db"
+
+
+def test_a_picture_of_the_front_is_svg(explore: Invoke, invoke: Invoke) -> None:
+    explore("--trials", 6, "--top", 0, "--plot", "front.svg")
+    root = ElementTree.fromstring(Path("front.svg").read_text())
+    assert len(root.findall("{*}circle")) >= 2
+    words = "".join(str(each.text) for each in root.findall("{*}text"))
+    assert "latency on v100 in ms (smaller is better)" in words
+    shown = invoke("explore", "show", "base.explored/study.db", "--plot", "-")
+    assert shown.stdout == Path("front.svg").read_text()
+
+
+def test_where_every_trial_fails_it_says_so_and_fails(explore: Invoke, workdir: Path) -> None:
+    (workdir / "space.py").write_text("from toy_space import Behind, Space\nspace = Space('none', (Behind('Conv'),))\n")
+    command = f"{sys.executable} -c 'raise SystemExit(\"no data\")' {{model}}"
+    result = explore("--trials", 3, "--objective", "good", "--score-cmd", command)
+    assert result.exit_code == 1
+    assert "all 3 trials failed" in result.stderr
+    assert "failed" in result.stdout
+    result = explore("--trials", 3, "--objective", "good", "--score-cmd", command, "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["failed"] == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--space", "space.py", "--objective", "accuracy"), "--score-cmd"),
+        (("--space", "space.py", "--objective", "latency"), "latency:cpu"),
+        (("--space", "space.py", "--constraint", "flops<5"), "NAME<=NUMBER"),
+        (("--space", "nothing.py"), "nothing.py"),
+        (("--space", "space.py", "--score-cmd", "./none {model}", "--objective", "a"), "no program"),
+        (("--space", "space.py", "--plot", "-", "--json"), "stdout"),
+        (("--space", "space.py", "-o", "no/such/folder"), "there is no folder no/such"),
+        (("--space", "space.py", "--storage", "space.py"), "is no study"),
+        (("--space", "space.py", "--batch-size", "2"), "--batch-size"),
+    ],
+)
+def test_wrong_usage_is_told_in_a_line(
+    invoke: Invoke, workdir: Path, complains: Complains, words: tuple[str, ...], said: str
+) -> None:
+    (workdir / "space.py").write_text(
+        "from dataclasses import replace\nfrom small_models import branches\nfrom toy_space import SPACE\n"
+        "space = replace(SPACE, base=lambda pixels: branches())\n"
+    )
+    complains(invoke("explore", *words), 2, said)
+    assert not list(workdir.glob("*.explored/study.db"))
+
+
+def test_show_refuses_what_is_no_study(invoke: Invoke, workdir: Path, complains: Complains) -> None:
+    complains(invoke("explore", "show", "study.db"), 2, "no such file")
+    (workdir / "study.db").write_bytes(b"\x80\x04cos\nsystem\n")
+    complains(invoke("explore", "show", "study.db"), 2, "is no study")
+
+
+def test_help_tells_of_both(invoke: Invoke) -> None:
+    both = invoke("explore", "--help").stdout
+    assert "[OPTIONS] [BASE]" in both
+    assert "show  Print what is known of a study." in both
+    assert "STUDY" in invoke("explore", "show", "--help").stdout

@@ -1,0 +1,214 @@
+"""A study of real variants, costed for a GPU that is not here, and scored by small programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from small_models import branches
+from toy_space import BROKEN, SPACE, Behind
+
+from iosched.jobs.annotate import annotated
+from iosched.jobs.explore import ExploreSettings, explore, study_in
+from iosched.models.errors import DeviceError, UsageError
+from iosched.models.export import write_model
+from iosched.models.load import load_model
+from iosched.models.model import Model
+from iosched.models.spaces.space import Space
+
+Settings = Callable[..., ExploreSettings]
+
+
+@pytest.fixture
+def base() -> Model:
+    return load_model(branches().SerializeToString())
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """Settings of a study of six trials in a file of the test's own."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+
+    def make(**others: object) -> ExploreSettings:
+        plain = ExploreSettings(
+            tmp_path / "study.db", sampler="random", trials=6, objectives=("latency:v100", "params"), top=3
+        )
+        return replace(plain, **others)  # type: ignore[arg-type]
+
+    return make
+
+
+def _scoring(code: str) -> str:
+    return f"{sys.executable} -I -S -c {json.dumps(code)} {{model}} {{params}}"
+
+
+def test_variants_are_costed_as_they_would_ship_and_the_best_have_schedules(base: Model, settings: Settings) -> None:
+    result = explore(base, SPACE, settings())
+    found = result.found
+    assert [each.state for each in found.individuals] == ["complete"] * 6
+    front = [each for rank, each in found.ranked() if rank == 0]
+    plain = min(front, key=lambda each: each.feedback.values["latency:v100"])
+    assert all(plain.choices[name] == 0 for name in plain.choices if "count" in name)  # nothing behind is the fastest
+    first = result.chosen[0]
+    assert first.number == front[0].number
+    assert first.result.shipped_us == pytest.approx(front[0].feedback.values["latency:v100"])
+    assert first.result.document.structure == first.model.structure
+
+
+def test_the_models_of_the_best_are_those_that_were_costed_and_run(
+    base: Model, settings: Settings, tmp_path: Path
+) -> None:
+    for chosen in explore(base, SPACE, settings()).chosen:
+        path = tmp_path / "chosen.onnx"
+        write_model(annotated(chosen.model, chosen.result.document), chosen.model.weights, path)
+        onnx.checker.check_model(str(path), full_check=True)
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        (output,) = session.run(None, {"x": np.ones((1, 8, 6, 6), np.float32)})
+        assert output.shape == (1, 16, 6, 6)
+        individual = study_in(settings().storage).individuals[chosen.number]
+        assert chosen.model.digest == individual.feedback.key
+
+
+def test_variants_that_were_seen_before_count_and_are_not_evaluated_again(base: Model, settings: Settings) -> None:
+    result = explore(base, SPACE, settings(trials=14))
+    keys = [each.feedback.key for each in result.found.individuals]
+    assert result.found.reused == len(keys) - len(set(keys)) > 0
+    for each in result.found.individuals:
+        if each.feedback.reused is not None:
+            first = result.found.individuals[each.feedback.reused]
+            assert (first.feedback.key, first.feedback.values) == (each.feedback.key, each.feedback.values)
+            assert first.feedback.reused is None
+    assert len({each.feedback.key for _, each in result.found.ranked()}) == len(result.found.ranked())
+
+
+def test_a_second_call_goes_on_and_needs_no_more_than_the_same_base(base: Model, settings: Settings) -> None:
+    explore(base, SPACE, settings(trials=3))
+    renamed = load_model(branches().SerializeToString(), name="renamed")
+    assert len(explore(renamed, SPACE, settings(trials=5)).found.individuals) == 5
+    other = load_model(branches(channels=16).SerializeToString())
+    with pytest.raises(UsageError, match="other base model"):
+        explore(other, SPACE, settings(trials=7))
+    with pytest.raises(UsageError, match="other space"):
+        explore(base, Space("other", SPACE.mutators), settings(trials=7))
+
+
+def test_a_score_command_is_given_the_model_and_its_choices(base: Model, settings: Settings) -> None:
+    code = (
+        "import json, os, sys; model = open(sys.argv[1], 'rb').read(); choices = json.loads(sys.argv[2]);"
+        "print(json.dumps({'kinds': sum(each in ('Tanh', 'Sigmoid', 'Softplus') for each in choices.values()),"
+        "'found': sum(model.count(each.encode()) > 0 for each in ('Tanh', 'Sigmoid', 'Softplus'))}))"
+    )
+    asked = settings(objectives=("min:kinds", "max:found"), score_command=_scoring(code), top=0)
+    for each in explore(base, SPACE, asked).found.individuals:
+        kinds = [value for value in each.choices.values() if isinstance(value, str)]
+        assert each.feedback.values["kinds"] == len(kinds)
+        assert each.feedback.values["found"] >= len(set(kinds))
+
+
+def test_a_trial_that_fails_is_marked_and_the_study_goes_on(base: Model, settings: Settings) -> None:
+    code = "import json, sys; sys.exit('no GPU' if 'Tanh' in json.loads(sys.argv[2]).values() else print(1))"
+    found = explore(base, SPACE, settings(objectives=("good",), score_command=_scoring(code), trials=10, top=0)).found
+    for each in found.individuals:
+        if "Tanh" in each.choices.values():
+            assert each.state == "failed"
+            assert "no GPU" in str(each.feedback.reason)
+            assert each.feedback.record is not None
+        else:
+            assert each.state == "complete"
+    assert found.count("failed") > 0
+    assert found.count("complete") > 0
+
+
+def test_a_mutation_that_does_not_fit_is_a_failed_trial(base: Model, settings: Settings) -> None:
+    found = explore(base, BROKEN, settings(trials=8)).found
+    for each in found.individuals:
+        assert each.state == ("complete" if set(each.choices.values()) == {0} else "failed")
+    assert any("behind" in str(each.feedback.reason) for each in found.individuals if each.state == "failed")
+
+
+class _Raises(Behind):
+    """A mutator with a mistake in it."""
+
+    def match(self, graph: object) -> list[tuple[()]]:
+        raise KeyError("stage9")
+
+
+def test_a_mistake_in_a_mutator_is_a_failed_trial(base: Model, settings: Settings) -> None:
+    result = explore(base, Space("wrong", (_Raises("Tanh"),)), settings(trials=2))
+    assert all("KeyError: 'stage9'" in str(each.feedback.reason) for each in result.found.individuals)
+    assert result.found.count("failed") == 2
+    assert result.chosen == ()
+
+
+def test_what_violates_a_constraint_is_not_scored_and_not_on_the_front(base: Model, settings: Settings) -> None:
+    free = explore(base, SPACE, settings()).found
+    latencies = [each.feedback.values["latency:v100"] for each in free.individuals]
+    bound = f"latency:v100<={sorted(latencies)[len(latencies) // 2]!r}"
+    storage = settings().storage.with_name("bound.db")
+    asked = settings(
+        storage=storage, constraints=(bound,), objectives=("good",), top=0, score_command=_scoring("print(1)")
+    )
+    found = explore(base, SPACE, asked).found
+    for each, latency_us in zip(found.individuals, latencies, strict=True):
+        is_met = latency_us <= float(bound.rpartition("=")[2])
+        assert each.state == ("complete" if is_met else "stopped")
+        assert ("good" in each.feedback.values) is is_met
+    assert {each.number for _, each in found.ranked()} <= {
+        each.number for each in found.individuals if each.state == "complete"
+    }
+
+
+def test_a_score_command_is_pruned_that_is_worse_than_others(base: Model, settings: Settings) -> None:
+    """Those with a Tanh are bad from the first step on; from the ninth trial on they take minutes."""
+    code = (
+        "import json, sys, time; bad = 'Tanh' in json.loads(sys.argv[2]).values();"
+        "print(json.dumps({{'step': 1, 'good': 0.1 if bad else 0.9}}), flush=True);"
+        "time.sleep({} if bad else 0); print(0.1 if bad else 0.9)"
+    )
+    asked = settings(objectives=("good",), prunes=True, seed=4, top=0, trials=8, score_timeout_s=60)
+    explore(base, SPACE, replace(asked, score_command=_scoring(code.format(0))))
+    found = explore(base, SPACE, replace(asked, trials=12, score_command=_scoring(code.format(300)))).found
+    late = [each for each in found.individuals[8:] if each.feedback.reused is None]
+    assert any(each.state == "stopped" for each in late)
+    for each in late:
+        is_bad = "Tanh" in each.choices.values()
+        assert each.state == ("stopped" if is_bad else "complete")
+        assert not is_bad or "pruned after step 1" in str(each.feedback.reason)
+
+
+@pytest.mark.parametrize(
+    ("others", "said"),
+    [
+        ({"objectives": ("accuracy",)}, "give a score command"),
+        ({"score_command": "echo {model}"}, "no objective or constraint asks"),
+        ({"objectives": ()}, "no objective"),
+        ({"objectives": ("latency:v9999",)}, "v9999"),
+        ({"prunes": True}, "only a score command can be pruned"),
+        ({"prunes": True, "objectives": ("good", "params"), "score_command": "echo {model}"}, "one objective"),
+        ({"trials": 0}, "at least 1 trial"),
+        ({"sampler": "bayes"}, "unknown sampler"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(
+    base: Model, settings: Settings, others: dict[str, object], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        explore(base, SPACE, settings(**others))
+    assert not settings().storage.exists()
+
+
+def test_without_optuna_one_is_told_what_to_install(
+    base: Model, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("iosched.jobs.explore.find_spec", lambda name: None)
+    for call in (lambda: explore(base, SPACE, settings()), lambda: study_in(settings().storage)):
+        with pytest.raises(DeviceError, match=r"pip install 'iosched\[explore\]'"):
+            call()

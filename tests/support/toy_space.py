@@ -1,0 +1,37 @@
+"""A small space of `small_models.branches`: what stands behind a Relu, if anything, and how often."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from iosched.models.mutation.edit import Edit
+from iosched.models.mutation.graph import GraphView
+from iosched.models.mutation.matching import Targets, by_type
+from iosched.models.spaces.space import Space
+
+
+class Behind:
+    """Puts activations behind each Relu; "Conv" does not fit there, and so fails."""
+
+    name = "behind"
+
+    def __init__(self, *kinds: str) -> None:
+        self._kinds = kinds
+
+    def match(self, graph: GraphView) -> Sequence[Targets]:
+        return by_type("Relu")(graph)
+
+    def mutate(self, targets: Targets, edit: Edit) -> None:
+        (node,) = targets
+        consumers = [each.name for each in edit.graph.consumers(node.name)]
+        last = node.name
+        for number in range(edit.choose((0, 1, 2), "count")):
+            last = edit.create(edit.choose(self._kinds, f"kind{number}"), [last], name=f"{node.name}/{number}").name
+        for name in consumers:
+            for place, read in enumerate(edit.graph.node(name).inputs):
+                if read == node.name != last:
+                    edit.connect(last, edit.graph.node(name), place)
+
+
+SPACE = Space("behind", (Behind("Tanh", "Sigmoid", "Softplus"),))
+BROKEN = Space("broken", (Behind("Conv"),))
