@@ -87,15 +87,15 @@ def capacity(
             job = _Job(open_model, settings, weightless(its_model) if here is None else its_model, allowance)
             stages = job.tried(job.idle(document.schedule), wanted)
         return Capacity(
-            document,
-            device.name,
-            device.cost_kind,
-            None if here is None else here.cost.lanes,
-            teams,
-            open_model.channel_block,
-            stages,
-            allowance.spent,
-            why,
+            document=document,
+            device_name=device.name,
+            cost=device.cost_kind,
+            lanes=None if here is None else here.cost.lanes,
+            teams=teams,
+            channel_block=open_model.channel_block,
+            stages=stages,
+            measurements=allowance.spent,
+            why=why,
         )
 
 

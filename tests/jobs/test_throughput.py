@@ -15,6 +15,7 @@ from scripted import OPENVINO_OPENED, script_openvino
 from small_models import branches
 
 from iosched.jobs import throughput
+from iosched.jobs.capacity import capacity
 from iosched.jobs.explain import explain_operator
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
 from iosched.jobs.run import open_executor
@@ -185,6 +186,25 @@ def test_a_schedule_is_explained_as_one_team_runs_it(monkeypatch: pytest.MonkeyP
     assert set(stages) == {1}
     whole = explain_operator(model, replace(document, teams=None), "b", profile_db=tmp_path / "new.db", measurements=0)
     assert whole.teams is None
+
+
+def test_what_is_left_idle_is_said_of_one_team(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script(monkeypatch, {"iosched": 50.0}, best=4)
+    model = small(4)
+    document = optimized(model, strategy="greedy").document
+    assert document.teams is not None
+    images = set()
+
+    def in_turn(cost: CpuStageCost, stretches: Mapping[str, object]) -> dict[str, Measurement]:
+        images.update(spec.shape[0] for spec in cost.backend.graph.inputs if spec.shape)
+        return {name: summarize([10.0] * 9) for name in stretches}
+
+    monkeypatch.setattr(CpuStageCost, "_timed", lambda *_: summarize([10.0] * 7))
+    monkeypatch.setattr(CpuStageCost, "in_turn", in_turn)
+    found = capacity(model, document, measurements=100, profile_db=tmp_path / "new.db")
+    assert (found.teams, found.lanes) == (document.teams, 1)
+    assert any(each.changes for each in found.stages)
+    assert images == {document.teams.images}
 
 
 def test_a_file_made_for_other_cores_runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
