@@ -4,7 +4,7 @@ models, batched and apart, and of what joins and parts their tensors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import isfinite
@@ -62,9 +62,9 @@ class SampledCosts:
     def _key(self, operators: Sequence[Operator], count: int) -> Key:
         """What a sample has in common with others that take as long."""
         first, *others = operators
-        reads, weights = self.ensemble.reads[first.name], first.weights
+        reads, weights = self.ensemble.reads[first.name], self._weights[first.name]
         reads_one = all(self.ensemble.reads[other.name] == reads for other in others)
-        has_one = all(other.weights == weights for other in others)
+        has_one = all(self._weights[other.name] == weights for other in others)
         return self.ensemble.likeness[first.name].key, count, has_one, reads_one
 
     def _apart_us(self, key: Key, operators: Sequence[Operator]) -> float:
@@ -88,6 +88,11 @@ class SampledCosts:
         opset = self._parts.opset
         key = (what, tensor.dtype, tensor.shape, count)
         return min(self._once(key, lambda: self.best_us(make(tensor, count, opset))), TOO_DEAR_US)
+
+    @cached_property
+    def _weights(self) -> Mapping[str, tuple[str, ...]]:
+        """For every operator the names of its weights: weights of one name are the same."""
+        return {each.name: tuple(spec.name for spec in each.weights) for each in self.model.graph.operators}
 
     @cached_property
     def _parts(self) -> Parts:

@@ -19,12 +19,16 @@ node = helper.make_node
 NODES = [node("Conv", ["x", "w"], ["c"]), node("Relu", ["c"], ["r"]), node("Conv", ["r", "v"], ["y"])]
 
 
-def whole(count: int = 3) -> Composition:
+def whole(count: int = 3, with_one_weight: int = 3) -> Composition:
+    """So many models; the last convolution has the same weight in the first of them, and other ones in the others."""
     protos = variants(
         NODES,
         {"x": [1, 4, 6, 6]},
         ["y"],
-        lambda seed: {"w": weight(4, 4, 3, 3, seed=seed), "v": weight(4, 4, 1, 1)},
+        lambda seed: {
+            "w": weight(4, 4, 3, 3, seed=seed),
+            "v": weight(4, 4, 1, 1, seed=max(seed - with_one_weight + 1, 0)),
+        },
         count,
     )
     return compose({f"m{index}": load_model(data(proto)) for index, proto in enumerate(protos)})
@@ -60,6 +64,16 @@ def test_operators_apart_cost_less_where_whole_models_run_side_by_side() -> None
     costs.gain_us(operators, 2)
     assert replace(costs, share=0.25).gain_us(operators, 2) == 5 - 10
     assert len(best_us.asked) == 2
+
+
+def test_operators_of_one_weight_have_a_price_of_their_own() -> None:
+    found, best_us = whole(with_one_weight=2), Counting()
+    costs = SampledCosts(found.model, ensemble_in(found), best_us)
+    one, same, other = (found.model.graph.by_name[f"m{index}/y"] for index in range(3))
+    costs.gain_us([one, same], 2)
+    costs.gain_us([one, other], 2)
+    costs.gain_us([same, other], 2)
+    assert best_us.asked == [("Conv", "Conv"), ("Conv",)] * 2
 
 
 def test_of_operators_that_run_one_after_another_one_alone_is_asked_for() -> None:
