@@ -19,7 +19,7 @@ from iosched.models.mutation.seeding import seeded
 from iosched.models.node_attributes import integer
 from iosched.models.wiring import is_standard, reads, writes
 
-_MAX_NEW_NBYTES = 2**31
+_MAX_NEW_NBYTES = 2**30
 _FLOATS = ("float32", "float16", "bfloat16", "float64")
 
 

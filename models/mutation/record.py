@@ -28,6 +28,9 @@ VERSION = 1
 MAX_GIVEN_NBYTES = 2**20
 """A constant that a mutator gives by its values, and a record carries, is at most as large as this."""
 
+MAX_ENTRIES = 10_000
+"""The longest record; each change takes time in proportion to the graph."""
+
 _FORMAT = "iosched.mutation"
 _MAX_LENGTH = 2**26  # characters of a record
 
@@ -154,6 +157,9 @@ class Record:
         entries: choices and changes in their order.
         seeded: the new weights whose values come from their names and the base's digest alone.
         sliced: the new weights that are a part of one of the base's, by names.
+
+    Raises:
+        InvalidModelError: there are more than `MAX_ENTRIES`, or one chooses what is no candidate.
     """
 
     name: str
@@ -161,6 +167,13 @@ class Record:
     entries: tuple[Entry, ...]
     seeded: tuple[str, ...] = ()
     sliced: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(self.entries) > MAX_ENTRIES:
+            raise InvalidModelError(f"a mutation record has {MAX_ENTRIES:,} entries at most, not {len(self.entries):,}")
+        for entry in self.entries:
+            if isinstance(entry, Choice) and entry.index >= len(entry.candidates):
+                raise InvalidModelError(f"no mutation record: {entry.question[:80]!r} chooses what is no candidate")
 
     @property
     def primitives(self) -> tuple[Primitive, ...]:
@@ -194,13 +207,9 @@ class Record:
                 raise InvalidModelError(
                     f"the mutation record is of version {head.version}; this iosched reads version {VERSION}"
                 )
-            record = msgspec.json.decode(text, type=_File).record
+            return msgspec.json.decode(text, type=_File).record
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidModelError(f"no mutation record: {error}") from error
-        for entry in record.entries:
-            if isinstance(entry, Choice) and entry.index >= len(entry.candidates):
-                raise InvalidModelError(f"no mutation record: {entry.question[:80]!r} chooses what is no candidate")
-        return record
 
 
 class _Head(msgspec.Struct):

@@ -18,6 +18,7 @@ from iosched.models.node_attributes import integer
 
 _NORMALIZATIONS = ("BatchNormalization", "InstanceNormalization", "LayerNormalization", "GroupNormalization")
 _SMALL = 0.05
+_CHUNK = 2**20
 
 
 def seeded(name: str, base: str, node: onnx.NodeProto, place: int, shape: tuple[int, ...]) -> np.ndarray:
@@ -30,13 +31,19 @@ def seeded(name: str, base: str, node: onnx.NodeProto, place: int, shape: tuple[
         place: of the weight among the inputs.
         shape: of the weight.
     """
-    centre, spread = _range(node, place, shape)
-    count = prod(shape)
+    centre, spread = (np.float32(value) for value in _range(node, place, shape))
     generator = np.random.PCG64(int.from_bytes(sha256(f"{base}/{name}".encode()).digest()))
-    words = generator.random_raw(-(-count // 2)).astype("<u8", copy=False).view("<u4")[:count]
-    bits = words >> np.uint32(8)  # 24 of them: as many as a float32 has exactly
-    unit = (bits.astype(np.float32) + np.float32(0.5)) * np.float32(2**-23) - np.float32(1)
-    return (unit * np.float32(spread) + np.float32(centre)).reshape(shape)
+    values = np.empty(prod(shape), np.float32)
+    for begin in range(0, values.size, _CHUNK):
+        part = values[begin : begin + _CHUNK]
+        words = generator.random_raw(-(-part.size // 2)).astype("<u8", copy=False).view("<u4")[: part.size]
+        part[:] = words >> np.uint32(8)  # 24 bits: as many as a float32 has exactly
+        part += np.float32(0.5)
+        part *= np.float32(2**-23)
+        part -= np.float32(1)
+        part *= spread
+        part += centre
+    return values.reshape(shape)
 
 
 def _range(node: onnx.NodeProto, place: int, shape: tuple[int, ...]) -> tuple[float, float]:
