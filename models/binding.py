@@ -103,7 +103,7 @@ def check_reshapes(graph: onnx.GraphProto, weights: Mapping[str, np.ndarray]) ->
     specs = tensor_specs(graph)
     for node in _computed_reshapes(graph):
         target, data = weights.get(node.input[1]), specs.get(node.input[0])
-        if target is None or data is None or data.shape is None or _reshapes(data.shape, target.tolist(), node):
+        if target is None or data is None or data.shape is None or keeps_size(data.shape, target.tolist(), node):
             continue
         raise InvalidModelError(
             f"Reshape node {node.output[0]!r} turns {list(data.shape)} into {target.tolist()}: the sizes differ.\n"
@@ -111,7 +111,8 @@ def check_reshapes(graph: onnx.GraphProto, weights: Mapping[str, np.ndarray]) ->
         )
 
 
-def _reshapes(shape: tuple[int, ...], target: list[int], node: onnx.NodeProto) -> bool:
+def keeps_size(shape: tuple[int, ...], target: list[int], node: onnx.NodeProto) -> bool:
+    """Whether a Reshape of a tensor of `shape` to `target` keeps the number of elements."""
     if not integer(node, "allowzero"):
         if any(entry == 0 and axis >= len(shape) for axis, entry in enumerate(target)):
             return False

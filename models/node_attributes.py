@@ -6,7 +6,7 @@ gives. It is the default of the operator's definition, which may be another in a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from hashlib import sha256
 
 import onnx
@@ -112,8 +112,12 @@ def has_subgraphs(node: onnx.NodeProto) -> bool:
 
 def assign(node: onnx.NodeProto, **changes: int | str | Sequence[int] | None) -> None:
     """Give attributes of the node new values, in place; None takes an attribute away."""
-    kept = [item for item in node.attribute if item.name not in changes]
-    new = [make_attribute(name, value) for name, value in changes.items() if value is not None]
+    renew(node, changes, [make_attribute(name, value) for name, value in changes.items() if value is not None])
+
+
+def renew(node: onnx.NodeProto, gone: Container[str], new: Iterable[AttributeProto]) -> None:
+    """Take the attributes `gone` away from the node, in place, and give it `new` ones."""
+    kept = [item for item in node.attribute if item.name not in gone]
     del node.attribute[:]
     node.attribute.extend([*kept, *new])
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from math import inf
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -27,6 +28,8 @@ from iosched.models.mutation.record import (
     Weight,
 )
 from iosched.models.mutation.refit import needs
+
+Candidate = TypeVar("Candidate", bound=Scalar)
 
 Weights = Mapping[int, tuple[int, ...] | np.ndarray]
 """Constants by the place among a node's inputs: of a shape, whose values are inherited or seeded, or with values."""
@@ -82,7 +85,7 @@ class Edit:
         for index in range(1, outputs):
             names.append(unused(self.graph, f"{names[0]}/{index}", names))
         dtype = self._dtype(inputs)
-        constants = {place: _weight(value, dtype) for place, value in (weights or {}).items()}
+        constants = {int(place): _weight(value, dtype) for place, value in (weights or {}).items()}
         self._apply(Create(type, tuple(inputs), tuple(names), _plain(attributes), constants))
         return self.graph.node(names[0])
 
@@ -100,7 +103,7 @@ class Edit:
         Raises:
             UsageError: one of them is not there, or the node would read what is computed from itself.
         """
-        self._apply(Connect(source, _name(node), place))
+        self._apply(Connect(source, _name(node), int(place)))
 
     def connect_output(self, source: str, output: str) -> None:
         """Let the graph return the tensor `source` as its output `output`, which keeps its name.
@@ -158,7 +161,7 @@ class Edit:
         if inputs is None:
             inputs = [name for name in old.inputs if kind == old.type or self.graph.is_computed(name)]
         dtype = self._dtype(inputs)
-        constants = {place: _weight(value, dtype) for place, value in (weights or {}).items()}
+        constants = {int(place): _weight(value, dtype) for place, value in (weights or {}).items()}
         self._apply(Replace(old.name, kind, tuple(inputs), _plain(attributes), constants))
         return self.graph.node(old.name)
 
@@ -166,8 +169,8 @@ class Edit:
         """Give what lies behind `tensor` weights for the channels that it has now, as far as they reach.
 
         Convolutions and products get weights for what they read; depthwise convolutions, normalizations and constants
-        that are spread over a tensor pass the number of channels on. Sums whose operands have become unlike, and
-        Reshapes to fixed sizes, are left as they are.
+        that are spread over a tensor pass the number of channels on, as do Reshapes where one size alone can change.
+        Sums whose operands have become unlike are left as they are.
 
         Raises:
             UsageError: there is no such tensor.
@@ -192,12 +195,11 @@ class Edit:
             UsageError: there are no candidates, two are equal, or the strategy chose none of them.
         """
         offered = tuple(candidates)
-        if not offered or len(set(offered)) < len(offered):
-            raise UsageError(f"{self.path}/{what}: candidates must be one or more, and no two equal: {offered}")
+        _check_candidates(f"{self.path}/{what}", offered)
         first = question_name(self.path, what, offered, 0)
         name = question_name(self.path, what, offered, self.asked[first])
         self.asked[first] += 1
-        index = 0 if len(offered) == 1 else self.answer(Question(name, offered))
+        index = 0 if len(offered) == 1 else int(self.answer(Question(name, offered)))
         if not 0 <= index < len(offered):
             raise UsageError(f"{name}: the strategy chose number {index} of {len(offered)} candidates")
         self.entries.append(Choice(name, offered, index))
@@ -224,8 +226,25 @@ def _weight(value: tuple[int, ...] | np.ndarray, dtype: str) -> Weight:
     return Weight.of(value)
 
 
+def _check_candidates(where: str, offered: tuple[Scalar, ...]) -> None:
+    if not offered or len(set(offered)) < len(offered):
+        raise UsageError(f"{where}: candidates must be one or more, and no two equal: {offered}")
+    known = bool, int, float, str
+    if strange := [one for one in offered if type(one) not in known or one in (inf, -inf) or one != one]:
+        raise UsageError(f"{where}: candidates must be numbers and texts, which {strange[0]!r} is not")
+
+
 def _plain(attributes: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in (attributes or {}).items()}
+    return {key: _plain_value(value) for key, value in (attributes or {}).items()}
+
+
+def _plain_value(value: Any) -> Any:
+    """Attributes as they can be recorded: no types of numpy, and flags as whole numbers."""
+    if isinstance(value, list | tuple | np.ndarray):
+        return tuple(_plain_value(item) for item in value)
+    if isinstance(value, np.generic):
+        return _plain_value(value.item())
+    return int(value) if isinstance(value, bool) else value
 
 
 def _name(node: Node | str) -> str:

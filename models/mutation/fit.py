@@ -9,6 +9,7 @@ import onnx
 from onnx import numpy_helper
 from onnx.helper import np_dtype_to_tensor_dtype
 
+from iosched.models.binding import keeps_size
 from iosched.models.errors import InvalidModelError
 from iosched.models.model import INLINE_NBYTES
 from iosched.models.node_attributes import integer, integers
@@ -49,6 +50,8 @@ def outputs_of(
         )
     except (onnx.defs.SchemaError, onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
         raise InvalidModelError(f"{_called(node)} does not fit what it reads: {_line(error)}") from error
+    if node.op_type == "Reshape" and node.input[1] in weights:
+        _check_reshape(node, _shape(types, node.input[0]), weights[node.input[1]].tolist())
     _check(node, [_shape(types, name) for name in node.input], [_shape(found, name) for name in writes(node)])
     return unknown | {name: kind for name, kind in found.items() if name in unknown}
 
@@ -57,6 +60,11 @@ def type_of(array: np.ndarray) -> onnx.TypeProto:
     """The type of a constant."""
     kind = onnx.TensorProto.STRING if array.dtype == object else np_dtype_to_tensor_dtype(array.dtype)
     return onnx.helper.make_tensor_type_proto(kind, array.shape)
+
+
+def _check_reshape(node: onnx.NodeProto, shape: Shape | None, target: list[int]) -> None:
+    if shape is not None and not keeps_size(shape, target, node):
+        raise InvalidModelError(f"{_called(node)} cannot make {_text(tuple(target))} of what it reads: {_text(shape)}")
 
 
 def _check(node: onnx.NodeProto, read: Sequence[Shape | None], computed: Sequence[Shape | None]) -> None:

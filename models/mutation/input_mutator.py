@@ -33,7 +33,7 @@ class InputMutator:
         """See `Mutator`."""
         for place, tensor in enumerate(targets[0].inputs):
             if edit.graph.is_computed(tensor):
-                chosen = str(edit.choose(_alike(edit.graph, targets[0], tensor)[: self.most], f"input{place}"))
+                chosen = edit.choose(_alike(edit.graph, targets[0], tensor)[: self.most], f"input{place}")
                 if chosen != tensor:
                     edit.connect(chosen, targets[0], place)
 

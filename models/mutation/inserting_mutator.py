@@ -35,8 +35,8 @@ class InsertingMutator:
         """See `Mutator`."""
         layers, source = layers_of(self.layers), targets[-1].outputs[0]
         shape = edit.graph.shape(source)
-        for index in range(int(edit.choose(range(self.most + 1), "inserted"))):
-            chosen = str(edit.choose(list(layers), f"layer{index}"))
+        for index in range(edit.choose(range(self.most + 1), "inserted")):
+            chosen = edit.choose(list(layers), f"layer{index}")
             before = edit.graph.protos.keys()
             after = layers[chosen](edit, source, shape, f"{targets[-1].outputs[0]}/{chosen}")
             if after != source:

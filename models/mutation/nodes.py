@@ -11,6 +11,7 @@ import onnx
 from iosched.models.checks import definition_fault
 from iosched.models.errors import UsageError
 from iosched.models.graph import AttributeValue
+from iosched.models.node_attributes import renew
 
 _ATTR = onnx.defs.OpSchema.AttrType
 _KINDS = {
@@ -55,11 +56,9 @@ def with_attributes(
     """
     changed = onnx.NodeProto()
     changed.CopyFrom(node)
-    kept = [item for item in node.attribute if item.name not in changes]
     opset = opsets.get("ai.onnx", 0)
     new = [_attribute(node.op_type, key, value, opset) for key, value in changes.items() if value is not None]
-    del changed.attribute[:]
-    changed.attribute.extend([*kept, *new])
+    renew(changed, changes, new)
     return changed
 
 

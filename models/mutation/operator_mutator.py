@@ -35,7 +35,7 @@ class OperatorMutator:
 
     def mutate(self, targets: Targets, edit: Edit) -> None:
         """See `Mutator`."""
-        chosen = str(edit.choose(list(self.layers), "layer"))
+        chosen = edit.choose(list(self.layers), "layer")
         if chosen == KEEP:
             return
         layer = layers_of(self.layers if isinstance(self.layers, Mapping) else [chosen])[chosen]

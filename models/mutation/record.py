@@ -98,7 +98,7 @@ class Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field=
     """Of `candidates` the one at `index` was chosen."""
 
     question: str
-    candidates: tuple[Scalar, ...]
+    candidates: tuple[bool | Scalar, ...]
     index: Size
 
 

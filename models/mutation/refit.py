@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
 
 from iosched.models.graph import AttributeValue
 from iosched.models.mutation.graph import GraphView, Node
@@ -16,12 +19,12 @@ class Needs:
     """What a node has to get.
 
     Attributes:
-        weights: shapes of those that do not fit, by their places.
+        weights: instead of those that do not fit, by their places: shapes, or values.
         attributes: those that go with them.
         ends: whether its weights alone say how many channels it computes, so that nothing behind it is concerned.
     """
 
-    weights: Mapping[int, Shape] = field(default_factory=dict)
+    weights: Mapping[int, Shape | np.ndarray] = field(default_factory=dict)
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
     ends: bool = False
 
@@ -81,7 +84,25 @@ def _element_by_element(graph: GraphView, node: Node) -> Needs:
     return Needs(_unlike(graph, node, wanted))
 
 
-def _unlike(graph: GraphView, node: Node, wanted: Mapping[int, Shape]) -> dict[int, Shape]:
+def _reshape(graph: GraphView, node: Node) -> Needs:
+    """Another size for the one axis that can have one, if there is one alone; the batch stays."""
+    data, target = graph.shape(node.inputs[0]), graph.weights.get(node.inputs[1])
+    if target is None or target.ndim != 1 or target.size == 0 or min(target.tolist()) < 1:
+        return Needs()
+    if prod(data) == prod(target.tolist()):
+        return Needs(ends=True)
+    batch = 1 if data[:1] == (target[0],) and target.size > 1 else 0
+    sizes = {axis: divmod(prod(data) * int(target[axis]), prod(target.tolist())) for axis in range(batch, target.size)}
+    possible = {axis: size for axis, (size, rest) in sizes.items() if not rest}
+    if len(possible) != 1:
+        return Needs()
+    ((axis, size),) = possible.items()
+    changed = target.copy()
+    changed[axis] = size
+    return Needs({1: changed})
+
+
+def _unlike(graph: GraphView, node: Node, wanted: Mapping[int, Shape]) -> dict[int, Shape | np.ndarray]:
     """Those of the wanted weights that are constants of another shape now."""
     return {
         place: shape
@@ -96,5 +117,6 @@ _RULES: Mapping[str, Callable[[GraphView, Node], Needs]] = {
     "InstanceNormalization": _normalization,
     "Gemm": _gemm,
     "MatMul": _matmul,
+    "Reshape": _reshape,
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "PRelu"), _element_by_element),
 }

@@ -21,6 +21,8 @@ from iosched.models.mutation.record import Choice, Entry, Instance, Primitive, R
 from iosched.models.node_attributes import serialized
 from iosched.models.wiring import captures, reads, writes
 
+_SHOWN_CHOICES = 12
+
 
 @dataclass(frozen=True, eq=False)
 class Variant:
@@ -67,11 +69,15 @@ def variant_of(base: Model, mutators: Sequence[Mutator], answer: Answer) -> Vari
             if targets:
                 edit = Edit(draft, f"{mutator.name}[{targets[0].name}]", answer, asked)
                 edit.entries.append(Instance(mutator.name, names))
-                _mutate(mutator, targets, edit, entries)
+                _mutate(mutator, targets, edit)
                 draft = edit.draft
                 entries.extend(edit.entries)
     record = Record(base.name, base.digest, tuple(entries), draft.seeded, draft.sliced)
-    return Variant(base, assembled(base, draft, record), record)
+    try:
+        return Variant(base, assembled(base, draft, record), record)
+    except InvalidModelError as error:
+        all_names = ", ".join(repr(mutator.name) for mutator in mutators)
+        raise InvalidModelError(f"mutators {all_names} together{_after(entries)}: {error}") from error
 
 
 def replay(base: Model, record: Record) -> Model:
@@ -115,20 +121,22 @@ def _matched(mutator: Mutator, graph: GraphView) -> list[tuple[str, ...]]:
         raise UsageError(f"mutator {mutator.name!r} cannot tell where it matches: {_what(error)}") from error
 
 
-def _mutate(mutator: Mutator, targets: Targets, edit: Edit, before: Sequence[Entry]) -> None:
+def _mutate(mutator: Mutator, targets: Targets, edit: Edit) -> None:
     try:
         mutator.mutate(targets, edit)
         _delete_dead(edit)
         check_whole(edit.graph)
     except Exception as error:
         kind = InvalidModelError if isinstance(error, InvalidModelError) else UsageError
-        raise kind(f"{_where(mutator, targets, [*before, *edit.entries])}: {_what(error)}") from error
+        where = ", ".join(repr(node.name) for node in targets)
+        raise kind(f"mutator {mutator.name!r} at {where}{_after(edit.entries)}: {_what(error)}") from error
 
 
-def _where(mutator: Mutator, targets: Targets, entries: Sequence[Entry]) -> str:
+def _after(entries: Sequence[Entry]) -> str:
+    """The last choices among the entries."""
     chosen = [f"{entry.question} = {entry.candidates[entry.index]}" for entry in entries if isinstance(entry, Choice)]
-    choices = f" after {', '.join(chosen)}" if chosen else ""
-    return f"mutator {mutator.name!r} at {', '.join(repr(node.name) for node in targets)}{choices}"
+    earlier = ["..."] if len(chosen) > _SHOWN_CHOICES else []
+    return f" after {', '.join([*earlier, *chosen[-_SHOWN_CHOICES:]])}" if chosen else ""
 
 
 def _what(error: Exception) -> str:

@@ -207,6 +207,19 @@ def test_weights_behind_changed_channels_are_refitted(channels: int) -> None:
     assert (variant.record.sliced == {}) == (channels > 4)
 
 
+def test_a_reshape_is_refitted_where_one_size_alone_can_change() -> None:
+    def shape_behind(*target: int) -> tuple[int, ...]:
+        weights = {"s": np.array(target), "w": weight(4, 5)}
+        nodes = [node("Reshape", ["a", "s"], ["r"]), node("ReduceSum", ["r"], ["y"], keepdims=0)]
+        return widened(6, nodes, weights, (1, 2, 3, 3)).model.graph.tensor["r"].shape or ()
+
+    assert shape_behind(1, 36) == (1, 54)
+    assert shape_behind(-1, 9) == (6, 9)
+    assert shape_behind(4, 1, 9) == (6, 1, 9)  # 1 to 1.5 cannot be, nor 9 to 13.5
+    with pytest.raises(InvalidModelError, match="Reshape node 'r' cannot make 1x2x2x9 of what it reads: 1x6x3x3"):
+        shape_behind(1, 2, 2, 9)  # either 2
+
+
 def test_sums_that_become_unlike_are_an_error() -> None:
     nodes = [node("Conv", ["x", "w"], ["b"]), node("Add", ["a", "b"], ["y"])]
     with pytest.raises(InvalidModelError, match="mutator 'own' at 'a': Add node 'y' does not fit what it reads"):

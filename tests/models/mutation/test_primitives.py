@@ -227,6 +227,8 @@ REFUSED: dict[str, tuple[Change, str]] = {
     "a large constant": (lambda edit: edit.replace("c", weights={1: np.zeros((6, 8, 99, 99))}), "too large"),
     "no candidates": (lambda edit: edit.choose([], "what"), "candidates must be"),
     "equal candidates": (lambda edit: edit.choose([1, 1.0], "what"), "candidates must be"),
+    "strange candidates": (lambda edit: edit.choose([np.int64(1)], "what"), "must be numbers and texts"),  # type: ignore[type-var]
+    "no number to choose": (lambda edit: edit.choose([float("nan")], "what"), "must be numbers and texts"),
     "whole numbers": (
         lambda edit: edit.create("Reshape", ["a"], name="n", weights={1: (2,)}),
         "cannot be seeded",
@@ -287,6 +289,17 @@ def test_a_question_that_is_asked_again_has_a_number() -> None:
         "own[c]/what{1,2}": 1, "own[c]/what#2{1,2}": 1, "own[c]/what#3{1,2}": 1, "own[c]/what{1,3}": 1,
         "own[c]/one{only}": "only",
     }  # fmt: skip
+
+
+def test_flags_and_numpys_numbers_are_recorded_as_plain_ones() -> None:
+    def flagged(edit: Edit) -> None:
+        assert edit.choose([False, True], "flag") is True
+        edit.replace("c", attributes={"group": np.int64(1), "strides": np.array([1, 1])})
+        edit.replace("y", "Concat", attributes={"axis": True}, inputs=["c", "d"])
+
+    variant = variant_of(model(), [Custom("own", by_name("c"), lambda _, edit: flagged(edit))], lambda _: np.True_)
+    check(variant)
+    assert variant.choices == {"own[c]/flag{false,true}": True}
 
 
 def test_an_answer_that_is_no_candidate_is_refused() -> None:
