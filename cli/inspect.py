@@ -25,6 +25,7 @@ from iosched.cli.tables import print_columns
 
 if TYPE_CHECKING:
     from iosched.models.model import Model
+    from iosched.models.mutation.record import Record
     from iosched.scheduler.counts import Counts
     from iosched.scheduler.pruning import Pruning
 
@@ -56,6 +57,7 @@ def command(
     n is the number of operators of a block, d its width: the most operators that can run side by side.
     """
 
+    from iosched.models.mutation.record import record_of
     from iosched.scheduler.blocks import partition
     from iosched.scheduler.counts import count_blocks
 
@@ -64,7 +66,7 @@ def command(
     loaded = read_model(model, binding)
     blocks = [part.operators for part in partition(loaded.graph)]
     counts = list(count_blocks(loaded.graph, blocks, pruning, single_source=published_endings))
-    found = _Inspected(loaded, pruning, published_endings, counts)
+    found = _Inspected(loaded, pruning, published_endings, counts, record_of(loaded.proto))
     if as_json:
         emit_json(as_object(found))
         return
@@ -73,12 +75,13 @@ def command(
 
 @dataclass(frozen=True, eq=False)
 class _Inspected:
-    """The counts of each block of a model, and the limits on stages that they were counted under."""
+    """The counts of each block of a model, the limits on stages that they were counted under, and how it was made."""
 
     model: Model
     pruning: Pruning
     published_endings: bool
     blocks: Sequence[Counts]
+    record: Record | None
 
 
 def as_object(found: _Inspected) -> dict[str, object]:
@@ -91,7 +94,18 @@ def as_object(found: _Inspected) -> dict[str, object]:
         "params": found.model.n_parameters,
         "pruning": asdict(found.pruning),
         "endings": "published" if found.published_endings else "all",
+        "variant": None if found.record is None else _variant(found.record),
         "blocks": [{"index": index, **asdict(counts)} for index, counts in enumerate(found.blocks)],
+    }
+
+
+def _variant(record: Record) -> dict[str, object]:
+    return {
+        "base": record.name,
+        "digest": record.base,
+        "choices": record.choices,
+        "seeded": len(record.seeded),
+        "sliced": len(record.sliced),
     }
 
 
@@ -104,12 +118,25 @@ def _print(found: _Inspected) -> None:
         f"{model.name}: {len(model.graph.operators):,} operators ({len(model.proto.graph.node):,} nodes), "
         f"{found.model.flops / 1e9:.2f} GFLOP, {found.model.n_parameters / 1e6:.1f} M parameters; {limits}"
     )
+    if found.record is not None:
+        title += f"\n{_line(found.record)}"
     rows = [
         [str(index), *(_number(getattr(counts, key)) for key in _COUNTS), f"{counts.upper_bound:.3g}"]
         for index, counts in enumerate(found.blocks)
     ]
     headers = ["block", "n", "d", "states", "transitions", "schedules", "stages", "signatures", "upper bound"]
     print_columns(headers, rows, title=title)
+
+
+def _line(record: Record) -> str:
+    made = [_many(len(record.choices), "choice"), _many(len(record.seeded), "seeded weight")]
+    if record.sliced:
+        made.append(f"{_many(len(record.sliced), 'weight')} cut out of the base's")
+    return f"a variant of {record.name!r}: {', '.join(made)}"
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _number(value: int) -> str:

@@ -8,6 +8,11 @@ from pathlib import Path
 import onnx
 import pytest
 
+from iosched.models.export import write_model
+from iosched.models.load import load_model
+from iosched.models.mutation.matching import by_type
+from iosched.models.mutation.operator_mutator import OperatorMutator
+from iosched.models.mutation.variant import variant_of
 from iosched.profiler.devices.cpu import facts as cpu_facts
 from iosched.profiler.measuring.statistics import summarize
 from iosched.profiler.store.database import ProfileDatabase, device_key
@@ -20,7 +25,7 @@ BLOCK_KEYS = {
 
 def test_inspect_json_has_the_keys_that_scripts_rely_on(invoke, model: Path) -> None:
     found = json.loads(invoke("inspect", model, "--json").stdout)
-    assert set(found) == {"model", "operators", "nodes", "flops", "params", "pruning", "endings", "blocks"}
+    assert set(found) == {"model", "operators", "nodes", "flops", "params", "pruning", "endings", "variant", "blocks"}
     assert (found["model"], found["pruning"]) == ("branches", {"r": 3, "s": 8})
     assert found["params"] == 8 * 8 * (1 + 9)
     assert found["flops"] >= 2 * 36 * found["params"]
@@ -54,6 +59,24 @@ def test_inspect_prints_a_row_for_each_block(invoke, model: Path) -> None:
     assert lines[0].startswith("branches: ")
     assert lines[1].split()[:4] == ["block", "n", "d", "states"]
     assert lines[2].split()[0] == "0"
+
+
+def test_inspect_tells_what_a_variant_was_made_of(invoke, model: Path, workdir: Path) -> None:
+    """A record may say anything: its texts cannot drive the terminal."""
+    base = load_model(model, name="bad\x1bname")
+    variant = variant_of(base, [OperatorMutator("op", by_type("Relu"), ["keep", "conv3"])], lambda question: 1)
+    write_model(variant.model.proto, variant.model.weights, workdir / "variant.onnx")
+    lines = invoke("inspect", "variant.onnx").stdout.splitlines()
+    assert lines[1] == "a variant of 'bad\\x1bname': 1 choice, 2 seeded weights"
+    found = json.loads(invoke("inspect", "variant.onnx", "--json").stdout)["variant"]
+    assert found == {
+        "base": "bad\x1bname",
+        "digest": base.digest,
+        "choices": {"op[c]/layer{keep,conv3}": "conv3"},
+        "seeded": 2,
+        "sliced": 0,
+    }
+    assert json.loads(invoke("inspect", model, "--json").stdout)["variant"] is None
 
 
 def test_zoo_list_and_export(invoke, workdir: Path) -> None:
