@@ -23,11 +23,30 @@ if TYPE_CHECKING:
     from iosched.jobs.rank import rank as rank
     from iosched.jobs.run import open_executor as open_executor
     from iosched.models.errors import IoschedError as IoschedError
+    from iosched.models.export import write_model as write_model
     from iosched.models.graph import ComputationGraph as ComputationGraph
     from iosched.models.graph import Operator as Operator
     from iosched.models.graph import TensorSpec as TensorSpec
     from iosched.models.load import load_model as load_model
     from iosched.models.model import Model as Model
+    from iosched.models.mutation.edit import Edit as Edit
+    from iosched.models.mutation.graph import GraphView as GraphView
+    from iosched.models.mutation.graph import Node as Node
+    from iosched.models.mutation.input_mutator import InputMutator as InputMutator
+    from iosched.models.mutation.inserting_mutator import InsertingMutator as InsertingMutator
+    from iosched.models.mutation.layers import Layer as Layer
+    from iosched.models.mutation.layers import layer_of as layer_of
+    from iosched.models.mutation.matching import Targets as Targets
+    from iosched.models.mutation.matching import by_name as by_name
+    from iosched.models.mutation.matching import by_type as by_type
+    from iosched.models.mutation.matching import chain as chain
+    from iosched.models.mutation.mutator import Mutator as Mutator
+    from iosched.models.mutation.operator_mutator import OperatorMutator as OperatorMutator
+    from iosched.models.mutation.question import Question as Question
+    from iosched.models.mutation.record import record_of as record_of
+    from iosched.models.mutation.variant import Variant as Variant
+    from iosched.models.mutation.variant import replay as replay
+    from iosched.models.mutation.variant import variant_of as variant_of
     from iosched.models.spaces.lookup import find_space as find_space
     from iosched.models.spaces.space import Space as Space
     from iosched.scheduler.cost import AdditiveGroups as AdditiveGroups
@@ -56,17 +75,26 @@ _HOME = {
     "ComputationGraph": "iosched.models.graph",
     "CostModel": "iosched.scheduler.cost",
     "Curtailable": "iosched.scheduler.cost",
+    "Edit": "iosched.models.mutation.edit",
     "Effort": "iosched.scheduler.effort",
     "ExploreResult": "iosched.jobs.explore",
     "ExploreSettings": "iosched.jobs.explore",
+    "GraphView": "iosched.models.mutation.graph",
+    "InputMutator": "iosched.models.mutation.input_mutator",
+    "InsertingMutator": "iosched.models.mutation.inserting_mutator",
     "IoschedError": "iosched.models.errors",
+    "Layer": "iosched.models.mutation.layers",
     "Model": "iosched.models.model",
+    "Mutator": "iosched.models.mutation.mutator",
+    "Node": "iosched.models.mutation.graph",
     "Operator": "iosched.models.graph",
     "OperatorBounds": "iosched.scheduler.cost",
     "OperatorKeys": "iosched.scheduler.cost",
+    "OperatorMutator": "iosched.models.mutation.operator_mutator",
     "OptimizeResult": "iosched.jobs.optimize",
     "OptimizeSettings": "iosched.jobs.optimize",
     "Pruning": "iosched.scheduler.pruning",
+    "Question": "iosched.models.mutation.question",
     "RankResult": "iosched.jobs.rank",
     "RankSettings": "iosched.jobs.rank",
     "Remeasurable": "iosched.scheduler.cost",
@@ -76,16 +104,26 @@ _HOME = {
     "Space": "iosched.models.spaces.space",
     "Stage": "iosched.scheduler.schedule",
     "Strategy": "iosched.scheduler.schedule",
+    "Targets": "iosched.models.mutation.matching",
     "TensorSpec": "iosched.models.graph",
+    "Variant": "iosched.models.mutation.variant",
     "annotated": "iosched.jobs.annotate",
     "batch": "iosched.jobs.batch",
+    "by_name": "iosched.models.mutation.matching",
+    "by_type": "iosched.models.mutation.matching",
+    "chain": "iosched.models.mutation.matching",
     "explore": "iosched.jobs.explore",
     "find_space": "iosched.models.spaces.lookup",
+    "layer_of": "iosched.models.mutation.layers",
     "load_model": "iosched.models.load",
     "open_executor": "iosched.jobs.run",
     "optimize": "iosched.jobs.optimize",
     "rank": "iosched.jobs.rank",
+    "record_of": "iosched.models.mutation.record",
+    "replay": "iosched.models.mutation.variant",
     "search": "iosched.scheduler.search",
+    "variant_of": "iosched.models.mutation.variant",
+    "write_model": "iosched.models.export",
 }
 
 __all__ = [
@@ -96,17 +134,26 @@ __all__ = [
     "ComputationGraph",
     "CostModel",
     "Curtailable",
+    "Edit",
     "Effort",
     "ExploreResult",
     "ExploreSettings",
+    "GraphView",
+    "InputMutator",
+    "InsertingMutator",
     "IoschedError",
+    "Layer",
     "Model",
+    "Mutator",
+    "Node",
     "Operator",
     "OperatorBounds",
     "OperatorKeys",
+    "OperatorMutator",
     "OptimizeResult",
     "OptimizeSettings",
     "Pruning",
+    "Question",
     "RankResult",
     "RankSettings",
     "Remeasurable",
@@ -116,17 +163,27 @@ __all__ = [
     "Space",
     "Stage",
     "Strategy",
+    "Targets",
     "TensorSpec",
+    "Variant",
     "__version__",
     "annotated",
     "batch",
+    "by_name",
+    "by_type",
+    "chain",
     "explore",
     "find_space",
+    "layer_of",
     "load_model",
     "open_executor",
     "optimize",
     "rank",
+    "record_of",
+    "replay",
     "search",
+    "variant_of",
+    "write_model",
 ]
 
 
