@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from iosched.models.errors import UsageError
-from iosched.models.graph import AttributeValue
+from iosched.models.graph import AttributeValue, Scalar
 from iosched.models.mutation.draft import Draft, applied, unused
 from iosched.models.mutation.graph import GraphView, Node
 from iosched.models.mutation.question import Answer, Candidate, Question, question_name
@@ -28,8 +28,6 @@ from iosched.models.mutation.record import (
     Weight,
 )
 from iosched.models.mutation.refit import needs
-
-Candidate = TypeVar("Candidate", bound=Scalar)
 
 Weights = Mapping[int, tuple[int, ...] | np.ndarray]
 """Constants by the place among a node's inputs: of a shape, whose values are inherited or seeded, or with values."""
