@@ -44,7 +44,8 @@ def next_generation(
 
     As many individuals as there are to be are drawn by roulette, with replacement. Two that follow each other are a
     pair, and exchange with `P_CROSSOVER` all genes behind one place, which is drawn. Of each, with `P_MUTATION`, one
-    gene that has other candidates gets one of these. Where all are unfit, all are equally likely.
+    gene is drawn anew from all of its candidates. Then the fittest parent takes the place of the first. Where all are
+    unfit, all are equally likely.
 
     Args:
         parents: at least one.
@@ -59,7 +60,7 @@ def next_generation(
     for genome in genomes:
         if rng.random() < P_MUTATION:
             _mutate(genome, candidates, rng)
-    return tuple(genomes)
+    return (max(parents, key=lambda parent: parent.fitness).genome, *genomes[1:])
 
 
 def _cross(a: dict[str, Scalar], b: dict[str, Scalar], rng: random.Random) -> None:
@@ -76,10 +77,9 @@ def _cross(a: dict[str, Scalar], b: dict[str, Scalar], rng: random.Random) -> No
 
 
 def _mutate(genome: dict[str, Scalar], candidates: Candidates, rng: random.Random) -> None:
-    names = [name for name in genome if len(candidates[name]) > 1]
-    if names:
-        name = rng.choice(names)
-        genome[name] = rng.choice([each for each in candidates[name] if each != genome[name]])
+    if genome:
+        name = rng.choice(list(genome))
+        genome[name] = rng.choice(candidates[name])
 
 
 def evolution(population: int, fitness: Callable[[Sequence[FrozenTrial]], Sequence[float]]) -> Kind:
