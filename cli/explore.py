@@ -51,6 +51,7 @@ def _settings(
     constraint: tuple[str, ...],
     score_cmd: str | None,
     score_timeout: float,
+    score_batch: int,
     prune: bool,
     top: int,
     seed: int,
@@ -72,6 +73,7 @@ def _settings(
         constraints=constraint,
         score_command=score_cmd,
         score_timeout_s=score_timeout,
+        score_batch=score_batch,
         prunes=prune,
         top=top,
         seed=seed,
@@ -138,6 +140,15 @@ def _settings(
     show_default=True,
     metavar="SECONDS",
     help="How long the score command may take for one variant.",
+)
+@click.option(
+    "--score-batch",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="K",
+    help="Give the score command K variants at a time as one model, in which what is alike is one operator, and their "
+    "choices as JSON by the members' names; it prints a JSON object by these names.",
 )
 @click.option(
     "--prune",

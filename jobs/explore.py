@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from iosched.jobs.exploring.card import Card
-from iosched.jobs.exploring.evaluation import Evaluator, InterruptedTrialError
+from iosched.jobs.exploring.evaluation import Evaluator
 from iosched.jobs.exploring.locking import machine
 from iosched.jobs.exploring.result import Chosen, ExploreResult, Found
+from iosched.jobs.exploring.scoring import InterruptedTrialError
 from iosched.jobs.exploring.settings import Asked, ExploreSettings, asked
-from iosched.jobs.exploring.strategy import Individual, Strategy
+from iosched.jobs.exploring.strategy import Graph, Individual, Strategy
 from iosched.jobs.interrupt import Interrupt, Uninterrupted
 from iosched.jobs.optimize import optimize
 from iosched.jobs.progress import Observer, Silence
@@ -114,17 +115,26 @@ def _tried(strategy: Strategy, evaluator: Evaluator, interrupt: Interrupt) -> bo
         if interrupt.came:
             interrupt.ask()
             return True
-        graph = strategy.ask_graph()
-        if graph is None and strategy.has_ended:
+        graphs = _round(strategy, evaluator.settings.score_batch)
+        if not graphs and strategy.has_ended:
             return False
-        if graph is None:
+        if not graphs:
             time.sleep(_WAIT_S)
             continue
         try:
-            feedback = evaluator.evaluated(graph)
+            found = evaluator.evaluated(graphs)
         except InterruptedTrialError:
             continue
-        strategy.receive_feedback(graph, feedback)
+        for graph in graphs:
+            strategy.receive_feedback(graph, found[graph.number])
+
+
+def _round(strategy: Strategy, most: int) -> list[Graph]:
+    """The next graphs, at most so many; fewer where others have to be evaluated first."""
+    graphs: list[Graph] = []
+    while len(graphs) < most and (graph := strategy.ask_graph()) is not None:
+        graphs.append(graph)
+    return graphs
 
 
 @dataclass(frozen=True, eq=False)

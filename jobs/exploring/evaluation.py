@@ -1,25 +1,21 @@
-"""What one variant is worth: it is made, costed, and scored by the user's command."""
+"""What variants are worth: they are made, costed, and scored by the user's command."""
 
 from __future__ import annotations
 
-import json
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 from iosched.jobs.exploring.locking import machine
 from iosched.jobs.exploring.objectives import LATENCY, Constraint
-from iosched.jobs.exploring.score import ScoreCommand, StoppedError, score
+from iosched.jobs.exploring.scoring import InterruptedTrialError, Outcome, PrunedError, Scorer
 from iosched.jobs.exploring.settings import Asked, ExploreSettings
 from iosched.jobs.exploring.strategy import Feedback, Graph, Latency, Strategy
 from iosched.jobs.interrupt import Interrupt
 from iosched.jobs.progress import Observer, Silence
 from iosched.jobs.ranking.cost import ModelCost, model_cost
 from iosched.models.errors import DeviceError, DeviceLostError, IoschedError
-from iosched.models.export import write_model
 from iosched.models.model import Model
 from iosched.models.mutation.mutator import Mutator
 from iosched.models.mutation.variant import Variant, variant_of
@@ -28,8 +24,19 @@ from iosched.profiler.devices.resolve import resolve
 _MOST_REASON = 1000
 
 
-class InterruptedTrialError(Exception):
-    """The user has interrupted, and something long was going on; the trial has no result."""
+@dataclass(frozen=True)
+class _Costed:
+    """A variant that was made and costed, or could not be.
+
+    Attributes:
+        variant: is still to be scored; None where nothing is to be done any more.
+        same_as: the trial of the same round that is of the same variant.
+    """
+
+    graph: Graph
+    feedback: Feedback
+    variant: Variant | None = None
+    same_as: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,52 +51,61 @@ class Evaluator:
     interrupt: Interrupt
     observer: Observer
 
-    def evaluated(self, graph: Graph) -> Feedback:
-        """Makes a graph, and says what came of it.
+    def evaluated(self, graphs: Sequence[Graph]) -> Mapping[int, Feedback]:
+        """Makes graphs, and says what came of them, by the numbers of their trials.
 
         Raises:
             DeviceError: no variant can be costed here.
             InterruptedTrialError: the user has interrupted.
         """
-        started = time.monotonic()
-        return replace(self._made(graph), seconds=time.monotonic() - started)
+        round_: list[_Costed] = []
+        for graph in graphs:
+            started = time.monotonic()
+            costed = self._made(graph, round_)
+            feedback = replace(costed.feedback, seconds=time.monotonic() - started)
+            round_.append(replace(costed, feedback=feedback))
+        found = self._scored(round_)
+        for each in round_:
+            if each.same_as is not None:
+                found[each.graph.number] = _again(each, found[each.same_as])
+        return found
 
-    def _made(self, graph: Graph) -> Feedback:
+    def _made(self, graph: Graph, before: Sequence[_Costed]) -> _Costed:
         self._say(graph, "made")
         try:
             variant = variant_of(self.base, self.mutators, partial(self.strategy.ask_choice, graph))
             made = Feedback(record=variant.record.to_json(), key=variant.model.digest)
         except Exception as error:  # noqa: BLE001 - mutators are the user's own code
-            return Feedback(reason=_reason(error))
-        before = next((each for each in self.strategy.history() if each.feedback.key == made.key and each.point), None)
-        if before is None:
-            return self._valued(graph, variant, made)
-        known = before.feedback
-        first = before.number if known.reused is None else known.reused
-        return replace(made, values=known.values, latencies=known.latencies, reused=first)
+            return _Costed(graph, Feedback(reason=_reason(error)))
+        if (same := next((each.graph.number for each in before if each.feedback.key == made.key), None)) is not None:
+            return _Costed(graph, made, same_as=same)
+        known = next((each for each in self.strategy.history() if each.feedback.key == made.key and each.point), None)
+        if known is not None:
+            first = known.number if known.feedback.reused is None else known.feedback.reused
+            values, latencies = known.feedback.values, known.feedback.latencies
+            return _Costed(graph, replace(made, values=values, latencies=latencies, reused=first))
+        return self._costed(graph, variant, made)
 
-    def _valued(self, graph: Graph, variant: Variant, made: Feedback) -> Feedback:
-        """The values that are asked for; those that were found before something failed, too."""
-        values: dict[str, float] = {}
+    def _costed(self, graph: Graph, variant: Variant, made: Feedback) -> _Costed:
+        """The values that need no score; where something fails, those that were found before."""
+        values = {"flops": float(variant.model.flops), "params": float(variant.model.n_parameters)}
         latencies: dict[str, Latency] = {}
+        reason = None
         try:
-            values |= {"flops": float(variant.model.flops), "params": float(variant.model.n_parameters)}
             for device in self.asked.devices:
                 self._say(graph, f"latency on {device}")
                 cost = self._cost(variant.model, device)
                 values[f"{LATENCY}{device}"], latencies[device] = cost.latency_us, _latency(cost)
-            if self.asked.score is not None:
-                if violated := _violated(self.asked.constraints, values):
-                    return replace(made, values=values, latencies=latencies, reason=violated, is_stopped=True)
-                self._say(graph, "score")
-                values |= self._score(graph, self.asked.score, variant)
         except (DeviceError, DeviceLostError):
             raise
-        except _PrunedError as error:
-            return replace(made, values=values, latencies=latencies, reason=str(error), is_stopped=True)
         except IoschedError as error:
-            return replace(made, values=values, latencies=latencies, reason=_reason(error))
-        return replace(made, values=values, latencies=latencies)
+            reason = _reason(error)
+        found = replace(made, values=values, latencies=latencies, reason=reason)
+        if reason is not None or self.asked.score is None:
+            return _Costed(graph, found)
+        if violated := _violated(self.asked.constraints, values):
+            return _Costed(graph, replace(found, reason=violated, is_stopped=True))
+        return _Costed(graph, found, variant)
 
     def _cost(self, model: Model, device: str) -> ModelCost:
         settings = replace(self.settings.optimize, device=device)
@@ -98,26 +114,18 @@ class Evaluator:
         with machine("measuring", self._check_interrupt):
             return model_cost(model, self.settings.measure, settings, Silence())
 
-    def _score(self, graph: Graph, command: ScoreCommand, variant: Variant) -> Mapping[str, float]:
-        watched = _Watched(graph, command.keys[0], self.strategy) if self.settings.prunes else None
-        with (
-            tempfile.TemporaryDirectory(prefix="iosched-explore-") as folder,
-            machine("scoring", self._check_interrupt),
-        ):
-            path = Path(folder) / f"trial-{graph.number:04}.onnx"
-            write_model(variant.model.proto, variant.model.weights, path)
-            try:
-                return score(
-                    command,
-                    path,
-                    variant.choices,
-                    is_stopped=lambda: self.interrupt.came or (watched is not None and watched.is_worse),
-                    on_line=_ignored if watched is None else watched.line,
-                )
-            except StoppedError:
-                if watched is not None and watched.is_worse:
-                    raise _PrunedError(f"pruned after step {watched.step}: worse than the median of others") from None
-                raise InterruptedTrialError from None
+    def _scored(self, round_: Sequence[_Costed]) -> dict[int, Feedback]:
+        found = {each.graph.number: each.feedback for each in round_}
+        waiting = [(each.graph, each.variant) for each in round_ if each.variant is not None]
+        if self.asked.score is None or not waiting:
+            return found
+        self._say(waiting[0][0], "score")
+        started = time.monotonic()
+        scorer = Scorer(self.asked.score, self.strategy, self.interrupt, self.settings.prunes)
+        for number, outcome in scorer.scored(waiting).items():
+            seconds = (time.monotonic() - started) / len(waiting)
+            found[number] = _with_score(found[number], outcome, seconds)
+        return found
 
     def _check_interrupt(self) -> None:
         if self.interrupt.came:
@@ -127,36 +135,17 @@ class Evaluator:
         self.observer.progress(graph.number, self.settings.trials, f"trial {graph.number}: {what}")
 
 
-class _PrunedError(Exception):
-    """The score command was ended since what it printed was worse than what others had."""
+def _with_score(feedback: Feedback, outcome: Outcome, seconds: float) -> Feedback:
+    took = replace(feedback, seconds=feedback.seconds + seconds)
+    if isinstance(outcome, IoschedError):
+        return replace(took, reason=_reason(outcome), is_stopped=isinstance(outcome, PrunedError))
+    return replace(took, values={**outcome, **took.values})
 
 
-@dataclass
-class _Watched:
-    """What a score command prints while it runs: lines of JSON with a "step" and what is scored."""
-
-    graph: Graph
-    key: str
-    strategy: Strategy
-    is_worse: bool = False
-    step: int = -1
-
-    def line(self, text: str) -> None:
-        """Takes a line of the command's output; what is no step is passed over."""
-        try:
-            found = json.loads(text)
-        except (ValueError, RecursionError):
-            return
-        if not isinstance(found, dict):
-            return
-        step, value = found.get("step"), found.get(self.key)
-        if isinstance(step, int) and self.step < step < 2**31 and isinstance(value, int | float):
-            self.step = step
-            self.is_worse = self.is_worse or self.strategy.stops_early(self.graph, step, float(value))
-
-
-def _ignored(line: str) -> None:
-    del line
+def _again(each: _Costed, first: Feedback) -> Feedback:
+    """What came of a variant that another trial of the same round was of."""
+    reused = None if first.reason is not None else each.same_as if first.reused is None else first.reused
+    return replace(first, record=each.feedback.record, seconds=each.feedback.seconds, reused=reused)
 
 
 def _latency(cost: ModelCost) -> Latency:

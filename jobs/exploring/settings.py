@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,6 +40,7 @@ class ExploreSettings:
         constraints: texts like "latency:cpu<=5000"; latencies are in microseconds.
         score_command: a program and its arguments, in which {model} and {params} are replaced; None for none.
         score_timeout_s: the seconds that it may take for one model; None for any number.
+        score_batch: how many variants go to the score command as one model.
         prunes: whether the score command is ended where what it has printed so far is worse than the median.
         top: of how many variants the models are made at the end.
         seed: what all choices come from.
@@ -55,6 +57,7 @@ class ExploreSettings:
     constraints: tuple[str, ...] = ()
     score_command: str | None = None
     score_timeout_s: float | None = DEFAULT_TIMEOUT_S
+    score_batch: int = 1
     prunes: bool = False
     top: int = 5
     seed: int = 0
@@ -96,15 +99,19 @@ def asked(settings: ExploreSettings) -> Asked:
     for device in devices:
         check_name(device)
     keys = tuple(name for name in names if is_scored(name))
-    if keys and settings.score_command is None:
-        raise UsageError(f"nothing says what {keys[0]!r} of a model is: give a score command, with --score-cmd")
-    if settings.score_command is None and settings.prunes:
-        raise UsageError("only a score command can be pruned: give one, with --score-cmd")
+    if settings.prunes and (len(objectives) > 1 or [each.name for each in objectives] != list(keys)):
+        raise UsageError("pruning takes one objective, which a score command says: leave --prune or the others out")
+    return Asked(objectives, constraints, devices, _score_command(settings, keys))
+
+
+def _score_command(settings: ExploreSettings, keys: Sequence[str]) -> ScoreCommand | None:
+    if settings.score_batch < 1 or (settings.score_batch > 1 and settings.prunes):
+        raise UsageError("--score-batch takes at least 1 variant, and only one where --prune is given")
     if settings.score_command is None:
-        return Asked(objectives, constraints, devices, None)
-    if settings.prunes and [each.name for each in objectives] != list(keys):
-        raise UsageError("pruning takes one objective, which the score command says: leave --prune or others out")
+        if keys:
+            raise UsageError(f"nothing says what {keys[0]!r} of a model is: give a score command, with --score-cmd")
+        return None
     command = parse_command(settings.score_command, settings.score_timeout_s, keys)
     if not keys:
         raise UsageError("--score-cmd is given, and no objective or constraint asks for what it says: name one")
-    return Asked(objectives, constraints, devices, command)
+    return command

@@ -47,7 +47,10 @@ _STATES: dict[TrialState, State] = {
 
 
 class _Claim(msgspec.Struct, frozen=True):
-    """Who evaluates a trial: the process, when it last said so (seconds since 1970), and the how manieth it is."""
+    """Who evaluates a trial: the process, when it last said so (seconds since 1970), and the how manieth it is.
+
+    The process is empty where the trial was given back.
+    """
 
     process: str
     at: float
@@ -55,7 +58,9 @@ class _Claim(msgspec.Struct, frozen=True):
 
     @property
     def has_lapsed(self) -> bool:
-        """Whether the process has ended, as far as can be told from here."""
+        """Whether the process has ended or given the trial back, as far as can be told from here."""
+        if not self.process:
+            return True
         try:
             alive = is_alive(self.process)
         except ValueError:  # no text of ours
@@ -267,7 +272,10 @@ class StudyStrategy:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """A context in which the file is told now and then that this process evaluates its trials."""
+        """A context in which the file is told now and then that this process evaluates its trials.
+
+        Those that have no result when it is left are for others, or for a later call.
+        """
         ended = Event()
         thread = Thread(target=self._beat, args=(ended,), daemon=True)
         thread.start()
@@ -276,6 +284,15 @@ class StudyStrategy:
         finally:
             ended.set()
             thread.join()
+            self._give_back()
+
+    def _give_back(self) -> None:
+        """Lets others have the trials that have no result: this process goes on, and yet does not evaluate them."""
+        for trial in self._running.values():
+            claim = msgspec.convert(trial.user_attrs[_CLAIM], _Claim)
+            with suppress(UpdateFinishedTrialError):
+                trial.set_user_attr(_CLAIM, msgspec.to_builtins(_Claim("", time.time(), claim.attempt - 1)))
+        self._running.clear()
 
     def _beat(self, ended: Event) -> None:
         while not ended.wait(_BEAT_S):

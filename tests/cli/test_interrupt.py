@@ -127,13 +127,20 @@ def test_several_models_are_written_likewise(model: Path, workdir: Path) -> None
     assert written(workdir) == {"batch.iosched.onnx"}
 
 
-def say_yes(session: Session) -> None:
+def test_of_a_study_the_best_variants_are_written_likewise(model: Path, workdir: Path) -> None:
+    (workdir / "space.py").write_text("from toy_space import SPACE as space\n")
+    words = "explore branches.onnx --space space.py --trials 9 --measure stages --top 1 -o ."
+    say_yes(Session(words=words), b"Write the best variants found so far? [y/N]")
+    assert {path.suffix for path in workdir.iterdir()} == {".py", ".db", ".json", ".onnx"}
+
+
+def say_yes(session: Session, question: bytes = _QUESTION) -> None:
     session.until_told(b"measuring 4")
     session.press(b"\x03")
-    session.until_shown(_QUESTION)
+    session.until_shown(question)
     session.press(b"y\n")
     assert session.end() == 0, session.shown
-    assert session.shown.count(_QUESTION) == 1
+    assert session.shown.count(question) == 1
 
 
 @pytest.mark.parametrize("keys", [b"n\n", b"\n", b"\x03"], ids=["no", "nothing", "again"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -184,6 +185,105 @@ def test_a_score_command_is_pruned_that_is_worse_than_others(base: Model, settin
         assert not is_bad or "pruned after step 1" in str(each.feedback.reason)
 
 
+TOGETHER = """
+import json, sys
+import onnxruntime, numpy
+choices = json.loads(sys.argv[2])
+session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
+outputs = [output.name for output in session.get_outputs()]
+assert [each.name for each in session.get_inputs()] == ["x"]
+found = dict(zip(outputs, session.run(None, {"x": numpy.ones((1, 8, 6, 6), numpy.float32)})))
+members = {name: found[f"{name}/y"] for name in choices if f"{name}/y" in found} or {"": found["y"]}
+said = {name: {"mean": float(abs(value).mean()), "members": len(members)} for name, value in members.items()}
+print(json.dumps(said if "" not in said else said[""]))
+"""
+
+
+def test_several_variants_are_scored_as_one_model_that_computes_what_each_does(
+    base: Model, settings: Settings, tmp_path: Path
+) -> None:
+    program = tmp_path / "score.py"
+    program.write_text(TOGETHER)
+    asked = settings(
+        objectives=("mean", "min:members"), top=0, score_command=f"{sys.executable} {program} {{model}} {{params}}"
+    )
+    alone = explore(base, SPACE, asked).found
+    together = explore(base, SPACE, replace(asked, storage=tmp_path / "batch.db", score_batch=3)).found
+    assert [each.choices for each in together.individuals] == [each.choices for each in alone.individuals]
+    for one, other in zip(alone.individuals, together.individuals, strict=True):
+        assert one.feedback.values["mean"] == pytest.approx(other.feedback.values["mean"], rel=1e-5)
+    assert {each.feedback.values["members"] for each in alone.individuals} == {1.0}
+    assert max(each.feedback.values["members"] for each in together.individuals) > 1
+    assert together.reused == alone.reused
+
+
+def test_what_cannot_be_scored_as_one_is_scored_one_by_one(base: Model, settings: Settings) -> None:
+    """The command fails with several; and one of several may be left out."""
+    code = (
+        "import json, sys; choices = json.loads(sys.argv[2]); several = [each for each in choices if 'trial' in each];"
+        "sys.exit('one at a time') if several else print(len(choices))"
+    )
+    asked = settings(objectives=("questions",), top=0, score_command=_scoring(code), score_batch=4)
+    for each in explore(base, SPACE, asked).found.individuals:
+        assert each.feedback.values["questions"] == len(each.choices)
+    code = (
+        "import json, sys; choices = json.loads(sys.argv[2]); several = [each for each in choices if 'trial' in each];"
+        "print(json.dumps({each: 1 for each in several[1:]} if several else 1))"
+    )
+    storage = asked.storage.with_name("some.db")
+    found = explore(base, SPACE, replace(asked, storage=storage, score_command=_scoring(code))).found
+    assert found.count("failed") > 0
+    failed = [each for each in found.individuals if each.state == "failed"]
+    assert all("said nothing of this one" in str(each.feedback.reason) for each in failed)
+
+
+class _Pressed:
+    """Ctrl-C is pressed before a trial, or while a score command runs, as a file says."""
+
+    can_come, accepted = True, False
+
+    def __init__(self, when: Callable[[], bool], answer: bool) -> None:
+        self._when = when
+        self._answer = answer
+        self.asked = 0
+
+    @property
+    def came(self) -> bool:
+        return not self.asked and self._when()
+
+    def holding(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def ask(self) -> None:
+        self.asked += 1
+        if not self._answer:
+            raise KeyboardInterrupt
+
+
+def test_ctrl_c_between_trials_asks_whether_to_write_what_is_known(base: Model, settings: Settings) -> None:
+    path = settings().storage
+    pressed = _Pressed(lambda: path.exists() and len(study_in(path).finished) == 2, answer=True)
+    result = explore(base, SPACE, settings(), interrupt=pressed)
+    assert (result.was_interrupted, len(result.found.finished), pressed.asked) == (True, 2, 1)
+    assert result.chosen
+    assert not explore(base, SPACE, settings()).was_interrupted
+
+
+def test_ctrl_c_ends_a_score_command_and_its_trial_is_evaluated_again(
+    base: Model, settings: Settings, tmp_path: Path
+) -> None:
+    begun = tmp_path / "begun"
+    code = f"import pathlib, time; pathlib.Path({str(begun)!r}).touch(); time.sleep(600)"
+    asked = settings(objectives=("good",), top=0, score_command=_scoring(code))
+    with pytest.raises(KeyboardInterrupt):
+        explore(base, SPACE, asked, interrupt=_Pressed(begun.exists, answer=False))
+    (left,) = study_in(asked.storage).individuals
+    assert left.state == "running"
+    again = explore(base, SPACE, replace(asked, score_command=_scoring("print(1)"))).found
+    assert [each.state for each in again.individuals] == ["complete"] * 6
+    assert again.individuals[0].choices == left.choices
+
+
 @pytest.mark.parametrize(
     ("others", "said"),
     [
@@ -191,7 +291,8 @@ def test_a_score_command_is_pruned_that_is_worse_than_others(base: Model, settin
         ({"score_command": "echo {model}"}, "no objective or constraint asks"),
         ({"objectives": ()}, "no objective"),
         ({"objectives": ("latency:v9999",)}, "v9999"),
-        ({"prunes": True}, "only a score command can be pruned"),
+        ({"prunes": True}, "pruning takes one objective"),
+        ({"score_batch": 0}, "at least 1 variant"),
         ({"prunes": True, "objectives": ("good", "params"), "score_command": "echo {model}"}, "one objective"),
         ({"trials": 0}, "at least 1 trial"),
         ({"sampler": "bayes"}, "unknown sampler"),
