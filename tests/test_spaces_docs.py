@@ -1,0 +1,38 @@
+"""`docs/spaces.md` says what the spaces are, and its example makes variants that run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from answers import at_random, greatest, least
+from mutations import check
+
+from iosched.models.mutation.variant import variant_of
+from iosched.models.spaces.inception import SPACE
+from iosched.models.spaces.lookup import NAMES, builtin_space, find_space
+
+PAGE = (Path(__file__).parent.parent / "docs" / "spaces.md").read_text()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_table_tells_the_space(name: str) -> None:
+    (row,) = re.findall(rf"^\| `builtin:{name}` \|.*$", PAGE, re.MULTILINE)
+    *_, operators, parameters, choices, networks = [cell.strip() for cell in row.strip("|").split("|")]
+    space = builtin_space(name)
+    base = space.base_model()
+    assert int(operators) == len(base.graph.operators)
+    assert parameters == f"{sum(array.size for array in base.weights.values()) / 1e6:.2f} M"
+    assert int(networks.replace(" ", "")) == space.size
+    assert choices == (str(len(space.genome)) if space.genome else "9 to 18")
+
+
+@pytest.mark.parametrize("answer", [least, greatest, at_random(0)], ids=["least", "greatest", "random"])
+def test_the_example_makes_variants_that_run(answer: object, tmp_path: Path) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "space.py").write_text(code)
+    space = find_space(str(tmp_path / "space.py"))
+    variant = variant_of(SPACE.at(32).base_model(), space.mutators, answer)  # type: ignore[arg-type]
+    assert {re.split(r"\[|\]/", name)[0] for name in variant.choices} == {"width", "kernel"}
+    check(variant)
