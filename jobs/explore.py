@@ -55,7 +55,8 @@ def explore(
             once. A trial without a result is evaluated again when the study goes on.
 
     Raises:
-        UsageError: a setting is wrong, or the file is no study, or one about something else.
+        UsageError: a setting is wrong, or the file is no study, or one about something else; or no mutator of the space
+            finds anything in the base model.
         InvalidModelError: the space's base model cannot be run.
         DeviceError: Optuna is not installed, or a device or library is missing.
         KeyboardInterrupt: the user interrupts, and does not want the best variants known.
@@ -65,7 +66,7 @@ def explore(
     from iosched.jobs.exploring.study import Limits, StudyStrategy, begun_study
 
     wanted = asked(settings)
-    model = space.base_model() if base is None else base
+    model = space.begun(base)
     card = Card(model.digest, model.name, space.name, wanted.objectives, wanted.constraints, settings.seed)
     opened = begun_study(settings.storage, card)
     limits = Limits(settings.trials, settings.budget_s)

@@ -64,7 +64,7 @@ def variant_of(base: Model, mutators: Sequence[Mutator], answer: Answer) -> Vari
     """
     draft, entries, asked = _draft_of(base), list[Entry](), Counter[str]()
     for mutator in mutators:
-        for names in _matched(mutator, draft.graph):
+        for names in matched(mutator, draft.graph):
             targets = _present(draft.graph, names)
             if targets:
                 edit = Edit(draft, f"{mutator.name}[{targets[0].name}]", answer, asked)
@@ -113,8 +113,12 @@ def _draft_of(base: Model) -> Draft:
     return Draft(view_of(base), base.digest)
 
 
-def _matched(mutator: Mutator, graph: GraphView) -> list[tuple[str, ...]]:
-    """The names of the nodes of each match."""
+def matched(mutator: Mutator, graph: GraphView) -> list[tuple[str, ...]]:
+    """The names of the nodes of each match.
+
+    Raises:
+        UsageError: the mutator fails.
+    """
     try:
         return [tuple(node.name for node in targets) for targets in mutator.match(graph)]
     except Exception as error:

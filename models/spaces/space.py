@@ -10,8 +10,10 @@ import onnx
 from iosched.models.errors import UsageError
 from iosched.models.load import load_model
 from iosched.models.model import Model
+from iosched.models.mutation.graph import GraphView, view_of
 from iosched.models.mutation.mutator import Mutator
 from iosched.models.mutation.question import Question
+from iosched.models.mutation.variant import matched
 
 PIXELS = 64
 """Width and height of the images of a base model unless one asks for others: small enough for many trials."""
@@ -67,6 +69,21 @@ class Space:
             )
         return replace(self, pixels=pixels)
 
+    def begun(self, base: Model | None) -> Model:
+        """The model to vary: `base`, or for None the one that the space brings.
+
+        Raises:
+            UsageError: there is none, or no mutator finds anything to change in it.
+            InvalidModelError: what the space brings is no model that can be run.
+        """
+        if base is None:
+            return self.base_model()
+        graph = view_of(base)
+        if any(_finds(mutator, graph) for mutator in self.mutators):
+            return base
+        own = "; it has a base model of its own: leave this one out" if self.base else ""
+        raise UsageError(f"nothing in model {base.name!r} can be changed by space {self.name!r}{own}")
+
     def base_model(self) -> Model:
         """The base model that the space brings.
 
@@ -77,6 +94,13 @@ class Space:
         if self.base is None:
             raise UsageError(f"space {self.name!r} brings no base model: name one")
         return load_model(self.base(self.pixels).SerializeToString(), name=self.name)
+
+
+def _finds(mutator: Mutator, graph: GraphView) -> bool:
+    try:
+        return bool(matched(mutator, graph))
+    except UsageError:
+        return True  # every variant will say so
 
 
 def _check(space: str, mutator: object) -> None:

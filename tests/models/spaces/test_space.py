@@ -53,6 +53,16 @@ def test_a_space_that_is_written_whole_fits_its_own_base_alone() -> None:
     assert mutator.match(view_of(load_model(data(sampled(0, 32))))) == []
 
 
+def test_a_base_in_which_nothing_can_be_changed_is_refused() -> None:
+    other = load_model(data(sampled(0, 32)), name="other")
+    with pytest.raises(
+        UsageError, match="nothing in model 'other' can be changed by space 'pelee'; it has a base model"
+    ):
+        SPACE.begun(other)
+    own = SPACE.at(32).base_model()
+    assert SPACE.begun(own) is own
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [
