@@ -1,40 +1,57 @@
 """Which of many small networks are fast: by FLOPs, by sequential latency, by sums of stages, and in truth.
 
-    python benchmarks/rank.py [--variants 60] [--size 64] [--minutes 5] [-o F.json]
+    python benchmarks/rank.py [--variants 60] [--size 64] [--passes 9] [--minutes 5] [-o F.json]
 
 Networks are sampled from a space around MobileNetV2 (`models/zoo/mnasnet.py`). Each is optimized as `iosched optimize`
-does it, with one profile database for all: what ships is measured as a whole, in turn with its rivals. Kendall's tau
-says how well an order agrees with that of these latencies: 1 is the same order, 0 is none. Its interval is that of the
-percentiles of bootstrap samples of the networks. Networks that the file of results has are not measured again: call the
-script until it says that nothing is missing. The database lies in `results/rank/`.
+does it, with one profile database for all: what ships is measured as a whole, in turn with its rivals. That is minutes
+apart for two networks, in which the speed of a shared machine changes by a quarter, for all of one's candidates alike.
+So the truth that orders are held against is taken anew: what ships of each network is measured in turn with its
+operators one after another and with the yardstick of this machine, in several passes over all networks, and what they
+took is divided by what the yardstick took beside them.
+
+Kendall's tau says how well an order agrees with that of these latencies: 1 is the same order, 0 is none. Its interval
+is that of the percentiles of bootstrap samples of the networks. What the file of results has is not measured again:
+call the script until it says that nothing is missing. The database and the schedules lie in `results/rank/`.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
-from testbed import RESULTS, print_table, write_results
+from testbed import RESULTS, YARDSTICK, print_table, write_results
 
+from iosched.jobs.opening import opened
+from iosched.jobs.optimize import optimize
 from iosched.jobs.ranking.calibration import calibrated
 from iosched.jobs.ranking.cost import model_cost
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.load import load_model
+from iosched.models.model import Model
 from iosched.models.zoo.mnasnet import sampled
+from iosched.profiler.devices.cpu.device import CpuDevice, OpenOnCpu
+from iosched.profiler.devices.cpu.yardstick import compile_yardstick
+from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all
 from iosched.profiler.measuring.statistics import quantile
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import WholeRow
+from iosched.runtime.inputs import random_inputs
+from iosched.scheduler.document import ScheduleDocument
 
 Variant = Mapping[str, Any]
-LEAST_VARIANT_S = 40.0
+LEAST_VARIANT_S, LEAST_PASS_S = 35.0, 8.0
+PASS_ROUNDS = 3
+FOR_NEW = 0.6  # of the time of a call, for networks that were not optimized yet
 RESAMPLES = 2000
 LEVEL = 0.95
 AT_A_TIME = 20  # networks in a row of the table of seconds
@@ -46,55 +63,126 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument("--size", type=int, default=64, help="pixels of an image's side")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--minutes", type=float, default=5.0, help="how long this call may take")
+    parser.add_argument("--passes", type=int, default=9, help="in which what ships is measured anew")
     parser.add_argument("--work", type=Path, metavar="FOLDER", default=RESULTS / "rank")
     parser.add_argument("-o", "--output", type=Path, help="raw results as JSON")
     options = parser.parse_args(words)
-    deadline = time.monotonic() + 60 * options.minutes
+    started = time.monotonic()
     known = {} if options.output is None or not options.output.exists() else json.loads(options.output.read_text())
     variants: dict[str, Variant] = known.get("variants", {})
     options.work.mkdir(parents=True, exist_ok=True)
-    settings = OptimizeSettings(device="cpu", threads=options.threads, profile_db=options.work / "profile.sqlite")
-    for seed in range(options.variants):
-        if f"mnasnet-{seed}" in variants:
-            continue
-        if deadline - time.monotonic() < LEAST_VARIANT_S:
-            print(f"time is up before mnasnet-{seed}; call again to go on", file=sys.stderr)
-            break
-        variants[f"mnasnet-{seed}"] = observed(seed, options.size, settings)
-        written = ["--variants", str(options.variants), "--size", str(options.size)]
-        write_results(options, Path(__file__).stem, written, {"variants": variants})
-    else:
+    bench = Bench(options.size, OptimizeSettings("cpu", options.threads, profile_db=options.work / "profile.sqlite"))
+
+    def taken(seeds: Sequence[int], share: float, least_s: float) -> None:
+        """Measures these networks until that share of the time is over."""
+        for seed in seeds:
+            if started + share * 60 * options.minutes - time.monotonic() < least_s:
+                print(f"time is up before {title(seed)}; call again to go on", file=sys.stderr)
+                return
+            before = variants.get(title(seed))
+            variants[title(seed)] = bench.observed(seed) if before is None else bench.passed(seed, before)
+            written = ["--variants", str(options.variants), "--size", str(options.size)]
+            write_results(options, Path(__file__).stem, written, {"variants": variants})
+
+    taken(missing(variants, options.variants), FOR_NEW, LEAST_VARIANT_S)
+    taken(passes_left(variants, options.passes), 1.0, LEAST_PASS_S)
+    if not missing(variants, options.variants) and not passes_left(variants, options.passes):
         print("nothing is missing", file=sys.stderr)
-    print_table(*orders_table(list(variants.values())))
-    print()
-    print_table(*seconds_table(list(variants.values())))
+    print_tables(list(variants.values()))
 
 
-def observed(seed: int, size: int, settings: OptimizeSettings) -> Variant:
-    """What one network took: all samples, the sums of its stages, and the time that it took to find out."""
-    started = time.monotonic()
-    model = load_model(sampled(seed, size).SerializeToString(), name=f"mnasnet-{seed}")
-    loaded = time.monotonic()
-    cost = model_cost(model, "models", settings)
-    result, row = cost.result, newest(settings)
-    assert result is not None
-    return {
-        "flops": model.flops,
-        "params": model.n_parameters,
-        "operators": len(model.graph.operators),
-        "shipped": result.shipped,
-        "stages": row.stages,
-        "sum_us": row.sum_us,
-        "sequential_sum_us": row.sequential_sum_us,
-        "samples_us": {name: [round(us, 2) for us in whole.samples_us] for name, whole in result.wholes.items()},
-        "measurements": result.measurements,
-        "cache_hits": result.cache_hits,
-        "seconds": {
-            "load": loaded - started,
-            "search": cost.search_seconds,
-            "comparison": cost.comparison_seconds,
-        },
-    }
+def print_tables(variants: Sequence[Variant]) -> None:
+    """What was measured, as docs/ranking.md has it."""
+    if done := [one for one in variants if one["passes"]]:
+        print_table(*orders_table(done))
+        print()
+    print_table(*seconds_table(variants))
+
+
+def title(seed: int) -> str:
+    return f"mnasnet-{seed}"
+
+
+def missing(variants: Mapping[str, Variant], count: int) -> list[int]:
+    """The networks that were not optimized yet."""
+    return [seed for seed in range(count) if title(seed) not in variants]
+
+
+def passes_left(variants: Mapping[str, Variant], passes: int) -> list[int]:
+    """The networks in the order in which they are measured anew, each as often as it has fewer passes than that."""
+    seeds = [int(name.removeprefix(title(0)[:-1])) for name in variants]
+    done = {seed: len(variants[title(seed)]["passes"]) for seed in seeds}
+    return [seed for number in range(passes) for seed in seeds if done[seed] <= number]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """How networks are measured."""
+
+    size: int
+    settings: OptimizeSettings
+
+    def observed(self, seed: int) -> Variant:
+        """What one network took: all samples, the sums of its stages, and the time that it took to find out."""
+        started = time.monotonic()
+        model = self.model(seed)
+        loaded = time.monotonic()
+        cost = model_cost(model, "models", self.settings)
+        result, row = cost.result, newest(self.settings)
+        assert result is not None
+        self.document_path(seed).write_text(result.document.to_json())
+        return {
+            "flops": model.flops,
+            "params": model.n_parameters,
+            "operators": len(model.graph.operators),
+            "shipped": result.shipped,
+            "stages": row.stages,
+            "sum_us": row.sum_us,
+            "sequential_sum_us": row.sequential_sum_us,
+            "samples_us": {name: rounded(whole.samples_us) for name, whole in result.wholes.items()},
+            "measurements": result.measurements,
+            "cache_hits": result.cache_hits,
+            "seconds": {
+                "load": loaded - started,
+                "search": cost.search_seconds,
+                "comparison": cost.comparison_seconds,
+            },
+            "passes": [],
+        }
+
+    def passed(self, seed: int, before: Variant) -> Variant:
+        """The same with one more pass: what ships, and one operator after another, in turn with the yardstick."""
+        model, settings = self.model(seed), self.settings
+        path = self.document_path(seed)
+        document = ScheduleDocument.from_json(path.read_text()) if path.exists() else optimize(model, settings).document
+        path.write_text(document.to_json())
+        device, inputs = CpuDevice(), random_inputs(model.graph.inputs)
+        candidates: dict[str, Candidate] = {}
+        with opened(device, model, settings.opening, settings.profile_db) as there:
+            assert isinstance(there, OpenOnCpu)
+            try:
+                candidates["shipped"] = device.executor(model, document, settings.threads).ready(inputs)
+                candidates["sequential"] = there.ready(there.one_after_another()["sequential"], inputs)
+                yardstick = Candidate(compile_yardstick(there.cost.backend).time)
+                found = there.in_turn({**candidates, YARDSTICK: yardstick}, Budget(PASS_ROUNDS, 10.0, PASS_ROUNDS))
+            finally:
+                close_all(candidates.values())
+            reference = there.cost.database.yardstick(there.cost.device)
+        assert reference is not None
+        samples_us = {name: rounded(each.samples_us) for name, each in found.items()}
+        return {**before, "passes": [*before["passes"], {**samples_us, "reference_us": reference.median_us}]}
+
+    def model(self, seed: int) -> Model:
+        return load_model(sampled(seed, self.size).SerializeToString(), name=title(seed))
+
+    def document_path(self, seed: int) -> Path:
+        assert self.settings.profile_db is not None
+        return self.settings.profile_db.with_name(f"{title(seed)}.json")
+
+
+def rounded(samples_us: Sequence[float]) -> list[float]:
+    """Samples without the digits that nobody needs."""
+    return [round(us, 2) for us in samples_us]
 
 
 def newest(settings: OptimizeSettings) -> WholeRow:
@@ -105,57 +193,75 @@ def newest(settings: OptimizeSettings) -> WholeRow:
 
 
 def shipped_us(one: Variant) -> float:
-    """The latency of what ships, which is the truth that orders are held against."""
-    return whole_us(one, "measured" if one["shipped"] == "iosched" else one["shipped"])
+    """The latency of what ships, at the speed that the machine had when its profile was begun."""
+    return steadied_us(one, "shipped")
 
 
-def found_us(one: Variant) -> float:
-    """The latency of the schedule found, as a whole."""
-    return whole_us(one, "measured")
+def steadied_us(one: Variant, name: str, passes: slice = slice(None)) -> float:
+    """The median over the passes of what was measured in each over what the yardstick took beside it."""
+    taken = one["passes"][passes]
+    return float(median(each["reference_us"] * median(each[name]) / median(each[YARDSTICK]) for each in taken))
 
 
-def whole_us(one: Variant, name: str) -> float:
-    """The median of a whole model's samples."""
-    return median(one["samples_us"][name])
+def halves(variants: Sequence[Variant]) -> tuple[list[float], list[float]]:
+    """The truth twice, by passes that have none in common: no order can be expected to agree better with either."""
+    some = [one for one in variants if len(one["passes"]) > 1]
+    first, second = ([steadied_us(one, "shipped", slice(start, None, 2)) for one in some] for start in (0, 1))
+    return first, second
+
+
+def first_us(one: Variant) -> float:
+    """The latency of what ships as `optimize` measured it, at the speed that the machine had just then."""
+    return float(median(one["samples_us"]["measured" if one["shipped"] == "iosched" else one["shipped"]]))
 
 
 def anchored_us(one: Variant) -> float:
     """The sequential latency of the whole model, times what the sums say that a schedule gains."""
-    return whole_us(one, "sequential") * float(one["sum_us"]) / float(one["sequential_sum_us"])
+    return steadied_us(one, "sequential") * float(one["sum_us"]) / float(one["sequential_sum_us"])
 
 
 COUNTS: Mapping[str, Callable[[Variant], float]] = {
     "parameters": lambda one: float(one["params"]),
     "FLOPs": lambda one: float(one["flops"]),
 }
+SUM = "sum of stages"
 LATENCIES: Mapping[str, Callable[[Variant], float]] = {
     "sum of operators": lambda one: float(one["sequential_sum_us"]),
-    "sequential latency": lambda one: whole_us(one, "sequential"),
-    "sum of stages": lambda one: float(one["sum_us"]),
+    SUM: lambda one: float(one["sum_us"]),
+    "both sums, geometric mean": lambda one: math.sqrt(one["sum_us"] * one["sequential_sum_us"]),
+    "sequential latency": lambda one: steadied_us(one, "sequential"),
     "sequential latency x stages / operators": anchored_us,
-    "schedule found, whole": found_us,
+    "what ships, as `optimize` measured it": first_us,
 }
 
 
 def orders_table(variants: Sequence[Variant]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """How well each order agrees with that of what ships; of latencies, how far one is off times the usual factor."""
-    rows = []
+    truth = [shipped_us(one) for one in variants]
+    sums = [LATENCIES[SUM](one) for one in variants]
+    rows: list[tuple[str, ...]] = []
     for name, order in {**COUNTS, **LATENCIES}.items():
         values = [order(one) for one in variants]
-        taus = (tau_text(values, [truth(one) for one in variants]) for truth in (shipped_us, found_us))
-        rows.append((name, *taus, error_text(values, variants) if name in LATENCIES else ""))
-    return ("order by", "tau with what ships", "tau with the schedule found", "factor, off by at most"), rows
+        less = "" if name == SUM else ends_text(*interval(lambda a, b, t: tau(a, t) - tau(b, t), values, sums, truth))
+        error = error_text(values, truth) if name in LATENCIES else ""
+        rows.append((name, tau_text(values, truth), less, error))
+    rows.append(("what ships, by every other pass", tau_text(*halves(variants)), "", ""))
+    return ("order by", "tau with what ships", f"less that of the {SUM}", "factor, and off by at most"), rows
 
 
 def tau_text(values: Sequence[float], truth: Sequence[float]) -> str:
     """Kendall's tau with its interval."""
-    low, high = tau_interval(values, truth)
-    return f"{tau(values, truth):.2f} ({low:.2f} to {high:.2f})"
+    return f"{tau(values, truth):.2f} ({ends_text(*interval(tau, values, truth))})"
 
 
-def error_text(values: Sequence[float], variants: Sequence[Variant]) -> str:
-    """By what factor latencies are multiplied to be those of what ships, and within what the most of them then are."""
-    found = calibrated([(value, shipped_us(one)) for value, one in zip(values, variants, strict=True)])
+def ends_text(low: float, high: float) -> str:
+    """The ends of an interval."""
+    return f"{low:.2f} to {high:.2f}"
+
+
+def error_text(values: Sequence[float], truth: Sequence[float]) -> str:
+    """By what factor latencies are multiplied to be the truth, and within what 90 % of them then are."""
+    found = calibrated(list(zip(values, truth, strict=True)))
     return "" if found.error is None else f"{found.factor:.2f}, {found.error - 1:.0%}"
 
 
@@ -166,12 +272,11 @@ def tau(values: Sequence[float], truth: Sequence[float]) -> float:
     return float(agreed.sum() / max(np.abs(agreed).sum(), 1))
 
 
-def tau_interval(values: Sequence[float], truth: Sequence[float]) -> tuple[float, float]:
-    """Percentiles of tau over bootstrap samples of the networks; the same at each call."""
-    draw = np.random.default_rng(0)
-    pairs = np.array([values, truth])
-    places = draw.integers(0, len(values), (RESAMPLES, len(values)))
-    found = [tau(*pairs[:, each]) for each in places]
+def interval(figure: Callable[..., float], *columns: Sequence[float]) -> tuple[float, float]:
+    """Percentiles of a figure of these columns over bootstrap samples of the networks; the same at each call."""
+    table = np.array(columns)
+    places = np.random.default_rng(0).integers(0, table.shape[1], (RESAMPLES, table.shape[1]))
+    found = [figure(*table[:, each]) for each in places]
     return quantile(found, (1 - LEVEL) / 2), quantile(found, (1 + LEVEL) / 2)
 
 

@@ -13,6 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from iosched.profiler.measuring.statistics import summarize
+from iosched.scheduler.baselines import sequential
+
 ROOT = Path(__file__).parents[2]
 VALUES = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=2, max_size=12)
 
@@ -22,13 +25,18 @@ def rank(script: Callable[[str], ModuleType]) -> ModuleType:
     return script("rank")
 
 
-def variant(number: int) -> dict[str, Any]:
+def variant(number: int, slowness: float = 1.0) -> dict[str, Any]:
     """A network whose latency as it ships grows with its number, and whose FLOPs shrink with it."""
-    samples_us = {"measured": [10.0 + number] * 7, "sequential": [20.0 + number] * 7, "reference": [50.0] * 7}
+    one_pass = {
+        "shipped": [slowness * (10.0 + number)] * 3, "sequential": [slowness * (20.0 + number)] * 3,
+        "yardstick": [slowness * 700.0] * 3, "reference_us": 700.0,
+    }  # fmt: skip
     return {
         "flops": 100 - number, "params": 5, "operators": 3, "shipped": "iosched", "stages": 2,
-        "sum_us": 5.0 + number / 2, "sequential_sum_us": 10.0 + number / 2, "samples_us": samples_us,
+        "sum_us": 5.0 + number / 2, "sequential_sum_us": 10.0 + number / 2,
+        "samples_us": {"measured": [slowness * (10.0 + number)] * 7, "reference": [50.0] * 7},
         "measurements": 30, "cache_hits": 10 * number, "seconds": {"load": 0.1, "search": 2.0, "comparison": 4.0},
+        "passes": [one_pass, one_pass],
     }  # fmt: skip
 
 
@@ -47,10 +55,10 @@ def test_an_interval_of_tau_is_the_same_at_each_call_and_narrower_with_more_netw
     draw = Random(0)
     values = [draw.random() for _ in range(80)]
     truth = [value + draw.random() for value in values]
-    (low, high), (few_low, few_high) = (rank.tau_interval(values[:count], truth[:count]) for count in (80, 10))
+    (low, high), (few_low, few_high) = (rank.interval(rank.tau, values[:count], truth[:count]) for count in (80, 10))
     assert low < rank.tau(values, truth) < high
     assert high - low < few_high - few_low
-    assert rank.tau_interval(values, truth) == (low, high)
+    assert rank.interval(rank.tau, values, truth) == (low, high)
 
 
 def test_a_table_has_the_order_of_the_truth_and_the_other_way_round(rank: ModuleType) -> None:
@@ -58,13 +66,42 @@ def test_a_table_has_the_order_of_the_truth_and_the_other_way_round(rank: Module
     found = {row[0]: dict(zip(headers, row, strict=True)) for row in rows}
     assert found["FLOPs"]["tau with what ships"] == "-1.00 (-1.00 to -1.00)"
     assert found["sum of stages"]["tau with what ships"] == "1.00 (1.00 to 1.00)"
-    assert found["sum of stages"]["factor, off by at most"] == "2.00, 0%"
-    assert found["FLOPs"]["factor, off by at most"] == ""
+    assert found["sum of stages"]["factor, and off by at most"] == "2.00, 0%"
+    assert found["FLOPs"]["factor, and off by at most"] == ""
+    assert found["FLOPs"]["less that of the sum of stages"] == "-2.00 to -2.00"
+    assert found["sequential latency"]["less that of the sum of stages"] == "0.00 to 0.00"
 
 
-def test_the_truth_is_what_ships(rank: ModuleType) -> None:
-    assert rank.shipped_us(variant(3)) == 13.0
-    assert rank.shipped_us({**variant(3), "shipped": "reference"}) == 50.0
+def test_the_truth_does_not_depend_on_how_fast_the_machine_was(rank: ModuleType) -> None:
+    assert rank.shipped_us(variant(3, slowness=1.5)) == pytest.approx(13.0)
+    assert rank.first_us(variant(3, slowness=1.5)) == pytest.approx(19.5)
+    assert rank.first_us({**variant(3), "shipped": "reference"}) == 50.0
+
+
+def test_passes_go_over_all_networks_that_have_fewer(rank: ModuleType) -> None:
+    variants = {"mnasnet-0": variant(0), "mnasnet-1": {**variant(1), "passes": []}}
+    assert rank.passes_left(variants, 2) == [1, 1]
+    assert rank.passes_left(variants, 3) == [1, 1, 0, 1]
+    assert rank.missing(variants, 4) == [2, 3]
+
+
+def test_a_pass_measures_what_ships_beside_the_yardstick(rank: ModuleType, tmp_path: Path) -> None:
+    found = rank.Bench(32, rank.OptimizeSettings("cpu", 1, "sequential", profile_db=tmp_path / "p.db"))
+    model = found.model(0)
+    document = rank.ScheduleDocument(
+        model.name, model.digest, model.bindings, "float32", {"kind": "cpu", "name": ""}, sequential(model.graph)
+    )
+    found.document_path(0).write_text(document.to_json())
+    with (
+        rank.ProfileDatabase(tmp_path / "p.db") as database,
+        rank.opened(rank.CpuDevice(), model, found.settings.opening, tmp_path / "p.db") as there,
+    ):
+        database.keep_yardstick(there.cost.device, summarize([700.0] * 7))
+    (one,) = found.passed(0, {**variant(0), "passes": []})["passes"]
+    assert {name: len(each) for name, each in one.items() if name != "reference_us"} == {
+        "shipped": 3, "sequential": 3, "yardstick": 3,
+    }  # fmt: skip
+    assert one["reference_us"] == 700.0
 
 
 def test_seconds_are_medians_of_networks_in_a_row(rank: ModuleType) -> None:
@@ -76,21 +113,36 @@ def test_seconds_are_medians_of_networks_in_a_row(rank: ModuleType) -> None:
 def test_a_call_goes_on_where_the_one_before_ended(
     rank: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seen: list[int] = []
+    seen: list[tuple[str, int]] = []
     now_s = [0.0]
 
-    def observed(seed: int, *_: object) -> dict[str, Any]:
-        seen.append(seed)
-        now_s[0] += 100.0
-        return variant(seed)
+    def observed(self: object, seed: int) -> dict[str, Any]:
+        seen.append(("new", seed))
+        now_s[0] += 60.0
+        return {**variant(seed), "passes": []}
 
-    monkeypatch.setattr(rank, "observed", observed)
+    def passed(self: object, seed: int, before: dict[str, Any]) -> dict[str, Any]:
+        seen.append(("pass", seed))
+        now_s[0] += 60.0
+        return {**before, "passes": [*before["passes"], variant(seed)["passes"][0]]}
+
+    monkeypatch.setattr(rank.Bench, "observed", observed)
+    monkeypatch.setattr(rank.Bench, "passed", passed)
     monkeypatch.setattr(rank.time, "monotonic", lambda: now_s[0])
-    words = ["--variants", "5", "--work", str(tmp_path), "-o", str(tmp_path / "r.json")]
-    rank.main([*words, "--minutes", "3"])
-    assert seen == [0, 1]
+    words = ["--variants", "3", "--passes", "1", "--work", str(tmp_path), "-o", str(tmp_path / "r.json")]
+    rank.main([*words, "--minutes", "3.1"])
+    assert seen == [("new", 0), ("new", 1), ("pass", 0)]
     assert "call again" in capsys.readouterr().err
     rank.main([*words, "--minutes", "10"])
-    assert seen == [0, 1, 2, 3, 4]
+    assert seen[3:] == [("new", 2), ("pass", 1), ("pass", 2)]
     assert "nothing is missing" in capsys.readouterr().err
-    assert list(json.loads((tmp_path / "r.json").read_text())["variants"]) == [f"mnasnet-{seed}" for seed in range(5)]
+    found = json.loads((tmp_path / "r.json").read_text())["variants"]
+    assert {name: len(one["passes"]) for name, one in found.items()} == {f"mnasnet-{seed}": 1 for seed in range(3)}
+
+
+def test_the_page_is_what_the_raw_samples_say(rank: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    variants = list(json.loads((ROOT / "benchmarks/results/rank.json").read_text())["variants"].values())
+    page = (ROOT / "docs/ranking.md").read_text()
+    rank.print_tables(variants)
+    for table in capsys.readouterr().out.split("\n\n"):
+        assert table in page
