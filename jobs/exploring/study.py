@@ -207,8 +207,9 @@ class StudyStrategy:
     def _is_at_its_end(self, trials: Sequence[FrozenTrial]) -> bool:
         if len(trials) >= self._limits.trials or self._kind.has_ended(trials):
             return True
-        spent_s = sum(self._opened._feedback(trial).seconds for trial in trials)
-        return self._limits.seconds is not None and spent_s >= self._limits.seconds
+        if self._limits.seconds is None:
+            return False
+        return sum(self._opened._feedback(trial).seconds for trial in trials) >= self._limits.seconds
 
     def _taken_over(self, trial: FrozenTrial) -> Graph | None:
         """The trial again, with the answers that it was given already; None if somebody is evaluating it."""

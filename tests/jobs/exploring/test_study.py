@@ -23,8 +23,8 @@ from iosched.models.mutation.question import Question
 
 @pytest.mark.parametrize("sampler", SAMPLER_NAMES)
 def test_a_study_that_was_interrupted_asks_and_answers_what_it_would_have(tmp_path: Path, sampler: str) -> None:
-    whole = choices(go_on(tmp_path / "whole.db", sampler, 10))
-    for trials in (3, 8, 10):
+    whole = choices(go_on(tmp_path / "whole.db", sampler, 8))
+    for trials in (3, 6, 8):
         parts = go_on(tmp_path / "parts.db", sampler, trials)
     assert choices(parts) == whole
     assert len(set(whole)) > 3  # a sampler that begins anew would repeat its first trials
@@ -39,28 +39,28 @@ def test_another_seed_makes_another_study(tmp_path: Path) -> None:
 @pytest.mark.parametrize("sampler", ["random", "evolution"])
 def test_a_study_whose_process_is_killed_goes_on_with_the_same_trials(tmp_path: Path, sampler: str) -> None:
     """At any moment: in the middle of making the file, of asking, of evaluating, or of telling."""
-    whole = choices(go_on(tmp_path / "whole.db", sampler, 10))
+    whole = choices(go_on(tmp_path / "whole.db", sampler, 8))
     path = tmp_path / "killed.db"
     moments = random.Random(1)
-    script = [sys.executable, str(Path(toy_study.__file__)), str(path), sampler, "10", "0.02"]
-    for _ in range(4):
+    script = [sys.executable, str(Path(toy_study.__file__)), str(path), sampler, "8", "0.02"]
+    for _ in range(3):
         with subprocess.Popen(script, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
             while not path.exists() and process.poll() is None:
                 time.sleep(0.001)
             time.sleep(moments.uniform(0.0, 0.5))
             process.kill()
-    assert choices(go_on(path, sampler, 10)) == whole
+    assert choices(go_on(path, sampler, 8)) == whole
 
 
 def test_two_processes_share_a_study(tmp_path: Path) -> None:
     path = tmp_path / "study.db"
-    script = [sys.executable, str(Path(toy_study.__file__)), str(path), "evolution", "16", "0.02"]
+    script = [sys.executable, str(Path(toy_study.__file__)), str(path), "evolution", "12", "0.02"]
     both = [subprocess.Popen(script, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     numbers = [sorted(map(int, process.communicate(timeout=120)[0].split())) for process in both]
     assert [process.returncode for process in both] == [0, 0]
-    assert sorted(numbers[0] + numbers[1]) == list(range(16))
+    assert sorted(numbers[0] + numbers[1]) == list(range(12))
     assert all(numbers)
-    assert choices(opened_study(path)) == choices(go_on(tmp_path / "alone.db", "evolution", 16))
+    assert choices(opened_study(path)) == choices(go_on(tmp_path / "alone.db", "evolution", 12))
 
 
 def test_a_trial_of_a_process_that_lives_is_left_to_it(tmp_path: Path) -> None:
