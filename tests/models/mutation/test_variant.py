@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import pytest
 from import_helpers import data, feeds_for, model_of, run, weight
 from mutations import Custom, check, exported
 from onnx import helper
 
+from iosched.models.errors import UsageError
+from iosched.models.export import NodeNote, annotate, write_model
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.mutation.edit import Edit
 from iosched.models.mutation.graph import GraphView
-from iosched.models.mutation.matching import Match, Targets, chain
+from iosched.models.mutation.matching import Match, Targets, by_name, by_type, chain
+from iosched.models.mutation.operator_mutator import OperatorMutator
 from iosched.models.mutation.question import Question
-from iosched.models.mutation.record import record_of
+from iosched.models.mutation.record import MUTATION_KEY, record_of
 from iosched.models.mutation.variant import replay, variant_of
 
 node = helper.make_node
@@ -112,3 +116,71 @@ def test_the_file_has_its_record() -> None:
 
 def by_chain_of_two(graph: GraphView) -> Sequence[Targets]:
     return [targets[:2] for targets in chain("Conv", "Relu", "Conv")(graph)]
+
+
+def test_nothing_of_the_bases_schedule_is_taken_over() -> None:
+    """An optimized model is the same base as the model that it was optimized from."""
+    model = base()
+    order = [operator.name for operator in model.graph.operators]
+    notes = {name: NodeNote(0, index, 0, "concurrent", 1.0) for index, name in enumerate(order)}
+    proto = annotate(model, order=order, notes=notes, merges=[], schedule_json="{}", version="0")
+    proto.metadata_props.add(key="author", value="somebody")
+    optimized = load_model(write_model(proto, model.weights, None) or b"", name="base")
+    variant = variant_of(optimized, [Custom("custom", by_chain_of_two, paths)], last)
+    assert optimized.schedule_json == "{}"
+    assert variant.model.schedule_json is None
+    kept = {item.key for item in variant.model.proto.metadata_props}
+    assert kept == {"author", MUTATION_KEY}
+    assert not any(node.metadata_props for node in variant.model.proto.graph.node)
+    assert replay(model, variant.record).digest == variant.model.digest
+
+
+def test_a_target_that_an_earlier_instance_took_away_is_passed_over() -> None:
+    mutated_nodes: list[str] = []
+
+    def take_the_next(targets: Targets, edit: Edit) -> None:
+        mutated_nodes.append(targets[0].name)
+        if targets[0].name == "stem/conv":
+            edit.redirect("middle", "stem")
+
+    variant = variant_of(base(), [Custom("custom", by_type("Conv"), take_the_next)], first)
+    assert mutated_nodes == ["stem/conv", "last", "side/conv"]
+    check(variant)
+
+
+def test_what_onnx_cannot_infer_keeps_its_type_until_something_before_it_changes() -> None:
+    nodes = [
+        node("Conv", ["x", "w"], ["a"], pads=[1] * 4),
+        node("QuickGelu", ["a"], ["b"], domain="com.microsoft"),
+        node("Relu", ["b"], ["y"]),
+    ]
+    proto = model_of(nodes, {"x": [1, 3, 6, 6]}, ["y"], {"w": weight(4, 3, 3, 3)}, domains=["com.microsoft"])
+    proto.graph.value_info.append(helper.make_tensor_value_info("b", 1, [1, 4, 6, 6]))
+    model = load_model(data(proto))
+
+    def shape_of(change: Callable[[Targets, Edit], object]) -> tuple[int, ...] | None:
+        variant = variant_of(model, [Custom("custom", by_name("a"), change)], first)
+        file = exported(variant.model)
+        assert exported(replay(model, variant.record)) == file
+        run(file, feeds_for(variant.model))
+        spec = variant.model.graph.tensor.get("b")
+        return None if spec is None else spec.shape
+
+    assert shape_of(lambda targets, edit: None) == (1, 4, 6, 6)
+    assert shape_of(lambda targets, edit: edit.replace("a", weights={1: (5, 3, 3, 3)})) is None
+
+
+def test_a_mutator_that_cannot_tell_where_it_matches_is_named() -> None:
+    def broken(graph: GraphView) -> Sequence[Targets]:
+        raise KeyError("missing")
+
+    with pytest.raises(UsageError, match="mutator 'custom' cannot tell where it matches: KeyError: 'missing'"):
+        variant_of(base(), [Custom("custom", broken, paths)], first)
+
+
+def test_new_weights_do_not_depend_on_what_else_was_chosen() -> None:
+    """Variants that have a layer in common have its weights in common."""
+    layer = OperatorMutator("op", by_name("side/conv"), ["conv3"])
+    alone = variant_of(base(), [layer], first).model.weights
+    other = variant_of(base(), [Custom("custom", by_chain_of_two, paths), layer], last).model.weights
+    assert (alone["side/conv/conv3/W"] == other["side/conv/conv3/W"]).all()
