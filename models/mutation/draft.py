@@ -63,19 +63,21 @@ def applied(draft: Draft, primitive: Primitive) -> Draft:
 
 
 def check_whole(graph: GraphView) -> None:
-    """Check that all that is read is there, and that all shapes fit. O(nodes), and inference where something changed.
+    """Check that all that is read is there, and that all shapes fit, where something was changed since the last time.
 
     Raises:
         InvalidModelError: they do not.
     """
-    for name, proto in graph.protos.items():
-        if missing := next((tensor for tensor in reads(proto) if not graph.has(tensor)), ""):
-            raise InvalidModelError(f"{proto.op_type} node {name!r} still reads {missing!r}, which was deleted")
+    for tensor in sorted(graph.unfed()):
+        reader = graph.protos[graph.readers[tensor][0]]
+        raise InvalidModelError(
+            f"{reader.op_type} node {writes(reader)[0]!r} still reads {tensor!r}, which was deleted"
+        )
     for output, source in graph.outputs.items():
         if not graph.has(source):
             raise InvalidModelError(f"graph output {output!r} still is {source!r}, which was deleted")
-    for name in graph.protos:
-        graph.infer(name)
+    for tensor in sorted(graph.untyped()):
+        graph.infer(graph.producers[tensor])
 
 
 def _create(draft: Draft, change: Create) -> Draft:

@@ -151,6 +151,18 @@ class GraphView:
         """For every tensor that is read the names of the nodes that read it, each once."""
         return self.wires.readers
 
+    def unread(self) -> frozenset[str]:
+        """The computed tensors that nothing reads and the graph does not return."""
+        return frozenset(self.producers.keys() - self.readers.keys() - set(self.outputs.values()))
+
+    def unfed(self) -> frozenset[str]:
+        """The tensors that are read and not there."""
+        return frozenset(self.readers.keys() - self.producers.keys() - self.weights.keys() - set(self.inputs))
+
+    def untyped(self) -> frozenset[str]:
+        """The computed tensors whose types were not inferred yet."""
+        return frozenset(self.producers.keys() - self.types.keys())
+
     def with_node(self, node: onnx.NodeProto) -> GraphView:
         """The graph with one node more, or with another one in the place of the node of its name."""
         name = writes(node)[0]

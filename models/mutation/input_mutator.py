@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 
 from iosched.models.graph import TensorSpec
 from iosched.models.mutation.edit import Edit
@@ -33,18 +34,21 @@ class InputMutator:
         """See `Mutator`."""
         for place, tensor in enumerate(targets[0].inputs):
             if edit.graph.is_computed(tensor):
-                chosen = edit.choose(_alike(edit.graph, targets[0], tensor)[: self.most], f"input{place}")
+                chosen = edit.choose(_alike(edit.graph, targets[0], tensor, self.most), f"input{place}")
                 if chosen != tensor:
                     edit.connect(chosen, targets[0], place)
 
 
-def _alike(graph: GraphView, node: Node, tensor: str) -> list[str]:
+def _alike(graph: GraphView, node: Node, tensor: str, most: int) -> list[str]:
     """`tensor`, and what could be read by `node` in its place, the last computed first."""
     wanted, later = graph.spec(tensor), graph.behind(node.name)
-    known = [*graph.inputs, *(name for one in graph.nodes if one.name not in later for name in one.outputs if name)]
     if wanted is None or wanted.shape is None:
         return [tensor]
-    return [tensor, *(name for name in reversed(known) if name != tensor and _is_like(graph, name, wanted))]
+    computed = (
+        name for one in reversed(graph.nodes) if one.name not in later for name in reversed(one.outputs) if name
+    )
+    known = (name for name in chain(computed, reversed(graph.inputs)) if name != tensor)
+    return [tensor, *islice((name for name in known if _is_like(graph, name, wanted)), most - 1)]
 
 
 def _is_like(graph: GraphView, name: str, wanted: TensorSpec) -> bool:

@@ -19,7 +19,7 @@ from iosched.models.mutation.mutator import Mutator
 from iosched.models.mutation.question import Answer
 from iosched.models.mutation.record import Choice, Entry, Instance, Primitive, Record
 from iosched.models.node_attributes import serialized
-from iosched.models.wiring import captures, reads, writes
+from iosched.models.wiring import captures, writes
 
 _SHOWN_CHOICES = 12
 
@@ -127,9 +127,11 @@ def matched(mutator: Mutator, graph: GraphView) -> list[tuple[str, ...]]:
 
 def _mutate(mutator: Mutator, targets: Targets, edit: Edit) -> None:
     try:
+        before = edit.graph
         mutator.mutate(targets, edit)
-        _delete_dead(edit)
-        check_whole(edit.graph)
+        if edit.graph is not before:
+            _delete_dead(edit)
+            check_whole(edit.graph)
     except Exception as error:
         kind = InvalidModelError if isinstance(error, InvalidModelError) else UsageError
         where = ", ".join(repr(node.name) for node in targets)
@@ -149,16 +151,16 @@ def _what(error: Exception) -> str:
 
 def _delete_dead(edit: Edit) -> None:
     """Delete the nodes from which no path leads to an output: the base has none either."""
-    graph = edit.graph
-    needed, waiting = set[str](), [graph.producers[name] for name in graph.outputs.values() if name in graph.producers]
-    while waiting:
-        name = waiting.pop()
-        if name not in needed:
-            needed.add(name)
-            waiting.extend(graph.producers[tensor] for tensor in reads(graph.protos[name]) if tensor in graph.producers)
-    for name in graph.protos:
-        if name not in needed:
+    while dead := _unread_nodes(edit.graph):
+        for name in dead:
             edit.delete(name)
+
+
+def _unread_nodes(graph: GraphView) -> list[str]:
+    """The nodes none of whose outputs is read or returned."""
+    unread = graph.unread()
+    names = sorted({graph.producers[tensor] for tensor in unread})
+    return [name for name in names if unread.issuperset(writes(graph.protos[name]))]
 
 
 def _present(graph: GraphView, names: Sequence[str]) -> tuple[Node, ...]:
@@ -176,6 +178,4 @@ def _is_same(name: str, before: GraphView, after: GraphView) -> bool:
 
 
 def _is_same_tensor(name: str, before: GraphView, after: GraphView) -> bool:
-    if name in before.weights or name in after.weights:
-        return before.weights.get(name) is after.weights.get(name)
-    return before.spec(name) == after.spec(name)
+    return (name in before.weights) == (name in after.weights) and before.spec(name) == after.spec(name)

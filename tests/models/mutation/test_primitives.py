@@ -110,6 +110,16 @@ def test_what_was_deleted_may_be_made_anew_under_its_name() -> None:
     assert values(variant)["b"].max() <= 1
 
 
+def test_what_reads_a_constant_instead_of_a_computed_tensor_is_modified() -> None:
+    def constant(edit: Edit) -> None:
+        edit.delete("d")
+        edit.create("Abs", [""], name="d", weights={0: np.ones((1, 2, 6, 6), np.float32)})
+
+    variant = changed(constant)
+    assert variant.model.weights["d"].shape == (1, 2, 6, 6)
+    assert variant.unmodified == {"a", "b", "c"}
+
+
 def test_an_output_keeps_its_name() -> None:
     base = model()
     for source in ("c", "a"):  # a is inside an operator, c an operator of its own
