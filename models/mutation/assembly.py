@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import onnx
 
+from iosched.models.errors import InvalidModelError
 from iosched.models.load import assembled_model
 from iosched.models.model import METADATA_PREFIX, Model
 from iosched.models.mutation.draft import Draft, unused
 from iosched.models.mutation.graph import GraphView
 from iosched.models.mutation.record import MUTATION_KEY, Record
 from iosched.models.mutation.wires import wires_of
-from iosched.models.wiring import is_standard, writes
+from iosched.models.wiring import captures, is_standard, writes
 
 
 def assembled(base: Model, draft: Draft, record: Record) -> Model:
@@ -52,6 +53,10 @@ def _with_free_outputs(graph: GraphView) -> GraphView:
     for output, source in graph.outputs.items():
         if source == output or not graph.has(output):
             continue
+        if holder := next((name for name, proto in graph.protos.items() if output in captures(proto)), ""):
+            raise InvalidModelError(
+                f"graph output {output!r} cannot be another tensor: a graph inside node {holder!r} reads {output!r}"
+            )
         inner = unused(graph, f"{output}/inner")
         protos = {name: _renamed(proto, output, inner) for name, proto in protos.items()}
         graph = replace(graph, protos=protos, outputs=_redirected(graph, output, inner), wires=wires_of(protos))

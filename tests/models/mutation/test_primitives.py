@@ -130,6 +130,31 @@ def test_an_output_keeps_its_name() -> None:
         np.testing.assert_array_equal(values(variant)["y"], run(exported(base), feeds_for(base))["y"])
 
 
+def test_what_a_graph_inside_a_node_reads_stays_what_it_is() -> None:
+    """An If that returns b or nothing else, whose branches have no inputs."""
+    value = helper.make_tensor_value_info
+    inside = [
+        helper.make_graph([node(kind, ["b"], [kind])], kind, [], [value(kind, TensorProto.FLOAT, [1, 3])])
+        for kind in ("Relu", "Neg")
+    ]
+    nodes = [
+        node("Abs", ["x"], ["b"]),
+        node("ReduceMax", ["x"], ["most"], keepdims=0),
+        node("Cast", ["most"], ["c"], to=TensorProto.BOOL),
+        node("If", ["c"], ["y"], then_branch=inside[0], else_branch=inside[1]),
+    ]
+    base = load_model(data(model_of(nodes, {"x": [1, 3]}, ["y", "b"])), name="branching")
+    assert changed(lambda edit: None, base).unmodified == {"b", "most", "c", "y"}
+    variant = changed(lambda edit: edit.create("Tanh", ["x"], name="new") and edit.connect("x", "most", 0), base)
+    assert variant.unmodified == {"b", "most", "c", "y"}
+    with pytest.raises(UsageError, match="a graph inside node 'y' reads 'b'; it cannot be given 'x' instead"):
+        changed(lambda edit: edit.redirect("b", "x"), base)
+    with pytest.raises(
+        InvalidModelError, match="output 'b' cannot be another tensor: a graph inside node 'y' reads 'b'"
+    ):
+        changed(lambda edit: edit.connect_output("most", "b"), base)
+
+
 def test_replace_changes_attributes_and_keeps_weights() -> None:
     variant = changed(lambda edit: edit.replace("d", attributes={"strides": (1, 1)}))
     assert variant.model.weights["wd"] is variant.base.weights["wd"]
