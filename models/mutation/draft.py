@@ -12,11 +12,11 @@ import numpy as np
 import onnx
 
 from iosched.models.errors import InvalidModelError, UsageError
+from iosched.models.mutation.cutting import cut_out
 from iosched.models.mutation.graph import GraphView, Types
 from iosched.models.mutation.nodes import check_definition, node_of, with_attributes
 from iosched.models.mutation.record import Connect, Create, Delete, Primitive, Replace, Return, Weight
 from iosched.models.mutation.seeding import seeded
-from iosched.models.node_attributes import integer
 from iosched.models.wiring import is_standard, reads, writes
 
 _MAX_NEW_NBYTES = 2**30
@@ -174,49 +174,38 @@ def _weighted(draft: Draft, node: onnx.NodeProto, place: int, wanted: Weight, ol
     if wanted.data is None and before is not None and (before.shape, before.dtype.name) == (wanted.shape, wanted.dtype):
         node.input[place] = source
         return draft
-    nbytes = draft.new_nbytes + wanted.nbytes
-    if nbytes > _MAX_NEW_NBYTES:
-        raise InvalidModelError(f"the new weights take {nbytes:,} bytes; {_MAX_NEW_NBYTES:,} are the most")
+    draft = _charged(draft, wanted.nbytes)
     name = node.input[place] = _weight_name(draft.graph, node, place)
     if wanted.data is not None:
-        return _with_weight(replace(draft, new_nbytes=nbytes), name, wanted.values())
-    is_base = before is not None and source not in draft.seeded
-    part = _part(before, wanted, old, node) if is_base and before is not None and old is not None else None
-    if part is not None:
-        draft = replace(draft, new_nbytes=nbytes, sliced={**draft.sliced, name: draft.sliced.get(source, source)})
-        return _with_weight(draft, name, part)
+        return _with_weight(draft, name, wanted.values())
+    if before is not None and old is not None and source not in draft.seeded:
+        part = cut_out(before, wanted.shape, wanted.dtype, old, node)
+        if part is not None:
+            draft = replace(draft, sliced={**draft.sliced, name: draft.sliced.get(source, source)})
+            return _with_weight(draft, name, part)
+    values = _seeded(draft, name, node, place, wanted)
+    return _with_weight(replace(draft, seeded=(*draft.seeded, name)), name, values)
+
+
+def _charged(draft: Draft, nbytes: int) -> Draft:
+    total = draft.new_nbytes + nbytes
+    if total > _MAX_NEW_NBYTES:
+        raise InvalidModelError(f"the new weights take {total:,} bytes; {_MAX_NEW_NBYTES:,} are the most")
+    return replace(draft, new_nbytes=total)
+
+
+def _seeded(draft: Draft, name: str, node: onnx.NodeProto, place: int, wanted: Weight) -> np.ndarray:
     if wanted.dtype not in _FLOATS or _reads_whole_numbers(draft.graph, node, place):
         raise UsageError(
             f"{node.op_type} node {node.output[0]!r} reads whole numbers at place {place}; they cannot be seeded.\n"
             "Give their values, as a numpy array."
         )
-    values = seeded(name, draft.base, node, place, wanted.shape)
-    draft = replace(draft, new_nbytes=nbytes, seeded=(*draft.seeded, name))
-    return _with_weight(draft, name, values.astype(wanted.element))
+    return seeded(name, draft.base, node, place, wanted.shape).astype(wanted.element)
 
 
 def _with_weight(draft: Draft, name: str, values: np.ndarray) -> Draft:
     values.flags.writeable = False
     return replace(draft, graph=replace(draft.graph, weights={**draft.graph.weights, name: values}))
-
-
-def _part(before: np.ndarray, wanted: Weight, old: onnx.NodeProto, node: onnx.NodeProto) -> np.ndarray | None:
-    """The first channels and the middle of the kernel of a weight; None where that is not all of what is wanted."""
-    if before.ndim != len(wanted.shape) or before.dtype.name != wanted.dtype or not _grouped_alike(old, node, before):
-        return None
-    slices = []
-    for axis, (size, had) in enumerate(zip(wanted.shape, before.shape, strict=True)):
-        begin = (had - size) // 2 if axis >= 2 else 0
-        if size > had or (axis >= 2 and (had - size) % 2):
-            return None
-        slices.append(slice(begin, begin + size))
-    return np.array(before[tuple(slices)])
-
-
-def _grouped_alike(old: onnx.NodeProto, node: onnx.NodeProto, before: np.ndarray) -> bool:
-    """Whether channels have the same part in both: their groups are as many, or each channel is one."""
-    groups = integer(old, "group", 1), integer(node, "group", 1)
-    return groups[0] == groups[1] or (before.ndim > 2 and before.shape[:2] == (groups[0], 1))
 
 
 def _weight_name(graph: GraphView, node: onnx.NodeProto, place: int) -> str:
