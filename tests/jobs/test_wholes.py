@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from scripted import LATENCIES_US, fire, script_models, script_stages
 
 from iosched.jobs.optimize import optimize
 from iosched.jobs.settings import OptimizeSettings
+from iosched.jobs.wholes import operators_us
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import WholeRow
 from iosched.profiler.store.transfer import export_lines, import_lines
+from iosched.scheduler.schedule import Stage
 
 
 @pytest.fixture
@@ -44,10 +47,23 @@ def test_a_row_has_what_ships_and_the_sums_of_what_was_measured_alone(
 
 def test_a_schedule_that_was_given_keeps_none(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     script_models(monkeypatch, LATENCIES_US)
-    found = optimize(fire(), settings)
-    other = replace(settings, schedule_from=found.document, profile_db=Path(f"{settings.profile_db}2"))
-    optimize(fire(), other)
-    assert kept(other) == []
+    found, before = optimize(fire(), settings), kept(settings)
+    optimize(fire(), replace(settings, schedule_from=found.document))
+    assert kept(settings) == before  # with the time at which it was kept
+
+
+def test_a_hurried_search_asks_for_nothing_that_is_not_known() -> None:
+    graph, asked = fire().graph, []
+
+    def measured(stage: Stage) -> float:
+        asked.append(stage)
+        return 2.0
+
+    cost = SimpleNamespace(known=lambda stage: None, stage_latency_us=measured)
+    here = SimpleNamespace(graph=graph, cost=cost)
+    assert operators_us(here, is_hurried=True) is None
+    assert asked == []
+    assert operators_us(here, is_hurried=False) == 2.0 * len(graph.operators) == 2.0 * len(asked)
 
 
 def test_a_hurried_search_measures_no_operator_for_it(

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 from scripted import LATENCIES_US, fire, model_with, script_models, script_stages
 
 from iosched.jobs.optimize import optimize
+from iosched.jobs.ranking import cost as cost_job
 from iosched.jobs.ranking.calibration import LEAST_MODELS
 from iosched.jobs.ranking.cost import model_cost
 from iosched.jobs.ranking.measures import Measure
@@ -97,6 +98,8 @@ def test_without_measuring_the_whole_model_is_taken_as_it_was_measured_before(
     assert (found.cost, found.shipped, found.hit_rate) == ("measured", before.shipped, 1)
     assert (found.latency_us, found.low_us, found.high_us) == (before.latency_us, before.low_us, before.high_us)
     assert found.sequential_us == before.sequential_us
+    with pytest.raises(UsageError, match="does not know"):
+        model_cost(fire(), "none", replace(settings, resume=False))
 
 
 def test_without_measuring_stages_that_are_known_make_an_estimate(
@@ -117,12 +120,21 @@ def test_without_measuring_what_is_not_known_is_an_error_that_says_how_much_is_m
     settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stages = script_stages(monkeypatch)
+    opening = cost_job.opened
+    may_time: list[bool] = []
+
+    def noted(device, model, opening_settings, *rest, **more):
+        may_time.append(opening_settings.may_time)
+        return opening(device, model, opening_settings, *rest, **more)
+
+    monkeypatch.setattr(cost_job, "opened", noted)
     with pytest.raises(UsageError, match=r"does not know (\d+) of \1 different operators.*--measure stages"):
         model_cost(fire(), "none", settings)
     assert not stages
     assert settings.profile_db is not None
     assert not settings.profile_db.exists()
     model_cost(fire(), "stages", settings)
+    assert may_time == [False, True]
     with pytest.raises(UsageError, match="does not know"):
         model_cost(fire(), "none", replace(settings, resume=False))
 
