@@ -42,12 +42,15 @@ def test_a_study_whose_process_is_killed_goes_on_with_the_same_trials(tmp_path: 
     whole = choices(go_on(tmp_path / "whole.db", sampler, 8))
     path = tmp_path / "killed.db"
     moments = random.Random(1)
-    script = [sys.executable, str(Path(toy_study.__file__)), str(path), sampler, "8", "0.02"]
-    for _ in range(3):
+    script = [sys.executable, str(Path(toy_study.__file__)), str(path), sampler, "8", "0.1"]
+    for told in (0, 1, 2):  # after so many trials, in the middle of the next; and as soon as the file is there
         with subprocess.Popen(script, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
             while not path.exists() and process.poll() is None:
                 time.sleep(0.001)
-            time.sleep(moments.uniform(0.0, 0.5))
+            assert process.stdout is not None
+            for _ in range(told):
+                process.stdout.readline()
+            time.sleep(moments.uniform(0.0, 0.1))
             process.kill()
     assert choices(go_on(path, sampler, 8)) == whole
 
