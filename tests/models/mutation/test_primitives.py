@@ -189,6 +189,21 @@ def test_weights_are_inherited_sliced_or_seeded() -> None:
     assert not np.isin(weights["d/W"], old["wd"]).any()
 
 
+def test_parts_are_cut_out_of_the_bases_weights_alone() -> None:
+    """Those of new weights are seeded anew; a part of a part is one of the base's weight."""
+
+    def twice(edit: Edit) -> None:
+        edit.replace("c", weights={1: (8, 8, 3, 3), 2: (8,)})
+        edit.replace("c", weights={1: (5, 8, 3, 3), 2: (5,)})
+        edit.replace("a", weights={1: (7, 3, 3, 3)})
+        edit.replace("a", weights={1: (6, 3, 3, 3)})
+        edit.refit("a")
+
+    record = changed(twice).record
+    assert "c/W_2" in record.seeded
+    assert record.sliced["a/W_2"] == "wa"
+
+
 def test_grouped_weights_are_sliced_only_where_groups_mean_the_same() -> None:
     nodes = [node("Conv", ["x", "w"], ["c"], group=4), node("Relu", ["c"], ["y"])]
     depthwise = load_model(data(model_of(nodes, {"x": [1, 4, 3, 3]}, ["y"], {"w": weight(4, 1, 1, 1)})))

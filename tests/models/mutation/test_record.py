@@ -79,6 +79,20 @@ GARBAGE: dict[str, tuple[str | bytes, str]] = {
     "of the future": ('{"format": "iosched.mutation", "version": 2}', "version 2; this iosched reads version 1"),
     "deep": ("[" * 100_000, "no mutation record"),
     "long": (" " * (2**26 + 1), "too long to be one"),
+    "a choice of nothing": (
+        json.dumps(
+            {
+                "format": "iosched.mutation",
+                "version": 1,
+                "record": {
+                    "name": "",
+                    "base": "",
+                    "entries": [{"do": "choose", "question": "what", "candidates": [1, 2], "index": 2}],
+                },
+            }
+        ),
+        "'what' chooses what is no candidate",
+    ),
     "many entries": (
         json.dumps(
             {
