@@ -8,6 +8,7 @@ import pytest
 from answers import by_name
 from import_helpers import data
 from mutations import check
+from networks import zoo_model
 
 from iosched.models.load import load_model
 from iosched.models.model import Model
@@ -49,6 +50,12 @@ def test_paths_of_each_kind_stand_where_the_middle_one_stood() -> None:
     assert graph.shape("middle/conv/ways") == (1, 12 + 8 + 8, 16, 16)
     assert graph.shape("last") == (1, 6, 14, 14)
     assert "first" in variant.unmodified
+
+
+def test_bottlenecks_that_keep_the_images_size_are_chains() -> None:
+    targets = InceptionMutator().match(view_of(zoo_model("resnet50")))
+    assert len(targets) == 16 - 3
+    assert all(middle.name.endswith("/conv2/conv") for _, _, middle, _, _ in targets)
 
 
 @pytest.mark.parametrize("model", [chain(stride=2), chain(stride=1, last_groups=2)], ids=["strided", "grouped"])
