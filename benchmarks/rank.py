@@ -245,8 +245,20 @@ def orders_table(variants: Sequence[Variant]) -> tuple[tuple[str, ...], list[tup
         less = "" if name == SUM else ends_text(*interval(lambda a, b, t: tau(a, t) - tau(b, t), values, sums, truth))
         error = error_text(values, truth) if name in LATENCIES else ""
         rows.append((name, tau_text(values, truth), less, error))
+    for text, some in by_stages(variants).items():
+        some_sums, some_truth = [LATENCIES[SUM](one) for one in some], [shipped_us(one) for one in some]
+        rows.append((f"{SUM}, {len(some)} schedules of {text}", tau_text(some_sums, some_truth), "", ""))
     rows.append(("what ships, by every other pass", tau_text(*halves(variants)), "", ""))
     return ("order by", "tau with what ships", f"less that of the {SUM}", "factor, and off by at most"), rows
+
+
+def by_stages(variants: Sequence[Variant]) -> Mapping[str, Sequence[Variant]]:
+    """The networks whose schedules are one stage, which a session over all cores is, and the others."""
+    found = {
+        "one stage": [one for one in variants if one["stages"] == 1],
+        "several": [one for one in variants if one["stages"] > 1],
+    }
+    return {text: some for text, some in found.items() if some}
 
 
 def tau_text(values: Sequence[float], truth: Sequence[float]) -> str:
