@@ -29,8 +29,8 @@ class Space:
         name: for people.
         mutators: applied one after another, each to what those before it made.
         base: makes the base model for images of so many pixels in width and height; None where its user brings one.
-        genome: all choices in their order, where every variant has the same ones; () where there are choices that
-            only some have. Evolution takes these integers as genes.
+        genome: all questions in their order, where every variant is asked the same ones, so that a list of integers is
+            a variant; () where some are asked of some variants alone.
         size: how many ways there are to choose in the space's own base; None where nobody counted.
         pixels: what `base` is called with.
     """
