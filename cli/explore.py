@@ -281,8 +281,8 @@ def _write_one(chosen: Chosen, folder: Path) -> Written:
     from iosched.models.export import write_model
 
     stem = f"trial-{chosen.number:04}"
-    written = Written(folder / f"{stem}.onnx", folder / f"{stem}.schedule.json", chosen.result)
-    document = chosen.result.document
+    written = Written(folder / f"{stem}.onnx", folder / f"{stem}.schedule.json", chosen.document.shipped)
+    document = chosen.document
     write_model(annotated(chosen.model, document), chosen.model.weights, written.model)
     write(Destination("-o", written.schedule), document.to_json().encode())
     return written

@@ -15,7 +15,6 @@ from iosched.jobs.exploring.objectives import LATENCY
 if TYPE_CHECKING:
     from iosched.jobs.exploring.result import ExploreResult, Found
     from iosched.jobs.exploring.strategy import Individual
-    from iosched.jobs.result import OptimizeResult
 
 _MOST_REASONS = 3
 _MOST_CHOICES = 60
@@ -23,11 +22,11 @@ _MOST_CHOICES = 60
 
 @dataclass(frozen=True)
 class Written:
-    """Where a variant and its schedule were written, and what was found of it then."""
+    """Where a variant and its schedule were written, and what ships: the schedule, or a library without one."""
 
     model: Path
     schedule: Path
-    result: OptimizeResult
+    shipped: str
 
 
 def as_object(found: Found, written: Mapping[int, Written], result: ExploreResult | None) -> dict[str, object]:
@@ -73,7 +72,7 @@ def _entry(each: Individual, found: Found, written: Written | None) -> dict[str,
         "params": dict(each.choices),
         "values": dict(feedback.values),
         "latencies": {device: asdict(latency) for device, latency in feedback.latencies.items()},
-        "shipped": None if written is None else written.result.shipped,
+        "shipped": None if written is None else written.shipped,
         "seconds": feedback.seconds,
     }
 

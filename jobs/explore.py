@@ -17,6 +17,7 @@ from iosched.jobs.exploring.result import Chosen, ExploreResult, Found
 from iosched.jobs.exploring.scoring import InterruptedTrialError
 from iosched.jobs.exploring.settings import Asked, ExploreSettings, asked
 from iosched.jobs.exploring.strategy import Graph, Individual, Strategy
+from iosched.jobs.fitting import fitted
 from iosched.jobs.interrupt import Interrupt, Uninterrupted
 from iosched.jobs.optimize import optimize
 from iosched.jobs.progress import Observer, Silence
@@ -26,6 +27,7 @@ from iosched.models.mutation.record import Record
 from iosched.models.mutation.variant import replay
 from iosched.models.spaces.space import Space
 from iosched.profiler.devices.resolve import resolve
+from iosched.scheduler.document import ScheduleDocument
 
 if TYPE_CHECKING:
     from iosched.jobs.exploring.study import OpenedStudy
@@ -163,9 +165,15 @@ class _Writer:
 
     def _one(self, individual: Individual) -> Chosen:
         model = replay(self.base, Record.from_json(individual.feedback.record or ""))
+        return Chosen(individual.number, model, self._document(individual, model))
+
+    def _document(self, individual: Individual, model: Model) -> ScheduleDocument:
+        """The schedule that was found with the latency; or one that is found now, where latencies are estimates."""
+        if individual.feedback.schedule is not None:
+            return fitted(ScheduleDocument.from_json(individual.feedback.schedule), model)
         device = next(iter(self.asked.devices), self.settings.optimize.device)
         with self._using(device, model):
-            return Chosen(individual.number, model, optimize(model, replace(self.settings.optimize, device=device)))
+            return optimize(model, replace(self.settings.optimize, device=device)).document
 
     @contextmanager
     def _using(self, device: str, model: Model) -> Iterator[None]:

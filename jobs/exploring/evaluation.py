@@ -90,17 +90,19 @@ class Evaluator:
         """The values that need no score; where something fails, those that were found before."""
         values = {"flops": float(variant.model.flops), "params": float(variant.model.n_parameters)}
         latencies: dict[str, Latency] = {}
-        reason = None
+        reason = schedule = None
         try:
             for device in self.asked.devices:
                 self._say(graph, f"latency on {device}")
                 cost = self._cost(variant.model, device)
                 values[f"{LATENCY}{device}"], latencies[device] = cost.latency_us, _latency(cost)
+                if device == self.asked.devices[0] and cost.result is not None:
+                    schedule = cost.result.document.to_json()
         except (DeviceError, DeviceLostError):
             raise
         except IoschedError as error:
             reason = _reason(error)
-        found = replace(made, values=values, latencies=latencies, reason=reason)
+        found = replace(made, values=values, latencies=latencies, schedule=schedule, reason=reason)
         if reason is not None or self.asked.score is None:
             return _Costed(graph, found)
         if violated := _violated(self.asked.constraints, values):
@@ -145,7 +147,8 @@ def _with_score(feedback: Feedback, outcome: Outcome, seconds: float) -> Feedbac
 def _again(each: _Costed, first: Feedback) -> Feedback:
     """What came of a variant that another trial of the same round was of."""
     reused = None if first.reason is not None else each.same_as if first.reused is None else first.reused
-    return replace(first, record=each.feedback.record, seconds=each.feedback.seconds, reused=reused)
+    record, seconds = each.feedback.record, each.feedback.seconds
+    return replace(first, record=record, schedule=None, seconds=seconds, reused=reused)
 
 
 def _latency(cost: ModelCost) -> Latency:

@@ -9,21 +9,23 @@ from pathlib import Path
 from iosched.jobs.exploring.card import Card
 from iosched.jobs.exploring.front import best_first, ranks
 from iosched.jobs.exploring.strategy import Individual
-from iosched.jobs.result import OptimizeResult
 from iosched.models.model import Model
+from iosched.scheduler.document import ScheduleDocument
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """A variant that is written: its model, and the schedule that ships it.
+    """A variant that is written.
 
     Attributes:
         number: that of its trial.
+        model: what is written.
+        document: the schedule file that it ships with.
     """
 
     number: int
     model: Model
-    result: OptimizeResult
+    document: ScheduleDocument
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,7 @@ class Feedback:
         latencies: how the latencies among them were found, by device.
         record: how the variant is made, as JSON; None where it could not be made.
         key: two variants of one key compute the same with the same weights; None where it could not be made.
+        schedule: the schedule file that the first of the latencies is of, as JSON; None where none was decided.
         seconds: how long it took.
         reason: why there is no result; None where there is one.
         is_stopped: whether, if there is none, that is since going on was not worth it.
@@ -59,6 +60,7 @@ class Feedback:
     latencies: Mapping[str, Latency] = field(default_factory=dict)
     record: str | None = None
     key: str | None = None
+    schedule: str | None = None
     seconds: float = 0.0
     reason: str | None = None
     is_stopped: bool = False

@@ -60,8 +60,8 @@ def test_variants_are_costed_as_they_would_ship_and_the_best_have_schedules(base
     assert all(plain.choices[name] == 0 for name in plain.choices if "count" in name)  # nothing behind is the fastest
     first = result.chosen[0]
     assert first.number == front[0].number
-    assert first.result.shipped_us == pytest.approx(front[0].feedback.values["latency:v100"])
-    assert first.result.document.structure == first.model.structure
+    assert first.document.latency_us["predicted"] == pytest.approx(front[0].feedback.values["latency:v100"])
+    assert first.document.structure == first.model.structure
 
 
 def test_the_models_of_the_best_are_those_that_were_costed_and_run(
@@ -69,7 +69,7 @@ def test_the_models_of_the_best_are_those_that_were_costed_and_run(
 ) -> None:
     for chosen in explore(base, SPACE, settings()).chosen:
         path = tmp_path / "chosen.onnx"
-        write_model(annotated(chosen.model, chosen.result.document), chosen.model.weights, path)
+        write_model(annotated(chosen.model, chosen.document), chosen.model.weights, path)
         onnx.checker.check_model(str(path), full_check=True)
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         (output,) = session.run(None, {"x": np.ones((1, 8, 6, 6), np.float32)})
