@@ -23,6 +23,12 @@ KEYS = {"trials", "failed", "reused", "storage", "front"}
 ENTRY = {"trial", "file", "objectives", "params"}
 
 
+@pytest.fixture(autouse=True)
+def _locks_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What other studies on this machine do is not waited for."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+
 @pytest.fixture
 def explore(invoke: Invoke, workdir: Path) -> Invoke:
     """Calls `iosched explore base.onnx` with a small space, costs for a GPU that is not here, and further words."""

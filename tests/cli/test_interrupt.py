@@ -127,7 +127,10 @@ def test_several_models_are_written_likewise(model: Path, workdir: Path) -> None
     assert written(workdir) == {"batch.iosched.onnx"}
 
 
-def test_of_a_study_the_best_variants_are_written_likewise(model: Path, workdir: Path) -> None:
+def test_of_a_study_the_best_variants_are_written_likewise(
+    model: Path, workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(workdir.parent))  # where other studies on this machine have no locks
     (workdir / "space.py").write_text("from toy_space import SPACE as space\n")
     words = "explore branches.onnx --space space.py --trials 9 --measure stages --top 1 -o ."
     say_yes(Session(words=words), b"Write the best variants found so far? [y/N]")
