@@ -61,10 +61,12 @@ def explore(
             finds anything in the base model.
         InvalidModelError: the space's base model cannot be run.
         DeviceError: Optuna is not installed, or a device or library is missing.
+        ExecutionError: the file cannot be written, as on a full disk.
         KeyboardInterrupt: the user interrupts, and does not want the best variants known.
     """
     started = time.monotonic()
     check_optuna()
+    from iosched.jobs.exploring.storage import using
     from iosched.jobs.exploring.study import Limits, StudyStrategy, begun_study
 
     wanted = asked(settings)
@@ -75,7 +77,7 @@ def explore(
     strategy = StudyStrategy(opened, settings.sampler, settings.population, limits)
     held = interrupt or Uninterrupted()
     evaluator = Evaluator(model, space.mutators, wanted, settings, strategy, held, observer or Silence())
-    with held.holding():
+    with held.holding(), using(settings.storage):
         with strategy.evaluating():
             was_interrupted = _tried(strategy, evaluator, held)
         found = _found(opened)

@@ -51,14 +51,26 @@ def reading(path: Path) -> Iterator[None]:
 
     Raises:
         UsageError: the file is damaged.
-        ExecutionError: it cannot be read or written now, as on a full disk.
+        ExecutionError: it cannot be read or written now.
+    """
+    with using(path):
+        try:
+            yield
+        except (ValueError, LookupError, TypeError) as error:
+            raise UsageError(f"{path} is damaged: {error}") from error
+
+
+@contextmanager
+def using(path: Path) -> Iterator[None]:
+    """A context in which it is told as such that a study's file cannot be used now, as on a full disk.
+
+    Raises:
+        ExecutionError: it cannot be read or written.
     """
     try:
         yield
-    except (ValueError, LookupError, TypeError) as error:
-        raise UsageError(f"{path} is damaged: {error}") from error
-    except (optuna.exceptions.StorageInternalError, SQLAlchemyError) as error:
-        cause = error.__cause__ or error
+    except (optuna.exceptions.StorageInternalError, SQLAlchemyError, sqlite3.Error) as error:
+        cause = str(error.__cause__ or error).partition("\n")[0]
         raise ExecutionError(f"{path}: the study cannot be read or written: {cause}") from error
 
 

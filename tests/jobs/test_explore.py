@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -18,7 +19,7 @@ from toy_space import BROKEN, SPACE, Behind
 
 from iosched.jobs.annotate import annotated
 from iosched.jobs.explore import ExploreSettings, explore, study_in
-from iosched.models.errors import DeviceError, UsageError
+from iosched.models.errors import DeviceError, ExecutionError, UsageError
 from iosched.models.export import write_model
 from iosched.models.load import load_model
 from iosched.models.model import Model
@@ -304,6 +305,18 @@ def test_settings_that_contradict_each_other_are_refused(
     with pytest.raises(UsageError, match=said):
         explore(base, SPACE, settings(**others))
     assert not settings().storage.exists()
+
+
+def test_a_study_that_cannot_be_written_any_more_is_told_as_such(
+    base: Model, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    explore(base, SPACE, settings(trials=1))
+    monkeypatch.setattr("iosched.jobs.exploring.study.StudyStrategy.receive_feedback", full)
+    with pytest.raises(ExecutionError, match=r"study\.db: the study cannot be .* disk is full"):
+        explore(base, SPACE, settings(trials=2))
 
 
 def test_without_optuna_one_is_told_what_to_install(
