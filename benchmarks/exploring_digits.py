@@ -1,0 +1,74 @@
+"""What came of docs/exploring.md's example: all trials of a study as JSON, and its front as a table.
+
+    python benchmarks/exploring_digits.py STUDY [-o F.json]
+
+Measures nothing: the page says which command makes the study.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from testbed import print_table, write_results
+
+from iosched.jobs.explore import study_in
+from iosched.jobs.exploring.result import Found
+
+Trial = Mapping[str, Any]
+"""A trial as `trials_of` says it."""
+
+
+def main(words: Sequence[str]) -> None:
+    parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("study", type=Path, help="the file that 'iosched explore' keeps")
+    parser.add_argument("-o", "--output", type=Path, help="all trials as JSON")
+    options = parser.parse_args(words)
+    found = study_in(options.study)
+    trials = trials_of(found)
+    write_results(options, Path(__file__).stem, [options.study.name], {"space": found.card.space, "trials": trials})
+    print_table(*front_table(trials))
+
+
+def trials_of(found: Found) -> list[Trial]:
+    """What each trial chose, and what came of it; `rank` is 0 of those on the front, None of those not compared."""
+    ranks = {each.number: rank for rank, each in found.ranked()}
+    return [
+        {
+            "trial": each.number,
+            "state": each.state,
+            "rank": ranks.get(each.number),
+            "choices": dict(each.choices),
+            "values": dict(each.feedback.values),
+            "latencies": {device: asdict(latency) for device, latency in each.feedback.latencies.items()},
+            "seconds": each.feedback.seconds,
+            "reused": each.feedback.reused,
+            "reason": each.feedback.reason,
+        }
+        for each in found.individuals
+    ]
+
+
+def front_table(trials: Sequence[Trial]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The trials of the front, the fastest first, as docs/exploring.md has them."""
+    front = sorted((each for each in trials if each["rank"] == 0), key=lambda each: each["values"]["latency:cpu"])
+    return ("trial", "latency", "accuracy", "operations", "parameters"), [row(each) for each in front]
+
+
+def row(trial: Trial) -> tuple[str, ...]:
+    values, latency = trial["values"], trial["latencies"]["cpu"]
+    return (
+        str(trial["trial"]),
+        f"{values['latency:cpu']:.0f} us ({latency['low_us']:.0f} to {latency['high_us']:.0f})",
+        f"{values['accuracy']:.3f} ({values['accuracy_low']:.3f} to {values['accuracy_high']:.3f})",
+        f"{values['flops'] / 1e6:.1f} million",
+        f"{values['params']:,.0f}",
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

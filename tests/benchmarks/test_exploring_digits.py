@@ -1,0 +1,54 @@
+"""The example's trials are told as JSON, and its front as the table of the page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from iosched.jobs.exploring.card import Card
+from iosched.jobs.exploring.front import Point
+from iosched.jobs.exploring.objectives import parse_objectives
+from iosched.jobs.exploring.result import Found
+from iosched.jobs.exploring.strategy import Feedback, Individual, Latency
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def digits(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("exploring_digits")
+
+
+def individual(number: int, latency_us: float, accuracy: float) -> Individual:
+    values = {
+        "latency:cpu": latency_us, "accuracy": accuracy, "accuracy_low": accuracy - 0.01,
+        "accuracy_high": accuracy + 0.01, "flops": 2.5e6, "params": 1000.0,
+    }  # fmt: skip
+    latencies = {"cpu": Latency("measured", latency_us - 1, latency_us + 1)}
+    return Individual(
+        number, "complete", {"paths": 3}, Feedback(values, latencies), Point((-accuracy, latency_us), violation=0.0)
+    )
+
+
+def test_the_front_is_a_table_with_intervals_the_fastest_first(digits: ModuleType) -> None:
+    tried = (individual(0, 300.0, 0.9), individual(1, 200.0, 0.8), individual(2, 400.0, 0.7))
+    failed = Individual(3, "failed", {}, Feedback(reason="no"))
+    card = Card("digest", "base", "features", parse_objectives(("max:accuracy,latency:cpu",)), (), 0)
+    trials = digits.trials_of(Found(Path("study.db"), card, (*tried, failed)))
+    assert [trial["rank"] for trial in trials] == [0, 0, 1, None]
+    assert json.loads(json.dumps(trials)) == trials
+    _, rows = digits.front_table(trials)
+    assert rows == [
+        ("1", "200 us (199 to 201)", "0.800 (0.790 to 0.810)", "2.5 million", "1,000"),
+        ("0", "300 us (299 to 301)", "0.900 (0.890 to 0.910)", "2.5 million", "1,000"),
+    ]
+
+
+def test_the_page_is_what_the_study_found(digits: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    trials = json.loads((ROOT / "benchmarks/results/exploring-digits.json").read_text())["trials"]
+    digits.print_table(*digits.front_table(trials))
+    assert capsys.readouterr().out in (ROOT / "docs/exploring.md").read_text()
