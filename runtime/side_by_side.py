@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import cycle, islice
+from math import ceil
 from queue import SimpleQueue
 from typing import Any, Literal, Protocol
 
@@ -23,6 +24,9 @@ from iosched.runtime.session import running
 Library = Literal["onnxruntime", "openvino"]
 LIBRARIES: Mapping[Library, str] = {"onnxruntime": "onnxruntime", "openvino": "OpenVINO"}
 """What can run sessions, and what people call it."""
+
+SETTLED_SECONDS = 0.05
+"""How long sessions side by side are timed in a row at least."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +138,8 @@ class SideBySide:
 
         Of sessions side by side the first run is timed alone. The others are handed out at once, and have the mean as
         their latency: a model of the next run begins as soon as there is a lane for it, as it does where each process
-        or thread serves a model of its own.
+        or thread serves a model of its own. They are so many that they last for `SETTLED_SECONDS` at least, whatever
+        `repeats`: threads that wake up together may share a core for some milliseconds.
 
         Raises:
             UsageError: where an input is missing or unknown.
@@ -149,8 +154,11 @@ class SideBySide:
         with running():
             if self._pool is None:
                 return tuple(self._elapsed_us(runs) for _ in range(repeats))
-            first_us, more = self._elapsed_us(runs), repeats - 1
-            return (first_us, *[self._elapsed_us(runs * more) / more] * more) if more else (first_us,)
+            first_us = self._elapsed_us(runs)
+            if repeats == 1:
+                return (first_us,)
+            in_a_row = max(repeats - 1, ceil(SETTLED_SECONDS * 1e6 / first_us))
+            return (first_us, *[self._elapsed_us(runs * in_a_row) / in_a_row] * (repeats - 1))
 
     def _elapsed_us(self, runs: Sequence[_Bound]) -> float:
         """Microseconds until all have run; a thread that is done with one takes the next that nobody has taken."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from threading import Barrier
 
@@ -84,6 +84,23 @@ def test_inputs_that_are_missing_or_unknown_are_named(whole: Composition) -> Non
             sessions.run({name: value for name, value in feeds.items() if name != "m1/x"})
         with pytest.raises(UsageError, match="no input 'x'; it has m0/x, m1/x, m2/x"):
             sessions.time({**feeds, "x": feeds["m0/x"]}, 1)
+
+
+@pytest.mark.parametrize(("repeats", "in_a_row"), [(1, None), (2, 13), (14, 13), (30, 29)])
+def test_sessions_side_by_side_are_timed_until_threads_have_found_their_cores(
+    repeats: int, in_a_row: int | None, whole: Composition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handed_out: list[int] = []
+
+    def elapsed_us(_: SideBySide, runs: Sequence[object]) -> float:
+        """All three models take 4 ms; 13 times that are the first to last 50 ms."""
+        handed_out.append(len(runs))
+        return 4000.0 * len(runs) / 3
+
+    monkeypatch.setattr(SideBySide, "_elapsed_us", elapsed_us)
+    with closing(SideBySide(whole.model, whole.members, SessionsSettings(2, 1))) as sessions:
+        assert sessions.time(feeds_for(whole.model), repeats) == (4000.0,) * repeats
+    assert handed_out == [3, *([] if in_a_row is None else [3 * in_a_row])]
 
 
 def test_settings_are_described_and_checked() -> None:
