@@ -61,6 +61,7 @@ from iosched.scheduler.batching.costs import Even
 
 Result = TypeVar("Result")
 LEAST_CASE_S = 60.0
+LEAST_MANY = 4  # models, from which on side by side should pay
 MOST_CALLS = 3  # for one case; each goes on with what the one before measured
 PolicyResult = dict[str, Any]
 """What a policy made of some models: `latency_us` by type of operator, how many `kernels` that is, what the plan is
@@ -118,6 +119,7 @@ def measured(options: Namespace) -> None:
     if options.list:
         return
     print_table(*table(cases))
+    print(summary(cases))
     print("nothing is missing", file=sys.stderr)
 
 
@@ -125,6 +127,28 @@ def table(cases: Mapping[str, Mapping[str, object]]) -> tuple[tuple[str, ...], l
     """What was measured, as docs/batching.md has it; `over the better` is of one after another and side by side."""
     titles = ("models", "serial", "packed", "batched", "mixed", "shipped", "over the better", "over serial", "seconds")
     return (*titles, "weights"), [row(name, found) for name, found in cases.items()]
+
+
+def summary(cases: Mapping[str, Mapping[str, Any]]) -> str:
+    """Geometric means over the cases of unequal weights of `over the better`, and from 4 models on of `over serial`."""
+    unequal = {name: found for name, found in cases.items() if not name.startswith("heads")}
+    many = {name: found for name, found in unequal.items() if int(name.rpartition(" ")[2]) >= LEAST_MANY}
+    over_better, over_serial = (
+        mean_text([gain(found, over) for found in each.values() if len(found["clusters"]) == 1])
+        for each, over in ((unequal, ("serial", "packed")), (many, ("serial",)))
+    )
+    return f"Unequal weights: {over_better} over the better; from {LEAST_MANY} models on {over_serial} over serial."
+
+
+def mean_text(gains: Sequence[tuple[float, float, float]]) -> str:
+    """The geometric mean of ratios measured apart from each other, and its interval: independent logarithms add up."""
+    if not gains:
+        return "nothing"
+    logs = np.log(np.array(gains)).reshape(-1, 3)
+    middle = logs[:, 0].mean()
+    below, above = (np.sqrt(((logs[:, end] - logs[:, 0]) ** 2).sum()) / len(logs) for end in (1, 2))
+    low, mean, high = np.exp([middle - below, middle, middle + above])
+    return f"{mean:.3f} ({low:.3f} to {high:.3f}) in {len(logs)} cases"
 
 
 def title(family: str, count: int) -> str:
@@ -209,8 +233,7 @@ def row(name: str, found: Mapping[str, object]) -> tuple[str, ...]:
     shipped = ", ".join(dict.fromkeys(each["shipped"] for each in clusters))
     over = ["", ""]
     if len(clusters) == 1:
-        better = min(("serial", "packed"), key=lambda way: rows.get(way, math.inf))
-        over = [ratio_text(samples[0], base, clusters[0]["shipped"]) for base in (better, "serial")]
+        over = [ratio_text(gain(found, ways)) for ways in (("serial", "packed"), ("serial",))]
     nbytes = found["weights_nbytes"]
     assert isinstance(nbytes, list | tuple)
     weights = " of ".join(f"{each / 1e6:.1f} MB" for each in reversed(nbytes))
@@ -223,11 +246,27 @@ def seconds_text(found: Mapping[str, object]) -> str:
     return f"{sum(each['seconds'] for each in calls):.0f}"
 
 
-def ratio_text(samples: Mapping[str, list[float]], base: str, shipped: str) -> str:
-    if base not in samples or base == shipped:
-        return "1" if base == shipped else ""
-    found = compare(summarize(samples[base]), summarize(samples[shipped]))
-    return "" if found is None else f"{found.speedup:.3f} ({found.low:.3f} to {found.high:.3f})"
+def gain(found: Mapping[str, Any], over: Sequence[str]) -> tuple[float, float, float]:
+    """What ships over the faster of the rows `over`, with its interval: 1 where it is that, NaN where there is none.
+
+    Args:
+        found: a case of one cluster.
+    """
+    (cluster,) = found["clusters"]
+    samples, shipped = cluster["samples_us"], cluster["shipped"]
+    rows = {way: summarize(samples[way]) for way in over if way in samples}
+    base = min(rows, key=lambda way: rows[way].median_us, default=None)
+    compared = None if base in (None, shipped) else compare(rows[base], summarize(samples[shipped]))
+    if compared is not None:
+        return compared.speedup, compared.low, compared.high
+    return (1.0, 1.0, 1.0) if base == shipped else (math.nan, math.nan, math.nan)
+
+
+def ratio_text(ratio: tuple[float, float, float]) -> str:
+    value, low, high = ratio
+    if math.isnan(value):
+        return ""
+    return "1" if value == low == high == 1 else f"{value:.3f} ({low:.3f} to {high:.3f})"
 
 
 def on_paper(options: Namespace) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -46,6 +47,28 @@ def test_a_case_is_a_row(batching: ModuleType) -> None:
     assert row[6:] == ("1.500 (1.500 to 1.500)", "2.250 (2.250 to 2.250)", "12", "4.0 MB of 8.0 MB")
     several = batching.row("heads x 2", {**found, "clusters": [cluster, {**cluster, "shipped": "packed"}]})
     assert several[1:8] == ("18.00 ms", "12.00 ms", "", "8.00 ms", "mixed, packed", "", "")
+
+
+def test_the_summary_is_of_unequal_weights(batching: ModuleType) -> None:
+    """One case is twice as fast as side by side and four times as one after another, the other one ships the former."""
+
+    def case(**samples_us: float) -> dict[str, object]:
+        shipped = min(samples_us, key=lambda way: samples_us[way])
+        samples = {way: [latency_us] * 8 for way, latency_us in samples_us.items()}
+        return {"clusters": [{"models": 2, "shipped": shipped, "samples_us": samples}]}
+
+    twice, packed = case(serial=8.0, packed=4.0, mixed=2.0), case(serial=9.0, packed=1.0, mixed=3.0)
+    cases = {"squeezenet x 2": packed, "squeezenet x 4": twice, "heads x 4": case(serial=100.0, mixed=1.0)}
+    assert batching.summary(cases) == (
+        "Unequal weights: 1.414 (1.414 to 1.414) in 2 cases over the better; "
+        "from 4 models on 4.000 (4.000 to 4.000) in 1 cases over serial."
+    )
+
+
+def test_the_interval_of_a_mean_is_that_of_independent_logarithms(batching: ModuleType) -> None:
+    found = batching.mean_text([(1.0, 1.0, 1.0), (2.0, 2.0 / math.e, 2.0 * math.e)])
+    mean = math.sqrt(2)
+    assert found == f"{mean:.3f} ({mean / math.sqrt(math.e):.3f} to {mean * math.sqrt(math.e):.3f}) in 2 cases"
 
 
 def test_calls_go_on_where_one_ended(
