@@ -15,6 +15,9 @@ from iosched.jobs.exploring.running import run_command
 
 SETSID_SLEEP = "import os, time; os.setsid(); open({path!r}, 'w').write(str(os.getpid())); time.sleep(600)"
 
+INTERRUPTIBLE = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+"""What a process started in the background needs, as its parent, these tests, may ignore SIGINT."""
+
 
 def _python(code: str) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", code]
@@ -109,7 +112,8 @@ def test_bytes_that_are_no_text_harm_nothing() -> None:
 def test_a_command_ends_with_the_process_that_runs_it(tmp_path: Path, number: signal.Signals) -> None:
     written = tmp_path / "pid"
     sleeping = _python(SETSID_SLEEP.format(path=str(written)))
-    code = f"from iosched.jobs.exploring.running import run_command\nrun_command({sleeping!r}, timeout_s=None)"
+    running = f"from iosched.jobs.exploring.running import run_command\nrun_command({sleeping!r}, timeout_s=None)"
+    code = f"{INTERRUPTIBLE}\n{running}"
     process = subprocess.Popen([sys.executable, "-c", code], env=os.environ, stderr=subprocess.DEVNULL)
     _wait_until(lambda: written.exists() and written.read_text())
     process.send_signal(number)
