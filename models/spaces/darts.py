@@ -86,7 +86,7 @@ def chosen_cell(choose: Choose, name: str) -> Cell:
 
 
 def chosen_cells(choose: Choose) -> Cells:
-    """Both cells by their choices, 24 together."""
+    """Both cells by their choices, 24 together, of which two have one candidate and are not asked."""
     return Cells(chosen_cell(choose, "normal"), chosen_cell(choose, "reduction"))
 
 
