@@ -14,10 +14,13 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
 from iosched.models.graph import ComputationGraph, TensorSpec
+from iosched.scheduler.asking import ask_ahead
 from iosched.scheduler.classes import block_key
 from iosched.scheduler.cost import CostModel, OperatorBounds, OperatorKeys
+from iosched.scheduler.questions import Question
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
-from iosched.scheduler.search import Deadline, SearchResult
+from iosched.scheduler.search import SearchResult
+from iosched.scheduler.turns import Deadline
 
 Part = tuple[str, ...]
 """The operators of a component, in topological order."""
@@ -221,6 +224,12 @@ class _InStep:
         work_us = sum(map(self.cost.operator_work_us, stage.operators)) * len(self.parts.parts)
         longest_us = max(sum(map(self.cost.operator_latency_us, group)) for group in stage.groups)
         return max(work_us / self.cost.lanes, longest_us if stage.strategy is Strategy.CONCURRENT else 0.0)
+
+    def prefetch(self, questions: Sequence[Question]) -> None:
+        """See `Prefetchable`: hands on what the answers are made of, to a device that answers ahead."""
+        stages = [question.stage for question in questions]
+        found = [stage for each in stages for stage in (each, self.parts.beside(each)) if stage is not None]
+        ask_ahead(self.cost, [Question(stage) for stage in found])
 
     def best(self, stage: Stage) -> tuple[Stage, ...]:
         """The stage of all parts, with latencies."""

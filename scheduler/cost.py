@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
+from iosched.scheduler.questions import Question
 from iosched.scheduler.schedule import Stage
 
 
@@ -150,4 +152,44 @@ class OperatorKeys(Protocol):
 
     def operator_key(self, name: str) -> str:
         """All of an operator that changes its latency: type, shapes, types; no names."""
+        ...
+
+
+@runtime_checkable
+class Prefetchable(Protocol):
+    """Optional part of a `CostModel` that answers many questions side by side: several machines may share them.
+
+    The search hands over a whole round of questions, then asks them one by one, as it would have without. So answers
+    have to be kept until then, and to be the same as without.
+    """
+
+    def prefetch(self, questions: Sequence[Question]) -> None:
+        """These are asked next, in any order; returns when what can be answered ahead is.
+
+        Each is surely asked, but for those that the answer to another of the same list rules out: once a stage is known
+        to be fast merged, say, it need not be known side by side (of the networks in docs/search.md that was up to 18 %
+        of what was handed over for a V100, and up to 6 % for CPUs). `worse_than_us` may be lower by then, for the same
+        reason, and never higher, so that an answer given ahead serves. Blocks do not know of each other: a list may
+        have questions about stages that are alike.
+
+        Whoever answers nothing changes nothing. What this raises ends the search.
+        """
+        ...
+
+
+@runtime_checkable
+class Speculative(Prefetchable, Protocol):
+    """Optional part of a `CostModel` that is `Prefetchable`, and would rather answer in vain than be idle.
+
+    It is handed rounds by `speculate` instead of `prefetch`. No answer in vain changes a schedule: the search asks as
+    it would have without.
+    """
+
+    def speculate(self, surely: Sequence[Question], likely: Iterator[Question]) -> None:
+        """Like `prefetch` for `surely`; `likely` goes on with what may be asked in later rounds.
+
+        That is what the search would ask if all latencies were as it guesses, the soonest first. It is computed as it
+        is taken, which is best done while others measure what is sure, as far as somebody is idle; and not any more
+        once this has returned.
+        """
         ...

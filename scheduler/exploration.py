@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count
 
 import numpy as np
 
 from iosched.scheduler.baselines import ready_sets
 from iosched.scheduler.cost import Curtailable, Remeasurable
 from iosched.scheduler.effort import Effort
+from iosched.scheduler.guesses import supposed
 from iosched.scheduler.latencies import KnownLatencies
 from iosched.scheduler.lattice import Lattice, bits
 from iosched.scheduler.paths import bound_us, distances, shortest_path, some_shortest_path, through_us, within
+from iosched.scheduler.questions import Question
 from iosched.scheduler.schedule import Stage, Strategy
 
 _ROUNDS_BETWEEN_TRIMS = 16
@@ -30,6 +32,7 @@ class Round:
         positions: of the stages.
         more: whether they were measured before, and are to be measured a second time.
         worse_than_us: for some positions a latency above which it does not matter what the stage takes.
+        bounds: whether what bounds stages by their operators (`OperatorBounds`) is asked for right after the stages.
         later: whether other blocks should come first, since the machine is disturbed now.
     """
 
@@ -37,6 +40,7 @@ class Round:
     more: bool = False
     later: bool = False
     worse_than_us: Mapping[int, float] = field(default_factory=dict)
+    bounds: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,21 +95,49 @@ class Exploration:
         worse_than_us = wanted.worse_than_us.get(position, math.inf)
         return self.latencies.measure(position, self.effort.bound_slack, worse_than_us)
 
+    def questions(self, wanted: Round) -> list[Question]:
+        """What a round asks the cost model; some of it may be ruled out by the answers to the rest."""
+        slack, worse_than_us = self.effort.bound_slack, wanted.worse_than_us
+        found = [
+            question
+            for position in wanted.positions
+            for question in (
+                self.latencies.questions_again(position)
+                if wanted.more
+                else self.latencies.questions(position, slack, worse_than_us.get(position, math.inf))
+            )
+        ]
+        return [*found, *self.latencies.bound_questions()] if wanted.bounds else found
+
+    def likely(self) -> Iterator[list[Question]]:
+        """What comes round by round if latencies are as they are guessed to be (`guesses.py`), this round included.
+
+        Nothing before there are bounds. It is about what is known when the first round is taken, and takes as long for
+        each as the search itself.
+        """
+        if not self.latencies.informative:
+            return
+        guessed = Exploration(self.lattice, supposed(self.latencies), self.effort, _n_alone=self._n_alone)
+        for wanted in chain(guessed._beyond_operators(), guessed._measured_again()):
+            yield guessed.questions(wanted)
+            for position in wanted.positions:
+                guessed.measure(position, wanted)
+
     def next_round(self, is_over: Callable[[], bool]) -> Round | None:
-        """The stages to measure next, or None at the end.
+        """What to measure next, or None at the end.
 
         Stages of one operator come first: they make the sequential schedule, the one that an early deadline leaves.
         """
         if self._rounds is None:
             self._rounds = self._all_rounds(is_over)
-        return next(self._rounds, None)
+        return next((wanted for wanted in self._rounds if wanted.positions or wanted.bounds or wanted.later), None)
 
     def _all_rounds(self, is_over: Callable[[], bool]) -> Iterator[Round]:
-        yield Round(self.latencies.missing(self.latencies.single_operators()))
+        yield Round(self.latencies.missing(self.latencies.single_operators()), bounds=True)
         self._n_alone = self.latencies.n_measured
         if self.latencies.fill_bounds(is_over):
             yield from self._beyond_operators()
-            yield from self._undisturbed()
+            yield from self._undisturbed(is_over)
             yield from self._measured_again()
 
     def _beyond_operators(self) -> Iterator[Round]:
@@ -119,7 +151,7 @@ class Exploration:
         if not self.proven:
             yield Round(self._greedy_if_promising())
 
-    def _undisturbed(self) -> Iterator[Round]:
+    def _undisturbed(self, is_over: Callable[[], bool]) -> Iterator[Round]:
         """Searches on without the latencies that were measured while the machine was disturbed.
 
         A stage that looked too slow then would be lost for good, as no schedule that has it would be measured again.
@@ -130,7 +162,8 @@ class Exploration:
             yield Round([], later=True)
             self._n_alone += self.latencies.forget_disturbed()
             self.proven = False
-            yield Round(self.latencies.missing(self.latencies.single_operators()))
+            yield Round(self.latencies.missing(self.latencies.single_operators()), bounds=True)
+            self.latencies.refill_bounds(is_over)
             yield from self._beyond_operators()
 
     def _measured_again(self) -> Iterator[Round]:

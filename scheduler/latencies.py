@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from iosched.scheduler.asking import ask
 from iosched.scheduler.bounds import concurrent_bounds
 from iosched.scheduler.cost import CostModel, Curtailable, Disturbable, OperatorBounds, Remeasurable
 from iosched.scheduler.lattice import Flags, Indices, Latencies, Lattice, Relation, bits, components, popcount
+from iosched.scheduler.questions import Question, of_operator
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.strategies import STAGES
 
@@ -88,6 +91,20 @@ class KnownLatencies:
         alike = np.arange(n_stages, dtype=np.int64) if classes is None else classes
         return cls(cost, names, lattice, tuple(runs), bound, value, settled, disturbed, alike)
 
+    def copied(self, cost: Callable[[KnownLatencies], CostModel]) -> KnownLatencies:
+        """The same knowledge apart, with the cost model that `cost` makes for it."""
+        found = replace(
+            self,
+            bound=deepcopy(self.bound),
+            value=deepcopy(self.value),
+            settled=deepcopy(self.settled),
+            disturbed=deepcopy(self.disturbed),
+            _alone_us=list(self._alone_us),
+            _work_us=list(self._work_us),
+        )
+        found.cost = cost(found)
+        return found
+
     def fill_bounds(self, deadline: Callable[[], bool]) -> bool:
         """Asks the cost model for all bounds; False where the deadline came first, which leaves them at zero."""
         asked = list(self.strategies)
@@ -106,12 +123,26 @@ class KnownLatencies:
         bounds = [self.cost.lower_bound_us(self.stage_by(position, strategy)) for position in unknown[first].tolist()]
         self.bound[strategy][unknown] = np.maximum(np.array(bounds, dtype=np.float64), 0.0)[members]
 
-    def _fill_operator_bounds(self, cost: OperatorBounds, deadline: Callable[[], bool]) -> bool:
+    def bound_questions(self) -> list[Question]:
+        """What `fill_bounds` asks about operators, and `refill_bounds`."""
+        if not isinstance(self.cost, OperatorBounds):
+            return []
+        return [question for name in self.names for question in _of_bounds(name)]
+
+    def _ask_operators(self, deadline: Callable[[], bool]) -> bool:
+        """Asks what bounds stages by their operators; False where the deadline came first, which leaves them."""
+        found: list[tuple[float, float]] = []
         for name in self.names:
             if deadline():
                 return False
-            self._alone_us.append(cost.operator_latency_us(name))
-            self._work_us.append(cost.operator_work_us(name))
+            alone, work = (ask(self.cost, question) for question in _of_bounds(name))
+            found.append((alone, work))
+        self._alone_us, self._work_us = (list(values) for values in zip(*found, strict=True))
+        return True
+
+    def _fill_operator_bounds(self, cost: OperatorBounds, deadline: Callable[[], bool]) -> bool:
+        if not self._ask_operators(deadline):
+            return False
         stages = self.lattice.stages
         for where, groups in components(stages, self.lattice.order):
             positions = np.full(len(stages), -1, dtype=np.int64)
@@ -148,6 +179,12 @@ class KnownLatencies:
                 bound = np.maximum(bound, measured[positions])
         return np.where(np.isnan(self.value[strategy]), bound, self.value[strategy])
 
+    def least_us(self, position: int, strategy: Strategy) -> float:
+        """The bound of one stage by a strategy: its own, and where it is made of groups those of its groups."""
+        groups = self.rounds if strategy is Strategy.CONCURRENT else []
+        alone = [float(self.value[strategy][group[position]]) for group in groups if group[position] >= 0]
+        return max([float(self.bound[strategy][position]), *(us for us in alone if not math.isnan(us))])
+
     def missing(self, positions: Iterable[int], slack: float = 1.0) -> list[int]:
         """The positions of stages that a strategy not measured yet may be the best for; one stage of each class."""
         return self.one_of_each(position for position in positions if self._open_strategies(position, slack))
@@ -171,11 +208,16 @@ class KnownLatencies:
             groups = [int(group[position]) for group in self.rounds if group[position] >= 0]
             unknown = [group for group in groups if np.isnan(self.value[Strategy.CONCURRENT][group])]
             found.update(dict.fromkeys(unknown or [position]))
-        return list(found)
+        return self.one_of_each(found)
 
     def single_operators(self) -> list[int]:
         """The stages of one operator, in topological order."""
         return [int(position) for position in np.flatnonzero(popcount(self.lattice.stages) == 1)]
+
+    def questions(self, position: int, slack: float = 1.0, worse_than_us: float = math.inf) -> list[Question]:
+        """What `measure` asks, the first one surely; an answer may rule out those that follow it."""
+        open_ones = self._open_strategies(position, slack)
+        return [self._question(position, strategy, worse_than_us) for strategy in open_ones]
 
     def measure(self, position: int, slack: float = 1.0, worse_than_us: float = math.inf) -> int:
         """Asks the cost model for a stage by every strategy that may be its best; returns how often.
@@ -190,7 +232,7 @@ class KnownLatencies:
         """
         asked = 0
         while strategies := self._open_strategies(position, slack):
-            self._measure_by(position, strategies[0], min(worse_than_us, self._best_us(position)))
+            self._measure_by(position, strategies[0], worse_than_us)
             asked += 1
         return asked
 
@@ -212,20 +254,22 @@ class KnownLatencies:
         return min(math.inf if math.isnan(us) else min(us, sys.float_info.max) for us in measured)
 
     def _measure_by(self, position: int, strategy: Strategy, worse_than_us: float) -> None:
-        stage = self.stage_by(position, strategy)
-        if isinstance(self.cost, Curtailable) and worse_than_us < math.inf:
-            latency = _checked(self.cost.latency_unless_worse_us(stage, worse_than_us), stage)
-        else:
-            latency = _checked(self.cost.stage_latency_us(stage), stage)
+        question = self._question(position, strategy, worse_than_us)
+        latency = _checked(ask(self.cost, question), question.stage)
         alike = (self.classes == self.classes[position]) & np.isnan(self.value[strategy])
         self.value[strategy][alike] = latency
-        self.disturbed[strategy][alike] = isinstance(self.cost, Disturbable) and self.cost.was_disturbed(stage)
+        was_disturbed = isinstance(self.cost, Disturbable) and self.cost.was_disturbed(question.stage)
+        self.disturbed[strategy][alike] = was_disturbed
         self.n_measured += 1
+
+    def _question(self, position: int, strategy: Strategy, worse_than_us: float) -> Question:
+        limit_us = min(worse_than_us, self._best_us(position)) if isinstance(self.cost, Curtailable) else math.inf
+        return Question(self.stage_by(position, strategy), worse_than_us=limit_us)
 
     def forget_disturbed(self) -> int:
         """Forgets the latencies that are not to be trusted, so that they are asked for again; returns how many.
 
-        Operators whose latencies bound stages are asked for at once.
+        Bounds stay what they are until `refill_bounds`.
         """
         if isinstance(self.cost, Disturbable):
             self.cost.try_again()
@@ -234,11 +278,19 @@ class KnownLatencies:
             forgotten += len(np.unique(self.classes[flags]))
             self.value[strategy][flags] = np.nan
             flags[:] = False
-        if self.rounds and isinstance(self.cost, OperatorBounds):
-            self._alone_us = [self.cost.operator_latency_us(name) for name in self.names]
-            self._work_us = [self.cost.operator_work_us(name) for name in self.names]
-            self._bound_by_operators(self.cost)
         return forgotten
+
+    def refill_bounds(self, deadline: Callable[[], bool]) -> None:
+        """Asks once more for what bounds stages by their operators; bounds stay where the deadline comes first."""
+        if self.rounds and isinstance(self.cost, OperatorBounds) and self._ask_operators(deadline):
+            self._bound_by_operators(self.cost)
+
+    def questions_again(self, position: int) -> list[Question]:
+        """What `remeasure` asks."""
+        strategy = self._best_strategy(position)
+        if not isinstance(self.cost, Remeasurable) or self.settled[strategy][position]:
+            return []
+        return [Question(self.stage_by(position, strategy), "again")]
 
     def remeasure(self, position: int) -> None:
         """Asks the cost model once more for a stage, by its best strategy measured.
@@ -247,14 +299,12 @@ class KnownLatencies:
             ValueError: the answer is NaN or negative.
         """
         strategy = self._best_strategy(position)
-        if not isinstance(self.cost, Remeasurable) or self.settled[strategy][position]:
-            return
-        stage = self.stage_by(position, strategy)
-        latency = _checked(self.cost.remeasure(stage), stage)
-        alike = (self.classes == self.classes[position]) & np.isfinite(self.value[strategy])
-        self.value[strategy][alike] = latency
-        self.settled[strategy][alike] = True
-        self.n_remeasured += 1
+        for question in self.questions_again(position):
+            latency = _checked(ask(self.cost, question), question.stage)
+            alike = (self.classes == self.classes[position]) & np.isfinite(self.value[strategy])
+            self.value[strategy][alike] = latency
+            self.settled[strategy][alike] = True
+            self.n_remeasured += 1
 
     def is_settled(self) -> Flags:
         """For each stage, whether its latency by the best strategy measured was measured a second time."""
@@ -276,9 +326,13 @@ class KnownLatencies:
 
     def operator_us(self, index: int) -> float | None:
         """Latency of the stage that is operator `index` alone; None where that is not measured, or infinite."""
-        position = int(np.searchsorted(self.lattice.stages, np.uint64(1 << index)))
+        position = self.position(1 << index)
         latency = float(self.value[Strategy.CONCURRENT][position])
         return latency if math.isfinite(latency) else None
+
+    def position(self, mask: int) -> int:
+        """The position of the stage of these operators."""
+        return int(np.searchsorted(self.lattice.stages, np.uint64(mask)))
 
     def stage(self, position: int) -> Stage:
         """The stage by its best strategy measured, with that latency as the predicted one."""
@@ -310,6 +364,10 @@ def stages_within(order: Relation, masks: Mapping[Strategy, Sequence[int]]) -> t
     """
     sets = tuple(mask for found in masks.values() for mask in found)
     return None if order.full in sets else sets
+
+
+def _of_bounds(name: str) -> tuple[Question, Question]:
+    return of_operator(name, "operator"), of_operator(name, "work")
 
 
 def _checked(latency_us: float, stage: Stage) -> float:

@@ -23,7 +23,8 @@ from iosched.scheduler.components import (
 )
 from iosched.scheduler.cost import CostModel
 from iosched.scheduler.schedule import Block, Schedule
-from iosched.scheduler.search import Deadline, SearchResult
+from iosched.scheduler.search import SearchResult
+from iosched.scheduler.turns import Deadline
 
 
 def regions(graph: ComputationGraph, common: Container[str]) -> tuple[Part, ...]:

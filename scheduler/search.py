@@ -9,46 +9,27 @@ under the true latencies too, since no other path can cost less than its bounds.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
-from iosched.models.errors import ExecutionError
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler import lattice as lattices
+from iosched.scheduler.asking import who_answers
 from iosched.scheduler.blocks import MAX_STATES, BlockOperators, partition
 from iosched.scheduler.classes import block_key, stage_classes
-from iosched.scheduler.cost import CostModel, OperatorKeys, Remeasurable
+from iosched.scheduler.cost import CostModel, OperatorKeys, Prefetchable, Remeasurable
 from iosched.scheduler.divided import divided
 from iosched.scheduler.effort import Effort
-from iosched.scheduler.exploration import BestKnown, Exploration, Round
+from iosched.scheduler.exploration import Exploration
 from iosched.scheduler.latencies import KnownLatencies, stages_within
 from iosched.scheduler.lattice import Lattice
 from iosched.scheduler.proof import Scope, scope
 from iosched.scheduler.pruning import DEFAULT_PRUNING, Pruning
-from iosched.scheduler.schedule import Block, Schedule, Strategy
+from iosched.scheduler.schedule import Schedule, Strategy
 from iosched.scheduler.strategies import SEARCHES, masks_of
 from iosched.scheduler.strategy_names import SearchStrategy, pruning_of
+from iosched.scheduler.turns import SILENT, BlockSearch, Deadline, Found, Guide, SearchObserver, explore
 from iosched.scheduler.wide import across_cuts
-
-Deadline = Callable[[], bool]
-
-
-class SearchObserver(Protocol):
-    """Somebody who wants to know how the search goes, and is called meanwhile; every method returns at once."""
-
-    def block_started(self, index: int, n_blocks: int, n_stages: int) -> None:
-        """Block `index` of `n_blocks` is next; `n_stages` distinct stages are its candidates."""
-        ...
-
-    def stage_measured(self, index: int, n_measured: int, n_expected: int) -> None:
-        """`n_measured` stages of the block are known; `n_expected` more is a guess from the current shortest path."""
-        ...
-
-    def block_finished(self, index: int, n_blocks: int, block: Block) -> None:
-        """The best schedule of block `index` is known."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -105,6 +86,7 @@ def search(
     deadline: Deadline | None = None,
     effort: Effort = Effort(),  # noqa: B008 - frozen
     max_states: int = MAX_STATES,
+    ahead: Prefetchable | None = None,
 ) -> SearchResult:
     """Finds the schedule of least total latency, block by block; `SearchResult.proven` says of what it is the best.
 
@@ -121,6 +103,11 @@ def search(
             With a deadline the blocks take turns, one round of measurements each, so that none is left out.
         effort: how hard to search. Where that is not enough for a proof, `SearchResult.gap` says how much is open.
         max_states: the bound that `blocks.partition` keeps.
+        ahead: is handed whole rounds of questions before they are asked one by one (`Prefetchable`), by default the
+            cost model if it can. All blocks are then searched side by side, so that a round has questions of all of
+            them. The same answers give the same result as without; so they do where some are guessed to be asked
+            later and given in vain (`Speculative`). A round is handed over before the deadline or not
+            at all; answers for which the deadline comes too early count for nothing.
 
     Equal costs give equal schedules: among the shortest paths, one with the fewest stages, then the one whose later
     stages hold the lower operators.
@@ -131,15 +118,17 @@ def search(
     Raises:
         ValueError: the strategy is unknown, or the cost model answers with NaN or a negative latency.
         ExecutionError: the device can run no schedule at all.
+        And what `ahead` raises.
     """
     if strategy not in SEARCHES:
         raise ValueError(f"unknown strategy {strategy!r}")
     parts = partition(graph, max_states)
     limits = pruning_of(strategy, pruning)
     settings = _Settings(graph, cost, SEARCHES[strategy], limits, effort.remeasure_rounds > 0)
-    guide = _Guide(observer or _Silence(), deadline, len(parts))
+    guide = Guide(observer or SILENT, deadline, len(parts), who_answers(cost, ahead))
     searches = _block_searches(settings, effort, parts)
-    found = _result(settings, guide, parts, list(_explore(guide, searches)))
+    explored = sorted(explore(guide, searches), key=lambda each: each.blocks[0].index)
+    found = _result(settings, guide, parts, explored)
     return replace(found, schedule=divided(found.schedule, cost))
 
 
@@ -152,52 +141,9 @@ class _Settings:
     remeasures: bool
 
 
-@dataclass(frozen=True)
-class _Guide:
-    observer: SearchObserver
-    deadline: Deadline | None
-    n_blocks: int
-
-    def is_over(self) -> bool:
-        return self.deadline is not None and self.deadline()
-
-
-@dataclass(frozen=True)
-class _Found:
-    """What a `_BlockSearch` came to: the best schedule of its first block, and of each block that is equal to that."""
-
-    exploration: Exploration
-    best: BestKnown
-    blocks: tuple[Block, ...]
-
-
-@dataclass(frozen=True)
-class _BlockSearch:
-    """The search of one block, and of all that are equal to it but for names; those of the first one stand for all."""
-
-    parts: dict[int, BlockOperators]  # by index
-    exploration: Exploration
-
-    @property
-    def index(self) -> int:
-        return min(self.parts)
-
-    def best_known(self) -> BestKnown:
-        found = self.exploration.best_known()
-        if found is None:
-            names = self.parts[self.index].operators
-            raise ExecutionError(f"the device cannot run block {self.index}, {names[0]!r} to {names[-1]!r}")
-        return found
-
-    def blocks(self, found: BestKnown) -> Iterator[Block]:
-        for index, part in self.parts.items():
-            name_of = dict(zip(self.parts[self.index].operators, part.operators, strict=True))
-            yield Block(index, tuple(stage.renamed(name_of) for stage in found.stages), found.optimal)
-
-
-def _block_searches(settings: _Settings, effort: Effort, parts: Sequence[BlockOperators]) -> list[_BlockSearch]:
+def _block_searches(settings: _Settings, effort: Effort, parts: Sequence[BlockOperators]) -> list[BlockSearch]:
     lattice_of: dict[Hashable, Lattice] = {}
-    found: dict[Hashable, _BlockSearch] = {}
+    found: dict[Hashable, BlockSearch] = {}
     for index, part in enumerate(parts):
         labels = _labels(settings.cost, part)
         masks = masks_of(settings.graph, part.operators, settings.strategies)
@@ -212,7 +158,7 @@ def _block_searches(settings: _Settings, effort: Effort, parts: Sequence[BlockOp
         lattice = lattice_of[order, only]
         classes = None if labels is None else stage_classes(settings.graph, part.operators, lattice, labels)
         latencies = KnownLatencies.start(settings.cost, part.operators, lattice, masks, classes)
-        found[key] = _BlockSearch({index: part}, Exploration(lattice, latencies, effort))
+        found[key] = BlockSearch({index: part}, Exploration(lattice, latencies, effort))
     return list(found.values())
 
 
@@ -220,38 +166,7 @@ def _labels(cost: CostModel, part: BlockOperators) -> dict[str, str] | None:
     return {name: cost.operator_key(name) for name in part.operators} if isinstance(cost, OperatorKeys) else None
 
 
-def _explore(guide: _Guide, searches: Sequence[_BlockSearch]) -> Iterator[_Found]:
-    """Searches all blocks: one after another, or a round of each in turn where a deadline may leave some unfinished."""
-    pending = deque(searches)
-    while pending and not guide.is_over():
-        found = pending.popleft()
-        if not found.exploration.started:
-            for index in found.parts:
-                guide.observer.block_started(index, guide.n_blocks, len(found.exploration.lattice.stages))
-        wanted = found.exploration.next_round(guide.is_over)
-        if wanted is None:
-            yield _finish(guide, found)
-            continue
-        _run(guide, found, wanted)
-        if guide.deadline is None and not wanted.later:
-            pending.appendleft(found)
-        else:
-            pending.append(found)
-    for found in pending:
-        yield _finish(guide, found)
-
-
-def _finish(guide: _Guide, found: _BlockSearch) -> _Found:
-    best = found.best_known()
-    blocks = tuple(found.blocks(best))
-    for block in blocks:
-        guide.observer.block_finished(block.index, guide.n_blocks, block)
-    return _Found(found.exploration, best, blocks)
-
-
-def _result(
-    settings: _Settings, guide: _Guide, parts: Sequence[BlockOperators], found: Sequence[_Found]
-) -> SearchResult:
+def _result(settings: _Settings, guide: Guide, parts: Sequence[BlockOperators], found: Sequence[Found]) -> SearchResult:
     blocks = tuple(sorted((block for one in found for block in one.blocks), key=lambda block: block.index))
     names = [part.operators for part in parts]
     lattices_of = [(len(one.blocks), one.exploration.lattice) for one in found]
@@ -271,35 +186,15 @@ def _result(
 
 
 def _with_stages_across_cuts(
-    settings: _Settings, guide: _Guide, parts: Sequence[BlockOperators], kept: SearchResult
+    settings: _Settings, guide: Guide, parts: Sequence[BlockOperators], kept: SearchResult
 ) -> SearchResult:
     doubted = settings.cost if settings.remeasures and isinstance(settings.cost, Remeasurable) else None
     blocks = kept.schedule.blocks
-    found = across_cuts(settings.graph, settings.cost, parts, blocks, settings.pruning, guide.is_over, doubted)
+    found = across_cuts(
+        settings.graph, settings.cost, parts, blocks, settings.pruning, guide.is_over, guide.hand_over, doubted
+    )
     asked = replace(kept, measured=kept.measured + found.measured, remeasured=kept.remeasured + found.remeasured)
     if len(found.blocks) == len(blocks):
         return asked
     # What the blocks could have been says nothing of a schedule that leaves them.
     return replace(asked, schedule=Schedule(found.blocks), lower_bound_us=0.0, scope="blocks")
-
-
-class _Silence:
-    def block_started(self, index: int, n_blocks: int, n_stages: int) -> None:
-        pass
-
-    def stage_measured(self, index: int, n_measured: int, n_expected: int) -> None:
-        pass
-
-    def block_finished(self, index: int, n_blocks: int, block: Block) -> None:
-        pass
-
-
-def _run(guide: _Guide, found: _BlockSearch, wanted: Round) -> None:
-    """Measures the stages of one round, as far as the deadline allows."""
-    exploration = found.exploration
-    for done, position in enumerate(wanted.positions, 1):
-        if guide.is_over():
-            return
-        if exploration.measure(position, wanted):
-            left = len(wanted.positions) - done
-            guide.observer.stage_measured(found.index, exploration.latencies.n_measured, left)

@@ -15,8 +15,10 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from iosched.models.graph import ComputationGraph
-from iosched.scheduler.cost import CostModel, Disturbable, Remeasurable, RunsSessions
+from iosched.scheduler.asking import who_answers
+from iosched.scheduler.cost import CostModel, Disturbable, Prefetchable, Remeasurable, RunsSessions
 from iosched.scheduler.lattice import bits, in_order, relation
+from iosched.scheduler.questions import Question
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy, total_us
 
 FAVOUR = 0.1
@@ -66,6 +68,7 @@ def with_sessions(
     *,
     is_over: Callable[[], bool] = lambda: False,
     remeasures: bool = True,
+    ahead: Prefetchable | None = None,
 ) -> Stretched:
     """The blocks with those stretches of them run as sessions that make the whole fastest, as far as is measured.
 
@@ -81,6 +84,7 @@ def with_sessions(
         blocks: as a search found them, with latencies.
         is_over: asked before each measurement; once true, what is known by then decides.
         remeasures: whether latencies are measured a second time.
+        ahead: is handed what is measured in any case before it is asked; by default the cost model if it can.
     """
     own_us = [total_us(block.stages) for block in blocks]
     known_us = [each for each in own_us if each is not None]
@@ -90,6 +94,9 @@ def with_sessions(
     doubted = cost if remeasures and isinstance(cost, Remeasurable) else None
     trial = _Trial(graph, cost, blocks, known_us, doubted)
     favouring = replace(trial, own_us=[us / (1 - FAVOUR) for us in known_us])  # with the same knowledge
+    asked_ahead = who_answers(cost, ahead)
+    if asked_ahead is not None and not is_over():
+        asked_ahead.prefetch([Question(trial.stage(stretch)) for stretch in trial.surely()])
     for stretch in chain(trial.wanted(), favouring.wanted()):
         asked = trial.n_measured + trial.n_remeasured
         if is_over() or asked >= (1 if doubted is None else 2) * MOST_FOR_A_BLOCK * len(blocks):
@@ -125,13 +132,13 @@ class _Trial:
     def n_remeasured(self) -> int:
         return len(self.again_us)
 
+    def surely(self) -> Sequence[Stretch]:
+        """What is measured in any case: the whole, and each block."""
+        return tuple(dict.fromkeys([(0, len(self.blocks)), *((index, index + 1) for index in range(len(self.blocks)))]))
+
     def wanted(self) -> Iterator[Stretch]:
         """What to measure next, or once more; ends when the best path has nothing left to be measured."""
-        if (0, len(self.blocks)) not in self.first_us:
-            yield 0, len(self.blocks)
-        for index in range(len(self.blocks)):
-            if (index, index + 1) not in self.first_us:
-                yield index, index + 1
+        yield from (stretch for stretch in self.surely() if stretch not in self.first_us)
         while open_ones := [each for each in self.path(self.guessed_us) if self._is_session(each, self.guessed_us)]:
             unsure = next((each for each in open_ones if not math.isfinite(self.certain_us(each))), None)
             if unsure is None:

@@ -15,6 +15,7 @@ from iosched.scheduler.blocks import BlockOperators
 from iosched.scheduler.cost import CostModel, OperatorBounds, Remeasurable
 from iosched.scheduler.lattice import in_order
 from iosched.scheduler.pruning import Pruning
+from iosched.scheduler.questions import Question
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 
 Groups = tuple[tuple[str, ...], ...]
@@ -38,6 +39,7 @@ def across_cuts(
     blocks: Sequence[Block],
     pruning: Pruning,
     is_over: Callable[[], bool],
+    hand_over: Callable[[Sequence[Question]], None],
     doubted: Remeasurable | None = None,
 ) -> Improved:
     """Replaces neighbouring blocks that were cut out of a wider one by one block of stages that cross the cuts.
@@ -45,7 +47,8 @@ def across_cuts(
     The best schedules of these blocks keep the cuts. The greedy schedule of all their operators, or one that a beam
     finds, may be faster: the one that is measured to be the fastest is taken. At most one measurement is made for each
     stage of the greedy schedule and of three beams, and none of a schedule that bounds rule out. With `doubted`, the
-    stages of a schedule that wins are measured a second time, and it has to win again.
+    stages of a schedule that wins are measured a second time, and it has to win again. `hand_over` is given what is not
+    known of a schedule before it is asked; the answers to some of that may rule out the rest (`Prefetchable`).
     """
     found: list[Block] = []
     measured = remeasured = 0
@@ -55,7 +58,7 @@ def across_cuts(
         total = Schedule(tuple(kept)).predicted_us
         if cut and len(indices) > 1 and total is not None:
             names = in_order(graph, (name for index in indices for name in parts[index].operators))
-            trial = _Trial(cost, total, is_over, doubted)
+            trial = _Trial(cost, total, is_over, hand_over, doubted)
             trial.learn(stage for block in kept for stage in block.stages)
             stages = _best_across(graph, names, pruning, trial)
             measured, remeasured = measured + trial.n_measured, remeasured + trial.n_remeasured
@@ -90,6 +93,7 @@ class _Trial:
         cost: the device.
         limit_us: what the best schedule so far takes.
         is_over: whether the deadline has come.
+        hand_over: is given the questions that come next.
         doubted: the same device, where latencies are to be measured a second time.
         n_measured: how many latencies were asked for.
         n_remeasured: how many were asked for a second time.
@@ -100,6 +104,7 @@ class _Trial:
     cost: CostModel
     limit_us: float
     is_over: Callable[[], bool]
+    hand_over: Callable[[Sequence[Question]], None]
     doubted: Remeasurable | None = None
     n_measured: int = 0
     n_remeasured: int = 0
@@ -130,17 +135,26 @@ class _Trial:
 
     def beaten_by(self, stages: Sequence[Stage]) -> tuple[Stage, ...] | None:
         """The stages with their latencies, if these add up to less than the limit; their sum then is the limit."""
-        total = self._total_us(stages, self._measured_us)
+        unknown = [Question(stage) for stage in stages if stage.groups not in self.known_us]
+        total = self._total_us(stages, self._measured_us, unknown)
         if total < self.limit_us and self.doubted is not None:
-            total = self._total_us(stages, self._measured_again_us)
+            again = [Question(stage, "again") for stage in stages if stage.groups not in self.settled]
+            total = self._total_us(stages, self._measured_again_us, again)
         if not total < self.limit_us:
             return None
         self.limit_us = total
         return tuple(replace(stage, predicted_us=self.known_us[stage.groups]) for stage in stages)
 
-    def _total_us(self, stages: Sequence[Stage], latency_us: Callable[[Stage], float]) -> float:
-        """What the stages take together; infinite as soon as that cannot be below the limit, or the deadline came."""
+    def _total_us(
+        self, stages: Sequence[Stage], latency_us: Callable[[Stage], float], questions: Sequence[Question]
+    ) -> float:
+        """What the stages take together; infinite as soon as that cannot be below the limit, or the deadline came.
+
+        `questions` are those that `latency_us` asks of the cost model.
+        """
         bounds = [self.known_us.get(stage.groups, self._bound_us(stage)) for stage in stages]
+        if sum(bounds) < self.limit_us:
+            self.hand_over(questions)
         for number, stage in enumerate(stages):
             if sum(bounds) >= self.limit_us or self.is_over():
                 return math.inf

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from ahead import FixedLanes, KeptLanes
 from by_definition import TableCost, dags, graph_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from iosched.scheduler.checks import check_operators
 from iosched.scheduler.components import components, search_components
 from iosched.scheduler.cost import CostModel
 from iosched.scheduler.pruning import Pruning
+from iosched.scheduler.questions import Question
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.search import SearchResult, search
 
@@ -141,3 +143,17 @@ def test_parts_are_told_apart_where_the_device_does_not_say_what_is_alike() -> N
     assert (
         found_by(graph, cost).schedule.predicted_us == found_by(graph, KeyedLanes(graph, kinds=3)).schedule.predicted_us
     )
+
+
+def test_equal_parts_in_step_are_asked_ahead_alone_and_side_by_side() -> None:
+    graph = chains(3, 4)
+
+    class Kept(KeptLanes):
+        def answer_us(self, question: Question) -> float:
+            everything = set(question.stage.operators) == set(graph.by_name)  # a single question, after all others
+            return self.fixed_us(question) if everything else super().answer_us(question)
+
+    cost = Kept(graph)
+    assert found_by(graph, cost) == found_by(graph, FixedLanes(graph))
+    asked = {len(question.stage.groups) for question in cost.asked}
+    assert {1, 3} <= asked

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler.checks import check_operators
+from iosched.scheduler.questions import Question
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy, total_us
 from iosched.scheduler.stretches import session_of, with_sessions
 
@@ -180,3 +181,26 @@ def test_what_was_measured_while_the_machine_was_disturbed_is_measured_anew() ->
     found = with_sessions(chain(2), cost, blocks_of([10.0, 10.0]))
     assert cost.asked == [(0, 2), (0, 2), (0, 1), (1, 2)]
     assert (total(found.blocks), found.measured) == (10.0, 3)
+
+
+@pytest.mark.parametrize("n", [1, 5])
+def test_what_is_measured_in_any_case_is_handed_over_as_one_list(n: int) -> None:
+    class Ahead(Cost):
+        def prefetch(self, questions: Sequence[Question]) -> None:
+            assert not self.asked
+            handed.append([_place(question.stage) for question in questions])
+
+    def latency_us(start: int, stop: int) -> float:
+        return 30.0 * (stop - start) - 5 * (stop - start - 1)
+
+    handed: list[list[tuple[int, int]]] = []
+    plain, cost = Cost(latency_us), Ahead(latency_us)
+    blocks = blocks_of([40.0] * n)
+    assert with_sessions(chain(n), cost, blocks) == with_sessions(chain(n), plain, blocks)
+    assert cost.asked == plain.asked
+    assert handed == [list(dict.fromkeys([(0, n), *((index, index + 1) for index in range(n))]))]
+
+    with_sessions(chain(n), Ahead(latency_us), blocks, is_over=lambda: True)
+    assert len(handed) == 1
+    assert with_sessions(chain(n), plain, blocks, ahead=Ahead(latency_us)) == with_sessions(chain(n), plain, blocks)
+    assert handed[0] == handed[1]

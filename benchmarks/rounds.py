@@ -1,0 +1,296 @@
+"""How many questions a search asks at once, round by round: what several machines could gain on it at most.
+
+    python benchmarks/rounds.py MODEL... -o results/rounds.json     # zoo:NAME, light_NAME, or a file; adds to results
+    python benchmarks/rounds.py --cpu MODEL... -o results/rounds.json
+    python benchmarks/rounds.py --write                             # the tables of docs/search.md, from these results
+
+Latencies are those of the analytic model of a V100, and of two made-up lanes with noise, with the effort that
+`optimize` makes on a CPU; with `--cpu` they are measured on this one, which takes as long as a search. A round is what
+a search hands over before it asks it (`Prefetchable`), without what is known already from rounds before, also by
+another stage with the same signature.
+
+The limit for n workers takes it that all answers take equally long, that a round begins when the one before it has
+ended, and that everything else takes no time: all questions over the sum of ceil(round / n). With guesses
+(`Speculative`) each round is filled up to a multiple of n with what is likely to be asked next. What is answered in
+vain counts as nothing gained.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from cpu_models import cpu_model, short_name
+from search import NOISE, Analytic, Timed, TwoLanes
+from testbed import RESULTS, markdown_table, write_results
+
+from iosched.models.graph import ComputationGraph
+from iosched.profiler.devices.cpu.cost import CpuStageCost
+from iosched.profiler.devices.cpu.device import CPU_EFFORT
+from iosched.profiler.measuring.statistics import quantile
+from iosched.profiler.store.database import ProfileDatabase
+from iosched.runtime.cpu.backend import CpuBackend
+from iosched.scheduler.effort import Effort
+from iosched.scheduler.questions import Question
+from iosched.scheduler.schedule import Stage
+from iosched.scheduler.search import SearchResult, search
+from iosched.scheduler.signature import stage_signature
+
+PAGE = Path(__file__).parents[1] / "docs" / "search.md"
+WORKERS = (2, 4, 16, 64)
+GUESSING = (4, 16, 64)
+V100, LANES, CPU = "analytic V100", "two lanes with noise", "measured on a CPU"
+TITLES = {
+    "squeezenet": "SqueezeNet", "googlenet": "GoogLeNet", "inception_v3": "Inception V3", "randwire": "RandWire",
+    "nasnet_a": "NASNet-A", "resnet50": "ResNet-50", "vgg16": "VGG-16", "densenet121": "DenseNet-121",
+    "light_shufflenet": "ShuffleNet (onnx)", "light_inception_v2": "Inception V2 (onnx)",
+    "keras_nasnetmobile": "Keras: NASNet-Mobile", "keras_inceptionv3": "Keras: Inception V3",
+    "keras_efficientnetb0": "Keras: EfficientNet-B0", "keras_mobilenetv2": "Keras: MobileNetV2",
+}  # fmt: skip
+
+Key = tuple[str, str]
+Row = Mapping[str, Any]
+
+
+class NoisyLanes(TwoLanes):
+    """Two lanes whose stages take another time when they are measured again."""
+
+    def __init__(self, graph: ComputationGraph) -> None:
+        super().__init__(graph)
+        self.graph = graph
+
+    def remeasure(self, stage: Stage) -> float:
+        key = stage_signature(self.graph, stage, lambda operator: self.operator_key(operator.name))
+        return self.stage_latency_us(stage) * max(random.Random(f"again {key}").gauss(1.0, NOISE), 0.5)
+
+
+class Measured(Timed):
+    """This CPU; what is asked twice is measured once."""
+
+    def __init__(self, cost: CpuStageCost) -> None:
+        super().__init__(cost)
+        self.graph = cost.backend.graph
+        self._asked: set[str] = set()
+
+    @property
+    def signatures(self) -> int:
+        """Different stages asked for."""
+        return len(self._asked)
+
+    def stage_latency_us(self, stage: Stage) -> float:
+        self._asked.add(stage_signature(self.graph, stage, lambda operator: self.operator_key(operator.name)))
+        return super().stage_latency_us(stage)
+
+
+Cost = Analytic | TwoLanes | Measured
+
+
+@dataclass(eq=False)
+class Workers:
+    """Answers whole rounds, `width` questions at a time, and guesses where it would be idle otherwise.
+
+    Attributes:
+        sizes: for each round how many questions were new.
+        steps: for how many answers, one after another, the search had to wait.
+        n_guessed: how many answers were given that nobody had surely asked for.
+        n_used: how many of these were asked for later.
+    """
+
+    graph: ComputationGraph
+    operator_key: Callable[[str], str]
+    width: int = 1
+    sizes: list[int] = field(default_factory=list)
+    steps: int = 0
+    n_guessed: int = 0
+    n_used: int = 0
+    known: set[Key] = field(default_factory=set)
+    guessed: set[Key] = field(default_factory=set)
+
+    def prefetch(self, questions: Sequence[Question]) -> None:
+        self.speculate(questions, iter(()))
+
+    def speculate(self, surely: Sequence[Question], likely: Iterator[Question]) -> None:
+        keys = set(map(self.key, surely))
+        self.n_used += len(keys & self.guessed)
+        self.guessed -= keys
+        new = len(keys - self.known)
+        self.known |= keys
+        if not new:
+            return
+        self.sizes.append(new)
+        self.steps += ceil(new / self.width)
+        idle = -new % self.width
+        while idle and (question := next(likely, None)) is not None:
+            if (key := self.key(question)) not in self.known:
+                self.known.add(key)
+                self.guessed.add(key)
+                self.n_guessed, idle = self.n_guessed + 1, idle - 1
+
+    def key(self, question: Question) -> Key:
+        """Equal for what one measurement answers: an operator alone is a stage of its own."""
+        kind = "latency" if question.kind == "operator" else question.kind
+        return kind, stage_signature(self.graph, question.stage, lambda operator: self.operator_key(operator.name))
+
+    @property
+    def n_stages(self) -> int:
+        """Of how many stages the first latency was asked."""
+        return sum(kind == "latency" for kind, _ in self.known)
+
+
+@dataclass(frozen=True)
+class Guesses:
+    """A search whose rounds were filled up with guesses, for so many workers."""
+
+    workers: int
+    rounds: int
+    steps: int
+    guessed: int
+    used: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Found:
+    """The rounds of one search; `in_vain` of its questions were ruled out by answers of their own round."""
+
+    model: str
+    cost: str
+    blocks: int
+    in_vain: int
+    seconds: float
+    sizes: list[int]
+    guesses: list[Guesses]
+
+
+def rounds_of(
+    model: str, cost_name: str, graph: ComputationGraph, cost_of: Callable[[], Cost], effort: Effort
+) -> Found:
+    """Searches without guesses, and with them for each number of workers.
+
+    Raises:
+        AssertionError: a guess has changed the schedule.
+    """
+    plain, cost, result, seconds = _searched(graph, cost_of, effort)
+    guesses = []
+    for width in GUESSING:
+        workers, _, again, more_seconds = _searched(graph, cost_of, effort, width)
+        assert again == result, "guesses have changed the schedule"
+        found = (len(workers.sizes), workers.steps, workers.n_guessed, workers.n_used, round(more_seconds, 2))
+        guesses.append(Guesses(width, *found))
+    in_vain = plain.n_stages - cost.signatures
+    return Found(model, cost_name, len(result.schedule.blocks), in_vain, round(seconds, 2), plain.sizes, guesses)
+
+
+def _searched(
+    graph: ComputationGraph, cost_of: Callable[[], Cost], effort: Effort, width: int = 1
+) -> tuple[Workers, Cost, SearchResult, float]:
+    cost = cost_of()
+    workers = Workers(graph, cost.operator_key, width)
+    started = time.perf_counter()
+    result = search(graph, cost, effort=effort, ahead=workers)
+    measuring = cost.seconds if isinstance(cost, Timed) else 0.0
+    return workers, cost, result, time.perf_counter() - started - measuring
+
+
+def all_of(name: str) -> Iterator[Found]:
+    """The rounds of a model under both kinds of costs."""
+    model = cpu_model(name)
+    yield rounds_of(short_name(name), V100, model.graph, lambda: Analytic(model.graph, "v100"), Effort())
+    with CpuBackend(model) as backend:
+        graph = backend.graph
+        yield rounds_of(short_name(name), LANES, graph, lambda: NoisyLanes(graph), CPU_EFFORT)
+
+
+def measured(name: str) -> Iterator[Found]:
+    """The rounds of a model on this CPU."""
+    with CpuBackend(cpu_model(name)) as backend, ProfileDatabase(None) as database:
+        cost = CpuStageCost(backend, database)  # one for all searches, so that all get the same answers
+        yield rounds_of(short_name(name), CPU, backend.graph, lambda: Measured(cost), CPU_EFFORT)
+
+
+def tables(rows: Sequence[Row]) -> dict[str, str]:
+    """For each kind of costs a table as Markdown, in the order of `TITLES`."""
+    order = list(TITLES)
+    ordered = sorted(rows, key=lambda row: order.index(row["model"]))
+    return {
+        cost: markdown_table(_headers(cost), [_cells(row) for row in ordered if row["cost"] == cost])
+        for cost in (V100, LANES, CPU)
+    }
+
+
+def _headers(cost: str) -> list[str]:
+    first = [cost, "questions", "in vain", "rounds", "a round: median (quartiles), largest"]
+    guessing = [f"guessing: {workers}" for workers in GUESSING]
+    return [*first, *(f"{workers} workers" for workers in WORKERS), *guessing, "guesses for 64, of them asked"]
+
+
+def _cells(row: Row) -> list[str]:
+    sizes = row["sizes"]
+    asked = sum(sizes) - row["in_vain"]
+    low, middle, high = (quantile(sizes, part) for part in (0.25, 0.5, 0.75))
+    last = row["guesses"][-1]
+    return [
+        TITLES[row["model"]],
+        f"{asked:,}",
+        str(row["in_vain"]),
+        str(len(sizes)),
+        f"{middle:g} ({low:g} to {high:g}), {max(sizes)}",
+        *(f"{asked / sum(ceil(size / workers) for size in sizes):.1f}" for workers in WORKERS),
+        *(f"{asked / each['steps']:.1f}" for each in row["guesses"]),
+        f"{last['guessed']}, {last['used']}",
+    ]
+
+
+def with_tables(text: str, new: Mapping[str, str]) -> str:
+    """`text` with the tables replaced, each of which begins with its kind of costs.
+
+    Raises:
+        StopIteration: `text` lacks one.
+    """
+    lines = text.splitlines()
+    for cost, table in new.items():
+        first = next(index for index, line in enumerate(lines) if line.startswith(f"| {cost} | questions |"))
+        end = next((index for index in range(first, len(lines)) if not lines[index].startswith("|")), len(lines))
+        lines[first:end] = table.splitlines()
+    return "\n".join(lines) + "\n"
+
+
+def main(words: Sequence[str]) -> None:
+    """Searches for each model that is named; without any, prints the tables of the results file."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("models", nargs="*", help="zoo:NAME, light_NAME of the onnx package, or a file")
+    parser.add_argument("--cpu", action="store_true", help="measure on this CPU")
+    parser.add_argument("-o", "--output", type=Path, help="raw results as JSON; those that are in it stay")
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/search.md")
+    options = parser.parse_args(words)
+    rows: list[Row] = []
+    for name in options.models:
+        found_now = list(measured(name) if options.cpu else all_of(name))
+        rows += map(asdict, found_now)
+        print(f"{name}: {[len(found.sizes) for found in found_now]} rounds", file=sys.stderr, flush=True)
+    if rows and options.output:
+        names = {(row["model"], row["cost"]) for row in rows}
+        rows = [row for row in _rows(options.output) if (row["model"], row["cost"]) not in names] + rows
+        write_results(options, "rounds", words, {"noise": NOISE, "rows": rows})
+    rows = rows or _rows(RESULTS / "rounds.json")
+    found = tables(rows)
+    print("\n\n".join(found.values()))
+    if options.write:
+        PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8"), found), encoding="utf-8")
+
+
+def _rows(results: Path) -> list[Row]:
+    found: list[Row] = json.loads(results.read_text(encoding="utf-8"))["rows"] if results.exists() else []
+    return found
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

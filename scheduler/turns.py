@@ -1,0 +1,186 @@
+"""The searches of all blocks: one after another, a round of each in turn, or all side by side."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from iosched.models.errors import ExecutionError
+from iosched.scheduler.blocks import BlockOperators
+from iosched.scheduler.cost import Prefetchable, Speculative
+from iosched.scheduler.exploration import BestKnown, Exploration, Round
+from iosched.scheduler.questions import Question
+from iosched.scheduler.schedule import Block
+
+Deadline = Callable[[], bool]
+
+
+class SearchObserver(Protocol):
+    """Somebody who wants to know how the search goes, and is called meanwhile; every method returns at once."""
+
+    def block_started(self, index: int, n_blocks: int, n_stages: int) -> None:
+        """Block `index` of `n_blocks` is next; `n_stages` distinct stages are its candidates."""
+        ...
+
+    def stage_measured(self, index: int, n_measured: int, n_expected: int) -> None:
+        """`n_measured` stages of the block are known; `n_expected` more is a guess from the current shortest path."""
+        ...
+
+    def block_finished(self, index: int, n_blocks: int, block: Block) -> None:
+        """The best schedule of block `index` is known."""
+        ...
+
+
+class _Silence:
+    def block_started(self, index: int, n_blocks: int, n_stages: int) -> None:
+        pass
+
+    def stage_measured(self, index: int, n_measured: int, n_expected: int) -> None:
+        pass
+
+    def block_finished(self, index: int, n_blocks: int, block: Block) -> None:
+        pass
+
+
+SILENT: SearchObserver = _Silence()
+"""Does not want to know."""
+
+
+@dataclass(frozen=True)
+class Guide:
+    """What accompanies the searches of all blocks."""
+
+    observer: SearchObserver
+    deadline: Deadline | None
+    n_blocks: int
+    ahead: Prefetchable | None = None
+
+    def hand_over(self, questions: Sequence[Question], likely: Iterable[Question] = ()) -> None:
+        """Hands over what is asked next to whoever answers ahead, unless the deadline has come.
+
+        Args:
+            questions: what is surely asked, see `Prefetchable`.
+            likely: what may be asked after that, see `Speculative`.
+        """
+        if self.ahead is None or not questions or self.is_over():
+            return
+        if isinstance(self.ahead, Speculative):
+            self.ahead.speculate(questions, iter(likely))
+        else:
+            self.ahead.prefetch(questions)
+
+    def is_over(self) -> bool:
+        """Whether the deadline has come."""
+        return self.deadline is not None and self.deadline()
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a `BlockSearch` came to: the best schedule of its first block, and of each block that is equal to that."""
+
+    exploration: Exploration
+    best: BestKnown
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True)
+class BlockSearch:
+    """The search of one block, and of all that are equal to it but for names; those of the first one stand for all."""
+
+    parts: dict[int, BlockOperators]  # by index
+    exploration: Exploration
+
+    @property
+    def index(self) -> int:
+        """The first of the blocks."""
+        return min(self.parts)
+
+    def best_known(self) -> BestKnown:
+        """The best schedule known of the first block.
+
+        Raises:
+            ExecutionError: the device can run none.
+        """
+        found = self.exploration.best_known()
+        if found is None:
+            names = self.parts[self.index].operators
+            raise ExecutionError(f"the device cannot run block {self.index}, {names[0]!r} to {names[-1]!r}")
+        return found
+
+    def blocks(self, found: BestKnown) -> Iterator[Block]:
+        """That schedule in each of the blocks."""
+        for index, part in self.parts.items():
+            name_of = dict(zip(self.parts[self.index].operators, part.operators, strict=True))
+            yield Block(index, tuple(stage.renamed(name_of) for stage in found.stages), found.optimal)
+
+
+def explore(guide: Guide, searches: Sequence[BlockSearch]) -> Iterator[Found]:
+    """Searches all blocks: one after another, or a round of each in turn where a deadline may leave some unfinished.
+
+    Where questions are handed over, all blocks are searched side by side, so that their rounds make one list.
+    """
+    pending, waiting = deque(searches), deque[BlockSearch]()
+    while (pending or waiting) and not guide.is_over():
+        if not pending:
+            pending, waiting = waiting, pending
+        rounds: list[tuple[BlockSearch, Round]] = []
+        for found in [pending.popleft() for _ in range(1 if guide.ahead is None else len(pending))]:
+            wanted = _next_round(guide, found)
+            if wanted is None:
+                yield _finish(guide, found)
+            else:
+                rounds.append((found, wanted))
+        if guide.ahead is not None:
+            surely = [question for found, wanted in rounds for question in found.exploration.questions(wanted)]
+            guide.hand_over(surely, _likely([found for found, _ in rounds], surely))
+        for found, wanted in rounds:
+            _run(guide, found, wanted)
+            if guide.deadline is None and wanted.later:
+                waiting.append(found)
+            elif guide.deadline is None and guide.ahead is None:
+                pending.appendleft(found)
+            else:
+                pending.append(found)
+    for found in (*pending, *waiting):
+        yield _finish(guide, found)
+
+
+def _likely(searches: Sequence[BlockSearch], surely: Sequence[Question]) -> Iterator[Question]:
+    """What comes after `surely` if latencies are as guessed: a round of each block in turn."""
+    told = {(question.stage, question.kind) for question in surely}
+    pending = deque(found.exploration.likely() for found in searches)
+    while pending:
+        coming = pending.popleft()
+        for question in (questions := next(coming, [])):
+            if (question.stage, question.kind) not in told:
+                yield question
+        if questions:
+            pending.append(coming)
+
+
+def _next_round(guide: Guide, found: BlockSearch) -> Round | None:
+    if not found.exploration.started:
+        for index in found.parts:
+            guide.observer.block_started(index, guide.n_blocks, len(found.exploration.lattice.stages))
+    return found.exploration.next_round(guide.is_over)
+
+
+def _finish(guide: Guide, found: BlockSearch) -> Found:
+    best = found.best_known()
+    blocks = tuple(found.blocks(best))
+    for block in blocks:
+        guide.observer.block_finished(block.index, guide.n_blocks, block)
+    return Found(found.exploration, best, blocks)
+
+
+def _run(guide: Guide, found: BlockSearch, wanted: Round) -> None:
+    """Measures the stages of one round, as far as the deadline allows."""
+    exploration = found.exploration
+    for done, position in enumerate(wanted.positions, 1):
+        if guide.is_over():
+            return
+        if exploration.measure(position, wanted):
+            left = len(wanted.positions) - done
+            guide.observer.stage_measured(found.index, exploration.latencies.n_measured, left)

@@ -1,0 +1,272 @@
+"""A search hands over whole rounds of questions before it asks them; whoever answers ahead changes nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+import onnx
+import pytest
+from ahead import CurtailedLanes, FixedLanes, Guessing, KeptLanes, Key, Noted
+from by_definition import TableCost, dags, graph_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lane_costs import cells
+from lowering import loaded
+from random_models import models
+
+from iosched.models.graph import ComputationGraph
+from iosched.profiler.devices.analytic.cost import AnalyticCost
+from iosched.profiler.devices.gpus import gpu_named
+from iosched.scheduler.effort import Effort
+from iosched.scheduler.pruning import Pruning
+from iosched.scheduler.questions import Question
+from iosched.scheduler.schedule import Stage
+from iosched.scheduler.search import search
+
+EFFORTS = [
+    Effort(),
+    Effort(bound_slack=0.8, tolerance=0.02),
+    Effort(bound_slack=0.9, max_measurements=4, remeasure_rounds=2),
+    Effort(exhaustive=True, tolerance=0.05),
+]
+FEW_STATES = [8000, 12]
+"""The least makes wide graphs of what is random, with blocks that stages across their cuts are compared with."""
+
+
+def of_models(proto: onnx.ModelProto) -> ComputationGraph:
+    return loaded(proto).graph
+
+
+CHAINS = graph_of(9, [(first, first + 1) for first in (0, 2, 4, 6)] + [(last, 8) for last in (1, 3, 5, 7)])
+"""Four groups that are alike."""
+
+graphs = st.one_of(dags(8), models(9).map(of_models), st.sampled_from([cells(1), cells(3), CHAINS]))
+costs = st.sampled_from([FixedLanes, CurtailedLanes])
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs, costs, st.integers(0, 99), st.sampled_from(EFFORTS), st.sampled_from(FEW_STATES))
+def test_the_same_is_asked_and_found(
+    graph: ComputationGraph, kind: type[FixedLanes], seed: int, effort: Effort, max_states: int
+) -> None:
+    plain, cost = kind(graph, seed), kind(graph, seed)
+    expected = search(graph, plain, effort=effort, max_states=max_states)
+    found = search(graph, cost, effort=effort, max_states=max_states, ahead=Noted(cost.asked))
+
+    assert found == expected
+    assert Counter(cost.asked) == Counter(plain.asked)
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs, costs, st.integers(0, 99), st.sampled_from(EFFORTS), st.sampled_from(FEW_STATES))
+def test_what_is_handed_over_is_asked_unless_an_answer_to_the_same_list_rules_it_out(
+    graph: ComputationGraph, kind: type[FixedLanes], seed: int, effort: Effort, max_states: int
+) -> None:
+    cost = kind(graph, seed)
+    ahead = Noted(cost.asked)
+    search(graph, cost, effort=effort, max_states=max_states, ahead=ahead)
+
+    assert ahead.starts[0] == 0
+    known: set[Key] = set()
+    for handed, asked in zip(ahead.rounds, ahead.asked_after(), strict=True):
+        left = {(each.stage, each.kind): each.worse_than_us for each in handed}
+        assert len(left) == len(handed)
+        for question in asked:
+            limit_us = left.pop((question.stage, question.kind), None)
+            if limit_us is None:  # bounds across cuts ask for operators once more
+                assert cost.key(question) in known
+            else:
+                assert question.worse_than_us <= limit_us
+        known.update(map(cost.key, handed))
+        answered = {frozenset(question.stage.operators) for question in asked}
+        by_another_strategy = all(frozenset(stage.operators) in answered for stage, _ in left)
+        assert by_another_strategy or (max_states < 100 and asked)  # a whole schedule across cuts
+
+
+@settings(max_examples=30, deadline=None)
+@given(models(9).map(of_models), st.integers(0, 99), st.sampled_from(EFFORTS), st.sampled_from(FEW_STATES))
+def test_so_it_is_where_all_answers_were_given_ahead(
+    graph: ComputationGraph, seed: int, effort: Effort, max_states: int
+) -> None:
+    """A cost model that can answer ahead is handed questions without being named."""
+    plain, cost = FixedLanes(graph, seed), KeptLanes(graph, seed)
+    expected = search(graph, plain, effort=effort, max_states=max_states)
+
+    assert search(graph, cost, effort=effort, max_states=max_states) == expected
+    assert Counter(cost.asked) == Counter(plain.asked)
+
+
+@settings(max_examples=20, deadline=None)
+@given(models(9).map(of_models), st.sampled_from([Pruning(3, 8), Pruning(1, 2)]))
+def test_a_gpu_that_is_computed_gets_the_same_schedule(graph: ComputationGraph, pruning: Pruning) -> None:
+    v100 = gpu_named("v100")
+    assert v100 is not None
+    cost = AnalyticCost(graph, v100)
+    ahead = Noted(())
+    assert search(graph, cost, pruning=pruning, ahead=ahead) == search(graph, cost, pruning=pruning)
+    assert ahead.rounds
+
+
+@pytest.mark.parametrize("bound_factor", [0.0, 0.9])
+def test_a_cost_model_without_optional_parts_is_asked_for_stages_alone(bound_factor: float) -> None:
+    graph = graph_of(7, [(0, 3), (1, 3), (2, 4), (3, 5), (4, 5), (4, 6)])
+    plain, cost = TableCost(3, bound_factor), TableCost(3, bound_factor)
+    ahead = Noted(())
+    assert search(graph, cost, ahead=ahead) == search(graph, plain)
+    assert [question.kind for handed in ahead.rounds for question in handed] == ["latency"] * len(plain.asked)
+
+
+class Distinct(FixedLanes):
+    """No two operators are alike."""
+
+    def operator_key(self, name: str) -> str:
+        return name
+
+
+def test_blocks_are_searched_side_by_side() -> None:
+    """Four blocks take as many rounds as the longest search of them, and the first round has all operators."""
+    lengths = []
+    for graph in (cells(1), cells(4)):
+        cost = Distinct(graph)
+        ahead = Noted(cost.asked)
+        assert search(graph, cost, ahead=ahead) == search(graph, Distinct(graph))
+        lengths.append(len(ahead.rounds))
+        assert {name for question in ahead.rounds[0] for name in question.stage.operators} == set(graph.by_name)
+        assert Counter(question.kind for question in ahead.rounds[0]) == dict.fromkeys(
+            ("latency", "operator", "work"), len(graph.operators)
+        )
+    names = [set(question.stage.operators) for question in ahead.rounds[1]]
+    assert {int(min(each)) // 8 for each in names} == {0, 1, 2, 3}
+    assert lengths[1] < 2 * lengths[0]
+
+
+@settings(max_examples=40, deadline=None)
+@given(graphs, st.integers(0, 99), st.integers(0, 60), st.sampled_from(FEW_STATES))
+def test_nothing_is_handed_over_after_the_deadline(
+    graph: ComputationGraph, seed: int, allowed: int, max_states: int
+) -> None:
+    cost = FixedLanes(graph, seed)
+    ahead = Noted(cost.asked)
+    search(graph, cost, ahead=ahead, max_states=max_states, deadline=lambda: len(cost.asked) >= allowed)
+
+    assert all(start < allowed for start in ahead.starts)
+
+
+@settings(max_examples=40, deadline=None)
+@given(graphs, st.integers(0, 99), st.integers(0, 12), st.sampled_from(FEW_STATES))
+def test_what_the_deadline_comes_too_early_for_is_not_measured_then(
+    graph: ComputationGraph, seed: int, allowed: int, max_states: int
+) -> None:
+    """The deadline comes while others answer, who may not have got to all that was handed over."""
+    cost = FixedLanes(graph, seed)
+    ahead = Noted(cost.asked)
+    search(graph, cost, ahead=ahead, max_states=max_states, deadline=lambda: len(ahead.rounds) >= allowed)
+
+    assert len(ahead.rounds) <= allowed
+    if len(ahead.rounds) == allowed:
+        late = cost.asked[max(ahead.starts, default=0) :]
+        assert {question.kind for question in late} <= {"operator", "work"}
+
+
+def test_what_handing_over_raises_ends_the_search() -> None:
+    class Lost(FixedLanes):
+        def prefetch(self, questions: Sequence[Question]) -> None:
+            raise ConnectionError(f"{len(questions)} questions")
+
+    cost = Lost(cells(1))
+    with pytest.raises(ConnectionError, match="19 questions"):
+        search(cells(1), cost)
+    assert not cost.asked
+
+
+def test_a_disturbed_block_waits_until_the_others_are_done() -> None:
+    """Machines that are busy are given as long as the other blocks take, as where blocks come one after another."""
+    graph = cells(2)
+    first, last = ({str(index) for index in range(start, start + 8)} for start in (0, 8))
+
+    class Watched(Distinct):
+        def was_disturbed(self, stage: Stage) -> bool:
+            return self.asked.count(Question(stage)) == 1 and first >= set(stage.operators)
+
+        def try_again(self) -> None:
+            pass
+
+    cost = Watched(graph)
+    search(graph, cost, strategy="concurrent", ahead=Noted(cost.asked))
+    names = [set(question.stage.operators) for question in cost.asked if question.kind == "latency"]
+    again = [place for place, each in enumerate(names) if each in names[:place]]
+    assert again
+    assert min(again) > max(place for place, each in enumerate(names) if last >= each)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    graphs,
+    costs,
+    st.integers(0, 99),
+    st.sampled_from(EFFORTS),
+    st.sampled_from(FEW_STATES),
+    st.sampled_from([0, 3, 1000]),
+)
+def test_guesses_change_nothing(
+    graph: ComputationGraph, kind: type[FixedLanes], seed: int, effort: Effort, max_states: int, most: int
+) -> None:
+    plain, cost = kind(graph, seed), kind(graph, seed)
+    ahead = Guessing(cost.asked, most)
+    expected = search(graph, plain, effort=effort, max_states=max_states)
+
+    assert search(graph, cost, effort=effort, max_states=max_states, ahead=ahead) == expected
+    assert Counter(cost.asked) == Counter(plain.asked)
+    for surely, guesses in zip(ahead.rounds, ahead.guesses, strict=True):
+        told = [(question.stage, question.kind) for question in (*surely, *guesses)]
+        assert len(set(told)) == len(told)
+
+
+@settings(max_examples=40, deadline=None)
+@given(dags(8), st.integers(0, 10**6))
+def test_where_guesses_come_true_they_are_all_that_is_asked_later(graph: ComputationGraph, seed: int) -> None:
+    """Every stage takes twice its bound, which is what the search expects once it has measured a few."""
+    ahead = Guessing((), 10**6)
+    search(graph, TableCost(seed, bound_factor=0.5), strategy="concurrent", ahead=ahead)
+
+    assert not ahead.guesses[0]
+    for number in range(2, len(ahead.rounds)):
+        later = {question for surely in ahead.rounds[number + 1 :] for question in surely}
+        assert set(ahead.guesses[number]) == later
+
+
+def test_guesses_save_rounds_where_answers_are_noisy() -> None:
+    """Who answers 16 at a time gets by with half the rounds, and mostly is asked what it guessed."""
+    graph = cells(4)
+
+    def rounds_of(width: int) -> tuple[int, int, int]:
+        """How many lists had something new, how many guesses were made, and how many were asked."""
+        answered: set[Key] = set()
+        guessed: set[Key] = set()
+
+        class Wide(Distinct):
+            rounds = used = 0
+
+            def prefetch(self, questions: Sequence[Question]) -> None:
+                self.speculate(questions, iter(()))
+
+            def speculate(self, surely: Sequence[Question], likely: Iterator[Question]) -> None:
+                new = set(map(self.key, surely)) - answered
+                self.used += len(guessed.intersection(map(self.key, surely)))
+                guessed.difference_update(map(self.key, surely))
+                answered.update(new)
+                self.rounds += bool(new)
+                more = list(islice(map(self.key, likely), -len(new) % width if new else 0))
+                guessed.update(more)
+                answered.update(more)
+
+        cost = Wide(graph, noise=0.3)
+        search(graph, cost, effort=Effort(bound_slack=0.95, tolerance=0.01))
+        return cost.rounds, cost.used + len(guessed), cost.used
+
+    plain, wide = rounds_of(1), rounds_of(16)
+    assert plain[1] == 0
+    assert wide[0] <= plain[0] * 0.6
+    assert wide[2] >= wide[1] * 0.7
