@@ -7,7 +7,7 @@ from each link to the next, all links within one round, so that what slows the m
 
     alone        the sum of the stages, each in a row by itself: all that it touches is in the caches of its cores
     handed over  the same, but before each run the cores write what it is the first to read of its inputs
-    swept        the same, and other bytes pass through the caches, as many as the model has weights (at most 32 MiB)
+    swept        the same, and other bytes pass through the caches, about as many as the model has weights (`sweep.py`)
     barriers     the whole in a row, every stage waiting for all of the one before
     in a row     the whole in a row, every call waiting for what it reads alone
     parked       the whole after a millisecond, in which the worker threads go to sleep
@@ -41,8 +41,8 @@ from testbed import option_parser, print_table, write_results, zoo_model
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.zoo.network import Network, Value
-from iosched.profiler.devices.cpu.cost import swept_nbytes
 from iosched.profiler.devices.cpu.processor import cpu_name
+from iosched.profiler.devices.cpu.sweep import swept_amid
 from iosched.profiler.devices.cpu.yardstick import compile_yardstick
 from iosched.profiler.measuring.idle import wait_until_idle
 from iosched.profiler.measuring.statistics import median_interval
@@ -175,7 +175,7 @@ def _subject(
             compiled[stage] = found
         stages.append(compiled[stage])
     plain, kept_apart = backend.compile(schedule), backend.compile(schedule, barriers=True)
-    return Subject(name, tuple(stages), kept_apart, plain, inputs, swept_nbytes(backend.weights_nbytes))
+    return Subject(name, tuple(stages), kept_apart, plain, inputs, swept_amid(backend))
 
 
 def _eviction() -> Callable[[], None]:

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Sequence
 
 from iosched.jobs.exploring.samplers.evolution import Candidates, Genome, Parent, next_generation
-from iosched.models.spaces.lookup import find_space
+from iosched.models.spaces.pelee import EA_PELEE
 
 POPULATION, GENERATIONS, SEEDS = 20, 20, 20
 
@@ -35,7 +35,7 @@ def evaluated(candidates: Candidates, seed: int) -> int:
 
 
 def main() -> None:
-    candidates = {question.name: question.candidates for question in find_space("builtin:pelee").genome}
+    candidates = {question.name: question.candidates for question in EA_PELEE.questions()}
     counts = [evaluated(candidates, seed) for seed in range(SEEDS)]
     middle = statistics.median(counts)
     print(f"{min(counts)} to {max(counts)} of {POPULATION * GENERATIONS}, median {middle:g} of {SEEDS} seeds: {counts}")

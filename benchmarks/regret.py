@@ -38,8 +38,9 @@ from testbed import print_table, write_results, zoo_model
 from iosched.models.graph import ComputationGraph
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.profiler.devices.cpu.cost import CpuStageCost, swept_nbytes
+from iosched.profiler.devices.cpu.cost import CpuStageCost
 from iosched.profiler.devices.cpu.device import CPU_EFFORT
+from iosched.profiler.devices.cpu.sweep import swept_amid
 from iosched.profiler.measuring.disturbance import disturbances, read_load
 from iosched.profiler.measuring.idle import wait_until_idle
 from iosched.profiler.store.database import ProfileDatabase
@@ -189,7 +190,7 @@ def candidate_of(candidates: dict[tuple[object, ...], tuple[Stage, ...]], schedu
 
 
 def _swept(backend: CpuBackend, graph: ComputationGraph) -> int:
-    return 0 if graph is backend.graph else swept_nbytes(backend.weights_nbytes)
+    return 0 if graph is backend.graph else swept_amid(backend)
 
 
 def in_turn(compiled: Sequence[CompiledStage], rounds: int, sweep_nbytes: int) -> list[list[float]]:

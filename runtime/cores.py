@@ -1,9 +1,11 @@
-"""How many processors this process may use, and how much of their time."""
+"""Which processors this process may use, how much of their time, and which of them are one core."""
 
 from __future__ import annotations
 
 import math
 import os
+from functools import cache
+from pathlib import Path
 
 from iosched.runtime.quota import cpu_quota
 
@@ -41,3 +43,13 @@ def is_time_shared() -> bool:
     """
     quota = cpu_quota()
     return quota is not None and quota < len(allowed_cpus())
+
+
+@cache
+def siblings(cpu: int) -> frozenset[int]:
+    """Processors that share a physical core with `cpu`, itself included; it alone where that is not known."""
+    path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+    try:
+        return numbers_in(path.read_text()) | {cpu}
+    except (OSError, ValueError):
+        return frozenset((cpu,))

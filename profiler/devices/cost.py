@@ -43,6 +43,10 @@ class MeasuredCosts(StageCosts, OperatorBounds, Remeasurable, Protocol):
         """How many stages with different signatures this object was asked for."""
         ...
 
+    def counted_apart(self) -> MeasuredCosts:
+        """The same open model and database, for questions of somebody else: they are not counted here."""
+        ...
+
     def known(self, stage: Stage) -> Measurement | None:
         """The latest thorough measurement of the stage, with all lanes; None where the stage was never measured.
 

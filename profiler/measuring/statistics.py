@@ -207,6 +207,14 @@ def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) ->
     return ordered[rank], ordered[-1 - rank]
 
 
+def known_interval(found: Measurement) -> tuple[float, float] | tuple[None, None]:
+    """Ends of the interval that has the median with `CONFIDENCE`, in microseconds.
+
+    None twice where there are too few samples for one: what spans those says little of the next run.
+    """
+    return (found.low_us, found.high_us) if len(found.samples_us) >= LEAST_SAMPLES else (None, None)
+
+
 def summarize(samples_us: Sequence[float]) -> Measurement:
     """The measurement that has these samples, in microseconds; O(n log n).
 
@@ -220,7 +228,11 @@ def summarize(samples_us: Sequence[float]) -> Measurement:
 
 
 def measure(
-    run_batch: Callable[[int], Sequence[float]], settings: MeasureSettings, *, worse_than_us: float | None = None
+    run_batch: Callable[[int], Sequence[float]],
+    settings: MeasureSettings,
+    *,
+    worse_than_us: float | None = None,
+    warm_up: Callable[[int], Sequence[float]] | None = None,
 ) -> Measurement:
     """Measures until the median is known well enough, or the candidate is clearly worse than the best known.
 
@@ -230,11 +242,12 @@ def measure(
         run_batch: runs the candidate a number of times, and returns the latency of each run in microseconds.
         settings: how long to measure.
         worse_than_us: measuring stops as soon as the whole interval lies above this latency.
+        warm_up: runs it where the latencies are not kept, and need not be as exact; by default `run_batch`.
 
     Raises:
         ValueError: `run_batch` returns another number of latencies than it was asked for, or impossible latencies.
     """
-    spent_us, last_us = _warm_up(run_batch, settings)
+    spent_us, last_us = _warm_up(warm_up or run_batch, settings)
     samples: list[float] = []
     while True:
         wanted = settings.min_samples - len(samples) if len(samples) < settings.min_samples else len(samples) // 2

@@ -134,8 +134,19 @@ class ProfileDatabase:
     locked.
     """
 
-    def __init__(self, path: Path | str | None, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(
+        self,
+        path: Path | str | None,
+        *,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        on_kept: Callable[[Sequence[Row]], None] = lambda rows: None,
+    ) -> None:
         """Opens the database at `path`, made with its folder where missing; None or ":memory:" keeps it in memory.
+
+        Args:
+            clock: says when something was measured.
+            on_kept: is called with the rows of each measurement and each choice when they are on disk; not with those
+                that are merged.
 
         Raises:
             UsageError: where the file is damaged, foreign or newer than this iosched, or its folder cannot be written.
@@ -143,6 +154,7 @@ class ProfileDatabase:
         """
         self.path = None if path is None or str(path) == IN_MEMORY else Path(path).expanduser()
         self._clock = clock
+        self._on_kept = on_kept
         with explained(self.path):
             self._connection = connected(self.path)
 
@@ -232,8 +244,10 @@ class ProfileDatabase:
 
     def choose(self, key: str, device: str, value: str) -> str:
         """Keeps `value` unless something was chosen before, perhaps by another process; returns what is chosen now."""
-        self.merge([ChoiceRow(device, key, value)])
+        is_new = bool(self.merge([ChoiceRow(device, key, value)]))
         held = self.choice(key, device)
+        if is_new:
+            self._on_kept([ChoiceRow(device, key, value)])
         return value if held is None else held
 
     def cudnn_plan(self, key: str, name: str, device: str) -> bytes | None:
@@ -340,6 +354,7 @@ class ProfileDatabase:
         """Writes rows of one kind, all of them or none, each in place of an earlier row with the same key."""
         with explained(self.path), transaction(self._connection):
             self._connection.executemany(_insertion(type(rows[0]), "OR REPLACE"), [values_of(row) for row in rows])
+        self._on_kept(rows)
 
 
 def _is_again(row: StageRow) -> bool:

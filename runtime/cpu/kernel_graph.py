@@ -24,6 +24,7 @@ from iosched.models.model import Model
 from iosched.models.wiring import reads
 from iosched.runtime.cpu.affine_chains import join_affine
 from iosched.runtime.cpu.align import align_channels
+from iosched.runtime.cpu.node_order import in_one_order
 from iosched.runtime.cpu.response_norm import spell_out_response_norms
 from iosched.runtime.cpu.windows import take_in_windows
 from iosched.runtime.cpu.working import WorkingGraph
@@ -141,6 +142,7 @@ def build_kernel_graph(model: Model) -> KernelGraph:
         path = Path(folder) / "optimized.onnx"
         _save_optimized(replace(model, proto=aligned.proto, weights=aligned.weights), path)
         proto = onnx.load(str(path), load_external_data=False)
+        _sort(proto.graph)
         _unshare_input_reorders(proto.graph)
         weights = _map_weights(proto, path.parent)
         tensors = _infer_tensors(proto, path, aligned.tensors)
@@ -169,6 +171,12 @@ def _save_optimized(model: Model, path: Path) -> None:
     options.add_session_config_entry(prefix + "min_size_in_bytes", str(_INLINE_NBYTES))
     open_session(model.proto.SerializeToString(), options)
     del arrays  # lent until here
+
+
+def _sort(graph: onnx.GraphProto) -> None:
+    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in graph.node]
+    del graph.node[:]
+    graph.node.extend(in_one_order(nodes, [value.name for value in graph.output]))
 
 
 def _unshare_input_reorders(graph: onnx.GraphProto) -> None:

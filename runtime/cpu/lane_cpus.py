@@ -6,10 +6,8 @@ import os
 import threading
 import weakref
 from collections.abc import Sequence
-from functools import cache
-from pathlib import Path
 
-from iosched.runtime.cores import allowed_cpus, is_time_shared, numbers_in
+from iosched.runtime.cores import allowed_cpus, is_time_shared, siblings
 from iosched.runtime.cpu.claims import PROCESS, Claim, Claims
 
 SHARE_VARIABLE = "IOSCHED_SHARE_CORES"
@@ -89,13 +87,3 @@ def by_core(cpus: Sequence[int]) -> tuple[int, ...]:
     allowed = frozenset(cpus)
     first = [cpu for cpu in cpus if cpu == min(siblings(cpu) & allowed, default=cpu)]
     return (*first, *(cpu for cpu in cpus if cpu not in first))
-
-
-@cache
-def siblings(cpu: int) -> frozenset[int]:
-    """Processors that share a physical core with `cpu`, itself included; it alone where that is not known."""
-    path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-    try:
-        return numbers_in(path.read_text()) | {cpu}
-    except (OSError, ValueError):
-        return frozenset((cpu,))

@@ -15,7 +15,8 @@ from iosched.profiler.devices.cpu.choice import DivisionChoice
 from iosched.profiler.devices.cpu.divisions import GroupTime
 from iosched.profiler.devices.cpu.processor import read_processor
 from iosched.profiler.devices.cpu.stretches import stretches_in_turn
-from iosched.profiler.devices.cpu.yardstick import compile_yardstick, corrected, measure_reference
+from iosched.profiler.devices.cpu.sweep import swept_amid
+from iosched.profiler.devices.cpu.yardstick import RunBatch, compile_yardstick, corrected, measure_reference
 from iosched.profiler.measuring import disturbance
 from iosched.profiler.measuring.statistics import (
     NOTHING_TO_RUN,
@@ -37,9 +38,6 @@ from iosched.scheduler.signature import Signatures
 
 STAGE_SETTINGS = MeasureSettings(warmup=2, min_samples=6, max_samples=24, relative_width=0.04, max_seconds=0.4)
 
-LEAST_SWEPT, MOST_SWEPT = 1 << 16, 32 << 20
-"""Bounds of `swept_nbytes`, in bytes. Reading more before each run changes little and takes long."""
-
 
 @dataclass(frozen=True, eq=False)
 class CpuStageCost:
@@ -52,7 +50,7 @@ class CpuStageCost:
 
     Attributes:
         sweep_nbytes: how many bytes are read through the caches before each run, so that they no longer have the
-            weights; by default about as many as the whole model's (`swept_nbytes`). With 0 everything stays in them.
+            weights; by default about as many as the whole model's (`sweep.py`). With 0 everything stays in them.
         on_measured: is called after every stage that was really measured.
         resume: whether the latencies in the database are used, see `StageMemory`; the yardstick's always is.
     """
@@ -94,6 +92,10 @@ class CpuStageCost:
         """How many different stages this object was asked for so far; one that was measured again counts twice."""
         met = self._stages.met
         return len(met("first").keys() | met("rough").keys()) + len(met("again"))
+
+    def counted_apart(self) -> CpuStageCost:
+        """The same open model and database; what is asked of it is not counted here, and not remembered but there."""
+        return replace(self)
 
     def stage_latency_us(self, stage: Stage) -> float:
         """Median latency of the stage with all lanes, in microseconds; infinite if it cannot be run by its strategy.
@@ -245,8 +247,10 @@ class CpuStageCost:
         if compiled is None:
             return UNRUNNABLE
         slowness: list[float] = []
-        run = self._steadied(compiled, slowness.append)
-        found, disturbed_by = self._watched(partial(measure, run, self.settings, worse_than_us=worse_than_us))
+        warm_up = self._amid(compiled)
+        run = self._steadied(warm_up, slowness.append)
+        take = partial(measure, run, self.settings, worse_than_us=worse_than_us, warm_up=warm_up)
+        found, disturbed_by = self._watched(take)
         compiled.executor.close()
         return replace(found, disturbed_by=(*disturbed_by, *disturbance.doubts(slowness, found.relative_width)))
 
@@ -257,15 +261,17 @@ class CpuStageCost:
         found = take()
         return found, disturbance.disturbances(before, disturbance.read_load(cpus), max(len(cpus), 1))
 
-    def _steadied(
-        self, compiled: CompiledStage, noted: Callable[[float], None] = lambda slowness: None
-    ) -> Callable[[int], Sequence[float]]:
-        """A function that runs the stage as amid the model, and returns latencies at the reference speed."""
+    def _amid(self, compiled: CompiledStage) -> RunBatch:
+        """A function that runs the stage as amid the model, and returns latencies."""
 
         def run(count: int) -> Sequence[float]:
             # One more, which finds the caches full of what the yardstick read and takes up to twice as long.
             return compiled.time(1 + count, sweep_nbytes=self.swept_nbytes)[1:]
 
+        return run
+
+    def _steadied(self, run: RunBatch, noted: Callable[[float], None]) -> RunBatch:
+        """A function that runs the same, and returns latencies at the reference speed."""
         return corrected(run, lambda count: self._yardstick.time(count), lambda: self._yardstick_us, noted)
 
     @cached_property
@@ -279,7 +285,7 @@ class CpuStageCost:
     @cached_property
     def swept_nbytes(self) -> int:
         """How many bytes are read through the caches before each run."""
-        return swept_nbytes(self.backend.weights_nbytes) if self.sweep_nbytes is None else self.sweep_nbytes
+        return swept_amid(self.backend) if self.sweep_nbytes is None else self.sweep_nbytes
 
     @cached_property
     def _yardstick(self) -> CompiledStage:
@@ -331,16 +337,6 @@ class CpuStageCost:
     @cached_property
     def _labels(self) -> _Labels:
         return _Labels(self.backend)
-
-
-def swept_nbytes(weights_nbytes: int) -> int:
-    """How many bytes pass through the caches between two runs of a stage when the whole model runs: about its weights.
-
-    Models of about the same size share the latencies of equal stages: the answer is one of four between a number and
-    its double, the nearest. Farther off, weights that stay in a core's own cache would be read out of it.
-    """
-    quarters = round(4 * math.log2(max(weights_nbytes, LEAST_SWEPT)))
-    return min(int(2 ** (quarters / 4)), MOST_SWEPT)
 
 
 class _Labels:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -39,6 +40,12 @@ class Processor:
     def design(self) -> Mapping[str, str]:
         """All but the name: what tells CPUs of one name apart."""
         return {key: value for key, value in asdict(self).items() if key != "name"}
+
+    @property
+    def own_cache_nbytes(self) -> int:
+        """Bytes of the second-level cache that a processor has, or its share of one; 0 where Linux does not say."""
+        found = re.search(r"\bL2 (\d+)K(?: for (\d+))?", self.caches)
+        return int(found[1]) * 1024 // int(found[2] or 1) if found else 0
 
     @property
     def text(self) -> str:

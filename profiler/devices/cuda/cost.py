@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 from iosched.models.errors import DeviceError, ExecutionError
@@ -72,6 +72,10 @@ class CudaStageCost:
     def throttled(self) -> Counter[str]:
         """How many of these stages were measured while the clock was lower than it could be, by the reason for that."""
         return Counter(reason for each in self._stages.met("first").values() for reason in each.throttled_by)
+
+    def counted_apart(self) -> CudaStageCost:
+        """The same open model and database; what is asked of it is not counted here, and not remembered but there."""
+        return replace(self)
 
     def stage_latency_us(self, stage: Stage) -> float:
         """Median latency of the stage in microseconds; infinite if it cannot be run by its strategy."""

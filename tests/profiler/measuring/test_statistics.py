@@ -195,6 +195,12 @@ def test_one_sample_is_taken_of_a_candidate_slower_than_the_whole_time_allowed()
     assert slow.batches == [1, 1]
 
 
+def test_what_warms_up_is_run_for_nothing_else() -> None:
+    warm_up, run = Script([9.0] * 3), Script([5.0] * 7)
+    assert measure(run, MeasureSettings(), warm_up=warm_up).samples_us == (5.0,) * 7
+    assert (warm_up.batches, run.batches) == ([1, 2], [7])
+
+
 def test_no_warm_up_takes_the_first_run_for_a_sample() -> None:
     assert measure(Script([5.0] * 7), MeasureSettings(warmup=0)).samples_us == (5.0,) * 7
 

@@ -20,6 +20,7 @@ from iosched.models.errors import DeviceError, UsageError
 from iosched.profiler.measuring.statistics import UNRUNNABLE, Measurement, summarize
 from iosched.profiler.store import database, schema
 from iosched.profiler.store.database import ProfileDatabase, default_path, device_key
+from iosched.profiler.store.tables import Compared
 from iosched.profiler.store.transfer import export_lines, import_lines
 
 CPU = device_key("cpu", "Some CPU", precision="float32", threads=2, versions={"onnxruntime": "1.31.1"})
@@ -236,6 +237,23 @@ def test_a_killed_process_loses_nothing_that_was_put(tmp_path: Path) -> None:
     with ProfileDatabase(path) as profile:
         assert all(profile.stage(f"s{index}", CPU) == FOUND for index in range(put))
         assert profile.stats().measurements <= put + 1
+
+
+def test_rows_are_told_as_they_are_kept_and_not_as_they_are_merged(tmp_path: Path) -> None:
+    told: list[object] = []
+    with ProfileDatabase(None, on_kept=told.extend) as profile:
+        profile.keep_stage("s", CPU, FOUND)
+        profile.keep_yardstick(CPU, FOUND)
+        profile.keep_comparison("k", CPU, {"a": Compared(FOUND), "b": Compared(FOUND)})
+        profile.choose("k", CPU, "this")
+        profile.choose("k", CPU, "that")
+        kept = sorted(map(repr, profile.rows()))
+        assert sorted(map(repr, told)) == kept
+        assert len(kept) == 5
+        with ProfileDatabase(None, on_kept=told.extend) as other:
+            other.merge(list(profile.rows()))
+            assert other.choose("k", CPU, "that") == "this"
+        assert len(told) == 5
 
 
 def test_a_choice_holds_once_it_is_made(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from scripted import LATENCIES_US, fire, script_models, script_stages
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.profiler.devices.cost import known_us
 from iosched.profiler.devices.cpu import cost as cpu_cost
-from iosched.profiler.devices.cpu.cost import LEAST_SWEPT, MOST_SWEPT, STAGE_SETTINGS, CpuStageCost, swept_nbytes
+from iosched.profiler.devices.cpu.cost import STAGE_SETTINGS, CpuStageCost
+from iosched.profiler.devices.cpu.sweep import swept_amid
 from iosched.profiler.measuring import disturbance
 from iosched.profiler.measuring.statistics import Measurement, measure, summarize
 from iosched.profiler.store.database import ProfileDatabase
@@ -122,8 +123,10 @@ def test_measuring_again_answers_something_new_once_and_changes_no_first_answer(
     assert len(measured) == 2
 
 
-def test_a_stage_is_measured_after_as_many_bytes_as_the_model_has_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two fire modules have fewer bytes of weights than the least that is swept; a given number is used as it is."""
+def test_a_stage_is_measured_after_about_as_many_bytes_as_the_model_has_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A given number is used as it is."""
     asked: list[int] = []
     whole = CompiledStage.time
 
@@ -133,7 +136,7 @@ def test_a_stage_is_measured_after_as_many_bytes_as_the_model_has_weights(monkey
 
     with ProfileDatabase(":memory:") as database, CpuBackend(fire(), lanes=2) as backend:
         monkeypatch.setattr(CompiledStage, "time", watched)
-        for given, wanted in ((None, LEAST_SWEPT), (0, 0), (1 << 20, 1 << 20)):
+        for given, wanted in ((None, swept_amid(backend)), (0, 0), (1 << 20, 1 << 20)):
             asked.clear()
             cost = CpuStageCost(backend, database, sweep_nbytes=given)
             cost.stage_latency_us(alone("f1"))
@@ -141,18 +144,23 @@ def test_a_stage_is_measured_after_as_many_bytes_as_the_model_has_weights(monkey
             assert cost.measurements == 1  # and another sweep is another measurement
 
 
-@pytest.mark.parametrize(
-    ("weights_nbytes", "wanted"),
-    [
-        (0, LEAST_SWEPT),
-        (1 << 20, 1 << 20),
-        ((1 << 20) + 1, 1 << 20),
-        (2_355_688, 2_493_948),
-        (1 << 40, MOST_SWEPT),
-    ],
-)
-def test_what_is_swept_is_near_the_weights_up_to_a_limit(weights_nbytes: int, wanted: int) -> None:
-    assert swept_nbytes(weights_nbytes) == wanted
+def test_the_yardstick_runs_beside_the_runs_whose_latencies_are_kept_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    whole = CompiledStage.time
+
+    def watched(self: CompiledStage, repeats: int, *, sweep_nbytes: int = 0) -> tuple[float, ...]:
+        asked.append("stage" if sweep_nbytes else "yardstick")
+        return whole(self, repeats, sweep_nbytes=sweep_nbytes)
+
+    with ProfileDatabase(":memory:") as database, CpuBackend(fire(), lanes=2) as backend:
+        cost = CpuStageCost(backend, database)
+        cost.stage_latency_us(alone("f3"))  # and the reference
+        monkeypatch.setattr(CompiledStage, "time", watched)
+        cost.stage_latency_us(alone("f1"))
+    warm_ups, kept = asked[: STAGE_SETTINGS.warmup], asked[STAGE_SETTINGS.warmup :]
+    assert warm_ups == ["stage"] * STAGE_SETTINGS.warmup
+    assert kept[::2] == ["yardstick"] * (len(kept) // 2 + 1)
+    assert set(kept[1::2]) == {"stage"}
 
 
 class Slow:
@@ -169,7 +177,7 @@ class Slow:
 
     def _measure(self, run_batch: Callable[[int], Sequence[float]], *words: Any, **options: Any) -> Measurement:
         self._turn = itertools.count()
-        found = measure(run_batch, *words, **options)
+        found = measure(run_batch, *words, **options | {"warm_up": None})
         self.samples.append(len(found.samples_us))
         return found
 

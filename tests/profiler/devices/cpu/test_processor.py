@@ -79,6 +79,21 @@ def test_a_processor_is_read_with_all_that_tells_it_apart(tmp_path: Path) -> Non
     assert read_processor(machine(tmp_path, x86(0), CACHES, cpu=3), cpu=3).caches == found.caches
 
 
+@pytest.mark.parametrize(
+    ("caches", "wanted"),
+    [
+        ("L1d 48K, L1i 32K, L2 2048K, L3 266240K for 2", 2048 << 10),
+        ("L1d 32K for 2, L2 1024K for 2, L3 32768K for 16", 512 << 10),
+        ("L1d 32K, L3 2048K", 0),
+        ("L2 1G", 0),
+        ("", 0),
+    ],
+)
+def test_what_a_processor_has_of_its_second_level_cache_to_itself(tmp_path: Path, caches: str, wanted: int) -> None:
+    found = read_processor(machine(tmp_path, x86(0)), cpu=0)
+    assert replace(found, caches=caches).own_cache_nbytes == wanted
+
+
 def test_a_machine_of_different_processors_has_what_all_of_them_have(tmp_path: Path) -> None:
     found = read_processor(machine(tmp_path, x86(0) + x86(1, model="18", flags="avx fma")), cpu=0)
     assert (found.model, found.instructions, found.caches) == ("17+18", "avx fma", "")

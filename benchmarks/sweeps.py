@@ -1,0 +1,287 @@
+"""How much the bytes that pass through the caches before each run change what stages take, on this machine's CPU.
+
+    python benchmarks/sweeps.py [--models 'inception:64 0,light_squeezenet,...'] [--rounds 31] [--seconds 15]
+                                [--minutes 5] [--list] [-o F.json]
+
+A stage is measured after about as many bytes have been read as its model has weights (`swept_nbytes`). For models of
+many sizes, the sequential schedule and one that a search found: the sum of their stages after a quarter as many bytes
+as the weights have up to four times as many, and the schedule as a whole in a row, all within each round. What a rule
+says that sweeps other bytes is one of these sums or lies between two: the second table compares rules. The third has a
+stage that computes next to nothing, after as many bytes: what is not weights and has to be brought back as well.
+
+Models are variants of spaces in the box by their number, as `exploring.py` draws them, networks of `predicted.py`
+(`small 3`), and the onnx package's `light_*`. Models that the file of results has are not measured again: call the
+script until it says that nothing is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from argparse import ArgumentParser
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+import numpy as np
+import onnx
+from exploring import drawn
+from onnx import TensorProto, helper
+from predicted import small_network
+from testbed import print_table, write_results
+
+from iosched.models.load import load_model
+from iosched.models.model import Model
+from iosched.models.spaces.lookup import PREFIX, find_space
+from iosched.profiler.devices.cpu.device import CpuDevice, OpenOnCpu
+from iosched.profiler.devices.cpu.processor import read_processor
+from iosched.profiler.devices.cpu.sweep import LEAST_SWEPT, MOST_SWEPT, swept_nbytes
+from iosched.profiler.devices.open_settings import OpenSettings
+from iosched.profiler.measuring.statistics import LEAST_SAMPLES, median_interval, quantile
+from iosched.profiler.store.database import ProfileDatabase
+from iosched.runtime.cpu.backend import CompiledModel, CompiledStage, CpuBackend
+from iosched.runtime.inputs import random_inputs
+from iosched.scheduler.baselines import sequential
+from iosched.scheduler.schedule import Schedule, Stage, Strategy
+from iosched.scheduler.search import search
+from iosched.scheduler.signature import Signatures
+
+MODELS = (
+    *("small 2", "inception:64 6", "darts:64 0", "inception:64 0", "nasnet:64 4", "inception:64 1", "inception:64 4"),
+    *("small 3", "pelee:64 3", "pelee:64 1", "light_squeezenet", "light_shufflenet", "pelee:64 4", "pelee:64 0"),
+    *("mnasnet:64 3", "mnasnet:64 1", "mnasnet:64 5", "light_inception_v1", "light_resnet50"),
+)
+QUARTERS = (-8, -4, -2, -1, 0, 1, 2, 4, 8)
+"""By how many quarters of a doubling what is swept differs from the bytes of the weights."""
+
+SHOWN = (-4, -2, -1, 1, 2, 4)
+RUNS, IN_A_ROW = 3, 5
+MIB = 1 << 20
+LEAST_MODEL_S = 60.0
+
+Observed = Mapping[str, Any]
+"""Of a model: its `weights_nbytes`, the `own_cache_nbytes` of the cores, and of each schedule its `stages` (how many
+are like each) and what each round's `whole` and `sums` by quarters took in microseconds; `stage_us`, medians over the
+rounds, has all sums by stage."""
+
+
+def main(words: Sequence[str]) -> None:
+    parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--rounds", type=int, default=31, help="at most, of each model")
+    parser.add_argument("--seconds", type=float, default=15.0, help="after which no further round of a model begins")
+    parser.add_argument("--minutes", type=float, default=5.0, help="how long this call may take")
+    parser.add_argument("--list", action="store_true", help="say what is missing, and measure nothing")
+    parser.add_argument("-o", "--output", type=Path, help="raw results as JSON")
+    options = parser.parse_args(words)
+    deadline = time.monotonic() + 60 * options.minutes
+    known = {} if options.output is None or not options.output.exists() else json.loads(options.output.read_text())
+    found: dict[str, Observed] = known.get("models", {})
+    left = [name for name in options.models.split(",") if name not in found]
+    if options.list:
+        print("\n".join(left))
+        return
+    nothing: Mapping[str, float] = known.get("next to nothing") or next_to_nothing()
+    for name in left:
+        if deadline - time.monotonic() < LEAST_MODEL_S:
+            print(f"time is up before {name}; call again to go on", file=sys.stderr)
+            break
+        found[name] = observed(model_of(name), options.rounds, options.seconds)
+        write_results(options, Path(__file__).stem, words, {"models": found, "next to nothing": nothing})
+    else:
+        print("nothing is missing", file=sys.stderr)
+    print_table(*table(found))
+    print()
+    print_table(*rules_table(found))
+    print()
+    print_table(("swept", "next to nothing us"), [(f"{int(key) / MIB:g} MiB", f"{us}") for key, us in nothing.items()])
+
+
+def next_to_nothing() -> dict[str, float]:
+    """By what was swept before it, microseconds of a stage that negates 16 numbers."""
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 16]) for name in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "nothing", infos[:1], infos[1:])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with CpuBackend(load_model(proto.SerializeToString(), name="nothing")) as backend:
+        stage = backend.compile_stage(Stage(Strategy.CONCURRENT, ((backend.graph.operators[0].name,),)))
+        assert stage is not None
+        swept = [LEAST_SWEPT << doubled for doubled in range((MOST_SWEPT // LEAST_SWEPT).bit_length())]
+        return {str(nbytes): round(median(stage.time(105, sweep_nbytes=nbytes)[5:]), 2) for nbytes in swept}
+
+
+def model_of(name: str) -> Model:
+    """A model by the name that it has here."""
+    if name.startswith("light_"):
+        return load_model(Path(onnx.__file__).parent / "backend/test/data/light" / f"{name}.onnx")
+    family, number = name.split()
+    if family == "small":
+        return load_model(small_network(int(number)), name=name)
+    space = find_space(PREFIX + family)
+    return drawn(space, space.base_model(), int(number)).model
+
+
+def observed(model: Model, rounds: int, seconds: float) -> Observed:
+    """What the model's schedules and their stages take, round by round."""
+    with ProfileDatabase(None) as database:
+        there = CpuDevice().open(model, OpenSettings(), database)
+        schedules = {"sequential": sequential(there.graph)}
+        schedules["found"] = search(there.graph, there.cost, effort=there.effort).schedule
+        subjects = {name: subject(there, schedule) for name, schedule in schedules.items()}
+        inputs = random_inputs(model.graph.inputs)
+        weights_nbytes, lanes = there.cost.backend.weights_nbytes, there.cost.lanes
+        swept, deadline = sweeps(weights_nbytes), time.monotonic() + seconds
+        turns: list[dict[str, Turn]] = []
+        while len(turns) <= LEAST_SAMPLES or (len(turns) <= rounds and time.monotonic() < deadline):
+            backwards = len(turns) % 2 == 1
+            turns.append({name: each.turn(inputs, swept, backwards=backwards) for name, each in subjects.items()})
+        there.close()
+    return {
+        "weights_nbytes": weights_nbytes,
+        "own_cache_nbytes": lanes * read_processor().own_cache_nbytes,
+        "schedules": {name: each.summary([turn[name] for turn in turns[1:]]) for name, each in subjects.items()},
+    }
+
+
+def sweeps(weights_nbytes: int) -> dict[int, int]:
+    """By quarters of a doubling, how many bytes are swept; those of the weights within the bounds of what ever is."""
+    near = within_bounds(weights_nbytes)
+    found = {quarters: int(near * 2 ** (quarters / 4)) for quarters in QUARTERS}
+    return {quarters: nbytes for quarters, nbytes in found.items() if nbytes <= MOST_SWEPT}
+
+
+def within_bounds(weights_nbytes: int) -> int:
+    return min(max(weights_nbytes, LEAST_SWEPT), MOST_SWEPT)
+
+
+Turn = tuple[float, dict[int, list[float]]]
+"""What the whole took, and by quarters what each distinct stage did."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A schedule that is ready to be measured, and its stages, each once with how often there are its like."""
+
+    whole: CompiledModel
+    stages: Sequence[tuple[CompiledStage, int]]
+
+    def turn(self, inputs: Mapping[str, np.ndarray], swept: Mapping[int, int], *, backwards: bool) -> Turn:
+        order = list(reversed(swept.items())) if backwards else list(swept.items())
+        found: dict[int, list[float]] = {quarters: [] for quarters in swept}
+        for stage, _count in self.stages:
+            for quarters, nbytes in order:
+                found[quarters].append(quantile(stage.time(1 + RUNS, sweep_nbytes=nbytes)[1:], 0.5))
+        return quantile(self.whole.time(inputs, 2 + IN_A_ROW)[2:], 0.5), found
+
+    def summary(self, turns: Sequence[Turn]) -> Mapping[str, Any]:
+        counts = [count for _stage, count in self.stages]
+        return {
+            "stages": counts,
+            "rounds": [
+                {
+                    "whole": round(whole, 2),
+                    "sums": {str(key): round(float(np.dot(each, counts)), 2) for key, each in found.items()},
+                }
+                for whole, found in turns
+            ],
+            "stage_us": {
+                str(key): [round(median(column), 2) for column in zip(*(found[key] for _, found in turns), strict=True)]
+                for key in turns[0][1]
+            },
+        }
+
+
+def subject(there: OpenOnCpu, schedule: Schedule) -> Subject:
+    """The schedule as a whole, and the stages of it that differ."""
+    backend, cost = there.cost.backend, there.cost
+    signatures = Signatures(backend.graph, lambda operator: cost.operator_key(operator.name))
+    alike: dict[tuple[str, str], list[Any]] = {}
+    for stage in schedule.stages:
+        alike.setdefault((signatures.of(stage), signatures.of_division(stage)), []).append(stage)
+    stages = [(backend.compile_stage(each[0]), len(each)) for each in alike.values()]
+    return Subject(backend.compile(schedule), [(stage, count) for stage, count in stages if stage is not None])
+
+
+def table(found: Mapping[str, Observed]) -> tuple[tuple[str, ...], list[list[str]]]:
+    """For each schedule the sum over the whole, and the sum after other sweeps over that after the weights' bytes."""
+    headers = ("model", "weights MB", "schedule", "whole us", "sum / whole", *(f"x {2 ** (q / 4):.2f}" for q in SHOWN))
+    rows = []
+    for name, one in sorted(found.items(), key=lambda item: item[1]["weights_nbytes"]):
+        for schedule, taken in one["schedules"].items():
+            whole = median(turn["whole"] for turn in taken["rounds"])
+            of_whole = ratio_text([turn["sums"]["0"] / turn["whole"] for turn in taken["rounds"]])
+            columns = [shift_text(taken["rounds"], str(quarters)) for quarters in SHOWN]
+            rows.append([name, f"{one['weights_nbytes'] / 1e6:.2f}", schedule, f"{whole:.0f}", of_whole, *columns])
+    return headers, rows
+
+
+def shift_text(rounds: Sequence[Mapping[str, Any]], quarters: str) -> str:
+    """The sum of stages after this sweep over that after the bytes of the weights."""
+    if quarters not in rounds[0]["sums"]:
+        return ""
+    return ratio_text([turn["sums"][quarters] / turn["sums"]["0"] for turn in rounds])
+
+
+Rule = Callable[[int, int], float]
+"""What to sweep, by the bytes of the weights and of the cores' own caches."""
+
+
+def nearest_quarter(weights_nbytes: int, own_cache_nbytes: int) -> float:
+    """One of four steps for each doubling."""
+    del own_cache_nbytes
+    return float(2 ** (round(4 * math.log2(within_bounds(weights_nbytes))) / 4))
+
+
+RULES: Mapping[str, Rule] = {
+    "the bytes of the weights": lambda weights_nbytes, _own: within_bounds(weights_nbytes),
+    "the nearest of four for each doubling": nearest_quarter,
+    "as stages are measured": swept_nbytes,
+    "512 KiB for all": lambda _weights, _own: MIB / 2,
+    "8 MiB for all": lambda _weights, _own: 8 * MIB,
+}
+
+
+def rules_table(found: Mapping[str, Observed]) -> tuple[tuple[str, ...], list[list[str]]]:
+    """For each rule how far the sums are from the wholes, and the found schedule's from the sequential one's."""
+    headers = ("swept", "sum / whole, median", "mean error", "below 8 MiB", "above", "mean error of found / sequential")
+    rows = []
+    for name, rule in RULES.items():
+        models = [(one["weights_nbytes"], errors(one, rule)) for one in found.values()]
+        every = [(nbytes, error) for nbytes, each in models for error in each.values()]
+        small, large = ([abs(e) for nbytes, e in every if (nbytes < 8 * MIB) is below] for below in (True, False))
+        ratios = [abs(each["found"] - each["sequential"]) for _, each in models]
+        middle = math.exp(median(error for _, error in every))
+        rows.append([name, f"{middle:.3f}", *(percent(each) for each in (small + large, small, large, ratios))])
+    return headers, rows
+
+
+def errors(one: Observed, rule: Rule) -> Mapping[str, float]:
+    """For each schedule the logarithm of the sum after what the rule sweeps over the whole."""
+    swept = rule(one["weights_nbytes"], one["own_cache_nbytes"])
+    place = 4 * math.log2(swept / within_bounds(one["weights_nbytes"]))
+    return {
+        name: median(math.log(sum_at(turn["sums"], place) / turn["whole"]) for turn in taken["rounds"])
+        for name, taken in one["schedules"].items()
+    }
+
+
+def sum_at(sums: Mapping[str, float], place: float) -> float:
+    """The sum at so many quarters of a doubling, on the line between those measured; beyond them, the last."""
+    quarters = sorted(map(int, sums))
+    return float(np.interp(place, quarters, [sums[str(each)] for each in quarters]))
+
+
+def percent(parts: Sequence[float]) -> str:
+    return f"{mean(parts):.1%}" if parts else ""
+
+
+def ratio_text(ratios: Sequence[float]) -> str:
+    low, high = median_interval(ratios)
+    return f"{median(ratios):.3f} ({low:.3f} to {high:.3f})"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
