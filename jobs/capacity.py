@@ -10,7 +10,7 @@ from pathlib import Path
 from iosched.jobs.explain import find_operator
 from iosched.jobs.fitting import fitted
 from iosched.jobs.headroom.idle import spare_of
-from iosched.jobs.headroom.ladders import ladders_of
+from iosched.jobs.headroom.ladders import can_grow, ladders_of
 from iosched.jobs.headroom.ratios import in_turn_us
 from iosched.jobs.headroom.result import Capacity, StageCapacity
 from iosched.jobs.headroom.trying import Allowance, Tried, changes_of, needed
@@ -85,7 +85,7 @@ def capacity(
         if why is None:
             its_model = model if teams is None else with_images(model, teams.images)
             job = _Job(open_model, settings, weightless(its_model) if here is None else its_model, allowance)
-            stages = job.tried(job.idle(document.schedule), wanted)
+            stages = job.tried(job.idle(document.schedule, wanted), wanted)
         return Capacity(
             document=document,
             device_name=device.name,
@@ -119,14 +119,18 @@ class _Job:
     model: Model
     allowance: Allowance
 
-    def idle(self, schedule: Schedule) -> tuple[StageCapacity, ...]:
-        """All stages, and what they leave idle; on what may be measured they leave half for changes."""
+    def idle(self, schedule: Schedule, operator: str | None) -> tuple[StageCapacity, ...]:
+        """All stages, and what they leave idle; on what may be measured they leave half for changes.
+
+        Those in which changes can be tried come first.
+        """
         in_units = self.open_model.units.scheduled(schedule)
         places = [(block.index, number) for block in in_units.blocks for number in range(len(block.stages))]
         half = Allowance(self.allowance.left // 2)
-        spare = spare_of(self.open_model, list(in_units.stages), half)
+        stages = tuple(self.open_model.units.expanded(in_units).stages)
+        first = {place for place, stage in enumerate(stages) if self._can_be_tried(stage, operator)}
+        spare = spare_of(self.open_model, list(in_units.stages), half, first)
         self.allowance.take(half.spent)
-        stages = self.open_model.units.expanded(in_units).stages
         return tuple(
             StageCapacity(*place, stage, *each) for place, stage, each in zip(places, stages, spare, strict=True)
         )
@@ -146,6 +150,12 @@ class _Job:
             else:
                 found[place] = replace(each, why=_OTHERS_FIRST)
         return tuple(found)
+
+    def _can_be_tried(self, stage: Stage, operator: str | None) -> bool:
+        if stage.strategy is Strategy.SESSION or operator not in (None, *stage.operators):
+            return False
+        part = part_of(self.model, stage.groups)
+        return any(can_grow(part, name) for name in stage.operators)
 
     def _of(self, capacity: StageCapacity) -> StageCapacity:
         stage, block = capacity.stage, self.open_model.channel_block

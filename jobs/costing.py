@@ -6,14 +6,19 @@ import math
 from dataclasses import replace
 
 from iosched.profiler.devices.device import OpenModel
+from iosched.scheduler.asking import ask_ahead
 from iosched.scheduler.cost import Remeasurable
+from iosched.scheduler.questions import Question
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.strategies import STAGES
 
 
 def schedule_latency_us(opened: OpenModel, schedule: Schedule) -> float:
     """Latency in microseconds of a schedule of operators or units; measures stages whose latencies are not known."""
-    return sum(stage_latency_us(opened, stage) for stage in opened.units.stages(schedule))
+    stages = tuple(opened.units.stages(schedule))
+    if opened.here is not None:
+        ask_ahead(opened.here.cost, [Question(stage, "again") for stage in stages])
+    return sum(stage_latency_us(opened, stage) for stage in stages)
 
 
 def stage_latency_us(opened: OpenModel, stage: Stage) -> float:

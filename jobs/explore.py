@@ -17,10 +17,12 @@ from iosched.jobs.exploring.result import Chosen, ExploreResult, Found
 from iosched.jobs.exploring.scoring import InterruptedTrialError
 from iosched.jobs.exploring.settings import Asked, ExploreSettings, asked
 from iosched.jobs.exploring.strategy import Graph, Individual, Strategy
+from iosched.jobs.exploring.workplace import Workplace
 from iosched.jobs.fitting import fitted
 from iosched.jobs.interrupt import Interrupt, Uninterrupted
 from iosched.jobs.optimize import optimize
 from iosched.jobs.progress import Observer, Silence
+from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import DeviceError, IoschedError
 from iosched.models.model import Model
 from iosched.models.mutation.record import Record
@@ -34,7 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ExploreResult", "ExploreSettings", "explore", "study_in"]
 
-_WAIT_S = 0.2
+WAIT_S = 0.2
+"""How long to wait where nothing can be tried before others have been evaluated."""
 
 
 def explore(
@@ -43,6 +46,7 @@ def explore(
     settings: ExploreSettings,
     observer: Observer | None = None,
     interrupt: Interrupt | None = None,
+    workplace: Workplace | None = None,
 ) -> ExploreResult:
     """Tries variants of a model, and finds those that are best by several measures.
 
@@ -55,6 +59,7 @@ def explore(
         observer: is shown the progress.
         interrupt: holds back interruptions between trials and during score commands; by default they are raised at
             once. A trial without a result is evaluated again when the study goes on.
+        workplace: where variants are evaluated; by default on this machine, one after another.
 
     Raises:
         UsageError: a setting is wrong, or the file is no study, or one about something else; or no mutator of the space
@@ -75,14 +80,26 @@ def explore(
     opened = begun_study(settings.storage, card)
     limits = Limits(settings.trials, settings.budget_s)
     strategy = StudyStrategy(opened, settings.sampler, settings.population, limits)
-    held = interrupt or Uninterrupted()
+    held, place = interrupt or Uninterrupted(), workplace or ThisMachine()
     evaluator = Evaluator(model, space.mutators, wanted, settings, strategy, held, observer or Silence())
+    before = len(_found(opened).finished)
     with held.holding(), using(settings.storage):
         with strategy.evaluating():
-            was_interrupted = _tried(strategy, evaluator, held)
+            was_interrupted = place.tried(strategy, evaluator, held)
         found = _found(opened)
-        chosen, notes = _Writer(model, wanted, settings, observer or Silence()).chosen(found)
+        chosen, notes = _Writer(model, wanted, settings, observer or Silence(), place).chosen(found)
+    notes = (*_nothing_left(before, found, was_interrupted), *evaluator.notes, *notes)
     return ExploreResult(found, chosen, time.monotonic() - started, notes, was_interrupted)
+
+
+def _nothing_left(before: int, found: Found, was_interrupted: bool) -> tuple[str, ...]:
+    """Says so where a call has tried nothing: so many trials had ended `before`."""
+    if was_interrupted or len(found.finished) > before:
+        return ()
+    return (
+        f"Nothing was tried: --trials and --budget count what earlier calls have done, and the study has {before}"
+        " trials.",
+    )
 
 
 def study_in(path: Path) -> Found:
@@ -114,24 +131,41 @@ def _found(opened: OpenedStudy) -> Found:
     return Found(opened.path, opened.card, tuple(opened.history()))
 
 
-def _tried(strategy: Strategy, evaluator: Evaluator, interrupt: Interrupt) -> bool:
-    """Tries variants until there is nothing more to be tried; returns whether the user has ended it before."""
-    while True:
-        if interrupt.came:
-            interrupt.ask()
-            return True
-        graphs = _round(strategy, evaluator.settings.score_batch)
-        if not graphs and strategy.has_ended:
-            return False
-        if not graphs:
-            time.sleep(_WAIT_S)
-            continue
-        try:
-            found = evaluator.evaluated(graphs)
-        except InterruptedTrialError:
-            continue
-        for graph in graphs:
-            strategy.receive_feedback(graph, found[graph.number])
+class ThisMachine:
+    """Variants are evaluated here, one after another; see `Workplace`."""
+
+    def tried(self, strategy: Strategy, evaluator: Evaluator, interrupt: Interrupt) -> bool:
+        """Tries variants until there is nothing more to be tried; returns whether the user has ended it before."""
+        while True:
+            if interrupt.came:
+                interrupt.ask()
+                return True
+            graphs = _round(strategy, evaluator.settings.score_batch)
+            if not graphs and strategy.has_ended:
+                return False
+            if not graphs:
+                time.sleep(WAIT_S)
+                continue
+            try:
+                found = evaluator.evaluated(graphs)
+            except InterruptedTrialError:
+                continue
+            for graph in graphs:
+                strategy.receive_feedback(graph, found[graph.number])
+
+    def document(self, model: Model, settings: OptimizeSettings) -> ScheduleDocument:
+        """The schedule that `optimize` finds."""
+        with _using(settings.device, model):
+            return optimize(model, settings).document
+
+
+@contextmanager
+def _using(device: str, model: Model) -> Iterator[None]:
+    if resolve(device, model).cost_kind == "analytic":
+        yield
+        return
+    with machine("measuring"):
+        yield
 
 
 def _round(strategy: Strategy, most: int) -> list[Graph]:
@@ -150,6 +184,7 @@ class _Writer:
     asked: Asked
     settings: ExploreSettings
     observer: Observer
+    workplace: Workplace
 
     def chosen(self, found: Found) -> tuple[tuple[Chosen, ...], tuple[str, ...]]:
         """The models of the best variants, and why one is missing."""
@@ -174,13 +209,4 @@ class _Writer:
         if individual.feedback.schedule is not None:
             return fitted(ScheduleDocument.from_json(individual.feedback.schedule), model)
         device = next(iter(self.asked.devices), self.settings.optimize.device)
-        with self._using(device, model):
-            return optimize(model, replace(self.settings.optimize, device=device)).document
-
-    @contextmanager
-    def _using(self, device: str, model: Model) -> Iterator[None]:
-        if resolve(device, model).cost_kind == "analytic":
-            yield
-            return
-        with machine("measuring"):
-            yield
+        return self.workplace.document(model, replace(self.settings.optimize, device=device))

@@ -193,7 +193,7 @@ def matrix(
         sequential_us = [
             schedule_latency_us(target.opened, each) for target, each in zip(opened, baselines, strict=True)
         ]
-    sources = [_fastest(row, own) for own, row in enumerate(costs)]
+    sources = [fastest(row, own) for own, row in enumerate(costs)]
     schedules = [schedules[source] for source in sources]
     targets = tuple(
         MatrixTarget(
@@ -211,10 +211,10 @@ def matrix(
         for own, target in enumerate(opened)
     )
     intervals = tuple(tuple(_intervals(target.opened, schedules, own)) for own, target in enumerate(opened))
-    return MatrixResult(targets, _chosen(costs, sources), _chosen(shares, sources), intervals)
+    return MatrixResult(targets, chosen(costs, sources), chosen(shares, sources), intervals)
 
 
-def _chosen(table: Sequence[Sequence[_Value]], sources: Sequence[int]) -> tuple[tuple[_Value, ...], ...]:
+def chosen(table: Sequence[Sequence[_Value]], sources: Sequence[int]) -> tuple[tuple[_Value, ...], ...]:
     """The columns of these numbers, in their order."""
     return tuple(tuple(row[source] for source in sources) for row in table)
 
@@ -232,7 +232,7 @@ def _speedup(opened: OpenModel, baseline: Schedule, schedule: Schedule) -> Inter
     return None if known is None else known.ratio(stages_as_run(opened, baseline), stages_as_run(opened, schedule))
 
 
-def _fastest(row: Sequence[float], own: int) -> int:
+def fastest(row: Sequence[float], own: int) -> int:
     """The number of the fastest schedule on target `own`; `own` itself if no other is faster by more than rounding."""
     best = min(range(len(row)), key=row.__getitem__)
     return best if row[best] < row[own] * (1 - _ROUNDING) else own
@@ -262,7 +262,7 @@ def _open_targets(
     first: ComputationGraph | None = None
     for batch_size, model in batches:
         first = model.graph if first is None else first
-        _check_same_operators(first, model.graph, batch_size)
+        check_same_operators(first, model.graph, batch_size)
         for key, device in devices.items():
             beside = found[key][0].opened if found[key] else None
             open_model = device.open(model, settings.opening, database, beside=beside)
@@ -273,7 +273,12 @@ def _open_targets(
         yield from opened
 
 
-def _check_same_operators(first: ComputationGraph, graph: ComputationGraph, batch_size: int) -> None:
+def check_same_operators(first: ComputationGraph, graph: ComputationGraph, batch_size: int) -> None:
+    """Accepts a model whose operators are those that it has at the first batch size.
+
+    Raises:
+        UsageError: they are others, so that schedules cannot change places.
+    """
     if set(first.by_name) != set(graph.by_name):
         raise UsageError(
             f"at batch size {batch_size} the model has other operators than at the first one, so that their schedules"

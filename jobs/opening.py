@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from iosched.models.errors import UsageError
@@ -11,25 +12,58 @@ from iosched.models.model import Model
 from iosched.profiler.devices.device import Device, OpenModel
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.database import ProfileDatabase, default_path
+from iosched.scheduler.cost import Prefetchable
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.teams import Teams
 
 
+@dataclass(frozen=True)
+class Lent:
+    """What somebody who has many jobs done lends to each of them.
+
+    Attributes:
+        database: the profile database, which stays open; None where each job opens its own.
+        ahead: makes, for a model that is open, what answers the questions of a search ahead (`scheduler.search`); None
+            where nobody does.
+    """
+
+    database: ProfileDatabase | None = None
+    ahead: Callable[[OpenModel], Prefetchable] | None = None
+
+    def ahead_on(self, open_model: OpenModel) -> Prefetchable | None:
+        """What answers questions about a model that is open ahead; None where nobody does."""
+        return None if self.ahead is None else self.ahead(open_model)
+
+
+NOTHING_LENT = Lent()
+
+
 @contextmanager
 def opened(
-    device: Device, model: Model, settings: OpenSettings, profile_db: Path | None, *, writes: bool = True
+    device: Device,
+    model: Model,
+    settings: OpenSettings,
+    profile_db: Path | None,
+    *,
+    writes: bool = True,
+    lent: Lent = NOTHING_LENT,
 ) -> Iterator[OpenModel]:
     """Opens `model` on `device`, and the profile database if its latencies are used or kept; closes both at the end.
 
     Args:
         profile_db: the profile database; by default the user's own.
         writes: whether latencies will be kept if they are measured; only then is a database made that does not exist.
+        lent: has a profile database that takes the place of both, if any.
 
     Raises:
         UsageError: a setting is wrong, or the file is damaged or no profile database.
         InvalidModelError: onnxruntime refuses the model.
         DeviceError: the device cannot place the model, or a library is missing.
     """
+    if lent.database is not None:
+        with closing(device.open(model, settings, lent.database)) as open_model:
+            yield open_model
+        return
     with (
         profile_database(device, settings, profile_db, writes=writes) as database,
         closing(device.open(model, settings, database)) as open_model,

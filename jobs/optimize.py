@@ -9,7 +9,7 @@ from iosched.jobs.comparison import compare_models
 from iosched.jobs.fitting import fitted
 from iosched.jobs.interrupt import Interrupt, Uninterrupted
 from iosched.jobs.measured_stages import measured_stages_notes
-from iosched.jobs.opening import opened
+from iosched.jobs.opening import NOTHING_LENT, Lent, opened
 from iosched.jobs.pace import Pace
 from iosched.jobs.progress import Observer, Silence
 from iosched.jobs.reduced import reduced_verdict
@@ -26,6 +26,7 @@ from iosched.profiler.devices.device import OpenModel
 from iosched.profiler.devices.resolve import check_name, remarks, resolve
 from iosched.profiler.store.latencies import ModelLatencies
 from iosched.scheduler.baselines import sequential
+from iosched.scheduler.cost import Prefetchable
 from iosched.scheduler.search import SearchResult
 from iosched.scheduler.strategy_names import NAMES
 
@@ -37,6 +38,7 @@ def optimize(
     settings: OptimizeSettings,
     observer: Observer | None = None,
     interrupt: Interrupt | None = None,
+    lent: Lent = NOTHING_LENT,
 ) -> OptimizeResult:
     """Finds the fastest way to run `model` on a device of this machine or, by the analytic model, on another GPU.
 
@@ -52,6 +54,7 @@ def optimize(
         settings: what to optimize for, and how hard to try.
         observer: is shown the progress.
         interrupt: holds back interruptions of the search; by default they are raised at once.
+        lent: what takes the place of what is opened here.
 
     Raises:
         UsageError: a setting is wrong.
@@ -69,11 +72,11 @@ def optimize(
     device = resolve(settings.device, model)
     device.check(settings.opening)
     started = time.monotonic()
-    with opened(device, model, settings.opening, settings.profile_db) as open_model:
+    with opened(device, model, settings.opening, settings.profile_db, lent=lent) as open_model:
         here = open_model.here
         whole = () if here is None else (here.plain, here.openvino)
         pace = Pace(settings.budget_s, started, interrupt or Uninterrupted(), *whole)
-        return _Job(model, settings, open_model, observer or Silence(), pace).run()
+        return _Job(model, settings, open_model, observer or Silence(), pace, lent.ahead_on(open_model)).run()
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +88,7 @@ class _Job:
     opened: OpenModel
     observer: Observer
     pace: Pace
+    ahead: Prefetchable | None
 
     def run(self) -> OptimizeResult:
         """Searches a schedule, compares it with others, and decides which one ships."""
@@ -112,7 +116,7 @@ class _Job:
             raise UsageError(f"no schedule runs in {self.settings.precision} on a CPU: leave --schedule-from out")
         if here is not None and not here.is_schedulable:
             return unsearched(sequential(self.opened.graph))
-        return schedule_asked_for(self.opened, self.settings, self.observer, self.pace.deadline)
+        return schedule_asked_for(self.opened, self.settings, self.observer, self.pace.deadline, self.ahead)
 
     def _verdict(self, found: SearchResult) -> Verdict:
         here = self.opened.here
@@ -127,5 +131,5 @@ class _Job:
             return unscheduled_verdict(here, found)
         compared = compare_models(latencies, here, found, self.pace, self.observer)
         verdict = measured_verdict(here, found, compared, self.pace)
-        keep_whole(self.model, self.settings, here, found, verdict, is_hurried=self.pace.is_hurried)
+        keep_whole(self.model, self.settings, here, found, verdict)
         return verdict

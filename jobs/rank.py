@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +23,10 @@ from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
 
 Source = Model | Callable[[], Model]
 """A model, or what loads it when its turn comes, so that a hundred need not be in memory together."""
+
+
+class UnreachedError(IoschedError):
+    """The user interrupted before a model had a latency on a device."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,11 @@ class RankRow:
         return math.inf if self.cost is None else self.cost.latency_us
 
     @property
+    def is_unreached(self) -> bool:
+        """Whether there is no latency because the user interrupted before."""
+        return isinstance(self.failure, UnreachedError)
+
+    @property
     def error(self) -> str | None:
         """Why there is no latency, in one line; None where there is one."""
         if self.failure is None:
@@ -117,11 +126,28 @@ class RankResult:
         return self.rows[0].failure if all(row.failure for row in self.rows) else None
 
     @property
+    def was_interrupted(self) -> bool:
+        """Whether the user interrupted before there was a row for each model on each device."""
+        return any(row.is_unreached for row in self.rows)
+
+    @property
     def hit_rate(self) -> float | None:
         """The part, from 0 to 1, of all latencies of stages asked for that the database had; None if none was."""
         found = [row.cost for row in self.rows if row.cost is not None]
         hits, measured = sum(each.cache_hits for each in found), sum(each.measurements for each in found)
         return hits / (hits + measured) if hits + measured else None
+
+
+class RankInterruptedError(KeyboardInterrupt):
+    """The user interrupted when there were rows that were done.
+
+    Attributes:
+        result: has these rows, and behind them the others, each with an `UnreachedError`.
+    """
+
+    def __init__(self, result: RankResult) -> None:
+        super().__init__()
+        self.result = result
 
 
 def rank(
@@ -143,15 +169,59 @@ def rank(
         UsageError: there is no model or device, or a setting is wrong.
         DeviceError: a device is not attached, or a library is missing.
         DeviceLostError: a GPU stopped working.
-        KeyboardInterrupt: the user interrupts.
+        RankInterruptedError: the user interrupts; it is a `KeyboardInterrupt` that has the rows that were done.
+        KeyboardInterrupt: the user interrupts before there is one.
+    """
+    check_asked(models, settings)
+    devices = _devices(settings)
+    with _shared(settings) as shared:
+        return _Ranking(shared, devices, observer or Silence(), time.monotonic()).of(models)
+
+
+def check_asked(models: Mapping[str, Source], settings: RankSettings) -> None:
+    """Accepts what can be asked for.
+
+    Raises:
+        UsageError: there is no model, or a setting is wrong.
     """
     if not models:
         raise UsageError("there is no model to rank")
     if settings.measure not in MEASURES:
         raise UsageError(f"unknown measure {settings.measure!r}: there are {', '.join(MEASURES)}")
-    devices = _devices(settings)
-    with _shared(settings) as shared:
-        return _Ranking(shared, devices, observer or Silence(), time.monotonic()).of(models)
+
+
+def ranked(rows: Sequence[RankRow], n_devices: int, seconds: float, notes: Iterable[str] = ()) -> RankResult:
+    """The result of rows that are model by model, each on all of so many devices."""
+    by_device = (rows[place::n_devices] for place in range(n_devices))
+    sorted_rows = (row for found in by_device for row in sorted(found, key=lambda row: row.latency_us))
+    return RankResult(tuple(sorted_rows), seconds, tuple(dict.fromkeys(notes)))
+
+
+def loaded(source: Source) -> Model | Exception:
+    """The model, or why it cannot be read."""
+    try:
+        return source if isinstance(source, Model) else source()
+    except Exception as error:  # noqa: BLE001 - whatever a file is, it is a row
+        return error
+
+
+def limited(settings: RankSettings, device: str, started: float, left: float) -> OptimizeSettings:
+    """The settings on a device, with an equal part of the time that remains for the rows that are left.
+
+    Args:
+        started: when all began, by `time.monotonic`.
+        left: how many rows are done one after another in the time that remains, with this one.
+
+    Raises:
+        UsageError: no time remains.
+    """
+    on_device = settings.on(device)
+    if on_device.budget_s is None:
+        return on_device
+    rest_s = on_device.budget_s - (time.monotonic() - started)
+    if rest_s <= 0:
+        raise UsageError("there was no time left for this model: give a larger --budget")
+    return replace(on_device, budget_s=rest_s / max(left, 1))
 
 
 def _devices(settings: RankSettings) -> Mapping[str, str]:
@@ -192,22 +262,32 @@ class _Ranking:
 
     def of(self, models: Mapping[str, Source]) -> RankResult:
         """Ranks the models."""
-        by_device: dict[str, list[RankRow]] = {device: [] for device in self.devices}
-        for number, (name, source) in enumerate(models.items()):
-            model = self._loaded(source)
-            for place, device in enumerate(self.devices):
-                done, total = number * len(self.devices) + place, len(models) * len(self.devices)
-                self.observer.progress(done, total, f"{name} on {self.devices[device]}")
-                by_device[device].append(self._row(name, model, device, total - done))
-        notes = dict.fromkeys(line for device in self.devices for line in remarks(device))
-        rows = (row for found in by_device.values() for row in sorted(found, key=lambda row: row.latency_us))
-        return RankResult(tuple(rows), time.monotonic() - self.started, tuple(notes))
-
-    def _loaded(self, source: Source) -> Model | Exception:
+        rows: list[RankRow] = []
         try:
-            return source if isinstance(source, Model) else source()
-        except Exception as error:  # noqa: BLE001 - whatever a file is, it is a row
-            return error
+            for row in self._in_turn(models):
+                rows.append(row)
+        except KeyboardInterrupt:
+            if not rows:
+                raise
+            pairs = [(name, self.devices[device]) for name in models for device in self.devices]
+            unreached = [RankRow(*pair, failure=UnreachedError("interrupted")) for pair in pairs[len(rows) :]]
+            raise RankInterruptedError(self._result([*rows, *unreached])) from None
+        return self._result(rows)
+
+    def _in_turn(self, models: Mapping[str, Source]) -> Iterator[RankRow]:
+        """The rows as they are done: model by model, each on all devices."""
+        total = len(models) * len(self.devices)
+        for number, (name, source) in enumerate(models.items()):
+            model = loaded(source)
+            for place, device in enumerate(self.devices):
+                done = number * len(self.devices) + place
+                self.observer.progress(done, total, f"{name} on {self.devices[device]}")
+                yield self._row(name, model, device, total - done)
+
+    def _result(self, rows: Sequence[RankRow]) -> RankResult:
+        """The result of rows that are model by model, each on all devices."""
+        notes = (line for device in self.devices for line in remarks(device))
+        return ranked(rows, len(self.devices), time.monotonic() - self.started, notes)
 
     def _row(self, name: str, model: Model | Exception, device: str, left: int) -> RankRow:
         """The row of one model on one device; so many rows are `left` with this one."""
@@ -216,19 +296,10 @@ class _Ranking:
             return replace(row, failure=model)
         row = replace(row, flops=model.flops, params=model.n_parameters)
         try:
-            cost = model_cost(model, self.settings.measure, self._limited(device, left))
+            settings = limited(self.settings, device, self.started, left)
+            cost = model_cost(model, self.settings.measure, settings)
             return replace(row, device=cost.device, cost=cost)
         except DeviceLostError:
             raise
         except Exception as error:  # noqa: BLE001 - one model of a hundred is not the end of the others
             return replace(row, failure=error)
-
-    def _limited(self, device: str, left: int) -> OptimizeSettings:
-        """The settings on a device, with an equal part of the time that remains for the rows that are left."""
-        settings = self.settings.on(device)
-        if settings.budget_s is None:
-            return settings
-        rest_s = settings.budget_s - (time.monotonic() - self.started)
-        if rest_s <= 0:
-            raise UsageError("there was no time left for this model: give a larger --budget")
-        return replace(settings, budget_s=rest_s / left)

@@ -11,10 +11,12 @@ from iosched.jobs.settings import OptimizeSettings
 from iosched.models.graph import ComputationGraph
 from iosched.profiler.devices.cost import known_us
 from iosched.profiler.devices.device import OpenModel
+from iosched.scheduler.asking import ask_ahead
 from iosched.scheduler.components import search_components
-from iosched.scheduler.cost import CostModel
+from iosched.scheduler.cost import CostModel, Prefetchable
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.pruning import Pruning
+from iosched.scheduler.questions import Question
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 from iosched.scheduler.search import SearchResult, search
 from iosched.scheduler.strategies import BASELINES, SEARCHES
@@ -32,13 +34,16 @@ def schedule_by(
     exhaustive: bool = False,
     observer: Observer | None = None,
     deadline: Deadline | None = None,
+    ahead: Prefetchable | None = None,
 ) -> SearchResult:
     """The schedule of a baseline, or the best that a search with this strategy finds, in the device's units.
 
     See `found_by`.
     """
     effort = opened.effort.exhausted() if exhaustive else opened.effort
-    return found_by(opened.graph, opened.cost, effort, strategy, pruning, observer=observer, deadline=deadline)
+    return found_by(
+        *(opened.graph, opened.cost, effort, strategy, pruning), observer=observer, deadline=deadline, ahead=ahead
+    )
 
 
 def found_by(
@@ -50,11 +55,15 @@ def found_by(
     *,
     observer: Observer | None = None,
     deadline: Deadline | None = None,
+    ahead: Prefetchable | None = None,
 ) -> SearchResult:
     """The schedule of a baseline, or the best that a search with this strategy finds under some costs.
 
     Parts of a model that do not hang together are searched on their own, and then run beside each other where that is
     faster and the strategy has stages of several groups.
+
+    Args:
+        ahead: answers questions of the search before it asks them, see `search`.
     """
     if not is_searched(strategy):
         return unsearched(BASELINES[strategy](graph))
@@ -65,19 +74,25 @@ def found_by(
         observer=None if observer is None else SearchProgress(observer),
         deadline=deadline,
         effort=effort,
+        ahead=ahead,
     )
     beside = Strategy.CONCURRENT in SEARCHES[strategy] and pruning_of(strategy, pruning).s != 1
     return search_components(graph, cost, find, beside=beside, is_over=deadline or _never)
 
 
 def schedule_asked_for(
-    opened: OpenModel, settings: OptimizeSettings, observer: Observer, deadline: Callable[[], Deadline | None]
+    opened: OpenModel,
+    settings: OptimizeSettings,
+    observer: Observer,
+    deadline: Callable[[], Deadline | None],
+    ahead: Prefetchable | None = None,
 ) -> SearchResult:
     """The schedule that is given in the settings, or the one that they ask for, in the device's units.
 
     Args:
         deadline: returns a function that says when the search has to end; called only if something is searched, since
             it may have to run the model.
+        ahead: answers questions of the search before it asks them.
     """
     if (given := settings.schedule_from) is not None:
         return _as_it_was_given(opened, given.schedule)
@@ -89,11 +104,12 @@ def schedule_asked_for(
         exhaustive=settings.exhaustive,
         observer=observer,
         deadline=end,
+        ahead=ahead,
     )
     if settings.strategy != "both":
         return found
     observer.progress(0, None, "sessions over all cores")
-    return with_stretches(opened.graph, opened.cost, found, opened.effort, end or _never)
+    return with_stretches(opened.graph, opened.cost, found, opened.effort, end or _never, ahead)
 
 
 def _never() -> bool:
@@ -101,14 +117,20 @@ def _never() -> bool:
 
 
 def with_stretches(
-    graph: ComputationGraph, cost: CostModel, found: SearchResult, effort: Effort, is_over: Deadline
+    graph: ComputationGraph,
+    cost: CostModel,
+    found: SearchResult,
+    effort: Effort,
+    is_over: Deadline,
+    ahead: Prefetchable | None = None,
 ) -> SearchResult:
     """The schedule found with stretches of its blocks run as sessions, where that is faster.
 
     What a session and its neighbours do to each other is not in the latencies of stages: whole runs decide.
     """
     blocks = found.schedule.blocks
-    joined = with_sessions(graph, cost, blocks, is_over=is_over, remeasures=effort.remeasure_rounds > 0)
+    remeasures = effort.remeasure_rounds > 0
+    joined = with_sessions(graph, cost, blocks, is_over=is_over, remeasures=remeasures, ahead=ahead)
     asked = replace(found, measured=found.measured + joined.measured, remeasured=found.remeasured + joined.remeasured)
     others = {
         structure: Schedule(each)
@@ -134,6 +156,7 @@ def unsearched(schedule: Schedule) -> SearchResult:
 
 def priced(opened: OpenModel, schedule: Schedule) -> Schedule:
     """`schedule`, in the device's units, with the latency of each stage; what is not known of it is measured."""
+    ask_ahead(opened.cost, [Question(stage) for stage in schedule.stages])
     blocks = (
         replace(
             block,

@@ -10,17 +10,14 @@ import hashlib
 import json
 import math
 from datetime import UTC, datetime
-from functools import partial
 
 from iosched.jobs.settings import OptimizeSettings
 from iosched.jobs.verdict import Verdict
 from iosched.models.model import Model
-from iosched.profiler.devices.cost import known_us
 from iosched.profiler.devices.device import OpenModelHere
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES
 from iosched.profiler.store.tables import WholeRow
 from iosched.scheduler.baselines import sequential
-from iosched.scheduler.schedule import sum_us
 from iosched.scheduler.search import SearchResult
 
 _NAMES = {"iosched": "measured"}
@@ -41,19 +38,12 @@ def keep_whole(
     here: OpenModelHere,
     found: SearchResult,
     verdict: Verdict,
-    *,
-    is_hurried: bool = False,
 ) -> None:
-    """Keeps what the model takes as it ships, if it was measured as a whole, and all of its stages alone.
-
-    Args:
-        is_hurried: whether there is no time to measure an operator of which the search did not ask.
-    """
+    """Keeps what the model takes as it ships, if it was measured as a whole, and all of its stages alone."""
     shipped, total_us = verdict.wholes.get(_NAMES.get(verdict.shipped, verdict.shipped)), found.schedule.predicted_us
     if settings.schedule_from is not None or shipped is None or total_us is None or not math.isfinite(total_us):
         return
-    in_turn_us = operators_us(here, is_hurried=is_hurried)
-    if in_turn_us is None or len(shipped.samples_us) < LEAST_SAMPLES:
+    if len(shipped.samples_us) < LEAST_SAMPLES:
         return
     here.cost.database.keep_whole(
         WholeRow(
@@ -65,16 +55,14 @@ def keep_whole(
             sequential_us=verdict.wholes["sequential"].samples_us,
             stages=len(tuple(found.schedule.stages)),
             sum_us=total_us,
-            sequential_sum_us=in_turn_us,
+            sequential_sum_us=operators_us(here),
         )
     )
 
 
-def operators_us(here: OpenModelHere, *, is_hurried: bool) -> float | None:
-    """The sum of the latencies of single operators in microseconds, of which a search has asked.
+def operators_us(here: OpenModelHere) -> float:
+    """The sum of the latencies of single operators in microseconds.
 
-    Args:
-        is_hurried: whether the search may have ended before it asked for all: then None where one is not known.
+    Measures none after a search that has found a schedule with a latency: it asks for single operators first.
     """
-    latency_us = partial(known_us, here.cost) if is_hurried else here.cost.stage_latency_us
-    return sum_us(latency_us(stage) for stage in sequential(here.graph).stages)
+    return sum(map(here.cost.stage_latency_us, sequential(here.graph).stages))

@@ -12,6 +12,7 @@ from mutations import check
 from iosched.models.mutation.variant import variant_of
 from iosched.models.spaces.inception import SPACE
 from iosched.models.spaces.lookup import NAMES, builtin_space, find_space
+from iosched.models.spaces.redraw import Redraw
 
 PAGE = (Path(__file__).parent.parent / "docs" / "spaces.md").read_text()
 
@@ -25,7 +26,8 @@ def test_the_table_tells_the_space(name: str) -> None:
     assert int(operators) == len(base.graph.operators)
     assert parameters == f"{sum(array.size for array in base.weights.values()) / 1e6:.2f} M"
     assert int(networks.replace(" ", "")) == space.size
-    assert choices == (str(len(space.genome)) if space.genome else "9 to 18")
+    (mutator,) = space.mutators
+    assert choices == (str(len(mutator.questions())) if isinstance(mutator, Redraw) else "9 to 18")
 
 
 @pytest.mark.parametrize("answer", [least, greatest, at_random(0)], ids=["least", "greatest", "random"])

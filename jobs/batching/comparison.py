@@ -13,7 +13,7 @@ from iosched.jobs.interrupt import compared_in_turn
 from iosched.models.errors import DeviceError, ExecutionError, IoschedError, MismatchError
 from iosched.profiler.devices.device import OpenModelHere
 from iosched.profiler.measuring.in_turn import Candidate, close_all
-from iosched.profiler.measuring.statistics import Measurement
+from iosched.profiler.measuring.statistics import Measurement, known_interval
 from iosched.runtime.inputs import Arrays
 from iosched.scheduler.batching.policy_names import ROW_NAMES, RowName
 from iosched.scheduler.document import OPENVINO
@@ -169,7 +169,7 @@ def _unrivalled(name: RowName) -> str:
 def _row(name: RowName, rival: Rival, measured: Measurement) -> Row:
     rested = measured.rested
     rested_us = None if rested is None else rested.median_us
-    low_us, high_us = measured.low_us, measured.high_us
+    low_us, high_us = known_interval(measured)
     return Row(name, measured.median_us, low_us, high_us, rested_us, rival.text, measured.samples_us)
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 from iosched.jobs.exploring.locking import machine
 from iosched.jobs.exploring.objectives import LATENCY, Constraint
@@ -25,7 +25,16 @@ _MOST_REASON = 1000
 
 
 @dataclass(frozen=True)
-class _Costed:
+class Made:
+    """A variant that was made, and what is known of it before it is costed."""
+
+    graph: Graph
+    feedback: Feedback
+    variant: Variant
+
+
+@dataclass(frozen=True)
+class Costed:
     """A variant that was made and costed, or could not be.
 
     Attributes:
@@ -58,7 +67,7 @@ class Evaluator:
             DeviceError: no variant can be costed here.
             InterruptedTrialError: the user has interrupted.
         """
-        round_: list[_Costed] = []
+        round_: list[Costed] = []
         for graph in graphs:
             started = time.monotonic()
             costed = self._made(graph, round_)
@@ -67,34 +76,52 @@ class Evaluator:
         found = self._scored(round_)
         for each in round_:
             if each.same_as is not None:
-                found[each.graph.number] = _again(each, found[each.same_as])
+                found[each.graph.number] = again(each, found[each.same_as])
         return found
 
-    def _made(self, graph: Graph, before: Sequence[_Costed]) -> _Costed:
+    def _made(self, graph: Graph, before: Sequence[Costed]) -> Costed:
+        found = self.made(graph, before)
+        return found if isinstance(found, Costed) else self.costed(found, self._costs(found))
+
+    def made(self, graph: Graph, before: Sequence[Made | Costed]) -> Made | Costed:
+        """Makes a graph; what was evaluated already, or failed, or is among those `before`, need not be costed."""
         self._say(graph, "made")
         try:
             variant = variant_of(self.base, self.mutators, partial(self.strategy.ask_choice, graph))
             made = Feedback(record=variant.record.to_json(), key=variant.model.digest)
         except Exception as error:  # noqa: BLE001 - mutators are the user's own code
-            return _Costed(graph, Feedback(reason=_reason(error)))
+            return Costed(graph, Feedback(reason=_reason(error)))
         if (same := next((each.graph.number for each in before if each.feedback.key == made.key), None)) is not None:
-            return _Costed(graph, made, same_as=same)
+            return Costed(graph, made, same_as=same)
         known = next((each for each in self.strategy.history() if each.feedback.key == made.key and each.point), None)
         if known is not None:
             first = known.number if known.feedback.reused is None else known.feedback.reused
             values, latencies = known.feedback.values, known.feedback.latencies
-            return _Costed(graph, replace(made, values=values, latencies=latencies, reused=first))
-        return self._costed(graph, variant, made)
+            return Costed(graph, replace(made, values=values, latencies=latencies, reused=first))
+        return Made(graph, made, variant)
 
-    def _costed(self, graph: Graph, variant: Variant, made: Feedback) -> _Costed:
-        """The values that need no score; where something fails, those that were found before."""
+    def _costs(self, made: Made) -> Iterator[tuple[str, ModelCost]]:
+        """What a variant costs on each device, one after the other."""
+        for device in self.asked.devices:
+            self._say(made.graph, f"latency on {device}")
+            yield device, self._cost(made.variant.model, device)
+
+    def costed(self, made: Made, costs: Iterable[tuple[str, ModelCost]]) -> Costed:
+        """The values that need no score; where something fails, those that were found before.
+
+        Args:
+            costs: what the variant costs on each device; the iterator raises an `IoschedError` where that fails.
+
+        Raises:
+            DeviceError: no variant can be costed.
+            DeviceLostError: a device stopped working.
+        """
+        graph, variant = made.graph, made.variant
         values = {"flops": float(variant.model.flops), "params": float(variant.model.n_parameters)}
         latencies: dict[str, Latency] = {}
         reason = schedule = None
         try:
-            for device in self.asked.devices:
-                self._say(graph, f"latency on {device}")
-                cost = self._cost(variant.model, device)
+            for device, cost in costs:
                 values[f"{LATENCY}{device}"], latencies[device] = cost.latency_us, _latency(cost)
                 if device == self.asked.devices[0] and cost.result is not None:
                     schedule = cost.result.document.to_json()
@@ -102,12 +129,12 @@ class Evaluator:
             raise
         except IoschedError as error:
             reason = _reason(error)
-        found = replace(made, values=values, latencies=latencies, schedule=schedule, reason=reason)
+        found = replace(made.feedback, values=values, latencies=latencies, schedule=schedule, reason=reason)
         if reason is not None or self.asked.score is None:
-            return _Costed(graph, found)
+            return Costed(graph, found)
         if violated := _violated(self.asked.constraints, values):
-            return _Costed(graph, replace(found, reason=violated, is_stopped=True))
-        return _Costed(graph, found, variant)
+            return Costed(graph, replace(found, reason=violated, is_stopped=True))
+        return Costed(graph, found, variant)
 
     def _cost(self, model: Model, device: str) -> ModelCost:
         settings = replace(self.settings.optimize, device=device)
@@ -116,17 +143,30 @@ class Evaluator:
         with machine("measuring", self._check_interrupt):
             return model_cost(model, self.settings.measure, settings, Silence())
 
-    def _scored(self, round_: Sequence[_Costed]) -> dict[int, Feedback]:
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know of how variants were scored."""
+        return tuple(
+            f"Variants were scored one by one: when several were one model, {reason}"
+            for reason in (self._scorer.refusals if self._scorer else ())
+        )
+
+    @cached_property
+    def _scorer(self) -> Scorer | None:
+        if self.asked.score is None:
+            return None
+        return Scorer(self.asked.score, self.strategy, self.interrupt, self.settings.prunes)
+
+    def _scored(self, round_: Sequence[Costed]) -> dict[int, Feedback]:
         found = {each.graph.number: each.feedback for each in round_}
         waiting = [(each.graph, each.variant) for each in round_ if each.variant is not None]
-        if self.asked.score is None or not waiting:
+        if self._scorer is None or not waiting:
             return found
         self._say(waiting[0][0], "score")
         started = time.monotonic()
-        scorer = Scorer(self.asked.score, self.strategy, self.interrupt, self.settings.prunes)
-        for number, outcome in scorer.scored(waiting).items():
+        for number, outcome in self._scorer.scored(waiting).items():
             seconds = (time.monotonic() - started) / len(waiting)
-            found[number] = _with_score(found[number], outcome, seconds)
+            found[number] = with_score(found[number], outcome, seconds)
         return found
 
     def _check_interrupt(self) -> None:
@@ -137,14 +177,15 @@ class Evaluator:
         self.observer.progress(graph.number, self.settings.trials, f"trial {graph.number}: {what}")
 
 
-def _with_score(feedback: Feedback, outcome: Outcome, seconds: float) -> Feedback:
+def with_score(feedback: Feedback, outcome: Outcome, seconds: float) -> Feedback:
+    """What came of a variant, with what a score command said of it within so many seconds."""
     took = replace(feedback, seconds=feedback.seconds + seconds)
     if isinstance(outcome, IoschedError):
         return replace(took, reason=_reason(outcome), is_stopped=isinstance(outcome, PrunedError))
     return replace(took, values={**outcome, **took.values})
 
 
-def _again(each: _Costed, first: Feedback) -> Feedback:
+def again(each: Costed, first: Feedback) -> Feedback:
     """What came of a variant that another trial of the same round was of."""
     reused = None if first.reason is not None else each.same_as if first.reused is None else first.reused
     record, seconds = each.feedback.record, each.feedback.seconds

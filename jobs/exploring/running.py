@@ -64,6 +64,7 @@ def run_command(
     words: Sequence[str],
     *,
     timeout_s: float | None,
+    folder: Path | None = None,
     is_stopped: Callable[[], bool] = lambda: False,
     on_line: Callable[[str], object] = lambda line: None,
 ) -> Ran:
@@ -72,6 +73,7 @@ def run_command(
     Args:
         words: the program and its arguments.
         timeout_s: the seconds that it may take; None for any number.
+        folder: where it is run; by default where this process runs.
         is_stopped: is asked now and then whether the command is to be ended.
         on_line: is called with each line that the command prints.
 
@@ -82,6 +84,7 @@ def run_command(
     arguments = [sys.executable, "-I", "-S", str(_SUPERVISOR), str(os.getpid()), *words]
     with subprocess.Popen(
         arguments,
+        cwd=folder,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -107,18 +110,18 @@ def _watched(
             os.set_blocking(stream.fileno(), False)
             selector.register(stream, selectors.EVENT_READ, kept)
         while selector.get_map():
-            _read(selector)
+            _read(selector, _POLL_S)
             if cut := _cut(out.nbytes + errors.nbytes, deadline, is_stopped):
                 return out, errors, cut
             if process.poll() is not None:  # nothing of it is left that could print
-                _read(selector)
+                _read(selector, 0.0)
                 break
     return out, errors, None
 
 
-def _read(selector: selectors.BaseSelector) -> None:
-    """Takes what the streams have to give, after a moment of waiting for it."""
-    for key, _ in selector.select(_POLL_S):
+def _read(selector: selectors.BaseSelector, wait_s: float) -> None:
+    """Takes what the streams have to give, after waiting for it so long at most."""
+    for key, _ in selector.select(wait_s):
         stream: IO[bytes] = key.fileobj  # type: ignore[assignment]
         with suppress(BlockingIOError):
             while data := os.read(stream.fileno(), 2**16):

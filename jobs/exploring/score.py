@@ -79,16 +79,21 @@ def score(
     model: Path,
     params: Mapping[str, object],
     *,
+    folder: Path | None = None,
     is_stopped: Callable[[], bool] = lambda: False,
     on_line: Callable[[str], object] = lambda line: None,
 ) -> Mapping[str, float]:
     """What the command says of a model.
 
+    Args:
+        folder: where it is run; by default where this process runs.
+
     Raises:
         ScoreError: it took too long, failed, or printed no score; the text says which.
         StoppedError: `is_stopped` was true before it ended.
     """
-    found = said(run(command, command.filled(model, params), is_stopped=is_stopped, on_line=on_line))
+    filled = command.filled(model, params)
+    found = said(run(command, filled, folder=folder, is_stopped=is_stopped, on_line=on_line))
     return values_of(found, command.keys)
 
 
@@ -96,6 +101,7 @@ def run(
     command: ScoreCommand,
     words: Sequence[str],
     *,
+    folder: Path | None = None,
     is_stopped: Callable[[], bool] = lambda: False,
     on_line: Callable[[str], object] = lambda line: None,
 ) -> Ran:
@@ -105,7 +111,7 @@ def run(
         ScoreError: it took too long, or failed.
         StoppedError: `is_stopped` was true before it ended.
     """
-    ran = run_command(words, timeout_s=command.timeout_s, is_stopped=is_stopped, on_line=on_line)
+    ran = run_command(words, timeout_s=command.timeout_s, folder=folder, is_stopped=is_stopped, on_line=on_line)
     if ran.cut == "stopped":
         raise StoppedError
     if ran.cut == "time":

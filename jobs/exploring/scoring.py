@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from iosched.jobs.batching.plan import composed
 from iosched.jobs.exploring.locking import machine
+from iosched.jobs.exploring.pruning import Watched, ignored
 from iosched.jobs.exploring.score import ScoreCommand, ScoreError, StoppedError, run, said, score, values_of
 from iosched.jobs.exploring.strategy import Graph, Strategy
 from iosched.jobs.interrupt import Interrupt
@@ -43,12 +44,15 @@ class Scorer:
         strategy: says whether to go on with one, where it is asked.
         interrupt: ends a command that is running.
         prunes: whether the strategy is asked.
+        refusals: why the command failed with several models as one where it failed with none of them alone; from then
+            on models go to it one by one.
     """
 
     command: ScoreCommand
     strategy: Strategy
     interrupt: Interrupt
     prunes: bool
+    refusals: list[str] = field(default_factory=list)
 
     def scored(self, variants: Sequence[tuple[Graph, Variant]]) -> dict[int, Outcome]:
         """The scores of variants, by the numbers of their trials.
@@ -65,11 +69,15 @@ class Scorer:
             )
         found: dict[int, Outcome] = {}
         for group in alike.values():
-            found |= self._together(group) if len(group) > 1 else {group[0][0].number: self._alone(*group[0])}
+            found |= self._together(group) if len(group) > 1 and not self.refusals else self._one_by_one(group)
         return found
 
+    def _one_by_one(self, group: Sequence[tuple[Graph, Variant]]) -> dict[int, Outcome]:
+        return {graph.number: self._alone(graph, variant) for graph, variant in group}
+
     def _alone(self, graph: Graph, variant: Variant) -> Outcome:
-        watched = _Watched(graph, self.command.keys[0], self.strategy) if self.prunes else None
+        stops = partial(self.strategy.stops_early, graph)
+        watched = Watched(self.command.keys[0], stops) if self.prunes else None
         try:
             with self._file(f"{_member(graph)}.onnx", variant.model) as path:
                 return score(
@@ -77,11 +85,11 @@ class Scorer:
                     path,
                     variant.choices,
                     is_stopped=lambda: self.interrupt.came or (watched is not None and watched.is_worse),
-                    on_line=_ignored if watched is None else watched.line,
+                    on_line=ignored if watched is None else watched.line,
                 )
         except StoppedError:
             if watched is not None and watched.is_worse:
-                return PrunedError(f"pruned after step {watched.step}: worse than the median of other trials")
+                return PrunedError(watched.reason)
             raise InterruptedTrialError from None
         except ScoreError as error:
             return error
@@ -92,8 +100,11 @@ class Scorer:
             said_of = self._said_of(members)
         except StoppedError:
             raise InterruptedTrialError from None
-        except IoschedError:  # of the command, or of putting the models together
-            return {graph.number: self._alone(graph, variant) for graph, variant in group}
+        except IoschedError as error:  # of the command, or of putting the models together
+            alone = self._one_by_one(group)
+            if not any(isinstance(outcome, ScoreError) for outcome in alone.values()):
+                self.refusals.append(str(error))
+            return alone
         return {graph.number: self._taken(said_of.get(_member(graph))) for graph, _ in group}
 
     def _said_of(self, members: Mapping[str, Variant]) -> Mapping[str, object]:
@@ -105,7 +116,7 @@ class Scorer:
         with self._file("trials.onnx", whole) as path:
             found = said(run(command, command.filled(path, choices), is_stopped=lambda: self.interrupt.came))
         if not isinstance(found, dict) or not found.keys() & members.keys():
-            raise ScoreError("the score command did not say what it found of each of the models")
+            raise ScoreError("the score command printed no JSON object by the members' names")
         return found
 
     def _taken(self, found: object) -> Outcome:
@@ -149,31 +160,3 @@ def one_model(models: Mapping[str, Model]) -> Model:
 
 def _member(graph: Graph) -> str:
     return f"trial-{graph.number:04}"
-
-
-@dataclass
-class _Watched:
-    """What a score command prints while it runs: lines of JSON with a "step" and what is scored."""
-
-    graph: Graph
-    key: str
-    strategy: Strategy
-    is_worse: bool = False
-    step: int = -1
-
-    def line(self, text: str) -> None:
-        """Takes a line of the command's output; what is no step is passed over."""
-        try:
-            found = json.loads(text)
-        except (ValueError, RecursionError):
-            return
-        if not isinstance(found, dict):
-            return
-        step, value = found.get("step"), found.get(self.key)
-        if isinstance(step, int) and self.step < step < 2**31 and isinstance(value, int | float):
-            self.step = step
-            self.is_worse = self.is_worse or self.strategy.stops_early(self.graph, step, float(value))
-
-
-def _ignored(line: str) -> None:
-    del line

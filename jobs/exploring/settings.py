@@ -110,6 +110,8 @@ def _score_command(settings: ExploreSettings, keys: Sequence[str]) -> ScoreComma
     if settings.score_command is None:
         if keys:
             raise UsageError(f"nothing says what {keys[0]!r} of a model is: give a score command, with --score-cmd")
+        if settings.score_batch > 1:
+            raise UsageError("--score-batch is given without --score-cmd: leave it out")
         return None
     command = parse_command(settings.score_command, settings.score_timeout_s, keys)
     if not keys:

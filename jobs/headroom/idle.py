@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from iosched.jobs.headroom.trying import Allowance
 from iosched.profiler.devices.cost import MeasuredCosts, known_us
@@ -14,7 +14,9 @@ Spare = tuple[float | None, float | None]
 """A stage's latency in microseconds, and the part of the device's time that it leaves idle; None where not known."""
 
 
-def spare_of(opened: OpenModel, stages: Sequence[Stage], allowance: Allowance) -> list[Spare]:
+def spare_of(
+    opened: OpenModel, stages: Sequence[Stage], allowance: Allowance, first: Collection[int] = ()
+) -> list[Spare]:
     """The latencies of stages of units, and what they leave idle.
 
     Of measured stages, what their units take of a lane is what they take alone, on one lane or on all, whichever is
@@ -23,17 +25,14 @@ def spare_of(opened: OpenModel, stages: Sequence[Stage], allowance: Allowance) -
 
     Args:
         allowance: what may be measured, of those stages first that took longest when the schedule was made.
+        first: the places of stages that come before all others, since more is asked of them.
     """
     if opened.here is None:
         return [_computed(opened, stage) for stage in stages]
     cost = opened.here.cost
-    found = {place: _measured(cost, stages[place], allowance) for place in _longest_first(stages)}
+    order = sorted(range(len(stages)), key=lambda place: (place not in first, -(stages[place].latency_us or 0.0)))
+    found = {place: _measured(cost, stages[place], allowance) for place in order}
     return [found[place] for place in range(len(stages))]
-
-
-def _longest_first(stages: Sequence[Stage]) -> list[int]:
-    """The places of the stages, those first that took longest when the schedule was made."""
-    return sorted(range(len(stages)), key=lambda place: -(stages[place].latency_us or 0.0))
 
 
 def _measured(cost: MeasuredCosts, stage: Stage, allowance: Allowance) -> Spare:

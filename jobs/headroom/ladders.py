@@ -29,7 +29,7 @@ class Ladder:
     """One kind of change in one place, from little to much.
 
     Attributes:
-        kind, operator, now: see `Change`.
+        kind, operator, now, readers: see `Change`.
         rungs: for each name of a changed part what the change leads to.
     """
 
@@ -37,6 +37,7 @@ class Ladder:
     operator: str
     now: tuple[int, ...]
     rungs: Mapping[str, tuple[int, ...]]
+    readers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,13 +66,18 @@ def ladders_of(graph: ComputationGraph, stage: Stage, part: Part, block: int, *,
     parts = {NOW: part}
     found: list[Ladder] = []
     for number, operator in enumerate(_operators(graph, stage, part, MOST_WEIGHTS_NBYTES if is_run else None)):
-        found += _widths(parts, part, operator, block, f"w{number}")
+        found += _widths(graph, parts, part, operator, block, f"w{number}")
         found += _kernels(parts, part, operator, f"k{number}")
     if stage.strategy is Strategy.CONCURRENT and (group := _smallest(graph, part)) is not None:
         parts["b0.0"] = with_branch(part, group)
         count = len(part.groups)
         found.append(Ladder("branch", part.groups[group][0], (count,), {"b0.0": (count + 1,)}))
     return Ladders(parts, found)
+
+
+def can_grow(part: Part, operator: str) -> bool:
+    """Whether an operator has channels or a kernel of which there could be more."""
+    return width_of(part, operator) is not None or kernel_of(part, operator) is not None
 
 
 def _operators(graph: ComputationGraph, stage: Stage, part: Part, most_nbytes: int | None) -> list[str]:
@@ -81,12 +87,14 @@ def _operators(graph: ComputationGraph, stage: Stage, part: Part, most_nbytes: i
         name
         for group in groups
         for name in reversed(group)
-        if (width_of(part, name) is not None or kernel_of(part, name) is not None)
+        if can_grow(part, name)
         and (most_nbytes is None or sum(each.nbytes for each in graph.by_name[name].weights) <= most_nbytes)
     ][:MOST_OPERATORS]
 
 
-def _widths(parts: dict[str, Part], part: Part, operator: str, block: int, name: str) -> Iterator[Ladder]:
+def _widths(
+    graph: ComputationGraph, parts: dict[str, Part], part: Part, operator: str, block: int, name: str
+) -> Iterator[Ladder]:
     width = width_of(part, operator)
     if width is None:
         return
@@ -94,7 +102,14 @@ def _widths(parts: dict[str, Part], part: Part, operator: str, block: int, name:
     wider = {f"{name}.{rung}": (each, found) for rung, (each, found) in enumerate(made.items()) if found is not None}
     parts.update({rung: found for rung, (_, found) in wider.items()})
     if wider:
-        yield Ladder("width", operator, (width,), {rung: (each,) for rung, (each, _) in wider.items()})
+        readers = _readers(graph, part, next(found for _, found in wider.values()))
+        yield Ladder("width", operator, (width,), {rung: (each,) for rung, (each, _) in wider.items()}, readers)
+
+
+def _readers(graph: ComputationGraph, part: Part, wider: Part) -> tuple[str, ...]:
+    """The operators outside of a part that read what has more channels in `wider`."""
+    grown = {spec.name for spec in part.outputs if wider.shape(spec.name) != spec.shape}
+    return tuple(each.name for each in graph.operators if each.name not in part.members and grown & set(each.inputs))
 
 
 def _kernels(parts: dict[str, Part], part: Part, operator: str, name: str) -> Iterator[Ladder]:

@@ -40,6 +40,8 @@ class Change:
         to: likewise, with the change: the most that is free of what was tried, or else the least that is not.
         ratio: what that takes.
         tried: how many values were tried.
+        readers: of a wider operator, the operators of later stages that read its new channels, and have more to do
+            there; that is not counted.
     """
 
     kind: ChangeKind
@@ -48,6 +50,7 @@ class Change:
     to: tuple[int, ...]
     ratio: Ratio
     tried: int
+    readers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,7 @@ def changes_of(
             found = climb(rungs, lambda names: computed(known, stages[NOW], _only(names, stages)), None)
             now_us = opened.cost.stage_latency_us(stages[NOW])
     changes = (
-        Change(each.kind, each.operator, each.now, each.rungs[names[best.rung]], best.ratio, best.tried)
+        Change(each.kind, each.operator, each.now, each.rungs[names[best.rung]], best.ratio, best.tried, each.readers)
         for each, names, best in zip(ladders.ladders, rungs, found, strict=True)
         if best is not None
     )

@@ -9,7 +9,7 @@ from typing import Literal
 
 from iosched.jobs.interrupt import Interrupt, Uninterrupted
 from iosched.jobs.measured_stages import MeasuredOnly
-from iosched.jobs.opening import check_schedulable, opened
+from iosched.jobs.opening import NOTHING_LENT, Lent, check_schedulable, opened
 from iosched.jobs.optimize import optimize
 from iosched.jobs.pace import Pace
 from iosched.jobs.progress import Observer, Silence
@@ -25,10 +25,10 @@ from iosched.profiler.devices.cost import known_us
 from iosched.profiler.devices.device import Device, OpenModelHere
 from iosched.profiler.devices.resolve import resolve, throughputs
 from iosched.profiler.devices.uncertainty import LEVEL
-from iosched.profiler.measuring.statistics import CONFIDENCE, quantile, summarize
+from iosched.profiler.measuring.statistics import CONFIDENCE, Measurement, known_interval, quantile, summarize
 from iosched.profiler.store.tables import WholeRow
 from iosched.scheduler.baselines import sequential
-from iosched.scheduler.cost import RunsSessions
+from iosched.scheduler.cost import Prefetchable, RunsSessions
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.schedule import Stage, sum_us
 from iosched.scheduler.search import SearchResult
@@ -93,6 +93,7 @@ def model_cost(
     settings: OptimizeSettings,
     observer: Observer | None = None,
     interrupt: Interrupt | None = None,
+    lent: Lent = NOTHING_LENT,
 ) -> ModelCost:
     """The latency of `model` on `settings.device`, where it is run as `optimize` ships it.
 
@@ -109,15 +110,16 @@ def model_cost(
     """
     device = resolve(settings.device, model)
     if device.cost_kind == "analytic":
-        return _analytic(model, device, optimize(model, settings, observer, interrupt))
+        return _analytic(model, device, optimize(model, settings, observer, interrupt, lent))
     if measure == "models":
-        return _measured(model, device, optimize(model, settings, observer, interrupt))
+        return _measured(model, device, optimize(model, settings, observer, interrupt, lent))
     device.check(settings.opening)
     started = time.monotonic()
     opening = replace(settings.opening, may_time=measure != "none")
-    with opened(device, model, opening, settings.profile_db, writes=measure != "none") as there:
+    with opened(device, model, opening, settings.profile_db, writes=measure != "none", lent=lent) as there:
         assert there.here is not None
-        job = _FromStages(model, settings, there.here, observer or Silence(), interrupt or Uninterrupted(), started)
+        ahead, held = lent.ahead_on(there), interrupt or Uninterrupted()
+        job = _FromStages(model, settings, there.here, observer or Silence(), held, started, ahead)
         return job.searched() if measure == "stages" else job.known()
 
 
@@ -143,7 +145,7 @@ def _measured(model: Model, device: Device, result: OptimizeResult) -> ModelCost
         raise UsageError(f"nothing was measured: {result.reason}")
     search_seconds = result.seconds if result.search_seconds is None else result.search_seconds
     return ModelCost(
-        *(device.key, device.name, "measured", whole.median_us, whole.low_us, whole.high_us, CONFIDENCE),
+        *(device.key, device.name, "measured", whole.median_us, *_interval(whole)),
         sequential_us=result.sequential_us or None,
         shipped=result.shipped,
         sum_us=result.predicted_us,
@@ -157,6 +159,12 @@ def _measured(model: Model, device: Device, result: OptimizeResult) -> ModelCost
     )
 
 
+def _interval(whole: Measurement) -> tuple[float | None, float | None, float | None]:
+    """Its ends, and its level."""
+    low_us, high_us = known_interval(whole)
+    return low_us, high_us, None if low_us is None else CONFIDENCE
+
+
 @dataclass(frozen=True, eq=False)
 class _FromStages:
     """One call of `model_cost` that measures no whole model."""
@@ -167,19 +175,19 @@ class _FromStages:
     observer: Observer
     interrupt: Interrupt
     started: float
+    ahead: Prefetchable | None
 
     def searched(self) -> ModelCost:
         """Searches as `optimize` does."""
         self._check()
         pace = Pace(self.settings.budget_s, self.started, self.interrupt)  # no time is kept for whole models
         with self.interrupt.holding():
-            found = schedule_asked_for(self.here, self.settings, self.observer, pace.deadline)
+            found = schedule_asked_for(self.here, self.settings, self.observer, pace.deadline, self.ahead)
             if self.interrupt.came:
                 self.interrupt.ask()
-            is_hurried = self.settings.budget_s is not None or self.interrupt.accepted
-            in_turn_us = operators_us(self.here, is_hurried=is_hurried)
-        cost = self.here.cost
-        return replace(self._estimated(found, in_turn_us), cache_hits=cost.cache_hits, measurements=cost.measurements)
+        total_us, cost = _total_us(found), self.here.cost
+        estimated = self._estimated(total_us, operators_us(self.here))
+        return replace(estimated, cache_hits=cost.cache_hits, measurements=cost.measurements)
 
     def known(self) -> ModelCost:
         """Takes what the profile database has."""
@@ -196,13 +204,13 @@ class _FromStages:
                 f"the profile database does not know {missing} of {len(names)} different operators of this model on"
                 " this device: measure them with --measure stages"
             )
-        return replace(self._estimated(self._known_schedule(), in_turn_us), cache_hits=len(names))
+        return replace(self._estimated(_total_us(self._known_schedule()), in_turn_us), cache_hits=len(names))
 
     def _as_before(self, row: WholeRow) -> ModelCost:
         whole = summarize(row.samples_us)
         device = self.here.device
         return ModelCost(
-            *(device.key, device.name, "measured", whole.median_us, whole.low_us, whole.high_us, CONFIDENCE),
+            *(device.key, device.name, "measured", whole.median_us, *_interval(whole)),
             sequential_us=quantile(row.sequential_us, 0.5) if row.sequential_us else None,
             shipped=row.shipped,
             sum_us=row.sum_us,
@@ -232,11 +240,8 @@ class _FromStages:
             raise UsageError(f"no schedule runs in {self.settings.precision} here: use --measure models")
         check_schedulable(self.here)
 
-    def _estimated(self, found: SearchResult, in_turn_us: float | None) -> ModelCost:
-        """What is estimated of a schedule whose stages have latencies, and of single operators in turn."""
-        total_us = found.schedule.predicted_us
-        if total_us is None:
-            raise UsageError("there was no time to measure stages: give a larger --budget")
+    def _estimated(self, total_us: float, in_turn_us: float) -> ModelCost:
+        """What is estimated by the sum of the stages of the schedule found, and that of single operators."""
         rows = self._rows()
         calibration = calibrated([(row.sum_us, quantile(row.samples_us, 0.5)) for row in rows])
         of_sequential = calibrated([(row.sequential_sum_us, quantile(row.sequential_us, 0.5)) for row in rows])
@@ -246,7 +251,7 @@ class _FromStages:
             low_us=None if known is None else known.low,
             high_us=None if known is None else known.high,
             level=None if known is None else LEVEL,
-            sequential_us=None if in_turn_us is None else in_turn_us * of_sequential.factor,
+            sequential_us=in_turn_us * of_sequential.factor,
             sum_us=total_us,
             share_of_peak=self._share_of_peak(total_us * calibration.factor),
             search_seconds=time.monotonic() - self.started,
@@ -261,6 +266,18 @@ class _FromStages:
 
     def _share_of_peak(self, latency_us: float) -> float | None:
         return share_of(self.model, latency_us, self.here.throughputs.peak_tflops)
+
+
+def _total_us(found: SearchResult) -> float:
+    """The sum of the latencies of the stages that a search has found.
+
+    Raises:
+        UsageError: the search was over before it knew one for each operator.
+    """
+    total_us = found.schedule.predicted_us
+    if total_us is None:
+        raise UsageError("there was no time to measure stages: give a larger --budget")
+    return total_us
 
 
 def share_of(model: Model, latency_us: float, peak_tflops: float | None) -> float | None:

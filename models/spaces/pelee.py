@@ -83,4 +83,5 @@ def _way(net: Network, x: Value, narrow: int, growth: int, depth: int, name: str
     return x
 
 
-SPACE = Redraw("pelee", plan=chosen_genes, draw=draw, base=PELEENET).space()
+EA_PELEE = Redraw("pelee", plan=chosen_genes, draw=draw, base=PELEENET)
+SPACE = EA_PELEE.space()

@@ -75,11 +75,10 @@ class Redraw(Generic[Plan]):
 
     def space(self) -> Space:
         """The space that this mutator alone makes."""
-        genome = self.genome()
-        size = prod(len(gene.candidates) for gene in genome)
-        return Space(self.name, (self,), base=self.base_proto, genome=genome, size=size)
+        size = prod(len(question.candidates) for question in self.questions())
+        return Space(self.name, (self,), base=self.base_proto, size=size)
 
-    def genome(self) -> tuple[Question, ...]:
+    def questions(self) -> tuple[Question, ...]:
         """All that `plan` asks, in its order."""
         (output,) = self._drawn(self.base, MIN_PIXELS).graph.output
         asked: list[Question] = []

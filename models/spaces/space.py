@@ -12,7 +12,6 @@ from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.mutation.graph import GraphView, view_of
 from iosched.models.mutation.mutator import Mutator
-from iosched.models.mutation.question import Question
 from iosched.models.mutation.variant import matched
 
 PIXELS = 64
@@ -29,8 +28,6 @@ class Space:
         name: for people.
         mutators: applied one after another, each to what those before it made.
         base: makes the base model for images of so many pixels in width and height; None where its user brings one.
-        genome: all questions in their order, where every variant is asked the same ones, so that a list of integers is
-            a variant; () where some are asked of some variants alone.
         size: how many ways there are to choose in the space's own base; None where nobody counted.
         pixels: what `base` is called with.
     """
@@ -38,7 +35,6 @@ class Space:
     name: str
     mutators: tuple[Mutator, ...]
     base: Callable[[int], onnx.ModelProto] | None = None
-    genome: tuple[Question, ...] = ()
     size: int | None = None
     pixels: int = PIXELS
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -50,7 +51,8 @@ def test_every_fifth_variant_is_searched_with_a_database_of_its_own_and_once_mor
     asked: list[tuple[str, bool]] = []
     trials = exploring.Trials(find_space("builtin:inception:32"), tmp_path)
     quick = OptimizeSettings(device="cpu", strategy="sequential", budget_s=0.01, profile_db=tmp_path / "quick.sqlite")
-    cost = model_cost(trials.base, "models", quick)
+    took = {"measurements": 3, "cache_hits": 4, "search_seconds": 1.5, "comparison_seconds": 2.5}
+    cost = replace(model_cost(trials.base, "models", quick), **took)  # type: ignore[arg-type]
 
     def costed(model: Model, measure: str, settings: OptimizeSettings) -> ModelCost:
         asked.append((measure, settings.profile_db == trials.settings.profile_db))
@@ -63,7 +65,8 @@ def test_every_fifth_variant_is_searched_with_a_database_of_its_own_and_once_mor
     found |= trials.observed(5)
     assert asked[1:] == [("models", True), ("stages", False), ("stages", True)]
     assert set(found["samples_us"]) >= {"sequential", "reference"}
-    assert {"alone", "again", "shared"} <= set(found)
+    assert found["alone"] == found["again"] == found["shared"] == {"measured": 3, "known": 4, "seconds": 1.5}
+    assert (found["comparison_s"], found["made_s"] > 0) == (2.5, True)
 
 
 def test_equal_stages_of_models_of_several_sizes_are_counted_once(exploring: ModuleType, tmp_path: Path) -> None:
@@ -104,7 +107,7 @@ def test_a_call_goes_on_where_the_one_before_ended_and_takes_spaces_in_turn(
     monkeypatch.setattr(exploring.Trials, "observed", observed)
     monkeypatch.setattr(exploring.time, "monotonic", lambda: now_s[0])
     words = ["--variants", "2", "--work", str(tmp_path), "-o", str(tmp_path / "r.json")]
-    exploring.main([*words, "--minutes", "3"])
+    exploring.main([*words, "--minutes", "3.8"])  # of which less than what a variant takes is left after two
     assert seen == [("mnasnet", 0), ("inception", 0)]
     assert "call again" in capsys.readouterr().err
     exploring.main([*words, "--list"])

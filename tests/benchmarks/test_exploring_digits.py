@@ -30,8 +30,9 @@ def individual(number: int, latency_us: float, accuracy: float) -> Individual:
     }  # fmt: skip
     latencies = {"cpu": Latency("measured", latency_us - 1, latency_us + 1)}
     return Individual(
-        number, "complete", {"paths": 3}, Feedback(values, latencies), Point((-accuracy, latency_us), violation=0.0)
-    )
+        number, "complete", {"paths": 3}, Feedback(values, latencies, seconds=1.5),
+        Point((-accuracy, latency_us), violation=0.0),
+    )  # fmt: skip
 
 
 def test_the_front_is_a_table_with_intervals_the_fastest_first(digits: ModuleType) -> None:
@@ -40,6 +41,9 @@ def test_the_front_is_a_table_with_intervals_the_fastest_first(digits: ModuleTyp
     card = Card("digest", "base", "features", parse_objectives(("max:accuracy,latency:cpu",)), (), 0)
     trials = digits.trials_of(Found(Path("study.db"), card, (*tried, failed)))
     assert [trial["rank"] for trial in trials] == [0, 0, 1, None]
+    said = ("state", "choices", "seconds", "reason")
+    assert [trials[0][key] for key in said] == ["complete", {"paths": 3}, 1.5, None]
+    assert [trials[3][key] for key in said] == ["failed", {}, 0.0, "no"]
     assert json.loads(json.dumps(trials)) == trials
     _, rows = digits.front_table(trials)
     assert rows == [

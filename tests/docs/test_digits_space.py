@@ -23,6 +23,7 @@ def test_variants_compute_features_and_are_asked_for_what_those_of_the_box_are()
 
         model = variant_of(space.base_model(), space.mutators, answer).model
         asked.append(questions)
+        assert [spec.shape for spec in model.graph.inputs] == [(1, 3, 32, 32)]
         layers = {operator.type for operator in model.graph.operators}
         assert ("Gemm" in layers) == name.startswith("builtin:")
     assert asked[0] == asked[1]

@@ -32,6 +32,7 @@ from iosched.profiler.devices.analytic.cost import AnalyticCost
 from iosched.profiler.devices.cpu.cost import CpuStageCost
 from iosched.profiler.devices.gpus import gpu_keys, gpu_named
 from iosched.profiler.measuring.statistics import Measurement, summarize
+from iosched.scheduler.baselines import sequential
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 from iosched.scheduler.stretches import session_of
 
@@ -203,6 +204,19 @@ def test_of_an_operator_its_stage_alone_is_tried(
     assert "g1" in tried.stage.operators
     with pytest.raises(UsageError, match="did you mean"):
         capacity(fire(), document, "g11")
+
+
+def test_what_an_operators_stage_leaves_idle_is_measured_before_that_of_others(
+    optimized: Callable[..., OptimizeResult], turns: list[str], tmp_path: Path
+) -> None:
+    """Nothing is known in another profile database, and three measurements are for what is idle: those of a stage."""
+    document = optimized().document
+    alone = replace(document, schedule=sequential(fire().graph))
+    for operator, another in (("gs", "f3"), ("f3", "gs")):
+        found = capacity(fire(), alone, operator, measurements=7, profile_db=tmp_path / f"{operator}.db")
+        idle = {name: each.idle for each in found.stages for name in each.stage.operators}
+        assert idle[operator] is not None
+        assert idle[another] is None
 
 
 def test_a_stage_that_is_another_apart_from_the_model_says_nothing(

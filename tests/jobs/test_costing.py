@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -11,12 +12,16 @@ from networks import zoo_model
 from scripted import fire
 
 from iosched.jobs.costing import schedule_latency_us
+from iosched.jobs.schedules import priced
 from iosched.profiler.devices.analytic.device import PaperGpu
+from iosched.profiler.devices.cpu import device as cpu_device
 from iosched.profiler.devices.cpu.cost import CpuStageCost
 from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.devices.gpus import gpu_named
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.store.database import ProfileDatabase
+from iosched.scheduler.baselines import sequential
+from iosched.scheduler.questions import Question
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 
 
@@ -44,6 +49,34 @@ def test_a_merge_that_this_cpu_cannot_do_is_costed_side_by_side(
         stages = (Stage(Strategy.CONCURRENT, ((names[0],),)), Stage(Strategy.MERGE, tuple((n,) for n in names[1:3])))
         rest = tuple(Stage(Strategy.CONCURRENT, ((name,),)) for name in names[3:])
         assert schedule_latency_us(there, _one(*stages, *rest)) == 7.0 * (2 + len(rest))
+
+
+def test_all_stages_are_handed_over_to_be_answered_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    handed: list[list[Question]] = []
+    asked: list[Question] = []
+
+    class Ahead(CpuStageCost):
+        def prefetch(self, questions: Sequence[Question]) -> None:
+            handed.append(list(questions))
+
+        def stage_latency_us(self, stage: Stage) -> float:
+            asked.append(Question(stage))
+            return 7.0
+
+        def remeasure(self, stage: Stage) -> float:
+            asked.append(Question(stage, "again"))
+            return 7.0
+
+    monkeypatch.setattr(cpu_device, "CpuStageCost", Ahead)
+    with (
+        ProfileDatabase(tmp_path / "p.db") as database,
+        closing(CpuDevice().open(fire(), OpenSettings(threads=2), database)) as there,
+    ):
+        schedule = sequential(there.graph)
+        assert schedule_latency_us(there, schedule) == priced(there, schedule).predicted_us
+    n_stages = len(tuple(schedule.stages))
+    assert [len(each) for each in handed] == [n_stages] * 2
+    assert [question for each in handed for question in each] == asked
 
 
 def _one(*stages: Stage) -> Schedule:

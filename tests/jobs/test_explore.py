@@ -225,8 +225,12 @@ def test_what_cannot_be_scored_as_one_is_scored_one_by_one(base: Model, settings
         "sys.exit('one at a time') if several else print(len(choices))"
     )
     asked = settings(objectives=("questions",), top=0, score_command=_scoring(code), score_batch=4)
-    for each in explore(base, SPACE, asked).found.individuals:
+    result = explore(base, SPACE, asked)
+    for each in result.found.individuals:
         assert each.feedback.values["questions"] == len(each.choices)
+    (note,) = result.notes
+    assert "one by one" in note
+    assert "one at a time" in note
     code = (
         "import json, sys; choices = json.loads(sys.argv[2]); several = [each for each in choices if 'trial' in each];"
         "print(json.dumps({each: 1 for each in several[1:]} if several else 1))"
@@ -236,6 +240,43 @@ def test_what_cannot_be_scored_as_one_is_scored_one_by_one(base: Model, settings
     assert found.count("failed") > 0
     failed = [each for each in found.individuals if each.state == "failed"]
     assert all("said nothing of this one" in str(each.feedback.reason) for each in failed)
+
+
+COUNTED = """
+import json, sys
+choices = json.loads(sys.argv[2])
+several = [each for each in choices if "trial" in each]
+with open({calls!r}, "a") as calls:
+    calls.write(f"{{bool(several):d}}")
+if {fails}:
+    sys.exit("no")
+print(json.dumps({{each: 1 for each in several}} if several else 1))
+"""
+
+
+@pytest.mark.parametrize(("fails", "is_given_several_again"), [("several", False), ("'Tanh' in sys.argv[2]", True)])
+def test_a_command_that_takes_no_several_models_is_not_given_them_again(
+    fails: str, is_given_several_again: bool, base: Model, settings: Settings, tmp_path: Path
+) -> None:
+    """One that failed because of one of the models is."""
+    calls, program = tmp_path / "calls", tmp_path / "score.py"
+    program.write_text(COUNTED.format(calls=str(calls), fails=fails))
+    command = f"{sys.executable} -I -S {program} {{model}} {{params}}"
+    result = explore(
+        base, SPACE, settings(objectives=("good",), top=0, trials=12, score_batch=3, score_command=command)
+    )
+    assert calls.read_text().startswith("10")
+    assert (calls.read_text().count("1") > 1) is is_given_several_again
+    assert len(result.notes) == (0 if is_given_several_again else 1)
+    assert (result.found.count("failed") > 0) is is_given_several_again
+
+
+def test_a_call_that_finds_nothing_left_to_try_says_so(base: Model, settings: Settings) -> None:
+    assert explore(base, SPACE, settings(trials=2, top=0)).notes == ()
+    (note,) = explore(base, SPACE, settings(trials=2, top=0)).notes
+    assert note.startswith("Nothing was tried")
+    assert "2 trials" in note
+    assert explore(base, SPACE, settings(trials=3, top=0)).notes == ()
 
 
 class _Pressed:
@@ -294,6 +335,7 @@ def test_ctrl_c_ends_a_score_command_and_its_trial_is_evaluated_again(
         ({"objectives": ("latency:v9999",)}, "v9999"),
         ({"prunes": True}, "pruning takes one objective"),
         ({"score_batch": 0}, "at least 1 variant"),
+        ({"score_batch": 2}, "without --score-cmd"),
         ({"prunes": True, "objectives": ("good", "params"), "score_command": "echo {model}"}, "one objective"),
         ({"trials": 0}, "at least 1 trial"),
         ({"sampler": "bayes"}, "unknown sampler"),

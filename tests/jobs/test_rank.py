@@ -12,7 +12,7 @@ from scripted import LATENCIES_US, fire, script_models, script_stages
 
 from iosched.jobs import rank as rank_job
 from iosched.jobs.optimize import optimize
-from iosched.jobs.rank import RankSettings, rank
+from iosched.jobs.rank import RankInterruptedError, RankSettings, rank
 from iosched.jobs.ranking.measures import Measure
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models.errors import DeviceError, DeviceLostError, InvalidModelError, UsageError
@@ -40,6 +40,7 @@ def test_rows_stand_by_device_and_then_by_latency_and_are_what_optimize_finds() 
         assert (row.flops, row.params) == (models[row.model].flops, models[row.model].n_parameters)
     assert result.failure is None
     assert result.hit_rate is None
+    assert not result.was_interrupted
 
 
 @pytest.mark.parametrize("measure", ["stages", "models"])
@@ -105,6 +106,40 @@ def test_an_error_that_nobody_foresaw_is_a_row_and_a_lost_gpu_is_the_end(monkeyp
     monkeypatch.setattr(rank_job, "model_cost", lost)
     with pytest.raises(DeviceLostError):
         rank({"a": fire()}, RankSettings(("v100",)))
+
+
+def test_an_interruption_comes_with_the_rows_that_are_done_and_names_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cost, asked = rank_job.model_cost, list[str]()
+
+    def interrupted(model: Model, measure: Measure, settings: OptimizeSettings) -> object:
+        asked.append(settings.device)
+        if len(asked) == 4:
+            raise KeyboardInterrupt
+        return cost(model, measure, settings)
+
+    monkeypatch.setattr(rank_job, "model_cost", interrupted)
+    models = {"eight": fire(8), "one": fire(1), "never": lambda: pytest.fail("it was loaded")}
+    with pytest.raises(RankInterruptedError) as raised:
+        rank(models, RankSettings(("k80", "v100")))
+    result = raised.value.result
+    assert [(row.model, row.device, row.error) for row in result.rows] == [
+        ("one", "k80", None), ("eight", "k80", None), ("never", "k80", "interrupted"),
+        ("eight", "v100", None), ("one", "v100", "interrupted"), ("never", "v100", "interrupted"),
+    ]  # fmt: skip
+    assert result.rows[0].latency_us < result.rows[1].latency_us
+    assert result.was_interrupted
+    assert [row.is_unreached for row in result.rows] == [row.error is not None for row in result.rows]
+
+
+def test_an_interruption_before_a_row_is_done_has_none() -> None:
+    def interrupted() -> Model:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as raised:
+        rank({"a": interrupted, "b": fire()}, RankSettings(("v100",)))
+    assert not isinstance(raised.value, RankInterruptedError)
 
 
 def test_the_budget_is_shared_among_the_rows_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:

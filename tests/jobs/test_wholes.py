@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+from asked import Asked
 from scripted import LATENCIES_US, fire, script_models, script_stages
 
 from iosched.jobs.optimize import optimize
 from iosched.jobs.settings import OptimizeSettings
-from iosched.jobs.wholes import operators_us
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import WholeRow
 from iosched.profiler.store.transfer import export_lines, import_lines
-from iosched.scheduler.schedule import Stage
 
 
 @pytest.fixture
@@ -52,27 +50,21 @@ def test_a_schedule_that_was_given_keeps_none(settings: OptimizeSettings, monkey
     assert kept(settings) == before  # with the time at which it was kept
 
 
-def test_a_hurried_search_asks_for_nothing_that_is_not_known() -> None:
-    graph, asked = fire().graph, []
-
-    def measured(stage: Stage) -> float:
-        asked.append(stage)
-        return 2.0
-
-    cost = SimpleNamespace(known=lambda stage: None, stage_latency_us=measured)
-    here = SimpleNamespace(graph=graph, cost=cost)
-    assert operators_us(here, is_hurried=True) is None
-    assert asked == []
-    assert operators_us(here, is_hurried=False) == 2.0 * len(graph.operators) == 2.0 * len(asked)
-
-
-def test_a_hurried_search_measures_no_operator_for_it(
-    settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("after", [5, 6, 7, 12])
+def test_a_search_that_ended_early_measures_no_operator_for_it(
+    after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A row is kept as soon as there is a latency for each of the six operators, which the search asks for first."""
+    settings, interrupt = OptimizeSettings(device="cpu", threads=2, profile_db=tmp_path / "p.db"), Asked(answer=True)
+
+    def come(count: int) -> None:
+        interrupt.came = interrupt.came or count + 1 == after
+
+    measured = script_stages(monkeypatch, come)
     script_models(monkeypatch, LATENCIES_US)
-    result = optimize(fire(), replace(settings, budget_s=1e-6))
-    assert result.measurements == 0
-    assert kept(settings) == []
+    optimize(fire(), settings, interrupt=interrupt)
+    assert len(measured) == after
+    assert len(kept(settings)) == int(after >= 6)
 
 
 def test_rows_come_along_with_a_profile(settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch) -> None:

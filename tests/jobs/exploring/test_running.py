@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import selectors
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -101,6 +104,21 @@ def test_a_command_can_be_stopped_by_what_it_prints() -> None:
     ran = run_command(_python(code), timeout_s=60, is_stopped=lambda: "2" in lines, on_line=lines.append)
     assert ran.cut == "stopped"
     assert lines[:3] == ["0", "1", "2"]
+
+
+def test_nobody_waits_for_a_command_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    class OfSomething(selectors.DefaultSelector):
+        def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+            assert self.get_map() or timeout == 0
+            return super().select(timeout)
+
+        def unregister(self, stream: Any) -> selectors.SelectorKey:
+            with suppress(ChildProcessError):  # a stream ends a moment before its process does
+                os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+            return super().unregister(stream)
+
+    monkeypatch.setattr(selectors, "DefaultSelector", OfSomething)
+    assert run_command(["echo", "1"], timeout_s=30).out == "1\n"
 
 
 def test_bytes_that_are_no_text_harm_nothing() -> None:

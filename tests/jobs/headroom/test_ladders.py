@@ -39,6 +39,16 @@ def test_of_a_group_the_last_operators_are_tried() -> None:
     assert [each.operator for each in tried(("fs", "f1")).ladders if each.kind == "width"] == ["f1", "fs"]
 
 
+def test_it_is_said_what_reads_new_channels_outside_of_the_stage() -> None:
+    def readers(*groups: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+        return {each.operator: each.readers for each in tried(*groups).ladders if each.kind == "width"}
+
+    assert readers(("fs",)) == {"fs": ("f1", "f3")}
+    assert readers(("fs", "f1")) == {"f1": ("fc",), "fs": ("f3",)}
+    assert readers(("f3", "fc")) == {"f3": ("gs",)}  # by way of the Concat
+    assert all(each.readers == () for each in tried(("f1",), ("f3",)).ladders if each.kind != "width")
+
+
 def test_large_weights_are_copied_only_where_nothing_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ladders, "MOST_WEIGHTS_NBYTES", 2000)  # those of f1 are 1024 bytes, those of f3 9 times as many
     assert {each.operator for each in tried(("f1",), ("f3",)).ladders} == {"f1"}

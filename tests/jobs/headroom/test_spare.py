@@ -72,6 +72,13 @@ def test_what_is_not_known_is_measured_as_far_as_it_may_the_longest_stages_first
     assert (allowance.spent, allowance.left) == (9, 0)
 
 
+def test_stages_of_which_more_is_asked_are_measured_before_longer_ones() -> None:
+    cost = Lanes(known=False)
+    found = spare_of(opened(cost), STAGES, Allowance(6), first={0})  # type: ignore[arg-type]
+    assert cost.asked == ["30+10", "30", "10", "20+5+15"]
+    assert found == [(30.0, pytest.approx(1 / 3)), (20.0, None), (None, None)]
+
+
 def test_of_a_gpu_that_is_not_here_the_model_says_how_much_of_the_sms_is_idle() -> None:
     gpu = gpu_named("v100")
     assert gpu is not None

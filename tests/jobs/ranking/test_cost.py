@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from asked import Asked
 from host_cuda import needs_compiler
 from host_gpu import attach_host, time_by_size
 from onnx import TensorProto, helper
@@ -55,6 +56,18 @@ def test_a_measured_cost_is_that_of_what_optimize_ships(
     assert again.hit_rate == 1
 
 
+@pytest.mark.parametrize(("runs", "interval"), [(5, (None, None, None)), (6, (100.0, 100.0, 0.95))])
+def test_a_few_runs_that_agree_by_chance_make_no_interval(
+    settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch, runs: int, interval: tuple[float | None, ...]
+) -> None:
+    """As where `--budget` ends after the first runs of a slow model."""
+    script_stages(monkeypatch)
+    script_models(monkeypatch, dict.fromkeys(LATENCIES_US, 100.0), runs)
+    found = model_cost(fire(), "models", settings)
+    assert (found.cost, found.latency_us) == ("measured", 100.0)
+    assert (found.low_us, found.high_us, found.level) == interval
+
+
 def test_a_sum_of_stages_measures_no_whole_model_and_is_the_sum_that_optimize_predicts(
     settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,6 +80,25 @@ def test_a_sum_of_stages_measures_no_whole_model_and_is_the_sum_that_optimize_pr
     assert found.latency_us == found.sum_us == optimize(fire(), settings).predicted_us
     assert f"0 of {LEAST_MODELS} models" in found.notes[0]
     assert model_cost(fire(), "stages", settings).hit_rate == 1
+
+
+@pytest.mark.parametrize("after", [1, 5, 6, 12])
+def test_a_sum_of_stages_measures_nothing_once_the_search_is_over(
+    after: int, settings: OptimizeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt = Asked(answer=True)
+
+    def come(count: int) -> None:
+        interrupt.came = interrupt.came or count + 1 == after
+
+    measured = script_stages(monkeypatch, come)
+    if after < 6:  # operators
+        with pytest.raises(UsageError, match="no time to measure stages: give a larger --budget"):
+            model_cost(fire(), "stages", settings, interrupt=interrupt)
+    else:
+        found = model_cost(fire(), "stages", settings, interrupt=interrupt)
+        assert found.latency_us <= (found.sequential_us or 0)
+    assert len(measured) == after
 
 
 def test_an_estimate_is_corrected_by_other_models_that_were_measured_both_ways_and_carries_their_error(
