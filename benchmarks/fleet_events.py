@@ -1,0 +1,279 @@
+"""Discrete events around the fleet's own state machine: the cluster behind `fleet_simulation.py`, all times made up.
+
+`jobs/fleet/leases.py` decides who does what, as it does on a real cluster; here is only what it is told, and when.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from heapq import heappop, heappush
+from typing import Protocol
+
+from iosched.jobs.fleet.backlog import Work
+from iosched.jobs.fleet.crew import WorkerFacts
+from iosched.jobs.fleet.leases import Dispatcher, Lease, Loss
+
+MESSAGE_S = 0.05
+"""That a message takes from the driver to a worker or back: kilobytes, over a slow network, by busy processes."""
+
+NOTICED_S = 30.0
+"""After which the driver is told that a worker is lost."""
+
+REPLACED_S = 300.0
+"""After which a lost worker is replaced by another of its speed."""
+
+TICK_S = 300.0
+DEVICE = "any"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Workers by their speeds, 1 being the speed that lengths of works are told for.
+
+    Attributes:
+        lost_an_hour: the part of the workers that is lost within an hour, at any time and independently.
+        message_s: how long a message takes each way.
+    """
+
+    speeds: tuple[float, ...]
+    lost_an_hour: float = 0.0
+    message_s: float = MESSAGE_S
+
+    @property
+    def rate_s(self) -> float:
+        """Losses of one worker in a second."""
+        return -math.log1p(-self.lost_an_hour) / 3600
+
+
+class Algorithm(Protocol):
+    """What is evaluated, and when the next is known."""
+
+    in_packets: bool
+
+    def first(self) -> int:
+        """How many works there are at the beginning."""
+        ...
+
+    def after(self, answered: int) -> int:
+        """How many more there are once so many are answered."""
+        ...
+
+
+@dataclass(frozen=True)
+class Generations:
+    """As published: a generation is made when all of the one before are evaluated."""
+
+    sizes: tuple[int, ...]
+    in_packets: bool = True
+
+    def first(self) -> int:
+        return self.sizes[0]
+
+    def after(self, answered: int) -> int:
+        done = 0
+        for size, following in zip(self.sizes, self.sizes[1:], strict=False):
+            done += size
+            if done == answered:
+                return following
+        return 0
+
+
+@dataclass(frozen=True)
+class SteadyState:
+    """Without a barrier: each answer makes another individual, until there are `total`."""
+
+    total: int
+    at_once: int
+    in_packets: bool = False
+
+    def first(self) -> int:
+        return min(self.total, self.at_once)
+
+    def after(self, answered: int) -> int:
+        return 1 if answered + self.at_once <= self.total else 0
+
+
+@dataclass
+class Outcome:
+    """What came of a run.
+
+    Attributes:
+        hours: until the last answer.
+        work_hours: what the answered works take at speed 1, each counted once.
+        answered: works that have an answer, and `failed` those that were given up.
+        by_worker: how many answers counted of each place; a worker that replaces a lost one has its place.
+        lost: workers.
+        late: leases whose works were given out again since they took too long.
+        in_vain_hours: of workers, spent on what was lost or had an answer already.
+        leases: packets that were sent.
+    """
+
+    hours: float = 0.0
+    work_hours: float = 0.0
+    answered: int = 0
+    failed: int = 0
+    by_worker: Counter[int] = field(default_factory=Counter)
+    lost: int = 0
+    late: int = 0
+    in_vain_hours: float = 0.0
+    leases: int = 0
+
+    @property
+    def speed_up(self) -> float:
+        """How many workers of speed 1 that never rest nor fail would have done as much."""
+        return self.work_hours / self.hours
+
+
+@dataclass
+class _Worker:
+    place: int
+    speed: float
+    lives: bool = True
+    doing: tuple[str, int] | None = None  # a lease, and the place of a work in it
+    begun_s: float = 0.0
+
+
+class Simulation:
+    """One run from the first work to the last answer."""
+
+    def __init__(self, cluster: Cluster, algorithm: Algorithm, seed: int, length_s: Callable[[random.Random], float]):
+        self._cluster, self._algorithm = cluster, algorithm
+        self._lengths, self._lives = random.Random(f"lengths {seed}"), random.Random(f"lives {seed}")
+        self._length_s = length_s
+        self._fleet = Dispatcher()
+        self._now_s = 0.0
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = 0
+        self._workers: dict[str, _Worker] = {}
+        self._works_s: dict[str, float] = {}
+        self._open = 0
+        self.outcome = Outcome()
+
+    def run(self) -> Outcome:
+        for place, speed in enumerate(self._cluster.speeds):
+            self._start(place, speed)
+        self._submit(self._algorithm.first())
+        self._after(0.0, self._tick)
+        while self._open:
+            self._now_s, _, event = heappop(self._events)
+            event()
+            for lease in self._fleet.assignments(self._now_s):
+                self._send(lease)
+        self.outcome.hours = self._now_s / 3600
+        return self.outcome
+
+    def _after(self, seconds: float, event: Callable[[], None]) -> None:
+        self._order += 1
+        heappush(self._events, (self._now_s + seconds, self._order, event))
+
+    def _start(self, place: int, speed: float) -> None:
+        name = f"worker-{len(self._workers)}"
+        self._workers[name] = _Worker(place, speed)
+        self._fleet.worker_up(WorkerFacts(name, (DEVICE,), name))
+        if self._cluster.lost_an_hour:
+            self._after(self._lives.expovariate(self._cluster.rate_s), lambda: self._die(name))
+
+    def _die(self, name: str) -> None:
+        worker = self._workers[name]
+        worker.lives = False
+        self._drop(worker)
+        self.outcome.lost += 1
+        self._after(NOTICED_S, lambda: self._count_failed(self._fleet.worker_lost(name, self._now_s)))
+        self._after(REPLACED_S, lambda: self._start(worker.place, worker.speed))
+
+    def _submit(self, count: int) -> None:
+        """Works that are born now; their lengths do not depend on who does them, or when."""
+        born = len(self._works_s)
+        names = [f"work-{number}" for number in range(born, born + count)]
+        self._works_s.update((name, self._length_s(self._lengths)) for name in names)
+        self._open += count
+        packets = self._algorithm.in_packets
+        self._fleet.submit([Work(name, DEVICE, "individual", in_packets=packets) for name in names])
+
+    def _send(self, lease: Lease) -> None:
+        self.outcome.leases += 1
+        self._after(self._cluster.message_s, lambda: self._do(lease, 0))
+
+    def _do(self, lease: Lease, index: int) -> None:
+        """The worker begins with a work of its lease, or tells that it has done all."""
+        worker = self._workers[lease.worker]
+        if not worker.lives:
+            return
+        if index == len(lease.works):
+            self._return(lease)
+            return
+        worker.doing, worker.begun_s = (lease.name, index), self._now_s
+        seconds = self._works_s[lease.works[index].name] / worker.speed
+        self._after(seconds, lambda: self._finish(lease, index, seconds))
+
+    def _finish(self, lease: Lease, index: int, seconds: float) -> None:
+        worker = self._workers[lease.worker]
+        if worker.doing == (lease.name, index):
+            worker.doing = None
+            self._after(self._cluster.message_s, lambda: self._answer(lease, index, seconds))
+            self._do(lease, index + 1)
+
+    def _return(self, lease: Lease) -> None:
+        self._after(self._cluster.message_s, lambda: self._count_failed(self._fleet.returned(lease.name, self._now_s)))
+
+    def _answer(self, lease: Lease, index: int, seconds: float) -> None:
+        name = lease.works[index].name
+        answer = self._fleet.answered(lease.name, name, self._now_s)
+        for superfluous in answer.superfluous:
+            self._after(self._cluster.message_s, partial(self._stop, superfluous))
+        if not answer.is_first:
+            self.outcome.in_vain_hours += seconds / 3600
+            return
+        self.outcome.by_worker[self._workers[lease.worker].place] += 1
+        self.outcome.work_hours += self._works_s[name] / 3600
+        self.outcome.answered += 1
+        self._closed()
+
+    def _closed(self) -> None:
+        self._open -= 1
+        self._submit(self._algorithm.after(self.outcome.answered + self.outcome.failed))
+
+    def _stop(self, lease: Lease) -> None:
+        worker = self._workers[lease.worker]
+        if worker.doing is not None and worker.doing[0] == lease.name:
+            self._drop(worker)
+            self._return(lease)
+
+    def _drop(self, worker: _Worker) -> None:
+        """What a worker does just now comes to nothing."""
+        self.outcome.in_vain_hours += 0.0 if worker.doing is None else (self._now_s - worker.begun_s) / 3600
+        worker.doing = None
+
+    def _tick(self) -> None:
+        self.outcome.late += len(self._fleet.tick(self._now_s))
+        self._after(TICK_S, self._tick)
+
+    def _count_failed(self, loss: Loss) -> None:
+        """Works that failed count as evaluated: a study knows them as failures, and goes on."""
+        for _ in loss.failed:
+            self.outcome.failed += 1
+            self._closed()
+
+
+def lognormal_s(mean_s: float, spread: float) -> Callable[[random.Random], float]:
+    """Lengths of works with this mean and this standard deviation, as a part of the mean."""
+    sigma = math.sqrt(math.log1p(spread * spread))
+    mu = math.log(mean_s) - sigma * sigma / 2
+    return lambda numbers: numbers.lognormvariate(mu, sigma)
+
+
+def generation_sizes(total: int, population: int, generations: int, seed: int) -> tuple[int, ...]:
+    """How many of each generation are evaluated, so that they are `total` together.
+
+    The first generation is evaluated whole; of the later ones only individuals that changed, here any with the same
+    probability.
+    """
+    numbers = random.Random(f"generations {seed}")
+    later = [generation for generation in range(1, generations) for _ in range(population)]
+    counted = Counter(numbers.sample(later, total - population))
+    return (population, *(counted[generation] for generation in range(1, generations) if counted[generation]))

@@ -1,0 +1,379 @@
+"""SIMULATED: what a fleet gives, by the state machine that gives out its work and by times that are made up.
+
+    python benchmarks/fleet_simulation.py [-o results.json] [--page docs/fleet-simulation.md]
+
+Beside the tables of the paper on distributed EA-NAS (TPDS): its Table 5 (and Figure 6, which draws it), Figure 7, and
+Equation 2. `fleet_events.py` is the cluster. Nothing is measured, and the same results come out everywhere.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from fleet_events import (
+    Algorithm,
+    Cluster,
+    Generations,
+    Outcome,
+    Simulation,
+    SteadyState,
+    generation_sizes,
+    lognormal_s,
+)
+from testbed import markdown_table, write_results, zoo_model
+
+from iosched.jobs.fleet.messages import Call, Known, Measured, SentModel, encoded
+from iosched.jobs.fleet.work.optimize import Optimize
+from iosched.jobs.fleet.work.questions import Questions
+from iosched.jobs.settings import OptimizeSettings
+from iosched.profiler.devices.open_settings import OpenSettings
+from iosched.profiler.store.database import device_key
+from iosched.profiler.store.tables import StageRow
+from iosched.scheduler.questions import Question
+from iosched.scheduler.schedule import Stage, Strategy
+
+PUBLISHED = {1: (233, 83.43), 2: (219, 44.85), 3: (236, 32.7), 4: (226, 26.36)}
+"""Table 5: by nodes, how many individuals were evaluated, and in how many hours."""
+
+PUBLISHED_MIXED_HOURS = 29.53
+POPULATION, GENERATIONS = 20, 20
+MEAN_S = PUBLISHED[1][1] * 3600 / PUBLISHED[1][0]
+SPREADS = (0.2, 0.4, 0.8)
+"""Standard deviation of individuals' times, as a part of their mean: not published, so three are assumed. The
+multiplications of networks drawn from the paper's space (`builtin:pelee`) have 0.8; those that evolve differ less."""
+
+SPREAD = 0.4
+WEAK = (0.4, 0.5, 0.6)
+"""Speeds of a GTX 1060 with 6 GB beside a GTX 1080: data sheets say 0.49 of its arithmetic and 0.6 of its memory's."""
+
+AT_ONCE = 5
+"""Individuals for each worker: 20 in a population for 4 nodes, as published."""
+
+LOST_AN_HOUR = 0.1
+SEEDS = 9
+MIXES = {
+    "3 x 1, 1 x 0.5": (1.0,) * 3 + (0.5,),
+    "2 x 1, 2 x 0.25": (1.0,) * 2 + (0.25,) * 2,
+    "1, 0.5, 0.25, 0.1": (1.0, 0.5, 0.25, 0.1),
+    "8 x 1, 8 x 0.3": (1.0,) * 8 + (0.3,) * 8,
+}
+
+
+@dataclass(frozen=True)
+class Found:
+    """Several runs that differ in their seeds: lowest, median and highest of each.
+
+    Attributes:
+        efficiency: the speed-up, as a part of the sum of the workers' speeds.
+        by_worker: the median of how many answers each worker gave.
+    """
+
+    hours: tuple[float, float, float]
+    speed_up: tuple[float, float, float]
+    efficiency: tuple[float, float, float]
+    works: float
+    lost: float
+    failed: float
+    late: float
+    in_vain_share: float
+    by_worker: tuple[float, ...] = ()
+
+
+def runs(cluster: Cluster, algorithm: Callable[[int], Algorithm], seeds: int = SEEDS, spread: float = SPREAD) -> Found:
+    """Runs with `seeds` seeds; `algorithm` makes what is evaluated of each."""
+    length_s = lognormal_s(MEAN_S, spread)
+    found = [Simulation(cluster, algorithm(seed), seed, length_s).run() for seed in range(seeds)]
+    whole = sum(cluster.speeds)
+
+    def of(value: Callable[[Outcome], float]) -> tuple[float, float, float]:
+        ordered = sorted(map(value, found))
+        return round(ordered[0], 4), round(ordered[len(ordered) // 2], 4), round(ordered[-1], 4)
+
+    places = range(len(cluster.speeds)) if len(cluster.speeds) <= 16 else ()
+    return Found(
+        hours=of(lambda run: run.hours),
+        speed_up=of(lambda run: run.speed_up),
+        efficiency=of(lambda run: run.speed_up / whole),
+        works=of(lambda run: run.answered)[1],
+        lost=of(lambda run: run.lost)[1],
+        failed=of(lambda run: run.failed)[1],
+        late=of(lambda run: run.late)[1],
+        in_vain_share=of(lambda run: run.in_vain_hours / (run.hours * len(cluster.speeds)))[1],
+        by_worker=tuple(of(lambda run, place=place: run.by_worker[place])[1] for place in places),  # type: ignore[misc]
+    )
+
+
+def as_published(workers: int, total: int, *, in_packets: bool = True) -> Callable[[int], Algorithm]:
+    """Twenty generations of five individuals for each worker, of which as many are evaluated as were there."""
+    population = POPULATION * max(workers, 4) // 4
+    return lambda seed: Generations(generation_sizes(total, population, GENERATIONS, seed), in_packets)
+
+
+def steady(workers: int, total: int) -> Callable[[int], Algorithm]:
+    """As many as evolve without generations, one at a time."""
+    return lambda seed: SteadyState(total, AT_ONCE * workers)
+
+
+def table_5(seeds: int = SEEDS) -> list[dict[str, Any]]:
+    """As published, and in steady state, for as many individuals as were evaluated."""
+    return [
+        {
+            "workers": workers,
+            "individuals": total,
+            "hours": hours,
+            "published": asdict(runs(equal(workers), as_published(4, total), seeds)),
+            "steady": asdict(runs(equal(workers), steady(workers, total), seeds)),
+        }
+        for workers, (total, hours) in PUBLISHED.items()
+    ]
+
+
+def figure_7(seeds: int = SEEDS) -> list[dict[str, Any]]:
+    """Four equal workers, and three beside a weaker one."""
+    total = PUBLISHED[4][0]
+    clusters = {"4 equal": equal(4)} | {f"the fourth {weak}": Cluster((1.0,) * 3 + (weak,)) for weak in WEAK}
+    return [
+        {
+            "cluster": name,
+            "published": asdict(runs(cluster, as_published(4, total), seeds)),
+            "steady": asdict(runs(cluster, steady(4, total), seeds)),
+        }
+        for name, cluster in clusters.items()
+    ]
+
+
+def barrier(seeds: int = SEEDS) -> list[dict[str, Any]]:
+    """What the barrier costs at four workers, by the spread of individuals' times."""
+    total, many = PUBLISHED[4][0], 2000
+    ways = {
+        "generations, packets of 3 to 1": as_published(4, total),
+        "generations, one at a time": as_published(4, total, in_packets=False),
+        "steady state, as many": steady(4, total),
+        f"steady state, {many:,}": steady(4, many),
+    }
+    return [
+        {"way": name, "spread": spread, **asdict(runs(equal(4), way, seeds, spread))}
+        for name, way in ways.items()
+        for spread in SPREADS
+    ]
+
+
+def unlike(seeds: int = SEEDS) -> list[dict[str, Any]]:
+    """Workers of unlike speeds."""
+    found = []
+    for name, speeds in MIXES.items():
+        workers = len(speeds)
+        ways = {
+            "generations": as_published(workers, round(56.5 * workers)),
+            "steady state": steady(workers, 500 * workers),
+        }
+        found += [{"mix": name, "way": way, **asdict(runs(Cluster(speeds), made, seeds))} for way, made in ways.items()]
+    return found
+
+
+def beyond(seeds: int = 3) -> list[dict[str, Any]]:
+    """Many workers, some of which are lost."""
+    found = []
+    for workers in (4, 16, 64, 256, 1024):
+        generations = as_published(workers, round(56.5 * workers))
+        ways = {
+            "generations, none lost": (0.0, generations),
+            "generations": (LOST_AN_HOUR, generations),
+            "generations of 20 a worker": (LOST_AN_HOUR, lambda seed, size=20 * workers: Generations((size,) * 4)),
+            "steady state, none lost": (0.0, steady(workers, 20_000 * workers // 256)),
+            "steady state": (LOST_AN_HOUR, steady(workers, 20_000 * workers // 256)),
+        }
+        for way, (lost, made) in ways.items():
+            ran = runs(equal(workers, lost), made, seeds)
+            found.append({"workers": workers, "way": way, "lost_an_hour": lost, **asdict(ran)})
+    return found
+
+
+def equal(workers: int, lost_an_hour: float = 0.0) -> Cluster:
+    """Workers of speed 1."""
+    return Cluster((1.0,) * workers, lost_an_hour)
+
+
+def published_packet(individuals: int) -> bytes:
+    """A packet with the fields of the paper's Table 2, as JSON; an individual is 12 integers."""
+    genome = [2, 10, 32] * 4
+    fields = {"operation_type": 1, "ind_len": individuals, "ind_set": [genome] * individuals, "termination_flag": False}
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def message_sizes() -> list[dict[str, Any]]:
+    """Bytes of messages: a fixed part and one for each thing in it, as in Equation 2."""
+    model = zoo_model("squeezenet")
+    sent = SentModel(model.digest, model.digest, model.digest, model.name, 1, {"input": (1, 3, 224, 224)})
+    names = [operator.name for operator in model.graph.operators]
+    asked = tuple(Question(Stage(Strategy.CONCURRENT, ((one,), (other,)))) for one, other in pairwise(names))
+    versions = {"onnxruntime": "1.23.0"}
+    key = device_key("cpu", "a processor with a long name", precision="float32", threads=8, versions=versions)
+    when = datetime(2026, 1, 1, tzinfo=UTC)
+    rows = tuple(
+        StageRow(
+            key, f"2:512K:{'0123456789abcdef' * 4}", "first", when, tuple(100.0 + index / 7 for index in range(20))
+        )
+        for _ in range(8)
+    )
+    job = msgspec.to_builtins(Optimize(OptimizeSettings()))
+    opening = msgspec.to_builtins(Questions(OpenSettings()))
+
+    def packet(count: int) -> bytes:
+        work = {**opening, "questions": msgspec.to_builtins(asked[:count])}
+        return encoded(Call(kind="questions", work=work, model=sent))
+
+    made: Mapping[str, tuple[Callable[[int], bytes], str]] = {
+        "as published: a packet": (published_packet, "individual"),
+        "a packet of questions": (packet, "stage of two operators"),
+        "a whole job": (lambda count: encoded(Call(kind="optimize", work=job, model=sent, rows=rows[:count])), "row"),
+        "what was measured": (lambda count: encoded(Measured(rows=rows[:count])), "row of 20 samples"),
+        "answers to questions": (lambda count: encoded(Known(number=0, rows=rows[:count])), "row of 20 samples"),
+    }
+    return [
+        {"message": name, "each": each, "fixed": len(of(0)), "more": (len(of(3)) - len(of(0))) / 3}
+        for name, (of, each) in made.items()
+    ]
+
+
+def tables(results: Mapping[str, Any]) -> dict[str, str]:
+    """The tables of the page, by name, as Markdown."""
+    return {
+        "table-5": _table_5(results["table_5"]),
+        "figure-7": _figure_7(results["figure_7"]),
+        "barrier": _barrier(results["barrier"]),
+        "unlike": _unlike(results["unlike"]),
+        "beyond": _beyond(results["beyond"]),
+        "messages": _messages(results["messages"]),
+    }
+
+
+def _table_5(rows: Sequence[Mapping[str, Any]]) -> str:
+    alone, alone_hours = rows[0]["individuals"], rows[0]["hours"]
+    headers = ["workers", "individuals", "hours, printed", "simulated", "without the barrier"]
+    headers += ["speed-up, printed hours", "simulated", "without the barrier"]
+    return markdown_table(
+        headers,
+        [
+            [
+                str(row["workers"]),
+                str(row["individuals"]),
+                f"{row['hours']:.2f}",
+                *(_range(row[way]["hours"], ".1f") for way in ("published", "steady")),
+                f"{row['individuals'] / row['hours'] / (alone / alone_hours):.2f}",
+                *(_range(row[way]["speed_up"], ".2f") for way in ("published", "steady")),
+            ]
+            for row in rows
+        ],
+    )
+
+
+def _figure_7(rows: Sequence[Mapping[str, Any]]) -> str:
+    headers = ["workers", "hours", "without the barrier", "individuals of each", "without the barrier"]
+    return markdown_table(
+        headers,
+        [
+            [
+                row["cluster"],
+                *(_range(row[way]["hours"], ".1f") for way in ("published", "steady")),
+                *(", ".join(f"{count:.0f}" for count in row[way]["by_worker"]) for way in ("published", "steady")),
+            ]
+            for row in rows
+        ],
+    )
+
+
+def _barrier(rows: Sequence[Mapping[str, Any]]) -> str:
+    ways = list(dict.fromkeys(row["way"] for row in rows))
+    speed_up = {(row["way"], row["spread"]): _range(row["speed_up"], ".2f") for row in rows}
+    headers = ["speed-up of four workers", *(f"spread {spread}" for spread in SPREADS)]
+    return markdown_table(headers, [[way, *(speed_up[way, spread] for spread in SPREADS)] for way in ways])
+
+
+def _unlike(rows: Sequence[Mapping[str, Any]]) -> str:
+    found = {(row["mix"], row["way"]): _range(row["efficiency"], ".1%") for row in rows}
+    ways = ("generations", "steady state")
+    headers = ["speeds", *(f"{way}: part of their sum" for way in ways)]
+    return markdown_table(headers, [[mix, *(found[mix, way] for way in ways)] for mix in MIXES])
+
+
+def _beyond(rows: Sequence[Mapping[str, Any]]) -> str:
+    headers = ["workers", "", "works", "hours", "efficiency", "workers lost", "time in vain", "works given up"]
+    return markdown_table(
+        headers,
+        [
+            [
+                f"{row['workers']:,}",
+                row["way"],
+                f"{row['works']:,.0f}",
+                f"{row['hours'][1]:.1f}",
+                _range(row["efficiency"], ".1%"),
+                f"{row['lost']:,.0f}",
+                f"{row['in_vain_share']:.1%}",
+                f"{row['failed']:.0f}",
+            ]
+            for row in rows
+        ],
+    )
+
+
+def _messages(rows: Sequence[Mapping[str, Any]]) -> str:
+    texts = [[row["message"], str(row["fixed"]), f"{row['more']:.0f} for each {row['each']}"] for row in rows]
+    return markdown_table(["message", "bytes", "and"], texts)
+
+
+def _range(values: Sequence[float], form: str) -> str:
+    low, median, high = (format(value, form) for value in values)
+    return median if low == high else f"{median} ({low} to {high})"
+
+
+def page_with(page: str, results: Mapping[str, Any]) -> str:
+    """The page with its tables written anew, each between its marks."""
+    for name, table in tables(results).items():
+        page = page_with_table(page, name, table)
+    return page
+
+
+def page_with_table(page: str, name: str, table: str) -> str:
+    """The page with one table written anew, between its marks."""
+    return re.sub(rf"(<!-- {name} -->\n).*?(\n<!-- end -->)", rf"\g<1>{table}\g<2>", page, flags=re.DOTALL)
+
+
+def main(words: Sequence[str]) -> None:
+    options = _options(words)
+    found = {
+        "mean_s": MEAN_S,
+        "table_5": table_5(),
+        "figure_7": figure_7(),
+        "barrier": barrier(),
+        "unlike": unlike(),
+        "beyond": beyond(),
+        "messages": message_sizes(),
+    }
+    results = json.loads(json.dumps(found))
+    for name, table in tables(results).items():
+        print(f"{name}\n\n{table}\n", flush=True)
+    write_results(options, Path(__file__).stem, words, results)
+    if options.page:
+        options.page.write_text(page_with(options.page.read_text(), results))
+
+
+def _options(words: Sequence[str]) -> Namespace:
+    parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("-o", "--output", type=Path, help="results as JSON")
+    parser.add_argument("--page", type=Path, help="page of which the tables are written anew")
+    return parser.parse_args(words)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,90 @@
+"""Which workers there ought to be: one for each device that is asked for, started again where it was lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from iosched.jobs.fleet.transport import Place, StartWorker
+
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.25, 60.0
+"""How long a post stays empty whose worker was lost: twice as long each time, until one has done something."""
+
+
+@dataclass
+class _Post:
+    place: Place
+    worker: str | None = None
+    wait_s: float = FIRST_WAIT_S
+    again_s: float = 0.0
+    is_closed: bool = False
+
+
+@dataclass
+class Posts:
+    """The devices of a cluster, each a post for one worker. Times are seconds of any clock."""
+
+    wanted: set[str] = field(default_factory=set)
+    _posts: dict[tuple[str, str, tuple[int, ...], int], _Post] = field(default_factory=dict)
+    _started: int = 0
+    _is_reached: bool = False
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Devices that the cluster has, by name, sorted."""
+        return tuple(sorted({post.place.device for post in self._posts.values()}))
+
+    def count(self, device: str) -> int:
+        """How many workers a device can have."""
+        return sum(post.place.device == device and not post.is_closed for post in self._posts.values())
+
+    def change(self, places: Sequence[Place]) -> None:
+        """The cluster has these places now; workers at others are left to end."""
+        found = {
+            (place.node, place.device, place.cores, number): place for place in places for number in range(place.count)
+        }
+        self._posts = {key: self._posts.get(key) or _Post(place) for key, place in found.items()}
+        self._is_reached = True
+
+    def clear(self) -> None:
+        """The cluster is not reached any more, nor any of its workers; it will probably have what it had."""
+        self._posts = {key: _Post(post.place) for key, post in self._posts.items()}
+        self._is_reached = False
+
+    def to_start(self, now_s: float) -> Iterator[StartWorker]:
+        """Workers for the posts of wanted devices that are empty; they count as there from here on."""
+        for post in self._posts.values() if self._is_reached else ():
+            is_due = post.worker is None and not post.is_closed and now_s >= post.again_s
+            if is_due and post.place.device in self.wanted:
+                self._started += 1
+                post.worker = f"worker-{self._started}"
+                yield StartWorker(post.worker, post.place)
+
+    def place_of(self, worker: str) -> Place | None:
+        """Where a worker is; None where its place is gone."""
+        post = self._post_of(worker)
+        return None if post is None else post.place
+
+    def proved(self, worker: str) -> None:
+        """A worker has done something, so the next one there will not have to wait long."""
+        if (post := self._post_of(worker)) is not None:
+            post.wait_s = FIRST_WAIT_S
+
+    def lost(self, worker: str, now_s: float) -> None:
+        """A worker has ended; another is started there after a while."""
+        if (post := self._post_of(worker)) is not None:
+            post.worker, post.again_s = None, now_s + post.wait_s
+            post.wait_s = min(2 * post.wait_s, LONGEST_WAIT_S)
+
+    def rest(self, worker: str, now_s: float) -> None:
+        """A worker is of no use for now; another is started there after the longest wait."""
+        if (post := self._post_of(worker)) is not None:
+            post.worker, post.again_s = None, now_s + LONGEST_WAIT_S
+
+    def shut(self, worker: str) -> None:
+        """No worker is of use at that post."""
+        if (post := self._post_of(worker)) is not None:
+            post.worker, post.is_closed = None, True
+
+    def _post_of(self, worker: str) -> _Post | None:
+        return next((post for post in self._posts.values() if post.worker == worker), None)
