@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from iosched.cli.options import json_option, verbosity_options
+from iosched.cli.options import cluster_option, json_option, verbosity_options
 from iosched.cli.output import emit_json
 from iosched.cli.tables import print_pairs
 from iosched.models.errors import UsageError
@@ -20,10 +20,18 @@ from iosched.models.errors import UsageError
     "otherwise.",
 )
 @click.option("--device", metavar="DEVICE", help="What --selftest tries: cuda[:N] or cpu.  [default: cuda]")
+@cluster_option("List the devices of a cluster instead, what a worker on each says of itself, and what is in the way.")
 @json_option
 @verbosity_options
-def command(tries: bool, device: str | None, as_json: bool) -> None:
+def command(tries: bool, device: str | None, cluster: str | None, as_json: bool) -> None:
     """List the devices of this machine, what is missing to use them, and GPUs that can be planned for."""
+    if cluster is not None:
+        if tries or device is not None:
+            raise UsageError("--cluster and --selftest contradict each other: run the selftest on each machine")
+        from iosched.cli.devices_cluster import print_cluster
+
+        print_cluster(cluster, as_json=as_json)
+        return
     if tries:
         from iosched.cli.selftest import print_selftest
 

@@ -1,0 +1,179 @@
+"""`--cluster`: one display for all workers, a line for each that is lost, and what `--json` says of them."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from iosched.cli.errors import printable
+from iosched.cli.output import quiet
+from iosched.cli.progress import bar_columns
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.live import Live
+    from rich.progress import Progress
+
+    from iosched.jobs.fleet.fleet import Fleet
+    from iosched.jobs.fleet.status import FleetStatus
+
+R = TypeVar("R")
+
+_MOST_SHOWN = 12
+_WIDTH = 60
+
+
+class ClusterView:
+    """What a person sees of a fleet while a job runs: a `TerminalObserver` and a `FleetObserver`.
+
+    The fleet shows what happens from a thread of its own. Without a terminal only lines are printed; with `-q` none.
+    """
+
+    def __init__(self, *, prints: bool) -> None:
+        self._prints = prints
+        self._lock = threading.Lock()
+        self._live: Live | None = None
+        self._bar: Progress | None = None
+        self._status: FleetStatus | None = None
+
+    def __rich__(self) -> RenderableType:
+        """The bar of the job, and a line for each worker."""
+        from rich.console import Group
+        from rich.text import Text
+
+        assert self._bar is not None
+        return Group(self._bar, *map(Text, lines_of(self._status)))
+
+    def progress(self, done: int, total: int | None, text: str) -> None:
+        """Moves the bar."""
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=done, total=total, description=printable(text)[:_WIDTH])
+
+    def status(self, status: FleetStatus) -> None:
+        """Takes what the workers do."""
+        self._status = status
+
+    def note(self, text: str) -> None:
+        """Prints a line."""
+        if not self._prints:
+            return
+        with self._lock:
+            if self._live is not None and self._live.is_started:
+                self._live.console.print(printable(text), markup=False, highlight=False)
+            else:
+                click.echo(printable(text), err=True)
+
+    def paused(self) -> AbstractContextManager[None]:
+        """A context in which nothing is drawn, so that a question can be asked on the terminal."""
+        return nullcontext() if self._live is None else _stopped(self._live)
+
+    @contextmanager
+    def drawn(self, console: Console) -> Iterator[None]:
+        """A context in which the display is drawn."""
+        from rich.live import Live
+        from rich.progress import Progress
+
+        self._bar = Progress(*bar_columns(), console=console)
+        self._bar.add_task("reaching the cluster", total=None)
+        self._live = Live(self, console=console, transient=True, refresh_per_second=2)
+        with self._live:
+            yield
+
+
+@contextmanager
+def _stopped(live: Live) -> Iterator[None]:
+    live.stop()
+    try:
+        yield
+    finally:
+        live.start()
+
+
+def lines_of(status: FleetStatus | None) -> list[str]:
+    """What each worker does, a line for each; and how much is done and waits."""
+    if status is None:
+        return []
+    names = [f"{each.node}, {each.device}" for each in status.workers]
+    width = max(map(len, names), default=0)
+    lines = [
+        printable(f"  {name:{width}}  {each.done:4} done  {each.doing or 'rests'}")[: _WIDTH + width]
+        for name, each in zip(names, status.workers, strict=True)
+    ]
+    if len(lines) > _MOST_SHOWN:
+        lines = [*lines[:_MOST_SHOWN], f"  and {len(lines) - _MOST_SHOWN} more"]
+    lost = f", {len(status.lost)} lost" if status.lost else ""
+    count = len(status.workers)
+    return [*lines, f"  {count} worker{'s' * (count != 1)}{lost}; {status.done} done, {status.waiting} waiting"]
+
+
+@contextmanager
+def cluster_view() -> Iterator[ClusterView]:
+    """A display on stderr until the context is left; lines alone without a terminal, and nothing with `-q`."""
+    view = ClusterView(prints=not quiet())
+    if quiet() or not sys.stderr.isatty():
+        yield view
+        return
+    from rich.console import Console
+
+    with view.drawn(Console(stderr=True)):
+        yield view
+
+
+@dataclass(frozen=True)
+class ClusterUse:
+    """What a command had of a cluster: its text, and how the fleet was at the end."""
+
+    text: str
+    status: FleetStatus
+
+
+def with_fleet(
+    cluster: str, profile_db: Path | None, threads: int | None, do: Callable[[Fleet, ClusterView], R]
+) -> tuple[R, ClusterUse]:
+    """What `do` returns of the workers of a cluster, which end with it.
+
+    Raises:
+        UsageError: the text means no cluster, or a local one of more threads than processors.
+        DeviceError: there is no such cluster, or Ray is not installed.
+        And what `do` raises.
+    """
+    from iosched.jobs.fleet.opening import opened_fleet
+
+    with cluster_view() as view, opened_fleet(cluster, profile_db, threads, view) as fleet:
+        found = do(fleet, view)
+    return found, ClusterUse(cluster, fleet.status())  # when its thread has ended, so that the last errand counts
+
+
+def cluster_object(used: ClusterUse | None) -> dict[str, object]:
+    """What `--json` says of the workers that a command had, at its end; nothing where it ran on this machine."""
+    if used is None:
+        return {}
+    workers = Counter(each.device for each in used.status.workers)
+    return {
+        "cluster": {
+            "address": used.text,
+            "workers": dict(workers),
+            "done": used.status.done,
+            "lost": list(used.status.lost),
+        }
+    }
+
+
+def check_known(device: str) -> None:
+    """Accepts what `--device` can mean; with `--cluster`, the cluster alone knows its devices.
+
+    Raises:
+        UsageError: there is no such device.
+    """
+    from iosched.profiler.devices.resolve import check_name
+
+    if click.get_current_context().params.get("cluster") is None:
+        check_name(device)

@@ -1,0 +1,68 @@
+"""Processes that are killed: the driver sees it, nothing is left of them, and another takes their place."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from clusters import driver, surroundings
+
+from iosched.jobs.fleet.ray import session
+from iosched.jobs.fleet.ray.address import LocalCluster
+from iosched.jobs.fleet.transport import Call, TransportLost
+
+LOCAL = LocalCluster(1)
+GONE_WITHIN_S = 30.0
+
+DRIVER = """
+import sys, time
+from iosched.jobs.fleet.ray.address import LocalCluster
+from iosched.jobs.fleet.ray.transport import RayTransport
+transport = RayTransport(LocalCluster(1), made_by="standin_worker:Standin")
+transport.wait_until_up()
+print(transport.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _surroundings(tmp_path: Path) -> Iterator[None]:
+    with surroundings(tmp_path):
+        yield
+
+
+def is_gone(leader: int) -> bool:
+    until = time.monotonic() + GONE_WITHIN_S
+    while session.members(leader) and time.monotonic() < until:
+        time.sleep(0.1)
+    return session.members(leader) == ()
+
+
+def test_the_child_is_killed_and_another_cluster_comes_up() -> None:
+    with driver(LOCAL) as first:
+        worker, _ = first.up(first.places()[0])
+        first.begin(worker, sleep=60)
+        os.kill(first.transport.pid, signal.SIGKILL)
+        assert first.next(TransportLost).reason == "the process that talks to Ray was killed by signal 9"
+        assert is_gone(first.transport.pid)
+        first.transport.send(Call(worker, "late", b"{}"))
+        assert first.transport.receive(0.1) == ()
+    with driver(LOCAL) as second:
+        worker, _ = second.up(second.places()[0])
+        assert second.returned(second.begin(worker)) == {"heard": []}
+
+
+def test_nothing_is_left_where_the_driver_is_killed(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", DRIVER], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        folder = Path(f"/proc/{child}/cwd").readlink()
+        process.kill()
+    assert is_gone(child)
+    assert not folder.exists()

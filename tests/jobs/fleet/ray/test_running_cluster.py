@@ -1,0 +1,114 @@
+"""A cluster that somebody has started, reached from one of its machines and from elsewhere; its head dies."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from clusters import Driver, driver, kill, surroundings
+
+from iosched.jobs.fleet.ray import session
+from iosched.jobs.fleet.ray.address import RunningCluster
+from iosched.jobs.fleet.transport import Place, PutModel, TransportLost
+
+pytestmark = pytest.mark.slow
+
+SEEN_WITHIN_S = 30.0  # 10 s by the child's own clock; this machine may be busy
+
+
+@dataclass
+class Head:
+    """The head of a cluster on the loopback interface, which also is its only node."""
+
+    port: int
+    client_port: int
+    session: int = 0
+
+    def start(self) -> None:
+        ports = [f"--port={self.port}", f"--ray-client-server-port={self.client_port}"]
+        offers = ["--num-cpus=1", "--num-gpus=0", '--resources={"iosched_cpu": 3}', "--object-store-memory=80000000"]
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--node-ip-address=127.0.0.1"]
+        told = subprocess.PIPE
+        with subprocess.Popen(
+            [*command, *ports, *offers, "--include-dashboard=false"],
+            stdout=told,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        ) as process:
+            self.session = process.pid
+            out, _ = process.communicate(timeout=60)
+        assert process.returncode == 0, out.decode()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Iterator[Head]:
+    folder = Path(tempfile.mkdtemp(prefix="head-", dir="/tmp"))  # Ray's sockets below need a short path
+    (folder / "token").write_text("0" * 64)
+    settings = {
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(folder / "token"),
+        "RAY_TMPDIR": str(folder),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_worker_niceness": "0",
+    }
+    found = Head(free_port(), free_port())
+    with surroundings(tmp_path, **settings):
+        try:
+            found.start()
+            yield found
+        finally:
+            session.end(found.session)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def works(found: Driver, tmp_path: Path) -> str:
+    """A worker comes up and has the model as it is; returns its name."""
+    (place,) = found.places()
+    assert place == Place(socket.gethostname(), "127.0.0.1", "cpu", 1, 1)
+    worker, _ = found.up(place)
+    model = os.urandom(300_000)
+    (tmp_path / "model").write_bytes(model)
+    found.transport.send(PutModel("m", tmp_path / "model"))
+    assert found.returned(found.begin(worker, ("m",), digests=True)) == {"m": hashlib.sha256(model).hexdigest()}
+    return worker
+
+
+def test_whoever_has_the_token_uses_it_until_its_head_dies_and_again_when_that_is_back(
+    head: Head, tmp_path: Path
+) -> None:
+    direct = RunningCluster(f"127.0.0.1:{head.port}")
+    client = RunningCluster(f"ray://127.0.0.1:{head.client_port}")
+    with ExitStack() as stack:
+        with surroundings(tmp_path, RAY_AUTH_TOKEN="1" * 64, RAY_gcs_rpc_server_connect_timeout_s="1"):
+            stranger = stack.enter_context(driver(direct))
+        drivers = [stack.enter_context(driver(cluster)) for cluster in (RunningCluster(None), direct, client)]
+        for found in drivers:
+            found.begin(works(found, tmp_path), sleep=60)
+        assert "If it has a token, set RAY_AUTH_MODE=token and" in stranger.next(TransportLost).reason
+        kill(head.session, "gcs_server")
+        began = time.monotonic()
+        for found in drivers:
+            assert found.next(TransportLost).reason
+            assert time.monotonic() - began < SEEN_WITHIN_S
+    session.end(head.session)
+    head.start()
+    with driver(direct) as another:  # Ray Client of a new head was once seen to fail at first
+        works(another, tmp_path)

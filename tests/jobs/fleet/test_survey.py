@@ -1,0 +1,112 @@
+"""What a cluster has, and why some of it cannot be used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from iosched.jobs.fleet.messages import Facts, encoded
+from iosched.jobs.fleet.survey import survey
+from iosched.jobs.fleet.transport import (
+    Command,
+    Event,
+    Place,
+    Places,
+    StartWorker,
+    StopWorker,
+    TransportLost,
+    TransportUp,
+    WorkerLost,
+    WorkerUp,
+)
+from iosched.models.errors import DeviceError
+from iosched.models.version import iosched_version
+
+CPU = Place("box", "10.0.0.1", "cpu", threads=8)
+GPU = Place("box", "10.0.0.1", "v100", count=4, threads=8)
+
+
+def facts(version: str | None = None, **more: object) -> bytes:
+    versions = {"iosched": version or iosched_version()}
+    return encoded(Facts(versions=versions, device="cpu", name="A CPU", key="a cpu", threads=8, **more))  # type: ignore[arg-type]
+
+
+class Scripted:
+    """A transport to a cluster with these places, on which workers say this, or are lost for this reason."""
+
+    def __init__(self, answers: Mapping[Place, bytes | str | None]) -> None:
+        self.answers = answers
+        self.sent: list[Command] = []
+        self.coming: list[Event] = [TransportUp(), Places(tuple(answers))]
+
+    def send(self, command: Command) -> None:
+        self.sent.append(command)
+        if isinstance(command, StartWorker) and (answer := self.answers[command.place]) is not None:
+            up = isinstance(answer, bytes)
+            self.coming.append((WorkerUp if up else WorkerLost)(command.worker, answer))  # type: ignore[arg-type]
+
+    def receive(self, timeout_s: float) -> Sequence[Event]:
+        found, self.coming = self.coming, []
+        return found
+
+    def close(self) -> None:
+        pass
+
+
+def problems(answers: Mapping[Place, bytes | str | None], patience_s: float = 5) -> dict[str, str]:
+    return {each.place.device: each.problem for each in survey(Scripted(answers), patience_s)}
+
+
+def test_a_worker_on_each_place_says_what_it_is_and_is_ended() -> None:
+    cluster = Scripted({GPU: facts(), CPU: facts()})
+    found = survey(cluster, 5)
+    assert [(each.place, each.problem) for each in found] == [(GPU, ""), (CPU, "")]
+    assert {each.facts.name for each in found if each.facts is not None} == {"A CPU"}
+    started = {command.worker for command in cluster.sent if isinstance(command, StartWorker)}
+    assert {command.worker for command in cluster.sent if isinstance(command, StopWorker)} == started
+    assert len(started) == 2
+
+
+def test_a_worker_of_another_version_is_not_usable() -> None:
+    assert problems({CPU: facts("0.0.9")}) == {"cpu": f"it has iosched 0.0.9, and this is {iosched_version()}"}
+
+
+def test_what_it_says_may_not_be_understood() -> None:
+    later = facts().replace(b'"version":1', b'"version":2')
+    assert "it says what is not understood here: a message of version 2" in problems({CPU: later})["cpu"]
+    assert "it says what is not understood here" in problems({CPU: b"{}"})["cpu"]
+
+
+def test_a_noisy_machine_is_not_usable() -> None:
+    assert problems({CPU: facts(disturbed_by=("at first", "others had the cores"))}) == {
+        "cpu": "its machine is too noisy to measure on: others had the cores"
+    }
+
+
+def test_why_no_worker_came_up_is_told() -> None:
+    assert problems({CPU: "iosched is not installed on its machine"}) == {
+        "cpu": "iosched is not installed on its machine"
+    }
+    assert problems({CPU: None}, 0.05) == {"cpu": "no worker came up there within 0 s"}
+
+
+def test_no_worker_is_started_where_none_is_offered_or_nobody_knows_the_device() -> None:
+    nothing, unknown = Place("head", "10.0.0.2", "cpu", count=0), Place("box", "10.0.0.1", "gtx-1080")
+    cluster = Scripted({nothing: None, unknown: None})
+    found = survey(cluster, 5)
+    assert [each.problem for each in found] == [
+        "its CPU is not offered: start Ray there with --resources '{\"iosched_cpu\": 1}'",
+        "the table of GPUs does not have it: see `iosched devices`",
+    ]
+    assert cluster.sent == []
+
+
+def test_a_cluster_that_is_lost_is_an_error() -> None:
+    cluster = Scripted({})
+    cluster.coming = [TransportLost("gone")]
+    with pytest.raises(DeviceError, match="gone"):
+        survey(cluster, 5)
+    cluster.coming = []
+    with pytest.raises(DeviceError, match="does not say which machines"):
+        survey(cluster, 0.01)

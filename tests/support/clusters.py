@@ -1,0 +1,128 @@
+"""Talking with a Ray cluster as a driver does, its workers being `Standin`s."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from iosched.jobs.fleet.ray import session
+from iosched.jobs.fleet.ray.address import Cluster
+from iosched.jobs.fleet.ray.transport import RayTransport
+from iosched.jobs.fleet.transport import (
+    Call,
+    Event,
+    Place,
+    Places,
+    Returned,
+    StartWorker,
+    Tell,
+    TransportLost,
+    TransportUp,
+    WorkerLost,
+    WorkerUp,
+)
+
+STANDIN = "standin_worker:Standin"
+PATIENCE_S = 60.0
+
+E = TypeVar("E", bound=Event)
+
+
+class Driver:
+    """One transport, and what it has told."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.transport = RayTransport(cluster, made_by=STANDIN)
+        self.heard: list[Event] = []
+        self._unread: list[Event] = []
+        self._numbers = count()
+
+    def next(self, kind: type[E], which: Callable[[E], bool] = lambda event: True) -> E:
+        """The next event of a kind that nobody has asked for yet."""
+        until = time.monotonic() + PATIENCE_S
+        while time.monotonic() < until:
+            for event in self._unread:
+                if isinstance(event, kind) and which(event):
+                    self._unread.remove(event)
+                    return event
+                assert not isinstance(event, TransportLost), event
+            came = self.transport.receive(0.5)
+            self.heard += came
+            self._unread += came
+        raise AssertionError(f"no {kind.__name__} after {self.heard[-5:]}")
+
+    def places(self) -> tuple[Place, ...]:
+        self.next(TransportUp)
+        return self.next(Places).places
+
+    def up(self, place: Place) -> tuple[str, dict[str, Any]]:
+        """A new worker there, and its facts."""
+        name = f"w{next(self._numbers)}"
+        self.transport.send(StartWorker(name, place))
+        return name, json.loads(self.next(WorkerUp, lambda event: event.worker == name).facts)
+
+    def begin(self, worker: str, models: tuple[str, ...] = (), **message: object) -> str:
+        call = f"c{next(self._numbers)}"
+        self.transport.send(Call(worker, call, json.dumps(message).encode(), models))
+        return call
+
+    def tell(self, worker: str, call: str, message: object) -> None:
+        self.transport.send(Tell(worker, call, json.dumps(message).encode()))
+
+    def returned(self, call: str) -> Any:
+        return json.loads(self.next(Returned, lambda event: event.call == call).message)
+
+    def lost(self, worker: str) -> str:
+        return self.next(WorkerLost, lambda event: event.worker == worker).reason
+
+
+@contextmanager
+def driver(cluster: Cluster) -> Iterator[Driver]:
+    """A driver, whose transport leaves nothing behind."""
+    found = Driver(cluster)
+    try:
+        yield found
+    finally:
+        found.transport.close()
+    assert session.members(found.transport.pid) == ()
+
+
+@contextmanager
+def surroundings(home: Path, **more: str) -> Iterator[None]:
+    """An environment in which child processes find `Standin`, and the home folder is another."""
+    search = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(search))
+        patch.setenv("HOME", str(home))
+        for name, value in more.items():
+            patch.setenv(name, value)
+        yield
+
+
+def kill(leader: int, name: str) -> None:
+    """Kills the one process of a session with this name."""
+    (pid,) = [pid for pid in session.members(leader) if Path(f"/proc/{pid}/comm").read_text().strip() == name]
+    os.kill(pid, signal.SIGKILL)
+
+
+def listening(pid: int) -> set[str]:
+    """The addresses that a process listens at, as /proc has them: in hexadecimal, its words in the machine's order."""
+    sockets = set()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            sockets.add(str(descriptor.readlink()))
+        except FileNotFoundError:
+            continue
+    lines = [
+        line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()
+    ]
+    return {words[1].partition(":")[0] for words in lines if words[3] == "0A" and f"socket:[{words[9]}]" in sockets}
