@@ -14,6 +14,7 @@ from iosched.cli.interrupt import AskOnce
 from iosched.cli.members import files_of, parse_named, read_models
 from iosched.cli.options import (
     Binding,
+    Searched,
     binding_options,
     budget_option,
     gathered,
@@ -25,6 +26,7 @@ from iosched.cli.options import (
     precision_option,
     profile_db_option,
     resume_option,
+    searched,
     verbosity_options,
 )
 from iosched.cli.output import Destination, check_destinations, emit_json, note, quiet, refuse_terminal, write
@@ -35,7 +37,6 @@ from iosched.scheduler.batching.policy_names import POLICY_NAMES
 if TYPE_CHECKING:
     from iosched.jobs.batch import BatchResult, ClusterResult
     from iosched.jobs.batching.settings import BatchSettings
-    from iosched.profiler.devices.launch import LaunchName
     from iosched.scheduler.batching.policy_names import PolicyName
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
@@ -65,16 +66,13 @@ def parse_memory(text: str) -> int:
 
 def _settings(
     device: str,
-    threads: int | None,
     policy: PolicyName,
     memory: int | None,
     share_input: tuple[str, ...],
     budget: float | None,
-    resume: bool,
     precision: str,
-    launch: LaunchName,
-    profile_db: Path | None,
     skip_broken: bool,
+    searched: Searched,
 ) -> BatchSettings:
     """The settings that the options ask for."""
     from iosched.jobs.batching.settings import BatchSettings
@@ -86,13 +84,10 @@ def _settings(
         policy=policy,
         memory_nbytes=memory,
         shared_inputs=share_input,
-        threads=threads,
         precision=precision,
-        launch=launch,
         budget_s=budget,
-        profile_db=profile_db,
-        resume=resume,
         skip_broken=skip_broken,
+        **searched,
     )
 
 
@@ -154,6 +149,7 @@ def _settings(
 @click.option("--dry-run", is_flag=True, help="Print which models come together and what they share; measure nothing.")
 @json_option
 @verbosity_options
+@searched
 @gathered("settings", _settings)
 def command(
     models: tuple[str, ...],

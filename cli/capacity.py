@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from iosched.jobs.headroom.result import Capacity, Change, StageCapacity
 
 _ALONE = (
-    "Each change is one of its stage alone, with no other change made; what reads a wider operator in later stages has"
+    "Each change is one of its stage alone, with no other change made; what reads more channels in later stages has"
     " more to do there, which is not counted."
 )
 
@@ -63,6 +63,7 @@ def _change_object(change: Change) -> dict[str, object]:
         "low": change.ratio.low,
         "high": change.ratio.high,
         "tried": change.tried,
+        "readers": list(change.readers),
     }
 
 
@@ -129,7 +130,8 @@ def _sentence(found: Capacity, change: Change) -> str:
         how = f"measured: {ratio.low:.2f}-{ratio.high:.2f} times as long"
     else:
         how = f"by the model {ratio.value:.3f} times as long; equal {AS_FAR}: {ratio.low:.2f}-{ratio.high:.2f}"
-    return f"{_what(change)} at no latency ({how})"
+    later = "1 operator reads" if len(change.readers) == 1 else f"{len(change.readers)} operators read"
+    return f"{_what(change)} at no latency ({how}){f'; {later} them later' if change.readers else ''}"
 
 
 def _what(change: Change) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
@@ -10,13 +11,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from iosched.cli.explore_report import Written, as_object, print_found, remarks_of
+from iosched.cli.cluster import ClusterUse, cluster_object, with_fleet
+from iosched.cli.explore_report import Written, as_object, left_in, left_remarks, print_found, remarks_of
 from iosched.cli.further import WithFurther
 from iosched.cli.interrupt import AskOnce
 from iosched.cli.options import (
     Binding,
     binding_options,
     budget_option,
+    cluster_option,
     gathered,
     json_option,
     output_option,
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
     from iosched.jobs.exploring.sampler_names import SamplerName
     from iosched.jobs.exploring.settings import ExploreSettings
     from iosched.jobs.ranking.measures import Measure
+    from iosched.models.model import Model
+    from iosched.models.spaces.space import Space
 
 _STUDY = Path("study.db")
 _PLOT_HELP = "Draw the front, or with one objective the trials, as SVG; '-' is stdout."
@@ -198,6 +203,10 @@ def _settings(
 @binding_options
 @threads_option
 @profile_db_option
+@cluster_option(
+    "Evaluate variants on the workers of a cluster, one on each at a time; DEVICE in latency:DEVICE is one of its "
+    "devices, and score commands run there too."
+)
 @output_option("--plot", metavar="F.svg", text=_PLOT_HELP)
 @json_option
 @verbosity_options
@@ -209,6 +218,7 @@ def command(
     folder: Path | None,
     binding: Binding,
     settings: ExploreSettings,
+    cluster: str | None,
     plot: Destination | None,
     as_json: bool,
 ) -> None:
@@ -228,9 +238,10 @@ def command(
       iosched explore base.onnx --space space.py --objective latency:cpu,params --sampler nsga2
       iosched explore --space builtin:pelee --objective max:accuracy,latency:cpu \\
           --score-cmd 'python train.py {model} {params}' --constraint 'latency:cpu<=5000'
+      iosched explore --space builtin:pelee --trials 200 --cluster auto
       iosched explore show pelee.explored/study.db
     """
-    from iosched.jobs.explore import check_optuna, explore
+    from iosched.jobs.explore import check_optuna
     from iosched.jobs.exploring.settings import asked
     from iosched.models.spaces.lookup import find_space
 
@@ -243,16 +254,33 @@ def command(
     if model is None and binding != Binding():
         raise UsageError("--batch-size and --input-shape are for BASE, and the space brings its own: leave them out")
     _make(where)
-    with progress_bar() as observer:
-        settings = replace(settings, storage=storage or where / _STUDY)
-        result = explore(model, found_space, settings, observer, AskOnce(observer, "the best variants"))
+    settings = replace(settings, storage=storage or where / _STUDY)
+    result, used = _explored(model, found_space, settings, cluster)
     written = _write(result, where)
     if plot is not None:
         write(plot, draw_front(result.found).encode())
+    left = left_in(where, written)
     if as_json:
-        emit_json(as_object(result.found, written, result))
-    _report(result, written, to_stderr=as_json or (plot is not None and plot.path is None))
+        emit_json(as_object(result.found, written, result, left) | cluster_object(used))
+    _report(result, written, left, to_stderr=as_json or (plot is not None and plot.path is None))
     _refuse_nothing(result.found)
+
+
+def _explored(
+    base: Model | None, space: Space, settings: ExploreSettings, cluster: str | None
+) -> tuple[ExploreResult, ClusterUse | None]:
+    from iosched.jobs.explore import explore
+
+    what = "the best variants"
+    if cluster is not None:
+        from iosched.jobs.fleet.explore import explore_there
+
+        return with_fleet(
+            *(cluster, settings.optimize.profile_db, settings.optimize.threads),
+            lambda fleet, view: explore_there(fleet, base, space, settings, view, AskOnce(view, what)),
+        )
+    with progress_bar() as observer:
+        return explore(base, space, settings, observer, AskOnce(observer, what)), None
 
 
 def _folder(base: str | None, space: str) -> Path:
@@ -288,11 +316,11 @@ def _write_one(chosen: Chosen, folder: Path) -> Written:
     return written
 
 
-def _report(result: ExploreResult, written: dict[int, Written], *, to_stderr: bool) -> None:
+def _report(result: ExploreResult, written: dict[int, Written], left: Sequence[Path], *, to_stderr: bool) -> None:
     if quiet():
         return
     print_found(result.found, written, to_stderr=to_stderr)
-    lines = [*remarks_of(result.found), *result.notes]
+    lines = [*remarks_of(result.found), *result.notes, *left_remarks(left)]
     if result.chosen:
         lines.append(f"Next:  iosched run {quote(str(written[result.chosen[0].number].model))} --check")
     for line in lines:

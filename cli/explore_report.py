@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from iosched.cli.tables import print_columns, print_pairs
-from iosched.cli.words import latency_text
+from iosched.cli.words import count_text, latency_text
 from iosched.jobs.exploring.objectives import LATENCY
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _MOST_REASONS = 3
 _MOST_CHOICES = 60
+_MOST_LEFT = 5
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,20 @@ class Written:
     shipped: str
 
 
-def as_object(found: Found, written: Mapping[int, Written], result: ExploreResult | None) -> dict[str, object]:
+def left_in(folder: Path, written: Mapping[int, Written]) -> Sequence[Path]:
+    """The models in the folder that are called like those of trials, and that this call has not written."""
+    now = {each.model for each in written.values()}
+    return sorted(path for path in folder.glob("trial-[0-9]*.onnx") if path not in now)
+
+
+def as_object(
+    found: Found, written: Mapping[int, Written], result: ExploreResult | None, left: Sequence[Path] = ()
+) -> dict[str, object]:
     """The object that `explore --json` and `explore show --json` print; scripts rely on its keys.
 
     Args:
         result: what this call has done; None if it only looks.
+        left: models that earlier calls have written to the same folder.
     """
     ranked = found.ranked()
     front = [each for rank, each in ranked if rank == 0]
@@ -56,6 +66,7 @@ def as_object(found: Found, written: Mapping[int, Written], result: ExploreResul
             for each in found.individuals
             if each.state in ("failed", "stopped")
         ],
+        "left": list(map(str, left)),
         "interrupted": result is not None and result.was_interrupted,
         "notes": [] if result is None else list(result.notes),
         "seconds": None if result is None else result.seconds,
@@ -122,7 +133,8 @@ def _pairs(found: Found) -> list[tuple[str, str]]:
     pairs = [("trials", f"{len(found.finished)}, of which {found.count('failed')} failed")]
     if found.count("stopped"):
         pairs.append(("ended early", f"{found.count('stopped')}, since going on was not worth it"))
-    pairs.append(("evaluated", f"{len(complete) - found.reused} different variants; {found.reused} were seen before"))
+    different = count_text(len(complete) - found.reused, "different variant")
+    pairs.append(("evaluated", f"{different}; {found.reused} were seen before"))
     if found.card.constraints:
         pairs.append(("constraints", f"{', '.join(map(str, found.card.constraints))}: met by {feasible}"))
     if found.count("running"):
@@ -133,6 +145,15 @@ def _pairs(found: Found) -> list[tuple[str, str]]:
     return pairs
 
 
+def left_remarks(left: Sequence[Path]) -> Sequence[str]:
+    """Names models of earlier calls, which would be taken for the best otherwise."""
+    if not left:
+        return []
+    named = ", ".join(path.name for path in left[:_MOST_LEFT])
+    more = f" and {len(left) - _MOST_LEFT} more" if len(left) > _MOST_LEFT else ""
+    return [f"Left in {left[0].parent} by earlier calls, and not among the best now: {named}{more}"]
+
+
 def remarks_of(found: Found) -> Sequence[str]:
     """Why trials failed, the commonest reasons first."""
     reasons = Counter(each.feedback.reason for each in found.individuals if each.state == "failed")
@@ -141,4 +162,4 @@ def remarks_of(found: Found) -> Sequence[str]:
         for reason, count in reasons.most_common(_MOST_REASONS)
     ]
     more = len(reasons) - len(lines)
-    return [*lines, *([f"{more} more reasons: see --json"] if more > 0 else [])]
+    return [*lines, *([f"{count_text(more, 'more reason')}: see --json"] if more > 0 else [])]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from iosched.cli.cluster import ClusterUse, cluster_object, with_fleet
 from iosched.cli.intervals import EQUAL, ends_object, equal_text, latency_ends_text, ratio_object
 from iosched.cli.options import (
     Binding,
+    Searched,
+    cluster_option,
     gathered,
     input_shape_option,
     json_option,
@@ -24,6 +26,7 @@ from iosched.cli.options import (
     pruning_options,
     refuse_pruning_beside,
     resume_option,
+    searched,
     strategy_option,
     threads_option,
     verbosity_options,
@@ -40,7 +43,6 @@ from iosched.models.errors import UsageError
 if TYPE_CHECKING:
     from iosched.jobs.matrix import MatrixResult, MatrixSettings, MatrixTarget
     from iosched.models.model import Model
-    from iosched.profiler.devices.launch import LaunchName
     from iosched.scheduler.precision import PrecisionName
     from iosched.scheduler.strategy_names import SearchStrategy
 
@@ -63,14 +65,11 @@ def _sizes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) 
 def _settings(
     devices: tuple[str, ...],
     precision: PrecisionName,
-    launch: LaunchName,
     strategy: SearchStrategy,
     r: int,
     s: int,
     no_pruning: bool,
-    threads: int | None,
-    resume: bool,
-    profile_db: Path | None,
+    searched: Searched,
 ) -> MatrixSettings:
     """The settings that the options ask for; raises where they contradict each other, before the model is read."""
     from iosched.jobs.matrix import MatrixSettings
@@ -82,13 +81,10 @@ def _settings(
     return MatrixSettings(
         devices,
         precision,
-        launch,
-        strategy,
+        strategy=strategy,
         r=pruning.r,
         s=pruning.s,
-        threads=threads,
-        profile_db=profile_db,
-        resume=resume,
+        **searched,
     )
 
 
@@ -122,15 +118,18 @@ def _settings(
 @threads_option
 @resume_option
 @profile_db_option
+@cluster_option("Measure on devices of a cluster, which D then names; cells side by side on all of its workers.")
 @output_option("--plot", metavar="F.svg", text="Write the table as a heat map in SVG; '-' is stdout.")
 @json_option
 @verbosity_options
+@searched
 @gathered("settings", _settings)
 def command(
     model: str,
     settings: MatrixSettings,
     batch_sizes: tuple[int, ...],
     input_shapes: dict[str, tuple[int, ...]],
+    cluster: str | None,
     plot: Destination | None,
     as_json: bool,
 ) -> None:
@@ -146,12 +145,13 @@ def command(
     Examples:
       iosched matrix zoo:inception_v3 --devices v100,k80
       iosched matrix zoo:inception_v3 --devices v100 --batch-sizes 1,32,128 --plot batches.svg
+      iosched matrix zoo:inception_v3 --devices v100,cpu --cluster auto
     """
     check_destinations([plot], inputs=[input_file(model)], as_json=as_json)
     first = read_model(model, Binding(batch_sizes[0] if batch_sizes else None, input_shapes))
-    result = _matrix(first, batch_sizes, input_shapes, settings)
+    result, used = _matrix(first, batch_sizes, input_shapes, settings, cluster)
     if as_json:
-        emit_json(as_object(first.name, result, settings))
+        emit_json(as_object(first.name, result, settings) | cluster_object(used))
     elif plot is None or plot.path is not None:
         _print(first.name, result, settings)
     _remark(result)
@@ -175,18 +175,30 @@ def _batches(
 
 
 def _matrix(
-    first: Model, batch_sizes: tuple[int, ...], shapes: dict[str, tuple[int, ...]], settings: MatrixSettings
-) -> MatrixResult:
+    first: Model,
+    batch_sizes: tuple[int, ...],
+    shapes: dict[str, tuple[int, ...]],
+    settings: MatrixSettings,
+    cluster: str | None,
+) -> tuple[MatrixResult, ClusterUse | None]:
     from iosched.jobs.matrix import matrix
     from iosched.profiler.devices.resolve import is_measured_on_cpu, remarks
 
+    batches = _batches(first, batch_sizes, shapes)
+    if cluster is not None:
+        from iosched.jobs.fleet.matrix import matrix_there
+
+        return with_fleet(
+            *(cluster, settings.profile_db, settings.threads),
+            lambda fleet, view: matrix_there(fleet, batches, settings, view),
+        )
     for line in (line for device in settings.devices for line in remarks(device)):
         note(line)
     on_cpu = any(map(is_measured_on_cpu, settings.devices))
     if len(batch_sizes) > 1 and on_cpu:
         note("cpu is measured, at each batch size anew: this takes minutes, and more the larger the batch is.")
     with progress_bar() as observer:
-        return matrix(_batches(first, batch_sizes, shapes), settings, observer)
+        return matrix(batches, settings, observer), None
 
 
 def labels(result: MatrixResult) -> list[str]:

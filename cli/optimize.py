@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from iosched.cli.cluster import check_known, cluster_object, with_fleet
 from iosched.cli.dry_run import print_estimate
 from iosched.cli.interrupt import AskOnce
 from iosched.cli.optimize_report import as_object, table_rows
 from iosched.cli.options import (
     Binding,
+    Searched,
     binding_options,
     budget_option,
+    cluster_option,
     gathered,
     json_option,
     launch_option,
@@ -28,6 +31,7 @@ from iosched.cli.options import (
     pruning_options,
     refuse_pruning_beside,
     resume_option,
+    searched,
     strategy_option,
     verbosity_options,
 )
@@ -50,10 +54,10 @@ from iosched.scheduler.strategy_names import BASELINE_NAMES
 from iosched.scheduler.teams import DEFAULT_OBJECTIVE, OBJECTIVES, Objective
 
 if TYPE_CHECKING:
+    from iosched.cli.cluster import ClusterUse
     from iosched.jobs.result import OptimizeResult
     from iosched.jobs.settings import OptimizeSettings
     from iosched.models.model import Model
-    from iosched.profiler.devices.launch import LaunchName
     from iosched.profiler.devices.open_settings import Barriers, LayoutName
     from iosched.scheduler.strategy_names import StrategyName
 
@@ -71,44 +75,37 @@ class _Outputs:
 
 def _settings(
     device: str,
-    threads: int | None,
     strategy: StrategyName,
     r: int,
     s: int,
     no_pruning: bool,
     budget: float | None,
     exhaustive: bool,
-    resume: bool,
     precision: str,
     barriers: Barriers,
     layout: LayoutName,
-    launch: LaunchName,
-    profile_db: Path | None,
     objective: Objective,
+    searched: Searched,
 ) -> OptimizeSettings:
     """The settings that the options ask for; raises where they contradict each other, before the model is read."""
     from iosched.jobs.settings import OptimizeSettings
-    from iosched.profiler.devices.resolve import check_name
 
     refuse_searching()
     refuse_pruning_beside(strategy)
     pruning = pruning_asked(r, s, no_pruning)
-    check_name(device)
+    check_known(device)
     return OptimizeSettings(
         device=device,
-        threads=threads,
         strategy=strategy,
         r=pruning.r,
         s=pruning.s,
         budget_s=budget,
-        profile_db=profile_db,
         precision=precision,
         exhaustive=exhaustive,
-        resume=resume,
         barriers=barriers,
         layout=layout,
-        launch=launch,
         objective=objective,
+        **searched,
     )
 
 
@@ -167,9 +164,13 @@ def _settings(
     "a CPU; the batch, or several requests at a time, are divided among teams of cores.",
 )
 @profile_db_option
+@cluster_option(
+    "Search on a device of a cluster, which D then names; all workers of that device measure for the search."
+)
 @click.option("--dry-run", is_flag=True, help="Print how large the search is and how long it takes; measure nothing.")
 @json_option
 @verbosity_options
+@searched
 @gathered("settings", _settings)
 def command(
     model: str,
@@ -178,6 +179,7 @@ def command(
     source: str | None,
     binding: Binding,
     settings: OptimizeSettings,
+    cluster: str | None,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -202,6 +204,7 @@ def command(
       iosched optimize model.onnx --budget 60
       iosched optimize model.onnx --device v100 --batch-size 1
       iosched optimize model.onnx --batch-size 8 -o fast.onnx
+      iosched optimize model.onnx --device v100 --cluster ray://head:10001
       iosched optimize model.onnx --batch-size 32 --objective throughput
       iosched optimize retrained.onnx --schedule-from model.schedule.json
       iosched zoo export squeezenet -o - | iosched optimize - -o - | iosched run - --check
@@ -214,15 +217,17 @@ def command(
     loaded = read_model(model, binding)
     if dry_run and settings.objective != DEFAULT_OBJECTIVE:
         raise UsageError("--dry-run tells of the search for the objective latency: leave --objective out")
+    if dry_run and cluster is not None:
+        raise UsageError("--dry-run tells of a search on this machine: leave --cluster out")
     if dry_run:
         print_estimate(loaded, settings, as_json=as_json)
         return
     outputs = _outputs(stem(model, loaded), output, schedule)
     check_destinations([outputs.model, outputs.schedule], inputs=inputs, as_json=as_json)
-    result = _search(loaded, settings)
+    result, used = _search(loaded, settings, cluster)
     _write(loaded, result, outputs)
     if as_json:
-        emit_json(as_object(loaded.name, result, outputs.model, outputs.schedule))
+        emit_json(as_object(loaded.name, result, outputs.model, outputs.schedule) | cluster_object(used))
     _report(loaded, result, outputs, to_stderr=as_json or outputs.on_stdout)
 
 
@@ -235,11 +240,18 @@ def _outputs(name: str, output: Destination | None, schedule: Destination | None
     return _Outputs(output, schedule)
 
 
-def _search(model: Model, settings: OptimizeSettings) -> OptimizeResult:
+def _search(model: Model, settings: OptimizeSettings, cluster: str | None) -> tuple[OptimizeResult, ClusterUse | None]:
     from iosched.jobs.optimize import optimize
 
+    if cluster is not None:
+        from iosched.jobs.fleet.optimize import optimize_there
+
+        return with_fleet(
+            *(cluster, settings.profile_db, settings.threads),
+            lambda fleet, view: optimize_there(fleet, model, settings, view, AskOnce(view)),
+        )
     with progress_bar() as observer:
-        return optimize(model, settings, observer, AskOnce(observer))
+        return optimize(model, settings, observer, AskOnce(observer)), None
 
 
 def _write(model: Model, result: OptimizeResult, outputs: _Outputs) -> None:

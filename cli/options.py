@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from functools import wraps
 from inspect import signature
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypedDict, TypeVar, cast
 
 import click
 from click.core import ParameterSource
 
 from iosched.cli.output import destination
 from iosched.models.errors import UsageError
-from iosched.profiler.devices.launch import DEFAULT_LAUNCH, LAUNCHES
+from iosched.profiler.devices.launch import DEFAULT_LAUNCH, LAUNCHES, LaunchName
 from iosched.scheduler.precision import DEFAULT_PRECISION, PRECISIONS
 from iosched.scheduler.pruning import DEFAULT_PRUNING, NO_PRUNING, Pruning
 from iosched.scheduler.strategy_names import LIMITED, SEARCH_NAMES
@@ -263,6 +263,24 @@ def budget_option(text: str) -> Callable[[F], F]:
     return click.option("--budget", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help=text)
 
 
+class Searched(TypedDict):
+    """What settings of everything that is searched have in common, by their names there."""
+
+    threads: int | None
+    launch: LaunchName
+    resume: bool
+    profile_db: Path | None
+
+
+def searched(function: F) -> F:
+    """Hands on `--threads`, `--launch`, `--resume` and `--profile-db` together, as `searched: Searched`."""
+
+    def build(threads: int | None, launch: LaunchName, resume: bool, profile_db: Path | None) -> Searched:
+        return Searched(threads=threads, launch=launch, resume=resume, profile_db=profile_db)
+
+    return gathered("searched", build)(function)
+
+
 def resume_option(function: F) -> F:
     """`--resume/--no-resume`: whether the latencies in the profile database are used."""
     return click.option(
@@ -283,6 +301,16 @@ def profile_db_option(function: F) -> F:
         help="Profile database to read and extend. "
         "Default: $IOSCHED_PROFILE_DB, else one file in your cache folder, shared by all models.",
     )(function)
+
+
+def cluster_option(text: str) -> Callable[[F], F]:
+    """`--cluster`, the text that `jobs.fleet.ray.address.parse_cluster` reads, or None; `text` begins its help."""
+    return click.option(
+        "--cluster",
+        metavar="C",
+        help=f"{text} 'auto': the Ray cluster that RAY_ADDRESS names or this machine is a part of; 'local:N': N workers"
+        " on this machine; 'HOST:PORT': a cluster that this machine is a part of; 'ray://HOST:PORT': any other.",
+    )
 
 
 def output_option(*flags: str, metavar: str, text: str) -> Callable[[F], F]:

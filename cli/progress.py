@@ -12,7 +12,7 @@ from iosched.cli.output import quiet
 from iosched.jobs.progress import Observer
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress, ProgressColumn, TaskID
 
 
 class TerminalObserver(Observer, Protocol):
@@ -51,23 +51,11 @@ class _Bar:
             self._bar.start()
 
 
-@contextmanager
-def progress_bar() -> Iterator[TerminalObserver]:
-    """An observer that draws a bar on stderr until the context is left, or nothing with `-q` or without a terminal."""
-    if quiet() or not sys.stderr.isatty():
-        yield _Silence()
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+def bar_columns() -> tuple[ProgressColumn, ...]:
+    """What stands beside each other in a bar."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    columns = (
+    return (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
@@ -75,6 +63,17 @@ def progress_bar() -> Iterator[TerminalObserver]:
         TextColumn("left"),
         TimeRemainingColumn(),
     )
+
+
+@contextmanager
+def progress_bar() -> Iterator[TerminalObserver]:
+    """An observer that draws a bar on stderr until the context is left, or nothing with `-q` or without a terminal."""
+    if quiet() or not sys.stderr.isatty():
+        yield _Silence()
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
     # The bar is drawn anew seldom, so that it takes no core from what is being measured.
-    with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=2) as bar:
+    with Progress(*bar_columns(), console=Console(stderr=True), transient=True, refresh_per_second=2) as bar:
         yield _Bar(bar, bar.add_task("starting", total=None))

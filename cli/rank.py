@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from iosched.cli.cluster import ClusterUse, check_known, cluster_object, with_fleet
 from iosched.cli.members import name_of
 from iosched.cli.options import (
     Binding,
+    Searched,
     binding_options,
     budget_option,
+    cluster_option,
     gathered,
     json_option,
     launch_option,
     precision_option,
     profile_db_option,
     resume_option,
+    searched,
     threads_option,
     verbosity_options,
     words_of,
@@ -32,40 +35,32 @@ from iosched.jobs.ranking.measures import DEFAULT_MEASURE, MEASURES
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
-    from iosched.jobs.rank import RankSettings
+    from iosched.jobs.rank import RankResult, RankSettings
     from iosched.jobs.ranking.measures import Measure
     from iosched.models.model import Model
-    from iosched.profiler.devices.launch import LaunchName
     from iosched.scheduler.precision import PrecisionName
 
 
 def _settings(
     devices: tuple[str, ...],
     measure: Measure,
-    threads: int | None,
     precision: PrecisionName,
-    launch: LaunchName,
     budget: float | None,
-    resume: bool,
-    profile_db: Path | None,
+    searched: Searched,
 ) -> RankSettings:
     """The settings that the options ask for; raises where a device is unknown, before models are read."""
     from iosched.jobs.rank import RankSettings
-    from iosched.profiler.devices.resolve import check_name
 
     if not devices:
         raise UsageError("--device names no device: give cpu, or names of GPUs")
     for device in devices:
-        check_name(device)
+        check_known(device)
     return RankSettings(
         devices,
         measure=measure,
-        threads=threads,
         precision=precision,
-        launch=launch,
         budget_s=budget,
-        profile_db=profile_db,
-        resume=resume,
+        **searched,
     )
 
 
@@ -98,12 +93,16 @@ def _settings(
 @budget_option(
     "Be done after about so many seconds; the models share what is left of them equally.",
 )
+@cluster_option("Measure on devices of a cluster, which D then names; models side by side on all of its workers.")
 @resume_option
 @profile_db_option
 @json_option
 @verbosity_options
+@searched
 @gathered("settings", _settings)
-def command(models: tuple[str, ...], binding: Binding, settings: RankSettings, as_json: bool) -> None:
+def command(
+    models: tuple[str, ...], binding: Binding, settings: RankSettings, cluster: str | None, as_json: bool
+) -> None:
     """Find what each MODEL costs on each device, as 'optimize' would ship it there, and print them, the fastest first.
 
     A latency is 'measured' as a whole model; 'estimated' from stages that were measured alone, with the error that such
@@ -111,27 +110,51 @@ def command(models: tuple[str, ...], binding: Binding, settings: RankSettings, a
     attached. Behind each stands where it lies. Stages that several models have in common are measured once, and what
     was measured is kept in the profile database, so that a call that was stopped goes on where it was.
 
-    A model that cannot be read or run is a row with the reason. The exit code tells of that only if all are.
+    A model that cannot be read or run is a row with the reason. The exit code tells of that only if all are. Ctrl-C
+    prints the rows that are done.
 
     \b
     Examples:
       iosched rank *.onnx
       iosched rank *.onnx --device cpu,v100,t4 --measure stages
       iosched rank zoo:squeezenet zoo:googlenet --device h100,t4 --json
+      iosched rank *.onnx --device cpu,v100 --cluster auto
     """
+    from iosched.jobs.rank import RankInterruptedError
+
+    try:
+        result, used = _ranked(_sources(models, binding), settings, cluster)
+    except RankInterruptedError as interrupted:
+        _print(interrupted.result, settings, None, as_json=as_json)
+        raise
+    _print(result, settings, used, as_json=as_json)
+    if result.failure is not None:
+        raise result.failure
+
+
+def _ranked(
+    sources: dict[str, Callable[[], Model]], settings: RankSettings, cluster: str | None
+) -> tuple[RankResult, ClusterUse | None]:
     from iosched.jobs.rank import rank
 
-    sources = _sources(models, binding)
+    if cluster is not None:
+        from iosched.jobs.fleet.rank import rank_there
+
+        return with_fleet(
+            *(cluster, settings.profile_db, settings.threads),
+            lambda fleet, view: rank_there(fleet, sources, settings, view),
+        )
     with progress_bar() as observer:
-        result = rank(sources, settings, observer)
+        return rank(sources, settings, observer), None
+
+
+def _print(result: RankResult, settings: RankSettings, used: ClusterUse | None, *, as_json: bool) -> None:
     if as_json:
-        emit_json(as_object(result, settings))
+        emit_json(as_object(result, settings) | cluster_object(used))
     elif not quiet():
         print_table(result)
     for line in result.notes:
         note(line)
-    if result.failure is not None:
-        raise result.failure
 
 
 def _sources(models: tuple[str, ...], binding: Binding) -> dict[str, Callable[[], Model]]:

@@ -24,6 +24,7 @@ def as_object(result: RankResult, settings: RankSettings) -> dict[str, object]:
         "rows": [_row_object(row) for row in result.rows],
         "measure": settings.measure,
         "hit_rate": result.hit_rate,
+        "interrupted": result.was_interrupted,
         "seconds": result.seconds,
         "notes": list(result.notes),
     }
@@ -52,7 +53,7 @@ def print_table(result: RankResult) -> None:
     """Prints a row for each model on each device, and below it what users should know of the latencies."""
     print_columns(_HEADERS, [_cells(row) for row in result.rows], title=_title(result))
     for row in result.rows:
-        if row.error is not None:
+        if row.error is not None and not row.is_unreached:
             note(f"{row.model} on {row.device}: {row.error}")
     said = [
         line for row in result.rows if row.cost is not None and row.cost.cost == "estimated" for line in row.cost.notes
@@ -70,7 +71,7 @@ def _cells(row: RankRow) -> list[str]:
     cost = row.cost
     size = [_scaled(row.params), _scaled(row.flops)]
     if cost is None:
-        return [row.model, row.device, "", "", "", *size, "", "error", ""]
+        return [row.model, row.device, "", "", "", *size, "", "interrupted" if row.is_unreached else "error", ""]
     return [
         row.model,
         row.device,

@@ -200,7 +200,7 @@ def test_what_is_best_by_measured_latencies_is_not_called_optimal(
         assert "optimal" not in text
 
 
-CHANGE = {"kind", "operator", "from", "to", "free", "ratio", "low", "high", "tried"}
+CHANGE = {"kind", "operator", "from", "to", "free", "ratio", "low", "high", "tried", "readers"}
 CAPACITY = {
     "model",
     "device",
@@ -240,9 +240,10 @@ def test_the_capacity_of_every_stage_is_shown_with_what_is_free_in_it(invoke, pl
         for change in stage["changes"]:
             assert set(change) == CHANGE
             assert change["low"] <= change["ratio"] <= change["high"]
-            assert (f"{change['operator']} may have {change['to'][0]} instead of" in result.stdout) == (
-                change["free"] and change["kind"] == "width"
-            )
+            is_wider = change["free"] and change["kind"] == "width"
+            assert (f"{change['operator']} may have {change['to'][0]} instead of" in result.stdout) == is_wider
+            assert not change["readers"] or change["kind"] == "width"
+    assert "; 1 operator reads them later\n" in result.stdout
     assert "of the SMs" in result.stdout
     assert "which is not counted" in result.stdout
 

@@ -7,6 +7,7 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -42,7 +43,7 @@ def explore(invoke: Invoke, workdir: Path) -> Invoke:
     return call
 
 
-def _object(result: Result) -> dict[str, object]:
+def _object(result: Result) -> dict[str, Any]:
     assert result.exit_code == 0, (result.stderr, result.exception)
     found = json.loads(result.stdout)
     assert isinstance(found, dict)
@@ -85,6 +86,30 @@ def test_a_second_call_with_more_trials_goes_on(explore: Invoke) -> None:
     assert _object(explore("--trials", 2, "--json"))["trials"] == 2
     assert _object(explore("--trials", 4, "--json"))["trials"] == 4
     assert _object(explore("--trials", 3, "--json"))["trials"] == 4
+
+
+def test_models_of_earlier_calls_stay_and_are_named(explore: Invoke, workdir: Path) -> None:
+    best = ("--objective", "max:params", "--top", 1, "-o", "out")
+    (workdir / "out").mkdir()
+    (workdir / "out" / "mine.onnx").write_bytes(b"no trial")
+    (first,) = _files(_object(explore("--trials", 1, *best, "--json")))
+    found = _object(explore("--trials", 8, *best, "--json"))
+    assert first not in _files(found)
+    assert found["left"] == [first]
+    assert (workdir / first).exists()
+    said = explore("--trials", 8, *best).stdout
+    assert f"Left in out by earlier calls, and not among the best now: {Path(first).name}\n" in said
+
+
+def test_of_many_models_of_earlier_calls_some_are_named(explore: Invoke, workdir: Path) -> None:
+    (workdir / "out").mkdir()
+    for number in range(100, 107):
+        (workdir / "out" / f"trial-0{number}.onnx").write_bytes(b"")
+    assert "trial-0103.onnx, trial-0104.onnx and 2 more\n" in explore("--trials", 1, "-o", "out").stdout
+
+
+def _files(found: dict[str, Any]) -> list[str]:
+    return [each["file"] for each in (*found["front"], *found["others"]) if each["file"]]
 
 
 @pytest.mark.parametrize("sampler", SAMPLER_NAMES)

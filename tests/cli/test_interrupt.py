@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -169,17 +171,37 @@ def test_a_second_ctrl_c_does_not_wait_for_the_question(model: Path, workdir: Pa
 
 
 def test_in_a_pipe_it_stops_at_once(model: Path, workdir: Path) -> None:
-    words = [sys.executable, "-c", _COMMAND]
-    environment = {**os.environ, "SIGNALS": "1", "WORDS": OPTIMIZE}
-    with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=-1, stderr=-1, text=True, env=environment) as child:
+    code, _, shown = interrupted_in_a_pipe(OPTIMIZE)
+    assert code == 130
+    assert "Interrupted" in shown
+    assert "Write the best" not in shown
+    assert written(workdir) == set()
+
+
+def test_ranking_prints_the_rows_that_are_done_without_asking(model: Path, workdir: Path) -> None:
+    shutil.copy(model, "second.onnx")
+    words = "rank branches.onnx second.onnx --device v100,cpu --measure stages --json"
+    code, told, shown = interrupted_in_a_pipe(words)
+    assert code == 130
+    assert "Interrupted" in shown
+    found = json.loads(told.splitlines()[-1])
+    assert found["interrupted"]
+    assert [(row["model"], row["device"], row["error"]) for row in found["rows"]] == [
+        ("branches", "v100", None), ("second", "v100", "interrupted"),
+        ("branches", "cpu", "interrupted"), ("second", "cpu", "interrupted"),
+    ]  # fmt: skip
+
+
+def interrupted_in_a_pipe(words: str) -> tuple[int, str, str]:
+    """The exit code of a command to which SIGINT came, and what it printed from then on, on stdout and stderr."""
+    environment = {**os.environ, "SIGNALS": "1", "WORDS": words}
+    given = [sys.executable, "-c", _COMMAND]
+    with subprocess.Popen(given, stdin=subprocess.DEVNULL, stdout=-1, stderr=-1, text=True, env=environment) as child:
         assert child.stdout is not None
         next(line for line in child.stdout if line.split() == ["measuring", "4"])
         child.send_signal(signal.SIGINT)
         try:
-            _, shown = child.communicate(timeout=60)
+            told, shown = child.communicate(timeout=60)
         finally:
             child.kill()
-    assert child.returncode == 130
-    assert "Interrupted" in shown
-    assert "Write the best" not in shown
-    assert written(workdir) == set()
+    return child.returncode, told, shown

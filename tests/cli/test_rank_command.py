@@ -10,6 +10,8 @@ import pytest
 from scripted import LATENCIES_US, script_models, script_stages
 from small_models import branches
 
+from iosched.profiler.devices.cpu import cost as cpu_cost
+
 ROW_KEYS = {
     "model", "device", "cost", "latency_us", "low_us", "high_us", "sequential_us", "flops", "params", "hit_rate",
     "error", "level", "shipped", "sum_us", "share_of_peak", "measured_share", "search_seconds",
@@ -29,8 +31,8 @@ def test_json_has_the_keys_that_scripts_rely_on(invoke, models: Path) -> None:
     result = invoke("rank", "large.onnx", "broken.onnx", "small.onnx", "--device", "v100,t4", "--json")
     assert result.exit_code == 0
     found = json.loads(result.stdout)
-    assert set(found) == {"rows", "measure", "hit_rate", "seconds", "notes"}
-    assert found["measure"] == "models"
+    assert set(found) == {"rows", "measure", "hit_rate", "interrupted", "seconds", "notes"}
+    assert (found["measure"], found["interrupted"]) == ("models", False)
     assert all(set(row) == ROW_KEYS for row in found["rows"])
     assert [(row["model"], row["device"]) for row in found["rows"]] == [
         (model, device) for device in ("v100", "t4") for model in ("small", "large", "broken")
@@ -69,6 +71,25 @@ def test_an_estimate_says_how_well_it_is_known(invoke, models: Path, monkeypatch
     assert "estimated" in result.stdout
     assert "not known" in result.stdout
     assert "0 of 9 models" in result.stderr
+
+
+def test_the_table_of_a_call_that_was_interrupted_says_so_of_each_row_once(
+    invoke, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> object:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cpu_cost, "measure", interrupted)
+    result = invoke("rank", "broken.onnx", "large.onnx", "small.onnx", "--device", "v100,cpu", "--threads", 2)
+    assert result.exit_code == 130
+    rows = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert [row.split()[:2] for row in rows[2:]] == [
+        ["large", "v100"], ["broken", "v100"], ["small", "v100"], ["broken", "cpu"], ["large", "cpu"], ["small", "cpu"],
+    ]  # fmt: skip
+    assert [row.endswith("interrupted") for row in rows[2:]] == [False, False, True, False, True, True]
+    assert "broken on cpu: " in result.stderr
+    assert "small" not in result.stderr
+    assert result.stderr.splitlines()[-1] == "Interrupted; what was measured is kept."
 
 
 def test_models_whose_files_have_one_name_are_called_by_their_paths(invoke, models: Path) -> None:

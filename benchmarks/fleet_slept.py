@@ -1,0 +1,264 @@
+"""What a fleet makes of slept work on a real local Ray cluster: speed-up, idle shares, messages and their bytes.
+
+    python benchmarks/fleet_slept.py [--workers 1,2,4] [--rounds 3] [-o benchmarks/results/fleet-slept.json]
+        [--page docs/fleet-simulation.md]
+
+Workers sleep instead of measuring, for seeded lengths, so that there can be more of them than cores: what is measured
+is what the fleet, its transport, Ray and the database cost, and nothing of a device. Jobs are score commands that
+sleep, which go out one at a time and run as those of `explore` do; stages are what one search asks, in rounds, and go
+out in packets. Fleets of each size take turns. Beside them stands what the simulation makes of the same lengths.
+
+Commands are run here too, without a fleet: what it costs to start and end one is no cost of the fleet.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+import sys
+import tempfile
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fleet_events import Cluster, Generations, Outcome, Simulation, SteadyState, lognormal_s
+from fleet_simulation import page_with_table
+from testbed import markdown_table, write_results
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests/support"))
+
+from clusters import surroundings
+from scripted import fire
+from slept_worker import slept_errand
+
+from iosched.jobs.exploring.score import ScoreCommand, score
+from iosched.jobs.fleet.asking import errand, read
+from iosched.jobs.fleet.errand import Errand
+from iosched.jobs.fleet.fleet import Fleet
+from iosched.jobs.fleet.ray import transport as ray_transport
+from iosched.jobs.fleet.ray.address import LocalCluster
+from iosched.jobs.fleet.ray.transport import RayTransport
+from iosched.jobs.fleet.transport import Call, Command, Event, Place, Returned, Said, Tell
+from iosched.jobs.fleet.work.score import Score, Scored
+from iosched.profiler.store.database import ProfileDatabase
+
+ROUNDS = 3
+LENGTHS = {"jobs": (60, 0.45), "stages": (96, 0.05)}
+"""How many, and seconds on average: a stage takes some ten runs of milliseconds, with warming up and a yardstick."""
+
+IN_A_ROUND = 24
+SPREAD = 0.4
+WARM_S = 0.3
+COMMANDS = 20
+"""That are run here in each round, without a fleet."""
+
+UP_S = 120.0
+
+
+@dataclass
+class Passed:
+    """What passes about calls: bytes of each message.
+
+    Attributes:
+        sent: from the driver to workers.
+        received: from workers to the driver.
+    """
+
+    sent: list[int] = field(default_factory=list)
+    received: list[int] = field(default_factory=list)
+
+    def __sub__(self, earlier: Passed) -> Passed:
+        return Passed(self.sent[len(earlier.sent) :], self.received[len(earlier.received) :])
+
+    def copy(self) -> Passed:
+        return Passed([*self.sent], [*self.received])
+
+
+class Counted:
+    """A transport that counts what passes."""
+
+    def __init__(self, workers: int, passed: Passed) -> None:
+        self._inner = RayTransport(LocalCluster(workers), made_by="scoring_worker:Scoring")
+        self._passed = passed
+
+    def send(self, command: Command) -> None:
+        if isinstance(command, Call | Tell):
+            self._passed.sent.append(len(command.message))
+        self._inner.send(command)
+
+    def receive(self, timeout_s: float) -> Sequence[Event]:
+        events = self._inner.receive(timeout_s)
+        self._passed.received += [len(event.message) for event in events if isinstance(event, Said | Returned)]
+        return events
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def unbound_places(workers: int, threads: int | None) -> tuple[Place, ...]:
+    """As many places as are asked for, whatever cores there are."""
+    del threads
+    return tuple(Place(f"local-{number}", "127.0.0.1", "cpu") for number in range(workers))
+
+
+@contextmanager
+def fleet_of(workers: int) -> Iterator[tuple[Fleet, Passed]]:
+    """A fleet whose workers are all up, and have each had something to do."""
+    passed = Passed()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        surroundings(Path(folder)),
+        Fleet(lambda: Counted(workers, passed), lambda: ProfileDatabase(Path(folder) / "profile.sqlite")) as fleet,
+    ):
+        until = time.monotonic() + UP_S
+        fleet.submit(job(0, WARM_S)).result(UP_S)
+        while len(fleet.status().workers) < workers and time.monotonic() < until:
+            time.sleep(0.05)
+        wait([fleet.submit(job(0, WARM_S)) for _ in range(workers)], UP_S)
+        yield fleet, passed
+
+
+def job(number: int, seconds: float) -> Errand:
+    """A score command that sleeps."""
+    return errand("cpu", "score", Score(f"trial-{number:04}", sleeping(number, seconds), {}), fire())
+
+
+def sleeping(number: int, seconds: float) -> ScoreCommand:
+    """A command that sleeps, and then says its number."""
+    return ScoreCommand(("sh", "-c", f"sleep {seconds}; echo {number}", "{params}"), timeout_s=None)
+
+
+def commands_s() -> list[float]:
+    """What commands take here beside what they sleep, one after another."""
+    found = []
+    for number in range(COMMANDS):
+        begun = time.monotonic()
+        score(sleeping(number, WARM_S), Path("model.onnx"), {})
+        found.append(time.monotonic() - begun - WARM_S)
+    return found
+
+
+def lengths_s(what: str, number: int) -> list[float]:
+    """Seeded lengths of the works of a round, in seconds; drawn as those of the simulation are."""
+    count, mean_s = LENGTHS[what]
+    numbers, length_s = random.Random(f"{what} {number}"), lognormal_s(mean_s, SPREAD)
+    return [round(length_s(numbers), 4) for _ in range(count)]
+
+
+def errands(what: str, number: int) -> list[Errand]:
+    """The works of a round."""
+    if what == "stages":
+        return [slept_errand(f"round {number}", lengths_s(what, number), IN_A_ROUND)]
+    return [job(index, seconds) for index, seconds in enumerate(lengths_s(what, number))]
+
+
+def run(fleet: Fleet, passed: Passed, what: str, number: int, each_s: float) -> dict[str, Any]:
+    """Does the works of a round once, each of which takes `each_s` beside what it sleeps."""
+    asked = errands(what, number)
+    before = passed.copy()
+    begun = time.monotonic()
+    futures = [fleet.submit(each) for each in asked]
+    missing = wait(futures, 10 * sum(lengths_s(what, number)) + UP_S).not_done
+    wall_s = time.monotonic() - begun
+    assert not missing
+    found = [future.result() for future in futures]
+    if what == "jobs":
+        assert [read(each, Scored).values for each in found] == [{"score": index} for index in range(len(found))]
+    during = passed - before
+    return {
+        "each_s": each_s,
+        "alone_s": sum(lengths_s(what, number)) + len(lengths_s(what, number)) * each_s,
+        "wall_s": wall_s,
+        "sent": {"messages": len(during.sent), "nbytes": sum(during.sent)},
+        "received": {"messages": len(during.received), "nbytes": sum(during.received)},
+    }
+
+
+def simulated(run: Mapping[str, Any], message_s: float) -> Outcome:
+    """The same works in the simulation, with messages that take so long each way."""
+    what, seconds = run["what"], [length + run["each_s"] for length in lengths_s(run["what"], run["round"])]
+    count, following = len(seconds), iter(seconds)
+    works = (
+        SteadyState(count, count)
+        if what == "jobs"
+        else Generations(tuple(min(IN_A_ROUND, count - first) for first in range(0, count, IN_A_ROUND)))
+    )
+    cluster = Cluster((1.0,) * run["workers"], message_s=message_s)
+    return Simulation(cluster, works, 0, lambda _: next(following)).run()
+
+
+def message_cost_s(what: str, runs: Sequence[Mapping[str, Any]]) -> float:
+    """How long a message would take each way if messages were all that one worker lost beside its works, on average."""
+    alone = [run for run in runs if run["workers"] == 1 and run["what"] == what]
+    lost_s = statistics.fmean(run["wall_s"] - run["alone_s"] for run in alone)
+    return lost_s / (2 * simulated(alone[0], 0.0).leases)
+
+
+def table(runs: Sequence[Mapping[str, Any]]) -> str:
+    """Medians, and in parentheses the lowest and the highest."""
+    kinds = sorted({(run["what"], run["workers"]) for run in runs})
+    headers = ["", "workers", "speed-up", "simulated", "if messages took no time", "idle"]
+    headers += ["messages each, to workers", "from them", "bytes each, to workers", "from them"]
+    rows = []
+    for what, workers in kinds:
+        same = [run for run in runs if (run["what"], run["workers"]) == (what, workers)]
+        ups = [run["alone_s"] / run["wall_s"] for run in same]
+        costly_s = message_cost_s(what, runs)
+        rows.append(
+            [
+                what,
+                str(workers),
+                _range(ups, ".2f"),
+                *(_range([simulated(run, each_s).speed_up for run in same], ".2f") for each_s in (costly_s, 0.0)),
+                _range([1 - up / workers for up in ups], ".1%"),
+                *(_each(what, same, way, "messages", ".1f") for way in ("sent", "received")),
+                *(_each(what, same, way, "nbytes", ",.0f") for way in ("sent", "received")),
+            ]
+        )
+    return markdown_table(headers, rows)
+
+
+def _each(what: str, runs: Sequence[Mapping[str, Any]], way: str, which: str, form: str) -> str:
+    return format(statistics.median(run[way][which] for run in runs) / LENGTHS[what][0], form)
+
+
+def _range(values: Sequence[float], form: str) -> str:
+    low, middle, high = (format(value, form) for value in (min(values), statistics.median(values), max(values)))
+    return middle if low == high else f"{middle} ({low} to {high})"
+
+
+def main(words: Sequence[str]) -> None:
+    options = _options(words)
+    ray_transport.local_places = unbound_places  # more workers than cores, which the command line refuses
+    runs, commands = [], []
+    for number in range(options.rounds):
+        commands.append(commands_s())
+        for workers in map(int, options.workers.split(",")):
+            with fleet_of(workers) as (fleet, passed):
+                for what in LENGTHS:
+                    found = run(fleet, passed, what, number, statistics.median(commands[-1]) if what == "jobs" else 0.0)
+                    runs.append({"what": what, "workers": workers, "round": number, **found})
+                    print(json.dumps(runs[-1]), file=sys.stderr, flush=True)
+    print(table(runs))
+    write_results(options, Path(__file__).stem, words, {"commands_s": commands, "runs": runs})
+    if options.page:
+        options.page.write_text(page_with_table(options.page.read_text(), "slept", table(runs)))
+
+
+def _options(words: Sequence[str]) -> Namespace:
+    parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--workers", default="1,2,4", help="how many, one fleet after another, with 1 among them")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often each size has its turn")
+    parser.add_argument("-o", "--output", type=Path, help="raw results as JSON")
+    parser.add_argument("--page", type=Path, help="page of which the table is written anew")
+    return parser.parse_args(words)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

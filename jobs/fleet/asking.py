@@ -1,0 +1,165 @@
+"""How jobs ask a fleet: which device is meant, what goes out with a model, and how an answer is waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from iosched.jobs.fleet.errand import Errand
+from iosched.jobs.fleet.messages import Progress, Step, Stop
+from iosched.jobs.fleet.plain import broken, taken
+from iosched.jobs.fleet.sending import packed
+from iosched.jobs.interrupt import Interrupt
+from iosched.jobs.progress import Observer
+from iosched.models.errors import UsageError
+from iosched.models.model import Model
+
+R = TypeVar("R")
+
+POLL_S = 0.2
+"""How often somebody who waits looks whether the user has interrupted."""
+
+
+class UpWorker(Protocol):
+    """A worker that is up."""
+
+    @property
+    def device(self) -> str:
+        """The key of its device."""
+        ...
+
+
+class Status(Protocol):
+    """What a fleet does at one moment."""
+
+    @property
+    def workers(self) -> Sequence[UpWorker]:
+        """Those that are up."""
+        ...
+
+
+class AskedFleet(Protocol):
+    """What jobs need of a fleet; see `fleet.Fleet`."""
+
+    def devices(self) -> tuple[str, ...]:
+        """Devices that the cluster has, by name."""
+        ...
+
+    def count(self, device: str) -> int:
+        """How many workers a device can have."""
+        ...
+
+    def submit(self, errand: Errand) -> Future[Any]:
+        """Has a worker do an errand; the result is plain data."""
+        ...
+
+    def tell(self, future: Future[Any], stop: Stop) -> None:
+        """Has an errand end."""
+        ...
+
+    def status(self) -> Status:
+        """What the fleet does now."""
+        ...
+
+
+def device_in(fleet: AskedFleet, text: str) -> str:
+    """The device of the cluster that the text of `--device` means; "auto" is a GPU where there is one.
+
+    Raises:
+        UsageError: the cluster has no such device; says which it has.
+        DeviceError: there is no cluster, or nothing in it.
+    """
+    there = sorted(fleet.devices(), key=lambda device: (device == "cpu", device))
+    wanted = text.strip().lower()
+    if wanted == "auto" and there:
+        return there[0]
+    if wanted not in there:
+        has = ", ".join(there) or "no device at all"
+        raise UsageError(f"the cluster has no device {text!r}: it has {has}")
+    return wanted
+
+
+def refuse_measuring_anew(resume: bool) -> None:
+    """Refuses `--no-resume`: what a worker does not know of its device it is told by the profile database.
+
+    Raises:
+        UsageError: it is asked for.
+    """
+    if not resume:
+        raise UsageError(
+            "--no-resume and --cluster contradict each other: workers tell each other what they measured by the"
+            " profile database\nName an empty one with --profile-db to have everything measured anew"
+        )
+
+
+def workers_of(fleet: AskedFleet, devices: Iterable[str]) -> int:
+    """How many workers the best equipped of these devices has now; at least one, which may be on its way."""
+    up = [each.device for each in fleet.status().workers]
+    return max((up.count(device) for device in devices), default=0) or 1
+
+
+def has_others(fleet: AskedFleet, device: str, jobs: int = 1) -> bool:
+    """Whether so many jobs leave workers of a device without one, whom searches can ask: else they ask themselves
+    sooner."""
+    return fleet.count(device) > jobs
+
+
+def errand(
+    device: str, kind: str, work: object, model: Model, on_said: Callable[[Progress | Step], None] | None = None
+) -> Errand:
+    """Work about a model.
+
+    Raises:
+        UsageError: the model is too large to be sent.
+    """
+    sent, data = packed(model)
+    made = Errand(kind, msgspec.to_builtins(work), sent, data, device)
+    return made if on_said is None else Errand(kind, made.work, sent, data, device, on_said)
+
+
+def read(plain: object, kind: type[R]) -> R:
+    """The result of an errand.
+
+    Raises:
+        ExecutionError: the worker has returned something else.
+    """
+    try:
+        return taken(plain, kind)
+    except ValueError as error:
+        raise broken(error) from error
+
+
+def shown_to(observer: Observer) -> Callable[[Progress | Step], None]:
+    """What shows an observer how far the worker is."""
+
+    def show(said: Progress | Step) -> None:
+        if isinstance(said, Progress):
+            observer.progress(said.done, said.total, said.text)
+
+    return show
+
+
+def outcome(fleet: AskedFleet, future: Future[Any], interrupt: Interrupt) -> Any:
+    """Waits for the result of an errand; at an interruption the user is asked, and the worker told.
+
+    Raises:
+        KeyboardInterrupt: the user wants no result.
+        IoschedError: what the worker raised, or what became of it.
+    """
+    try:
+        while not wait([future], timeout=POLL_S).done:
+            if interrupt.came:
+                interrupt.ask()
+                fleet.tell(future, Stop(how="best"))
+    except KeyboardInterrupt:
+        fleet.tell(future, Stop(how="now"))
+        raise
+    return future.result()
+
+
+def first_of(futures: Iterable[Future[Any]]) -> None:
+    """Waits until one of them is done, or for a moment."""
+    wait(list(futures), timeout=POLL_S, return_when=FIRST_COMPLETED)

@@ -1,0 +1,54 @@
+"""What was measured of slept work stands on the page, and is what the simulation says of the same work."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+Script = Callable[[str], ModuleType]
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((ROOT / "benchmarks/results/fleet-slept.json").read_text())
+    return found
+
+
+def test_the_page_has_the_table_of_the_results(script: Script, results: dict[str, Any]) -> None:
+    assert script("fleet_slept").table(results["runs"]) in (ROOT / "docs/fleet-simulation.md").read_text()
+
+
+def test_work_is_the_same_for_every_number_of_workers(script: Script, results: dict[str, Any]) -> None:
+    slept = script("fleet_slept")
+    for run in results["runs"]:
+        lengths_s = slept.lengths_s(run["what"], run["round"])
+        assert run["alone_s"] == sum(lengths_s) + len(lengths_s) * run["each_s"]
+
+
+def test_fleets_of_each_size_took_turns(results: dict[str, Any]) -> None:
+    turns = [run["workers"] for run in results["runs"] if run["what"] == "jobs"]
+    assert turns == [1, 2, 4] * 3
+    assert len(results["commands_s"]) == 3
+
+
+@pytest.mark.parametrize("what", ["jobs", "stages"])
+def test_a_simulated_worker_loses_what_one_worker_lost(script: Script, results: dict[str, Any], what: str) -> None:
+    slept = script("fleet_slept")
+    alone = [run for run in results["runs"] if (run["what"], run["workers"]) == (what, 1)]
+    message_s = slept.message_cost_s(what, results["runs"])
+    simulated_s = [3600 * slept.simulated(run, message_s).hours for run in alone]
+    assert sum(simulated_s) == pytest.approx(sum(run["wall_s"] for run in alone))
+
+
+def test_no_fleet_is_faster_than_its_simulation_without_messages(script: Script, results: dict[str, Any]) -> None:
+    """Nor a seventh slower: what is lost beside the ends of rounds is that little."""
+    slept = script("fleet_slept")
+    for run in results["runs"]:
+        most = slept.simulated(run, 0.0).speed_up
+        assert 6 / 7 * most < run["alone_s"] / run["wall_s"] < most

@@ -1,0 +1,191 @@
+"""`--cluster`: each command by way of a fleet of workers in this process, as by way of Ray; see also `ray/`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from fleet_threads import ThreadTransport, cpu_places
+from scripted import LATENCIES_US, fire_proto, latencies_by_stage, script_models
+from small_models import branches
+
+from iosched.cli.cluster import ClusterView, lines_of
+from iosched.jobs.fleet import opening
+from iosched.jobs.fleet.status import FleetStatus, WorkerStatus
+from iosched.jobs.fleet.transport import Place
+from iosched.jobs.fleet.worker import Worker
+from iosched.models.errors import DeviceError
+
+SPACE = "space.py"
+
+
+class OneDies(ThreadTransport):
+    """A cluster whose first worker is lost as soon as it says something."""
+
+    def _call(self, does: Any, call: Any) -> None:
+        if len(self.calls) == 1:
+            self.kill(call.worker, "the machine was switched off")
+            return
+        super()._call(does, call)
+
+
+@pytest.fixture(autouse=True)
+def _space(workdir: Path) -> None:
+    (workdir / SPACE).write_text("from toy_space import SPACE as space\n")
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[tuple[Any, ...]]]:
+    """Puts a cluster of so many workers where `--cluster` looks; returns what it was asked for."""
+    script_models(monkeypatch, LATENCIES_US)
+    latencies_by_stage(monkeypatch)
+
+    def of(count: int, made: type[ThreadTransport] = ThreadTransport) -> list[tuple[Any, ...]]:
+        asked: list[tuple[Any, ...]] = []
+
+        def connected(text: object, threads: int | None) -> ThreadTransport:
+            asked.append((str(text), threads))
+            return made(cpu_places(count), worker_on)
+
+        monkeypatch.setattr(opening, "RayTransport", connected)
+        return asked
+
+    return of
+
+
+def worker_on(place: Place) -> Worker:
+    return Worker("cpu", 2)
+
+
+def test_optimize_writes_the_model_and_says_who_worked(invoke, workdir: Path, cluster) -> None:
+    asked = cluster(2)
+    onnx.save(fire_proto(), "fire.onnx")
+    result = invoke("optimize", "fire.onnx", "--cluster", "local:2", "--json")
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert found["shipped"] == "iosched"
+    used = found["cluster"]
+    assert (used["address"], used["workers"], used["lost"]) == ("local:2", {"cpu": 2}, [])
+    assert used["done"] >= 1
+    assert asked == [("local:2", None)]
+    assert Path("fire.iosched.onnx").exists()
+    again = json.loads(invoke("optimize", "fire.onnx", "--device", "cpu", "--threads", 2, "--json").stdout)
+    assert again["search"]["measurements"] == 0  # all that workers measured is in the profile database
+    assert "cluster" not in again
+
+
+def test_rank_prints_rows(invoke, workdir: Path, cluster) -> None:
+    cluster(2)
+    for channels in (8, 16):
+        onnx.save(branches(channels=channels), f"m{channels}.onnx")
+    result = invoke("rank", "m8.onnx", "m16.onnx", "--measure", "stages", "--cluster", "auto", "--json")
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert [(row["device"], row["error"]) for row in found["rows"]] == [("cpu", None)] * 2
+    assert found["cluster"]["address"] == "auto"
+
+
+def test_explore_writes_variants_of_which_none_is_lost_with_its_worker(invoke, model: Path, cluster) -> None:
+    cluster(3, OneDies)
+    result = invoke(
+        *("explore", "branches.onnx", "--space", SPACE, "--trials", 4, "--top", 1, "--measure", "stages"),
+        *("--sampler", "random", "--cluster", "ray://head:10001", "--json"),
+    )
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert found["trials"] == 4
+    (line,) = found["cluster"]["lost"]
+    assert "switched off" in line
+    assert "switched off" in result.stderr
+    assert len(list(Path("branches.explored").glob("trial-*.onnx"))) == 1
+
+
+def test_matrix_prints_a_table(invoke, workdir: Path, cluster) -> None:
+    cluster(2)
+    onnx.save(branches(batch="N"), "m.onnx")
+    result = invoke("matrix", "m.onnx", "--devices", "cpu", "--batch-sizes", "1,2", "--cluster", "h:1", "--json")
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert [(target["device"], target["batch_size"], target["cost"]) for target in found["targets"]] == [
+        ("cpu", 1, "measured"), ("cpu", 2, "measured"),
+    ]  # fmt: skip
+    assert found["cluster"]["address"] == "h:1"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (("optimize", "branches.onnx", "--device", "v100"), 2, "the cluster has no device 'v100': it has cpu"),
+        (("optimize", "branches.onnx", "--no-resume"), 2, "--no-resume and --cluster contradict"),
+        (("optimize", "branches.onnx", "--dry-run"), 2, "leave --cluster out"),
+        (("optimize", "branches.onnx", "--threads", "3"), 2, "--threads 3 is more than the 2"),
+        (("rank", "branches.onnx", "--device", "cpu,h100"), 2, "the cluster has no device 'h100'"),
+        (("matrix", "branches.onnx", "--devices", "t4"), 2, "the cluster has no device 't4'"),
+        (("explore", "branches.onnx", "--space", SPACE, "--objective", "latency:t4"), 2, "no device 't4'"),
+    ],
+)
+def test_what_a_cluster_cannot_do_is_refused(
+    invoke, model: Path, cluster, complains, words: Sequence[Any], code: int, says: str
+) -> None:
+    cluster(1)
+    complains(invoke(*words, "--cluster", "local:1"), code, says)
+
+
+def test_no_cluster_is_a_device_that_is_missing(
+    invoke, model: Path, cluster, complains, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nowhere(text: object, threads: int | None) -> ThreadTransport:
+        raise DeviceError("there is no Ray cluster at h:1: start one with: ray start --head")
+
+    monkeypatch.setattr(opening, "RayTransport", nowhere)
+    complains(invoke("optimize", "branches.onnx", "--cluster", "h:1"), 3, "no Ray cluster at h:1")
+
+
+@pytest.mark.parametrize("command", ["optimize", "rank", "matrix --devices cpu", f"explore --space {SPACE}"])
+def test_a_text_that_means_no_cluster_is_wrong_usage(invoke, model: Path, complains, command: str) -> None:
+    complains(invoke(*command.split(), "branches.onnx", "--cluster", "everywhere"), 2, "everywhere")
+
+
+def status(count: int, lost: Sequence[str] = ()) -> FleetStatus:
+    workers = tuple(
+        WorkerStatus(f"w{number}", f"node{number}", "cpu", "A CPU", "cost branches" if number else "", number)
+        for number in range(count)
+    )
+    return FleetStatus(workers, waiting=3, under_way=1, done=7, lost=tuple(lost))
+
+
+def test_a_display_has_a_line_for_each_worker_and_one_for_all() -> None:
+    assert lines_of(None) == []
+    first, second, all_ = lines_of(status(2, ["node9 was lost"]))
+    assert first.split() == ["node0,", "cpu", "0", "done", "rests"]
+    assert second.split() == ["node1,", "cpu", "1", "done", "cost", "branches"]
+    assert all_ == "  2 workers, 1 lost; 7 done, 3 waiting"
+
+
+def test_a_display_of_many_workers_stays_short() -> None:
+    lines = lines_of(status(100))
+    assert len(lines) == 14
+    assert lines[-2] == "  and 88 more"
+
+
+def test_a_display_is_drawn_on_a_terminal_and_lines_stand_above_it() -> None:
+    from io import StringIO
+
+    from rich.console import Console
+
+    out = StringIO()
+    view = ClusterView(prints=True)
+    with view.drawn(Console(file=out, force_terminal=True, width=100)):
+        view.status(status(2))
+        view.progress(1, 4, "trial 1")
+        view.note("node9 [was] lost")
+        with view.paused():
+            pass
+    text = out.getvalue()
+    assert "node9 [was] lost" in text
+    assert "node1, cpu" in text
+    assert "trial 1" in text

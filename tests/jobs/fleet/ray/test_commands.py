@@ -1,0 +1,113 @@
+"""Jobs on a real local cluster, whose workers are processes that measure, and one of which is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+from clusters import surroundings
+from scripted import fire
+from small_models import branches
+from toy_space import SPACE
+
+from iosched.jobs.exploring.settings import ExploreSettings
+from iosched.jobs.fleet.explore import explore_there
+from iosched.jobs.fleet.fleet import Fleet
+from iosched.jobs.fleet.opening import opened_fleet
+from iosched.jobs.fleet.optimize import optimize_there
+from iosched.jobs.fleet.rank import rank_there
+from iosched.jobs.fleet.ray import session
+from iosched.jobs.fleet.status import FleetStatus
+from iosched.jobs.optimize import OptimizeSettings
+from iosched.jobs.rank import RankSettings
+from iosched.models.load import load_model
+from iosched.profiler.store.database import ProfileDatabase
+
+WORKERS = 2 if len(os.sched_getaffinity(0)) > 1 else 1
+
+
+class Watcher:
+    """An observer that says when a worker does something."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.busy = Event()
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def status(self, status: FleetStatus) -> None:
+        if any(each.doing.startswith("cost") for each in status.workers):
+            self.busy.set()
+
+
+@pytest.fixture(scope="module")
+def watcher() -> Watcher:
+    return Watcher()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("fleet")
+
+
+@pytest.fixture(scope="module")
+def fleet(folder: Path, watcher: Watcher) -> Iterator[Fleet]:
+    with surroundings(folder), opened_fleet(f"local:{WORKERS}", folder / "p.db", 1, watcher) as found:
+        yield found
+
+
+def test_what_a_search_measured_is_in_the_database_and_never_measured_again(fleet: Fleet, folder: Path) -> None:
+    settings = OptimizeSettings(budget_s=20.0)
+    first = optimize_there(fleet, fire(), settings)
+    names = [name for stage in first.schedule.stages for name in stage.operators]
+    assert sorted(names) == sorted(operator.name for operator in fire().graph.operators)
+    with ProfileDatabase(folder / "p.db") as database:
+        rows = list(database.rows())
+    assert first.signatures <= len(rows)
+    again = optimize_there(fleet, fire(), settings)
+    assert again.cache_hits > 0
+    assert again.measurements <= first.measurements
+
+
+def test_rows_of_several_models_come_from_all_workers(fleet: Fleet) -> None:
+    models = {f"m{size}": fire(size) for size in (1, 2, 3)}
+    found = rank_there(fleet, models, RankSettings(("cpu",), measure="stages"))
+    assert [row.error for row in found.rows] == [None] * 3
+
+
+def test_a_worker_that_is_killed_takes_no_trial_with_it(fleet: Fleet, folder: Path, watcher: Watcher) -> None:
+    base = load_model(branches().SerializeToString())
+    settings = ExploreSettings(
+        folder / "study.db", sampler="random", trials=6, objectives=("latency:cpu",), top=0, measure="stages"
+    )
+
+    class Killing:
+        """Kills a worker as soon as one costs a variant."""
+
+        killed = False
+
+        def progress(self, done: int, total: int | None, text: str) -> None:
+            if not self.killed and done == 2 and watcher.busy.wait(30):
+                self.killed = True
+                os.kill(workers_of(fleet)[0], signal.SIGKILL)
+
+    observer = Killing()
+    found = explore_there(fleet, base, SPACE, replace(settings), observer).found
+    assert observer.killed
+    assert [each.state for each in found.individuals] == ["complete"] * 6
+    assert [each.number for each in found.individuals] == list(range(6))
+    assert fleet.status().lost
+
+
+def workers_of(fleet: Fleet) -> list[int]:
+    """The processes of the workers that are up."""
+    transport: Any = fleet._transport
+    names = {pid: Path(f"/proc/{pid}/comm").read_text() for pid in session.members(transport.pid)}
+    return [pid for pid, name in names.items() if name.startswith("ray::WorkerAct")]

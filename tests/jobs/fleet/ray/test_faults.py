@@ -1,0 +1,145 @@
+"""Searches on a real local cluster of which processes are killed: they go on, and nothing measured is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from clusters import kill, surroundings
+from small_models import branches
+
+from iosched.jobs.fleet.fleet import Fleet, FleetPatience
+from iosched.jobs.fleet.optimize import optimize_there
+from iosched.jobs.fleet.ray import session
+from iosched.jobs.fleet.ray.address import LocalCluster
+from iosched.jobs.fleet.ray.transport import RayTransport
+from iosched.jobs.fleet.status import FleetStatus
+from iosched.jobs.optimize import OptimizeResult, OptimizeSettings
+from iosched.models.load import load_model
+from iosched.models.version import iosched_version
+from iosched.profiler.store.database import ProfileDatabase
+from iosched.profiler.store.tables import StageRow
+from iosched.runtime.cores import cpu_count
+
+pytestmark = pytest.mark.slow
+
+WORKERS = min(2, cpu_count())
+PATIENCE = FleetPatience(reconnect_s=0.1)
+QUIET = "quiet_worker:quiet"
+SETTINGS = OptimizeSettings(device="cpu", threads=1)
+SEEN_WITHIN_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def _surroundings(tmp_path: Path) -> Iterator[None]:
+    with surroundings(tmp_path):
+        yield
+
+
+class Killer:
+    """Makes the transports of a fleet; as soon as something is measured, it kills something, once."""
+
+    def __init__(self, path: Path, victims: Callable[[RayTransport], None], made_by: str = QUIET) -> None:
+        self.path, self.victims, self.made_by = path, victims, made_by
+        self.transports: list[RayTransport] = []
+        self.before: frozenset[StageRow] = frozenset()
+        self.notes: list[str] = []
+        self.lost: tuple[str, ...] = ()
+
+    def connect(self) -> RayTransport:
+        self.transports.append(RayTransport(LocalCluster(WORKERS), 1, self.made_by))
+        if len(self.transports) == 1:
+            Thread(target=self._kill, daemon=True).start()
+        return self.transports[-1]
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def status(self, status: FleetStatus) -> None:
+        self.lost = status.lost
+
+    def _kill(self) -> None:
+        until = time.monotonic() + SEEN_WITHIN_S
+        while not self.before and time.monotonic() < until:
+            time.sleep(0.02)
+            self.before = stages(self.path)
+        self.victims(self.transports[-1])
+
+
+def stages(path: Path) -> frozenset[StageRow]:
+    """What is known of stages; a comparison of whole models is made anew by each job."""
+    if not path.exists():
+        return frozenset()
+    with ProfileDatabase(path) as database:
+        return frozenset(row for row in database.rows() if isinstance(row, StageRow))
+
+
+def kill_workers(transport: RayTransport) -> None:
+    for pid in session.members(transport.pid):
+        if _name(pid).startswith("ray::WorkerAct"):
+            os.kill(pid, signal.SIGKILL)
+
+
+def kill_head(transport: RayTransport) -> None:
+    kill(transport.pid, "gcs_server")
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def optimized(fleet: Fleet) -> OptimizeResult:
+    return optimize_there(fleet, load_model(branches().SerializeToString(), name="branches"), SETTINGS)
+
+
+def opened(killer: Killer) -> Fleet:
+    return Fleet(killer.connect, lambda: ProfileDatabase(killer.path), killer, PATIENCE)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "profile.sqlite"
+
+
+def test_a_search_goes_on_when_all_workers_were_killed_and_new_ones_came(path: Path) -> None:
+    killer = Killer(path, kill_workers)
+    with opened(killer) as fleet:
+        assert optimized(fleet).measured_us is not None
+    assert killer.before, "nothing was killed"
+    assert killer.before <= stages(path)
+    assert killer.lost, killer.notes
+    (transport,) = killer.transports
+    assert session.members(transport.pid) == ()
+
+
+@pytest.mark.skipif(WORKERS == 1, reason="needs two cores")
+def test_a_worker_of_another_version_is_told_and_not_used(path: Path) -> None:
+    killer = Killer(path, lambda transport: None, "quiet_worker:partly_older")
+    with opened(killer) as fleet:
+        assert optimized(fleet).measured_us is not None
+        assert len(fleet.status().workers) == 1
+    (line,) = [note for note in killer.notes if "not used" in note]
+    assert line == f"cpu of 127.0.0.1 is not used: it has iosched 0.0.0, and this is {iosched_version()}"
+
+
+def test_a_search_outlives_the_head_and_the_next_one_has_another(path: Path) -> None:
+    """Workers that are up need no head; once its silence is noticed, all is started again."""
+    killer = Killer(path, kill_head)
+    with opened(killer) as fleet:
+        assert optimized(fleet).measured_us is not None
+        assert killer.before, "nothing was killed"
+        until = time.monotonic() + SEEN_WITHIN_S
+        while len(killer.transports) == 1:
+            assert time.monotonic() < until, killer.notes
+            time.sleep(0.1)
+        measured = stages(path)
+        assert optimized(fleet).measured_us is not None
+    assert killer.before <= measured <= stages(path)

@@ -1,0 +1,214 @@
+"""What is said between a driver and its workers is read as it was written, and what strangers say is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iosched.jobs.fleet import plain
+from iosched.jobs.fleet.messages import (
+    VERSION,
+    Asked,
+    Call,
+    Done,
+    Facts,
+    Failed,
+    InterruptedWorkError,
+    Known,
+    Measured,
+    Progress,
+    SaidMessage,
+    SentModel,
+    Step,
+    Stop,
+    ToldMessage,
+    decoded,
+    encoded,
+    failed,
+    raised,
+    returned,
+    said,
+    told,
+)
+from iosched.models import errors
+from iosched.models.errors import DeviceError, ExecutionError, IoschedError, UsageError
+from iosched.profiler.store.tables import ChoiceRow, ComparisonRow, StageRow, WholeRow, YardstickRow
+from iosched.scheduler.questions import Question
+from iosched.scheduler.schedule import Division, Stage, Strategy
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
+MODEL = SentModel("0" * 64, "1" * 64, "2" * 64, "squeezenet", 1, {"x": (1, 3, 224, 224)})
+
+numbers = st.floats(allow_nan=False)
+texts = st.text(max_size=8)
+samples = st.lists(st.floats(0, 1e9), max_size=5).map(tuple)
+times = st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC))
+rows = st.lists(
+    st.builds(ChoiceRow, texts, texts, texts)
+    | st.builds(YardstickRow, texts, times, samples)
+    | st.builds(StageRow, texts, texts, st.sampled_from(["first", "again", "rough"]), times, st.none() | samples)
+    | st.builds(ComparisonRow, texts, texts, texts, times, samples, samples, st.none() | texts)
+    | st.builds(WholeRow, texts, texts, times, st.just("openvino"), samples, samples, *map(st.just, (3, 1.5, 2.5))),
+    max_size=4,
+).map(tuple)
+stages = st.builds(
+    Stage,
+    st.sampled_from(Strategy),
+    st.lists(st.lists(texts, min_size=1, max_size=3).map(tuple), min_size=1, max_size=3).map(tuple),
+    st.none() | numbers,
+    st.none() | numbers,
+    st.none() | st.just(Division(2, ((0,), (0, 1)))),
+)
+questions = st.lists(
+    st.builds(Question, stages, st.sampled_from(["latency", "again", "operator", "work"]), numbers), max_size=4
+).map(tuple)
+any_json = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | numbers | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=8,
+)
+said_messages = (
+    st.builds(Measured, rows=rows)
+    | st.builds(Progress, done=st.integers(0, 9), total=st.none() | st.just(9), text=texts)
+    | st.builds(Step, step=st.integers(0, 9), value=numbers)
+    | st.builds(Asked, number=st.integers(0, 9), work=st.dictionaries(texts, any_json), questions=questions)
+)
+
+
+@given(said_messages)
+def test_what_a_worker_says_is_read_as_it_was_written(message: SaidMessage) -> None:
+    assert said(encoded(message)) == message
+
+
+@given(rows, any_json)
+def test_a_call_is_read_as_it_was_written(found: Any, work: Any) -> None:
+    call = Call(kind="cost", work=work, model=MODEL, rows=found)
+    assert decoded(encoded(call), Call) == call
+
+
+@given(st.builds(Known, number=st.integers(0, 9), rows=rows) | st.builds(Stop, how=st.sampled_from(["best", "now"])))
+def test_what_a_worker_is_told_is_read_as_it_was_written(message: ToldMessage) -> None:
+    assert told(encoded(message)) == message
+
+
+def test_infinities_are_no_nulls() -> None:
+    question = Question(Stage(Strategy.CONCURRENT, (("a",),), predicted_us=math.inf, measured_us=None))
+    text = encoded(Asked(number=0, work={"nothing": None, "least": -math.inf}, questions=(question,)))
+    json.loads(text, parse_constant=lambda constant: pytest.fail(f"{constant} is no JSON"))
+    message: Asked = decoded(text, Asked)
+    (again,) = message.questions
+    assert (again.worse_than_us, again.stage.predicted_us, again.stage.measured_us) == (math.inf, math.inf, None)
+    assert message.work == {"nothing": None, "least": -math.inf}
+
+
+def test_no_number_is_read_back_as_none() -> None:
+    assert math.isnan(plain.read(plain.written(math.nan), float))
+    assert math.isnan(plain.read(plain.written([math.nan]), list[Any])[0])
+
+
+def test_a_key_that_marks_numbers_is_refused_where_it_is_written() -> None:
+    with pytest.raises(ValueError, match="stands for a number"):
+        encoded(Done(result={"runtime": {plain.NUMBER: "inf"}}))
+
+
+@pytest.mark.parametrize("mark", ["1", "nan ", 1, None, "Infinity"])
+def test_a_mark_of_a_number_that_is_none_is_refused_where_it_is_read(mark: object) -> None:
+    with pytest.raises(ExecutionError, match="marks what is no number"):
+        plain.read(json.dumps({"a": {plain.NUMBER: mark}}).encode(), dict[str, Any])
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (b"", "truncated"),
+        (b"null", "Expected `object`"),
+        (b'{"version": 1}', "message"),
+        (b'{"message": "stop", "version": 1, "how": "gently"}', r"\$.how"),
+        (b'{"message": "stop", "version": 1, "how": "best", "also": 1}', "also"),
+        (b'{"message": "known", "version": 1, "number": -1, "rows": []}', r"\$.number"),
+        (b'{"message": "known", "version": 1, "number": 0, "rows": [{"table": "stage"}]}', r"\$.rows\[0\]"),
+        (b'{"message": "measured", "version": 1, "rows": []}', "measured"),
+        (b'{"message": "stop", "version": 1, "how": "best"', "truncated"),
+        (b"[" * 100_000, "broken"),
+    ],
+)
+def test_what_is_no_message_is_refused_with_the_place(text: bytes, says: str) -> None:
+    with pytest.raises(ExecutionError, match=says):
+        told(text)
+
+
+def test_rows_that_no_database_can_keep_are_refused() -> None:
+    row = {"table": "yardstick", "device": "d", "measured_at": "0001-01-01T00:00:00+23:59", "samples_us": []}
+    with pytest.raises(ExecutionError, match="broken"):
+        said(json.dumps({"message": "measured", "version": VERSION, "rows": [row]}).encode())
+
+
+def test_a_message_of_another_version_names_both() -> None:
+    text = encoded(Stop(how="best")).replace(b'"version":1', b'"version":2')
+    with pytest.raises(ExecutionError, match=r"of version 2, and this iosched .* reads 1"):
+        told(text)
+
+
+KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, IoschedError)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_error_comes_back_as_the_same_class_with_the_same_text(kind: type[IoschedError]) -> None:
+    message = returned(encoded(failed(kind("first line\nsecond"))))
+    assert isinstance(message, Failed)
+    again = raised(message)
+    assert type(again) is kind
+    assert str(again) == "first line\nsecond"
+
+
+def test_an_error_of_a_job_comes_back_as_what_it_derives_from() -> None:
+    class OwnError(UsageError):
+        """One that a job raises."""
+
+    assert type(raised(failed(OwnError("why")))) is UsageError
+
+
+def test_what_was_not_raised_on_purpose_says_where_it_happened() -> None:
+    again = raised(failed(ZeroDivisionError("division by zero")), "the worker on n2")
+    assert type(again) is ExecutionError
+    assert str(again) == "the worker on n2 failed: ZeroDivisionError: division by zero"
+
+
+def test_no_class_is_looked_up_that_is_no_error_of_ours() -> None:
+    assert type(raised(Failed(type="SystemExit", text="0"))) is ExecutionError
+
+
+def test_an_interruption_comes_back_as_one() -> None:
+    assert type(raised(failed(KeyboardInterrupt()))) is InterruptedWorkError
+    assert not issubclass(InterruptedWorkError, DeviceError)
+
+
+def test_facts_are_read_as_they_were_written() -> None:
+    facts = Facts(
+        versions={"iosched": "0.1.0", "onnxruntime": "1.31.1"},
+        device="cpu",
+        name="A CPU",
+        key='{"kind":"cpu"}',
+        threads=2,
+        cores=(0, 1),
+        yardstick=(YardstickRow("d", NOW, (1.0, 2.0)),),
+        disturbed_by=("others had 50% of the cores",),
+    )
+    assert decoded(encoded(facts), Facts) == facts
+    assert facts.iosched == "0.1.0"
+
+
+def test_what_does_not_travel_is_refused_where_it_is_written() -> None:
+    @dataclass
+    class OnOneMachine:
+        path: object
+
+    with pytest.raises(TypeError):
+        encoded(Done(result=OnOneMachine(object())))

@@ -1,0 +1,116 @@
+"""`rank` on a cluster: the rows that this machine finds, several devices at once, and what a lost worker does to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted import LATENCIES_US, fire, latencies_by_stage, script_models
+from thread_fleet import thread_fleet
+
+from iosched.jobs.fleet.rank import rank_there
+from iosched.jobs.rank import RankInterruptedError, RankSettings, rank
+from iosched.models.errors import DeviceLostError, InvalidModelError, UsageError
+from iosched.models.load import load_model
+from iosched.models.model import Model
+
+MODELS: dict[str, Model | Callable[[], Model]] = {"one": fire(1), "two": fire(2), "three": fire(3)}
+
+
+@pytest.fixture(autouse=True)
+def _no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    script_models(monkeypatch, LATENCIES_US)
+    latencies_by_stage(monkeypatch)
+
+
+def settings(*devices: str, **more: Any) -> RankSettings:
+    return RankSettings(devices, measure="stages", threads=2, **more)
+
+
+def test_rows_are_those_that_this_machine_finds(tmp_path: Path) -> None:
+    local = rank(MODELS, replace(settings("cpu"), profile_db=tmp_path / "p.db"))
+    with thread_fleet(cpu=2) as fleet:
+        found = rank_there(fleet, MODELS, settings("cpu"))
+    assert [(row.model, row.latency_us, row.flops) for row in found.rows] == [
+        (row.model, row.latency_us, row.flops) for row in local.rows
+    ]
+    assert found.failure is None
+    assert fleet.packets == []  # each worker has a row of its own
+
+
+def test_a_search_asks_workers_that_have_no_row() -> None:
+    with thread_fleet(cpu=3) as fleet:
+        rank_there(fleet, {"one": fire()}, settings("cpu"))
+    assert sum(fleet.packets) > 3
+
+
+def test_several_devices_are_asked_at_once_and_named_as_the_cluster_does() -> None:
+    with thread_fleet(cpu=1, v100=1) as fleet:
+        found = rank_there(fleet, MODELS, settings("v100", "cpu"))
+    assert [row.device for row in found.rows] == ["v100"] * 3 + ["cpu"] * 3
+    assert {row.cost.device for row in found.rows if row.cost} == {"v100", "cpu"}
+    assert [errand.device for errand in fleet.errands] == ["v100", "cpu"] * 3
+
+
+def test_a_broken_model_is_a_row_with_its_reason() -> None:
+    with thread_fleet(cpu=1) as fleet:
+        found = rank_there(fleet, {"broken": lambda: load_model(b"none"), "good": fire()}, settings("cpu"))
+    good, broken = found.rows
+    assert good.cost is not None
+    assert isinstance(broken.failure, InvalidModelError)
+
+
+def test_a_row_whose_worker_is_lost_is_found_by_another() -> None:
+    with thread_fleet(cpu=2) as fleet:
+        fleet.loses = {1}
+        found = rank_there(fleet, MODELS, settings("cpu"))
+    assert all(row.cost is not None for row in found.rows)
+    assert len(fleet.status().workers) == 1
+
+
+def test_a_model_that_no_worker_survives_is_a_row_with_its_reason() -> None:
+    with thread_fleet(cpu=1) as fleet:
+        fleet.poison = {1}
+        found = rank_there(fleet, MODELS, settings("cpu"))
+    assert [row.error for row in found.rows] == [None, None, "workers were lost again and again as they did it"]
+
+
+def test_a_cluster_without_workers_ends_it() -> None:
+    with thread_fleet(cpu=1) as fleet:
+        fleet.loses = {0}
+        with pytest.raises(DeviceLostError, match="all workers"):
+            rank_there(fleet, MODELS, settings("cpu"))
+
+
+def test_an_interruption_brings_the_rows_that_are_done() -> None:
+    class Impatient:
+        def progress(self, done: int, total: int | None, text: str) -> None:
+            if done == 1:
+                raise KeyboardInterrupt
+
+    with thread_fleet(cpu=1) as fleet, pytest.raises(RankInterruptedError) as error:
+        rank_there(fleet, MODELS, settings("cpu"), Impatient())
+    rows = error.value.result.rows
+    assert len(rows) == 3
+    assert sum(row.is_unreached for row in rows) == 2
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [({"devices": ("cpu", "t4")}, "it has cpu"), ({"resume": False}, "--no-resume"), ({"measure": "all"}, "unknown")],
+)
+def test_what_makes_no_sense_is_refused_before_anything_is_asked(changed: dict[str, Any], says: str) -> None:
+    with thread_fleet(cpu=1) as fleet, pytest.raises(UsageError, match=says):
+        rank_there(fleet, MODELS, replace(settings("cpu"), **changed))
+    assert fleet.errands == []
+
+
+def test_a_budget_is_shared_by_what_is_done_one_after_another() -> None:
+    with thread_fleet(cpu=2) as fleet:
+        rank_there(fleet, MODELS, settings("cpu", budget_s=90.0))
+    budgets = [errand.work["settings"]["budget_s"] for errand in fleet.errands]
+    assert budgets[0] == pytest.approx(60, abs=2)
+    assert all(budget <= 90 for budget in budgets)
