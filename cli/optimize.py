@@ -167,6 +167,13 @@ def _settings(
 @cluster_option(
     "Search on a device of a cluster, which D then names; all workers of that device measure for the search."
 )
+@click.option(
+    "--speculate",
+    type=click.IntRange(min=2, max=1024),
+    metavar="N",
+    help="With --cluster: where a search wants to know less at a time than N workers can measure, have them measure "
+    "what it may want to know next. N is best the number of workers.",
+)
 @click.option("--dry-run", is_flag=True, help="Print how large the search is and how long it takes; measure nothing.")
 @json_option
 @verbosity_options
@@ -180,6 +187,7 @@ def command(
     binding: Binding,
     settings: OptimizeSettings,
     cluster: str | None,
+    speculate: int | None,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -205,6 +213,7 @@ def command(
       iosched optimize model.onnx --device v100 --batch-size 1
       iosched optimize model.onnx --batch-size 8 -o fast.onnx
       iosched optimize model.onnx --device v100 --cluster ray://head:10001
+      iosched optimize model.onnx --device v100 --cluster auto --speculate 16
       iosched optimize model.onnx --batch-size 32 --objective throughput
       iosched optimize retrained.onnx --schedule-from model.schedule.json
       iosched zoo export squeezenet -o - | iosched optimize - -o - | iosched run - --check
@@ -217,6 +226,8 @@ def command(
     loaded = read_model(model, binding)
     if dry_run and settings.objective != DEFAULT_OBJECTIVE:
         raise UsageError("--dry-run tells of the search for the objective latency: leave --objective out")
+    if speculate is not None and cluster is None:
+        raise UsageError("--speculate is for the workers of a cluster: name one with --cluster")
     if dry_run and cluster is not None:
         raise UsageError("--dry-run tells of a search on this machine: leave --cluster out")
     if dry_run:
@@ -224,7 +235,7 @@ def command(
         return
     outputs = _outputs(stem(model, loaded), output, schedule)
     check_destinations([outputs.model, outputs.schedule], inputs=inputs, as_json=as_json)
-    result, used = _search(loaded, settings, cluster)
+    result, used = _search(loaded, settings, cluster, speculate or 0)
     _write(loaded, result, outputs)
     if as_json:
         emit_json(as_object(loaded.name, result, outputs.model, outputs.schedule) | cluster_object(used))
@@ -240,7 +251,9 @@ def _outputs(name: str, output: Destination | None, schedule: Destination | None
     return _Outputs(output, schedule)
 
 
-def _search(model: Model, settings: OptimizeSettings, cluster: str | None) -> tuple[OptimizeResult, ClusterUse | None]:
+def _search(
+    model: Model, settings: OptimizeSettings, cluster: str | None, fill: int
+) -> tuple[OptimizeResult, ClusterUse | None]:
     from iosched.jobs.optimize import optimize
 
     if cluster is not None:
@@ -248,7 +261,7 @@ def _search(model: Model, settings: OptimizeSettings, cluster: str | None) -> tu
 
         return with_fleet(
             *(cluster, settings.profile_db, settings.threads),
-            lambda fleet, view: optimize_there(fleet, model, settings, view, AskOnce(view)),
+            lambda fleet, view: optimize_there(fleet, model, settings, view, AskOnce(view), fill),
         )
     with progress_bar() as observer:
         return optimize(model, settings, observer, AskOnce(observer)), None

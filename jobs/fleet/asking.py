@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from iosched.jobs.fleet.ahead import Ahead
 from iosched.jobs.fleet.errand import Errand
 from iosched.jobs.fleet.messages import Progress, Step, Stop
 from iosched.jobs.fleet.plain import broken, taken
@@ -101,10 +102,14 @@ def workers_of(fleet: AskedFleet, devices: Iterable[str]) -> int:
     return max((up.count(device) for device in devices), default=0) or 1
 
 
-def has_others(fleet: AskedFleet, device: str, jobs: int = 1) -> bool:
-    """Whether so many jobs leave workers of a device without one, whom searches can ask: else they ask themselves
-    sooner."""
-    return fleet.count(device) > jobs
+def ahead_on(fleet: AskedFleet, device: str, jobs: int = 1, fill: int = 0) -> Ahead | None:
+    """How the searches of so many jobs ask workers of a device; where none of these is left without a job, they ask
+    themselves sooner.
+
+    Args:
+        fill: rounds of questions are filled up with guesses to a multiple of this.
+    """
+    return Ahead(fill) if fleet.count(device) > jobs else None
 
 
 def errand(

@@ -20,7 +20,7 @@ class Work:
         kind: works of one kind take about the same time on one device.
         group: the works of a packet are of one group, such as one model.
         in_packets: whether a worker may take several at a time.
-        asker: the lease whose holder waits for this, parked; None where nobody does.
+        asker: the lease whose holder waits for this, parked, or may come to; None where nobody does.
     """
 
     name: str
@@ -53,6 +53,11 @@ class Backlog:
 
     def __len__(self) -> int:
         return sum(map(len, self._groups.values()))
+
+    @property
+    def groups(self) -> Collection[str]:
+        """The groups of the works that are here."""
+        return self._groups.keys()
 
     def add(self, work: Work) -> None:
         """Adds a new work behind all others; with it a round of its group begins."""

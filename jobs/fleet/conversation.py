@@ -8,7 +8,18 @@ from contextlib import AbstractContextManager, nullcontext
 from queue import Empty, Queue
 from typing import Any
 
-from iosched.jobs.fleet.messages import Asked, Known, Measured, Progress, SaidMessage, Step, Stop, encoded, told
+from iosched.jobs.fleet.messages import (
+    Asked,
+    Guessed,
+    Known,
+    Measured,
+    Progress,
+    SaidMessage,
+    Step,
+    Stop,
+    encoded,
+    told,
+)
 from iosched.profiler.store.tables import Row
 from iosched.scheduler.questions import Question
 
@@ -88,6 +99,10 @@ class Conversation:
         number, self._n_rounds = self._n_rounds, self._n_rounds + 1
         self.say(Asked(number=number, work=work, questions=tuple(questions)))
         return number
+
+    def guessed(self, number: int, question: Question) -> None:
+        """Says what may be asked later, while a round is not answered."""
+        self.say(Guessed(number=number, question=question))
 
     def answers(self, number: int, wait_s: float) -> Sequence[Row] | None:
         """The rows that answer a round; None where they have not come within so many seconds."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from iosched.jobs.fleet.turns import Turns
@@ -130,6 +130,16 @@ class Crew:
     def parked(self, device: str) -> tuple[Hand, ...]:
         """Workers of a device whose job waits, and that have no packet beside it."""
         return tuple(self._parked.get(device, {}).values())
+
+    def for_packets(self, device: str, groups: Collection[str]) -> tuple[Hand, ...]:
+        """Workers of a device that can take works of these groups, which others wait for.
+
+        First those that have a group open, then those that are parked, who may have guesses to make meanwhile.
+        """
+        free = self.free(device)
+        ready = tuple(hand for hand in free if hand.group in groups)
+        others = tuple(hand for hand in free if hand.group not in groups)
+        return (*ready, *self.parked(device), *others)
 
     def may_begin(self, hand: Hand, now_s: float, has_work: Callable[[str], bool]) -> bool:
         """Whether a free or parked worker may begin something now; one that is parked has its machine already.

@@ -1,9 +1,9 @@
-"""What every work of the dispatcher stands for: an errand, or a question that a search asked in one of its rounds."""
+"""What every work of the dispatcher stands for: an errand, or a question that a search asks, or may come to ask."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from typing import Any
 from iosched.jobs.fleet.backlog import Work
 from iosched.jobs.fleet.errand import Errand
 from iosched.jobs.fleet.leases import Lease
-from iosched.jobs.fleet.messages import Asked, Call, Rows, Stop, packet
+from iosched.jobs.fleet.messages import Asked, Call, Guessed, Rows, Stop, packet
 from iosched.scheduler.questions import Question
 
 QUESTIONS = "questions"
@@ -58,6 +58,19 @@ class Round:
     open: set[str] = field(default_factory=set)
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What the dispatcher has to see to before a round is answered.
+
+    Attributes:
+        works: new ones.
+        guessed: names of guesses that have come true, and are being answered.
+    """
+
+    works: tuple[Work, ...]
+    guessed: tuple[str, ...]
+
+
 class Desk:
     """Names works, and says what they are."""
 
@@ -65,6 +78,7 @@ class Desk:
         self._tasks: dict[str, Task] = {}
         self._questions: dict[str, tuple[Round, Question]] = {}
         self._rounds: dict[str, list[Round]] = {}
+        self._guesses: dict[str, dict[Question, str]] = {}
         self._named = 0
 
     @property
@@ -78,19 +92,49 @@ class Desk:
         self._tasks[task.name] = task
         return task, Work(task.name, errand.device, errand.kind, errand.model.file)
 
-    def ask(self, lease: Lease, asked: Asked, device: str) -> tuple[Work, ...]:
-        """The questions of a search that runs under `lease`, as works for workers of a device."""
-        task = self._tasks[lease.works[0].name]
-        made = Round(lease.name, task, asked)
-        group = f"{task.errand.model.file} {json.dumps(asked.work, sort_keys=True)}"
-        works = []
+    def ask(self, lease: Lease, asked: Asked, device: str) -> Wanted:
+        """The questions of a search that runs under `lease`, as works for workers of a device.
+
+        What was guessed is not given out again: it is waited for, if it is not answered yet.
+        """
+        made = Round(lease.name, self._tasks[lease.works[0].name], asked)
+        guesses = self._guesses.get(lease.name, {})
+        works, came_true = [], []
         for question in asked.questions:
-            name = self._name(QUESTIONS)
-            made.open.add(name)
-            self._questions[name] = made, question
-            works.append(Work(name, device, QUESTIONS, group, in_packets=True, asker=lease.name))
-        self._rounds.setdefault(lease.name, []).append(made)
-        return tuple(works)
+            if (name := guesses.get(question)) is None:
+                works.append(self._work(made, question, device))
+                made.open.add(works[-1].name)
+            elif name in self._questions:
+                self._questions[name] = made, question
+                made.open.add(name)
+                came_true.append(name)
+        if made.open:
+            self._rounds.setdefault(lease.name, []).append(made)
+        return Wanted(tuple(works), tuple(came_true))
+
+    def guess(self, lease: Lease, guessed: Guessed, device: str) -> tuple[Work, ...]:
+        """A question that a search under `lease` may come to ask, as work; none where it is too late, or known."""
+        rounds = self._rounds.get(lease.name, [])
+        made = next((each for each in rounds if each.asked.number == guessed.number), None)
+        guesses = self._guesses.setdefault(lease.name, {})
+        if made is None or guessed.question in (*made.asked.questions, *guesses):
+            return ()
+        work = self._work(made, guessed.question, device)
+        guesses[guessed.question] = work.name
+        return (work,)
+
+    def forget(self, lease: str, names: Collection[str]) -> None:
+        """Guesses that nobody answers any more."""
+        guesses = self._guesses.get(lease, {})
+        for question, name in list(guesses.items()):
+            if name in names:
+                del guesses[question], self._questions[name]
+
+    def _work(self, made: Round, question: Question, device: str) -> Work:
+        group = f"{made.task.errand.model.file} {json.dumps(made.asked.work, sort_keys=True)}"
+        name = self._name(QUESTIONS)
+        self._questions[name] = made, question
+        return Work(name, device, QUESTIONS, group, in_packets=True, asker=made.lease)
 
     def task(self, lease: Lease) -> Task | None:
         """The errand of a lease; None where it has its answer, or the lease is a packet of questions."""
@@ -116,7 +160,7 @@ class Desk:
 
     def close_question(self, name: str) -> Round | None:
         """A question has its answer, or never will; returns its round where it was the last one there."""
-        if (found := self._questions.pop(name, None)) is None:
+        if (found := self._questions.pop(name, None)) is None or name not in found[0].open:
             return None
         made = found[0]
         made.open.discard(name)
@@ -134,6 +178,8 @@ class Desk:
         for made in self._rounds.pop(lease, []):
             for name in made.open:
                 self._questions.pop(name, None)
+        for name in self._guesses.pop(lease, {}).values():
+            self._questions.pop(name, None)
 
     def needs(self, digest: str) -> bool:
         """Whether some errand still needs a file."""

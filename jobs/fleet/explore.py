@@ -18,7 +18,7 @@ from iosched.jobs.exploring.score import ScoreError
 from iosched.jobs.exploring.scoring import Outcome, PrunedError
 from iosched.jobs.exploring.settings import ExploreSettings, asked
 from iosched.jobs.exploring.strategy import Feedback, Graph, Strategy
-from iosched.jobs.fleet.asking import AskedFleet, device_in, errand, first_of, has_others, read, workers_of
+from iosched.jobs.fleet.asking import AskedFleet, ahead_on, device_in, errand, first_of, read, workers_of
 from iosched.jobs.fleet.messages import Progress, Step, Stop
 from iosched.jobs.fleet.optimize import optimize_there
 from iosched.jobs.fleet.work.cost import Cost
@@ -176,7 +176,7 @@ class _Trying:
         try:
             for device in self.evaluator.asked.devices:
                 there = self.devices[device]
-                work = Cost(self.evaluator.settings.measure, settings, asks_ahead=has_others(self.fleet, there, trials))
+                work = Cost(self.evaluator.settings.measure, settings, ahead_on(self.fleet, there, trials))
                 costs[device] = self.fleet.submit(errand(there, "cost", work, found.variant.model))
         except UsageError as error:  # too large to be sent
             self.strategy.receive_feedback(graph, replace(found.feedback, reason=str(error)))

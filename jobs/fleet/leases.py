@@ -6,7 +6,7 @@ is, and does what it answers. The times may be made up (`benchmarks/fleet_simula
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
@@ -64,6 +64,7 @@ class _Held:
         spent_s: what the work under way took until the holder last waited for others.
         is_late: whether its works were given out again.
         waits_for: names of works that its holder, which is parked, waits for.
+        guesses: names of works that its holder may come to wait for, and that have no answer.
     """
 
     lease: Lease
@@ -72,13 +73,19 @@ class _Held:
     spent_s: float = 0.0
     is_late: bool = False
     waits_for: set[str] = field(default_factory=set)
+    guesses: set[str] = field(default_factory=set)
 
 
 @dataclass
 class _Course:
-    """What became of a work that has no answer yet: who has it, how many were lost with it, how often it was late."""
+    """What became of a work that has no answer yet: who has it, how many were lost with it, how often it was late.
+
+    Attributes:
+        is_guess: whether nobody waits for it.
+    """
 
     work: Work
+    is_guess: bool = False
     holders: set[str] = field(default_factory=set)
     losses: int = 0
     delays: int = 0
@@ -89,7 +96,7 @@ class Dispatcher:
 
     Every work that is submitted is answered once (`answered`, or `Loss.failed`), as long as some worker of its
     device lives and works, unless it is withdrawn. A worker has one lease at a time; one whose job waits for works that
-    it asked for is parked, and has a packet of such works beside it.
+    it asked for is parked, and has a packet of such works beside it. Guesses are for workers that have nothing else.
     """
 
     def __init__(self, patience: Patience | None = None) -> None:
@@ -98,6 +105,7 @@ class Dispatcher:
         self._crew = Crew(self._patience.turn_s)
         self._asked: dict[str, Backlog] = {}  # works that some parked worker waits for
         self._jobs: dict[str, Backlog] = {}
+        self._guesses: dict[str, Backlog] = {}
         self._courses: dict[str, _Course] = {}
         self._held: dict[str, _Held] = {}
         self._blamed: set[str] = set()
@@ -110,10 +118,36 @@ class Dispatcher:
             ValueError: a work of that name is here already.
         """
         for work in works:
-            if work.name in self._courses:
-                raise ValueError(f"there is a work {work.name} already")
-            self._courses[work.name] = _Course(work)
-            self._backlog_of(work).add(work)
+            self._add(_Course(work))
+
+    def guess(self, lease: str, works: Sequence[Work]) -> None:
+        """Adds works whose `asker` may come to wait for them, as `park` will say; nothing where its lease has ended.
+
+        Raises:
+            ValueError: a work of that name is here already.
+        """
+        held = self._held.get(lease)
+        if held is None or not held.open:
+            return
+        held.guesses |= {work.name for work in works}
+        for work in works:
+            self._add(_Course(work, is_guess=True))
+
+    def withdraw_guesses(self, lease: str) -> tuple[str, ...]:
+        """Forgets the guesses of a lease that no worker has begun; returns their names."""
+        held = self._held.get(lease)
+        names = sorted(held.guesses) if held is not None else []
+        unbegun = tuple(name for name in names if not self._courses[name].holders)
+        for name in unbegun:
+            self._close(self._courses[name])
+        return unbegun
+
+    def _add(self, course: _Course) -> None:
+        work = course.work
+        if work.name in self._courses:
+            raise ValueError(f"there is a work {work.name} already")
+        self._courses[work.name] = course
+        self._backlog_of(course).add(work)
 
     def withdraw(self, name: str) -> tuple[Lease, ...]:
         """Forgets a work that no worker asked for; returns leases of which no answer is waited for any more."""
@@ -143,15 +177,32 @@ class Dispatcher:
         """Leases for the workers that have none; first to those parked, and first of works that somebody waits for."""
         return tuple(self._assign(now_s))
 
-    def park(self, lease: str, works: Sequence[Work], now_s: float) -> None:
-        """The holder of a lease waits for works, whose `asker` is that lease; `Answer.resumed` says until when."""
+    def park(self, lease: str, works: Sequence[Work], now_s: float, guessed: Iterable[str] = ()) -> None:
+        """The holder of a lease waits for works, whose `asker` is that lease; `Answer.resumed` says until when.
+
+        Args:
+            guessed: names of its guesses that it waits for from now on.
+        """
         held = self._held.get(lease)
-        if held is None or not held.open or not works:
+        if held is None or not held.open:
+            return
+        came_true = [self._courses[name] for name in guessed if name in held.guesses]
+        if not works and not came_true:
             return
         held.spent_s += 0.0 if held.waits_for else now_s - held.sign_s
-        held.waits_for |= {work.name for work in works}
-        self._crew.park(held.lease.worker, works[0].group)
+        held.waits_for |= {work.name for work in (*works, *(course.work for course in came_true))}
+        self._crew.park(held.lease.worker, (works[0] if works else came_true[0].work).group)
         self.submit(works)
+        for course in came_true:
+            self._come_true(held, course)
+
+    def _come_true(self, held: _Held, course: _Course) -> None:
+        """A guess is waited for from now on."""
+        held.guesses.discard(course.work.name)
+        self._backlog_of(course).remove(course.work)
+        course.is_guess = False
+        if all(self._held[name].is_late for name in course.holders):
+            self._backlog_of(course).add(course.work)
 
     def answered(self, lease: str, work: str, now_s: float) -> Answer:
         """A worker has done a work of this lease, which may have ended, or be another's by now."""
@@ -215,15 +266,16 @@ class Dispatcher:
 
     def _assign(self, now_s: float) -> Iterator[Lease]:
         for device, backlog in _nonempty(self._asked):
-            for worker in (*self._crew.parked(device), *self._crew.free(device)):
-                if not backlog:
-                    break
-                yield from self._lease(worker, device, backlog, now_s)
-        for device, backlog in _nonempty(self._jobs):
-            for worker in self._crew.free(device):
-                if not backlog:
-                    break
-                yield from self._lease(worker, device, backlog, now_s)
+            yield from self._share_out(device, backlog, self._crew.for_packets(device, backlog.groups), now_s)
+        for backlogs in (self._jobs, self._guesses):
+            for device, backlog in _nonempty(backlogs):
+                yield from self._share_out(device, backlog, self._crew.free(device), now_s)
+
+    def _share_out(self, device: str, backlog: Backlog, hands: Iterable[Hand], now_s: float) -> Iterator[Lease]:
+        for hand in hands:
+            if not backlog:
+                return
+            yield from self._lease(hand, device, backlog, now_s)
 
     def _lease(self, hand: Hand, device: str, backlog: Backlog, now_s: float) -> Iterator[Lease]:
         if not self._crew.may_begin(hand, now_s, self._has_work):
@@ -240,16 +292,18 @@ class Dispatcher:
     def _has_work(self, device: str) -> bool:
         return bool(self._asked.get(device) or self._jobs.get(device))
 
-    def _backlog_of(self, work: Work) -> Backlog:
-        backlogs = self._jobs if work.asker is None else self._asked
-        return backlogs.setdefault(work.device, Backlog())
+    def _backlog_of(self, course: _Course) -> Backlog:
+        backlogs = self._jobs if course.work.asker is None else self._guesses if course.is_guess else self._asked
+        return backlogs.setdefault(course.work.device, Backlog())
 
     def _close(self, course: _Course) -> tuple[Lease, ...]:
         """Forgets a work that has its answer, or needs none."""
         work = course.work
         del self._courses[work.name]
         self._blamed.discard(work.name)
-        self._backlog_of(work).remove(work)
+        self._backlog_of(course).remove(work)
+        if (asker := self._held.get(work.asker or "")) is not None:
+            asker.guesses.discard(work.name)
         for name in course.holders:
             del self._held[name].open[work.name]
         over = [self._held[name] for name in sorted(course.holders) if not self._held[name].open]
@@ -258,9 +312,9 @@ class Dispatcher:
         return tuple(held.lease for held in over)
 
     def _withdraw_asked(self, held: _Held) -> None:
-        """Nobody needs any more what the holder of this lease asked for."""
+        """Nobody needs any more what the holder of this lease asked for, or may have come to ask for."""
         asked, held.waits_for = sorted(held.waits_for), set()
-        for name in asked:
+        for name in (*asked, *sorted(held.guesses)):
             self._close(self._courses[name])
         if asked and held.lease.name in self._held:
             self._crew.resume(held.lease.worker)
@@ -300,7 +354,7 @@ class Dispatcher:
         """Gives a work out again unless somebody has it who is not late."""
         if any(not self._held[name].is_late for name in course.holders):
             return False
-        self._backlog_of(course.work).put_back(course.work)
+        self._backlog_of(course).put_back(course.work)
         return True
 
     def _open_courses(self, held: _Held) -> Iterator[_Course]:

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from iosched.jobs.fleet.asking import AskedFleet, device_in, errand, first_of, has_others, read, refuse_measuring_anew
+from iosched.jobs.fleet.asking import AskedFleet, ahead_on, device_in, errand, first_of, read, refuse_measuring_anew
 from iosched.jobs.fleet.messages import Stop
 from iosched.jobs.fleet.work.matrix import Price, Priced, Search, Searched
 from iosched.jobs.matrix import (
@@ -65,7 +65,7 @@ def matrix_there(
     targets = [_Target(device, *each) for device in devices for each in models]
     cells = _Cells(fleet, observer or Silence(), 2 * len(targets))
     how = (settings.opening, settings.strategy, settings.pruning)
-    searches = [Search(*how, asks_ahead=has_others(fleet, target.device, len(models))) for target in targets]
+    searches = [Search(*how, ahead_on(fleet, target.device, len(models))) for target in targets]
     found = cells.of([(target, "search", each) for target, each in zip(targets, searches, strict=True)], Searched, 0)
     price = Price(settings.opening, tuple(each.schedule for each in found))
     priced = cells.of([(target, "price", price) for target in targets], Priced, done=len(targets))

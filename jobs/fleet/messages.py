@@ -107,6 +107,13 @@ class Asked(_Message, frozen=True, tag="asked"):
     questions: tuple[Question, ...]
 
 
+class Guessed(_Message, frozen=True, tag="guessed"):
+    """What a search may ask in a later round: for workers that have nothing else, until round `number` is answered."""
+
+    number: Count
+    question: Question
+
+
 class Known(_Message, frozen=True, tag="known"):
     """The rows that answer round `number`; what they do not answer is for the worker itself to measure."""
 
@@ -168,7 +175,7 @@ class Facts(_Message, frozen=True, tag="facts"):
         return self.versions.get("iosched", "unknown")
 
 
-SaidMessage = Measured | Progress | Step | Asked
+SaidMessage = Measured | Progress | Step | Asked | Guessed
 ToldMessage = Known | Stop
 ReturnedMessage = Done | Failed
 AnyMessage = Call | SaidMessage | ToldMessage | ReturnedMessage | Facts

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from iosched.jobs.fleet.asking import (
     AskedFleet,
+    ahead_on,
     device_in,
     errand,
-    has_others,
     outcome,
     read,
     refuse_measuring_anew,
@@ -27,11 +27,13 @@ def optimize_there(
     settings: OptimizeSettings,
     observer: Observer | None = None,
     interrupt: Interrupt | None = None,
+    fill: int = 0,
 ) -> OptimizeResult:
     """Finds the fastest way to run `model` on a device of a cluster; see `jobs.optimize.optimize`.
 
     Args:
         settings: `device` is one of the cluster; the profile database is the fleet's.
+        fill: rounds of questions are filled up with guesses to a multiple of this; see `ahead.Ahead`.
 
     Raises:
         UsageError: a setting is wrong, or the cluster has no such device.
@@ -43,7 +45,7 @@ def optimize_there(
     """
     refuse_measuring_anew(settings.resume)
     device, held = device_in(fleet, settings.device), interrupt or Uninterrupted()
-    work = Optimize(replace(settings, device=device, profile_db=None), asks_ahead=has_others(fleet, device))
+    work = Optimize(replace(settings, device=device, profile_db=None), ahead_on(fleet, device, fill=fill))
     with held.holding():
         future = fleet.submit(errand(device, "optimize", work, model, shown_to(observer or Silence())))
         return read(outcome(fleet, future, held), OptimizeResult)

@@ -10,10 +10,10 @@ from typing import Any
 
 from iosched.jobs.fleet.asking import (
     AskedFleet,
+    ahead_on,
     device_in,
     errand,
     first_of,
-    has_others,
     read,
     refuse_measuring_anew,
     workers_of,
@@ -42,7 +42,10 @@ _WAITING = 1
 
 
 def rank_there(
-    fleet: AskedFleet, models: Mapping[str, Source], settings: RankSettings, observer: Observer | None = None
+    fleet: AskedFleet,
+    models: Mapping[str, Source],
+    settings: RankSettings,
+    observer: Observer | None = None,
 ) -> RankResult:
     """Finds what each model costs on each device of a cluster, and sorts the models by it; see `jobs.rank.rank`.
 
@@ -117,8 +120,8 @@ class _Ranking:
                 row = replace(row, flops=model.flops, params=model.n_parameters)
                 left = self._total - len(self.rows) - len(self.asked)
                 settings = limited(self.settings, device, self.started, left / workers_of(self.fleet, [device]))
-                others = has_others(self.fleet, device, len(self.models))
-                work = Cost(self.settings.measure, replace(settings, profile_db=None), asks_ahead=others)
+                ahead = ahead_on(self.fleet, device, len(self.models))
+                work = Cost(self.settings.measure, replace(settings, profile_db=None), ahead=ahead)
                 self.asked[self.fleet.submit(errand(device, "cost", work, model))] = row
             except Exception as error:  # noqa: BLE001 - one model of a hundred is not the end of the others
                 self._done(replace(row, failure=error))

@@ -9,7 +9,7 @@ from typing import Any
 
 from iosched.jobs.fleet import messages
 from iosched.jobs.fleet.crew import WorkerFacts
-from iosched.jobs.fleet.desk import Desk, Round, Task
+from iosched.jobs.fleet.desk import Desk, Task
 from iosched.jobs.fleet.errand import Errand
 from iosched.jobs.fleet.files import Files
 from iosched.jobs.fleet.keeper import Keeper
@@ -19,6 +19,7 @@ from iosched.jobs.fleet.messages import (
     Asked,
     Facts,
     Failed,
+    Guessed,
     InterruptedWorkError,
     Known,
     Measured,
@@ -268,12 +269,17 @@ class Running:
             self._watch(worker, said.rows, now_s)
         elif lease is not None and (task := self._desk.task(lease)) is not None and member is not None:
             if isinstance(said, Asked):
-                works = self._desk.ask(lease, said, member.facts.key)
-                self._dispatcher.park(lease.name, works, now_s)
-                if not works:
-                    self._send(Tell(worker, call, encoded(Known(number=said.number, rows=()))))
+                self._ask(lease, said, member.facts.key, now_s)
+            elif isinstance(said, Guessed):
+                self._dispatcher.guess(lease.name, self._desk.guess(lease, said, member.facts.key))
             else:
                 task.errand.on_said(said)
+
+    def _ask(self, lease: Lease, asked: Asked, device: str, now_s: float) -> None:
+        wanted = self._desk.ask(lease, asked, device)
+        self._dispatcher.park(lease.name, wanted.works, now_s, wanted.guessed)
+        if not (wanted.works or wanted.guessed):
+            self._tell_known(lease.name, asked)
 
     def _watch(self, worker: str, rows: Sequence[Row], now_s: float) -> None:
         """A worker most of whose measurements were disturbed lately is given up."""
@@ -318,13 +324,14 @@ class Running:
     def _close_question(self, name: str) -> None:
         made = self._desk.close_question(name)
         if made is not None:
-            self._tell_known(made)
+            self._desk.forget(made.lease, self._dispatcher.withdraw_guesses(made.lease))
+            self._tell_known(made.lease, made.asked)
 
-    def _tell_known(self, made: Round) -> None:
+    def _tell_known(self, lease: str, asked: Asked) -> None:
         for worker, member in self._members.items():
-            if made.lease in member.leases:
-                known = Known(number=made.asked.number, rows=self._log.unseen(worker))
-                self._send(Tell(worker, made.lease, encoded(known)))
+            if lease in member.leases:
+                known = Known(number=asked.number, rows=self._log.unseen(worker))
+                self._send(Tell(worker, lease, encoded(known)))
 
     def _lose(self, worker: str, reason: str, now_s: float) -> None:
         place = self._members[worker].place if worker in self._members else self._posts.place_of(worker)

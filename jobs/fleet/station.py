@@ -64,9 +64,19 @@ class Station:
         finally:
             self._conversations.pop()
 
+    def learn(self, rows: Sequence[Row]) -> None:
+        """Takes what others have measured: for the searches that wait here, where any do."""
+        self._count(rows)
+        self.database.merge(rows)
+
     def _on_kept(self, rows: Sequence[Row]) -> None:
+        self._count(rows)
         if self._conversations:
             self._conversations[-1].measured(rows)
+
+    def _count(self, rows: Sequence[Row]) -> None:
+        for waiting in self._waiting:
+            waiting.model.cost.measured_by_others(rows)
 
     def device_for(self, model: Model | None = None) -> Device:
         """The device.

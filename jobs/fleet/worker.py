@@ -101,7 +101,7 @@ class Worker:
                 work = taken(call.work, kind.work)
             except ValueError as error:
                 raise broken(error) from error
-            self._station.database.merge(call.rows)
+            self._station.learn(call.rows)
             with self._station.talking(conversation):
                 return Done(result=kind.do(Order(work, call.model, models, self._station, conversation)))
         except DeviceLostError:

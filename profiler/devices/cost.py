@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.store.database import ProfileDatabase
+from iosched.profiler.store.tables import Row
 from iosched.scheduler.cost import CostModel, OperatorBounds, OperatorKeys, Remeasurable
 from iosched.scheduler.schedule import Stage
 
@@ -30,12 +31,12 @@ class MeasuredCosts(StageCosts, OperatorBounds, Remeasurable, Protocol):
 
     @property
     def measurements(self) -> int:
-        """How many stages this object has measured."""
+        """How many stages this object was asked for that it has measured, or others for it."""
         ...
 
     @property
     def cache_hits(self) -> int:
-        """How many stages this object found in the database."""
+        """How many others it found in the database."""
         ...
 
     @property
@@ -45,6 +46,10 @@ class MeasuredCosts(StageCosts, OperatorBounds, Remeasurable, Protocol):
 
     def counted_apart(self) -> MeasuredCosts:
         """The same open model and database, for questions of somebody else: they are not counted here."""
+        ...
+
+    def measured_by_others(self, rows: Iterable[Row]) -> None:
+        """Says what others have measured for this object: when it asks for that, it counts as measured."""
         ...
 
     def known(self, stage: Stage) -> Measurement | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.store.database import ProfileDatabase
-from iosched.profiler.store.tables import Turn
+from iosched.profiler.store.tables import Row, StageRow, Turn
 
 MOST_TRIES = 3
 """How often a process measures the same thing, if the machine is disturbed each time."""
@@ -28,8 +28,8 @@ class StageMemory:
         resume: whether what the database knows is taken. If not, every stage is measured anew, and the first
             measurement of a stage supersedes all that the database has of it, in whatever turn that was taken.
         on_measured: called after every stage that was really measured.
-        measurements: stages that were really measured so far.
-        cache_hits: stages that were found in the database.
+        measurements: stages that were really measured so far, here or by others for whoever asks here.
+        cache_hits: the other stages that were found in the database.
         anew: how many of the measurements were taken because the one before was disturbed.
     """
 
@@ -43,6 +43,7 @@ class StageMemory:
     _met: dict[Turn, dict[str, Measurement]] = field(default_factory=lambda: {"first": {}, "again": {}, "rough": {}})
     _tries: Counter[tuple[Turn, str]] = field(default_factory=Counter)
     _wanted_tries: int = 1
+    _by_others: set[tuple[Turn, str]] = field(default_factory=set)
 
     def met(self, turn: Turn) -> Mapping[str, Measurement]:
         """The measurements, by signature, that were asked for so far in that turn."""
@@ -54,9 +55,17 @@ class StageMemory:
             stored = self.database.stage(signature, self.device, turn)
             if stored is None or stored.disturbed_by:
                 return None
-            self.cache_hits += 1
+            if (turn, signature) in self._by_others:
+                self.measurements += 1
+            else:
+                self.cache_hits += 1
             self._met[turn][signature] = stored
         return None if self._is_due(signature, turn, self._wanted_tries) else self._met[turn].get(signature)
+
+    def measured_by_others(self, rows: Iterable[Row]) -> None:
+        """Says what others have just measured for whoever asks here: it counts as measured once it is asked for."""
+        found = (row for row in rows if isinstance(row, StageRow) and row.device == self.device)
+        self._by_others.update((row.turn, row.signature) for row in found)
 
     def is_doubted(self, signature: str, turn: Turn) -> bool:
         """Whether the stage was measured while the machine was disturbed, and may be measured anew."""

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from iosched.jobs.fleet import messages
 from iosched.jobs.fleet.errand import Errand
-from iosched.jobs.fleet.messages import Asked, Done, Facts, Failed, Known, Measured, SentModel, Stop, encoded
+from iosched.jobs.fleet.messages import Asked, Done, Facts, Failed, Guessed, Known, Measured, SentModel, Stop, encoded
 from iosched.jobs.fleet.plain import taken
 from iosched.jobs.fleet.transport import (
     Call,
@@ -161,11 +161,13 @@ class Talk:
     def measured(self, *names: str, disturbed_by: str = "") -> None:
         self._say(encoded(Measured(rows=tuple(row(name, disturbed_by) for name in names))))
 
-    def ask(self, *names: str) -> tuple[Row, ...]:
-        """Asks for operators of these names, and waits for what becomes known."""
+    def ask(self, *names: str, guesses: Sequence[str] = ()) -> tuple[Row, ...]:
+        """Asks for operators of these names, and waits for what becomes known; others may be guessed meanwhile."""
         number, self._rounds = self._rounds, self._rounds + 1
         questions = tuple(of_operator(name, "operator") for name in names)
         self._say(encoded(Asked(number=number, work={"opening": "toy"}, questions=questions)))
+        for name in guesses:
+            self._say(encoded(Guessed(number=number, question=of_operator(name, "operator"))))
         known = messages.told(self._told.get(timeout=PATIENCE_S))
         assert isinstance(known, Known)
         assert known.number == number

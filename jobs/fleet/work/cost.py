@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from iosched.jobs.fleet.ahead import Ahead
 from iosched.jobs.fleet.work.kind import Kind, Order
 from iosched.jobs.fleet.work.optimize import lent_to
 from iosched.jobs.ranking.cost import ModelCost, model_cost
@@ -16,12 +17,12 @@ class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         settings: device and profile database are the worker's own.
-        asks_ahead: whether other workers of the device are asked the questions of the search.
+        ahead: how other workers of the device are asked the questions of the search; None where they are not.
     """
 
     measure: Measure
     settings: OptimizeSettings
-    asks_ahead: bool = False
+    ahead: Ahead | None = None
 
 
 def _do(order: Order[Cost]) -> ModelCost:
@@ -29,7 +30,7 @@ def _do(order: Order[Cost]) -> ModelCost:
     settings = order.station.settings(order.work.settings)
     model = order.station.loaded(order.sent, order.files)
     order.station.device_for(model)
-    lent = lent_to(order, settings, asks_ahead=order.work.asks_ahead)
+    lent = lent_to(order, settings, order.work.ahead)
     return model_cost(model, order.work.measure, settings, order.conversation, order.conversation, lent)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from iosched.jobs.costing import schedule_latency_us
-from iosched.jobs.fleet.ahead import FleetAhead
+from iosched.jobs.fleet.ahead import Ahead, FleetAhead
 from iosched.jobs.fleet.work.kind import Kind, Order
 from iosched.jobs.opening import check_schedulable
 from iosched.jobs.schedules import schedule_by
@@ -22,12 +22,12 @@ from iosched.scheduler.strategy_names import SearchStrategy
 
 
 class Search(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How to search; `asks_ahead` says whether other workers of the device are asked its questions."""
+    """How to search; `ahead` says how other workers of the device are asked its questions, if they are."""
 
     opening: OpenSettings
     strategy: SearchStrategy
     pruning: Pruning
-    asks_ahead: bool = False
+    ahead: Ahead | None = None
 
 
 class Searched(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -56,10 +56,10 @@ def _search(order: Order[Search]) -> Searched:
     work, conversation = order.work, order.conversation
     opening = order.station.opening(work.opening)
     opened = _opened(order, opening)
-    ahead = FleetAhead(order.station, conversation, order.sent, opening, opened, is_over=lambda: False)
-    asked = ahead if work.asks_ahead else None
+    about = (order.station, conversation, order.sent, opening, opened)
+    ahead = None if work.ahead is None else FleetAhead(work.ahead, *about, is_over=lambda: False)
     found = schedule_by(
-        *(opened, work.strategy, work.pruning), observer=conversation, deadline=lambda: conversation.came, ahead=asked
+        *(opened, work.strategy, work.pruning), observer=conversation, deadline=lambda: conversation.came, ahead=ahead
     )
     _check_stopped(order)
     return Searched(opened.units.expanded(found.schedule), found.proven)

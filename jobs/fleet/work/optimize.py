@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from iosched.jobs.fleet.ahead import FleetAhead
+from iosched.jobs.fleet.ahead import Ahead, FleetAhead
 from iosched.jobs.fleet.work.kind import Kind, Order
 from iosched.jobs.opening import Lent
 from iosched.jobs.optimize import optimize
@@ -23,11 +23,11 @@ class Optimize(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         settings: device and profile database are the worker's own.
-        asks_ahead: whether other workers of the device are asked the questions of the search.
+        ahead: how other workers of the device are asked the questions of the search; None where they are not.
     """
 
     settings: OptimizeSettings
-    asks_ahead: bool = False
+    ahead: Ahead | None = None
 
 
 def _do(order: Order[Optimize]) -> OptimizeResult:
@@ -35,21 +35,23 @@ def _do(order: Order[Optimize]) -> OptimizeResult:
     settings = order.station.settings(order.work.settings)
     model = order.station.loaded(order.sent, order.files)
     order.station.device_for(model)
-    lent = lent_to(order, settings, asks_ahead=order.work.asks_ahead)
+    lent = lent_to(order, settings, order.work.ahead)
     return optimize(model, settings, order.conversation, order.conversation, lent)
 
 
-def lent_to(order: Order[Any], settings: OptimizeSettings, *, asks_ahead: bool) -> Lent:
+def lent_to(order: Order[Any], settings: OptimizeSettings, how: Ahead | None) -> Lent:
     """What a job on this worker is lent: its database, and other workers to ask."""
     end = None if settings.budget_s is None else time.monotonic() + settings.budget_s
-    ahead = partial(_ahead, order, settings, end) if asks_ahead else None
+    ahead = None if how is None else partial(_ahead, order, settings, how, end)
     return Lent(order.station.database, ahead)
 
 
-def _ahead(order: Order[Any], settings: OptimizeSettings, end: float | None, model: OpenModel) -> Prefetchable:
+def _ahead(
+    order: Order[Any], settings: OptimizeSettings, how: Ahead, end: float | None, model: OpenModel
+) -> Prefetchable:
     assert model.here is not None
     return FleetAhead(
-        *(order.station, order.conversation, order.sent, settings.opening, model.here),
+        *(how, order.station, order.conversation, order.sent, settings.opening, model.here),
         is_over=lambda: end is not None and time.monotonic() >= end,
     )
 

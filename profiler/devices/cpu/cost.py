@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -28,7 +28,7 @@ from iosched.profiler.measuring.statistics import (
 )
 from iosched.profiler.store.database import ProfileDatabase, device_key
 from iosched.profiler.store.stages import MOST_TRIES, StageMemory
-from iosched.profiler.store.tables import Turn
+from iosched.profiler.store.tables import Row, Turn
 from iosched.runtime.cpu.backend import CompiledStage, CpuBackend
 from iosched.runtime.cpu.handovers import Spans
 from iosched.runtime.cpu.lower import LOWERING
@@ -96,6 +96,10 @@ class CpuStageCost:
     def counted_apart(self) -> CpuStageCost:
         """The same open model and database; what is asked of it is not counted here, and not remembered but there."""
         return replace(self)
+
+    def measured_by_others(self, rows: Iterable[Row]) -> None:
+        """Says what others have measured for this object: when it asks for that, it counts as measured."""
+        self._stages.measured_by_others(rows)
 
     def stage_latency_us(self, stage: Stage) -> float:
         """Median latency of the stage with all lanes, in microseconds; infinite if it cannot be run by its strategy.

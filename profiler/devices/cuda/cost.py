@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -17,6 +17,7 @@ from iosched.profiler.devices.cuda.tuning import copies_of, is_tunable, tune
 from iosched.profiler.measuring.statistics import NOTHING_TO_RUN, UNRUNNABLE, Measurement, MeasureSettings, measure
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.stages import StageMemory
+from iosched.profiler.store.tables import Row
 from iosched.runtime.cuda.backend import CudaBackend
 from iosched.runtime.cuda.cudnn.chooser import FASTEST_ALONE, CudnnPlanNames
 from iosched.runtime.cuda.execute.executor import CudaExecutor
@@ -76,6 +77,10 @@ class CudaStageCost:
     def counted_apart(self) -> CudaStageCost:
         """The same open model and database; what is asked of it is not counted here, and not remembered but there."""
         return replace(self)
+
+    def measured_by_others(self, rows: Iterable[Row]) -> None:
+        """Says what others have measured for this object: when it asks for that, it counts as measured."""
+        self._stages.measured_by_others(rows)
 
     def stage_latency_us(self, stage: Stage) -> float:
         """Median latency of the stage in microseconds; infinite if it cannot be run by its strategy."""

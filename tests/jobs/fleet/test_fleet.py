@@ -184,6 +184,45 @@ def test_questions_are_answered_by_all_workers_and_their_rows_told_back(path: Pa
     assert bench.rows() == set(names)
 
 
+def test_guesses_are_answered_by_who_has_nothing_else_and_are_not_asked_again(path: Path) -> None:
+    has_begun = {name: threading.Event() for name in ("true", "late")}
+    may_end = {name: threading.Event() for name in ("first", "late")}
+    rounds = []
+
+    def script(talk: Talk) -> Any:
+        if talk.call.model.name != "search":
+            return None
+        rounds.append({each.signature for each in talk.ask("first", guesses=["true", "late", "never"])})
+        may_end["late"].set()
+        rounds.append({each.signature for each in talk.ask("true", "late", "second")})
+        rounds.append({each.signature for each in talk.ask("true")})
+        return None
+
+    def answer(talk: Talk) -> int:
+        (name,) = asked_in(talk.call)
+        if name in has_begun:
+            has_begun[name].set()
+        if name == "late":
+            may_end["first"].set()
+        if name in may_end:
+            assert may_end[name].wait(PATIENCE_S)
+        talk.measured(name)
+        return 1
+
+    bench = Bench(path, script, count=2)
+    bench.made = lambda place: Toy(script, answer=answer)
+    with bench.open() as fleet:
+        fleet.submit(errand("first of all")).result(PATIENCE_S)
+        soon(lambda: len(fleet.status().workers) == 2)
+        fleet.submit(errand("search")).result(PATIENCE_S)
+        packets = [asked_in(call) for toy in bench.toys for call in toy.calls if call.kind == "questions"]
+    asker = next(toy for toy in bench.toys if ("toy", "search") in [(call.kind, call.model.name) for call in toy.calls])
+    own = {name for call in asker.calls if call.kind == "questions" for name in asked_in(call)}
+    assert own <= {"first", "second"}, "guesses are for the other one"
+    assert sorted(packets) == [["first"], ["late"], ["second"], ["true"]], "each once, and never without being asked"
+    assert rounds == [{"true", "first"} - own, {"late", "second"} - own, set()]
+
+
 def test_a_worker_that_is_killed_loses_nothing(path: Path) -> None:
     began, bench = threading.Event(), Bench(path, quick_job, count=2)
 

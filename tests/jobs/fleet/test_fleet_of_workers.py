@@ -15,6 +15,7 @@ import pytest
 from fleet_threads import PATIENCE_S, ThreadTransport, cpu_places
 from scripted import LATENCIES_US, fire, script_models, script_stages
 
+from iosched.jobs.fleet.ahead import Ahead
 from iosched.jobs.fleet.errand import Errand
 from iosched.jobs.fleet.fleet import Fleet
 from iosched.jobs.fleet.messages import Facts, decoded, encoded
@@ -80,7 +81,7 @@ def test_a_search_on_two_workers_finds_what_a_local_one_finds_from_their_rows(
 
     settings = OptimizeSettings(device="cpu", threads=THREADS, profile_db=path)
     sent, data = packed(fire())
-    work = msgspec.to_builtins(Optimize(replace(settings, profile_db=None), asks_ahead=True))
+    work = msgspec.to_builtins(Optimize(replace(settings, profile_db=None), ahead=Ahead()))
     with Fleet(connect, lambda: ProfileDatabase(path)) as fleet:
         found = taken(fleet.submit(Errand("optimize", work, sent, data, "cpu")).result(PATIENCE_S), OptimizeResult)
     packets = [call for call in transports[0].calls if b'"questions"' in call.message]
@@ -88,4 +89,5 @@ def test_a_search_on_two_workers_finds_what_a_local_one_finds_from_their_rows(
     count = len(measured)
     local = optimize(fire(), settings)
     assert len(measured) == count, "all that was measured is in the database"
+    assert (found.measurements, found.cache_hits) == (local.cache_hits, 0), "whoever has measured it"
     assert json.loads(found.document.to_json())["blocks"] == json.loads(local.document.to_json())["blocks"]

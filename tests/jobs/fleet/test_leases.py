@@ -230,6 +230,88 @@ def test_what_was_asked_goes_to_other_workers_of_the_device_before_whole_jobs() 
     assert by_worker(fleet.assignments(1.0)) == {"a": ("q0",), "b": ("q1",)}
 
 
+def test_guesses_are_for_workers_that_have_nothing_else() -> None:
+    fleet = dispatcher(worker("a"), worker("b"), worker("c"))
+    fleet.submit(jobs("search"))
+    (search,) = fleet.assignments(0.0)
+    fleet.park(search.name, questions(search, "q1"), 1.0)
+    fleet.guess(search.name, questions(search, "g1", "g2", "g3"))
+    fleet.submit(jobs("other"))
+    assert fleet.waiting() == 2, "nobody waits for a guess"
+    leases = fleet.assignments(1.0)
+    assert by_worker(leases) == {"a": ("q1",), "b": ("other",), "c": ("g1",)}
+    guess = next(lease for lease in leases if lease.worker == "c")
+    fleet.answered(guess.name, "g1", 2.0)
+    fleet.returned(guess.name, 2.0)
+    assert by_worker(fleet.assignments(2.0)) == {"c": ("g2",)}
+    packet = next(lease for lease in leases if lease.worker == "a")
+    assert fleet.answered(packet.name, "q1", 3.0).resumed == search, "whatever became of guesses"
+    assert fleet.withdraw_guesses(search.name) == ("g3",)
+    assert {work.name for work in fleet.unanswered()} == {"search", "other", "g2"}
+
+
+def test_a_guess_that_comes_true_is_waited_for_whether_or_not_somebody_has_begun_it() -> None:
+    fleet = dispatcher(worker("a"), worker("b"))
+    fleet.submit(jobs("search"))
+    (search,) = fleet.assignments(0.0)
+    fleet.park(search.name, questions(search, "q1"), 1.0)
+    fleet.guess(search.name, questions(search, "g1", "g2", group="model"))
+    packet, guess = fleet.assignments(1.0)
+    assert by_worker((packet, guess)) == {"a": ("q1",), "b": ("g1",)}
+    fleet.answered(packet.name, "q1", 2.0)
+    fleet.returned(packet.name, 2.0)
+    fleet.park(search.name, [], 2.0, ["g1", "g2"])
+    (second,) = fleet.assignments(2.0)
+    assert by_worker((second,)) == {"a": ("g2",)}, "the asking worker takes what nobody has begun"
+    assert fleet.answered(second.name, "g2", 3.0).resumed is None
+    assert fleet.answered(guess.name, "g1", 4.0).resumed == search
+    assert fleet.withdraw_guesses(search.name) == ()
+
+
+def test_a_guess_whose_worker_is_lost_is_guessed_by_another_and_asked_where_it_came_true() -> None:
+    fleet = dispatcher(worker("a"), worker("b"))
+    fleet.submit(jobs("search"))
+    (search,) = fleet.assignments(0.0)
+    fleet.park(search.name, questions(search, "q1"), 1.0)
+    fleet.guess(search.name, questions(search, "g1"))
+    packet, _ = fleet.assignments(1.0)
+    assert [work.name for work in fleet.worker_lost("b", 2.0).again] == ["g1"]
+    fleet.answered(packet.name, "q1", 2.0)
+    fleet.returned(packet.name, 2.0)
+    assert fleet.assignments(2.0) == (), "its asker is at work"
+    fleet.park(search.name, [], 3.0, ["g1"])
+    assert by_worker(fleet.assignments(3.0)) == {"a": ("g1",)}
+
+
+def test_a_search_that_ends_takes_its_guesses_with_it() -> None:
+    fleet = dispatcher(worker("a"), worker("b"))
+    fleet.submit(jobs("search"))
+    (search,) = fleet.assignments(0.0)
+    fleet.park(search.name, questions(search, "q1"), 1.0)
+    fleet.guess(search.name, questions(search, "g1", "g2"))
+    _, guess = fleet.assignments(1.0)
+    fleet.answered(search.name, "search", 2.0)
+    fleet.returned(search.name, 2.0)
+    assert fleet.unanswered() == ()
+    assert not fleet.answered(guess.name, "g1", 3.0).is_first
+    fleet.guess(search.name, questions(search, "g9"))
+    assert fleet.unanswered() == (), "guesses that come too late are nobody's"
+
+
+def test_what_somebody_waits_for_goes_to_those_who_have_the_model_open_and_then_to_who_waits() -> None:
+    fleet = dispatcher(worker("a"), worker("b"), worker("c"))
+    fleet.submit(jobs("search"))
+    (search,) = fleet.assignments(0.0)
+    fleet.park(search.name, questions(search, "q1", "q2"), 1.0)
+    first, second = fleet.assignments(1.0)
+    assert [lease.worker for lease in (first, second)] == ["a", "b"]
+    for lease, name in ((first, "q1"), (second, "q2")):
+        fleet.answered(lease.name, name, 2.0)
+        fleet.returned(lease.name, 2.0)
+    fleet.park(search.name, questions(search, "q3"), 3.0)
+    assert by_worker(fleet.assignments(3.0)) == {"b": ("q3",)}
+
+
 def test_a_search_that_is_lost_takes_what_it_asked_for_with_it() -> None:
     fleet = dispatcher(worker("a"), worker("b"))
     fleet.submit(jobs("search"))

@@ -31,6 +31,7 @@ class Cluster(RuleBasedStateMachine):
         self.ghosts: list[Lease] = []
         self.done_under: dict[str, set[str]] = {}
         self.waits: dict[str, set[str]] = {}
+        self.guesses: dict[str, set[str]] = {}
         self.answers: Counter[str] = Counter()
         self.submitted: dict[str, Work] = {}
         self.withdrawn: set[str] = set()
@@ -83,6 +84,8 @@ class Cluster(RuleBasedStateMachine):
         assert len(held) <= 1
         assert all(self.waits[each.name] for each in held), "it was waiting for what it asked for"
         assert all(work.asker is not None for work in lease.works) or not held
+        guesses = set().union(*self.guesses.values())
+        assert not held or not guesses & {work.name for work in lease.works}, "others have nothing else"
         assert {work.device for work in lease.works} <= set(facts.devices)
         assert len({work.group for work in lease.works}) == 1
         assert len(lease.works) == 1 or all(work.in_packets for work in lease.works)
@@ -102,6 +105,42 @@ class Cluster(RuleBasedStateMachine):
             self._note(works)
             self.waits[lease.name] = {work.name for work in works}
         self.fleet.park(lease.name, works, self.now_s)
+
+    @precondition(lambda self: self._jobs_waiting())
+    @rule(data=st.data(), count=st.integers(1, 4))
+    def a_search_guesses(self, data: st.DataObject, count: int) -> None:
+        lease = data.draw(st.sampled_from(self._jobs_waiting()))
+        device = lease.works[0].device
+        works = [Work(self._name("guess"), device, "question", "m", True, lease.name) for _ in range(count)]
+        if not self._is_done(lease.works[0].name):
+            self._note(works)
+            self.guesses.setdefault(lease.name, set()).update(work.name for work in works)
+        self.fleet.guess(lease.name, works)
+
+    @precondition(lambda self: any(self.guesses.get(lease.name) for lease in self._jobs_at_work()))
+    @rule(data=st.data())
+    def guesses_come_true(self, data: st.DataObject) -> None:
+        askers = [lease for lease in self._jobs_at_work() if self.guesses.get(lease.name)]
+        lease = data.draw(st.sampled_from(askers))
+        names = data.draw(st.lists(st.sampled_from(sorted(self.guesses[lease.name])), min_size=1, unique=True))
+        if not self._is_done(lease.works[0].name):
+            self.guesses[lease.name] -= set(names)
+            self.waits[lease.name] = {name for name in names if not self._is_done(name)}
+        self.fleet.park(lease.name, [], self.now_s, names)
+
+    @rule(data=st.data())
+    def guesses_are_withdrawn(self, data: st.DataObject) -> None:
+        if not self.under_way:
+            return
+        lease = data.draw(st.sampled_from(sorted(self.under_way)))
+        unbegun = self.fleet.withdraw_guesses(lease)
+        held = {work.name for each in self.under_way.values() for work in each.works}
+        assert set(unbegun) <= self.guesses.get(lease, set()) - held
+        self.withdrawn |= set(unbegun)
+
+    def _jobs_waiting(self) -> list[Lease]:
+        jobs = [lease for lease in self.under_way.values() if lease.works[0].kind == "job"]
+        return [lease for lease in jobs if self.waits.get(lease.name)]
 
     def _jobs_at_work(self) -> list[Lease]:
         jobs = [lease for lease in self.under_way.values() if lease.works[0].kind == "job"]
@@ -144,7 +183,8 @@ class Cluster(RuleBasedStateMachine):
         """What was asked for by a search that has its answer from elsewhere is waited for by nobody."""
         for lease in [*self.under_way.values(), *self.ghosts]:
             if all(self._is_done(work.name) for work in lease.works) or lease.name not in self.under_way:
-                self.withdrawn |= {name for name in self.waits.pop(lease.name, set()) if not self.answers[name]}
+                forgotten = self.waits.pop(lease.name, set()) | self.guesses.pop(lease.name, set())
+                self.withdrawn |= {name for name in forgotten if not self.answers[name]}
 
     @precondition(lambda self: self._finished())
     @rule(data=st.data())
