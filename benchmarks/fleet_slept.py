@@ -126,7 +126,7 @@ def fleet_of(workers: int) -> Iterator[tuple[Fleet, Passed]]:
 
 def job(number: int, seconds: float) -> Errand:
     """A score command that sleeps."""
-    return errand("cpu", "score", Score(f"trial-{number:04}", sleeping(number, seconds), {}), fire())
+    return errand("cpu", "score", Score(f"trial-{number:04}", sleeping(number, seconds), str(Path.cwd()), {}), fire())
 
 
 def sleeping(number: int, seconds: float) -> ScoreCommand:
