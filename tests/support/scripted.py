@@ -124,13 +124,13 @@ def latencies_by_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stage takes the same whoever measures it and whatever was measured before, and keeps to what bounds promise."""
 
     def made_up(cost: Any, stage: Stage, lanes: int, worse_than_us: float | None = None) -> Measurement:
-        return summarize([_stage_us(cost, stage, lanes)] * 24)
+        return summarize([stage_us(cost, stage, lanes)] * 24)
 
     monkeypatch.setattr(cpu_cost.CpuStageCost, "_timed", made_up)
     monkeypatch.setattr(cpu_cost.CpuStageCost, "runs_sessions", False)
 
 
-def _stage_us(cost: Any, stage: Stage, lanes: int) -> float:
+def stage_us(cost: Any, stage: Stage, lanes: int) -> float:
     """Single operators share all lanes badly; of several groups, each has a lane, the longest first."""
     groups_us = sorted((sum(_work_us(cost, name) for name in group) for group in stage.groups), reverse=True)
     if stage.strategy is Strategy.MERGE:

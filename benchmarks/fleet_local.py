@@ -1,0 +1,114 @@
+"""What commands gain by two workers of one core each on this machine, over one: real measurements, through Ray.
+
+    python benchmarks/fleet_local.py [--rounds 3] [-o benchmarks/results/fleet-local.json]
+        [--page docs/fleet-commands.md]
+
+Each command runs as a user starts it, on an empty profile database: without a cluster on one thread, with one worker
+of one thread, and with two. They take turns. The seconds are those of the whole command, with starting Ray and the
+workers. More workers than this machine has cores cannot be tried here, and those of other machines start side by side.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fleet_simulation import page_with_table
+from testbed import markdown_table, write_results
+
+ROUNDS = 3
+WORKERS: Mapping[str, tuple[str, ...]] = {
+    "no cluster": ("--threads", "1"),
+    "1 worker": ("--threads", "1", "--cluster", "local:1"),
+    "2 workers": ("--threads", "1", "--cluster", "local:2"),
+}
+RANKED = ("squeezenet", "googlenet", "resnet50", "densenet121")
+COMMANDS: Mapping[str, tuple[str, ...]] = {
+    "optimize": ("optimize", "zoo:googlenet", "-o", "out.onnx"),
+    "rank": ("rank", *(f"zoo:{name}" for name in RANKED), "--device", "cpu", "--measure", "stages"),
+    "explore": (
+        "explore",
+        "--space",
+        "builtin:pelee",
+        "--trials",
+        "8",
+        "--objective",
+        "latency:cpu,params",
+        "-o",
+        "out",
+    ),
+}
+
+
+def run(command: str, workers: str) -> dict[str, Any]:
+    """One command, from an empty database in an empty folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = (*COMMANDS[command], *WORKERS[workers], "--profile-db", "p.db", "--json")
+        begun = time.monotonic()
+        done = subprocess.run([sys.executable, "-m", "iosched", *words], cwd=folder, capture_output=True)
+        wall_s = time.monotonic() - begun
+    assert done.returncode == 0, done.stderr.decode()
+    return {"command": command, "workers": workers, "wall_s": wall_s, **told(command, json.loads(done.stdout))}
+
+
+def told(command: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    """What the command says it did: that as much was measured by two workers as by one can be read from it."""
+    if command == "optimize":
+        search = found["search"]
+        return {"measurements": search["measurements"], "cache_hits": search["cache_hits"]}
+    if command == "rank":
+        return {"hit_rates": [row["hit_rate"] for row in found["rows"]]}
+    return {"trials": found["trials"], "failed": found["failed"]}
+
+
+def table(runs: Sequence[Mapping[str, Any]]) -> str:
+    """Medians, and in parentheses the lowest and the highest."""
+    rows = []
+    for command in COMMANDS:
+        walls = {
+            workers: [each["wall_s"] for each in runs if (each["command"], each["workers"]) == (command, workers)]
+            for workers in WORKERS
+        }
+        ups = [one / two for one, two in zip(walls["1 worker"], walls["2 workers"], strict=True)]
+        rows.append([f"`{command}`", *(_range(walls[workers], ".0f") for workers in WORKERS), _range(ups, ".2f")])
+    headers = ["", *(f"{workers}: seconds" for workers in WORKERS), "two are as fast as one, times"]
+    return markdown_table(headers, rows)
+
+
+def _range(values: Sequence[float], form: str) -> str:
+    low, middle, high = (format(value, form) for value in (min(values), statistics.median(values), max(values)))
+    return middle if low == high else f"{middle} ({low} to {high})"
+
+
+def main(words: Sequence[str]) -> None:
+    options = _options(words)
+    runs: list[dict[str, Any]] = []
+    for number in range(options.rounds):
+        for command in COMMANDS:
+            for workers in WORKERS:
+                runs.append({"round": number, **run(command, workers)})
+                print(json.dumps(runs[-1]), file=sys.stderr, flush=True)
+    print(table(runs))
+    write_results(options, Path(__file__).stem, words, {"runs": runs})
+    if options.page:
+        options.page.write_text(page_with_table(options.page.read_text(), "local", table(runs)))
+
+
+def _options(words: Sequence[str]) -> Namespace:
+    parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often each case has its turn")
+    parser.add_argument("-o", "--output", type=Path, help="raw results as JSON")
+    parser.add_argument("--page", type=Path, help="page of which the table is written anew")
+    return parser.parse_args(words)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,197 @@
+"""What several workers gain on one search on a real local Ray cluster, with and without guesses.
+
+    python benchmarks/fleet_search.py [MODEL...] [--workers 1,16] [--rounds 3]
+        [-o benchmarks/results/fleet-search.json] [--page docs/fleet-simulation.md]
+
+All is as in `iosched optimize --cluster`: the search, its questions, its guesses (`--speculate`), Ray and the
+database; only that workers sleep for a seeded length instead of measuring, so that there can be more of them than
+cores, and that whole models are not compared. The model is open on all of them before the clock starts. Every search
+has to find the schedule of the first one.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cpu_models import cpu_model, short_name
+from fleet_simulation import page_with_table
+from testbed import markdown_table, write_results
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests/support"))
+
+from clusters import surroundings
+from sleeping_worker import WARMING
+
+from iosched.jobs.fleet.ahead import Ahead
+from iosched.jobs.fleet.asking import errand, read
+from iosched.jobs.fleet.fleet import Fleet
+from iosched.jobs.fleet.ray import transport as ray_transport
+from iosched.jobs.fleet.ray.address import LocalCluster
+from iosched.jobs.fleet.ray.transport import RayTransport
+from iosched.jobs.fleet.status import FleetStatus
+from iosched.jobs.fleet.transport import Place
+from iosched.jobs.fleet.work.matrix import Search, Searched
+from iosched.models.errors import ExecutionError
+from iosched.models.model import Model
+from iosched.profiler.devices.open_settings import OpenSettings
+from iosched.profiler.store.database import ProfileDatabase
+from iosched.profiler.store.tables import StageRow
+from iosched.scheduler.pruning import DEFAULT_PRUNING
+
+MODELS = ("zoo:inception_v3",)
+ROUNDS = 3
+LANES = 2
+"""Of each worker, as the made-up latencies have it."""
+
+UP_S = 180.0
+LONGEST_S = 1800.0
+
+
+class Notes:
+    """Prints what is not as it should be."""
+
+    def note(self, text: str) -> None:
+        if " is up: " not in text:
+            print(text, file=sys.stderr)
+
+    def status(self, status: FleetStatus) -> None:
+        pass
+
+
+def unbound_places(workers: int, threads: int | None) -> tuple[Place, ...]:
+    """As many places as are asked for, whatever cores there are."""
+    del threads
+    return tuple(Place(f"local-{number}", "127.0.0.1", "cpu", threads=LANES) for number in range(workers))
+
+
+@contextmanager
+def fleet_of(workers: int, model: Model) -> Iterator[tuple[Fleet, Path]]:
+    """A fleet whose workers are all up and have the model open; and its profile database, in which nothing is."""
+    with tempfile.TemporaryDirectory() as folder:
+        warming, path = Path(folder) / "warming", Path(folder) / "profile.sqlite"
+        warming.touch()
+        with (
+            surroundings(Path(folder), **{WARMING: str(warming)}),
+            Fleet(
+                lambda: RayTransport(LocalCluster(workers), made_by="sleeping_worker:sleeping"),
+                lambda: ProfileDatabase(path),
+                Notes(),
+            ) as fleet,
+        ):
+            until = time.monotonic() + UP_S
+            while True:
+                warm(fleet, model)
+                if len(fleet.status().workers) == workers and all(each.done for each in fleet.status().workers):
+                    break
+                assert time.monotonic() < until
+            warming.unlink()
+            yield fleet, path
+
+
+def warm(fleet: Fleet, model: Model) -> None:
+    """Has the model opened by workers that are up."""
+    try:
+        fleet.submit(search_of(model, fill=0, workers=2)).result(UP_S)
+    except ExecutionError:
+        return
+    raise AssertionError("something was measured")
+
+
+def search_of(model: Model, fill: int, workers: int) -> Any:
+    """A search that asks ahead, unless its worker is the only one."""
+    work = Search(OpenSettings(threads=LANES), "both", DEFAULT_PRUNING, Ahead(fill) if workers > 1 else None)
+    return errand("cpu", "search", work, model)
+
+
+def run(model: Model, workers: int, fill: int) -> dict[str, Any]:
+    """One search from an empty database."""
+    with fleet_of(workers, model) as (fleet, path):
+        begun = time.monotonic()
+        found = read(fleet.submit(search_of(model, fill, workers)).result(LONGEST_S), Searched)
+        wall_s = time.monotonic() - begun
+        begun = time.monotonic()
+        again = read(fleet.submit(search_of(model, fill, workers)).result(LONGEST_S), Searched)
+        known_s = time.monotonic() - begun
+        with ProfileDatabase(path) as database:
+            measured = sum(isinstance(row, StageRow) for row in database.rows())
+    assert again.schedule == found.schedule
+    stages = [[list(group) for group in stage.groups] for stage in found.schedule.stages]
+    return {"wall_s": wall_s, "known_s": known_s, "measured": measured, "stages": stages}
+
+
+def cases(workers: Sequence[int]) -> list[tuple[int, int]]:
+    """So many workers, without guesses and with."""
+    return [(count, fill) for count in workers for fill in ((0, count) if count > 1 else (0,))]
+
+
+def table(runs: Sequence[Mapping[str, Any]]) -> str:
+    """Medians, and in parentheses the lowest and the highest."""
+    kinds = sorted({(run["model"], run["workers"], run["fill"]) for run in runs})
+    headers = [
+        "",
+        "workers",
+        "`--speculate`",
+        "seconds",
+        "times as fast as one",
+        "stages measured",
+        "all known: seconds",
+    ]
+    rows = []
+    for kind in kinds:
+        same = [run for run in runs if (run["model"], run["workers"], run["fill"]) == kind]
+        alone = {run["round"]: run["wall_s"] for run in runs if (run["model"], run["workers"]) == (kind[0], 1)}
+        ups = [alone[run["round"]] / run["wall_s"] for run in same]
+        measured = statistics.median(run["measured"] for run in same)
+        known = _range([run["known_s"] for run in same], ".1f")
+        walls = _range([run["wall_s"] for run in same], ".1f")
+        rows.append([kind[0], str(kind[1]), str(kind[2] or "—"), walls, _range(ups, ".2f"), f"{measured:.0f}", known])
+    return markdown_table(headers, rows)
+
+
+def _range(values: Sequence[float], form: str) -> str:
+    low, middle, high = (format(value, form) for value in (min(values), statistics.median(values), max(values)))
+    return middle if low == high else f"{middle} ({low} to {high})"
+
+
+def main(words: Sequence[str]) -> None:
+    options = _options(words)
+    ray_transport.local_places = unbound_places  # more workers than cores, which the command line refuses
+    runs: list[dict[str, Any]] = []
+    for number in range(options.rounds):
+        for text in options.models:
+            for workers, fill in cases([int(word) for word in options.workers.split(",")]):
+                about = {"model": short_name(text), "workers": workers, "fill": fill, "round": number}
+                found = run(cpu_model(text), workers, fill)
+                first = next((each for each in runs if each["model"] == about["model"]), found)
+                assert found["stages"] == first["stages"], "another schedule was found"
+                runs.append({**about, **found})
+                told = {key: value for key, value in runs[-1].items() if key != "stages"}
+                print(json.dumps(told), file=sys.stderr, flush=True)
+    print(table(runs))
+    kept = [{key: value for key, value in each.items() if key != "stages"} for each in runs]
+    write_results(options, Path(__file__).stem, words, {"runs": kept})
+    if options.page:
+        options.page.write_text(page_with_table(options.page.read_text(), "searched", table(runs)))
+
+
+def _options(words: Sequence[str]) -> Namespace:
+    parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("models", nargs="*", default=list(MODELS), help="zoo:NAME, light_NAME, or a file")
+    parser.add_argument("--workers", default="1,16", help="how many, one fleet after another, with 1 among them")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often each case has its turn")
+    parser.add_argument("-o", "--output", type=Path, help="raw results as JSON")
+    parser.add_argument("--page", type=Path, help="page of which the table is written anew")
+    return parser.parse_args(words)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
