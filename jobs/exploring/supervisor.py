@@ -64,9 +64,12 @@ def _ended_soon(process: subprocess.Popen[bytes]) -> int:
 
 
 def _end_all() -> None:
-    """Kills all descendants, until none is left."""
+    """Kills all children, and those of theirs that become children of this process then, until none is left.
+
+    Only children: nobody else can have the number of one before this process has waited for it.
+    """
     while True:
-        for process in _descendants():
+        for process in _children():
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(process, signal.SIGKILL)
         try:
@@ -76,16 +79,11 @@ def _end_all() -> None:
             return
 
 
-def _descendants() -> Iterator[int]:
-    children: dict[int, list[int]] = {}
+def _children() -> Iterator[int]:
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, ValueError, IndexError):
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(folder.name))
-    found = list(children.get(os.getpid(), ()))
-    for process in found:  # grows while it is walked
-        found += children.get(process, ())
-    yield from found
+            if int((folder / "stat").read_text().rpartition(")")[2].split()[1]) == os.getpid():
+                yield int(folder.name)
 
 
 if __name__ == "__main__":

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,6 +32,7 @@ from iosched.jobs.fleet.transport import (
 
 STANDIN = "standin_worker:Standin"
 PATIENCE_S = 60.0
+WORKER = "ray::WorkerAct"  # as Linux has the name of a worker's process: 15 characters
 
 E = TypeVar("E", bound=Event)
 
@@ -110,8 +110,18 @@ def surroundings(home: Path, **more: str) -> Iterator[None]:
 
 def kill(leader: int, name: str) -> None:
     """Kills the one process of a session with this name."""
-    (pid,) = [pid for pid in session.members(leader) if Path(f"/proc/{pid}/comm").read_text().strip() == name]
-    os.kill(pid, signal.SIGKILL)
+    (pid,) = named(leader, name)
+    session.kill(pid, leader)
+
+
+def named(leader: int, name: str) -> list[int]:
+    """The processes of a session whose names begin with this."""
+    found = []
+    for pid in session.members(leader):
+        with suppress(OSError):  # it has ended
+            if Path(f"/proc/{pid}/comm").read_text().startswith(name):
+                found.append(pid)
+    return found
 
 
 def listening(pid: int) -> set[str]:

@@ -25,8 +25,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from iosched.jobs.fleet.ray import session
 from iosched.jobs.fleet.ray.actor import WorkerActor
 from iosched.jobs.fleet.ray.nodes import CPU_RESOURCE, Node, named, nodes_of, places_on, request
-from iosched.jobs.fleet.ray.reach import UnreachedError, check, known_address
-from iosched.jobs.fleet.ray.reasons import last_line, reason
+from iosched.jobs.fleet.ray.reach import check, known_address, patiently
+from iosched.jobs.fleet.ray.reasons import reason, unreached
 from iosched.jobs.fleet.ray.setup import Setup
 from iosched.jobs.fleet.ray.wire import command_in, encoded, value_in
 from iosched.jobs.fleet.transport import (
@@ -117,9 +117,9 @@ class Child:
         for target in (self._read, self._watch):
             threading.Thread(target=target, daemon=True).start()
         try:
-            _connect(self._setup)
+            patiently(self._connect)
         except Exception as error:  # noqa: BLE001 - Ray raises what it likes
-            self._channel.tell(TransportLost(_unreached(error)))
+            self._channel.tell(TransportLost(unreached(error)))
             leave(self._setup)
         self._channel.tell(TransportUp())
         threading.Thread(target=self._look, daemon=True).start()
@@ -127,6 +127,10 @@ class Child:
             step()
         ray.shutdown()
         leave(self._setup)
+
+    def _connect(self) -> None:
+        self._deadline = time.monotonic() + CONNECT_S
+        _connect(self._setup)
 
     def _read(self) -> None:
         for line in self._channel.inlet:
@@ -266,22 +270,9 @@ def _connect(setup: Setup) -> None:
     ray.init(setup.address, **quietly)
 
 
-def _unreached(error: Exception) -> str:
-    """Why there is no cluster; to whom it does not know, Ray says no more than that it cannot connect."""
-    if isinstance(error, UnreachedError):
-        return str(error)
-    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "") or last_line(repr(error))
-    if not (isinstance(error, ConnectionError) and "connect" in first):
-        return f"the Ray cluster cannot be used: {first}"
-    return (
-        f"the Ray cluster does not let this machine in: {first}\nIf it has a token, set RAY_AUTH_MODE=token and"
-        " the cluster's token, by RAY_AUTH_TOKEN_PATH; and have the same versions of Python and Ray everywhere"
-    )
-
-
 def leave(setup: Setup) -> NoReturn:
     """Ends this process and all that it has started."""
-    session.end(os.getsid(0), but=os.getpid())
+    session.end(os.getpid(), but=os.getpid())  # the session that it leads
     shutil.rmtree(setup.folder, ignore_errors=True)
     os._exit(0)
 

@@ -1,13 +1,18 @@
-"""Whether something listens where a cluster is said to be: Ray itself takes long to say so, or ends the process."""
+"""Whether something listens where a cluster is said to be: Ray itself takes long to say so, or ends the process.
+
+And what is done where something does, but Ray Client fails.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 _WAIT_S = 5.0
+_TRIES = 3
 
 
 class UnreachedError(Exception):
@@ -50,3 +55,20 @@ def check(address: str) -> None:
     except OSError as error:
         why = error.strerror or str(error) or type(error).__name__
         raise UnreachedError(f"no Ray cluster at {address}: {why[:1].lower()}{why[1:]}") from None
+
+
+def patiently(connect: Callable[[], object]) -> None:
+    """Connects; tries it again, three times in all, where the head could not start a server for Ray Client.
+
+    That is a process of its own for each driver, and dies now and then as it is forked (github.com/ray-project/ray,
+    issue 63202), or takes too long on a busy head. Ray leaves nothing behind then, so that `ray.init` can be called
+    again; it has waited for long itself.
+
+    Raises:
+        Exception: what `connect` raises otherwise, or the last time.
+    """
+    for _ in range(_TRIES - 1):
+        with suppress(ConnectionAbortedError):
+            connect()
+            return
+    connect()

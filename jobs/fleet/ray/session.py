@@ -15,22 +15,55 @@ _ROUNDS = 20
 _ROUND_S = 0.05
 
 
-def members(session: int) -> tuple[int, ...]:
-    """The processes of a session that have not ended."""
+def members(leader: int) -> tuple[int, ...]:
+    """The processes that have not ended of the session that process `leader` began."""
     pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal())
-    return tuple(pid for pid in pids if _session_of(pid) == session)
+    return tuple(pid for pid in pids if _session_of(pid) == leader)
 
 
-def end(session: int, but: int | None = None) -> None:
-    """Kills the processes of a session, `but` one, and those that they start meanwhile; waits a second at most."""
+def end(leader: int, but: int | None = None) -> None:
+    """Kills the processes of a session, `but` one, and those that they start meanwhile; waits a second at most.
+
+    Args:
+        leader: the process that began it. No other session has its number until it has been waited for.
+        but: the one that is spared.
+
+    Raises:
+        ValueError: the session is not one that a process here began, or the caller's own and the caller is not spared.
+    """
+    if leader <= 0 or (leader == os.getsid(0) and but != os.getpid()):
+        raise ValueError(f"session {leader} is not one to end")
     for _ in range(_ROUNDS):
-        left = [pid for pid in members(session) if pid != but]
+        left = [pid for pid in members(leader) if pid != but]
         if not left:
             return
         for pid in left:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+            kill(pid, leader)
         time.sleep(_ROUND_S)
+
+
+def kill(pid: int, leader: int) -> None:
+    """Kills a process of a session; does nothing where it has ended, or another one has its number since."""
+    held = _held(pid)
+    try:
+        if _session_of(pid) != leader:
+            return
+        with suppress(ProcessLookupError, PermissionError):
+            if held is None:
+                os.kill(pid, signal.SIGKILL)
+            else:
+                signal.pidfd_send_signal(held, signal.SIGKILL)
+    finally:
+        if held is not None:
+            os.close(held)
+
+
+def _held(pid: int) -> int | None:
+    """A descriptor that goes on meaning this process; None where there is none, or Linux is older than 5.3."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):  # not every Python has it
+        return None
 
 
 def _session_of(pid: int) -> int | None:

@@ -14,6 +14,7 @@ from iosched.jobs.fleet.transport import Place
 
 CHILD = "iosched.jobs.fleet.ray.child"
 _RECONNECT_S = 30
+_GRACE_S = 10  # of the child's silence; it gives the head no longer either
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ def environment(cluster: Cluster, folder: Path, of: Mapping[str, str] = os.envir
     """
     found = {**of, "RAY_USAGE_STATS_ENABLED": "0", **_search_path(of)}
     if isinstance(cluster, RunningCluster):
-        return found
+        # After so long the server of Ray Client forgets a driver that is gone, and one that it could not serve: else 30
+        return {"RAY_CLIENT_RECONNECT_GRACE_PERIOD": str(_GRACE_S), **found}
     return {
         **{name: value for name, value in found.items() if not name.startswith("RAY_")},
         "RAY_USAGE_STATS_ENABLED": "0",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import shutil
 import subprocess
@@ -60,11 +61,12 @@ class RayTransport:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._reached = threading.Event()
         self._lost: str | None = None
+        self._ending = threading.Lock()
         address = None if isinstance(cluster, LocalCluster) else str(cluster)
         self._lines.put(encoded(Setup(address, made_by, str(self._folder), places)))
-        self._threads = [threading.Thread(target=run, daemon=True) for run in (self._write, self._read)]
-        for thread in self._threads:
-            thread.start()
+        self._writer, self._reader = (threading.Thread(target=run, daemon=True) for run in (self._write, self._read))
+        self._writer.start()
+        self._reader.start()
 
     @property
     def pid(self) -> int:
@@ -87,7 +89,7 @@ class RayTransport:
         return found
 
     def wait_until_up(self) -> None:
-        """Waits until the cluster is reached, a minute at most; events stay to be received.
+        """Waits until the cluster is reached, three minutes at most; events stay to be received.
 
         Raises:
             DeviceError: there is none; the transport is closed.
@@ -101,10 +103,9 @@ class RayTransport:
         """Leaves the cluster: ends the workers, and a local cluster whole."""
         self._lines.put(None)
         until = time.monotonic() + _CLOSE_S
-        with suppress(subprocess.TimeoutExpired):
-            self._child.wait(_CLOSE_S)
-        session.end(self._child.pid)
-        for thread in self._threads:
+        self._reader.join(_CLOSE_S)  # ends when the child has
+        self._end()
+        for thread in (self._reader, self._writer):
             thread.join(max(0.0, until - time.monotonic()))
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -122,13 +123,25 @@ class RayTransport:
         with pipe, suppress(msgspec.DecodeError, OSError):  # half a line, of a child that was killed
             for line in pipe:
                 self._take(event_in(line))
-        code = self._child.wait()
-        session.end(self._child.pid)
+        with suppress(ChildProcessError):  # another thread was first
+            os.waitid(os.P_PID, self._child.pid, os.WEXITED | os.WNOWAIT)
+        self._end()
+        code = self._child.returncode
         if self._lost is None:
             how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
             self._take(TransportLost(f"the process that talks to Ray {how}"))
         self._lines.put(None)
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _end(self) -> None:
+        """Ends what is left of the child and of what it has started.
+
+        Only then is the child waited for: until then nobody else can have its number, which its session has too.
+        """
+        with self._ending, suppress(subprocess.TimeoutExpired):
+            if self._child.returncode is None:
+                session.end(self._child.pid)
+                self._child.wait(_CLOSE_S)
 
     def _take(self, event: Event) -> None:
         if self._lost is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from threading import Event
 from typing import Any
 
 import pytest
-from clusters import surroundings
+from clusters import WORKER, named, surroundings
 from scripted import fire
 from small_models import branches
 from toy_space import SPACE
@@ -96,7 +95,8 @@ def test_a_worker_that_is_killed_takes_no_trial_with_it(fleet: Fleet, folder: Pa
         def progress(self, done: int, total: int | None, text: str) -> None:
             if not self.killed and done == 2 and watcher.busy.wait(30):
                 self.killed = True
-                os.kill(workers_of(fleet)[0], signal.SIGKILL)
+                transport: Any = fleet._transport
+                session.kill(named(transport.pid, WORKER)[0], transport.pid)
 
     observer = Killing()
     found = explore_there(fleet, base, SPACE, replace(settings), observer).found
@@ -104,10 +104,3 @@ def test_a_worker_that_is_killed_takes_no_trial_with_it(fleet: Fleet, folder: Pa
     assert [each.state for each in found.individuals] == ["complete"] * 6
     assert [each.number for each in found.individuals] == list(range(6))
     assert fleet.status().lost
-
-
-def workers_of(fleet: Fleet) -> list[int]:
-    """The processes of the workers that are up."""
-    transport: Any = fleet._transport
-    names = {pid: Path(f"/proc/{pid}/comm").read_text() for pid in session.members(transport.pid)}
-    return [pid for pid, name in names.items() if name.startswith("ray::WorkerAct")]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
 
 import pytest
-from clusters import kill, surroundings
+from clusters import WORKER, kill, named, surroundings
 from small_models import branches
 
 from iosched.jobs.fleet.fleet import Fleet, FleetPatience
@@ -80,20 +78,12 @@ def stages(path: Path) -> frozenset[StageRow]:
 
 
 def kill_workers(transport: RayTransport) -> None:
-    for pid in session.members(transport.pid):
-        if _name(pid).startswith("ray::WorkerAct"):
-            os.kill(pid, signal.SIGKILL)
+    for pid in named(transport.pid, WORKER):
+        session.kill(pid, transport.pid)
 
 
 def kill_head(transport: RayTransport) -> None:
     kill(transport.pid, "gcs_server")
-
-
-def _name(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return ""
 
 
 def optimized(fleet: Fleet) -> OptimizeResult:

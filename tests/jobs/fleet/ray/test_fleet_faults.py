@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from fleet_threads import KEY
 from slept_worker import slept_errand
 
 from iosched.jobs.fleet.fleet import Fleet
+from iosched.jobs.fleet.ray import session
 from iosched.jobs.fleet.ray.address import LocalCluster
 from iosched.jobs.fleet.ray.transport import RayTransport
 from iosched.profiler.store.database import ProfileDatabase
@@ -80,11 +80,18 @@ def holders(fleet: Fleet, *names: str) -> list[int]:
     return [int(each.product) for each in fleet.status().workers if each.doing in {f"toy {name}" for name in names}]
 
 
+def kill(fleet: Fleet, pid: int | None = None) -> None:
+    """Kills a process of the fleet's cluster: the one that talks to Ray, or a worker."""
+    transport = fleet._transport
+    assert isinstance(transport, RayTransport)
+    session.kill(pid or transport.pid, transport.pid)
+
+
 def test_a_worker_is_killed_while_it_measures(fleet: Fleet, path: Path) -> None:
     future = fleet.submit(slept_errand("one", LENGTHS_S))
     soon(lambda: len(known(path, "one")) >= 2 and holders(fleet, "one"))
     before = known(path, "one")
-    os.kill(holders(fleet, "one")[0], signal.SIGKILL)
+    kill(fleet, holders(fleet, "one")[0])
     measured = set(future.result(PATIENCE_S))
     assert not measured & before
     assert len(known(path, "one")) == len(LENGTHS_S)
@@ -97,7 +104,7 @@ def test_all_workers_are_killed_and_new_ones_come(fleet: Fleet, path: Path) -> N
     soon(lambda: len(holders(fleet, *names)) == WORKERS and all(len(known(path, name)) >= 2 for name in names))
     before = {name: known(path, name) for name in names}
     for pid in holders(fleet, *names):
-        os.kill(pid, signal.SIGKILL)
+        kill(fleet, pid)
     for name, future in zip(names, futures, strict=True):
         assert not set(future.result(PATIENCE_S)) & before[name]
         assert len(known(path, name)) == len(LENGTHS_S)
@@ -111,7 +118,7 @@ def test_questions_of_a_search_are_shared_while_a_worker_is_killed(fleet: Fleet,
 
     future = fleet.submit(slept_errand("search", 2 * LENGTHS_S, asks=len(LENGTHS_S)))
     soon(helpers)
-    os.kill(helpers()[0], signal.SIGKILL)
+    kill(fleet, helpers()[0])
     assert future.result(PATIENCE_S) == [], "all were answered by packets"
     assert len(known(path, "search")) == 2 * len(LENGTHS_S)
 
@@ -119,10 +126,8 @@ def test_questions_of_a_search_are_shared_while_a_worker_is_killed(fleet: Fleet,
 def test_the_process_that_talks_to_ray_is_killed(fleet: Fleet, path: Path) -> None:
     future = fleet.submit(slept_errand("cluster", LENGTHS_S))
     soon(lambda: len(known(path, "cluster")) >= 2)
-    transport = fleet._transport
-    assert isinstance(transport, RayTransport)
     before = known(path, "cluster")
-    os.kill(transport.pid, signal.SIGKILL)
+    kill(fleet)
     assert not set(future.result(PATIENCE_S)) & before
     assert len(known(path, "cluster")) == len(LENGTHS_S)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import signal
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -103,7 +102,7 @@ def test_a_worker_that_is_killed_is_told_and_another_takes_its_place(local, work
     name, facts = workers[0]
     found.begin(name, count=1, sleep=60)
     found.next(Said)
-    os.kill(facts["pid"], signal.SIGKILL)
+    session.kill(facts["pid"], found.transport.pid)
     assert found.lost(name) == "its process ended"
     another, _ = found.up(places[0])
     assert found.returned(found.begin(another)) == {"heard": []}

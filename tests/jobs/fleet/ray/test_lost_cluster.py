@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -48,7 +46,7 @@ def test_the_child_is_killed_and_another_cluster_comes_up() -> None:
     with driver(LOCAL) as first:
         worker, _ = first.up(first.places()[0])
         first.begin(worker, sleep=60)
-        os.kill(first.transport.pid, signal.SIGKILL)
+        session.kill(first.transport.pid, first.transport.pid)
         assert first.next(TransportLost).reason == "the process that talks to Ray was killed by signal 9"
         assert is_gone(first.transport.pid)
         first.transport.send(Call(worker, "late", b"{}"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from iosched.jobs.fleet.ray.reach import UnreachedError, check, known_address
+from iosched.jobs.fleet.ray.reach import UnreachedError, check, known_address, patiently
 
 
 def test_auto_means_the_cluster_that_the_environment_names() -> None:
@@ -41,3 +41,37 @@ def test_something_has_to_listen_there() -> None:
 def test_what_the_environment_names_may_be_no_address(address: str) -> None:
     with pytest.raises(UnreachedError, match="is no address of a cluster"):
         check(address)
+
+
+class Head:
+    """Fails in these ways, one after another, then connects."""
+
+    def __init__(self, *failures: Exception) -> None:
+        self.failures = list(failures)
+
+    def connect(self) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+
+
+ABORTED = ConnectionAbortedError("Initialization failure from server:")
+
+
+@pytest.mark.parametrize("failures", [[], [ABORTED], [ABORTED] * 2])
+def test_a_head_that_could_start_no_server_for_ray_client_is_asked_again(failures: list[Exception]) -> None:
+    head = Head(*failures)
+    patiently(head.connect)
+    assert head.failures == []
+
+
+def test_but_not_for_ever() -> None:
+    head = Head(*[ABORTED] * 4)
+    with pytest.raises(ConnectionAbortedError):
+        patiently(head.connect)
+    assert head.failures == [ABORTED]
+
+
+@pytest.mark.parametrize("error", [ConnectionError("ray client connection timeout"), UnreachedError("none"), OSError()])
+def test_nor_where_nothing_says_that_it_may_help(error: Exception) -> None:
+    with pytest.raises(type(error)):
+        patiently(Head(error).connect)

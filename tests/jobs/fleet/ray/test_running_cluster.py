@@ -29,13 +29,12 @@ SEEN_WITHIN_S = 30.0  # 10 s by the child's own clock; this machine may be busy
 
 @dataclass
 class Head:
-    """The head of a cluster on the loopback interface, which also is its only node."""
+    """The head of a cluster on the loopback interface, which also is its only node; a context manager."""
 
     port: int
     client_port: int
-    session: int = 0
 
-    def start(self) -> None:
+    def __enter__(self) -> Head:
         ports = [f"--port={self.port}", f"--ray-client-server-port={self.client_port}"]
         offers = ["--num-cpus=1", "--num-gpus=0", '--resources={"iosched_cpu": 3}', "--object-store-memory=80000000"]
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--node-ip-address=127.0.0.1"]
@@ -47,8 +46,16 @@ class Head:
             start_new_session=True,
         ) as process:
             self.session = process.pid
-            out, _ = process.communicate(timeout=60)
-        assert process.returncode == 0, out.decode()
+            try:
+                out, _ = process.communicate(timeout=60)
+                assert process.returncode == 0, out.decode()
+            except BaseException:
+                session.end(self.session)
+                raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        session.end(self.session)
 
 
 def free_port() -> int:
@@ -59,6 +66,7 @@ def free_port() -> int:
 
 @pytest.fixture
 def head(tmp_path: Path) -> Iterator[Head]:
+    """A head that has not been started yet."""
     folder = Path(tempfile.mkdtemp(prefix="head-", dir="/tmp"))  # Ray's sockets below need a short path
     (folder / "token").write_text("0" * 64)
     settings = {
@@ -68,15 +76,11 @@ def head(tmp_path: Path) -> Iterator[Head]:
         "RAY_TMPDIR": str(folder),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_worker_niceness": "0",
+        "GRPC_ENABLE_FORK_SUPPORT": "0",  # as docs/fleet.md says
     }
-    found = Head(free_port(), free_port())
     with surroundings(tmp_path, **settings):
-        try:
-            found.start()
-            yield found
-        finally:
-            session.end(found.session)
-            shutil.rmtree(folder, ignore_errors=True)
+        yield Head(free_port(), free_port())
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def works(found: Driver, tmp_path: Path) -> str:
@@ -96,8 +100,8 @@ def test_whoever_has_the_token_uses_it_until_its_head_dies_and_again_when_that_i
 ) -> None:
     direct = RunningCluster(f"127.0.0.1:{head.port}")
     client = RunningCluster(f"ray://127.0.0.1:{head.client_port}")
-    with ExitStack() as stack:
-        with surroundings(tmp_path, RAY_AUTH_TOKEN="1" * 64, RAY_gcs_rpc_server_connect_timeout_s="1"):
+    with head, ExitStack() as stack:
+        with surroundings(tmp_path, RAY_AUTH_TOKEN="1" * 64, RAY_NUM_REDIS_GET_RETRIES="2"):  # as often Ray tries
             stranger = stack.enter_context(driver(direct))
         drivers = [stack.enter_context(driver(cluster)) for cluster in (RunningCluster(None), direct, client)]
         for found in drivers:
@@ -108,7 +112,5 @@ def test_whoever_has_the_token_uses_it_until_its_head_dies_and_again_when_that_i
         for found in drivers:
             assert found.next(TransportLost).reason
             assert time.monotonic() - began < SEEN_WITHIN_S
-    session.end(head.session)
-    head.start()
-    with driver(direct) as another:  # Ray Client of a new head was once seen to fail at first
+    with head, driver(direct) as another:
         works(another, tmp_path)

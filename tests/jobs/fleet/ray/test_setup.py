@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from iosched.jobs.fleet.ray.address import LocalCluster, RunningCluster
 from iosched.jobs.fleet.ray.setup import environment
 
@@ -30,8 +32,17 @@ def test_each_local_cluster_has_a_token_that_only_the_user_reads(tmp_path: Path)
 
 
 def test_on_a_running_cluster_the_users_settings_hold(tmp_path: Path) -> None:
-    assert environment(RunningCluster("head:6379"), tmp_path, THEIRS) == {**THEIRS, "RAY_USAGE_STATS_ENABLED": "0"}
+    found = environment(RunningCluster("head:6379"), tmp_path, THEIRS)
+    assert {**found, **THEIRS, "RAY_USAGE_STATS_ENABLED": "0"} == found
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("theirs", "grace"), [({}, "10"), ({"RAY_CLIENT_RECONNECT_GRACE_PERIOD": "60"}, "60")])
+def test_a_running_cluster_forgets_a_driver_that_is_silent_as_soon_as_that_forgets_it(
+    tmp_path: Path, theirs: dict[str, str], grace: str
+) -> None:
+    found = environment(RunningCluster("ray://head:10001"), tmp_path, theirs)
+    assert found["RAY_CLIENT_RECONNECT_GRACE_PERIOD"] == grace
 
 
 def test_modules_are_found_from_another_working_folder(tmp_path: Path) -> None:
