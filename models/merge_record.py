@@ -12,6 +12,7 @@ import onnx
 from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from msgspec import Meta
 
+from iosched.models.prepared import prepare
 from iosched.models.stacking import Origin, Size
 
 MERGED_KEY = "io.iosched.merged"
@@ -56,6 +57,9 @@ class Merge:
 
     base: Annotated[str, Meta(min_length=1)]
     parts: Annotated[tuple[UnmergedOperator, ...], Meta(min_length=2)]
+
+
+prepare(Merge)
 
 
 def to_json(merges: Sequence[Merge]) -> str:

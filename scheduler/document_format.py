@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from iosched.models.errors import InvalidScheduleError
+from iosched.models.prepared import prepare
 from iosched.scheduler.proof import Scope
 from iosched.scheduler.pruning import DEFAULT_PRUNING
 from iosched.scheduler.schedule import Strategy
@@ -226,6 +227,9 @@ class FileEntry(Struct, frozen=True, kw_only=True):
             if key not in self.device:
                 raise broken(f"$.device.{key} is missing")
         _check_blocks(self.blocks)
+
+
+prepare(FileEntry)
 
 
 def _check_blocks(blocks: Sequence[BlockEntry]) -> None:

@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from iosched.jobs.exploring.objectives import Constraint, Objective, names_in, parse_constraints, parse_objectives
 from iosched.models.errors import UsageError
+from iosched.models.prepared import prepare
 
 CARD_KEY = "iosched"
 VERSION = 1
@@ -29,6 +30,9 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     objectives: tuple[_Text, ...]
     constraints: tuple[_Text, ...]
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
+prepare(_File)
 
 
 @dataclass(frozen=True)

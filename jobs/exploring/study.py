@@ -29,6 +29,7 @@ from iosched.jobs.exploring.storage import STUDY_NAME, open_storage, reading
 from iosched.jobs.exploring.strategy import Feedback, Graph, Individual, State
 from iosched.models.errors import UsageError
 from iosched.models.mutation.question import Question
+from iosched.models.prepared import prepare
 from iosched.profiler.store.process import is_alive, this_process
 
 _CLAIM, _FEEDBACK = "claim", "feedback"
@@ -69,6 +70,9 @@ class _Claim(msgspec.Struct, frozen=True):
         if alive or (alive is False and is_from_here):
             return not alive
         return abs(time.time() - self.at) > _SILENT_S
+
+
+prepare(Feedback, _Claim)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ import msgspec
 from iosched.jobs.fleet.plain import broken, read, written
 from iosched.models import errors
 from iosched.models.errors import ExecutionError, IoschedError
+from iosched.models.prepared import prepare
 from iosched.models.version import iosched_version
 from iosched.profiler.store.tables import Row, values_of
 from iosched.scheduler.document_format import Digest
@@ -179,11 +180,7 @@ SaidMessage = Measured | Progress | Step | Asked | Guessed
 ToldMessage = Known | Stop
 ReturnedMessage = Done | Failed
 AnyMessage = Call | SaidMessage | ToldMessage | ReturnedMessage | Facts
-
-
-# msgspec reads the annotations of a class when it first meets it, and crashes where two threads do so at a time.
-for _kind in get_args(AnyMessage):
-    msgspec.json.Decoder(_kind)
+prepare(*get_args(AnyMessage))
 
 
 class InterruptedWorkError(IoschedError):

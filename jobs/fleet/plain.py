@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from iosched.models.errors import ExecutionError
+from iosched.models.prepared import prepare
 
 T = TypeVar("T")
 
@@ -59,6 +60,7 @@ def taken(plain: object, kind: type[T], *, is_marked: bool = False) -> T:
         msgspec.ValidationError: it is none; says where. A `ValueError`.
         ValueError: a mark of a number is none.
     """
+    prepare(kind)
     return msgspec.convert(_replaced(plain, _unmarked) if is_marked else plain, kind)
 
 

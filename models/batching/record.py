@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from iosched.models.initializers import read_tensor
+from iosched.models.prepared import prepare
 
 RECORD_KEY = "io.iosched.batched"
 """The key of the model metadata that has the record."""
@@ -65,6 +66,9 @@ class _Entry(msgspec.Struct):
     model: str
     groups: Groups
     digests: dict[str, str]
+
+
+prepare(_Entry)
 
 
 def record_of(proto: onnx.ModelProto) -> Record | None:

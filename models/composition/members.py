@@ -12,6 +12,7 @@ import onnx
 from iosched.models.errors import UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.models.model import Model
+from iosched.models.prepared import prepare
 
 MEMBERS_KEY = "io.iosched.members"
 """The key of the model metadata that says which models are in the model."""
@@ -33,6 +34,9 @@ class Member:
     name: str
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
+
+
+prepare(Member)
 
 
 def check_names(names: Collection[str], shared_inputs: Collection[str]) -> None:

@@ -20,6 +20,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 
 from iosched.models.errors import InvalidModelError
 from iosched.models.graph import Scalar
+from iosched.models.prepared import prepare
 
 MUTATION_KEY = "io.iosched.mutation"
 """The key of the model metadata that has the record of a variant."""
@@ -221,6 +222,9 @@ class _File(msgspec.Struct):
     format: str
     version: int
     record: Record
+
+
+prepare(_Head, _File)
 
 
 def record_of(proto: onnx.ModelProto) -> Record | None:

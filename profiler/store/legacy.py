@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from iosched.models.prepared import prepare
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.store.tables import ClockMhz, Compared, Samples, UndividedRow, measurement_of
 
@@ -49,6 +50,9 @@ class OldMeasurement(msgspec.Struct, frozen=True):
 
 class _Device(msgspec.Struct, frozen=True):
     threads: int
+
+
+prepare(OldChoice, OldMeasurement, _Device)
 
 
 def named(old: OldMeasurement) -> dict[str, Any]:

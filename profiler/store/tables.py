@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from iosched.models.prepared import prepare
 from iosched.profiler.measuring.statistics import NOTHING_TO_RUN, UNRUNNABLE, Measurement, summarize
 from iosched.scheduler.document_format import Shipped
 
@@ -134,6 +135,7 @@ class WholeRow(msgspec.Struct, frozen=True, tag_field="table", tag="whole"):
 
 Row = ChoiceRow | YardstickRow | StageRow | ComparisonRow | UndividedRow | WholeRow
 KINDS: tuple[type[Row], ...] = (ChoiceRow, YardstickRow, StageRow, ComparisonRow, UndividedRow, WholeRow)
+prepare(Row)
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,13 @@ from typing import Any, TypeVar, cast, get_args
 import msgspec
 
 from iosched.jobs.fleet.transport import Command, Event
+from iosched.models.prepared import prepare
 
 C = TypeVar("C")
 
 _COMMANDS = {kind.__name__: kind for kind in get_args(Command)}
 _EVENTS = {kind.__name__: kind for kind in get_args(Event)}
+prepare(*_COMMANDS.values(), *_EVENTS.values())
 
 
 def encoded(said: object) -> bytes:

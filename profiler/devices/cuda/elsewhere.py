@@ -10,6 +10,7 @@ from datetime import datetime
 import msgspec
 
 from iosched.models.model import Model
+from iosched.models.prepared import prepare
 from iosched.models.version import iosched_version
 from iosched.profiler.devices.cuda.cudnn_plans import StoredCudnnPlans
 from iosched.profiler.devices.elsewhere import NOTHING, FoundElsewhere, MeasuredElsewhere
@@ -38,6 +39,9 @@ class _Fields(msgspec.Struct, frozen=True):
     precision: str
     threads: int
     versions: dict[str, str]
+
+
+prepare(_Fields)
 
 
 @dataclass(frozen=True)
