@@ -35,7 +35,7 @@ from iosched.jobs.ranking.measures import DEFAULT_MEASURE, MEASURES
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
-    from iosched.jobs.rank import RankResult, RankSettings
+    from iosched.jobs.rank import RankInterruptedError, RankResult, RankSettings
     from iosched.jobs.ranking.measures import Measure
     from iosched.models.model import Model
     from iosched.scheduler.precision import PrecisionName
@@ -120,21 +120,20 @@ def command(
       iosched rank zoo:squeezenet zoo:googlenet --device h100,t4 --json
       iosched rank *.onnx --device cpu,v100 --cluster auto
     """
-    from iosched.jobs.rank import RankInterruptedError
-
-    try:
-        result, used = _ranked(_sources(models, binding), settings, cluster)
-    except RankInterruptedError as interrupted:
-        _print(interrupted.result, settings, None, as_json=as_json)
-        raise
+    (result, interrupted), used = _ranked(_sources(models, binding), settings, cluster)
     _print(result, settings, used, as_json=as_json)
+    if interrupted is not None:
+        raise interrupted
     if result.failure is not None:
         raise result.failure
 
 
+_Ranked = tuple["RankResult", "RankInterruptedError | None"]
+
+
 def _ranked(
     sources: dict[str, Callable[[], Model]], settings: RankSettings, cluster: str | None
-) -> tuple[RankResult, ClusterUse | None]:
+) -> tuple[_Ranked, ClusterUse | None]:
     from iosched.jobs.rank import rank
 
     if cluster is not None:
@@ -142,10 +141,20 @@ def _ranked(
 
         return with_fleet(
             *(cluster, settings.profile_db, settings.threads),
-            lambda fleet, view: rank_there(fleet, sources, settings, view),
+            lambda fleet, view: _as_far_as_it_goes(lambda: rank_there(fleet, sources, settings, view)),
         )
     with progress_bar() as observer:
-        return rank(sources, settings, observer), None
+        return _as_far_as_it_goes(lambda: rank(sources, settings, observer)), None
+
+
+def _as_far_as_it_goes(ranking: Callable[[], RankResult]) -> _Ranked:
+    """The rows that are done, and the interruption where there was one."""
+    from iosched.jobs.rank import RankInterruptedError
+
+    try:
+        return ranking(), None
+    except RankInterruptedError as interrupted:
+        return interrupted.result, interrupted
 
 
 def _print(result: RankResult, settings: RankSettings, used: ClusterUse | None, *, as_json: bool) -> None:

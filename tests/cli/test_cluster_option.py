@@ -89,6 +89,25 @@ def test_rank_prints_rows(invoke, workdir: Path, cluster) -> None:
     assert found["cluster"]["address"] == "auto"
 
 
+def test_after_ctrl_c_rank_prints_the_rows_that_are_done_and_who_worked(
+    invoke, workdir: Path, cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(view: ClusterView, done: int, total: int | None, text: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ClusterView, "progress", interrupted)
+    cluster(1)
+    for channels in (8, 16):
+        onnx.save(branches(channels=channels), f"m{channels}.onnx")
+    result = invoke("rank", "m8.onnx", "m16.onnx", "--measure", "stages", "--cluster", "local:1", "--json")
+    assert result.exit_code == 130
+    assert "Interrupted" in result.stderr
+    found = json.loads(result.stdout)
+    assert found["interrupted"]
+    assert [(row["model"], row["error"]) for row in found["rows"]] == [("m8", None), ("m16", "interrupted")]
+    assert found["cluster"]["workers"] == {"cpu": 1}
+
+
 def test_explore_writes_variants_of_which_none_is_lost_with_its_worker(invoke, model: Path, cluster) -> None:
     cluster(3, OneDies)
     result = invoke(
