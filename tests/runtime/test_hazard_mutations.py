@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from lowering import loaded
 from lowering import random_schedule as random_units
 from mutated_plans import MUTATIONS, mutated
+from networks import zoo_model
 from quadratic_hazards import check_all_pairs
 from scripted import fire
 from session_models import sliced
 
 from iosched.models import zoo
 from iosched.models.light import light_model
-from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cuda.kernel import Precision
@@ -153,7 +153,7 @@ def test_every_mutation_is_refused_somewhere(mutation: object) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", zoo.names())
 def test_mutated_plans_of_the_networks(name: str) -> None:
-    model = load_model(zoo.build(name).SerializeToString(), name=name)
+    model = zoo_model(name)
     network, draw = Network(model, Precision("fp32")), Random(0)
     plans = [lower(network, schedule).plan for schedule in (greedy(model.graph), random_schedule(model.graph, 3))]
     with CpuBackend(model, lanes=2) as backend:

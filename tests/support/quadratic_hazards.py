@@ -153,16 +153,18 @@ def _by_address_space(order: _Order, buffers: Mapping[str, Buffer]) -> dict[str,
             for view in views:
                 arena = buffers[view.buffer].space is Space.ARENA
                 found.setdefault("" if arena else view.buffer, ([], []))[kind].append((number, view))
+    place = {name: index for index, name in enumerate(buffers)}
     return {
-        space: (_accesses(reads, buffers, order.tasks), _accesses(writes, buffers, order.tasks))
+        space: (_accesses(reads, buffers, place, order.tasks), _accesses(writes, buffers, place, order.tasks))
         for space, (reads, writes) in found.items()
     }
 
 
-def _accesses(views: list[tuple[int, View]], buffers: Mapping[str, Buffer], tasks: Sequence[Task]) -> _Accesses:
+def _accesses(
+    views: list[tuple[int, View]], buffers: Mapping[str, Buffer], place: Mapping[str, int], tasks: Sequence[Task]
+) -> _Accesses:
     touched = tuple(buffers[view.buffer] for _, view in views)
     extents = [_extent(view, buffer) for (_, view), buffer in zip(views, touched, strict=True)]
-    place = {name: index for index, name in enumerate(buffers)}
     return _Accesses(
         np.array([number for number, _ in views], np.int64),
         touched,
@@ -249,7 +251,7 @@ def _check_written(buffer: Buffer, spaces: Mapping[str, tuple[_Accesses, _Access
     """Outputs are written whole, inputs and weights never, dynamic buffers by one task."""
     if buffer.space is Space.ARENA:
         return
-    writes = spaces[buffer.name][1] if buffer.name in spaces else _accesses([], {}, ())
+    writes = spaces[buffer.name][1] if buffer.name in spaces else _accesses([], {}, {}, ())
     if buffer.space in (Space.INPUT, Space.WEIGHT) and writes.buffer:
         raise HazardError(f"the {buffer.space.value} {buffer.name!r} is written")
     if buffer.space is Space.DYNAMIC and len(writes.buffer) != 1:
