@@ -11,7 +11,7 @@ import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -278,6 +278,7 @@ def _spec(value: Any, known: Mapping[str, TensorSpec]) -> TensorSpec:
     return TensorSpec(value.name, dtype, shape)
 
 
+@cache
 def _channel_block() -> int:
     """Channels in a block of the NCHWc layout here (8 with AVX2, 16 with AVX-512), read off a small convolution."""
     weight = onnx.numpy_helper.from_array(np.ones((8, 3, 1, 1), np.float32), "w")
