@@ -6,14 +6,13 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from import_helpers import data
 from networks import zoo_model
 from small_models import branches
 
 from iosched.jobs.annotate import annotated, merges_of, notes_of
 from iosched.jobs.optimize import OptimizeSettings, optimize
 from iosched.models.export import write_model
-from iosched.models.light import NAMES, light_model
+from iosched.models.light import NAMES
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.runtime.compare import compare
@@ -70,10 +69,6 @@ CHAINS = ("light_bvlc_alexnet", "vgg16")  # with one schedule, whatever the stra
 LIKE_CHAINS = ("vgg19", "zfnet512")  # show nothing that the others without branches do not, and take long
 
 
-def _network(name: str) -> Model:
-    return load_model(data(light_model(name)), name=name) if name.startswith("light_") else zoo_model(name)
-
-
 def _cases() -> list[object]:
     names = (*(f"light_{name}" for name in NAMES if name not in LIKE_CHAINS), *ZOO)
     return [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in names]
@@ -82,7 +77,7 @@ def _cases() -> list[object]:
 @pytest.mark.parametrize("name", _cases())
 def test_the_written_model_computes_what_the_original_does(name: str) -> None:
     """Each of the 69 convolutions of light_inception_v2 is followed by BatchNormalization, Mul, Add and Relu."""
-    model = _network(name)
+    model = zoo_model(name)
     inputs = random_inputs(model.graph.inputs, 0)
     with Reference(model) as reference:
         expected = reference.run(inputs)

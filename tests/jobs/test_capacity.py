@@ -12,6 +12,7 @@ from host_cuda import needs_compiler
 from host_gpu import attach_host, time_by_size
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from networks import zoo_model
 from scripted import LATENCIES_US, fire, script_models, script_stages
 
 from iosched.jobs import capacity as jobs_capacity
@@ -25,8 +26,6 @@ from iosched.models.enlarging.part import Part, part_of
 from iosched.models.enlarging.trial import groups_in_trial, trial
 from iosched.models.enlarging.width import widened
 from iosched.models.errors import UsageError
-from iosched.models.light import light_model
-from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.devices.analytic.cost import AnalyticCost
 from iosched.profiler.devices.cpu.cost import CpuStageCost
@@ -41,7 +40,7 @@ from iosched.scheduler.stretches import session_of
 def network(name: str) -> Model:
     if name == "fire":
         return fire()
-    return load_model(light_model(name).SerializeToString(), name=name)
+    return zoo_model(f"light_{name}")
 
 
 @cache

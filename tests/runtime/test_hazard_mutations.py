@@ -11,7 +11,6 @@ import pytest
 from gpu_plans import random_schedule
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lowering import loaded
 from lowering import random_schedule as random_units
 from mutated_plans import MUTATIONS, mutated
 from networks import zoo_model
@@ -20,7 +19,6 @@ from scripted import fire
 from session_models import sliced
 
 from iosched.models import zoo
-from iosched.models.light import light_model
 from iosched.models.model import Model
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cuda.kernel import Precision
@@ -52,7 +50,7 @@ def of_gpus(model: Model) -> Iterator[ExecutionPlan]:
 
 @cache
 def small_plans() -> tuple[ExecutionPlan, ...]:
-    squeezed = loaded(light_model("squeezenet"), 1)
+    squeezed = zoo_model("light_squeezenet")
     models = fire(), sliced()
     plans = (*of_cpus(squeezed), *(plan for model in models for plan in (*of_cpus(model), *of_gpus(model))))
     return tuple(plan for plan in plans if sum(map(len, plan.lanes)) > 2)

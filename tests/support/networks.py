@@ -1,4 +1,4 @@
-"""The bundled networks, built once for all tests and runs of this version: their weights are mapped, not copied."""
+"""The bundled and light networks, built once for all tests and runs of this version: weights are mapped, not copied."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from iosched.models import zoo
+from iosched.models import light, zoo
+from iosched.models.light import light_model
 from iosched.models.load import load_model
 from iosched.models.model import Model
 
@@ -21,12 +22,12 @@ _ROOM = Path(__file__).parents[2] / ".pytest_cache" / "d" / "zoo"
 
 @cache
 def zoo_model(name: str, batch_size: int = 1) -> Model:
-    """Network `name` of the zoo as `load_model` reads it from a file with external data."""
+    """Network `name` of the zoo, or `light_NAME`, as `load_model` reads it from a file with external data."""
     return load_model(zoo_file(name), name=name, batch_size=batch_size)
 
 
 def zoo_file(name: str) -> Path:
-    """Network `name` of the zoo as a file, its weights beside it."""
+    """Network `name` of the zoo, or `light_NAME`, as a file, its weights beside it."""
     folder = _ROOM / _version()
     path = folder / name / "model.onnx"
     folder.mkdir(parents=True, exist_ok=True)
@@ -37,16 +38,20 @@ def zoo_file(name: str) -> Path:
             with tempfile.TemporaryDirectory(dir=folder) as unfinished:
                 room = Path(unfinished, name)
                 room.mkdir()
-                onnx.save(zoo.build(name), room / path.name, save_as_external_data=True, location="weights.bin")
+                onnx.save(_built(name), room / path.name, save_as_external_data=True, location="weights.bin")
                 room.rename(path.parent)
     return path
+
+
+def _built(name: str) -> onnx.ModelProto:
+    return light_model(name) if name.startswith("light_") else zoo.build(name)
 
 
 @cache
 def _version() -> str:
     """Of what decides on the bits of a network."""
     digest = hashlib.sha256(f"{onnx.__version__} {np.__version__}".encode())
-    for source in sorted(Path(zoo.__file__).parent.glob("*.py")):
+    for source in [Path(light.__file__), *sorted(Path(zoo.__file__).parent.glob("*.py"))]:
         digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
 

@@ -18,7 +18,6 @@ from random_models import models
 
 from iosched.models.composition.compose import compose
 from iosched.models.errors import InvalidModelError, IoschedError
-from iosched.models.light import light_model
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.mutation.inserting_mutator import InsertingMutator
@@ -83,7 +82,7 @@ def test_variants_of_networks(name: str, made_by: list[Mutator], seed: int) -> N
 def loaded(name: str) -> Model:
     if name == "mnasnet":
         return load_model(data(sampled(3, 64)), name=name)
-    return zoo_model(name[4:]) if name.startswith("zoo:") else load_model(data(light_model(name)), name=name)
+    return zoo_model(name.removeprefix("zoo:"))
 
 
 def test_what_a_variant_shares_with_its_base_is_computed_once() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import onnx
 import pytest
 from lowering import check_schedules, divided_at_random, drawn, loaded, proto_of, weight
+from networks import zoo_model
 from onnx import helper
 
-from iosched.models.light import light_model
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.plan import ExecutionPlan
 from iosched.scheduler.baselines import greedy
@@ -69,7 +69,7 @@ def test_lanes_of_another_device_mean_nothing() -> None:
 @pytest.mark.parametrize("lanes", [2, 4, 16])
 def test_whatever_lanes_groups_have_they_compute_the_same(lanes: int) -> None:
     """Every plan also passes the check of all its interleavings when it is made."""
-    for model in (loaded(three_branches()), loaded(light_model("light_squeezenet"))):
+    for model in (loaded(three_branches()), zoo_model("light_squeezenet")):
         with CpuBackend(model, lanes=lanes) as backend:
             plain = [("greedy", greedy(backend.graph)), *drawn(backend.graph, (0, 1))]
             divided = ((name, divided_at_random(each, lanes, seed)) for seed, (name, each) in enumerate(plain))

@@ -8,9 +8,9 @@ from dataclasses import replace
 import onnx
 import pytest
 from lowering import check_everything, loaded, proto_of, random_schedule, weight
+from networks import zoo_model
 from onnx import helper
 
-from iosched.models.light import light_model
 from iosched.runtime.compare import compare
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.kernel_graph import KernelGraph
@@ -161,14 +161,14 @@ def test_a_call_that_reads_a_buffer_of_which_the_run_wrote_a_part_is_a_task_of_i
 
 
 def test_arena_is_shared_by_tensors_that_do_not_live_together() -> None:
-    with CpuBackend(loaded(light_model("squeezenet"), 1), lanes=2) as backend:
+    with CpuBackend(zoo_model("light_squeezenet"), lanes=2) as backend:
         plan = plan_of(backend, "sequential")
     total = sum(buffer.nbytes for buffer in plan.buffers if buffer.space is Space.ARENA)
     assert plan.arena_nbytes < total / 2
 
 
 def test_lowering_is_the_same_each_time() -> None:
-    model = loaded(light_model("shufflenet"), 1)
+    model = zoo_model("light_shufflenet")
     with CpuBackend(model, lanes=2) as one, CpuBackend(model, lanes=2) as other:
         for kind in ("sequential", "greedy", "random"):
             first, second = plan_of(one, kind), plan_of(other, kind)

@@ -8,16 +8,10 @@ from lowering import baselines, check_everything, check_schedules, drawn, loaded
 from networks import zoo_model
 from onnx import ModelProto, helper
 
-from iosched.models.light import light_model
-from iosched.models.model import Model
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.scheduler.schedule import Strategy
 
 pytest.importorskip("onnxruntime", reason='needs pip install "iosched[cpu]"')
-
-
-def network(name: str, batch: int = 1) -> Model:
-    return loaded(light_model(name), batch) if name.startswith("light_") else zoo_model(name, batch)
 
 
 def separable_cell() -> ModelProto:
@@ -51,7 +45,7 @@ def test_separable_cell(batch: int) -> None:
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("name", ["light_squeezenet", "light_shufflenet"])
 def test_small_networks_on_any_number_of_lanes(name: str, batch: int) -> None:
-    model = network(name, batch)
+    model = zoo_model(name, batch)
     for lanes in (1, 2, 3, 4):
         with CpuBackend(model, lanes=lanes) as backend:
             check_schedules(model, backend, drawn(backend.graph, [lanes]))
@@ -60,7 +54,7 @@ def test_small_networks_on_any_number_of_lanes(name: str, batch: int) -> None:
 
 @pytest.mark.parametrize("name", ["squeezenet", "light_inception_v1"])
 def test_networks_with_branches(name: str) -> None:
-    check_everything(network(name), lanes=(2,), seeds=(0,))
+    check_everything(zoo_model(name), lanes=(2,), seeds=(0,))
 
 
 @pytest.mark.slow
@@ -69,20 +63,20 @@ def test_networks_with_branches(name: str) -> None:
 )
 @pytest.mark.parametrize("lanes", [3, 4])
 def test_networks_with_branches_on_more_lanes_than_cores(name: str, batch: int, lanes: int) -> None:
-    check_everything(network(name, batch), lanes=(lanes,), seeds=(3,))
+    check_everything(zoo_model(name, batch), lanes=(lanes,), seeds=(3,))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("name", ["light_inception_v2", "resnet50"])
 def test_middling_networks(name: str, batch: int) -> None:
-    check_everything(network(name, batch), lanes=(2,), seeds=(4,))
+    check_everything(zoo_model(name, batch), lanes=(2,), seeds=(4,))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["inception_v3", "randwire", "densenet121", "light_densenet121", "nasnet_a"])
 def test_large_networks(name: str) -> None:
-    model = network(name)
+    model = zoo_model(name)
     with CpuBackend(model, lanes=2) as backend:
         check_schedules(model, backend, baselines(backend.graph))
         check_schedules(model, backend, drawn(backend.graph, [5]))
@@ -91,14 +85,14 @@ def test_large_networks(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["inception_v3", "randwire"])
 def test_large_networks_at_batch_2_on_3_lanes(name: str) -> None:
-    model = network(name, 2)
+    model = zoo_model(name, 2)
     with CpuBackend(model, lanes=3) as backend:
         check_schedules(model, backend, drawn(backend.graph, [6]), seeds=(0,))
 
 
 @pytest.mark.slow
 def test_searched_schedules_of_inception_v3() -> None:
-    model = network("inception_v3")
+    model = zoo_model("inception_v3")
     with CpuBackend(model, lanes=2) as backend:
         check_schedules(model, backend, searched(backend.graph), seeds=(0,))
 
@@ -106,7 +100,7 @@ def test_searched_schedules_of_inception_v3() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["light_bvlc_alexnet", "vgg16"])
 def test_networks_of_large_matrices(name: str) -> None:
-    model = network(name)
+    model = zoo_model(name)
     with CpuBackend(model, lanes=2) as backend:
         check_schedules(model, backend, drawn(backend.graph, [7]), seeds=(0,))
 
@@ -114,7 +108,7 @@ def test_networks_of_large_matrices(name: str) -> None:
 @pytest.mark.parametrize("name", ["light_inception_v2", pytest.param("inception_v3", marks=pytest.mark.slow)])
 def test_a_network_with_all_merged_that_may_be(name: str) -> None:
     """Batch normalizations are folded by onnxruntime; layout changes that it puts behind convolutions stay in place."""
-    model = network(name)
+    model = zoo_model(name)
     with CpuBackend(model, lanes=2) as backend:
         schedule = merged_schedule(backend.graph)
         merged = [stage for stage in schedule.stages if stage.strategy is Strategy.MERGE]

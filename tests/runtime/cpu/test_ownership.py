@@ -10,7 +10,6 @@ from networks import zoo_model
 from onnx import helper
 
 from iosched.models.graph import ComputationGraph, Operator, TensorSpec
-from iosched.models.light import light_model
 from iosched.models.load import load_model
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.kernel_graph import KernelGraph
@@ -141,7 +140,7 @@ def test_a_node_of_unknown_origin_goes_with_what_it_reads_or_else_with_its_reade
 
 @pytest.mark.parametrize("name", ["squeezenet", "light_shufflenet", "light_inception_v1", "densenet121"])
 def test_networks(name: str) -> None:
-    model = loaded(light_model(name), 1) if name.startswith("light_") else zoo_model(name)
+    model = zoo_model(name)
     with CpuBackend(model, lanes=1) as backend:
         check_coarse(model.graph, backend.kernels, backend.coarse)
         assert len(backend.graph.operators) > len(model.graph.operators) / 2

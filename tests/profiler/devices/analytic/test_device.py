@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from networks import zoo_model
 from onnx import helper
 from quantized import quantized
 from scripted import fire, model_with
@@ -15,7 +16,6 @@ from iosched.jobs.estimate import estimate
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
 from iosched.jobs.run import open_executor
 from iosched.models.errors import UsageError
-from iosched.models.light import light_model
 from iosched.models.load import load_model
 from iosched.profiler.devices.analytic.calibration import CALIBRATION
 from iosched.profiler.devices.analytic.cost import AnalyticCost
@@ -94,7 +94,7 @@ def test_where_the_best_schedule_is_no_faster_the_sequential_one_is_as_optimal(s
 
 
 def test_the_last_bits_of_a_sum_are_no_gain(settings: OptimizeSettings) -> None:
-    result = optimize(load_model(light_model("densenet121").SerializeToString(), name="densenet121"), settings)
+    result = optimize(zoo_model("light_densenet121"), settings)
     assert (result.shipped, result.proven) == ("sequential", "whole")
 
 

@@ -17,8 +17,9 @@ from networks import zoo_model
 from scripted import fire
 
 from iosched.models import zoo
-from iosched.models.light import NAMES, light_model
+from iosched.models.light import NAMES
 from iosched.models.load import load_model
+from iosched.models.model import Model
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.lower import plan as plan_module
@@ -41,6 +42,14 @@ def zoo_network(name: str, layout: Layout = Layout.NHWC) -> Network:
     return Network(zoo_model(name), FP32, layout)
 
 
+@lru_cache(maxsize=1)
+def light(name: str) -> tuple[Model, dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """A light model, inputs of it, and what onnxruntime computes of them."""
+    model = zoo_model(f"light_{name}")
+    inputs = random_inputs(model.graph.inputs)
+    return model, inputs, expected_outputs(model, inputs)
+
+
 def networks() -> list[object]:
     return [pytest.param(name, marks=pytest.mark.slow if name in LARGE else ()) for name in zoo.names()]
 
@@ -61,11 +70,10 @@ def test_every_network_under_random_schedules(name: str) -> None:
 
 @pytest.mark.parametrize("name", BRANCHED)
 def test_light_models(name: str) -> None:
-    model = load_model(light_model(name).SerializeToString(), name=name)
-    inputs = random_inputs(model.graph.inputs)
+    model, inputs, expected = light(name)
     network = Network(model, FP32)
     lowering = lower(network, random_schedule(model.graph, 3))
-    assert relative_error(interpreted(lowering, inputs, seed=5), expected_outputs(model, inputs)) < 1e-4
+    assert relative_error(interpreted(lowering, inputs, seed=5), expected) < 1e-4
 
 
 @pytest.mark.slow
@@ -76,12 +84,10 @@ def test_light_models_in_every_layout_and_precision(
     name: str, precision: PrecisionName, tolerance: float, layout: Layout
 ) -> None:
     """Random weights make ShuffleNet's activations too large for half precision: there it is lowered only."""
-    model = load_model(light_model(name).SerializeToString(), name=name)
-    inputs = random_inputs(model.graph.inputs)
+    model, inputs, expected = light(name)
     lowering = lower(Network(model, Precision(precision), layout), random_schedule(model.graph, 4))
     if (name, precision) != ("shufflenet", "fp16"):
-        found = interpreted(lowering, inputs, seed=6)
-        assert relative_error(found, expected_outputs(model, inputs)) < tolerance
+        assert relative_error(interpreted(lowering, inputs, seed=6), expected) < tolerance
 
 
 @pytest.mark.parametrize(("name", "batch"), [("squeezenet", 3), ("randwire", 2)])
