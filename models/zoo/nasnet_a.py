@@ -11,26 +11,29 @@ import onnx
 
 from iosched.models.zoo.network import Network, Value
 
-_CELLS_PER_STAGE = 6
 _STEM_CHANNELS = 96
 
 
-def build() -> onnx.ModelProto:
-    """NASNet-A: input (1, 3, 331, 331), output (1, 3360, 1, 1) float32."""
+def build(cells_per_stage: int = 6) -> onnx.ModelProto:
+    """NASNet-A: input (1, 3, 331, 331), output (1, 3360, 1, 1) float32.
+
+    Args:
+        cells_per_stage: normal cells in each of the three stages; NASNet-A large has 6.
+    """
     net = Network("nasnet_a")
     stem = net.conv(net.input(3, 331), _STEM_CHANNELS, 3, "stem", stride=2, relu=False)
     before = _first_stem_cell(net, stem, "stem_cell1")
     now = _second_stem_cell(net, before, stem, "stem_cell2")
-    before, now = _stage(net, now, before, 168, "stage1")
+    before, now = _stage(net, now, before, 168, "stage1", cells_per_stage)
     for index, filters in enumerate((336, 672), start=1):
         reduced = _reduction_cell(net, now, before, filters, f"reduction{index}")
-        before, now = _stage(net, reduced, before, filters, f"stage{index + 1}")
+        before, now = _stage(net, reduced, before, filters, f"stage{index + 1}", cells_per_stage)
     return net.finish(net.global_average_pool(net.relu(now, "relu"), "output"))
 
 
-def _stage(net: Network, now: Value, before: Value, filters: int, name: str) -> tuple[Value, Value]:
+def _stage(net: Network, now: Value, before: Value, filters: int, name: str, cells: int) -> tuple[Value, Value]:
     """Normal cells one after another, each reading the outputs of the two before it; returns the last two outputs."""
-    for index in range(1, _CELLS_PER_STAGE + 1):
+    for index in range(1, cells + 1):
         before, now = now, _normal_cell(net, now, before, filters, f"{name}/cell{index}")
     return before, now
 
