@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Generator
+
 import pytest
 
 from iosched.profiler.devices.cuda import device as cuda_device
@@ -33,6 +36,17 @@ def _nobody_disturbs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests run beside each other: what is measured in them counts as if nothing else ran, so that counts hold."""
     monkeypatch.setattr(disturbance, "disturbances", lambda *_: ())
     monkeypatch.setattr(disturbance, "doubts", lambda *_: ())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Thousands of tests are made and none is dropped: to look for garbage among them takes seconds."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -7,6 +7,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -77,7 +78,10 @@ def _targets(node: ast.Import | ast.ImportFrom) -> set[str]:
     return {path if path in MODULES else str(node.module) for path in paths} & MODULES.keys()
 
 
-IMPORTS = [found for module in MODULES for found in _imports(module)]
+@cache
+def imports() -> list[Import]:
+    """All imports of the house."""
+    return [found for module in MODULES for found in _imports(module)]
 
 
 def _is_in(module: str, packages: Iterable[str]) -> bool:
@@ -90,7 +94,7 @@ def _refuse(wrong: Iterable[Import]) -> None:
 
 
 def test_modules_form_no_circle() -> None:
-    _refuse(_circle([found for found in IMPORTS if not found.for_types]))
+    _refuse(_circle([found for found in imports() if not found.for_types]))
 
 
 def _circle(imports: Sequence[Import]) -> list[Import]:
@@ -113,29 +117,29 @@ def test_rooms_import_only_what_stands_before_them(package: str) -> None:
     _refuse(
         found
         for index, room in enumerate(rooms)
-        for found in IMPORTS
+        for found in imports()
         if _is_in(found.importer, [room]) and _is_in(found.target, rooms[index + 1 :])
     )
 
 
 def test_nobody_imports_the_facade() -> None:
-    _refuse(found for found in IMPORTS if found.target in FACADE and found.importer not in FACADE)
+    _refuse(found for found in imports() if found.target in FACADE and found.importer not in FACADE)
 
 
 def test_commands_are_imported_by_name_alone() -> None:
     """What two commands share has a module of its own; `main` imports a command when it is asked for."""
     commands = {f"iosched.cli.{name}" for name in COMMANDS}
     assert commands <= MODULES.keys()
-    _refuse(found for found in IMPORTS if found.target in commands)
+    _refuse(found for found in imports() if found.target in commands)
 
 
 def test_jobs_and_commands_are_blind_to_the_kind_of_device() -> None:
-    blind = [found for found in IMPORTS if _is_in(found.importer, ["iosched.jobs", "iosched.cli"])]
+    blind = [found for found in imports() if _is_in(found.importer, ["iosched.jobs", "iosched.cli"])]
     _refuse(found for found in blind if _is_in(found.target, [*KINDS_OF_DEVICE, *RUNTIMES]))
 
 
 def test_one_module_alone_knows_which_kinds_of_device_there_are() -> None:
-    others = [found for found in IMPORTS if found.importer != "iosched.profiler.devices.resolve"]
+    others = [found for found in imports() if found.importer != "iosched.profiler.devices.resolve"]
     assert {"iosched.profiler.devices.cpu", "iosched.profiler.devices.cuda"} < {*KINDS_OF_DEVICE}
     for kind in KINDS_OF_DEVICE:
         _refuse(found for found in others if _is_in(found.target, [kind]) and not _is_in(found.importer, [kind]))
