@@ -148,6 +148,7 @@ def with_fleet(
     from iosched.jobs.fleet.opening import opened_fleet
 
     with cluster_view() as view, opened_fleet(cluster, profile_db, threads, view) as fleet:
+        view.progress(0, None, "the cluster is reached")
         found = do(fleet, view)
     return found, ClusterUse(cluster, fleet.status())  # when its thread has ended, so that the last errand counts
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
@@ -253,10 +254,10 @@ def command(
     model = None if base is None else read_model(base, binding)
     if model is None and binding != Binding():
         raise UsageError("--batch-size and --input-shape are for BASE, and the space brings its own: leave them out")
-    _make(where)
     settings = replace(settings, storage=storage or where / _STUDY)
-    result, used = _explored(model, found_space, settings, cluster)
-    written = _write(result, where)
+    with _made(where):
+        result, used = _explored(model, found_space, settings, cluster)
+        written = _write(result, where)
     if plot is not None:
         write(plot, draw_front(result.found).encode())
     left = left_in(where, written)
@@ -290,13 +291,23 @@ def _folder(base: str | None, space: str) -> Path:
     return Path(f"{plain or 'model'}.explored")
 
 
-def _make(folder: Path) -> None:
+@contextmanager
+def _made(folder: Path) -> Iterator[None]:
+    """A context in which the folder is there; one that was made for it and has nothing in it goes after an error."""
     if not folder.parent.is_dir():
         raise UsageError(f"-o {folder}: there is no folder {folder.parent}: create it first")
+    was_there = folder.exists()
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
         raise UsageError(f"-o {folder}: {error.strerror}") from None
+    try:
+        yield
+    except BaseException:
+        if not was_there:
+            with suppress(OSError):  # as where something was kept in it
+                folder.rmdir()
+        raise
 
 
 def _write(result: ExploreResult, folder: Path) -> dict[int, Written]:

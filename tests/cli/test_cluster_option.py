@@ -93,7 +93,8 @@ def test_after_ctrl_c_rank_prints_the_rows_that_are_done_and_who_worked(
     invoke, workdir: Path, cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(view: ClusterView, done: int, total: int | None, text: str) -> None:
-        raise KeyboardInterrupt
+        if done:
+            raise KeyboardInterrupt
 
     monkeypatch.setattr(ClusterView, "progress", interrupted)
     cluster(1)
@@ -155,13 +156,20 @@ def test_what_a_cluster_cannot_do_is_refused(
 
 
 def test_no_cluster_is_a_device_that_is_missing(
-    invoke, model: Path, cluster, complains, monkeypatch: pytest.MonkeyPatch
+    invoke, workdir: Path, model: Path, cluster, complains, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def nowhere(text: object, threads: int | None) -> ThreadTransport:
         raise DeviceError("there is no Ray cluster at h:1: start one with: ray start --head")
 
     monkeypatch.setattr(opening, "RayTransport", nowhere)
     complains(invoke("optimize", "branches.onnx", "--cluster", "h:1"), 3, "no Ray cluster at h:1")
+    (workdir / "mine").mkdir()
+    for words in ((), ("-o", "mine")):
+        complains(
+            invoke("explore", "branches.onnx", "--space", SPACE, *words, "--cluster", "h:1"), 3, "no Ray cluster at h:1"
+        )
+    assert (workdir / "mine").is_dir()
+    assert not (workdir / "branches.explored").exists()  # nothing was done that would be in it
 
 
 @pytest.mark.parametrize("command", ["optimize", "rank", "matrix --devices cpu", f"explore --space {SPACE}"])
@@ -189,6 +197,16 @@ def test_a_display_of_many_workers_stays_short() -> None:
     lines = lines_of(status(100))
     assert len(lines) == 14
     assert lines[-2] == "  and 88 more"
+
+
+def test_a_display_says_that_the_cluster_is_reached_before_anything_is_done(
+    invoke, model: Path, cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster(1)
+    shown: list[str] = []
+    monkeypatch.setattr(ClusterView, "progress", lambda view, done, total, text: shown.append(text))
+    assert invoke("rank", "branches.onnx", "--cluster", "local:1").exit_code == 0
+    assert shown == ["the cluster is reached", "branches on cpu done"]
 
 
 def test_a_display_is_drawn_on_a_terminal_and_lines_stand_above_it() -> None:
