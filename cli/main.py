@@ -23,6 +23,7 @@ COMMANDS = (
     "explain",
     "zoo",
     "devices",
+    "doctor",
     "profile",
 )
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
+from iosched.profiler.devices.finding import Finding
+
 
 @dataclass(frozen=True)
 class DeviceFacts:
@@ -15,11 +17,13 @@ class DeviceFacts:
         kind: "cpu" or "cuda".
         values: the facts for programs; `docs/json.md` lists the keys.
         rows: the facts for people, as pairs of a label and a text; the text says how to install what is missing.
+        findings: what is wrong with such devices here, for `iosched doctor`.
     """
 
     kind: str
     values: Mapping[str, object]
     rows: tuple[tuple[str, str], ...]
+    findings: tuple[Finding, ...] = ()
 
 
 def package_version(package: str) -> str | None:

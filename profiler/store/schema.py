@@ -186,11 +186,11 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def _migrate(connection: sqlite3.Connection, path: Path | None) -> None:
-    if _version(connection, path) == len(MIGRATIONS):
+    if version_of(connection, path) == len(MIGRATIONS):
         return
     with transaction(connection):
         # Another process may have been faster; what counts is the version under the lock.
-        for migration in MIGRATIONS[_version(connection, path) :]:
+        for migration in MIGRATIONS[version_of(connection, path) :]:
             if isinstance(migration, str):
                 connection.execute(migration)
             else:
@@ -215,7 +215,12 @@ def _switch_to_wal(connection: sqlite3.Connection) -> None:
             time.sleep(0.01)
 
 
-def _version(connection: sqlite3.Connection, path: Path | None) -> int:
+def version_of(connection: sqlite3.Connection, path: Path | None) -> int:
+    """The version of the schema that a database has; 0 where it is empty.
+
+    Raises:
+        UsageError: the file belongs to another program, or was written by a newer iosched.
+    """
     # In one statement, so that no other process makes the file its own between two of the numbers.
     ((application, version, tables),) = connection.execute(
         "SELECT application_id, user_version, (SELECT COUNT(*) FROM sqlite_master)"

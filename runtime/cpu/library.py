@@ -47,6 +47,17 @@ def missing() -> str | None:
     return None
 
 
+def was_built() -> bool:
+    """Whether there is a compiled executor, be it one that cannot be used."""
+    return _found() != _NOT_BUILT
+
+
+def version() -> str | None:
+    """Which interface the compiled executor has, and the name of its file; None where there is none to be used."""
+    found = compiled()
+    return None if found is None else f"{found.iosched_abi_version()} ({Path(found._name).name})"
+
+
 def compiled() -> ctypes.CDLL | None:
     """The library; None where it was not built, or for another version of this package."""
     found = _found()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from iosched.profiler.devices.cpu.precision import precisions
 from iosched.profiler.devices.cpu.processor import read_processor
 from iosched.profiler.devices.facts import DeviceFacts, package_version
+from iosched.profiler.devices.finding import Finding
 from iosched.runtime.cores import allowed_cpus, cpu_count
 from iosched.runtime.cpu import library
 from iosched.runtime.cpu.claims import PROCESS
@@ -39,6 +42,7 @@ def cpu_facts() -> DeviceFacts:
             "openvino": openvino.installed_version() if openvino.available() else None,
             "compiled_executor": compiled,
             "compiled_executor_missing": missing,
+            "compiled_executor_version": library.version(),
             "usable": runtime is not None,
         },
         (
@@ -50,9 +54,25 @@ def cpu_facts() -> DeviceFacts:
             ("precisions", ", ".join(precisions())),
             ("runtime", f"{runtime[0]} {runtime[1]}" if runtime else "none: run  pip install 'iosched[cpu]'"),
             ("second library", openvino.missing() or f"openvino {openvino.installed_version()}"),
-            ("executor", "compiled" if compiled else f"pure Python, slower: {missing}"),
+            ("executor", f"compiled, {library.version()}" if compiled else f"pure Python, slower: {missing}"),
         ),
+        tuple(_findings(is_runnable=runtime is not None)),
     )
+
+
+def _findings(*, is_runnable: bool) -> Iterator[Finding]:
+    """What is wrong with running on this CPU, where `is_runnable` says whether there is an onnxruntime at all."""
+    if not is_runnable:
+        yield Finding("models cannot run on the CPU without onnxruntime", "onnxruntime", "pip install 'iosched[cpu]'")
+    slow = library.missing()
+    if slow is not None and (is_runnable or library.compiled() is None):
+        what, _, way = slow.partition("; ")
+        what = f"{what}: models run by the executor in Python, which is slower"
+        yield Finding(what, "compiled executor", way, is_broken=library.was_built())
+    unused = openvino.missing()
+    if unused is not None and openvino.installed_version() is not None:
+        what, _, way = unused.partition("; ")
+        yield Finding(what, "openvino", way)
 
 
 def _instruction_set(flags: str) -> str:

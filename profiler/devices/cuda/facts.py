@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 from iosched.profiler.devices.cuda.probe import GpuProbe, probe
 from iosched.profiler.devices.facts import DeviceFacts, package_version
+from iosched.profiler.devices.finding import Finding
 from iosched.profiler.devices.gpus import spec_of
 from iosched.runtime.cuda.gpu.extras import EXTRAS, Extra, extra_for, version_text, way_to_run
 from iosched.runtime.cuda.gpu.library import NO_DRIVER, Seen, SeenGpu, look
@@ -45,7 +46,27 @@ def cuda_facts() -> DeviceFacts:
     rows += [("in the way", problem) for problem in problems]
     rows += [("note", remark) for remark in found.remarks]
     rows += [("to try it", "iosched devices --selftest")] * found.usable
-    return DeviceFacts("cuda", values, tuple(rows))
+    return DeviceFacts("cuda", values, tuple(rows), tuple(_findings(names, extra, missing, found)))
+
+
+def _findings(names: Sequence[str], extra: Extra | None, missing: Sequence[str], found: GpuProbe) -> Iterator[Finding]:
+    """What keeps the attached GPUs from being used, or slows them down.
+
+    A GPU for which nobody installed anything is only worth a remark: the CPU of that machine may be all that is wanted.
+    """
+    if not names:
+        return
+    where = ", ".join(names)
+    if extra is None:
+        yield Finding("models do not run on this GPU", where, "use the CPU, or plan for another GPU", is_broken=False)
+        return
+    if missing:
+        is_begun = len(missing) < len(extra.packages)
+        yield Finding(f"not installed: {', '.join(missing)}", where, extra.way, is_broken=is_begun)
+    for problem in found.problems:
+        yield Finding(problem, where, "iosched devices --selftest says more", is_broken=not missing)
+    for remark in found.remarks:
+        yield Finding(remark, where, extra.way, is_broken=False)
 
 
 def _by_name(names: Sequence[str]) -> Seen:

@@ -1,0 +1,87 @@
+"""Whether a profile database can be used, found out without changing it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from iosched.models.errors import IoschedError
+from iosched.profiler.store.explained import WAY_OUT, explained
+from iosched.profiler.store.schema import MIGRATIONS, version_of
+
+_BUSY_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Health:
+    """What is known of the file of a profile database.
+
+    Attributes:
+        path: the file.
+        exists: whether there is one; where there is none, it is made when something is measured.
+        nbytes: its size, with that of its log.
+        readable: whether this process may read it; True where there is none.
+        writable: whether this process may write it, and files beside it; where there is none, whether it may make it.
+        schema: the version of its schema; None where that cannot be read.
+        newest_schema: the version that this iosched brings it to.
+        intact: whether SQLite finds all of its pages sound; None where that could not be looked into.
+        problem: why it cannot be used, with the way out on further lines; None where it can.
+    """
+
+    path: Path
+    exists: bool
+    nbytes: int
+    readable: bool
+    writable: bool
+    schema: int | None = None
+    newest_schema: int = len(MIGRATIONS)
+    intact: bool | None = None
+    problem: str | None = None
+
+
+def health(path: Path) -> Health:
+    """Looks at the file of a profile database, and changes nothing; O(size of the file)."""
+    if not path.exists():
+        return _absent(path)
+    found = Health(
+        path,
+        exists=True,
+        nbytes=sum(each.stat().st_size for each in (path, _log(path)) if each.exists()),
+        readable=os.access(path, os.R_OK),
+        writable=os.access(path, os.W_OK) and os.access(path.parent, os.W_OK),
+    )
+    try:
+        with explained(path), closing(_connected(path)) as connection:
+            schema = version_of(connection, path)
+            flaws = [text for (text,) in connection.execute("PRAGMA integrity_check(3)") if text != "ok"]
+    except IoschedError as error:
+        return replace(found, problem=str(error))
+    problem = f"{path} is damaged ({flaws[0]}).\nMove it away or delete it yourself. {WAY_OUT}." if flaws else None
+    if problem is None and not found.writable:
+        problem = f"{path} cannot be written, so nothing that is measured can be kept.\n{WAY_OUT}."
+    return replace(found, schema=schema, intact=not flaws, problem=problem)
+
+
+def _absent(path: Path) -> Health:
+    folder = next(each for each in path.absolute().parents if each.exists())
+    writable = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+    problem = None if writable else f"{path} cannot be made: {folder} cannot be written.\n{WAY_OUT}."
+    return Health(path, exists=False, nbytes=0, readable=True, writable=writable, problem=problem)
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    """The database for reading.
+
+    Without a log beside the file nobody has it open: it is then read as it lies there, since SQLite would leave an
+    empty log behind. So it is where its folder cannot be written, which it takes to read a log.
+    """
+    is_still = not _log(path).exists() or not os.access(path.parent, os.W_OK)
+    way = "mode=ro&immutable=1" if is_still else "mode=ro"
+    return sqlite3.connect(f"{path.absolute().as_uri()}?{way}", uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
+
+
+def _log(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")

@@ -1,0 +1,83 @@
+"""A check that fails is itself a finding, and keeps no other from being run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from iosched.jobs.doctor import diagnosis, environment, machine
+from iosched.jobs.doctor.diagnosis import CHECKS, diagnose
+from iosched.jobs.doctor.section import Section
+from iosched.models.errors import ExecutionError
+from iosched.profiler.devices.finding import Finding
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (RuntimeError("what nobody\nthought of"), "RuntimeError: what nobody"),
+        (ImportError("numpy is broken", name="numpy"), "numpy"),
+        (AssertionError(), "AssertionError"),
+    ],
+)
+def test_a_check_that_raises_is_a_finding_and_the_next_one_is_run(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
+) -> None:
+    def look(asked: object) -> Section:
+        raise error
+
+    monkeypatch.setattr(machine, "look", look)
+    found = diagnose(checks=("machine", "environment"))
+    (broken,) = found.broken
+    assert words in broken.what
+    assert broken.where == "check of machine"
+    assert broken.way
+    assert found.sections["environment"].rows
+
+
+def test_a_check_whose_module_cannot_be_imported_is_a_finding() -> None:
+    (broken,) = diagnose(checks=("no_such_check",)).broken
+    assert "ModuleNotFoundError" in broken.what
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_each_check_gets_through_here(check: str, tmp_path: Path) -> None:
+    found = diagnose(tmp_path / "profile.sqlite", checks=(check,))
+    assert not [each for each in found.broken if each.where == f"check of {check}"]
+    assert found.sections[check].values
+    assert found.sections[check].rows
+
+
+def test_what_is_broken_comes_first_and_decides_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    remark, broken = Finding("slow", "a", "wait", is_broken=False), Finding("gone", "b", "bring it back")
+    monkeypatch.setattr(machine, "look", lambda asked: Section(findings=(remark,)))
+    only_remarks = diagnose(checks=("machine",))
+    assert only_remarks.failure is None
+    monkeypatch.setattr(environment, "look", lambda asked: Section(findings=(broken,)))
+    found = diagnose(checks=("machine", "environment"))
+    assert found.findings == (("environment", broken), ("machine", remark))
+    assert isinstance(found.failure, ExecutionError)
+    assert "1 thing is broken" in str(found.failure)
+
+
+def test_all_that_is_told_is_told_discreetly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    secret = "/home/ada/x https://ada:pass@pypi.example.org/simple"
+    section = Section({"a": [{"b": secret}]}, (("label", secret),), (Finding(secret, secret, secret),))
+    monkeypatch.setattr(machine, "look", lambda asked: section)
+    told = repr(diagnose(checks=("machine",)))
+    assert told.count("~/x https://...") == 5
+    assert "ada" not in told
+    assert "example.org" not in told
+
+
+def test_every_module_with_a_look_is_a_check() -> None:
+    folder = Path(diagnosis.__file__).parent
+    assert {path.stem for path in folder.glob("*.py") if "\ndef look(" in path.read_text()} == set(CHECKS)
+
+
+def test_nothing_is_made_by_looking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    diagnose(tmp_path / "folder" / "profile.sqlite")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,80 @@
+"""Which packages are here, which do not load, and which extra brings those that are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from iosched.jobs.doctor import libraries
+from iosched.jobs.doctor.requirements import Requirement
+from iosched.jobs.doctor.section import Asked, Section
+
+ASKED = (
+    Requirement("numpy", ">=1.26", None),
+    Requirement("onnxruntime", ">=1.22", "cpu"),
+    Requirement("onnxruntime-gpu", ">=1.27", "cuda"),
+    Requirement("optuna", ">=5", "explore"),
+    Requirement("mypy", ">=2", "lint"),
+)
+
+
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch):
+    """What is found where these versions are installed, and these modules do not load."""
+
+    def look(versions: Mapping[str, str], troubles: Mapping[str, str] | None = None) -> Section:
+        monkeypatch.setattr(libraries, "requirements", lambda: ASKED)
+        monkeypatch.setattr(libraries, "package_version", versions.get)
+        monkeypatch.setattr(libraries, "why_not", (troubles or {}).get)
+        return libraries.look(Asked())
+
+    return look
+
+
+def test_what_is_missing_is_shown_with_the_extra_that_brings_it_and_is_no_finding(looked) -> None:
+    found = looked({"numpy": "2.0", "onnxruntime": "1.30"})
+    assert ("numpy", "2.0") in found.rows
+    assert ("[explore]", "not installed: optuna; pip install 'iosched[explore]' brings it") in found.rows
+    assert "mypy" not in repr(found.rows)
+    assert found.findings == ()
+
+
+def test_what_iosched_cannot_do_without_is_broken_where_it_is_missing(looked) -> None:
+    (finding,) = looked({}).findings
+    assert (finding.what, finding.way, finding.is_broken) == ("numpy is not installed", "pip install iosched", True)
+
+
+def test_a_version_that_is_too_old_names_the_one_wanted(looked) -> None:
+    (finding,) = looked({"numpy": "2.0", "optuna": "4.1"}).findings
+    assert finding.where == "optuna 4.1"
+    assert ">=5" in finding.what
+    assert "'iosched[explore]'" in finding.way
+    assert finding.is_broken
+
+
+def test_a_package_that_does_not_load_is_broken_and_says_why(looked) -> None:
+    found = looked({"numpy": "2.0"}, {"numpy": "ImportError: libblas.so.3"})
+    (finding,) = found.findings
+    assert "ImportError: libblas.so.3" in finding.what
+    assert finding.where == "numpy 2.0"
+    assert "does not load" in dict(found.rows)["numpy"]
+    assert found.values["packages"][0]["trouble"] == "ImportError: libblas.so.3"
+
+
+def test_the_module_of_a_package_that_is_called_otherwise_is_tried(looked) -> None:
+    (finding,) = looked({"numpy": "2.0", "onnxruntime-gpu": "1.30"}, {"onnxruntime": "no CUDA"}).findings
+    assert finding.where == "onnxruntime-gpu 1.30"
+
+
+def test_two_packages_that_own_the_same_files_are_broken(looked) -> None:
+    (finding,) = looked({"numpy": "2.0", "onnxruntime": "1.30", "onnxruntime-gpu": "1.30"}).findings
+    assert finding.where == "onnxruntime, onnxruntime-gpu"
+    assert "overwrite" in finding.what
+    assert "pip uninstall onnxruntime onnxruntime-gpu" in finding.way
+
+
+def test_where_the_metadata_does_not_tell_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libraries, "requirements", lambda: ())
+    (finding,) = libraries.look(Asked()).findings
+    assert not finding.is_broken

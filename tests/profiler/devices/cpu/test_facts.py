@@ -1,0 +1,56 @@
+"""What is wrong with running on this CPU, as `iosched doctor` tells it."""
+
+from __future__ import annotations
+
+import pytest
+
+from iosched.profiler.devices.cpu import facts
+from iosched.profiler.devices.cpu.facts import cpu_facts
+from iosched.profiler.devices.finding import Finding
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch):
+    """The findings where the compiled executor and OpenVINO are missing for these reasons."""
+
+    def look(slow: str | None = None, was_built: bool = True, openvino: str | None = None) -> tuple[Finding, ...]:
+        monkeypatch.setattr(facts.library, "missing", lambda: slow)
+        monkeypatch.setattr(facts.library, "was_built", lambda: was_built)
+        monkeypatch.setattr(facts.openvino, "missing", lambda: openvino)
+        return cpu_facts().findings
+
+    return look
+
+
+def test_nothing(found) -> None:
+    assert found() == ()
+
+
+def test_an_executor_that_does_not_load_is_broken(found) -> None:
+    (finding,) = found("it does not load; build it again")
+    assert finding.what.startswith("it does not load")
+    assert (finding.where, finding.way, finding.is_broken) == ("compiled executor", "build it again", True)
+
+
+def test_one_that_was_never_built_is_only_slower(found) -> None:
+    (finding,) = found("it was not built; install a compiler", was_built=False)
+    assert not finding.is_broken
+    assert "slower" in finding.what
+
+
+def test_without_onnxruntime_that_alone_is_the_matter(found, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facts, "package_version", lambda package: None)
+    monkeypatch.setattr(facts.library, "compiled", object)
+    monkeypatch.setattr(facts.library, "version", lambda: "5")
+    (finding,) = found("onnxruntime's shared library was not found; run: pip install 'iosched[cpu]'")
+    assert (finding.where, finding.way, finding.is_broken) == ("onnxruntime", "pip install 'iosched[cpu]'", True)
+
+
+def test_openvino_that_cannot_be_used_is_broken_and_one_that_is_not_there_is_not(
+    found, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(facts.openvino, "installed_version", lambda: "2024.1")
+    (finding,) = found(openvino="OpenVINO 2024.1 is too old; install 2026.0 or newer")
+    assert (finding.where, finding.is_broken) == ("openvino", True)
+    monkeypatch.setattr(facts.openvino, "installed_version", lambda: None)
+    assert found(openvino="OpenVINO is not installed; install it") == ()
