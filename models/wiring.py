@@ -42,12 +42,12 @@ def captures(node: onnx.NodeProto) -> tuple[str, ...]:
 
 def reads(node: onnx.NodeProto) -> tuple[str, ...]:
     """Every tensor that `node` reads: its inputs (with repetitions) and what its inner graphs capture."""
-    return (*(name for name in node.input if name), *captures(node))
+    return (*filter(None, node.input), *captures(node))
 
 
 def writes(node: onnx.NodeProto) -> tuple[str, ...]:
     """The outputs that `node` really has; optional ones left out."""
-    return tuple(name for name in node.output if name)
+    return tuple(filter(None, node.output))
 
 
 def use_counts(graph: onnx.GraphProto) -> Counter[str]:

@@ -138,8 +138,10 @@ def _placed(draft: Draft, node: onnx.NodeProto, weights: Mapping[int, Weight], o
     check_definition(node, draft.graph.opsets)
     name = writes(node)[0]
     graph = draft.graph.with_node(node)
-    before = {graph.producers[tensor] for tensor in reads(node) if tensor in graph.producers}
-    if not before.isdisjoint(graph.behind(name)):
+    replaced = draft.graph.protos.get(name)
+    fresh = set(reads(node)).difference(reads(replaced) if replaced is not None else ())
+    before = {graph.producers[tensor] for tensor in fresh if tensor in graph.producers}
+    if before and not before.isdisjoint(graph.behind(name)):
         raise UsageError(f"{node.op_type} node {name!r} cannot read what is computed from itself")
     return replace(draft, graph=_settled(graph, name))
 
