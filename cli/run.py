@@ -28,7 +28,7 @@ from iosched.models.errors import MismatchError, UsageError
 if TYPE_CHECKING:
     import numpy as np
 
-    from iosched.jobs.run import RunResult
+    from iosched.jobs.run import RunResult, RunTrace
     from iosched.models.model import Model
     from iosched.runtime.compare import Check
     from iosched.scheduler.document import ScheduleDocument
@@ -69,6 +69,13 @@ if TYPE_CHECKING:
     help="Compare with onnxruntime on this model instead. Of several models in one file: with model NAME in it; repeat "
     "for each.",
 )
+@output_option(
+    "--trace",
+    metavar="F.json",
+    text="Write when what ran, lane by lane, beside what is predicted: a trace for ui.perfetto.dev or "
+    "chrome://tracing. Of a run on a CPU, which is then by the schedule, also where a library was shipped; '-' is "
+    "stdout.",
+)
 @device_options
 @binding_options
 @json_option
@@ -81,6 +88,7 @@ def command(
     repeat: int,
     check: bool,
     against: tuple[str, ...],
+    trace: Destination | None,
     device: str,
     threads: int | None,
     binding: Binding,
@@ -93,16 +101,19 @@ def command(
       iosched run squeezenet.iosched.onnx --check
       iosched run model.onnx --schedule model.schedule.json --input x=x.npy --output y.npz
       iosched run super.onnx --against a=a.onnx --against b=b.onnx
+      iosched run model.iosched.onnx --repeat 50 --trace run.json
     """
     from iosched.jobs.run import run
 
     inputs = [input_file(model), *(path for _, path in input_files)]
-    check_destinations([output], inputs=inputs, as_json=as_json)
+    check_destinations([output, trace], inputs=inputs, as_json=as_json)
     refuse_terminal(output)
     if model == "-" and any(text.rpartition("=")[2] == "-" for text in against):
         raise UsageError("MODEL and --against cannot both be '-': save one of them to a file")
     loaded = read_model(model, binding)
     document = _document(loaded, model, schedule, device)
+    if trace is not None and document is None:
+        raise UsageError("--trace is of a run by a schedule, and there is none: make one with 'iosched optimize'")
     arrays = _inputs(loaded, input_files)
     members = _originals(loaded, against)
     reference = _reference(loaded, against) if (check or against) and not members else None
@@ -115,10 +126,14 @@ def command(
         members=members,
         device=device,
         threads=threads,
+        trace=trace is not None,
     )
     for line in found.notes:
         note(line)
-    _emit(found, output, as_json)
+    if trace is not None and found.trace is not None:
+        _remark_not_as_shipped(found.trace.document)
+        write_and_note(trace, _trace_text(loaded, found, found.trace).encode())
+    _emit(found, output, as_json, is_data_elsewhere=trace is not None and trace.path is None)
     if found.check is not None and not found.check.passed:
         raise MismatchError("\n".join(["outputs differ from onnxruntime's:", *found.check.reasons]))
 
@@ -175,14 +190,35 @@ def _originals(model: Model, against: tuple[str, ...]) -> dict[str, Model]:
     return found
 
 
-def _emit(found: RunResult, output: Destination | None, as_json: bool) -> None:
+def _remark_not_as_shipped(document: ScheduleDocument) -> None:
+    if document.is_plain or document.is_on_openvino:
+        library = "plain onnxruntime" if document.is_plain else "OpenVINO"
+        note(f"Run by its schedule, to be traced. Without --trace {library} runs it, which was shipped as the fastest.")
+
+
+def _trace_text(model: Model, found: RunResult, trace: RunTrace) -> str:
+    from iosched.cli.pictures.looks import looks_of
+    from iosched.cli.pictures.trace import draw_trace, predicted_facts
+
+    document, runs = trace.document, trace.runs
+    facts = {
+        "model": model.name,
+        "measured": f"{found.description}: begin and end of each call of a kernel, on the lane that made it; what lies "
+        "between two calls is waiting and hand-over",
+        "run": f"{runs.number + 1} of {len(runs.times_us)}, the one in the middle by latency: {runs.latency_us:.3f} us",
+        **predicted_facts(document),
+    }
+    return draw_trace(document.schedule, facts=facts, looks=looks_of(model.graph), runs=runs)
+
+
+def _emit(found: RunResult, output: Destination | None, as_json: bool, *, is_data_elsewhere: bool) -> None:
     if output is not None:
         from iosched.cli.arrays import npz
 
         write_and_note(output, npz(found.outputs))
     if as_json:
         emit_json(as_object(found))
-    elif output is None:
+    elif output is None and not is_data_elsewhere:
         _print(found)
     elif found.check is not None and found.check.passed:
         note(_check_text(found.check))

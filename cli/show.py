@@ -35,7 +35,7 @@ _MOST_NAMES = 3
     type=click.Choice(list(FORMATS)),
     default="text",
     show_default=True,
-    help="'text' for a terminal, 'svg' for a browser or a page.",
+    help="'text' for a terminal, 'svg' for a browser or a page, 'trace' for ui.perfetto.dev or chrome://tracing.",
 )
 @output_option(
     "-o",

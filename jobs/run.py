@@ -11,6 +11,7 @@ import numpy as np
 from iosched.jobs.batching.check import member_checks
 from iosched.jobs.fitting import fitted
 from iosched.models.composition.members import Member, members_of
+from iosched.models.errors import UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices.executor import Executor
 from iosched.profiler.devices.resolve import runner
@@ -18,10 +19,19 @@ from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.runtime.compare import Check, combine, compare, rtol_of
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.reference import Reference
+from iosched.runtime.traced import TracedRuns
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.precision import DEFAULT_PRECISION
 
 __all__ = ["Executor", "RunResult", "open_executor", "run"]
+
+
+@dataclass(frozen=True, eq=False)
+class RunTrace:
+    """The schedule that a model ran by, in the names of its operators, and when each task ran."""
+
+    document: ScheduleDocument
+    runs: TracedRuns
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +44,7 @@ class RunResult:
         check: how the outputs compare with those of onnxruntime; None if that was not asked for.
         description: a line that says how the model ran.
         notes: sentences that a user should read about how the model ran.
+        trace: when each task of one of the timed runs ran; None if that was not asked for.
     """
 
     outputs: Mapping[str, np.ndarray]
@@ -41,6 +52,7 @@ class RunResult:
     check: Check | None
     description: str
     notes: tuple[str, ...]
+    trace: RunTrace | None = None
 
 
 def run(
@@ -53,6 +65,7 @@ def run(
     members: Mapping[str, Model] = {},
     device: str = "auto",
     threads: int | None = None,
+    trace: bool = False,
 ) -> RunResult:
     """Opens `model` by `open_executor`, runs it once, and then times `repeats` runs.
 
@@ -65,19 +78,45 @@ def run(
         members: where the file has several models, those that outputs are compared with instead, by their names in it.
         device: the device, as `--device` takes it.
         threads: the number of CPU cores to use; by default all that the process may use, as far as its quota goes.
+        trace: whether to note when each task of the timed runs ran. Then the model runs by its schedule on our runtime,
+            also where a library ships.
 
     Raises:
         InvalidScheduleError: the schedule was made for another structure, shape or type.
         InvalidModelError: onnxruntime refuses the model.
         DeviceError: the device is not attached, or onnxruntime is not installed.
+        UsageError: a trace is asked for where there is no schedule, or where nothing can tell when tasks ran.
     """
+    shipped = document
+    if trace:
+        document = _traceable(document)
     with closing(open_executor(model, document, device=device, threads=threads)) as executor:
+        if trace and executor.traced is None:
+            raise UsageError(f"a run cannot be traced here: it is by {executor.description}, not by lanes of a CPU")
         outputs, notes = executor.run(inputs), executor.notes
         rtol = rtol_of(DEFAULT_PRECISION if document is None else document.precision)
         check = None if reference is None else _compared(outputs, reference, inputs, rtol)
         if members:
             check = _compared_members(outputs, inputs, members, members_of(model.proto), rtol)
+        if document is not None and trace and executor.traced is not None:
+            traced = RunTrace(fitted(shipped or document, model), executor.traced(inputs, repeats))
+            timing = summarize(traced.runs.times_us)
+            return RunResult(outputs, timing, check, executor.description, notes, traced)
         return RunResult(outputs, summarize(executor.time(inputs, repeats)), check, executor.description, notes)
+
+
+def _traceable(document: ScheduleDocument | None) -> ScheduleDocument:
+    """The document as one whose schedule our own runtime runs, also where it says that a library ships.
+
+    Raises:
+        UsageError: there is no schedule, or teams of cores run it.
+    """
+    if document is None:
+        raise UsageError("there is no schedule to trace: make one with 'iosched optimize'")
+    if document.teams is not None:
+        raise UsageError(f"a model that runs in {document.teams.text} cannot be traced: optimize it for latency")
+    runtime = {key: value for key, value in document.runtime.items() if key != "by"}
+    return replace(document, shipped="iosched", runtime=runtime)
 
 
 def _compared(outputs: Mapping[str, np.ndarray], reference: Model, inputs: Arrays, rtol: float) -> Check:

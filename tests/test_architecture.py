@@ -30,7 +30,7 @@ ROOMS = {
     "iosched.runtime": (
         *("plan", "order", "intervals", "waits", "given", "hazards", "arena", "teams", "placement"),
         *("compare", "inputs", "quota", "cores", "memory", "handle", "session", "reference"),
-        *("requests", "shares", "openvino", "side_by_side", "cpu", "cuda"),
+        *("requests", "shares", "openvino", "side_by_side", "traced", "cpu", "cuda"),
     ),
     "iosched.runtime.cuda": (
         *("target", "layout", "kernel", "builder", "choices", "gpu", "source", "cudnn"),

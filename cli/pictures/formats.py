@@ -81,5 +81,14 @@ def _svg(drawn: Drawn, unicode: bool) -> str:
     return draw_svg(document.schedule, title=drawn.title, looks=drawn.looks, proven=_proven(document))
 
 
-FORMATS: Mapping[str, Callable[[Drawn, bool], str]] = {"text": _text, "svg": _svg}
+def _trace(drawn: Drawn, unicode: bool) -> str:
+    from iosched.cli.pictures.trace import draw_trace, predicted_facts
+
+    del unicode  # JSON is ASCII here
+    document = drawn.document
+    facts = {"model": document.model, **predicted_facts(document)}
+    return draw_trace(document.schedule, facts=facts, looks=drawn.looks)
+
+
+FORMATS: Mapping[str, Callable[[Drawn, bool], str]] = {"text": _text, "svg": _svg, "trace": _trace}
 """A function for each format, of what is to be drawn and of whether the reader's encoding knows Unicode."""

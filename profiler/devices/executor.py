@@ -13,6 +13,7 @@ from iosched.models.errors import UsageError
 from iosched.profiler.measuring.in_turn import Candidate
 from iosched.runtime.cuda.gpu.exchange import DeviceArray
 from iosched.runtime.inputs import Arrays
+from iosched.runtime.traced import TracedRuns
 
 
 class Runnable(Protocol):
@@ -52,6 +53,7 @@ class Executor:
         placed: puts inputs into the device's memory and returns the model ready to be timed on them; by default each
             run is given the inputs.
         in_flight: how many threads may run the model at the same time; more wait for each other.
+        traced: times so many runs on these inputs and notes when each task ran; None where nothing can tell that.
     """
 
     runnable: Runnable
@@ -61,6 +63,7 @@ class Executor:
     on_device: RunOnDevice | None = None
     placed: Callable[[Arrays], Candidate] | None = None
     in_flight: int = 1
+    traced: Callable[[Arrays, int], TracedRuns] | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from iosched.runtime.cpu.library import available
 from iosched.runtime.cpu.lower import KernelCache, Lowering, lower
 from iosched.runtime.cpu.merge import merge_nodes
 from iosched.runtime.cpu.native import NativeExecutor, NativeRuntime, supports
+from iosched.runtime.cpu.origins import task_origins
 from iosched.runtime.cpu.ownership import CoarseGraph, coarsen, tensor_owners
 from iosched.runtime.cpu.partial_sums import with_partial_sums
 from iosched.runtime.cpu.placement import place_tensors
@@ -29,8 +30,9 @@ from iosched.runtime.cpu.products import lay_out_by_results
 from iosched.runtime.cpu.python_executor import PythonExecutor, PythonRuntime
 from iosched.runtime.cpu.sessions import session_nodes
 from iosched.runtime.cpu.shared_rows import share_rows
-from iosched.runtime.cpu.units import unit_stages
+from iosched.runtime.cpu.units import numbered_unit_stages
 from iosched.runtime.placement import Placement
+from iosched.runtime.traced import TaskOrigin, TracedRuns
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.strategies import runs_as_one
 
@@ -63,6 +65,14 @@ class PlanExecutor(Protocol):
         """
         ...
 
+    def trace(self, inputs: Arrays, repeats: int) -> tuple[tuple[float, ...], np.ndarray]:
+        """Microseconds of each of `repeats` runs, and an array (repeats, tasks, 2) of when each task began and ended.
+
+        These are microseconds since the run began; tasks stand as `ExecutionPlan.tasks` has them. A task begins when it
+        has what it waits for.
+        """
+        ...
+
     def close(self) -> None:
         """Frees the sessions, threads and buffers that are the executor's own."""
         ...
@@ -92,6 +102,7 @@ class CompiledModel:
     lowering: Lowering
     constant_outputs: Arrays
     forwarded_outputs: Mapping[str, str]
+    origins: tuple[TaskOrigin, ...]
 
     @property
     def kernel_count(self) -> int:
@@ -109,6 +120,14 @@ class CompiledModel:
         """Microseconds of each of `repeats` runs."""
         return self.executor.time(self._used(inputs), repeats)
 
+    def trace(self, inputs: Arrays, repeats: int) -> TracedRuns:
+        """Times `repeats` runs, one at least, and notes when each task began and ended.
+
+        Raises:
+            ExecutionError: a kernel fails.
+        """
+        return TracedRuns.of(self.origins, *self.executor.trace(self._used(inputs), repeats))
+
     def close(self) -> None:
         """Frees sessions and buffers."""
         self.executor.close()
@@ -116,6 +135,16 @@ class CompiledModel:
     def _used(self, inputs: Arrays) -> Arrays:
         names = {buffer.name for buffer in self.lowering.plan.buffers if buffer.is_given}
         return {name: np.asarray(array, order="C") for name, array in inputs.items() if name in names}
+
+
+@dataclass(frozen=True, eq=False)
+class _Lowered:
+    """A lowering, and what it was made of: stages of units by their numbers in the schedule, and each unit's nodes."""
+
+    lowering: Lowering
+    kernels: KernelGraph
+    stages: Sequence[tuple[int, Stage]]
+    nodes: Nodes
 
 
 class CpuBackend:
@@ -184,27 +213,28 @@ class CpuBackend:
 
     def lower(self, schedule: Schedule, *, barriers: bool = False) -> Lowering:
         """The plan of the model under `schedule`, whose stages name operators or units of the coarse graph."""
-        return self._lower(schedule, barriers)[0]
+        return self._lower(schedule, barriers).lowering
 
     def plan_nbytes(self, schedule: Schedule) -> int:
         """What a run under `schedule` touches: its plan's bytes, and every constant that its kernels read, once.
 
         Tensors whose size is not known before a run, and what onnxruntime allocates inside of kernels, are not counted.
         """
-        lowering, kernels = self._lower(schedule, barriers=False)
+        lowered = self._lower(schedule, barriers=False)
+        kernels = lowered.kernels
         constants = {name for names in kernels.constants for name in names}
-        return lowering.plan.nbytes + sum(kernels.weights[name].nbytes for name in constants)
+        return lowered.lowering.plan.nbytes + sum(kernels.weights[name].nbytes for name in constants)
 
-    def _lower(self, schedule: Schedule, barriers: bool) -> tuple[Lowering, KernelGraph]:
-        stages = unit_stages(self.coarse, schedule)
-        kernels, placement, nodes = self._with_stages_as_one(stages)
-        numbered = [_numbered(stage, nodes) for stage in stages]
-        lowered = lower(
+    def _lower(self, schedule: Schedule, barriers: bool) -> _Lowered:
+        stages = numbered_unit_stages(self.coarse, schedule)
+        kernels, placement, nodes = self._with_stages_as_one(stage for _, stage in stages)
+        numbered = [_numbered(stage, nodes) for _, stage in stages]
+        lowering = lower(
             *(kernels, placement, numbered, self.lanes, self._cache),
-            divisions=[stage.division for stage in stages],
+            divisions=[stage.division for _, stage in stages],
             barriers=barriers,
         )
-        return lowered, kernels
+        return _Lowered(lowering, kernels, stages, nodes)
 
     def compile(self, schedule: Schedule, *, barriers: bool = False) -> CompiledModel:
         """Compiles the model under `schedule`, whose stages name operators or units of the coarse graph.
@@ -212,13 +242,15 @@ class CpuBackend:
         Args:
             barriers: whether a stage begins when all of the one before is done, or when what it reads is there.
         """
-        lowering, kernels = self._lower(schedule, barriers)
+        lowered = self._lower(schedule, barriers)
+        kernels = lowered.kernels
         outside = [name for name in kernels.outputs if name not in kernels.producer]
         return CompiledModel(
-            executor=self._executor(lowering),
-            lowering=lowering,
+            executor=self._executor(lowered.lowering),
+            lowering=lowered.lowering,
             constant_outputs={name: kernels.weights[name] for name in outside if name in kernels.weights},
             forwarded_outputs={name: name for name in outside if name in kernels.inputs},
+            origins=task_origins(lowered.lowering, self.coarse, lowered.stages, lowered.nodes),
         )
 
     def guessed_lanes(self, stage: Stage) -> tuple[tuple[int, ...], ...]:

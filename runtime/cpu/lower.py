@@ -32,10 +32,16 @@ Stages = Sequence[Sequence[Sequence[int]]]  # stages of groups of node indices
 
 @dataclass(frozen=True, eq=False)
 class Lowering:
-    """A plan that has passed the check, with the kernels that its tasks index."""
+    """A plan that has passed the check, with the kernels that its tasks index.
+
+    Attributes:
+        nodes: for each task, in the order of the plan's `tasks`, the nodes of the kernel graph that it runs, or a part
+            of; empty where nobody asks for it, as of a plan in teams.
+    """
 
     checked: CheckedPlan
     kernels: tuple[Kernel, ...]
+    nodes: tuple[tuple[int, ...], ...] = ()
 
     @property
     def plan(self) -> ExecutionPlan:
@@ -101,7 +107,8 @@ def lower(
     computed = [] if partial else [name for name in kernels.outputs if name in kernels.producer]
     outputs = tuple(placement.views[name] for name in computed)
     inputs = tuple(placement.views[buffer.name] for buffer in buffers if buffer.is_given)
-    return Lowering(plan_in_arena(tasks, buffers, inputs=inputs, outputs=outputs), found)
+    nodes = tuple(tuple(calls[position].node for position in run) for own in runs for run in own)
+    return Lowering(plan_in_arena(tasks, buffers, inputs=inputs, outputs=outputs), found, nodes)
 
 
 def _fuse(

@@ -140,6 +140,18 @@ class _Lanes:
             self.changed.notify_all()
 
 
+@dataclass(frozen=True, eq=False)
+class _Notes:
+    """When each task of a run began and ended, in microseconds since the nanosecond that the run began at."""
+
+    started: int
+    spans_us: np.ndarray
+
+    def write(self, task: int, begun: int, ended: int) -> None:
+        """Notes two nanoseconds."""
+        self.spans_us[task] = (begun - self.started) / 1000, (ended - self.started) / 1000
+
+
 class PythonExecutor:
     """Runs one plan; the same interface as `NativeExecutor`. Several threads may call it, one after another."""
 
@@ -220,6 +232,26 @@ class PythonExecutor:
                 times_us.append((time.perf_counter_ns() - started) / 1000)
             return tuple(times_us)
 
+    def trace(self, inputs: Mapping[str, Any], repeats: int) -> tuple[tuple[float, ...], np.ndarray]:
+        """Runs the plan `repeats` times in a row, and notes when each task began and ended.
+
+        Returns:
+            The microseconds of each run, and an array (repeats, tasks, 2) of microseconds since the run began, tasks as
+            `ExecutionPlan.tasks` has them. A task begins when it has what it waits for.
+
+        Raises:
+            ExecutionError: as `run` does.
+            UsageError: as `run` does.
+        """
+        with self._lock:
+            values, times_us = self._bind(inputs), []
+            spans_us = np.zeros((repeats, len(self._plan.tasks), 2))
+            for spans in spans_us:
+                started = time.perf_counter_ns()
+                self._run(values, _Notes(started, spans))
+                times_us.append((time.perf_counter_ns() - started) / 1000)
+            return tuple(times_us), spans_us
+
     def close(self) -> None:
         """Ends the threads. May be called again."""
         with self._lock:
@@ -249,11 +281,13 @@ class PythonExecutor:
     def _space(self, view: View) -> Space:
         return self._buffers[view.buffer].space
 
-    def _run(self, values: Values) -> Values:
+    def _run(self, values: Values, notes: _Notes | None = None) -> Values:
         lanes = _Lanes([0] * len(self._plan.lanes))
-        others = [self._pool.submit(self._run_lane, lane, lanes, values) for lane in range(1, len(self._plan.lanes))]
+        others = [
+            self._pool.submit(self._run_lane, lane, lanes, values, notes) for lane in range(1, len(self._plan.lanes))
+        ]
         if self._plan.lanes:
-            self._run_lane(0, lanes, values)
+            self._run_lane(0, lanes, values, notes)
         for other in others:
             other.result()
         if lanes.error is not None:
@@ -269,16 +303,20 @@ class PythonExecutor:
         for other in others:
             other.result()
 
-    def _run_lane(self, lane: int, lanes: _Lanes, values: Values) -> None:
+    def _run_lane(self, lane: int, lanes: _Lanes, values: Values, notes: _Notes | None) -> None:
+        first = sum(map(len, self._plan.lanes[:lane]))
         with _pinned(self._cpus[lane]):
-            for task in self._plan.lanes[lane]:
+            for number, task in enumerate(self._plan.lanes[lane], start=first):
                 if not lanes.wait(task):
                     return
                 try:
+                    begun = time.perf_counter_ns()
                     self._execute(task, values)
                 except self._errors as error:
                     lanes.fail(error)
                     return
+                if notes is not None:
+                    notes.write(number, begun, time.perf_counter_ns())
                 lanes.step(lane)
 
     def _execute(self, task: Task, values: Values) -> None:

@@ -10,7 +10,14 @@ from iosched.scheduler.schedule import Division, Schedule, Stage
 
 
 def unit_stages(coarse: CoarseGraph, schedule: Schedule) -> list[Stage]:
-    """The schedule in terms of units, without latencies, empty stages left out.
+    """The schedule in terms of units, without latencies, empty stages left out; see `numbered_unit_stages`."""
+    return [stage for _, stage in numbered_unit_stages(coarse, schedule)]
+
+
+def numbered_unit_stages(coarse: CoarseGraph, schedule: Schedule) -> list[tuple[int, Stage]]:
+    """The schedule in terms of units, without latencies, each stage with its number in the schedule.
+
+    Empty stages are left out.
 
     A unit runs in the last stage that one of its operators is in, or later if what it reads comes later: schedules
     made on another device may take operators apart that this one cannot. A stage keeps its division where its groups
@@ -36,8 +43,8 @@ def _group_units(
     position: Mapping[str, int],
     label: Mapping[str, tuple[int, int]],
     stages: Sequence[Stage],
-) -> list[Stage]:
-    """The stages with groups of units: units of one original group, and units that depend on each other."""
+) -> list[tuple[int, Stage]]:
+    """The stages by number, with groups of units: units of one original group, and units that depend on each other."""
     group_of: dict[str, list[str]] = {}
     first_of: dict[tuple[int, int], str] = {}
     for operator in coarse.graph.operators:
@@ -60,8 +67,8 @@ def _group_units(
     found = []
     for number, (stage, groups) in enumerate(zip(stages, groups_of, strict=True)):
         places = [{label[name] for name in group} for group in groups]
-        found.append(Stage(stage.strategy, tuple(groups), division=_division(stage, number, places)))
-    return [stage for stage in found if stage.groups]
+        found.append((number, Stage(stage.strategy, tuple(groups), division=_division(stage, number, places))))
+    return [(number, stage) for number, stage in found if stage.groups]
 
 
 def _division(stage: Stage, number: int, places: Sequence[set[tuple[int, int]]]) -> Division | None:

@@ -282,3 +282,28 @@ def test_a_plan_with_a_hazard_is_an_internal_error_and_does_not_run(
         invoke("run", model, "--schedule", schedule, "--repeat", 1), 1, "internal error: HazardError: task"
     )
     assert "writes bytes of 'b' and 'a'" in told
+
+
+def test_a_trace_of_the_run_is_written(invoke, model: Path, document: ScheduleDocument) -> None:
+    plain = save(replace(document, shipped="reference"), Path("plain.json"))
+    result = invoke("run", model, "--schedule", plain, "--repeat", 3, "--trace", "run.json", "--threads", 2)
+    assert result.exit_code == 0, result.stderr
+    assert "Without --trace plain onnxruntime runs it" in result.stderr
+    assert result.stdout.startswith("iosched, 2 threads")
+    trace = json.loads(Path("run.json").read_text())
+    assert "of 3" in trace["otherData"]["run"]
+    tasks = [event for event in trace["traceEvents"] if event.get("cat") == "task"]
+    operators = {name for event in tasks for name in event["args"]["operators"]}
+    assert {"b", "c"} <= operators
+
+
+def test_a_trace_may_go_to_stdout(invoke, model: Path, document: ScheduleDocument, complains) -> None:
+    schedule = save(document, Path("own.json"))
+    result = invoke("run", model, "--schedule", schedule, "--trace", "-")
+    assert set(json.loads(result.stdout)) == {"displayTimeUnit", "otherData", "traceEvents"}
+    complains(invoke("run", model, "--schedule", schedule, "--trace", "-", "--json"), 2, "--trace -", "--json")
+
+
+def test_without_a_schedule_nothing_is_traced(invoke, model: Path, complains) -> None:
+    complains(invoke("run", model, "--trace", "run.json"), 2, "--trace", "iosched optimize")
+    assert not Path("run.json").exists()

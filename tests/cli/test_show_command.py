@@ -162,3 +162,18 @@ def test_show_does_not_overwrite_the_schedule(invoke, complains, schedule_file: 
 
 def test_stdin_is_read_once(invoke, complains) -> None:
     complains(invoke("show", "-", "--model", "-", stdin=b"{}"), 2, "both")
+
+
+def test_a_trace_draws_what_is_predicted_alone(invoke, schedule_file: Path, complains) -> None:
+    trace = json.loads(invoke("show", schedule_file, "--format", "trace").stdout)
+    assert {event["pid"] for event in trace["traceEvents"]} == {2}
+    assert trace["otherData"]["model"] == "branches"
+    assert "Test CPU" in trace["otherData"]["predicted"]
+    stages = [event for event in trace["traceEvents"] if event.get("cat") == "stage"]
+    assert [event["ts"] for event in stages] == [5.0 * number for number in range(len(stages))]
+    document = ScheduleDocument.from_json(schedule_file.read_text())
+    unknown = Schedule(
+        tuple(Block(b.index, tuple(replace(s, predicted_us=None) for s in b.stages)) for b in document.schedule.blocks)
+    )
+    schedule_file.write_text(replace(document, schedule=unknown).to_json())
+    complains(invoke("show", schedule_file, "--format", "trace"), 2, "block 0 stage 0")

@@ -10,13 +10,15 @@ from onnx import TensorProto, helper
 from scripted import fire, model_with
 from shipped import WAYS, document
 
-from iosched.jobs.run import Executor, open_executor
+from iosched.jobs.run import Executor, open_executor, run
 from iosched.models.composition.compose import compose
-from iosched.models.errors import DeviceError, InvalidScheduleError
+from iosched.models.errors import DeviceError, InvalidScheduleError, UsageError
 from iosched.models.model import Model
 from iosched.runtime.compare import compare
+from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
+from iosched.scheduler.teams import Teams
 
 
 def check_numbers(model: Model, executor: Executor) -> None:
@@ -110,3 +112,35 @@ def test_devices() -> None:
     for name in ("cuda", "h100"):
         with pytest.raises(DeviceError, match=name):
             open_executor(fire(), None, device=name)
+
+
+@pytest.mark.parametrize("shipped", ["iosched", "reference", "openvino"])
+def test_a_traced_run_is_by_the_schedule_whatever_was_shipped(shipped: str) -> None:
+    model = fire()
+    inputs = random_inputs(model.graph.inputs)
+    found = run(model, document(model, shipped=shipped), inputs, repeats=5, threads=2, trace=True, reference=model)
+    assert found.description.startswith("iosched, 2 threads")
+    assert found.check is not None
+    assert found.check.passed
+    assert found.trace is not None
+    assert found.trace.document.shipped == shipped
+    assert found.trace.runs.times_us == found.timing.samples_us
+    names = {operator.name for operator in model.graph.operators}
+    assert {name for task in found.trace.runs.tasks for name in task.origin.operators} <= names
+
+
+def test_a_run_is_traced_only_where_it_is_asked_for() -> None:
+    model = fire()
+    assert run(model, document(model), random_inputs(model.graph.inputs), threads=2).trace is None
+
+
+def test_what_has_no_lanes_of_its_own_is_not_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = fire(2)
+    inputs = random_inputs(model.graph.inputs)
+    with pytest.raises(UsageError, match="no schedule"):
+        run(model, None, inputs, trace=True)
+    with pytest.raises(UsageError, match="2 teams"):
+        run(model, replace(document(model), teams=Teams(1, 2, 1)), inputs, threads=2, trace=True)
+    monkeypatch.setattr(CpuBackend, "is_supported", lambda _: False)
+    with pytest.raises(UsageError, match="onnxruntime, sequential mode"):
+        run(model, document(model), inputs, threads=2, trace=True)

@@ -72,7 +72,13 @@ def _as_shipped(
     kind = "compiled" if backend.is_native else "Python"
     description = f"iosched, {lanes} threads, {kind} executor"
     compiled = backend.compile(document.schedule)
-    return Executor(compiled, description, lambda: (*notes, *core_remarks(backend.cpus)), frees=backend.close)
+    return Executor(
+        compiled,
+        description,
+        lambda: (*notes, *core_remarks(backend.cpus)),
+        frees=backend.close,
+        traced=compiled.trace,
+    )
 
 
 def _plain(model: Model, settings: ReferenceSettings, notes: tuple[str, ...] = ()) -> Executor:

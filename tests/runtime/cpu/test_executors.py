@@ -685,11 +685,11 @@ def test_times_are_of_single_runs(executor: AnyExecutor) -> None:
     assert all(0 < time_us < 1e6 for time_us in times_us)
 
 
-@needs_native
-def test_a_trace_tells_when_each_task_ran() -> None:
+@both
+def test_a_trace_tells_when_each_task_ran(executor: AnyExecutor) -> None:
     plan, kernels = diamond()
     names = [task.name for task in plan.plan.tasks]
-    with NativeExecutor(plan, kernels) as ready:
+    with executor(plan, kernels) as ready:
         times_us, spans_us = ready.trace({"x": X}, 20)
         np.testing.assert_array_equal(ready.run({"x": X})["y"], (X + X) * (X * X))
     assert len(times_us) == 20

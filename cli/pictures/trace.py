@@ -1,0 +1,185 @@
+"""A schedule, or a run by one, as a trace for Perfetto and Chrome: JSON in Chrome's trace event format.
+
+The file has up to two processes: what was measured, with a row for each lane, and what is predicted, with a row for
+each group. Both begin at 0.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from iosched.cli.pictures.looks import Look, look_of
+from iosched.cli.words import cost_remark
+from iosched.models.errors import UsageError
+from iosched.runtime.traced import TracedRuns, TracedTask
+from iosched.scheduler.schedule import Schedule, Stage
+from iosched.scheduler.strategies import STAGES
+
+if TYPE_CHECKING:
+    from iosched.scheduler.document import ScheduleDocument
+
+_MEASURED, _PREDICTED = 1, 2  # processes, in the order in which they are shown
+_LANES = 1000  # number of the row of lane 0: rows of stages have smaller numbers
+_GROUPS = 1
+
+Event = dict[str, object]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A stage with its block and its number there, both from 0."""
+
+    block: int
+    number: int
+    stage: Stage
+
+    @property
+    def name(self) -> str:
+        """The stage in words."""
+        return f"block {self.block} stage {self.number}"
+
+    def args(self, operators: Iterable[str], groups: Sequence[int]) -> dict[str, object]:
+        """What a viewer tells of an event; `group` is a list where the event is of several."""
+        return {
+            "block": self.block,
+            "stage": self.number,
+            "group": groups[0] if len(groups) == 1 else list(groups),
+            "strategy": self.stage.strategy.value,
+            "operators": list(operators),
+        }
+
+
+def predicted_facts(document: ScheduleDocument) -> dict[str, str]:
+    """For the facts of a file: what its predicted latencies are."""
+    how = cost_remark(document.launch, document.measured_share) or ", measured stage by stage when it was scheduled"
+    what = f"of each stage on {document.device_name}{how}"
+    return {"predicted": f"{what}; groups are drawn as long as their stage, since nothing is predicted of one of them"}
+
+
+def draw_trace(
+    schedule: Schedule,
+    *,
+    facts: Mapping[str, str],
+    looks: Mapping[str, Look],
+    runs: TracedRuns | None = None,
+) -> str:
+    """The trace as text of a JSON file; ends with a newline.
+
+    Args:
+        schedule: the schedule, whose predicted latencies are drawn where all of them are known.
+        facts: of the whole file, by names: the model, the device, and so on.
+        looks: how operators are shown, by their names; one that it does not have is shown as its name.
+        runs: what was measured of a run by this schedule; None to draw what is predicted alone.
+
+    Raises:
+        UsageError: nothing was measured, and of a stage nothing is predicted.
+    """
+    places = [
+        _Place(block.index, number, stage) for block in schedule.blocks for number, stage in enumerate(block.stages)
+    ]
+    events = [] if runs is None else list(_measured(places, runs, looks))
+    unknown = [place for place in places if place.stage.predicted_us is None]
+    if unknown and runs is None:
+        raise UsageError(f"there is nothing to draw: of {unknown[0].name} no latency is predicted")
+    if not unknown:
+        events += _predicted(places, looks)
+    head = json.dumps({"displayTimeUnit": "ns", "otherData": dict(facts)})[:-1]
+    lines = ",\n".join(map(json.dumps, events))
+    return f'{head}, "traceEvents": [\n{lines}\n]}}\n'
+
+
+def _measured(places: Sequence[_Place], runs: TracedRuns, looks: Mapping[str, Look]) -> Iterator[Event]:
+    lanes = 1 + max((task.origin.lane for task in runs.tasks), default=0)
+    spans = _stage_spans(runs.tasks)
+    rows = _rows(spans.values())
+    yield from _process(_MEASURED, "measured")
+    for row in range(1 + max(rows, default=0)):
+        yield _row(_MEASURED, row, "stages" if row == 0 else "stages, overlapping")
+    for lane in range(lanes):
+        yield _row(_MEASURED, _LANES + lane, f"lane {lane}")
+    for (number, (begin_us, end_us)), row in zip(spans.items(), rows, strict=True):
+        place = places[number]
+        args = place.args(place.stage.operators, range(len(place.stage.groups)))
+        args["predicted_us"] = place.stage.predicted_us
+        yield _event(_MEASURED, row, place.name, "stage", begin_us, end_us, args)
+    group_of = {name: number for place in places for number, own in enumerate(place.stage.groups) for name in own}
+    for task in runs.tasks:
+        own = task.origin.operators
+        groups = sorted({group_of[name] for name in own if name in group_of})
+        args = {**places[task.origin.stage].args(own, groups), "kernels": task.origin.name}
+        name = _name(own, looks) or task.origin.name
+        yield _event(_MEASURED, _LANES + task.origin.lane, name, "task", task.begin_us, task.end_us, args)
+
+
+def _stage_spans(tasks: Iterable[TracedTask]) -> dict[int, tuple[float, float]]:
+    """For each stage that has tasks when the first began and the last ended, in the order in which stages began."""
+    found: dict[int, tuple[float, float]] = {}
+    for task in tasks:
+        begin_us, end_us = found.get(task.origin.stage, (task.begin_us, task.end_us))
+        found[task.origin.stage] = min(begin_us, task.begin_us), max(end_us, task.end_us)
+    return dict(sorted(found.items(), key=lambda item: (item[1], item[0])))
+
+
+def _rows(spans: Iterable[tuple[float, float]]) -> list[int]:
+    """For each span, in the order of their begins, a row on which none is left that ends later: no two may overlap."""
+    ends: list[float] = []
+    found = []
+    for begin_us, end_us in spans:
+        row = next((row for row, last in enumerate(ends) if last <= begin_us), len(ends))
+        ends[row : row + 1] = [end_us]
+        found.append(row)
+    return found
+
+
+def _predicted(places: Sequence[_Place], looks: Mapping[str, Look]) -> Iterator[Event]:
+    yield from _process(_PREDICTED, "predicted")
+    yield _row(_PREDICTED, 0, "stages")
+    for group in range(max((len(_parts(place.stage)) for place in places), default=0)):
+        yield _row(_PREDICTED, _GROUPS + group, f"group {group}")
+    begin_us = 0.0
+    for place in places:
+        latency_us = place.stage.predicted_us or 0.0
+        end_us = begin_us + latency_us
+        groups = range(len(place.stage.groups))
+        args = {**place.args(place.stage.operators, groups), "predicted_us": latency_us}
+        yield _event(_PREDICTED, 0, place.name, "stage", begin_us, end_us, args)
+        for row, part in enumerate(_parts(place.stage)):
+            own = [name for group in part for name in place.stage.groups[group]]
+            name = _name(own, looks)
+            yield _event(_PREDICTED, _GROUPS + row, name, "group", begin_us, end_us, place.args(own, part))
+        begin_us = end_us
+
+
+def _parts(stage: Stage) -> list[list[int]]:
+    """What runs side by side: each group of its own, or all together where they run as one or one after another."""
+    rule, groups = STAGES[stage.strategy], list(range(len(stage.groups)))
+    return [groups] if rule.is_one_operator or rule.is_in_order else [[group] for group in groups]
+
+
+def _name(operators: Sequence[str], looks: Mapping[str, Look]) -> str:
+    """The first operator, and how many more there are."""
+    if not operators:
+        return ""
+    look = look_of(operators[0], looks)
+    first = f"{look.label} {operators[0]}" if look.type else operators[0]
+    return first if len(operators) == 1 else f"{first} + {len(operators) - 1} more"
+
+
+def _process(process: int, name: str) -> Iterator[Event]:
+    yield {"ph": "M", "pid": process, "tid": 0, "name": "process_name", "args": {"name": name}}
+    yield {"ph": "M", "pid": process, "tid": 0, "name": "process_sort_index", "args": {"sort_index": process}}
+
+
+def _row(process: int, row: int, name: str) -> Event:
+    return {"ph": "M", "pid": process, "tid": row, "name": "thread_name", "args": {"name": name}}
+
+
+def _event(
+    process: int, row: int, name: str, kind: str, begin_us: float, end_us: float, args: Mapping[str, object]
+) -> Event:
+    begin = round(begin_us, 3)  # to nanoseconds first, so that no event ends behind the begin of the next one
+    times = {"ts": begin, "dur": round(round(end_us, 3) - begin, 3)}
+    return {"ph": "X", "pid": process, "tid": row, "name": name, "cat": kind, **times, "args": dict(args)}
