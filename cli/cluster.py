@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from iosched.cli.errors import printable
-from iosched.cli.output import quiet
+from iosched.cli.options import given
+from iosched.cli.output import note, quiet
 from iosched.cli.progress import bar_columns
+from iosched.cli.site_option import settings_elsewhere
+from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -166,6 +169,24 @@ def cluster_object(used: ClusterUse | None) -> dict[str, object]:
             "lost": list(used.status.lost),
         }
     }
+
+
+def refuse_cluster(cluster: str | None, why: str) -> None:
+    """Refuses `--cluster` beside what is done on this machine; one that is set elsewhere is passed over with a word.
+
+    Args:
+        cluster: what the command took for `--cluster`.
+        why: which option is of this machine.
+
+    Raises:
+        UsageError: the command line names a cluster.
+    """
+    if cluster is None:
+        return
+    if given("cluster"):
+        raise UsageError(f"{why}: leave --cluster out")
+    place = settings_elsewhere(click.get_current_context())["--cluster"].place
+    note(f"{why}: the cluster from {place} is passed over.")
 
 
 def check_known(device: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from iosched.cli.cluster import refuse_cluster
 from iosched.cli.options import cluster_option, json_option, verbosity_options
 from iosched.cli.output import emit_json
 from iosched.cli.tables import print_pairs
@@ -25,9 +26,9 @@ from iosched.models.errors import UsageError
 @verbosity_options
 def command(tries: bool, device: str | None, cluster: str | None, as_json: bool) -> None:
     """List the devices of this machine, what is missing to use them, and GPUs that can be planned for."""
-    if cluster is not None:
-        if tries or device is not None:
-            raise UsageError("--cluster and --selftest contradict each other: run the selftest on each machine")
+    if tries or device is not None:
+        refuse_cluster(cluster, "--selftest tries a device of this machine")
+    elif cluster is not None:
         from iosched.cli.devices_cluster import print_cluster
 
         print_cluster(cluster, as_json=as_json)

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 
 import click
 
+from iosched.cli.site_option import settings_behind
 from iosched.models.errors import (
     DeviceError,
     InvalidModelError,
@@ -94,7 +95,8 @@ def guarded(ctx: click.Context | None = None) -> Iterator[None]:
             _forget_stdout()
         if ctx is not None and ctx.meta.get("iosched.debug"):
             traceback.print_exc()
-        click.echo(f"Error: {message_of(error)}", err=True)
+        behind = [] if ctx is None else settings_behind(error, ctx)
+        click.echo("\n".join([f"Error: {message_of(error)}", *map(printable, behind)]), err=True)
         raise click.exceptions.Exit(exit_code(error)) from None
 
 

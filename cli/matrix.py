@@ -14,6 +14,7 @@ from iosched.cli.options import (
     Binding,
     Searched,
     cluster_option,
+    devices_option,
     gathered,
     input_shape_option,
     json_option,
@@ -90,16 +91,11 @@ def _settings(
 
 @click.command(name="matrix", short_help="Schedule MODEL for several devices and batch sizes, and compare.")
 @model_argument
-@click.option(
+@devices_option(
     "--devices",
     "--device",
-    "devices",
-    multiple=True,
-    required=True,
-    callback=words_of,
-    metavar="D,…",
-    help="What to schedule for: names of GPUs ('v100,k80,h100', see 'iosched devices') and 'cpu'. "
-    "Separated by commas, or repeated.",
+    default=None,
+    text="What to schedule for: names of GPUs ('v100,k80,h100', see 'iosched devices') and 'cpu'.",
 )
 @click.option(
     "--batch-sizes",

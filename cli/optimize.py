@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from iosched.cli.cluster import check_known, cluster_object, with_fleet
+from iosched.cli.cluster import check_known, cluster_object, refuse_cluster, with_fleet
 from iosched.cli.dry_run import print_estimate
 from iosched.cli.interrupt import AskOnce
 from iosched.cli.optimize_report import as_object, table_rows
@@ -228,9 +228,8 @@ def command(
         raise UsageError("--dry-run tells of the search for the objective latency: leave --objective out")
     if speculate is not None and cluster is None:
         raise UsageError("--speculate is for the workers of a cluster: name one with --cluster")
-    if dry_run and cluster is not None:
-        raise UsageError("--dry-run tells of a search on this machine: leave --cluster out")
     if dry_run:
+        refuse_cluster(cluster, "--dry-run tells of a search on this machine")
         print_estimate(loaded, settings, as_json=as_json)
         return
     outputs = _outputs(stem(model, loaded), output, schedule)

@@ -17,6 +17,7 @@ import click
 from click.core import ParameterSource
 
 from iosched.cli.output import destination
+from iosched.cli.site_option import SiteOption
 from iosched.models.errors import UsageError
 from iosched.profiler.devices.launch import DEFAULT_LAUNCH, LAUNCHES, LaunchName
 from iosched.scheduler.precision import DEFAULT_PRECISION, PRECISIONS
@@ -28,6 +29,12 @@ T = TypeVar("T")
 
 INPUT_SHAPE = "NAME=1x3x224x224"
 INPUT_FILE = "NAME=F.npy"
+
+DEVICE_VARIABLE = "IOSCHED_DEVICE"
+THREADS_VARIABLE = "IOSCHED_THREADS"
+PROFILE_DB_VARIABLE = "IOSCHED_PROFILE_DB"  # as in profiler/store, which loads sqlite3
+CLUSTER_VARIABLE = "IOSCHED_CLUSTER"
+NO_CLUSTER = "none"
 
 
 def parse_input_shape(text: str) -> tuple[str, tuple[int, ...]]:
@@ -170,6 +177,8 @@ def threads_option(function: F) -> F:
     """`--threads`, the cores to use on a CPU."""
     return click.option(
         "--threads",
+        cls=SiteOption,
+        envvar=THREADS_VARIABLE,
         type=click.IntRange(min=1, max=1024),
         metavar="N",
         help="CPU threads to use. Default: one for each core that this process may use, as far as its CPU quota goes.",
@@ -177,7 +186,32 @@ def threads_option(function: F) -> F:
 
 
 def _device(text: str) -> Callable[[F], F]:
-    return click.option("--device", default="auto", show_default=True, metavar="D", help=text)
+    return click.option(
+        *("--device",),
+        cls=SiteOption,
+        envvar=DEVICE_VARIABLE,
+        default="auto",
+        show_default=True,
+        metavar="D",
+        help=text,
+    )
+
+
+def devices_option(*flags: str, default: tuple[str, ...] | None, text: str) -> Callable[[F], F]:
+    """`--device` of commands that take several, as `devices`; without a default, one has to be named."""
+    return click.option(
+        *flags,
+        "devices",
+        cls=SiteOption,
+        envvar=DEVICE_VARIABLE,
+        multiple=True,
+        required=default is None,
+        default=default,
+        show_default=None if default is None else ",".join(default),
+        callback=words_of,
+        metavar="D,…",
+        help=f"{text} Separated by commas, or repeated.",
+    )
 
 
 def pruning_options(function: F) -> F:
@@ -293,23 +327,34 @@ def resume_option(function: F) -> F:
 
 
 def profile_db_option(function: F) -> F:
-    """`--profile-db`, the file of the profile database; None stands for the user's own."""
+    """`--profile-db`, the file of the profile database; None stands for the user's own, or that of the environment."""
     return click.option(
         "--profile-db",
+        cls=SiteOption,
+        envvar=PROFILE_DB_VARIABLE,
         type=click.Path(path_type=Path, dir_okay=False),
+        callback=_profile_db,
         metavar="F",
-        help="Profile database to read and extend. "
-        "Default: $IOSCHED_PROFILE_DB, else one file in your cache folder, shared by all models.",
+        help="Profile database to read and extend. Default: one file in your cache folder, shared by all models.",
     )(function)
+
+
+def _profile_db(ctx: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
+    # `default_path` reads the variable itself, for the library too, where it may also say ~ and :memory:.
+    return None if ctx.get_parameter_source(param.name or "") is ParameterSource.ENVIRONMENT else path
 
 
 def cluster_option(text: str) -> Callable[[F], F]:
     """`--cluster`, the text that `jobs.fleet.ray.address.parse_cluster` reads, or None; `text` begins its help."""
     return click.option(
         "--cluster",
+        cls=SiteOption,
+        envvar=CLUSTER_VARIABLE,
+        callback=lambda ctx, param, value: None if value == NO_CLUSTER else value,
         metavar="C",
         help=f"{text} 'auto': the Ray cluster that RAY_ADDRESS names or this machine is a part of; 'local:N': N workers"
-        " on this machine; 'HOST:PORT': a cluster that this machine is a part of; 'ray://HOST:PORT': any other.",
+        " on this machine; 'HOST:PORT': a cluster that this machine is a part of; 'ray://HOST:PORT': any other; "
+        f"'{NO_CLUSTER}': none, whatever is set elsewhere.",
     )
 
 

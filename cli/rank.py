@@ -16,6 +16,7 @@ from iosched.cli.options import (
     binding_options,
     budget_option,
     cluster_option,
+    devices_option,
     gathered,
     json_option,
     launch_option,
@@ -25,7 +26,6 @@ from iosched.cli.options import (
     searched,
     threads_option,
     verbosity_options,
-    words_of,
 )
 from iosched.cli.output import emit_json, note, quiet
 from iosched.cli.progress import progress_bar
@@ -66,17 +66,12 @@ def _settings(
 
 @click.command(name="rank", short_help="Say which of several MODELS are fast, and on which device.")
 @click.argument("models", metavar="MODEL...", nargs=-1, required=True)
-@click.option(
+@devices_option(
     "--device",
     "--devices",
-    "devices",
-    multiple=True,
     default=("auto",),
-    show_default="auto",
-    callback=words_of,
-    metavar="D,…",
-    help="Where models are to run: 'cpu', 'cuda[:N]', and names of GPUs ('v100', 'h100', …: see 'iosched devices'), "
-    "which are planned for where they are not attached. Separated by commas, or repeated.",
+    text="Where models are to run: 'cpu', 'cuda[:N]', and names of GPUs ('v100', 'h100', …: see 'iosched devices'), "
+    "which are planned for where they are not attached.",
 )
 @click.option(
     "--measure",

@@ -7,6 +7,7 @@ from collections.abc import Generator
 
 import pytest
 
+from iosched.cli.options import CLUSTER_VARIABLE, DEVICE_VARIABLE, THREADS_VARIABLE
 from iosched.profiler.devices.cuda import device as cuda_device
 from iosched.profiler.measuring import disturbance
 from iosched.profiler.store.explained import ENVIRONMENT_VARIABLE, IN_MEMORY
@@ -17,6 +18,13 @@ from iosched.runtime.cpu.lane_cpus import SHARE_VARIABLE
 def _no_gpu_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """`--device auto` means the CPU: tests of GPUs name theirs."""
     monkeypatch.setattr(cuda_device, "usable_names", lambda: ())
+
+
+@pytest.fixture(autouse=True)
+def _nothing_set_by_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variables that say where and on how many cores iosched works, for all calls of a user, are not for the tests."""
+    for variable in (DEVICE_VARIABLE, THREADS_VARIABLE, CLUSTER_VARIABLE):
+        monkeypatch.delenv(variable, raising=False)
 
 
 @pytest.fixture(autouse=True)
