@@ -108,6 +108,14 @@ def surroundings(home: Path, **more: str) -> Iterator[None]:
         yield
 
 
+def soon(condition: Callable[[], Any]) -> None:
+    """Waits until it holds."""
+    until = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
 def kill(leader: int, name: str) -> None:
     """Kills the one process of a session with this name."""
     (pid,) = named(leader, name)

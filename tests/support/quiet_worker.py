@@ -27,7 +27,13 @@ class Older(Worker):
         return messages.encoded(msgspec.structs.replace(found, versions={**found.versions, "iosched": "0.0.0"}))
 
 
-def partly_older(device: str, threads: int) -> Worker:
-    """An older worker where the first of the processors of this cluster is, else a quiet one."""
+def unlike(device: str, threads: int) -> Worker:
+    """A quiet worker if it may use all processors; else an older one if it has the first, or one that is disturbed."""
+    mine = os.sched_getaffinity(0)
     of_all = os.sched_getaffinity(os.getppid())  # Ray's own process, which is not bound
-    return Older(device, threads) if min(of_all) in os.sched_getaffinity(0) else quiet(device, threads)
+    if mine == of_all:
+        return quiet(device, threads)
+    if min(of_all) in mine:
+        return Older(device, threads)
+    disturbance.doubts = lambda *_: ("the yardstick took 3.0 times its reference",)  # type: ignore[assignment]
+    return Worker(device, threads)

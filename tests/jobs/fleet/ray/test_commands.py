@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 import pytest
-from clusters import WORKER, named, surroundings
+from clusters import PATIENCE_S, WORKER, named, soon, surroundings
 from scripted import fire
 from small_models import branches
 from toy_space import SPACE
 
 from iosched.jobs.exploring.settings import ExploreSettings
+from iosched.jobs.fleet import opening
 from iosched.jobs.fleet.explore import explore_there
 from iosched.jobs.fleet.fleet import Fleet
-from iosched.jobs.fleet.opening import opened_fleet
+from iosched.jobs.fleet.matrix import matrix_there
 from iosched.jobs.fleet.optimize import optimize_there
 from iosched.jobs.fleet.rank import rank_there
 from iosched.jobs.fleet.ray import session
+from iosched.jobs.fleet.ray.transport import RayTransport
 from iosched.jobs.fleet.status import FleetStatus
+from iosched.jobs.matrix import MatrixSettings
 from iosched.jobs.optimize import OptimizeSettings
 from iosched.jobs.rank import RankSettings
 from iosched.models.load import load_model
 from iosched.profiler.store.database import ProfileDatabase
+from iosched.profiler.store.tables import StageRow
 
 WORKERS = 2 if len(os.sched_getaffinity(0)) > 1 else 1
 
@@ -58,8 +66,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def fleet(folder: Path, watcher: Watcher) -> Iterator[Fleet]:
-    with surroundings(folder), opened_fleet(f"local:{WORKERS}", folder / "p.db", 1, watcher) as found:
-        yield found
+    with pytest.MonkeyPatch.context() as patch, surroundings(folder):
+        patch.setattr("iosched.profiler.store.schema.BUSY_TIMEOUT_SECONDS", 0.1)
+        patch.setattr(opening, "RayTransport", partial(RayTransport, made_by="quiet_worker:quiet"))
+        with opening.opened_fleet(f"local:{WORKERS}", folder / "p.db", 1, watcher) as found:
+            yield found
 
 
 def test_what_a_search_measured_is_in_the_database_and_never_measured_again(fleet: Fleet, folder: Path) -> None:
@@ -79,6 +90,58 @@ def test_rows_of_several_models_come_from_all_workers(fleet: Fleet) -> None:
     models = {f"m{size}": fire(size) for size in (1, 2, 3)}
     found = rank_there(fleet, models, RankSettings(("cpu",), measure="stages"))
     assert [row.error for row in found.rows] == [None] * 3
+
+
+def test_cells_of_a_matrix_are_searches_and_prices_of_workers(fleet: Fleet) -> None:
+    batches = [(size, fire(size)) for size in (1, 2)]
+    found = matrix_there(fleet, batches, MatrixSettings(("cpu",)))
+    assert [(target.device, target.batch_size, target.cost) for target in found.targets] == [
+        ("cpu", 1, "measured"),
+        ("cpu", 2, "measured"),
+    ]
+    for target, row in zip(found.targets, found.latency_us, strict=True):
+        names = [name for stage in target.schedule.stages for name in stage.operators]
+        assert sorted(names) == sorted(operator.name for operator in fire().graph.operators)
+        assert len(row) == 2
+        assert all(each is not None and each > 0 for each in row)
+
+
+LOCKING = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], timeout=60, isolation_level=None)
+connection.execute("BEGIN IMMEDIATE")
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_is_measured_while_another_process_keeps_the_database_locked_is_not_lost(
+    fleet: Fleet, folder: Path, watcher: Watcher
+) -> None:
+    path = folder / "p.db"
+    model = load_model(branches(channels=12).SerializeToString())  # of which no other test measures anything
+    before = stages(path)
+    words = [sys.executable, "-c", LOCKING, str(path)]
+    with (
+        ThreadPoolExecutor(1) as pool,
+        subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other,
+    ):
+        assert other.stdout is not None
+        other.stdout.readline()
+        future = pool.submit(optimize_there, fleet, model, OptimizeSettings())
+        soon(lambda: any("locked" in note and "Nothing is lost" in note for note in watcher.notes))
+        assert not future.done()
+        assert stages(path) == before
+        other.communicate(b"")
+        found = future.result(PATIENCE_S)
+    assert found.signatures > 0
+    assert before < stages(path)
+    assert len(stages(path) - before) >= found.signatures
+
+
+def stages(path: Path) -> frozenset[tuple[str, str]]:
+    with ProfileDatabase(path) as database:
+        return frozenset((row.device, row.signature) for row in database.rows() if isinstance(row, StageRow))
 
 
 def test_a_worker_that_is_killed_takes_no_trial_with_it(fleet: Fleet, folder: Path, watcher: Watcher) -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
 import pytest
-from clusters import WORKER, kill, named, surroundings
+from clusters import WORKER, kill, named, soon, surroundings
 from small_models import branches
 
 from iosched.jobs.fleet.fleet import Fleet, FleetPatience
 from iosched.jobs.fleet.optimize import optimize_there
 from iosched.jobs.fleet.ray import session
 from iosched.jobs.fleet.ray.address import LocalCluster
+from iosched.jobs.fleet.ray.cores import local_places
 from iosched.jobs.fleet.ray.transport import RayTransport
 from iosched.jobs.fleet.status import FleetStatus
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings
@@ -111,13 +113,27 @@ def test_a_search_goes_on_when_all_workers_were_killed_and_new_ones_came(path: P
 
 
 @pytest.mark.skipif(WORKERS == 1, reason="needs two cores")
-def test_a_worker_of_another_version_is_told_and_not_used(path: Path) -> None:
-    killer = Killer(path, lambda transport: None, "quiet_worker:partly_older")
+def test_workers_of_another_version_and_on_noisy_machines_are_told_and_not_used(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = local_places(2, 1)
+    both = replace(first, cores=first.cores + second.cores)
+    monkeypatch.setattr("iosched.jobs.fleet.ray.transport.local_places", lambda *_: (first, second, both))
+    killer = Killer(path, lambda transport: None, "quiet_worker:unlike")
     with opened(killer) as fleet:
         assert optimized(fleet).measured_us is not None
+        soon(lambda: len(unused(killer)) == 2)
         assert len(fleet.status().workers) == 1
-    (line,) = [note for note in killer.notes if "not used" in note]
-    assert line == f"cpu of 127.0.0.1 is not used: it has iosched 0.0.0, and this is {iosched_version()}"
+    assert unused(killer) == {
+        f"it has iosched 0.0.0, and this is {iosched_version()}",
+        "its machine is too noisy to measure on: the yardstick took 3.0 times its reference",
+    }
+
+
+def unused(killer: Killer) -> set[str]:
+    """Why workers are not used."""
+    said = "cpu of 127.0.0.1 is not used: "
+    return {note.removeprefix(said) for note in killer.notes if note.startswith(said)}
 
 
 def test_a_search_outlives_the_head_and_the_next_one_has_another(path: Path) -> None:
@@ -126,10 +142,7 @@ def test_a_search_outlives_the_head_and_the_next_one_has_another(path: Path) -> 
     with opened(killer) as fleet:
         assert optimized(fleet).measured_us is not None
         assert killer.before, "nothing was killed"
-        until = time.monotonic() + SEEN_WITHIN_S
-        while len(killer.transports) == 1:
-            assert time.monotonic() < until, killer.notes
-            time.sleep(0.1)
+        soon(lambda: len(killer.transports) == 2)
         measured = stages(path)
         assert optimized(fleet).measured_us is not None
     assert killer.before <= measured <= stages(path)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from clusters import PATIENCE_S, surroundings
+from clusters import PATIENCE_S, soon, surroundings
 from fleet_threads import KEY
 from slept_worker import slept_errand
 
@@ -61,13 +59,6 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def fleet(path: Path) -> Iterator[Fleet]:
     with fleet_on(path) as fleet:
         yield fleet
-
-
-def soon(condition: Callable[[], Any]) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 def known(path: Path, name: str) -> set[str]:
