@@ -1,4 +1,4 @@
-"""Options that a site sets once, by a variable of the environment in place of the command line."""
+"""Options that a site sets once, in the environment or in a file, in place of the command line."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from iosched.cli.site_files import setting
 from iosched.models.errors import DeviceError, UsageError
 
 _KEY = "iosched.set_elsewhere"
@@ -35,21 +36,29 @@ class SetElsewhere:
 
 
 class SiteOption(click.Option):
-    """An option whose value, where the command line has none, comes from the environment variable in `envvar`.
+    """An option whose value, where the command line has none, comes from the environment, or else from a file.
 
-    A variable that is empty counts as not set. `--help` names it, and so does an error of its value.
+    The variable is that in `envvar`; one that is empty counts as not set. `--help` names it. The key in files is its
+    name without IOSCHED_: see `site_files`. An error of a value names the variable or the file.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{**kwargs, "show_envvar": True})
 
     def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
-        """Finds the value, and writes down where it was set."""
+        """Finds the value, and writes down where it was set.
+
+        Raises:
+            UsageError: a file of settings is not understood.
+        """
         value, source = super().consume_value(ctx, opts)
         if source is ParameterSource.ENVIRONMENT:
-            self._write_down(
-                ctx, SetElsewhere(tuple(self.opts), self.resolve_envvar_value(ctx) or "", f"{self.envvar}")
-            )
+            self._write_down(ctx, self.resolve_envvar_value(ctx) or "", f"{self.envvar}")
+        elif source is ParameterSource.DEFAULT and not ctx.resilient_parsing:
+            found = setting(f"{self.envvar}".removeprefix("IOSCHED_").lower().replace("_", "-"))
+            if found is not None:
+                self._write_down(ctx, str(found[0]), str(found[1]))
+                return (found[0],) if self.multiple else found[0], ParameterSource.DEFAULT_MAP
         return value, source
 
     def get_error_hint(self, ctx: click.Context | None) -> str:
@@ -61,8 +70,8 @@ class SiteOption(click.Option):
         written = ctx is not None and ctx.get_parameter_source(self.name or "") is ParameterSource.COMMANDLINE
         return hint.partition(" (")[0] if written else hint
 
-    def _write_down(self, ctx: click.Context, setting: SetElsewhere) -> None:
-        ctx.meta[_KEY] = {**settings_elsewhere(ctx), self.opts[0]: setting}
+    def _write_down(self, ctx: click.Context, text: str, place: str) -> None:
+        ctx.meta[_KEY] = {**settings_elsewhere(ctx), self.opts[0]: SetElsewhere(tuple(self.opts), text, place)}
 
 
 def settings_elsewhere(ctx: click.Context) -> Mapping[str, SetElsewhere]:

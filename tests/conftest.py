@@ -21,8 +21,9 @@ def _no_gpu_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_set_by_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Variables that say where and on how many cores iosched works, for all calls of a user, are not for the tests."""
+def _nothing_set_by_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Where and on how many cores iosched works for all calls of a user is not for the tests."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "no-settings"))
     for variable in (DEVICE_VARIABLE, THREADS_VARIABLE, CLUSTER_VARIABLE):
         monkeypatch.delenv(variable, raising=False)
 

@@ -1,0 +1,146 @@
+"""Files that options are set in: `iosched.toml`, `[tool.iosched]` in `pyproject.toml`, and a user's own `config.toml`.
+
+They are data and nothing else. The first two are looked for in the working folder and its parents, which somebody else
+may have made, so they set only what can neither write nor send anything; see ADR 0031.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from iosched.models.errors import UsageError
+
+IN_FOLDERS = ("iosched.toml", "pyproject.toml")
+KEYS: Mapping[str, type] = {"device": str, "threads": int, "profile-db": str, "cluster": str}
+ANYWHERE = ("device", "threads")
+"""Keys that a file in a working folder may have; the others stand in the user's own file alone."""
+
+_KINDS = {str: "a text in quotes", int: "a whole number"}
+_MAX_NBYTES = 2**20
+
+
+@dataclass(frozen=True)
+class SiteFile:
+    """What one file sets.
+
+    Attributes:
+        path: the file.
+        values: by key, of the types in `KEYS`; relative paths are those of the file's folder already.
+    """
+
+    path: Path
+    values: Mapping[str, str | int]
+
+
+def user_file() -> Path:
+    """Where a user's own settings stand, if there are any."""
+    from platformdirs import user_config_dir
+
+    return Path(user_config_dir("iosched", appauthor=False)) / "config.toml"
+
+
+def setting(key: str) -> tuple[str | int, Path] | None:
+    """What files set a key to, and which file; None where none does.
+
+    The nearest file of the working folder and its parents comes before the user's own.
+
+    Raises:
+        UsageError: a file that counts is no TOML, has a key that there is not or that it may not have, or a wrong type.
+    """
+    for found in (nearest(), _own()):
+        if found is not None and key in found.values:
+            return found.values[key], found.path
+    return None
+
+
+def nearest() -> SiteFile | None:
+    """The settings of the working folder or of the nearest of its parents that has any.
+
+    Raises:
+        UsageError: as `setting`.
+    """
+    return next(_in_folders(), None)
+
+
+def _in_folders() -> Iterator[SiteFile]:
+    try:
+        here = Path.cwd()
+    except OSError:  # the folder was removed
+        return
+    for folder in (here, *here.parents):
+        for name in IN_FOLDERS:
+            table = _table(folder / name)
+            if table is not None:
+                yield _checked(folder / name, table, ANYWHERE)
+
+
+def _own() -> SiteFile | None:
+    path = user_file()
+    table = _table(path)
+    return None if table is None else _checked(path, table, tuple(KEYS))
+
+
+def _table(path: Path) -> Mapping[str, Any] | None:
+    """The table of settings in a file; None if there is no such file, or no such table in `pyproject.toml`."""
+    if not path.is_file():  # neither a named pipe nor a device, which would not end
+        return None
+    is_project = path.name == "pyproject.toml"
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_NBYTES + 1)
+    except OSError as error:
+        if is_project:
+            return None
+        raise UsageError(f"{path}: {error.strerror}: make it readable, or move it away") from None
+    if is_project and b"iosched" not in data:
+        return None
+    parsed = _parsed(path, data)
+    if not is_project:
+        return parsed
+    tools = parsed.get("tool")
+    table = tools.get("iosched") if isinstance(tools, dict) else None
+    if table is None or isinstance(table, dict):
+        return table
+    raise UsageError(f"{path}: tool.iosched is no table: write [tool.iosched], and the settings below it")
+
+
+def _parsed(path: Path, data: bytes) -> dict[str, Any]:
+    import tomllib
+
+    if len(data) > _MAX_NBYTES:
+        raise UsageError(f"{path} is larger than {_MAX_NBYTES:,} bytes, which no file of settings is: move it away")
+    try:
+        return tomllib.loads(data.decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        why = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise UsageError(f"{path} is no TOML: {why}: mend it, or move it away") from None
+
+
+def _checked(path: Path, table: Mapping[str, Any], allowed: tuple[str, ...]) -> SiteFile:
+    for key, value in table.items():
+        kind = KEYS.get(key)
+        if kind is None:
+            close = get_close_matches(key, allowed, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"leave it out; there are {', '.join(allowed)}"
+            raise UsageError(f"{path}: there is no setting {key!r}: {hint}")
+        if key not in allowed:
+            raise UsageError(
+                f"{path}: {key} is not taken from a file in a working folder, which anybody may have made\n"
+                f"Set it in {user_file()}, by IOSCHED_{key.upper().replace('-', '_')}, or by --{key}"
+            )
+        if type(value) is not kind or value == "":
+            raise UsageError(f"{path}: {key} has to be {_KINDS[kind]}, not {value!r:.60}")
+    return SiteFile(path, {key: _resolved(path, key, value) for key, value in table.items()})
+
+
+def _resolved(path: Path, key: str, value: str | int) -> str | int:
+    if key != "profile-db" or value == ":memory:":
+        return value
+    try:
+        return str(path.parent / Path(str(value)).expanduser())
+    except RuntimeError:
+        raise UsageError(f"{path}: {key}: there is no home folder for {value!r}: write the path out") from None
