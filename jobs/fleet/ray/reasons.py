@@ -37,7 +37,8 @@ def unreached(error: Exception) -> str:
         return f"the Ray cluster cannot be used: {told[0]}"
     return (
         f"the Ray cluster does not let this machine in: {told[0]}\nIf it has a token, set RAY_AUTH_MODE=token and"
-        " the cluster's token, by RAY_AUTH_TOKEN_PATH; and have the same versions of Python and Ray everywhere"
+        " the cluster's token, by RAY_AUTH_TOKEN_PATH; have the same versions of Python and Ray everywhere; and name"
+        " the right port, which is 10001 for ray://HOST:PORT and 6379 for HOST:PORT where the head was told no other"
     )
 
 
