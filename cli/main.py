@@ -15,6 +15,7 @@ COMMANDS = (
     "batch",
     "run",
     "bench",
+    "diff",
     "matrix",
     "rank",
     "explore",

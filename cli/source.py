@@ -1,4 +1,4 @@
-"""Where models and schedules come from: a path, standard input, or the zoo."""
+"""Where models, schedules and results come from: a path, standard input, or the zoo."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from iosched.models.errors import InvalidScheduleError, UsageError
 from iosched.scheduler.precision import DEFAULT_PRECISION
 
 if TYPE_CHECKING:
+    from iosched.jobs.difference.bench_file import BenchFile
     from iosched.models.model import Model
     from iosched.scheduler.document import ScheduleDocument
 
@@ -104,7 +105,32 @@ def read_schedule_and_model(
     """
     refuse_both_on_stdin(text, model)
     refuse_both_on_stdin(text, other)
-    data = _stdin_bytes() if text == STDIN else _file_bytes(Path(text))
+    return _schedule_in(_first_bytes(text), text, model)
+
+
+def read_schedule_or_result(text: str) -> tuple[ScheduleDocument, Model | None] | BenchFile:
+    """Reads a file that `diff` compares: a schedule, with its model where that carries it, or a result of `bench`.
+
+    Args:
+        text: a path, or `-`.
+
+    Raises:
+        UsageError: the file looks like a result of `bench`, and is none.
+        InvalidScheduleError: the file cannot be read, or is neither.
+    """
+    from iosched.jobs.difference.bench_file import is_bench, parse_bench
+
+    data = _first_bytes(text)
+    is_text = data.lstrip()[:1] == b"{"
+    return parse_bench(data, text) if is_text and is_bench(data) else _schedule_in(data, text, None)
+
+
+def _first_bytes(text: str) -> bytes:
+    """All of standard input, all of a text that begins with a brace, or the first bytes of any other file."""
+    return _stdin_bytes() if text == STDIN else _file_bytes(Path(text))
+
+
+def _schedule_in(data: bytes, text: str, model: str | None) -> tuple[ScheduleDocument, Model | None]:
     if data.lstrip()[:1] != b"{":
         return _schedule_of_model(data if text == STDIN else Path(text), text)
     document = parse_schedule(data, text)

@@ -1,0 +1,142 @@
+"""`iosched diff`: two schedules operator by operator, or two results of `bench` with a gate."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import click
+
+from iosched.cli.options import json_option, verbosity_options
+from iosched.cli.output import emit_json, note, verbose
+from iosched.cli.source import STDIN, read_schedule_or_result
+from iosched.models.errors import IoschedError, UsageError
+
+if TYPE_CHECKING:
+    from iosched.jobs.difference.bench_file import BenchFile
+    from iosched.models.model import Model
+    from iosched.scheduler.document import ScheduleDocument
+
+    Scheduled = tuple[ScheduleDocument, Model | None]
+
+
+def parse_percent(ctx: click.Context, param: click.Parameter, text: str | None) -> float | None:
+    """The part that a text such as `3%` means, 0.03.
+
+    Raises:
+        click.BadParameter: the text is not of that form.
+    """
+    del ctx, param
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?) ?%", text.strip(), re.ASCII)
+    if found is None:
+        raise click.BadParameter(f"{text!r} is not a number of percent, such as 3% or 0.5%.")
+    return float(found[1]) / 100
+
+
+@click.command(name="diff", short_help="Two schedules operator by operator, or two bench results with a gate.")
+@click.argument("before", metavar="A")
+@click.argument("after", metavar="B")
+@click.option(
+    "--max-regression",
+    callback=parse_percent,
+    metavar="P%",
+    help="For results of 'bench': exit with 4 where a row of B is slower than in A by more than P %, with the whole "
+    "interval of its ratio.",
+)
+@click.option(
+    "--row",
+    "rows",
+    multiple=True,
+    metavar="NAME",
+    help="The row that --max-regression is about. Repeat for several.  [default: iosched]",
+)
+@click.option(
+    "--relative-to",
+    metavar="NAME",
+    help="For results of 'bench': divide each row by this one, round by round, before it is compared: a machine that "
+    "was slower all the while then makes no difference.",
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Seed of the bootstrap."
+)
+@click.option("--anyway", is_flag=True, help="Compare what is of different models, devices or batch sizes, too.")
+@json_option
+@verbosity_options
+def command(
+    before: str,
+    after: str,
+    max_regression: float | None,
+    rows: tuple[str, ...],
+    relative_to: str | None,
+    seed: int,
+    anyway: bool,
+    as_json: bool,
+) -> None:
+    """Compare A with B: two schedules, or two results of 'bench --json'. '-' is stdin.
+
+    Of schedules (schedule files or optimized models) it says which operators run in another stage or group, are merged
+    differently, or are in one only, and puts stages with their latencies side by side; -v shows also those that are
+    alike. Exit 0 if all operators run alike, 4 if not; latencies alone make no difference.
+
+    Of results it compares medians: B over A with a bootstrap interval of 95 %. Exit 0, or 4 where --max-regression is
+    given and fails.
+
+    \b
+    Examples:
+      iosched diff old.schedule.json model.iosched.onnx
+      iosched diff baseline.json now.json --relative-to onnxruntime --max-regression 3%
+    """
+    if before == STDIN == after:
+        raise UsageError("A and B cannot both be '-': save one of them to a file")
+    first, second = read_schedule_or_result(before), read_schedule_or_result(after)
+    if isinstance(first, tuple) and isinstance(second, tuple):
+        if max_regression is not None or relative_to is not None or rows:
+            raise UsageError("--max-regression, --row and --relative-to are for results of 'iosched bench --json'")
+        failure = _schedules(first, second, anyway, as_json)
+    elif not isinstance(first, tuple) and not isinstance(second, tuple):
+        if rows and max_regression is None:
+            raise UsageError("--row says what --max-regression is about: give that, too")
+        failure = _results(first, second, (max_regression, rows), (relative_to, seed, anyway), as_json)
+    else:
+        schedule, result = (before, after) if isinstance(first, tuple) else (after, before)
+        raise UsageError(f"{schedule} is a schedule and {result} a result of 'bench': give two of one kind")
+    if failure is not None:
+        raise failure
+
+
+def _schedules(first: Scheduled, second: Scheduled, anyway: bool, as_json: bool) -> IoschedError | None:
+    from iosched.cli.diff_schedules import as_object, print_difference
+    from iosched.jobs.difference.schedules import compare_schedules
+
+    found = compare_schedules(first, second, anyway=anyway)
+    for remark in found.remarks:
+        note(remark)
+    if as_json:
+        emit_json(as_object(found))
+    else:
+        print_difference(found, whole=verbose())
+    return found.failure
+
+
+def _results(
+    first: BenchFile,
+    second: BenchFile,
+    limit: tuple[float | None, tuple[str, ...]],
+    how: tuple[str | None, int, bool],
+    as_json: bool,
+) -> IoschedError | None:
+    from iosched.cli.diff_results import as_object, print_difference
+    from iosched.jobs.difference.results import compare_results, gate
+
+    (max_regression, rows), (relative_to, seed, anyway) = limit, how
+    found = compare_results(first, second, seed=seed, relative_to=relative_to, anyway=anyway)
+    judged = None if max_regression is None else gate(found, max_regression, rows)
+    for remark in found.remarks:
+        note(f"The two are {remark}.")
+    if as_json:
+        emit_json(as_object(found, judged, seed=seed, relative_to=relative_to))
+    else:
+        print_difference(found, relative_to)
+    return None if judged is None else judged.failure

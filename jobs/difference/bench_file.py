@@ -1,0 +1,87 @@
+"""Results that `bench --json` printed, read back: one for each batch size."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from msgspec import DecodeError, Struct, ValidationError, field
+from msgspec.json import decode
+
+from iosched.models.errors import UsageError
+
+
+class BenchRow(Struct, frozen=True):
+    """A row, of which no more is needed than how many runs went on at the same time."""
+
+    name: str
+    in_flight: int = 1
+
+
+class BenchLine(Struct, frozen=True):
+    """What one line of `bench --json` says of one batch size; `docs/json.md` has the keys."""
+
+    model: str
+    device: str
+    batch_size: int | None
+    rows: tuple[BenchRow, ...]
+    samples_us: dict[str, tuple[float, ...]] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The rows that have samples."""
+        return tuple(row.name for row in self.rows if self.samples_us.get(row.name))
+
+    def samples(self, name: str) -> tuple[float, ...]:
+        """The microseconds from the end of one run to that of the next, round by round."""
+        at_once = next(row.in_flight for row in self.rows if row.name == name)
+        return tuple(each / at_once for each in self.samples_us[name])
+
+
+@dataclass(frozen=True)
+class BenchFile:
+    """All results of one file; `place` is what errors call it."""
+
+    place: str
+    lines: tuple[BenchLine, ...]
+
+
+def is_bench(data: bytes) -> bool:
+    """Whether a text that begins with a brace is meant to be a result of `bench --json`, sound or not."""
+    return b'"samples_us"' in data and b'"rows"' in data
+
+
+def parse_bench(data: bytes, place: str) -> BenchFile:
+    """Reads the objects that `bench --json` printed, one on each line, or a single one on several lines.
+
+    Raises:
+        UsageError: the text is no such result.
+    """
+    try:
+        lines = tuple(decode(each, type=BenchLine) for each in _objects(data))
+    except (DecodeError, ValidationError, UnicodeDecodeError) as error:
+        raise UsageError(f"{place}: not a result of 'iosched bench --json': {error}") from None
+    for line in lines:
+        _check(line, place)
+    sizes = [line.batch_size for line in lines]
+    if len(set(sizes)) < len(sizes):
+        raise UsageError(f"{place}: has several results of one batch size: keep one of them")
+    return BenchFile(place, lines)
+
+
+def _objects(data: bytes) -> Sequence[bytes]:
+    try:
+        json.loads(data)
+    except ValueError:
+        return [line for line in data.splitlines() if line.strip()]
+    return [data]
+
+
+def _check(line: BenchLine, place: str) -> None:
+    if any(row.in_flight < 1 for row in line.rows):
+        raise UsageError(f"{place}: not a result of 'iosched bench --json': fewer than one run at a time")
+    for name, samples in line.samples_us.items():
+        if not all(math.isfinite(each) and each > 0 for each in samples):
+            raise UsageError(f"{place}: the samples of {name!r} are not all positive numbers: measure again")

@@ -1,0 +1,197 @@
+"""Compares two results of `bench`, which were measured at different times, and decides whether one is too slow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from iosched.jobs.difference.bench_file import BenchFile, BenchLine
+from iosched.models.errors import MismatchError, UsageError
+from iosched.profiler.measuring.bootstrap import ratio_interval
+from iosched.profiler.measuring.statistics import LEAST_SAMPLES, quantile
+
+USUAL_ROW = "iosched"
+"""The row that a gate looks at unless others are named: what was shipped."""
+
+_MOST_NAMED = 4
+
+
+@dataclass(frozen=True)
+class RowDifference:
+    """What one row took before and after.
+
+    Attributes:
+        batch_size: of both results.
+        name: of the row.
+        before: median in microseconds, or, relative to another row, the median of the ratios within rounds.
+        after: the same of the second result.
+        ratio: `after` over `before`; above 1 the second is slower.
+        low: lower end of the interval of that; None with fewer than `LEAST_SAMPLES` samples of either.
+        high: upper end of it.
+        samples: how many samples the two have.
+    """
+
+    batch_size: int | None
+    name: str
+    before: float
+    after: float
+    ratio: float
+    low: float | None
+    high: float | None
+    samples: tuple[int, int]
+
+    @property
+    def verdict(self) -> str | None:
+        """ "slower", "faster" or "no difference"; None where that cannot be told from so few samples."""
+        if self.low is None or self.high is None:
+            return None
+        return "slower" if self.low > 1 else "faster" if self.high < 1 else "no difference"
+
+
+@dataclass(frozen=True)
+class ResultsDifference:
+    """How two results of `bench` differ.
+
+    Attributes:
+        rows: those that both have, batch size by batch size.
+        only_before: rows, as pairs of a batch size and a name, that the second one does not have.
+        only_after: rows that the first one does not have.
+        remarks: sentences on what makes the two hard to compare.
+    """
+
+    rows: tuple[RowDifference, ...]
+    only_before: tuple[tuple[int | None, str], ...]
+    only_after: tuple[tuple[int | None, str], ...]
+    remarks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What became of a gate.
+
+    Attributes:
+        max_regression: how much slower rows may be: 0.03 for 3 %.
+        rows: the rows that it looked at.
+    """
+
+    max_regression: float
+    rows: tuple[RowDifference, ...]
+
+    @property
+    def failed(self) -> tuple[RowDifference, ...]:
+        """The rows whose whole interval lies above what is allowed."""
+        return tuple(row for row in self.rows if row.low is not None and row.low > 1 + self.max_regression)
+
+    @property
+    def failure(self) -> MismatchError | None:
+        """The error to end with; None if all rows passed."""
+        if not self.failed:
+            return None
+        rows = [f"{row.name} {row.ratio:.3f}x ({row.low:.3f} to {row.high:.3f})" for row in self.failed[:_MOST_NAMED]]
+        more = f" and {len(self.failed) - _MOST_NAMED} more" if len(self.failed) > _MOST_NAMED else ""
+        return MismatchError(f"slower by more than {100 * self.max_regression:g} %: {', '.join(rows)}{more}")
+
+
+def compare_results(
+    before: BenchFile, after: BenchFile, *, seed: int = 0, relative_to: str | None = None, anyway: bool = False
+) -> ResultsDifference:
+    """Compares the rows that two results have in common.
+
+    Args:
+        before: the first result.
+        after: the second one.
+        seed: of the bootstrap.
+        relative_to: a row of both results that others are divided by, round by round, before they are compared: what
+            slows down the whole machine then counts for nothing.
+        anyway: whether results of other models, devices and batch sizes are compared, too.
+
+    Raises:
+        UsageError: the two are not of one model, device and batch size, or have no row in common.
+    """
+    pairs = _pairs(before, after, anyway)
+    remarks = tuple(dict.fromkeys(text for one, other in pairs for text in _unlike(one, other)))
+    if remarks and not anyway:
+        raise UsageError(
+            f"{before.place} and {after.place} are {'; '.join(remarks)}: compare them all the same with --anyway"
+        )
+    rows = tuple(row for one, other in pairs for row in _rows(one, other, seed, relative_to))
+    if not rows:
+        raise UsageError(f"{before.place} and {after.place} have no row in common to be compared")
+    only = [
+        tuple((one.batch_size, name) for one, other in order for name in one.names if name not in other.names)
+        for order in (pairs, [(other, one) for one, other in pairs])
+    ]
+    return ResultsDifference(rows, only[0], only[1], remarks)
+
+
+def gate(found: ResultsDifference, max_regression: float, names: Sequence[str] = ()) -> Gate:
+    """Whether rows are too slow: where their whole interval lies above `1 + max_regression`.
+
+    Args:
+        found: the comparison.
+        max_regression: how much slower they may be: 0.03 for 3 %.
+        names: the rows to look at; by default `USUAL_ROW`.
+
+    Raises:
+        UsageError: there is no such row, or one has too few samples to tell.
+    """
+    wanted = tuple(names) or (USUAL_ROW,)
+    for name in wanted:
+        if all(row.name != name for row in found.rows):
+            known = ", ".join(dict.fromkeys(row.name for row in found.rows))
+            raise UsageError(
+                f"there is no row {name!r} in both results to gate: name one with --row; there are {known}"
+            )
+    rows = tuple(row for row in found.rows if row.name in wanted)
+    few = [row for row in rows if row.low is None]
+    if few:
+        raise UsageError(
+            f"{few[0].name!r} has too few samples for a gate ({min(few[0].samples)}, it takes {LEAST_SAMPLES}): measure"
+            " with more --rounds"
+        )
+    return Gate(max_regression, rows)
+
+
+def _pairs(before: BenchFile, after: BenchFile, anyway: bool) -> list[tuple[BenchLine, BenchLine]]:
+    """The results of one batch size, or the only ones of both files."""
+    if anyway and len(before.lines) == len(after.lines) == 1:
+        return [(before.lines[0], after.lines[0])]
+    others = {line.batch_size: line for line in after.lines}
+    pairs = [(line, others[line.batch_size]) for line in before.lines if line.batch_size in others]
+    if not pairs:
+        sizes = (", ".join(str(line.batch_size) for line in each.lines) for each in (before, after))
+        raise UsageError(
+            f"{before.place} and {after.place} are of different batch sizes ({' and '.join(sizes)}): measure both with"
+            " the same --batch-size"
+        )
+    return pairs
+
+
+def _unlike(one: BenchLine, other: BenchLine) -> Iterator[str]:
+    """In what two results are not of the same thing."""
+    if one.model != other.model:
+        yield f"of different models ({one.model} and {other.model})"
+    if one.device != other.device:
+        yield f"of different devices ({one.device} and {other.device})"
+    if one.batch_size != other.batch_size:
+        yield f"of different batch sizes ({one.batch_size} and {other.batch_size})"
+
+
+def _rows(one: BenchLine, other: BenchLine, seed: int, relative_to: str | None) -> Iterator[RowDifference]:
+    if relative_to is not None and not (relative_to in one.names and relative_to in other.names):
+        raise UsageError(f"there is no row {relative_to!r} in both results: --relative-to names one that both have")
+    for name in one.names:
+        if name in other.names and name != relative_to:
+            first, second = _relative(one, name, relative_to), _relative(other, name, relative_to)
+            before, after = quantile(first, 0.5), quantile(second, 0.5)
+            low, high = ratio_interval(first, second, seed=seed) or (None, None)
+            counts = len(first), len(second)
+            yield RowDifference(one.batch_size, name, before, after, after / before, low, high, counts)
+
+
+def _relative(line: BenchLine, name: str, relative_to: str | None) -> Sequence[float]:
+    """The samples of a row, each over that of another row in the same round if one is named."""
+    samples = line.samples(name)
+    if relative_to is None:
+        return samples
+    return [each / base for each, base in zip(samples, line.samples(relative_to), strict=False)]

@@ -1,0 +1,96 @@
+"""Compares two schedule files, whose schedules may be of different models and devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from iosched.jobs.fitting import fitted
+from iosched.models.errors import InvalidScheduleError, MismatchError, UsageError
+from iosched.models.model import Model
+from iosched.scheduler.difference import ScheduleDifference, difference
+from iosched.scheduler.document import ScheduleDocument
+
+
+@dataclass(frozen=True)
+class SchedulesDifference:
+    """How two schedule files differ.
+
+    Attributes:
+        before: the first one, in the names of the second one's model if that is known and has the same structure.
+        after: the second one.
+        found: how their schedules differ.
+        remarks: sentences on what else is not the same in the two.
+    """
+
+    before: ScheduleDocument
+    after: ScheduleDocument
+    found: ScheduleDifference
+    remarks: tuple[str, ...]
+
+    @property
+    def failure(self) -> MismatchError | None:
+        """The error to end with; None if the schedules are equal."""
+        if self.found.equal:
+            return None
+        changed = len(self.found.operators)
+        return MismatchError(f"the schedules differ: {changed} of {self.found.count} operators do not run alike")
+
+
+def compare_schedules(
+    before: tuple[ScheduleDocument, Model | None],
+    after: tuple[ScheduleDocument, Model | None],
+    *,
+    anyway: bool = False,
+) -> SchedulesDifference:
+    """Compares two schedules by the names of their operators.
+
+    Args:
+        before: the first one, and its model if that is at hand.
+        after: the second one, likewise. With a model of the same structure at hand, names need not be the same.
+        anyway: whether schedules of different models are compared, too.
+
+    Raises:
+        UsageError: the schedules are of different models.
+    """
+    one, other = _in_one_language(before, after)
+    if not _is_one_model(one, other) and not anyway:
+        raise UsageError(
+            f"these are schedules of different models ({before[0].model} and {after[0].model}), or of other shapes:"
+            " compare them all the same with --anyway"
+        )
+    return SchedulesDifference(one, other, difference(one.schedule, other.schedule), _remarks(one, other))
+
+
+def _in_one_language(
+    before: tuple[ScheduleDocument, Model | None], after: tuple[ScheduleDocument, Model | None]
+) -> tuple[ScheduleDocument, ScheduleDocument]:
+    """Both schedules in the names of one model, where either has its model at hand and the other fits it."""
+    (one, first), (other, second) = before, after
+    try:
+        if second is not None:
+            return fitted(one, second), fitted(other, second)
+        if first is not None:
+            return fitted(one, first), fitted(other, first)
+    except InvalidScheduleError:
+        pass  # of another model, or of other shapes: told apart by the caller
+    return one, other
+
+
+def _is_one_model(one: ScheduleDocument, other: ScheduleDocument) -> bool:
+    """Whether both schedule one model of the same shapes, be it retrained."""
+    names = [{name for stage in each.schedule.stages for name in stage.operators} for each in (one, other)]
+    is_alike = one.sha256 == other.sha256 or (one.structure is not None and one.structure == other.structure)
+    return is_alike and dict(one.inputs) == dict(other.inputs) and bool(names[0] & names[1])
+
+
+def _remarks(one: ScheduleDocument, other: ScheduleDocument) -> tuple[str, ...]:
+    """What is not the same beside what runs where."""
+    facts = (
+        ("made for different devices", one.device_name, other.device_name),
+        ("in different precisions", one.precision, other.precision),
+        ("made for different objectives", one.objective, other.objective),
+        ("of latencies that are known in different ways", one.cost, other.cost),
+        ("shipped differently", one.shipped, other.shipped),
+        ("divided among the cores differently", str(one.teams), str(other.teams)),
+    )
+    return tuple(f"They are {what}: {first} and {second}." for what, first, second in facts if first != second)

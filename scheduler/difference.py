@@ -1,0 +1,233 @@
+"""How two schedules of the same operators differ, operator by operator.
+
+Stages have no names, and one more at the front would give all behind it another number. So the stages of the two are
+first put side by side: pairs in the order of both schedules that have the most operators in common. Operators are
+"in another stage" where their stages are no such pair; the groups of a pair of stages are put side by side likewise.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from iosched.scheduler.schedule import Schedule, Stage, Strategy
+
+
+class Change(StrEnum):
+    """In what an operator differs between two schedules."""
+
+    MISSING = "missing"  # only one of them has it
+    STAGE = "stage"  # it runs in another stage
+    GROUP = "group"  # it runs in another group of its stage
+    STRATEGY = "strategy"  # its stage runs in another way: side by side, merged, or in a session
+    MERGED = "merged"  # it is merged in both, with others
+    ORDER = "order"  # its group runs the same operators in another order
+    LANES = "lanes"  # its group has other lanes
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a schedule has an operator.
+
+    Attributes:
+        block: the number of its block.
+        stage: the number of its stage among those of the whole schedule.
+        group: the number of its group in the stage.
+        strategy: how the stage runs.
+        together: the operators of its group, in order; where the stage is merged, all that it is merged of.
+        lanes: those that the group has, by number; None where the schedule leaves that to the device.
+    """
+
+    block: int
+    stage: int
+    group: int
+    strategy: Strategy
+    together: tuple[str, ...]
+    lanes: tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class OperatorChange:
+    """An operator that two schedules do not run alike; `before` or `after` is None where only the other one has it."""
+
+    operator: str
+    changes: tuple[Change, ...]
+    before: Place | None
+    after: Place | None
+
+
+@dataclass(frozen=True)
+class StagePair:
+    """Two stages side by side, by their numbers; None where the other schedule has no such stage.
+
+    `alike` says that all their operators run alike in both schedules.
+    """
+
+    before: int | None
+    after: int | None
+    alike: bool
+
+
+@dataclass(frozen=True)
+class ScheduleDifference:
+    """How two schedules differ: what runs where, and not how long it takes.
+
+    Attributes:
+        operators: those that do not run alike, in the order of the first schedule, then those that only the second has.
+        stages: the stages of both, side by side, in the order in which they run.
+        count: how many operators the two have together.
+    """
+
+    operators: tuple[OperatorChange, ...]
+    stages: tuple[StagePair, ...]
+    count: int
+
+    @property
+    def equal(self) -> bool:
+        """Whether all operators run alike."""
+        return not self.operators
+
+
+def difference(before: Schedule, after: Schedule) -> ScheduleDifference:
+    """Compares two schedules by the names of their operators; O(n log n) for n operators."""
+    stages = list(before.stages), list(after.stages)
+    places = _places(before), _places(after)
+    pairs = dict(_aligned(*places))
+    groups = {pair: _grouped(stages[0][pair[0]], stages[1][pair[1]]) for pair in pairs.items()}
+    found = []
+    for name in dict.fromkeys((*places[0], *places[1])):
+        one, other = places[0].get(name), places[1].get(name)
+        changes = tuple(_changes(one, other, pairs, groups))
+        if changes:
+            found.append(OperatorChange(name, changes, one, other))
+    changed = {each.operator for each in found}
+    return ScheduleDifference(tuple(found), tuple(_rows(*stages, pairs, changed)), len({*places[0], *places[1]}))
+
+
+def _places(schedule: Schedule) -> dict[str, Place]:
+    found, stage_number = {}, 0
+    for block in schedule.blocks:
+        for stage in block.stages:
+            for number, group in enumerate(stage.groups):
+                together = stage.operators if stage.strategy is Strategy.MERGE else group
+                lanes = None if stage.division is None else stage.division.groups[number]
+                for name in group:
+                    found[name] = Place(block.index, stage_number, number, stage.strategy, together, lanes)
+            stage_number += 1
+    return found
+
+
+def _changes(
+    one: Place | None,
+    other: Place | None,
+    pairs: Mapping[int, int],
+    groups: Mapping[tuple[int, int], Mapping[int, int]],
+) -> Iterator[Change]:
+    if one is None or other is None:
+        yield Change.MISSING
+        return
+    is_paired = pairs.get(one.stage) == other.stage
+    if not is_paired:
+        yield Change.STAGE
+    if one.strategy is not other.strategy:
+        yield Change.STRATEGY
+    elif one.strategy is Strategy.MERGE:
+        if set(one.together) != set(other.together):
+            yield Change.MERGED
+        return
+    if not is_paired or one.strategy is not other.strategy:
+        return
+    if groups[one.stage, other.stage].get(one.group) != other.group:
+        yield Change.GROUP
+        return
+    if _common(one, other) != _common(other, one):
+        yield Change.ORDER
+    if one.lanes != other.lanes:
+        yield Change.LANES
+
+
+def _common(one: Place, other: Place) -> list[str]:
+    """The operators of a group that the other one has, too, in order."""
+    known = set(other.together)
+    return [name for name in one.together if name in known]
+
+
+def _grouped(before: Stage, after: Stage) -> dict[int, int]:
+    """The groups of two stages side by side: first those that have the most operators in common."""
+    where = {name: number for number, group in enumerate(after.groups) for name in group}
+    shared = Counter(
+        (number, where[name]) for number, group in enumerate(before.groups) for name in group if name in where
+    )
+    found: dict[int, int] = {}
+    taken: set[int] = set()
+    for (one, other), _ in sorted(shared.items(), key=lambda item: (-item[1], item[0])):
+        if one not in found and other not in taken:
+            found[one] = other
+            taken.add(other)
+    return found
+
+
+@dataclass(frozen=True)
+class _Chain:
+    """Pairs of stages in the order of both schedules, the last one first; `weight` counts the operators in common."""
+
+    weight: int
+    last: tuple[int, int]
+    rest: _Chain | None
+
+
+def _aligned(before: Mapping[str, Place], after: Mapping[str, Place]) -> list[tuple[int, int]]:
+    """The pairs of stages, ascending in both, that have the most operators in common together."""
+    shared = Counter((place.stage, after[name].stage) for name, place in before.items() if name in after)
+    best: list[_Chain] = []  # ends of chains: a later end stands there only for a larger weight
+    rows: dict[int, list[tuple[int, int]]] = {}
+    for (one, other), weight in shared.items():
+        rows.setdefault(one, []).append((other, weight))
+    for one in sorted(rows):
+        # All chains of a row are longer by at most one pair, so they are put in after all of them were looked up.
+        for chain in [_longer(best, (one, other), weight) for other, weight in rows[one]]:
+            _put_in(best, chain)
+    chain = best[-1] if best else None
+    found = []
+    while chain is not None:
+        found.append(chain.last)
+        chain = chain.rest
+    return found[::-1]
+
+
+def _longer(best: Sequence[_Chain], pair: tuple[int, int], weight: int) -> _Chain:
+    """The heaviest chain that ends before `pair`, with it."""
+    place = bisect_left(best, pair[1], key=lambda chain: chain.last[1])
+    rest = best[place - 1] if place else None
+    return _Chain(weight + (rest.weight if rest else 0), pair, rest)
+
+
+def _put_in(best: list[_Chain], chain: _Chain) -> None:
+    """Puts a chain among the best ones, unless one that ends no later is as heavy; takes out those it makes useless."""
+    place = bisect_left(best, chain.last[1] + 1, key=lambda each: each.last[1])
+    if place and best[place - 1].weight >= chain.weight:
+        return
+    start = place - 1 if place and best[place - 1].last[1] == chain.last[1] else place
+    end = place
+    while end < len(best) and best[end].weight <= chain.weight:
+        end += 1
+    best[start:end] = [chain]
+
+
+def _rows(
+    before: Sequence[Stage], after: Sequence[Stage], pairs: Mapping[int, int], changed: set[str]
+) -> Iterator[StagePair]:
+    """All stages of both, a pair in one row, in the order of both schedules."""
+    done = 0
+    for number, stage in enumerate(before):
+        other = pairs.get(number)
+        if other is None:
+            yield StagePair(number, None, alike=False)
+            continue
+        yield from (StagePair(None, each, alike=False) for each in range(done, other))
+        yield StagePair(number, other, alike=not changed & {*stage.operators, *after[other].operators})
+        done = other + 1
+    yield from (StagePair(None, each, alike=False) for each in range(done, len(after)))

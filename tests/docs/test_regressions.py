@@ -1,0 +1,57 @@
+"""The script in `docs/regressions.md` runs as it stands, and says what the page says."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+from small_models import branches
+
+PAGE = Path(__file__).parents[2] / "docs" / "regressions.md"
+(SCRIPT,) = (each for each in re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL) if "elif" in each)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an optimized model, and the command `iosched`."""
+    folder = tmp_path_factory.mktemp("job")
+    command = folder / "iosched"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m iosched "$@"\n')
+    command.chmod(0o755)
+    onnx.save(branches(), folder / "model.onnx")
+    run(folder, "iosched optimize model.onnx --strategy greedy -o model.iosched.onnx -q")
+    run(folder, "iosched bench model.iosched.onnx --with iosched --with onnxruntime --rounds 10 --json > measured.json")
+    return folder
+
+
+def run(folder: Path, script: str) -> str:
+    here = os.pathsep.join(each for each in sys.path if each)
+    environ = {
+        **os.environ,
+        "PATH": f"{folder}:{os.environ['PATH']}",
+        "PYTHONPATH": here,
+        "IOSCHED_PROFILE_DB": str(folder / "profile.sqlite"),
+    }
+    done = subprocess.run(["sh", "-c", script], cwd=folder, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("factor", "words"), [(100.0, "as fast as before"), (0.01, "slower than before"), (None, "cannot be compared")]
+)
+def test_the_script_tells_which_of_three_it_is(folder: Path, factor: float | None, words: str) -> None:
+    """The baseline is what was measured here, its row `iosched` a hundred times as slow or as fast."""
+    found = json.loads((folder / "measured.json").read_text())
+    if factor is None:
+        found["model"] = "another model"
+    else:
+        found["samples_us"]["iosched"] = [factor * each for each in found["samples_us"]["iosched"]]
+    (folder / "baseline.json").write_text(json.dumps(found))
+    assert run(folder, SCRIPT).splitlines()[-1] == words

@@ -1,0 +1,65 @@
+"""Results of `bench --json` are read back, and what is none is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from iosched.jobs.difference.bench_file import is_bench, parse_bench
+from iosched.models.errors import UsageError
+
+
+def result(**changes: object) -> dict[str, object]:
+    found = {
+        "model": "net",
+        "device": "CPU",
+        "batch_size": 1,
+        "rows": [{"name": "iosched", "median_us": 2.0, "in_flight": 2}, {"name": "greedy"}],
+        "samples_us": {"iosched": [2, 4.0]},
+        "later": {"more": []},
+    }
+    return {**found, **changes}
+
+
+def test_one_line_and_a_line_for_each_batch_size_and_one_object_on_several_lines() -> None:
+    (line,) = parse_bench(json.dumps(result(), indent=2).encode(), "f").lines
+    assert (line.model, line.batch_size, line.names) == ("net", 1, ("iosched",))
+    assert line.samples("iosched") == (1.0, 2.0)
+    text = f"{json.dumps(result())}\n{json.dumps(result(batch_size=8))}\n\n"
+    assert [line.batch_size for line in parse_bench(text.encode(), "f").lines] == [1, 8]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"{",
+        b"[]",
+        b"{}",
+        b"\xff",
+        json.dumps(result(rows=3)).encode(),
+        json.dumps(result(samples_us={"iosched": ["fast"]})).encode(),
+        json.dumps(result(rows=[{"name": "iosched", "in_flight": 0}])).encode(),
+        json.dumps(result())[:-20].encode(),
+    ],
+)
+def test_what_is_no_result_is_refused(data: bytes) -> None:
+    with pytest.raises(UsageError, match=r"^f: not a result"):
+        parse_bench(data, "f")
+
+
+@pytest.mark.parametrize("sample", [0, -1.0])
+def test_so_are_samples_that_nothing_can_take(sample: float) -> None:
+    with pytest.raises(UsageError, match="'iosched' are not all positive"):
+        parse_bench(json.dumps(result(samples_us={"iosched": [1.0, sample]})).encode(), "f")
+
+
+def test_one_batch_size_twice_is_refused() -> None:
+    text = f"{json.dumps(result())}\n{json.dumps(result())}\n"
+    with pytest.raises(UsageError, match="several results of one batch size"):
+        parse_bench(text.encode(), "f")
+
+
+def test_a_schedule_is_none() -> None:
+    assert is_bench(json.dumps(result()).encode())
+    assert not is_bench(b'{"model": {}, "blocks": []}')

@@ -1,0 +1,130 @@
+"""Two results of `bench`: whether one is slower, beyond what their samples leave open."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from iosched.jobs.difference.bench_file import BenchFile, BenchLine, BenchRow
+from iosched.jobs.difference.results import compare_results, gate
+from iosched.models.errors import MismatchError, UsageError
+
+NOISE = (0.98, 0.99, 1.0, 1.0, 1.01, 1.02, 1.0, 0.99, 1.01)
+
+
+def line(rounds: int = len(NOISE), batch_size: int = 1, **medians: float) -> BenchLine:
+    """A result with rows of these medians, whose samples vary by two percent."""
+    samples = {name: tuple(median * each for each in NOISE[:rounds]) for name, median in medians.items()}
+    return BenchLine("net", "Test CPU", batch_size, tuple(map(BenchRow, medians)), samples)
+
+
+def file(*lines: BenchLine, place: str = "a.json") -> BenchFile:
+    return BenchFile(place, lines)
+
+
+def test_rows_are_compared_by_their_medians() -> None:
+    found = compare_results(file(line(iosched=100, greedy=200)), file(line(iosched=150, greedy=100)))
+    first, second = found.rows
+    assert (first.name, first.before, first.after, first.ratio) == ("iosched", 100, 150, 1.5)
+    assert (first.verdict, second.verdict) == ("slower", "faster")
+    assert first.low is not None
+    assert first.high is not None
+    assert 1.4 < first.low <= 1.5 <= first.high < 1.6
+    assert first.samples == (9, 9)
+
+
+def test_a_result_does_not_differ_from_itself() -> None:
+    one = file(line(iosched=100))
+    (row,) = compare_results(one, one).rows
+    assert (row.ratio, row.verdict) == (1, "no difference")
+
+
+def test_rows_of_one_alone_are_named() -> None:
+    found = compare_results(file(line(iosched=1, openvino=1)), file(line(iosched=1, greedy=1)))
+    assert [row.name for row in found.rows] == ["iosched"]
+    assert (found.only_before, found.only_after) == (((1, "openvino"),), ((1, "greedy"),))
+
+
+def test_each_batch_size_is_compared_with_its_own() -> None:
+    found = compare_results(
+        file(line(iosched=100), line(iosched=800, batch_size=8)), file(line(iosched=800, batch_size=8))
+    )
+    assert [(row.batch_size, row.ratio) for row in found.rows] == [(8, 1)]
+
+
+def test_runs_at_the_same_time_share_their_latency() -> None:
+    two = msgspec.structs.replace(line(iosched=100), rows=(BenchRow("iosched", 2),))
+    (row,) = compare_results(file(line(iosched=100)), file(two)).rows
+    assert (row.after, row.ratio) == (50, 0.5)
+
+
+def test_relative_to_another_row_a_slower_machine_makes_no_difference() -> None:
+    before, after = file(line(iosched=100, onnxruntime=120)), file(line(iosched=200, onnxruntime=240))
+    (row,) = compare_results(before, after, relative_to="onnxruntime").rows
+    assert row.name == "iosched"
+    assert (row.ratio, row.low, row.high) == pytest.approx((1, 1, 1))
+    assert row.before == pytest.approx(100 / 120)
+    with pytest.raises(UsageError, match="no row 'torch'"):
+        compare_results(before, after, relative_to="torch")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"), [({"model": "other"}, "different models"), ({"device": "Other CPU"}, "different devices")]
+)
+def test_unlike_results_are_refused_until_a_word_is_said(change: dict[str, str], words: str) -> None:
+    one, other = file(line(iosched=1)), file(msgspec.structs.replace(line(iosched=1), **change), place="b.json")
+    with pytest.raises(UsageError, match=rf"{words}.*--anyway"):
+        compare_results(one, other)
+    found = compare_results(one, other, anyway=True)
+    assert words in found.remarks[0]
+    assert len(found.rows) == 1
+
+
+def test_so_are_other_batch_sizes() -> None:
+    one, other = file(line(iosched=1)), file(line(iosched=1, batch_size=8))
+    with pytest.raises(UsageError, match=r"different batch sizes \(1 and 8\)"):
+        compare_results(one, other)
+    assert "different batch sizes" in compare_results(one, other, anyway=True).remarks[0]
+
+
+def test_nothing_in_common_is_no_result() -> None:
+    with pytest.raises(UsageError, match="no row in common"):
+        compare_results(file(line(greedy=1)), file(line(iosched=1)))
+
+
+@pytest.mark.parametrize(
+    ("after", "allowed", "passes"),
+    [(150.0, 0.03, False), (150.0, 0.6, True), (101.0, 0.0, True), (90.0, 0.0, True), (106.0, 0.03, False)],
+)
+def test_a_gate_fails_where_the_whole_interval_lies_above_it(after: float, allowed: float, passes: bool) -> None:
+    found = compare_results(file(line(iosched=100)), file(line(iosched=after)))
+    judged = gate(found, allowed)
+    assert (judged.failure is None) is passes
+    assert bool(judged.failed) is not passes
+
+
+def test_an_end_of_the_interval_on_the_gate_passes() -> None:
+    (row,) = (found := compare_results(file(line(iosched=100)), file(line(iosched=150)))).rows
+    found = replace(found, rows=(replace(row, low=1.25, ratio=1.5, high=1.75),))
+    assert gate(found, 0.25).failure is None
+    assert isinstance(gate(found, 0.2499).failure, MismatchError)
+
+
+def test_it_looks_at_what_was_shipped_unless_others_are_named() -> None:
+    found = compare_results(file(line(iosched=100, greedy=100)), file(line(iosched=100, greedy=150)))
+    assert gate(found, 0.03).failure is None
+    failure = gate(found, 0.03, ["iosched", "greedy"]).failure
+    assert failure is not None
+    assert "greedy 1.500x" in str(failure)
+    assert "iosched" not in str(failure)
+    with pytest.raises(UsageError, match=r"no row 'openvino'.*iosched, greedy"):
+        gate(found, 0.03, ["openvino"])
+
+
+def test_one_that_cannot_be_told_does_not_pass_in_silence() -> None:
+    found = compare_results(file(line(5, iosched=100)), file(line(iosched=100)))
+    assert found.rows[0].verdict is None
+    with pytest.raises(UsageError, match="--rounds"):
+        gate(found, 0.03)
