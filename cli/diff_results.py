@@ -60,8 +60,8 @@ def _gate(judged: Gate) -> dict[str, object]:
 
 def print_difference(found: ResultsDifference, relative_to: str | None) -> None:
     """Prints a table for each batch size, and on stderr which rows have nothing to be compared with."""
-    for where, rows in (("A", found.only_before), ("B", found.only_after)):
-        for _, name in dict.fromkeys(rows):
+    for where, only in (("A", found.only_before), ("B", found.only_after)):
+        for name in dict.fromkeys(name for _, name in only):
             note(f"{name} is in {where} only.")
     for batch_size in dict.fromkeys(row.batch_size for row in found.rows):
         rows = [row for row in found.rows if row.batch_size == batch_size]

@@ -190,11 +190,11 @@ def _aligned(before: Mapping[str, Place], after: Mapping[str, Place]) -> list[tu
         # All chains of a row are longer by at most one pair, so they are put in after all of them were looked up.
         for chain in [_longer(best, (one, other), weight) for other, weight in rows[one]]:
             _put_in(best, chain)
-    chain = best[-1] if best else None
+    end = best[-1] if best else None
     found = []
-    while chain is not None:
-        found.append(chain.last)
-        chain = chain.rest
+    while end is not None:
+        found.append(end.last)
+        end = end.rest
     return found[::-1]
 
 
