@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from iosched.cli.batch_report import Written, as_object, estimate_object, print_estimate, print_result
+from iosched.cli.complete import complete_model
 from iosched.cli.interrupt import AskOnce
 from iosched.cli.members import files_of, parse_named, read_models
 from iosched.cli.options import (
@@ -92,7 +93,7 @@ def _settings(
 
 
 @click.command(name="batch", short_help="Put several MODELS into one file that runs them fastest.")
-@click.argument("models", metavar="MODEL...", nargs=-1, required=True)
+@click.argument("models", metavar="MODEL...", nargs=-1, required=True, shell_complete=complete_model)
 @output_option(
     "-o",
     "--output",

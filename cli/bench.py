@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from iosched.cli.complete import complete_file
 from iosched.cli.options import (
     Binding,
     device_options,
@@ -47,7 +48,10 @@ NAMES = ("iosched", *COMPARED, ONE_SESSION, *ON_CPU, *ON_GPU)
     "which run a request for each core at the same time.",
 )
 @click.option(
-    "--schedule", metavar="F", help="Schedule of the row 'iosched'; '-' is stdin. Default: the one inside MODEL."
+    "--schedule",
+    shell_complete=complete_file,
+    metavar="F",
+    help="Schedule of the row 'iosched'; '-' is stdin. Default: the one inside MODEL.",
 )
 @click.option(
     "--batch-size",

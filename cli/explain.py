@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from iosched.cli.capacity import capacity_object, print_capacity
+from iosched.cli.complete import complete_file, complete_model
 from iosched.cli.errors import printable
 from iosched.cli.intervals import AS_FAR, EQUAL, equal_text
 from iosched.cli.options import json_option, profile_db_option, verbosity_options
@@ -44,7 +45,7 @@ _WHY: Mapping[Verdict, str] = {
 
 
 @click.command(name="explain", short_help="Why an operator is in its stage, and what the alternatives cost.")
-@click.argument("schedule", metavar="SCHEDULE")
+@click.argument("schedule", metavar="SCHEDULE", shell_complete=complete_file)
 @click.argument("operator", metavar="[OPERATOR]", required=False)
 @click.option(
     "--capacity",
@@ -53,6 +54,7 @@ _WHY: Mapping[Verdict, str] = {
 )
 @click.option(
     "--model",
+    shell_complete=complete_model,
     metavar="MODEL",
     help="The model of a schedule file. Not needed for an optimized model, which carries its schedule.",
 )

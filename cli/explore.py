@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from iosched.cli.cluster import ClusterUse, cluster_object, with_fleet
+from iosched.cli.complete import complete_file, complete_model
 from iosched.cli.explore_report import Written, as_object, left_in, left_remarks, print_found, remarks_of
 from iosched.cli.further import WithFurther
 from iosched.cli.interrupt import AskOnce
@@ -94,10 +95,11 @@ def _settings(
     cls=WithFurther,
     short_help="Try variants of BASE, and write the best as ONNX files.",
 )
-@click.argument("base", metavar="[BASE]", required=False)
+@click.argument("base", metavar="[BASE]", required=False, shell_complete=complete_model)
 @click.option(
     "--space",
     required=True,
+    shell_complete=complete_file,
     metavar="SPACE",
     help="How BASE may vary: a file of Python that defines 'space', which is executed; or 'builtin:NAME', one of those "
     "in the box: mnasnet, nasnet, darts, inception, pelee. These bring a base model for images of 64 pixels in width "

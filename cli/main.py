@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import Any
 
 import click
 
+from iosched.cli.complete import VARIABLE, use_in_bash
 from iosched.cli.errors import guarded
 from iosched.cli.options import verbosity_options
 
@@ -26,6 +28,7 @@ COMMANDS = (
     "devices",
     "doctor",
     "profile",
+    "completion",
 )
 
 
@@ -95,5 +98,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Entry point of the `iosched` script."""
+    """Entry point of the `iosched` script; a shell that asks for completions calls it too."""
+    if VARIABLE in os.environ:
+        use_in_bash()
     cli(prog_name="iosched")

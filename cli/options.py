@@ -15,7 +15,9 @@ from typing import TypedDict, TypeVar, cast
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
+from iosched.cli.complete import complete_device, complete_file, complete_model, complete_planned
 from iosched.cli.output import destination
 from iosched.cli.site_option import SiteOption
 from iosched.models.errors import UsageError
@@ -26,6 +28,7 @@ from iosched.scheduler.strategy_names import LIMITED, SEARCH_NAMES
 
 F = TypeVar("F", bound=Callable[..., object])
 T = TypeVar("T")
+Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem[str]]]
 
 INPUT_SHAPE = "NAME=1x3x224x224"
 INPUT_FILE = "NAME=F.npy"
@@ -122,7 +125,7 @@ def verbosity_options(function: F) -> F:
 
 def model_argument(function: F) -> F:
     """The argument MODEL: a path, `-` for standard input, or `zoo:NAME`; see `source.read_model`."""
-    return click.argument("model", metavar="MODEL")(function)
+    return click.argument("model", metavar="MODEL", shell_complete=complete_model)(function)
 
 
 @dataclass(frozen=True)
@@ -162,14 +165,15 @@ def batch_size_option(function: F) -> F:
 
 def device_options(function: F) -> F:
     """`--device` and `--threads` of commands that run the model, on a device of this machine."""
-    return _device("'auto', 'cpu', or 'cuda[:N]', a GPU that is attached.")(threads_option(function))
+    return _device("'auto', 'cpu', or 'cuda[:N]', a GPU that is attached.", complete_device)(threads_option(function))
 
 
 def planning_device_options(function: F) -> F:
     """`--device` and `--threads` of commands that take, besides, a GPU that is planned for without being here."""
     return _device(
         "'auto', 'cpu', 'cuda[:N]', or a GPU by its name ('v100', 'h100', …: see 'iosched devices'), which is planned"
-        " for where it is not attached."
+        " for where it is not attached.",
+        complete_planned,
     )(threads_option(function))
 
 
@@ -185,13 +189,14 @@ def threads_option(function: F) -> F:
     )(function)
 
 
-def _device(text: str) -> Callable[[F], F]:
+def _device(text: str, complete: Complete) -> Callable[[F], F]:
     return click.option(
-        *("--device",),
+        "--device",
         cls=SiteOption,
         envvar=DEVICE_VARIABLE,
         default="auto",
         show_default=True,
+        shell_complete=complete,
         metavar="D",
         help=text,
     )
@@ -209,6 +214,7 @@ def devices_option(*flags: str, default: tuple[str, ...] | None, text: str) -> C
         default=default,
         show_default=None if default is None else ",".join(default),
         callback=words_of,
+        shell_complete=complete_planned,
         metavar="D,…",
         help=f"{text} Separated by commas, or repeated.",
     )
@@ -360,7 +366,7 @@ def cluster_option(text: str) -> Callable[[F], F]:
 
 def output_option(*flags: str, metavar: str, text: str) -> Callable[[F], F]:
     """An option that names a file to write, which the command takes as a `Destination` or None; `text` is its help."""
-    return click.option(*flags, callback=destination, metavar=metavar, help=text)
+    return click.option(*flags, callback=destination, shell_complete=complete_file, metavar=metavar, help=text)
 
 
 def json_option(function: F) -> F:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from iosched.cli.complete import complete_file
 from iosched.cli.options import json_option, profile_db_option, verbosity_options
 from iosched.cli.output import Destination, check_destinations, destination, emit_json, note, write
 from iosched.cli.tables import print_columns
@@ -107,7 +108,7 @@ def _confirm(database: ProfileDatabase) -> None:
 
 
 @command.command()
-@click.argument("file", metavar="FILE", callback=destination)
+@click.argument("file", metavar="FILE", callback=destination, shell_complete=complete_file)
 @profile_db_option
 @verbosity_options
 def export(file: Destination, profile_db: Path | None) -> None:
@@ -125,7 +126,7 @@ def export(file: Destination, profile_db: Path | None) -> None:
 
 
 @command.command(name="import")
-@click.argument("file", metavar="FILE")
+@click.argument("file", metavar="FILE", shell_complete=complete_file)
 @profile_db_option
 @verbosity_options
 def import_(file: str, profile_db: Path | None) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from iosched.cli.cluster import ClusterUse, check_known, cluster_object, with_fleet
+from iosched.cli.complete import complete_model
 from iosched.cli.members import name_of
 from iosched.cli.options import (
     Binding,
@@ -65,7 +66,7 @@ def _settings(
 
 
 @click.command(name="rank", short_help="Say which of several MODELS are fast, and on which device.")
-@click.argument("models", metavar="MODEL...", nargs=-1, required=True)
+@click.argument("models", metavar="MODEL...", nargs=-1, required=True, shell_complete=complete_model)
 @devices_option(
     "--device",
     "--devices",

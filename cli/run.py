@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from iosched.cli.complete import complete_file
 from iosched.cli.options import (
     INPUT_FILE,
     Binding,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 @model_argument
 @click.option(
     "--schedule",
+    shell_complete=complete_file,
     metavar="F",
     help="Schedule file to run by; '-' is stdin. Default: the schedule inside MODEL, else plain onnxruntime "
     "(on a GPU: one operator after another).",

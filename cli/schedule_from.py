@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from iosched.cli.complete import complete_file
 from iosched.cli.options import given
 from iosched.cli.source import read_schedule
 from iosched.models.errors import UsageError
@@ -19,6 +20,7 @@ _SEARCHING = ("strategy", "r", "s", "no_pruning", "exhaustive", "dry_run")
 schedule_from_option = click.option(
     "--schedule-from",
     "source",
+    shell_complete=complete_file,
     metavar="F",
     help="Search nothing: take the schedule of F, a schedule file or an optimized model of the same structure, as one "
     "has after retraining; '-' is stdin.",

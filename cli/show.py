@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from iosched.cli.complete import complete_file, complete_model
 from iosched.cli.options import json_option, output_option, verbosity_options
 from iosched.cli.output import STDOUT, Destination, check_destinations, emit_json, note, write_and_note
 from iosched.cli.pictures.formats import FORMATS, Drawn
@@ -28,7 +29,7 @@ _MOST_NAMES = 3
 
 
 @click.command(name="show", short_help="Draw a schedule.")
-@click.argument("schedule", metavar="SCHEDULE")
+@click.argument("schedule", metavar="SCHEDULE", shell_complete=complete_file)
 @click.option(
     "--format",
     "picture",
@@ -45,6 +46,7 @@ _MOST_NAMES = 3
 )
 @click.option(
     "--model",
+    shell_complete=complete_model,
     metavar="MODEL",
     help="The model of a schedule file, to show what each operator is and computes. Not needed for an optimized model.",
 )

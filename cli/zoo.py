@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from iosched.cli.complete import complete_network
 from iosched.cli.options import json_option, output_option, verbosity_options
 from iosched.cli.output import Destination, check_destinations, emit_json, refuse_terminal, write_and_note
 
@@ -34,7 +35,7 @@ def list_(as_json: bool) -> None:
 
 
 @command.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_network)
 @output_option(
     "-o",
     "--output",

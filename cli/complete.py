@@ -1,0 +1,92 @@
+"""What a shell is offered for an unfinished word; nothing is imported for it that takes long."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import click
+from click.shell_completion import BashComplete, CompletionItem, add_completion_class, split_arg_string
+
+VARIABLE = "_IOSCHED_COMPLETE"
+"""The environment variable by which a shell's script asks for completions."""
+
+_ZOO = "zoo:"
+_ON_THIS_MACHINE = ("auto", "cpu", "cuda")
+
+
+def complete_file(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+    """The files that the shell finds."""
+    del ctx, param
+    return [CompletionItem(incomplete, type="file")]
+
+
+def complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+    """Files; or the bundled networks and the files beside them, as soon as a word looks like `zoo:NAME`."""
+    if not incomplete or not (_ZOO.startswith(incomplete) or incomplete.startswith(_ZOO)):
+        return complete_file(ctx, param, incomplete)
+    from iosched.models.zoo import names
+
+    files: list[str] = []
+    with suppress(OSError):  # a folder that cannot be read has no files to offer
+        files = sorted(path.name for path in Path().iterdir() if path.is_file())
+    # Bash looks for files itself only where nothing else is offered.
+    return _starting(incomplete, [*(f"{_ZOO}{name}" for name in names()), *files])
+
+
+def complete_network(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+    """The bundled networks."""
+    from iosched.models.zoo import names
+
+    del ctx, param
+    return _starting(incomplete, names())
+
+
+def complete_device(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+    """The devices that a model can run on."""
+    del ctx, param
+    return _starting(incomplete, _ON_THIS_MACHINE)
+
+
+def complete_planned(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+    """These, and GPUs that can be planned for; behind the last comma where several are taken."""
+    from iosched.profiler.devices.gpus import gpu_keys
+
+    del ctx
+    before, comma, _ = incomplete.rpartition(",") if param.multiple else ("", "", "")
+    return _starting(incomplete, [f"{before}{comma}{name}" for name in (*_ON_THIS_MACHINE, *gpu_keys())])
+
+
+def _starting(incomplete: str, words: Iterable[str]) -> list[CompletionItem[str]]:
+    return [CompletionItem(word) for word in words if word.startswith(incomplete)]
+
+
+class _Bash(BashComplete):
+    """Click's completion in bash, for words that have colons, at which bash divides them."""
+
+    def complete(self) -> str:
+        """Lines of completions; of each what comes behind what bash takes for finished."""
+        words, at = split_arg_string(os.environ["COMP_WORDS"]), int(os.environ["COMP_CWORD"])
+        given = words[at] if at < len(words) else ""
+        args = joined(words[1 : at + 1] if given else [*words[1:at], ""])
+        finished = len(args[-1]) - (0 if given == ":" else len(given))
+        found = self.get_completions(args[:-1], args[-1])
+        return "\n".join(f"{item.type},{str(item.value)[finished:]}" for item in found)
+
+
+def joined(words: list[str]) -> list[str]:
+    """Words as they were written, of those that bash has divided at colons; the last may be empty."""
+    found: list[str] = []
+    for word in words:
+        if found and word and (word == ":" or found[-1].endswith(":")):
+            found[-1] += word
+        else:
+            found.append(word)
+    return found
+
+
+def use_in_bash() -> None:
+    """Has completions in bash made by this file."""
+    add_completion_class(_Bash, "bash")
