@@ -210,11 +210,10 @@ def _put_in(best: list[_Chain], chain: _Chain) -> None:
     place = bisect_left(best, chain.last[1] + 1, key=lambda each: each.last[1])
     if place and best[place - 1].weight >= chain.weight:
         return
-    start = place - 1 if place and best[place - 1].last[1] == chain.last[1] else place
     end = place
     while end < len(best) and best[end].weight <= chain.weight:
         end += 1
-    best[start:end] = [chain]
+    best[place:end] = [chain]
 
 
 def _rows(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +10,9 @@ from msgspec import DecodeError, Struct, ValidationError, field
 from msgspec.json import decode
 
 from iosched.models.errors import UsageError
+
+_LEAST_US, _MOST_US = 1e-6, 1e15
+"""What a run can take: a picosecond, or thirty years."""
 
 
 class BenchRow(Struct, frozen=True):
@@ -61,7 +63,7 @@ def parse_bench(data: bytes, place: str) -> BenchFile:
     """
     try:
         lines = tuple(decode(each, type=BenchLine) for each in _objects(data))
-    except (DecodeError, ValidationError, UnicodeDecodeError) as error:
+    except (DecodeError, ValidationError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{place}: not a result of 'iosched bench --json': {error}") from None
     for line in lines:
         _check(line, place)
@@ -74,7 +76,7 @@ def parse_bench(data: bytes, place: str) -> BenchFile:
 def _objects(data: bytes) -> Sequence[bytes]:
     try:
         json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return [line for line in data.splitlines() if line.strip()]
     return [data]
 
@@ -82,6 +84,8 @@ def _objects(data: bytes) -> Sequence[bytes]:
 def _check(line: BenchLine, place: str) -> None:
     if any(row.in_flight < 1 for row in line.rows):
         raise UsageError(f"{place}: not a result of 'iosched bench --json': fewer than one run at a time")
-    for name, samples in line.samples_us.items():
-        if not all(math.isfinite(each) and each > 0 for each in samples):
-            raise UsageError(f"{place}: the samples of {name!r} are not all positive numbers: measure again")
+    for name in line.names:
+        if not all(_LEAST_US <= each <= _MOST_US for each in line.samples(name)):
+            raise UsageError(
+                f"{place}: the samples of {name!r} are not all latencies that a run can have: measure again"
+            )

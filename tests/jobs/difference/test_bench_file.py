@@ -41,6 +41,7 @@ def test_one_line_and_a_line_for_each_batch_size_and_one_object_on_several_lines
         json.dumps(result(samples_us={"iosched": ["fast"]})).encode(),
         json.dumps(result(rows=[{"name": "iosched", "in_flight": 0}])).encode(),
         json.dumps(result())[:-20].encode(),
+        b'{"rows": [], "samples_us": ' + b"[" * 100_000,
     ],
 )
 def test_what_is_no_result_is_refused(data: bytes) -> None:
@@ -48,9 +49,9 @@ def test_what_is_no_result_is_refused(data: bytes) -> None:
         parse_bench(data, "f")
 
 
-@pytest.mark.parametrize("sample", [0, -1.0])
+@pytest.mark.parametrize("sample", [0, -1.0, 5e-324, 1e300])
 def test_so_are_samples_that_nothing_can_take(sample: float) -> None:
-    with pytest.raises(UsageError, match="'iosched' are not all positive"):
+    with pytest.raises(UsageError, match="'iosched' are not all latencies"):
         parse_bench(json.dumps(result(samples_us={"iosched": [1.0, sample]})).encode(), "f")
 
 
