@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import optuna
@@ -19,6 +19,7 @@ STUDY_NAME = "iosched"
 
 _MAGIC = b"SQLite format 3\x00"
 _BUSY_S = 60.0
+_ONE_OF_A_NAME = "ix_studies_study_name"  # as Optuna calls it
 _TABLES = frozenset(
     (
         *("studies", "study_directions", "study_user_attributes", "study_system_attributes", "version_info"),
@@ -33,16 +34,20 @@ def open_storage(path: Path, *, makes: bool) -> RDBStorage:
 
     Raises:
         UsageError: the file is no SQLite database, is damaged, or has something else than a study of ours.
+        ExecutionError: it lacks something, and cannot be written.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)  # Optuna would tell of each trial on stderr
     check_study_file(path, makes=makes)
     try:
-        return RDBStorage(
+        storage = RDBStorage(
             "sqlite://",  # the file is opened below, so that no text of a user's is ever taken for a URL
             engine_kwargs={"creator": lambda: _connected(path), "poolclass": QueuePool},
         )
     except (optuna.exceptions.OptunaError, RuntimeError, AssertionError, OSError) as error:
         raise UsageError(f"{path}: Optuna cannot open this study: {error}") from None
+    with using(path):
+        _complete(path)
+    return storage
 
 
 @contextmanager
@@ -78,6 +83,18 @@ def _connected(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=_BUSY_S, check_same_thread=False)
     connection.execute("PRAGMA trusted_schema = OFF")
     return connection
+
+
+def _complete(path: Path) -> None:
+    """Makes the index that allows one study of a name, where a process was killed between the table and its index.
+
+    Optuna makes it with the table alone, and would begin a second study without it.
+    """
+    with closing(_connected(path)) as connection:
+        named = connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'index' AND name = ?", (_ONE_OF_A_NAME,))
+        if named.fetchone() is None:
+            connection.execute(f"CREATE UNIQUE INDEX IF NOT EXISTS {_ONE_OF_A_NAME} ON studies (study_name)")
+            connection.commit()
 
 
 def check_study_file(path: Path, *, makes: bool) -> None:

@@ -11,6 +11,7 @@ import pytest
 from toy_study import card, go_on
 
 from iosched.jobs.exploring.card import CARD_KEY
+from iosched.jobs.exploring.storage import open_storage
 from iosched.jobs.exploring.study import begun_study, opened_study
 from iosched.models.errors import UsageError
 
@@ -131,3 +132,13 @@ def test_an_empty_file_is_a_study_that_was_not_begun(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is no study"):
         opened_study(path)
     assert len(go_on(path, "random", 1).history()) == 1
+
+
+def test_a_file_is_made_whole_whose_process_was_killed_between_a_table_and_its_index(tmp_path: Path) -> None:
+    path = tmp_path / "study.db"
+    open_storage(path, makes=True).engine.dispose()
+    _changed(path, "DROP INDEX ix_studies_study_name")
+    for trials in (1, 2):
+        assert len(go_on(path, "random", trials).history()) == trials
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT count(*) FROM studies").fetchone() == (1,)
