@@ -36,7 +36,8 @@ _MOST_NAMES = 3
     type=click.Choice(list(FORMATS)),
     default="text",
     show_default=True,
-    help="'text' for a terminal, 'svg' for a browser or a page, 'trace' for ui.perfetto.dev or chrome://tracing.",
+    help="'text' for a terminal, 'svg' for a browser or a page, 'dot' for Graphviz, 'trace' for ui.perfetto.dev "
+    "or chrome://tracing.",
 )
 @output_option(
     "-o",
@@ -115,7 +116,9 @@ def _drawn(document: ScheduleDocument, model: Model, fits: bool) -> Drawn:
     from iosched.profiler.devices.resolve import throughputs
 
     looks = looks_of(model.graph, _models_of_operators(model))
-    return Drawn(document, looks, throughputs(model, document) if fits else None)
+    if not fits:
+        return Drawn(document, looks)
+    return Drawn(document, looks, throughputs(model, document), model.graph.predecessors)
 
 
 def _models_of_operators(model: Model) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -19,11 +19,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """A schedule that is to be drawn, and what is known of its model: nothing where that is not at hand."""
+    """A schedule that is to be drawn, and what is known of its model: nothing where that is not at hand.
+
+    Attributes:
+        document: the schedule.
+        looks: how operators are shown, by their names.
+        throughputs: what stages compute.
+        reads: for each operator of the model, the operators that it reads from.
+    """
 
     document: ScheduleDocument
     looks: Mapping[str, Look] = field(default_factory=dict)
     throughputs: Throughputs | None = None
+    reads: Mapping[str, Sequence[str]] | None = None
 
     @property
     def title(self) -> str:
@@ -81,6 +89,27 @@ def _svg(drawn: Drawn, unicode: bool) -> str:
     return draw_svg(document.schedule, title=drawn.title, looks=drawn.looks, proven=_proven(document))
 
 
+def _dot(drawn: Drawn, unicode: bool) -> str:
+    from iosched.cli.pictures.dot import draw_dot
+
+    del unicode  # Graphviz takes UTF-8
+    return draw_dot(drawn.document.schedule, title=drawn.title, looks=drawn.looks, reads=_reads(drawn))
+
+
+def _reads(drawn: Drawn) -> Mapping[str, Sequence[str]] | None:
+    """For each operator those that it reads from, by the model, or else by what the schedule file says of it."""
+    if drawn.reads is not None or drawn.document.structure is None:
+        return drawn.reads
+    structure = drawn.document.structure
+    maker: list[str] = ["" for _ in structure.inputs]
+    for operator in structure.operators:
+        maker += [operator.name] * len(operator.form.outputs)
+    return {
+        operator.name: tuple(dict.fromkeys(maker[tensor] for tensor in operator.reads if maker[tensor]))
+        for operator in structure.operators
+    }
+
+
 def _trace(drawn: Drawn, unicode: bool) -> str:
     from iosched.cli.pictures.trace import draw_trace, predicted_facts
 
@@ -90,5 +119,5 @@ def _trace(drawn: Drawn, unicode: bool) -> str:
     return draw_trace(document.schedule, facts=facts, looks=drawn.looks)
 
 
-FORMATS: Mapping[str, Callable[[Drawn, bool], str]] = {"text": _text, "svg": _svg, "trace": _trace}
+FORMATS: Mapping[str, Callable[[Drawn, bool], str]] = {"text": _text, "svg": _svg, "dot": _dot, "trace": _trace}
 """A function for each format, of what is to be drawn and of whether the reader's encoding knows Unicode."""

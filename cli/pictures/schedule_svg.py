@@ -37,7 +37,7 @@ _COLOURS = {
     "MatMul": "#2a9d8f", "Softmax": "#c8553d",
 }  # fmt: skip
 _SPARE = ("#b279a2", "#9d755d", "#d67195", "#3d8b8b", "#6b7fd7", "#a0663a", "#5b8c5a", "#b5534c")
-_UNKNOWN = "#6f7b8a"
+UNKNOWN_COLOUR = "#6f7b8a"
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def draw_svg(schedule: Schedule, *, title: str, looks: Mapping[str, Look], prove
         looks: how operators are shown, by their names; one that it does not have is shown as its name, in grey.
         proven: what is proven of the schedule, in words; None where nothing is said of it.
     """
-    colours = _colours(schedule, looks)
+    colours = colours_of(schedule, looks)
     rows = _rows(schedule)
     parts: list[str] = []
     y = 84.0
@@ -162,7 +162,7 @@ def _draw_operator(
     yield f"<g><title>{escaped(tip)}</title>"
     yield (
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{_LANE - 6}" rx="4" '
-        f'fill="{colours.get(look.kind, _UNKNOWN)}"/>'
+        f'fill="{colours.get(look.kind, UNKNOWN_COLOUR)}"/>'
     )
     fits = len(look.label) * _CHAR <= width - 6
     label = look.label if fits else _clipped(look.label.partition(" ")[0], width - 6)
@@ -188,7 +188,7 @@ def _legend(schedule: Schedule, colours: Mapping[str, str], y: float) -> tuple[l
     return parts, y + 44
 
 
-def _colours(schedule: Schedule, looks: Mapping[str, Look]) -> dict[str, str]:
+def colours_of(schedule: Schedule, looks: Mapping[str, Look]) -> dict[str, str]:
     """A colour for every type in the schedule, or for every model where it has several, by first appearance."""
     shown = [look_of(name, looks) for stage in schedule.stages for name in stage.operators]
     by_type = not any(look.models for look in shown)
@@ -196,7 +196,7 @@ def _colours(schedule: Schedule, looks: Mapping[str, Look]) -> dict[str, str]:
     found: dict[str, str] = {}
     for look in shown:
         if look.kind and look.kind not in found:
-            found[look.kind] = known.get(look.kind) or next(spare, _UNKNOWN)
+            found[look.kind] = known.get(look.kind) or next(spare, UNKNOWN_COLOUR)
     return found
 
 

@@ -177,3 +177,15 @@ def test_a_trace_draws_what_is_predicted_alone(invoke, schedule_file: Path, comp
     )
     schedule_file.write_text(replace(document, schedule=unknown).to_json())
     complains(invoke("show", schedule_file, "--format", "trace"), 2, "block 0 stage 0")
+
+
+def test_a_graph_for_graphviz_has_edges_by_the_model_or_by_the_file(invoke, schedule_file: Path, model: Path) -> None:
+    """A schedule file knows the structure of its model, unless an older version wrote it."""
+    edges = ["n0 -> n2;", "n1 -> n2;"]
+    assert re.findall(r"n\d+ -> n\d+;", invoke("show", schedule_file, "--format", "dot").stdout) == []
+    with_model = invoke("show", schedule_file, "--model", model, "--format", "dot").stdout
+    assert sorted(re.findall(r"n\d+ -> n\d+;", with_model)) == edges
+    document = ScheduleDocument.from_json(schedule_file.read_text())
+    schedule_file.write_text(replace(document, structure=load_model(model).structure).to_json())
+    alone = invoke("show", schedule_file, "--format", "dot").stdout
+    assert sorted(re.findall(r"n\d+ -> n\d+;", alone)) == edges
