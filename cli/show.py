@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -20,6 +21,7 @@ from iosched.cli.words import count_text
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
+    from iosched.cli.pictures.netron import PlacedNode
     from iosched.models.model import Model
     from iosched.scheduler.document import ScheduleDocument
     from iosched.scheduler.schedule import Schedule, Stage
@@ -36,8 +38,8 @@ _MOST_NAMES = 3
     type=click.Choice(list(FORMATS)),
     default="text",
     show_default=True,
-    help="'text' for a terminal, 'svg' for a browser or a page, 'dot' for Graphviz, 'trace' for ui.perfetto.dev "
-    "or chrome://tracing.",
+    help="'text' for a terminal, 'svg' for a browser or a page, 'dot' for Graphviz, 'netron' for Netron, beside the "
+    "optimized model, 'trace' for ui.perfetto.dev or chrome://tracing.",
 )
 @output_option(
     "-o",
@@ -88,11 +90,14 @@ def command(
     document, loaded = read_schedule_and_model(schedule, model)
     remark_not_shipped(document)
     document, fits = (document, False) if loaded is None else _fitted(document, loaded)
+    if alternative is not None and picture == "netron" and output is not None:
+        raise UsageError("--format netron is for an optimized model, whose schedule it is: leave --alternative out")
+    shipped = document
     if alternative is not None:
         document = _instead(document, alternative)
     if indices:
         document = replace(document, schedule=_only(document.schedule, indices), proven=None, alternatives=())
-    drawn = Drawn(document) if loaded is None else _drawn(document, loaded, fits)
+    drawn = Drawn(document) if loaded is None else _drawn(document, loaded, shipped if fits else None)
     if as_json:
         emit_json(as_object(drawn))
     if output is not None:
@@ -111,14 +116,25 @@ def _fitted(document: ScheduleDocument, model: Model) -> tuple[ScheduleDocument,
         return document, False
 
 
-def _drawn(document: ScheduleDocument, model: Model, fits: bool) -> Drawn:
+def _drawn(document: ScheduleDocument, model: Model, shipped: ScheduleDocument | None) -> Drawn:
+    """What is drawn of `document`, a part of `shipped` or an alternative in it; None where that is of another model."""
     from iosched.cli.pictures.looks import looks_of
     from iosched.profiler.devices.resolve import throughputs
 
     looks = looks_of(model.graph, _models_of_operators(model))
-    if not fits:
+    if shipped is None:
         return Drawn(document, looks)
-    return Drawn(document, looks, throughputs(model, document), model.graph.predecessors)
+    return Drawn(
+        document, looks, throughputs(model, document), model.graph.predecessors, partial(_nodes, model, shipped)
+    )
+
+
+def _nodes(model: Model, shipped: ScheduleDocument) -> list[PlacedNode]:
+    from iosched.cli.pictures.netron import PlacedNode
+    from iosched.jobs.annotate import placed_nodes
+
+    found = placed_nodes(model, shipped)
+    return [PlacedNode(node.name, tuple(name for name in node.output if name), place) for node, place in found]
 
 
 def _models_of_operators(model: Model) -> dict[str, str]:

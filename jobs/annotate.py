@@ -8,7 +8,7 @@ import onnx
 
 from iosched.jobs.fitting import fitted
 from iosched.models.export import NodeNote, annotate
-from iosched.models.model import Model
+from iosched.models.model import METADATA_PREFIX, Model
 from iosched.models.version import iosched_version
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
@@ -31,6 +31,20 @@ def annotated(model: Model, document: ScheduleDocument) -> onnx.ModelProto:
         schedule_json=document.to_json(),
         version=iosched_version(),
     )
+
+
+def placed_nodes(model: Model, document: ScheduleDocument) -> Iterator[tuple[onnx.NodeProto, tuple[int, int, int]]]:
+    """The nodes of the annotated model, merged ones included, each with its block, its stage there, and its group.
+
+    Nodes of no operator are left out.
+
+    Raises:
+        InvalidScheduleError: the schedule was made for a model of another structure.
+    """
+    for node in annotated(model, document).graph.node:
+        notes = {item.key.removeprefix(METADATA_PREFIX): item.value for item in node.metadata_props}
+        if "group" in notes:
+            yield node, (int(notes["block"]), int(notes["stage"]), int(notes["group"]))
 
 
 def notes_of(schedule: Schedule) -> dict[str, NodeNote]:

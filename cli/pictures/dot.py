@@ -77,7 +77,8 @@ def _stage(
     yield f"    graph [label={_quoted(label)}, fontcolor={_quoted(GREY)}{edge}];"
     for index, group in enumerate(_groups(stage)):
         yield f"    subgraph cluster_{key}_{index} {{"
-        yield f'      graph [label="group {index}", style=rounded, color="#c9ced6"];'
+        name = f"groups 0 to {len(stage.groups) - 1}" if len(group) and len(group[0]) > 1 else f"group {index}"
+        yield f'      graph [label="{name}", style=rounded, color="#c9ced6"];'
         for box in group:
             yield f"      n{number[box[0]]} [{_look(box, looks, colours)}];"
         yield "    }"

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 from iosched.cli.errors import printable
 from iosched.cli.stages import throughput_columns, throughput_text
 from iosched.cli.words import cost_remark
+from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
     from iosched.cli.pictures.looks import Look
+    from iosched.cli.pictures.netron import PlacedNode
     from iosched.profiler.devices.throughput import Throughput, Throughputs
     from iosched.scheduler.document import ScheduleDocument
     from iosched.scheduler.schedule import Stage
@@ -26,12 +28,14 @@ class Drawn:
         looks: how operators are shown, by their names.
         throughputs: what stages compute.
         reads: for each operator of the model, the operators that it reads from.
+        nodes: returns the nodes of the optimized model, if the schedule is one of this model.
     """
 
     document: ScheduleDocument
     looks: Mapping[str, Look] = field(default_factory=dict)
     throughputs: Throughputs | None = None
     reads: Mapping[str, Sequence[str]] | None = None
+    nodes: Callable[[], Iterable[PlacedNode]] | None = None
 
     @property
     def title(self) -> str:
@@ -110,6 +114,15 @@ def _reads(drawn: Drawn) -> Mapping[str, Sequence[str]] | None:
     }
 
 
+def _netron(drawn: Drawn, unicode: bool) -> str:
+    from iosched.cli.pictures.netron import draw_netron
+
+    del unicode  # JSON is ASCII here
+    if drawn.nodes is None:
+        raise UsageError("--format netron is for the nodes of a model: give the optimized model, or --model as well")
+    return draw_netron(drawn.document.schedule, drawn.nodes())
+
+
 def _trace(drawn: Drawn, unicode: bool) -> str:
     from iosched.cli.pictures.trace import draw_trace, predicted_facts
 
@@ -119,5 +132,11 @@ def _trace(drawn: Drawn, unicode: bool) -> str:
     return draw_trace(document.schedule, facts=facts, looks=drawn.looks)
 
 
-FORMATS: Mapping[str, Callable[[Drawn, bool], str]] = {"text": _text, "svg": _svg, "dot": _dot, "trace": _trace}
+FORMATS: Mapping[str, Callable[[Drawn, bool], str]] = {
+    "text": _text,
+    "svg": _svg,
+    "dot": _dot,
+    "netron": _netron,
+    "trace": _trace,
+}
 """A function for each format, of what is to be drawn and of whether the reader's encoding knows Unicode."""

@@ -189,3 +189,23 @@ def test_a_graph_for_graphviz_has_edges_by_the_model_or_by_the_file(invoke, sche
     schedule_file.write_text(replace(document, structure=load_model(model).structure).to_json())
     alone = invoke("show", schedule_file, "--format", "dot").stdout
     assert sorted(re.findall(r"n\d+ -> n\d+;", alone)) == edges
+
+
+def test_netrons_attachment_names_the_nodes_of_the_optimized_file(invoke, model: Path) -> None:
+    invoke("optimize", model, "--device", "v100", "--strategy", "merge", "-q")
+    attachment = json.loads(invoke("show", "branches.iosched.onnx", "--format", "netron").stdout)
+    targets = {item["target"] for item in attachment["metadata"] if item["kind"] == "node"}
+    assert targets == {node.name for node in onnx.load("branches.iosched.onnx").graph.node}
+    stage = {item["name"]: item["value"] for item in attachment["metadata"] if item["target"] == "y"}
+    assert {"block", "stage", "group", "strategy"} <= set(stage)
+    assert any(item["name"] == "stage, predicted (us)" for item in attachment["metrics"])
+
+
+def test_netrons_attachment_needs_the_model_and_its_own_schedule(
+    invoke, schedule_file: Path, model: Path, complains
+) -> None:
+    complains(invoke("show", schedule_file, "--format", "netron"), 2, "--model")
+    assert invoke("show", schedule_file, "--model", model, "--format", "netron").exit_code == 0
+    invoke("optimize", model, "--device", "v100", "-q")
+    refused = invoke("show", "branches.iosched.onnx", "--format", "netron", "--alternative", "greedy")
+    complains(refused, 2, "--alternative")

@@ -124,6 +124,8 @@ def test_stages_are_clusters_and_groups_are_clusters_in_them() -> None:
     ]
     groups = [[labels(group) for group in stage.clusters.values()] for stage in graph.clusters.values()]
     assert groups == [[["a", "b"], ["c"]], [["d\ne"]], [["f"], ["g", "h"]]]
+    merged = graph.clusters["cluster_0_1"].clusters["cluster_0_1_0"]
+    assert shown(merged.attributes["label"]) == "groups 0 to 1"
     assert not graph.nodes
 
 
