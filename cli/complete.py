@@ -64,22 +64,27 @@ def _starting(incomplete: str, words: Iterable[str]) -> list[CompletionItem[str]
 
 
 class _Bash(BashComplete):
-    """Click's completion in bash, for words that have colons, at which bash divides them."""
+    """Click's completion in bash, for words with colons and equals signs, at which bash divides them."""
 
     def complete(self) -> str:
         """Lines of completions; of each what comes behind what bash takes for finished."""
         words, at = split_arg_string(os.environ["COMP_WORDS"]), int(os.environ["COMP_CWORD"])
         given = words[at] if at < len(words) else ""
-        args = joined(words[1 : at + 1] if given else [*words[1:at], ""])
-        finished = len(args[-1]) - (0 if given == ":" else len(given))
+        args = joined([*words[1:at], given, ""] if given == "=" else [*words[1:at], given])
+        finished = len(args[-1]) - (0 if given in (":", "=") else len(given))
         found = self.get_completions(args[:-1], args[-1])
         return "\n".join(f"{item.type},{str(item.value)[finished:]}" for item in found)
 
 
 def joined(words: list[str]) -> list[str]:
-    """Words as they were written, of those that bash has divided at colons; the last may be empty."""
+    """Words as they were written, of those that bash has divided at colons, and without = behind an option.
+
+    The last may be empty.
+    """
     found: list[str] = []
     for word in words:
+        if word == "=" and found and found[-1].startswith("--"):
+            continue
         if found and word and (word == ":" or found[-1].endswith(":")):
             found[-1] += word
         else:

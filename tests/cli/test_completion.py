@@ -115,6 +115,11 @@ def test_words_that_bash_divides_at_colons_are_joined() -> None:
     assert joined(["run", ""]) == ["run", ""]
 
 
+def test_an_equals_sign_that_bash_divides_off_an_option_is_left_out() -> None:
+    assert joined(["run", "--device", "=", "cu"]) == ["run", "--device", "cu"]
+    assert joined(["run", "--input", "x", "=", "f"]) == ["run", "--input", "x", "=", "f"]
+
+
 @pytest.mark.skipif(BASH is None, reason="there is no bash")
 @pytest.mark.parametrize(
     ("words", "expected"),
@@ -123,6 +128,8 @@ def test_words_that_bash_divides_at_colons_are_joined() -> None:
         (["iosched", "run", "zoo", ":", "sq"], ["squeezenet"]),
         (["iosched", "run", "zoo", ":"], list(zoo.names())),
         (["iosched", "optimize", "m.onnx", "--device", "h1"], ["h100"]),
+        (["iosched", "optimize", "--device", "=", "v100p"], ["v100pcie"]),
+        (["iosched", "run", "--device", "="], HERE),
         (["iosched", "run", "zoo", ":", "vgg16", "--chec"], ["--check"]),
     ],
 )
