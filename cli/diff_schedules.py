@@ -11,6 +11,7 @@ from iosched.cli.tables import print_columns
 from iosched.cli.words import count_text, latency_text
 from iosched.scheduler.difference import Change
 from iosched.scheduler.schedule import Stage, Strategy, total_us
+from iosched.scheduler.strategies import STAGES
 
 if TYPE_CHECKING:
     from iosched.jobs.difference.schedules import SchedulesDifference
@@ -132,7 +133,7 @@ def _sentence(each: OperatorChange) -> str:
 
 def _where(operator: str, place: Place) -> str:
     others = [name for name in place.together if name != operator]
-    if place.strategy is Strategy.MERGE:
+    if STAGES[place.strategy].is_one_operator:
         how = f"merged with {_few(others)}" if others else "merged"
     else:
         in_session = "in a session, " if place.strategy is Strategy.SESSION else ""

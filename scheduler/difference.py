@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
+from iosched.scheduler.strategies import STAGES
 
 
 class Change(StrEnum):
@@ -112,7 +113,7 @@ def _places(schedule: Schedule) -> dict[str, Place]:
     for block in schedule.blocks:
         for stage in block.stages:
             for number, group in enumerate(stage.groups):
-                together = stage.operators if stage.strategy is Strategy.MERGE else group
+                together = stage.operators if STAGES[stage.strategy].is_one_operator else group
                 lanes = None if stage.division is None else stage.division.groups[number]
                 for name in group:
                     found[name] = Place(block.index, stage_number, number, stage.strategy, together, lanes)
@@ -134,7 +135,7 @@ def _changes(
         yield Change.STAGE
     if one.strategy is not other.strategy:
         yield Change.STRATEGY
-    elif one.strategy is Strategy.MERGE:
+    elif STAGES[one.strategy].is_one_operator:
         if set(one.together) != set(other.together):
             yield Change.MERGED
         return
