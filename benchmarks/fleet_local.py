@@ -1,6 +1,6 @@
 """What commands gain by two workers of one core each on this machine, over one: real measurements, through Ray.
 
-    python benchmarks/fleet_local.py [--rounds 3] [-o benchmarks/results/fleet-local.json]
+    python benchmarks/fleet_local.py [--rounds 2] [-o benchmarks/results/fleet-local.json]
         [--page docs/fleet-commands.md]
 
 Each command runs as a user starts it, on an empty profile database: without a cluster on one thread, with one worker
@@ -24,14 +24,14 @@ from typing import Any
 from fleet_simulation import page_with_table
 from testbed import markdown_table, write_results
 
-ROUNDS = 3
+ROUNDS = 2
 WORKERS: Mapping[str, tuple[str, ...]] = {
     "no cluster": ("--threads", "1"),
     "1 worker": ("--threads", "1", "--cluster", "local:1"),
     "2 workers": ("--threads", "1", "--cluster", "local:2"),
 }
 COMMANDS: Mapping[str, tuple[str, ...]] = {
-    "optimize": ("optimize", "zoo:googlenet", "-o", "out.onnx"),
+    "optimize": ("optimize", "zoo:squeezenet", "-o", "out.onnx"),
     "explore": (
         "explore",
         "--space",
