@@ -1,19 +1,58 @@
-"""Writes docs/cli.md: `python -m iosched.cli.reference > docs/cli.md`."""
+"""Writes docs/cli/, a page for each command: `python -m iosched.cli.reference`, at the repository's top."""
 
 from __future__ import annotations
 
+import html
+import inspect
+import re
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 
 from iosched.cli.main import cli
 
-_HEAD = """# Command line reference
+FOLDER = Path("docs", "cli")
 
-This page is what `--help` prints. See [JSON output](json.md) for the keys of `--json` and
-[exit codes](exit-codes.md) for what a command returns.
+_HEAD = """# Command line
+
+A page for each command, made from what its `--help` prints. [JSON output](../json.md) has the keys of `--json`,
+[exit codes](../exit-codes.md) what a command returns, and [settings for all calls](../site-settings.md) what may be
+set once.
+
+| command | does |
+|---|---|
 """
-_COLUMNS = 100
+# Where a guide tells of a command.
+_GUIDES = {
+    "optimize": "../getting-started.md#optimize-a-model",
+    "batch": "../batching.md",
+    "run": "../getting-started.md#run-it",
+    "bench": "../measurement.md",
+    "diff": "../regressions.md",
+    "matrix": "../ablations.md",
+    "rank": "../ranking.md",
+    "explore": "../exploring.md",
+    "inspect": "../search.md",
+    "show": "../pictures.md",
+    "explain": "../getting-started.md#look-at-it",
+    "zoo": "../getting-started.md",
+    "devices": "../getting-started.md#when-something-is-wrong",
+    "doctor": "../getting-started.md#when-something-is-wrong",
+    "profile": "../getting-started.md#the-profile-database",
+    "completion": "../getting-started.md#completion-in-the-shell",
+}
+
+
+def pages() -> dict[str, str]:
+    """The text of each file of docs/cli/ by its name."""
+    top = _context(cli, "iosched", None)
+    below = {name: each for name in cli.list_commands(top) if (each := cli.get_command(top, name)) is not None}
+    rows = [f"| [iosched {name}]({name}.md) | {_prose(each.get_short_help_str(200))} |" for name, each in below.items()]
+    index = "\n".join([_HEAD + "\n".join(rows), "", "## iosched", "", *_section(cli, top)])
+    written = {name: _page(name, each, _context(each, name, top)) for name, each in below.items()}
+    return {"README.md": index, **{f"{name}.md": text for name, text in written.items()}}
 
 
 def commands(command: click.Command, ctx: click.Context) -> Iterator[tuple[str, click.Command, click.Context]]:
@@ -26,26 +65,76 @@ def commands(command: click.Command, ctx: click.Context) -> Iterator[tuple[str, 
             yield from commands(below, _context(below, name, ctx))
 
 
-def reference() -> str:
-    """The text of docs/cli.md."""
-    sections = [
-        f"## {path}\n\n```text\n{command.get_help(ctx).rstrip()}\n```\n"
-        for path, command, ctx in commands(cli, _context(cli, "iosched", None))
-    ]
-    return "\n".join([_HEAD, *sections])
+def _page(name: str, command: click.Command, ctx: click.Context) -> str:
+    lines: list[str] = []
+    for path, each, its in commands(command, ctx):
+        lines += [f"{'##' if lines else '#'} {path}", "", *_section(each, its)]
+        if each is command:
+            lines += [f"More in [a guide]({_GUIDES[name]}).", ""]
+    return "\n".join(lines)
+
+
+def _section(command: click.Command, ctx: click.Context) -> Iterator[str]:
+    """What `--help` prints of one command, its options as a table."""
+    yield from ["```text", command.get_usage(ctx).removeprefix("Usage: "), "```", ""]
+    for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
+        yield from [*_paragraph(paragraph), ""]
+    yield from ["| option | meaning |", "|---|---|"]
+    for option in command.get_params(ctx):
+        if isinstance(option, click.Option) and (record := option.get_help_record(ctx)):
+            yield f"| {_code(record[0])} | {_prose(record[1])} |"
+    yield ""
+
+
+def _paragraph(text: str) -> list[str]:
+    """A paragraph of help. One that begins with a backspace keeps its lines, and a first one with a colon is prose."""
+    if not text.startswith("\b"):
+        return [_prose(text)]
+    heading, *lines = text.removeprefix("\b").strip("\n").splitlines()
+    if not heading.endswith(":"):
+        heading, lines = "", [heading, *lines]
+    above = [_prose(heading), ""] if heading else []
+    return [*above, "```text", *inspect.cleandoc("\n".join(lines)).splitlines(), "```"]
+
+
+def _prose(text: str) -> str:
+    """The text as Markdown that shows it as it is, what stands in quotes as code."""
+    words = re.split(r"(?<!\w)'([^']+)'(?!\w)", " ".join(text.split()))
+    return "".join(_code(part) if place % 2 else _escaped(part) for place, part in enumerate(words))
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"([\\`*\[\]])", r"\\\1", text).replace("<", "&lt;").replace("|", "&#124;")
+
+
+def _code(text: str) -> str:
+    """Code, in a table too, whose columns end at bars."""
+    return f"<code>{html.escape(text, quote=False).replace('|', '&#124;')}</code>" if "|" in text else f"`{text}`"
 
 
 def _context(command: click.Command, name: str, parent: click.Context | None) -> click.Context:
-    # Fixed width: the page must not depend on the terminal it was made in.
+    # Fixed width: the pages must not depend on the terminal they were made in.
     return click.Context(
         command,
         parent=parent,
         info_name=name,
-        terminal_width=_COLUMNS,
-        max_content_width=_COLUMNS,
+        terminal_width=100,
+        max_content_width=100,
         help_option_names=["-h", "--help"],
     )
 
 
+def main() -> None:
+    """Writes the pages, and removes those of commands that are gone."""
+    if not FOLDER.parent.is_dir():
+        sys.exit(f"there is no folder {FOLDER.parent}: call this at the repository's top")
+    FOLDER.mkdir(exist_ok=True)
+    written = pages()
+    for stale in {path.name for path in FOLDER.glob("*.md")} - set(written):
+        (FOLDER / stale).unlink()
+    for name, text in written.items():
+        (FOLDER / name).write_text(text)
+
+
 if __name__ == "__main__":
-    click.echo(reference(), nl=False)
+    main()
