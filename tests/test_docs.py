@@ -9,27 +9,29 @@ import pytest
 
 from iosched.cli.errors import BROKEN_PIPE, EXIT_CODES, FAILED, INTERRUPTED
 from iosched.cli.main import COMMANDS
-from iosched.cli.reference import reference
+from iosched.cli.reference import pages
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+ALL_PAGES = [ROOT / "CONTRIBUTING.md", ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+REFERENCE = "".join(pages().values())
 FOLDERS = "|".join(path.name for path in ROOT.iterdir() if path.is_dir() and path.name[0] != ".")
 PATH = rf"(?<![\w./-])(?:{FOLDERS}|\.ci)/[\w./*{{}},-]*"
 
 
 def test_the_command_line_reference_is_what_help_prints() -> None:
-    written = (ROOT / "docs" / "cli.md").read_text()
-    assert written == reference(), "stale: run  python -m iosched.cli.reference > docs/cli.md"
+    written = {path.name: path.read_text() for path in (ROOT / "docs" / "cli").glob("*.md")}
+    assert written == pages(), "stale: run  python -m iosched.cli.reference"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_is_in_the_reference_and_in_a_guide(command: str) -> None:
-    assert f"## iosched {command}\n" in (ROOT / "docs" / "cli.md").read_text()
-    guides = "".join(page.read_text() for page in PAGES if page.name != "cli.md")
-    assert f"iosched {command}" in guides
+def test_every_command_has_a_page_and_is_in_a_guide(command: str) -> None:
+    assert pages()[f"{command}.md"].startswith(f"# iosched {command}\n")
+    assert f"]({command}.md)" in pages()["README.md"]
+    assert any(f"iosched {command}" in page.read_text() for page in PAGES)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_inside_the_repository_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name}: {target}"
@@ -43,7 +45,7 @@ def test_every_exit_code_is_documented() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_options_named_in_a_guide_exist(page: Path) -> None:
-    known = set(re.findall(r"--[a-z][a-z-]+", reference()))
+    known = set(re.findall(r"--[a-z][a-z-]+", REFERENCE))
     lines = re.findall(r"^iosched ([^#|\n]*)", page.read_text(), re.MULTILINE)
     assert {option for line in lines for option in re.findall(r"(?<= )--[a-z][a-z-]+", line)} <= known
 

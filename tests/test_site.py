@@ -1,0 +1,109 @@
+"""The site made of docs/: every page is found in it, and links work there as they do on GitHub."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+SETTINGS = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+PAGES = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
+
+
+def _hook() -> ModuleType:
+    spec = spec_from_file_location("links", DOCS / "site" / "links.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+links = _hook()
+
+
+def _listed(nav: object) -> Iterator[str]:
+    """The files of a navigation, which is a file, a list of navigations, or a title and what is below it."""
+    if isinstance(nav, str):
+        yield nav
+    for below in nav.values() if isinstance(nav, dict) else nav if isinstance(nav, list) else ():
+        yield from _listed(below)
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    assert sorted(_listed(SETTINGS["nav"])) == sorted(PAGES | set(links.ADDED.values()))
+
+
+def test_every_page_is_in_the_list_of_its_folder() -> None:
+    for folder in (DOCS, DOCS / "adr", DOCS / "cli"):
+        named = set(re.findall(r"\]\(([\w-]+\.md)\)", (folder / "README.md").read_text()))
+        assert named == {path.name for path in folder.glob("*.md")} - {"README.md"}
+
+
+@pytest.mark.parametrize(
+    ("target", "on_the_site"),
+    [
+        ("cpu.md#kernels", "cpu.md#kernels"),
+        ("../CONTRIBUTING.md#measuring", "project/contributing.md#measuring"),
+        ("../benchmarks/rank.py", f"{links.URL}benchmarks/rank.py"),
+        ("#below", "#below"),
+        ("https://onnx.ai", "https://onnx.ai"),
+        ("../benchmarks/gone.py", "../benchmarks/gone.py"),
+        ("../../elsewhere.md", "../../elsewhere.md"),
+    ],
+)
+def test_a_link_out_of_docs_leads_to_an_added_page_or_into_the_repository(target: str, on_the_site: str) -> None:
+    assert links.mended(f"[x]({target})", "docs/cuda.md", "cuda.md") == f"[x]({on_the_site})"
+
+
+def test_links_of_an_added_page_are_seen_from_where_it_is_on_the_site() -> None:
+    text = "[a](docs/cpu.md#b) and ![c](docs/images/c.svg), [d](CHANGELOG.md), [e](LICENSE)"
+    assert links.mended(text, "README.md", "project/readme.md") == (
+        f"[a](../cpu.md#b) and ![c](../images/c.svg), [d](changelog.md), [e]({links.URL}LICENSE)"
+    )
+
+
+@pytest.mark.parametrize("code", ["`[x](../LICENSE)`", "```text\n[x](../LICENSE)\n```"])
+def test_what_looks_like_a_link_in_code_is_left_alone(code: str) -> None:
+    assert links.mended(code, "docs/cpu.md", "cpu.md") == code
+
+
+@pytest.mark.parametrize(
+    ("heading", "anchor"),
+    [("Two ways to launch", "two-ways-to-launch"), ("A & B", "a--b"), ("`run --check`, 4.1", "run---check-41")],
+)
+def test_headings_have_the_anchors_of_github(heading: str, anchor: str) -> None:
+    assert links.anchor(heading, "-") == anchor
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if find_spec("mkdocs") is None:
+        pytest.skip("the extra [docs] is not installed")
+    folder = tmp_path_factory.mktemp("site")
+    subprocess.run([sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "-d", folder], cwd=ROOT, check=True)
+    return folder
+
+
+def test_pages_fetch_nothing_from_the_network(built: Path) -> None:
+    fetched = re.compile(
+        r"<(?:script|img|iframe|source)\b[^>]*\ssrc=\"?(?:https?:)?//|<link\b[^>]*\shref=\"?(?:https?:)?//"
+    )
+    for page in built.rglob("*.html"):
+        assert not fetched.findall(page.read_text()), page
+    for sheet in built.rglob("*.css"):
+        assert not re.search(r"url\(['\"]?(?:https?:)?//|@import", sheet.read_text()), sheet
+
+
+def test_search_works_where_there_is_no_server(built: Path) -> None:
+    assert (built / "search" / "search_index.js").read_text().startswith("var __index")
+    assert 'src="site/iframe-worker.js"' in (built / "index.html").read_text()
