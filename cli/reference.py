@@ -82,7 +82,11 @@ def _section(command: click.Command, ctx: click.Context) -> Iterator[str]:
     yield from ["| option | meaning |", "|---|---|"]
     for option in command.get_params(ctx):
         if isinstance(option, click.Option) and (record := option.get_help_record(ctx)):
-            yield f"| {_code(record[0])} | {_prose(record[1])} |"
+            flags, text = record
+            if isinstance(option.type, click.Choice) and option.metavar is None:
+                flags = flags.removesuffix(f" {option.make_metavar(ctx)}")
+                text = f"One of {', '.join(option.type.choices)}. {text}"
+            yield f"| {_code(flags)} | {_prose(text)} |"
     yield ""
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from html.parser import HTMLParser
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import yaml
+from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -77,6 +80,11 @@ def test_what_looks_like_a_link_in_code_is_left_alone(code: str) -> None:
     assert links.mended(code, "docs/cpu.md", "cpu.md") == code
 
 
+def test_a_list_is_one_without_an_empty_line_above_it() -> None:
+    text = "# a\n**b**\n- c\n  d\n- e\n\n```\nf\n- g\n```\nh\n1. i\n2. j"
+    assert links.with_lists_apart(text) == "# a\n**b**\n\n- c\n  d\n- e\n\n```\nf\n- g\n```\nh\n\n1. i\n2. j"
+
+
 @pytest.mark.parametrize(
     ("heading", "anchor"),
     [("Two ways to launch", "two-ways-to-launch"), ("A & B", "a--b"), ("`run --check`, 4.1", "run---check-41")],
@@ -92,6 +100,33 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     subprocess.run([sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "-d", folder], cwd=ROOT, check=True)
     return folder
+
+
+class _Elements(HTMLParser):
+    """Counts what stands in the article of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count: Counter[str] = Counter()
+        self._in_article = False
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self._in_article |= tag == "article"
+        if self._in_article and tag in {"h1", "h2", "h3", "h4", "ul", "ol", "li", "table", "tr", "pre", "img"}:
+            self.count[tag] += 1
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in_article &= tag != "article"
+
+
+@pytest.mark.parametrize("page", sorted(PAGES))
+def test_a_page_has_the_lists_tables_and_code_that_it_has_on_github(page: str, built: Path) -> None:
+    """MkDocs's dialect wants four spaces before what belongs to an item of a list, also before a table or code."""
+    on_github, on_the_site = _Elements(), _Elements()
+    html = MarkdownIt("commonmark").enable("table").render((DOCS / page).read_text())
+    on_github.feed(f"<article>{html}</article>")
+    on_the_site.feed((built / re.sub(r"\.md$", ".html", re.sub(r"README\.md$", "index.md", page))).read_text())
+    assert on_the_site.count == on_github.count
 
 
 def test_pages_fetch_nothing_from_the_network(built: Path) -> None:

@@ -1,4 +1,4 @@
-"""A hook of MkDocs: the same Markdown has working links on GitHub and on the site.
+"""A hook of MkDocs: the same Markdown looks alike, and its links work, on GitHub and on the site.
 
 Files outside of docs/ are no pages of the site. A few that people read are added as pages; a link to any other leads
 into the repository. A link to a file that is not there stays as it is, so the strict build fails.
@@ -21,6 +21,10 @@ ADDED = {
 }
 # Code, in which nothing is a link, or else the target of a link.
 _CODE_OR_LINK = re.compile(r"^```.*?^```|`[^`\n]+`|\]\((?P<target>[^)\s]+)\)", re.MULTILINE | re.DOTALL)
+# Code, or else a line of a paragraph right before the first item of a list.
+_CODE_OR_ABOVE_LIST = re.compile(
+    r"^```.*?^```|^(?P<above>(?![-*+] |\d+\. |\s)[^\n]*\n)(?=(?:[-*+]|1\.) )", re.MULTILINE | re.DOTALL
+)
 
 
 def on_config(config: Any) -> Any:
@@ -42,7 +46,12 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Mends the links of a page that lead out of docs/, or come from outside of it."""
     place = page.file.src_uri
     source = next((source for source, added in ADDED.items() if added == place), f"docs/{place}")
-    return mended(markdown, source, place)
+    return mended(with_lists_apart(markdown), source, place)
+
+
+def with_lists_apart(markdown: str) -> str:
+    """The text with an empty line before each list, without which Python-Markdown sees none."""
+    return _CODE_OR_ABOVE_LIST.sub(lambda match: match[0] + ("\n" if match["above"] else ""), markdown)
 
 
 def mended(markdown: str, source: str, place: str) -> str:
