@@ -9,20 +9,33 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from iosched.jobs.annotate import annotated as annotated
+    from iosched.jobs.as_onnxruntime.session import InferenceSession as InferenceSession
     from iosched.jobs.batch import BatchResult as BatchResult
     from iosched.jobs.batch import BatchSettings as BatchSettings
     from iosched.jobs.batch import batch as batch
+    from iosched.jobs.bench import BenchResult as BenchResult
+    from iosched.jobs.bench import bench as bench
     from iosched.jobs.explore import ExploreResult as ExploreResult
     from iosched.jobs.explore import ExploreSettings as ExploreSettings
     from iosched.jobs.explore import explore as explore
+    from iosched.jobs.loaded import LoadedModel as LoadedModel
+    from iosched.jobs.loaded import load as load
     from iosched.jobs.optimize import OptimizeResult as OptimizeResult
     from iosched.jobs.optimize import OptimizeSettings as OptimizeSettings
-    from iosched.jobs.optimize import optimize as optimize
     from iosched.jobs.rank import RankResult as RankResult
     from iosched.jobs.rank import RankSettings as RankSettings
     from iosched.jobs.rank import rank as rank
+    from iosched.jobs.run import RunResult as RunResult
     from iosched.jobs.run import open_executor as open_executor
+    from iosched.jobs.run import run as run
+    from iosched.jobs.scripting import optimize as optimize
+    from iosched.models.errors import DeviceError as DeviceError
+    from iosched.models.errors import ExecutionError as ExecutionError
+    from iosched.models.errors import InvalidModelError as InvalidModelError
+    from iosched.models.errors import InvalidScheduleError as InvalidScheduleError
     from iosched.models.errors import IoschedError as IoschedError
+    from iosched.models.errors import MismatchError as MismatchError
+    from iosched.models.errors import UsageError as UsageError
     from iosched.models.export import write_model as write_model
     from iosched.models.graph import ComputationGraph as ComputationGraph
     from iosched.models.graph import Operator as Operator
@@ -71,19 +84,27 @@ _HOME = {
     "AdditiveGroups": "iosched.scheduler.cost",
     "BatchResult": "iosched.jobs.batch",
     "BatchSettings": "iosched.jobs.batch",
+    "BenchResult": "iosched.jobs.bench",
     "Block": "iosched.scheduler.schedule",
     "ComputationGraph": "iosched.models.graph",
     "CostModel": "iosched.scheduler.cost",
     "Curtailable": "iosched.scheduler.cost",
+    "DeviceError": "iosched.models.errors",
     "Edit": "iosched.models.mutation.edit",
     "Effort": "iosched.scheduler.effort",
+    "ExecutionError": "iosched.models.errors",
     "ExploreResult": "iosched.jobs.explore",
     "ExploreSettings": "iosched.jobs.explore",
     "GraphView": "iosched.models.mutation.graph",
+    "InferenceSession": "iosched.jobs.as_onnxruntime.session",
     "InputMutator": "iosched.models.mutation.input_mutator",
     "InsertingMutator": "iosched.models.mutation.inserting_mutator",
+    "InvalidModelError": "iosched.models.errors",
+    "InvalidScheduleError": "iosched.models.errors",
     "IoschedError": "iosched.models.errors",
     "Layer": "iosched.models.mutation.layers",
+    "LoadedModel": "iosched.jobs.loaded",
+    "MismatchError": "iosched.models.errors",
     "Model": "iosched.models.model",
     "Mutator": "iosched.models.mutation.mutator",
     "Node": "iosched.models.mutation.graph",
@@ -98,6 +119,7 @@ _HOME = {
     "RankResult": "iosched.jobs.rank",
     "RankSettings": "iosched.jobs.rank",
     "Remeasurable": "iosched.scheduler.cost",
+    "RunResult": "iosched.jobs.run",
     "Schedule": "iosched.scheduler.schedule",
     "ScheduleDocument": "iosched.scheduler.document",
     "SearchResult": "iosched.scheduler.search",
@@ -106,21 +128,25 @@ _HOME = {
     "Strategy": "iosched.scheduler.schedule",
     "Targets": "iosched.models.mutation.matching",
     "TensorSpec": "iosched.models.graph",
+    "UsageError": "iosched.models.errors",
     "Variant": "iosched.models.mutation.variant",
     "annotated": "iosched.jobs.annotate",
     "batch": "iosched.jobs.batch",
+    "bench": "iosched.jobs.bench",
     "by_name": "iosched.models.mutation.matching",
     "by_type": "iosched.models.mutation.matching",
     "chain": "iosched.models.mutation.matching",
     "explore": "iosched.jobs.explore",
     "find_space": "iosched.models.spaces.lookup",
     "layer_of": "iosched.models.mutation.layers",
+    "load": "iosched.jobs.loaded",
     "load_model": "iosched.models.load",
     "open_executor": "iosched.jobs.run",
-    "optimize": "iosched.jobs.optimize",
+    "optimize": "iosched.jobs.scripting",
     "rank": "iosched.jobs.rank",
     "record_of": "iosched.models.mutation.record",
     "replay": "iosched.models.mutation.variant",
+    "run": "iosched.jobs.run",
     "search": "iosched.scheduler.search",
     "variant_of": "iosched.models.mutation.variant",
     "write_model": "iosched.models.export",
@@ -130,19 +156,27 @@ __all__ = [
     "AdditiveGroups",
     "BatchResult",
     "BatchSettings",
+    "BenchResult",
     "Block",
     "ComputationGraph",
     "CostModel",
     "Curtailable",
+    "DeviceError",
     "Edit",
     "Effort",
+    "ExecutionError",
     "ExploreResult",
     "ExploreSettings",
     "GraphView",
+    "InferenceSession",
     "InputMutator",
     "InsertingMutator",
+    "InvalidModelError",
+    "InvalidScheduleError",
     "IoschedError",
     "Layer",
+    "LoadedModel",
+    "MismatchError",
     "Model",
     "Mutator",
     "Node",
@@ -157,6 +191,7 @@ __all__ = [
     "RankResult",
     "RankSettings",
     "Remeasurable",
+    "RunResult",
     "Schedule",
     "ScheduleDocument",
     "SearchResult",
@@ -165,22 +200,26 @@ __all__ = [
     "Strategy",
     "Targets",
     "TensorSpec",
+    "UsageError",
     "Variant",
     "__version__",
     "annotated",
     "batch",
+    "bench",
     "by_name",
     "by_type",
     "chain",
     "explore",
     "find_space",
     "layer_of",
+    "load",
     "load_model",
     "open_executor",
     "optimize",
     "rank",
     "record_of",
     "replay",
+    "run",
     "search",
     "variant_of",
     "write_model",

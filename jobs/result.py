@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from iosched.jobs.decision import Ratio
 from iosched.jobs.intervals import Intervals
+from iosched.jobs.optimized_model import OptimizedModel
 from iosched.jobs.provenance import document_from
 from iosched.jobs.settings import OptimizeSettings
 from iosched.jobs.verdict import Verdict
+from iosched.models.errors import UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import MeasuredCosts
 from iosched.profiler.devices.device import Device, OpenModelHere
@@ -66,6 +73,7 @@ class OptimizeResult:
             "greedy", "reference" and "openvino"; empty if none was.
         search_seconds: how much of `seconds` went by until the search ended; the rest compared whole models. None where
             both take turns, as for throughput.
+        model: the model that was optimized, which `run` and `save` take; None where the result comes from elsewhere.
     """
 
     document: ScheduleDocument
@@ -100,6 +108,39 @@ class OptimizeResult:
     openvino_us: float | None = None
     wholes: Mapping[str, Measurement] = field(default_factory=dict)
     search_seconds: float | None = None
+    model: OptimizedModel | None = field(default=None, repr=False, compare=False)
+
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Runs the model once in the way that ships, see `LoadedModel.run`; the first call makes it ready.
+
+        It stays ready as long as there is the result, or until `close`.
+
+        Raises:
+            UsageError: an input is missing, unknown, or of another type or shape.
+            ExecutionError: a kernel fails.
+        """
+        return self._optimized.loaded(self.document).run(inputs)
+
+    def save(self, output: str | os.PathLike[str], schedule: str | os.PathLike[str] | None = None) -> None:
+        """Writes the model with its schedule inside, and the schedule file where `schedule` says so.
+
+        Raises:
+            OSError: a file cannot be written.
+        """
+        self._optimized.save(self.document, Path(output))
+        if schedule is not None:
+            Path(schedule).write_text(self.document.to_json())
+
+    def close(self) -> None:
+        """Frees what `run` has made ready. May be called again."""
+        if self.model is not None:
+            self.model.close()
+
+    @property
+    def _optimized(self) -> OptimizedModel:
+        if self.model is None:
+            raise UsageError("this result has no model with it: give both to iosched.load(model, schedule=document)")
+        return self.model
 
     @property
     def proven(self) -> Scope | None:

@@ -38,4 +38,4 @@ def test_the_examples_print_what_stands_below_them(
 
 
 def test_every_example_says_what_it_prints() -> None:
-    assert len(EXAMPLES) == PAGE.read_text().count("```python") == 8
+    assert len(EXAMPLES) == PAGE.read_text().count("```python") == 11

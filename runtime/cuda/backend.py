@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from threading import Lock
 from typing import Any, Self
 
 import numpy as np
@@ -40,6 +41,8 @@ Arrays = Mapping[str, np.ndarray]
 class CudaModel:
     """A whole model under one schedule; `run` takes and returns arrays by the model's own names.
 
+    Several threads may call it: inputs, arena and outputs lie in one place on the GPU, so runs follow one another.
+
     Attributes:
         cudnn_plans: names of the chosen cuDNN plans, by the keys of what they are chosen for. Given the same choices,
             the model runs the same kernels again.
@@ -52,6 +55,7 @@ class CudaModel:
     cudnn_plans: Mapping[str, str] = field(default_factory=dict)
     inputs: Mapping[str, TensorSpec] = field(default_factory=dict)
     exchange: Exchange | None = None
+    _turn: Lock = field(default_factory=Lock, init=False, repr=False)
 
     @property
     def kernel_count(self) -> int:
@@ -64,12 +68,16 @@ class CudaModel:
         Raises:
             UsageError: an input is missing, or not of its type and shape.
         """
-        found = self.executor.run(self._given(inputs))
+        given = self._given(inputs)
+        with self._turn:
+            found = self.executor.run(given)
         return {name.removesuffix(CALLERS): array for name, array in found.items()}
 
     def time(self, inputs: Arrays, repeats: int) -> tuple[float, ...]:
         """Microseconds of each of `repeats` runs on the GPU, with the inputs there."""
-        return self.executor.time(self._given(inputs), repeats)
+        given = self._given(inputs)
+        with self._turn:
+            return self.executor.time(given, repeats)
 
     def run_on_device(self, inputs: Mapping[str, Any], *, stream: int | None = None) -> dict[str, DeviceArray]:
         """One run on arrays that lie on the GPU, read where they lie; outputs are not copied either.
@@ -88,7 +96,8 @@ class CudaModel:
             UsageError: an input is missing, on another device, not contiguous, or not of its type and shape.
             ExecutionError: something failed on the GPU.
         """
-        return self._device_runs.run(inputs, stream)
+        with self._turn:
+            return self._device_runs.run(inputs, stream)
 
     @cached_property
     def _device_runs(self) -> DeviceRuns:

@@ -1,0 +1,1 @@
+"""What onnxruntime's users know, on models that run by a schedule."""

@@ -1,0 +1,68 @@
+"""A session on an optimized model, which runs by its schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from iosched.jobs.as_onnxruntime.refusals import MissingInputError, invalid_argument
+from iosched.jobs.as_onnxruntime.settings import CPU, CUDA
+from iosched.jobs.as_onnxruntime.values import ModelMetadata, NodeArg, metadata_of, node_arg
+from iosched.jobs.loaded import LoadedModel
+from iosched.models.errors import UsageError
+from iosched.runtime.session import load_onnxruntime
+
+
+class ScheduledSession:
+    """Answers as an onnxruntime session does."""
+
+    def __init__(self, model: LoadedModel, options: Any = None) -> None:
+        """Takes over a model that is ready to run, and what a user gave as `sess_options`."""
+        self._model, self._options = model, options
+        self._outputs = [value.name for value in model.model.proto.graph.output]
+
+    def run(self, output_names: Sequence[str] | None, feed: Mapping[str, Any], run_options: Any) -> list[Any]:
+        """Runs once; see `InferenceSession.run`."""
+        if run_options is not None and run_options.terminate:
+            raise UsageError("run_options.terminate is set: a run that is to end at once is not begun")
+        wanted = list(output_names or self._outputs)
+        if unknown := [name for name in wanted if name not in self._outputs]:
+            raise invalid_argument(f"Invalid output name: {unknown[0]}; there are {', '.join(self._outputs)}")
+        if missing := [spec.name for spec in self._model.inputs if spec.name not in feed]:
+            raise MissingInputError(f"Required inputs ({missing}) are missing from input feed ({list(feed)}).")
+        values = load_onnxruntime().OrtValue
+        try:
+            found = self._model.run(
+                {name: value.numpy() if isinstance(value, values) else value for name, value in feed.items()}
+            )
+        except UsageError as error:
+            raise invalid_argument(str(error)) from error
+        return [found[name] for name in wanted]
+
+    def get_inputs(self) -> list[NodeArg]:
+        """The inputs of the model."""
+        return [node_arg(value) for value in self._model.model.proto.graph.input]
+
+    def get_outputs(self) -> list[NodeArg]:
+        """The outputs of the model."""
+        return [node_arg(value) for value in self._model.model.proto.graph.output]
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """None: weights that are inputs with a default are fixed when a model is optimized."""
+        return []
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """What the file says about itself."""
+        return metadata_of(self._model.model.proto)
+
+    def get_providers(self) -> list[str]:
+        """What runs the model, in onnxruntime's names."""
+        return [CUDA, CPU] if self._model.is_on_gpu else [CPU]
+
+    def get_session_options(self) -> Any:
+        """The settings that the session was made with, or onnxruntime's own."""
+        return load_onnxruntime().SessionOptions() if self._options is None else self._options
+
+    def close(self) -> None:
+        """Frees sessions, buffers, threads and cores."""
+        self._model.close()

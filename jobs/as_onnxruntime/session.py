@@ -1,0 +1,158 @@
+"""`InferenceSession`: what a script that uses onnxruntime's imports in its place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from iosched.jobs.as_onnxruntime.scheduled import ScheduledSession
+from iosched.jobs.as_onnxruntime.settings import Provider, asked
+from iosched.jobs.as_onnxruntime.values import ModelMetadata, NodeArg
+from iosched.jobs.loaded import Source, load
+from iosched.models.errors import InvalidModelError
+from iosched.models.model import SCHEDULE_KEY
+from iosched.models.source import read_proto
+from iosched.runtime.session import load_onnxruntime
+
+
+class InferenceSession:
+    """Runs a model as `onnxruntime.InferenceSession` does: one import changes, and nothing else.
+
+    An optimized model runs by its schedule, in the way that `optimize` found fastest. Anything else is given to
+    onnxruntime's own session with all settings, and so does what it did before.
+
+    >>> session = iosched.InferenceSession("model.iosched.onnx", providers=["CPUExecutionProvider"])
+    >>> x = session.get_inputs()[0]
+    >>> x.name, x.shape, x.type
+    ('x', [1, 8, 6, 6], 'tensor(float)')
+    >>> (y,) = session.run(["y"], {"x": np.ones((1, 8, 6, 6), np.float32)})
+    >>> y.shape
+    (1, 16, 6, 6)
+
+    Several threads may call `run`. It raises what onnxruntime raises for wrong names, types and shapes, in classes that
+    are `iosched.UsageError` too.
+    """
+
+    def __init__(
+        self,
+        path_or_bytes: Source,
+        sess_options: Any = None,
+        providers: Sequence[Provider] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Opens a model.
+
+        For an optimized model, `sess_options.intra_op_num_threads` is the number of CPU cores to use; memory, logging
+        and the other threads of `sess_options` have no meaning there. With providers that leave out CUDA, it runs on
+        the CPU; those that run no schedules are left out with a warning.
+
+        Args:
+            path_or_bytes: the path of a model, or the bytes of one.
+            sess_options: onnxruntime's `SessionOptions`.
+            providers: names of providers, or pairs of a name and options; by default, for an optimized model, the
+                kind of device that it was optimized for.
+            provider_options: options of each provider, in the order of `providers`.
+            **kwargs: what onnxruntime takes beside; without meaning for an optimized model.
+
+        Raises:
+            InvalidModelError: an optimized model is broken.
+            InvalidScheduleError: the schedule in it is broken, or does not fit it.
+            UsageError: settings do not go together with a schedule.
+            DeviceError: the device is not attached, or onnxruntime is not installed.
+            Exception: for any other file, what onnxruntime raises.
+        """
+        self._session: Any
+        if _is_optimized(path_or_bytes):
+            how = asked(sess_options, providers, provider_options)
+            self._session = ScheduledSession(load(path_or_bytes, device=how.device, threads=how.threads), sess_options)
+            return
+        own = load_onnxruntime().InferenceSession
+        self._session = own(path_or_bytes, sess_options, providers, provider_options, **kwargs)
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether the model runs by the schedule inside it; if not, onnxruntime's own session runs it."""
+        return isinstance(self._session, ScheduledSession)
+
+    def run(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
+    ) -> list[Any]:
+        """Runs the model once.
+
+        Args:
+            output_names: the outputs to return; None or none for all.
+            input_feed: arrays by the names of inputs.
+            run_options: onnxruntime's `RunOptions`; without meaning for an optimized model, but for `terminate`.
+
+        Returns:
+            The outputs in the order of `output_names`, in new arrays.
+
+        Raises:
+            ValueError: an input is missing.
+            InvalidArgument: onnxruntime's: a name is unknown, or an array has another type or shape.
+            ExecutionError: a kernel of an optimized model fails.
+        """
+        found: list[Any] = self._session.run(output_names, input_feed, run_options)
+        return found
+
+    def get_inputs(self) -> list[NodeArg]:
+        """Name, shape and type of each input."""
+        return list(self._session.get_inputs())
+
+    def get_outputs(self) -> list[NodeArg]:
+        """Name, shape and type of each output."""
+        return list(self._session.get_outputs())
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """Weights that may be given as inputs; an optimized model has none."""
+        return list(self._session.get_overridable_initializers())
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """What the model's file says about itself."""
+        found: ModelMetadata = self._session.get_modelmeta()
+        return found
+
+    def get_providers(self) -> list[str]:
+        """What runs the model, in onnxruntime's names."""
+        return list(self._session.get_providers())
+
+    def get_session_options(self) -> Any:
+        """The settings of the session, as onnxruntime's `SessionOptions`."""
+        return self._session.get_session_options()
+
+    def close(self) -> None:
+        """Frees what an optimized model holds, which otherwise ends with the session itself; may be called again."""
+        if isinstance(self._session, ScheduledSession):
+            self._session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def __getattr__(self, name: str) -> Any:
+        """What else onnxruntime's session has, for a model that it runs.
+
+        Raises:
+            AttributeError: there is no such thing, or not for an optimized model.
+        """
+        session = vars(self).get("_session")
+        if session is None or isinstance(session, ScheduledSession):
+            raise AttributeError(f"InferenceSession has no {name!r} for a model that runs by a schedule: use run")
+        return getattr(session, name)
+
+
+def _is_optimized(source: Source) -> bool:
+    """Whether a model carries a schedule; what cannot be read at all is for onnxruntime to refuse, or to run."""
+    if not isinstance(source, str | bytes | os.PathLike):
+        return False
+    try:
+        proto = read_proto(source if isinstance(source, bytes) else Path(source))
+    except InvalidModelError:
+        return False
+    return any(item.key == SCHEDULE_KEY for item in proto.metadata_props)

@@ -1,0 +1,81 @@
+"""What a model is asked about itself, in onnxruntime's words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import onnx
+from onnx import TypeProto
+
+_NO_VERSION = 2**63 - 1  # what onnxruntime says where the file says nothing
+
+
+@dataclass(frozen=True)
+class NodeArg:
+    """An input or output of a model.
+
+    Attributes:
+        name: its name.
+        shape: for each dimension a number, the name of one that is free, or None; empty for what is no tensor.
+        type: onnxruntime's text, "tensor(float)" or "seq(map(int64,tensor(float)))".
+    """
+
+    name: str
+    shape: list[int | str | None]
+    type: str
+
+
+@dataclass(frozen=True)
+class ModelMetadata:
+    """What the model's file says about itself, by onnxruntime's names."""
+
+    producer_name: str
+    graph_name: str
+    domain: str
+    description: str
+    graph_description: str
+    version: int
+    custom_metadata_map: Mapping[str, str]
+
+
+def node_arg(value: onnx.ValueInfoProto) -> NodeArg:
+    """An input or output as the graph declares it."""
+    return NodeArg(value.name, _shape(value.type), type_text(value.type))
+
+
+def metadata_of(proto: onnx.ModelProto) -> ModelMetadata:
+    """The metadata of a model's file."""
+    return ModelMetadata(
+        proto.producer_name,
+        proto.graph.name,
+        proto.domain,
+        proto.doc_string,
+        proto.graph.doc_string,
+        proto.model_version if proto.HasField("model_version") else _NO_VERSION,
+        {item.key: item.value for item in proto.metadata_props},
+    )
+
+
+def type_text(kind: TypeProto) -> str:
+    """What onnxruntime calls a type; "" where it is not known."""
+    which = kind.WhichOneof("value")
+    if which == "tensor_type":
+        return f"tensor({_element(kind.tensor_type.elem_type)})"
+    if which == "sparse_tensor_type":
+        return f"sparse_tensor({_element(kind.sparse_tensor_type.elem_type)})"
+    if which == "sequence_type":
+        return f"seq({type_text(kind.sequence_type.elem_type)})"
+    if which == "optional_type":
+        return f"optional({type_text(kind.optional_type.elem_type)})"
+    if which == "map_type":
+        return f"map({_element(kind.map_type.key_type)},{type_text(kind.map_type.value_type)})"
+    return ""
+
+
+def _shape(kind: TypeProto) -> list[int | str | None]:
+    return [dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in kind.tensor_type.shape.dim]
+
+
+def _element(number: int) -> str:
+    return str(onnx.TensorProto.DataType.Name(number)).lower()

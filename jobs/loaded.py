@@ -1,0 +1,230 @@
+"""A model that is loaded and ready to run: by the schedule inside it, by one that is given, or as it is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from threading import Lock
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from iosched.jobs.run import open_executor
+from iosched.models.errors import InvalidScheduleError, UsageError
+from iosched.models.graph import TensorSpec
+from iosched.models.load import load_model
+from iosched.models.model import Model
+from iosched.runtime.inputs import as_specified, check_names, numpy_dtype
+from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.schedule import Schedule
+
+Source = str | os.PathLike[str] | bytes
+"""Where a model comes from: the path of a file, or its bytes."""
+
+
+class LoadedModel:
+    """A model that is ready to run, until it is closed; also a context manager.
+
+    Several threads may call it. Of a model that runs on all its cores, runs follow one another: `in_flight` says how
+    many go on at the same time.
+    """
+
+    def __init__(
+        self, model: Model, document: ScheduleDocument | None, *, device: str = "auto", threads: int | None = None
+    ) -> None:
+        """Makes `model` ready, as `open_executor` does.
+
+        Raises:
+            InvalidScheduleError: the schedule was made for another structure, shape or type.
+            InvalidModelError: onnxruntime refuses the model.
+            DeviceError: the device is not attached, or onnxruntime is not installed.
+        """
+        self._model, self._document = model, document
+        self._executor = open_executor(model, document, device=device, threads=threads)
+        self._closing, self._is_closed = Lock(), False
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self._model.name
+
+    @property
+    def model(self) -> Model:
+        """The model as it was read."""
+        return self._model
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """Name, type and shape of each input."""
+        return self._model.graph.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """Name, type and shape of each output; the shape is None where only a run tells it."""
+        return tuple(self._model.graph.tensor[name] for name in self._model.graph.outputs)
+
+    @property
+    def document(self) -> ScheduleDocument | None:
+        """The schedule file that the model runs by, with how it was found; None if it has none."""
+        return self._document
+
+    @property
+    def schedule(self) -> Schedule | None:
+        """The schedule in that file: blocks of stages of groups of operators."""
+        return None if self._document is None else self._document.schedule
+
+    @property
+    def description(self) -> str:
+        """A line that says what runs the model, and on how many cores."""
+        return self._executor.description
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences on what a user should know about how the model runs; complete only after a run."""
+        return self._executor.notes
+
+    @property
+    def is_on_gpu(self) -> bool:
+        """Whether a GPU runs the model."""
+        return self._executor.on_device is not None
+
+    @property
+    def in_flight(self) -> int:
+        """How many runs go on at the same time; further callers wait. Plain onnxruntime lets all of them go on."""
+        return self._executor.in_flight
+
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Runs the model once. The results are new arrays.
+
+        Args:
+            inputs: by name, arrays of just the type and the shape that `self.inputs` says, or nested
+                lists of numbers.
+
+        Returns:
+            The outputs by their names; of a sequence or a map, what onnxruntime makes of it.
+
+        Raises:
+            UsageError: an input is missing, unknown, or of another type or shape; or the model is closed.
+            ExecutionError: a kernel fails.
+        """
+        if self._is_closed:
+            raise UsageError("this model is closed: load it again")
+        check_names(inputs, [spec.name for spec in self.inputs])
+        return self._executor.run({spec.name: _array(spec, inputs[spec.name]) for spec in self.inputs})
+
+    def close(self) -> None:
+        """Frees sessions, buffers, threads and cores. May be called again."""
+        with self._closing:
+            if not self._is_closed:
+                self._is_closed = True
+                self._executor.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<LoadedModel {self.name!r}: {self.description}>"
+
+
+def load(
+    source: Source | Model,
+    *,
+    schedule: ScheduleDocument | str | os.PathLike[str] | None = None,
+    device: str = "auto",
+    threads: int | None = None,
+    batch_size: int | None = None,
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+) -> LoadedModel:
+    """Loads a model and makes it ready to run, as `iosched run` does.
+
+    An optimized model runs in the way that `optimize` found fastest, any other on plain onnxruntime or, on a GPU that
+    `device` names, one operator after another.
+
+    >>> with iosched.load("model.iosched.onnx", threads=1) as model:
+    ...     outputs = model.run({"x": np.ones((1, 8, 6, 6), np.float32)})
+    >>> {name: array.shape for name, array in outputs.items()}
+    {'y': (1, 16, 6, 6)}
+
+    Args:
+        source: a path, the bytes of a file, or a model that was loaded before.
+        schedule: a schedule, or the path of a schedule file, in the place of the one inside the model.
+        device: "auto", which is the kind of device that the schedule was made on, "cpu", or "cuda[:N]".
+        threads: the number of CPU cores to use; by default all that the process may use, as far as its quota goes.
+        batch_size: the first dimension of every input, where the file leaves it open.
+        input_shapes: full shapes of inputs by name, where the file leaves them open.
+
+    Raises:
+        InvalidModelError: the file is no model that can be run, or a dimension stays open.
+        InvalidScheduleError: the schedule is none, or was made for another structure, shape or type.
+        DeviceError: the device is not attached, or onnxruntime is not installed.
+        UsageError: `batch_size` or `input_shapes` do not fit the model, or there is no such device.
+    """
+    model = read(source, batch_size=batch_size, input_shapes=input_shapes)
+    return LoadedModel(model, _document(model, schedule), device=device, threads=threads)
+
+
+def read(
+    source: Source | Model,
+    *,
+    batch_size: int | None = None,
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+) -> Model:
+    """The model of a path, of bytes, or the given one.
+
+    Raises:
+        InvalidModelError: the file is no model that can be run, or a dimension stays open.
+        UsageError: the shapes do not fit the model, or it is loaded and so has its shapes.
+        TypeError: it is none of these.
+    """
+    if isinstance(source, Model):
+        if batch_size is not None or input_shapes is not None:
+            raise UsageError("a model that is loaded has its shapes: give them to load_model")
+        return source
+    if not isinstance(source, str | bytes | os.PathLike):
+        raise TypeError(f"a model is a path or bytes, not {type(source).__name__}")
+    where = source if isinstance(source, bytes) else Path(source)
+    return load_model(where, batch_size=batch_size, input_shapes=input_shapes)
+
+
+def _document(model: Model, given: ScheduleDocument | str | os.PathLike[str] | None) -> ScheduleDocument | None:
+    if isinstance(given, ScheduleDocument):
+        return given
+    if given is not None:
+        return _read_schedule(Path(given))
+    return None if model.schedule_json is None else ScheduleDocument.from_json(model.schedule_json)
+
+
+def _read_schedule(path: Path) -> ScheduleDocument:
+    try:
+        return ScheduleDocument.from_json(path.read_bytes())
+    except OSError as error:
+        raise InvalidScheduleError(f"{path}: {error.strerror}: give a schedule file") from None
+    except InvalidScheduleError as error:
+        raise InvalidScheduleError(f"{path}: {error}") from None
+
+
+def _array(spec: TensorSpec, given: Any) -> Any:
+    """What is given for an input, as the executor takes it: checked, unless it is of strings, a sequence or a map."""
+    if not spec.is_static:
+        return given
+    if isinstance(given, list | tuple | int | float):
+        given = _numbers(spec, given)
+    return as_specified(spec, {spec.name: given})
+
+
+def _numbers(spec: TensorSpec, given: Any) -> np.ndarray:
+    """Numbers of Python, which have no width, in the type of the input; as numpy has them where that loses anything."""
+    try:
+        array = np.asarray(given)
+    except ValueError:
+        raise UsageError(f"input {spec.name!r}: the lists in it are not all of one length") from None
+    if array.dtype.kind not in "biuf":
+        return array
+    with np.errstate(invalid="ignore"):
+        found = array.astype(numpy_dtype(spec.dtype))
+    return array if found.dtype.kind in "biu" and not np.array_equal(found, array) else found

@@ -1,0 +1,42 @@
+"""A script that uses the public API: mypy checks it in `.ci/lint`, and `tests/test_typed.py` runs it.
+
+A line that is wrong on purpose says which error mypy has to find there; strict mode refuses one that finds none.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, assert_type
+
+import numpy as np
+
+import iosched
+
+x = np.ones((1, 8, 6, 6), np.float32)
+
+with iosched.load("model.iosched.onnx", device="cpu", threads=1) as model:
+    assert_type(model, iosched.LoadedModel)
+    assert_type(model.run({"x": x}), dict[str, np.ndarray])
+    assert_type(model.inputs, tuple[iosched.TensorSpec, ...])
+    assert_type(model.schedule, iosched.Schedule | None)
+
+session = iosched.InferenceSession(Path("model.iosched.onnx"), providers=["CPUExecutionProvider"])
+assert_type(session.run(None, {"x": x}), list[Any])
+assert_type(session.get_inputs()[0].shape, list[int | str | None])
+assert_type(session.get_providers(), list[str])
+
+result = iosched.optimize("model.onnx", device="v100", batch_size=1, budget=60)
+assert_type(result, iosched.OptimizeResult)
+assert_type(result.run({"x": x}), dict[str, np.ndarray])
+same = iosched.optimize(iosched.load_model(Path("model.onnx"), batch_size=1), iosched.OptimizeSettings(device="v100"))
+assert_type(same.schedule, iosched.Schedule)
+
+try:
+    iosched.load(3)  # type: ignore[arg-type]
+except TypeError as error:
+    print(error)
+
+try:
+    iosched.optimize("model.onnx", devise="v100")  # type: ignore[call-arg]
+except TypeError as error:
+    print(str(error).rpartition(" ")[2])
