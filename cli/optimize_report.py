@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from iosched.cli.first_difference import difference_object
 from iosched.cli.intervals import AS_FAR, ends_object, latency_ends_text, ratio_object, speedup_text
 from iosched.cli.words import latency_text, share_text, source_text
 from iosched.scheduler.precision import DEFAULT_PRECISION
@@ -12,7 +13,7 @@ from iosched.scheduler.teams import DEFAULT_OBJECTIVE
 
 if TYPE_CHECKING:
     from iosched.cli.output import Destination
-    from iosched.jobs.result import OptimizeResult
+    from iosched.jobs.result import OptimizeResult, OutputsCheck
 
 _KEYS = {"iosched": "predicted"}
 _BASELINES = {"reference": "onnxruntime", "sequential": "sequential", "openvino": "OpenVINO"}
@@ -66,8 +67,16 @@ def as_object(
             "gap_of": result.gap_of,
         },
         "kernels": {"before": result.kernels_before, "after": result.kernels_after},
+        "check": _check_object(result.check),
         "notes": list(result.notes),
     }
+
+
+def _check_object(check: OutputsCheck | None) -> dict[str, object] | None:
+    if check is None:
+        return None
+    found = difference_object(check.first_difference)
+    return {"max_abs": check.max_abs, "max_rel": check.max_rel, "passed": check.passed, "first_difference": found}
 
 
 def _rates(result: OptimizeResult) -> dict[str, float] | None:
@@ -123,8 +132,17 @@ def table_rows(result: OptimizeResult) -> list[tuple[str, str]]:
     return [
         *rows,
         *(_rest_row(result) if _is_reduced(result) else of_schedules),
+        *_check_row(result.check),
         ("time spent", f"{result.seconds:.1f} s"),
     ]
+
+
+def _check_row(check: OutputsCheck | None) -> list[tuple[str, str]]:
+    if check is None:
+        return []
+    verdict = "passed" if check.passed else "FAILED"
+    off = "cannot be compared with" if check.max_rel is None else f"off by {check.max_rel:.2g} of their scale from"
+    return [("check", f"{verdict}: outputs {off} onnxruntime's")]
 
 
 def _kernels_text(result: OptimizeResult) -> str:

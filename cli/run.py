@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from iosched.cli.complete import complete_file
+from iosched.cli.first_difference import difference_object
 from iosched.cli.options import (
     INPUT_FILE,
     Binding,
@@ -105,6 +106,7 @@ def command(
       iosched run super.onnx --against a=a.onnx --against b=b.onnx
       iosched run model.iosched.onnx --repeat 50 --trace run.json
     """
+    from iosched.jobs.locating.words import lines
     from iosched.jobs.run import run
 
     inputs = [input_file(model), *(path for _, path in input_files)]
@@ -129,6 +131,7 @@ def command(
         device=device,
         threads=threads,
         trace=trace is not None,
+        tell=note,
     )
     for line in found.notes:
         note(line)
@@ -137,7 +140,8 @@ def command(
         write_and_note(trace, _trace_text(loaded, found, found.trace).encode())
     _emit(found, output, as_json, is_data_elsewhere=trace is not None and trace.path is None)
     if found.check is not None and not found.check.passed:
-        raise MismatchError("\n".join(["outputs differ from onnxruntime's:", *found.check.reasons]))
+        said = lines(found.first_difference)
+        raise MismatchError("\n".join(["outputs differ from onnxruntime's:", *found.check.reasons, *said]))
 
 
 def _document(model: Model, text: str, schedule: str | None, device: str) -> ScheduleDocument | None:
@@ -239,7 +243,12 @@ def as_object(found: RunResult) -> dict[str, object]:
         },
         "check": None
         if check is None
-        else {"max_abs": check.max_abs, "max_rel": check.max_rel, "passed": check.passed},
+        else {
+            "max_abs": check.max_abs,
+            "max_rel": check.max_rel,
+            "passed": check.passed,
+            "first_difference": difference_object(found.first_difference),
+        },
         "outputs": {name: _shape(value) for name, value in found.outputs.items()},
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
+from iosched.jobs.checked import checked
 from iosched.jobs.comparison import compare_models
 from iosched.jobs.fitting import fitted
 from iosched.jobs.interrupt import Interrupt, Uninterrupted
@@ -62,6 +63,7 @@ def optimize(
         InvalidModelError: onnxruntime refuses the model.
         DeviceError: the device is not attached, onnxruntime is not installed, or the memory of a GPU is too small.
         ExecutionError: a kernel fails on a GPU.
+        MismatchError: on a GPU, what was found computes something else than onnxruntime.
         KeyboardInterrupt: the user interrupts, and does not want the best schedule known.
     """
     if settings.strategy not in NAMES:
@@ -76,7 +78,8 @@ def optimize(
         here = open_model.here
         whole = () if here is None else (here.plain, here.openvino)
         pace = Pace(settings.budget_s, started, interrupt or Uninterrupted(), *whole)
-        return _Job(model, settings, open_model, observer or Silence(), pace, lent.ahead_on(open_model)).run()
+        result = _Job(model, settings, open_model, observer or Silence(), pace, lent.ahead_on(open_model)).run()
+    return checked(result, model, device, settings.threads)
 
 
 @dataclass(frozen=True, eq=False)

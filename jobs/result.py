@@ -12,6 +12,7 @@ import numpy as np
 
 from iosched.jobs.decision import Ratio
 from iosched.jobs.intervals import Intervals
+from iosched.jobs.locating.difference import FirstDifference
 from iosched.jobs.optimized_model import OptimizedModel
 from iosched.jobs.provenance import document_from
 from iosched.jobs.settings import OptimizeSettings
@@ -29,6 +30,23 @@ from iosched.scheduler.search import SearchResult
 
 _MEASURED = ("measured", "sequential", "greedy", "reference")
 _IF_MEASURED = ("openvino",)
+
+
+@dataclass(frozen=True)
+class OutputsCheck:
+    """How the outputs of what was found compare with those of plain onnxruntime, on seeded inputs.
+
+    Attributes:
+        max_abs: the largest difference; None where outputs cannot be compared, as where one has NaN.
+        max_rel: the same relative to the scale of its tensor.
+        passed: whether all are within the tolerance.
+        first_difference: the first operator that differs, where they are not, and one was found.
+    """
+
+    max_abs: float | None
+    max_rel: float | None
+    passed: bool
+    first_difference: FirstDifference | None = None
 
 
 @dataclass(frozen=True)
@@ -73,6 +91,7 @@ class OptimizeResult:
             "greedy", "reference" and "openvino"; empty if none was.
         search_seconds: how much of `seconds` went by until the search ended; the rest compared whole models. None where
             both take turns, as for throughput.
+        check: how its outputs compare with those of plain onnxruntime; None where they were not compared.
         model: the model that was optimized, which `run` and `save` take; None where the result comes from elsewhere.
     """
 
@@ -108,6 +127,7 @@ class OptimizeResult:
     openvino_us: float | None = None
     wholes: Mapping[str, Measurement] = field(default_factory=dict)
     search_seconds: float | None = None
+    check: OutputsCheck | None = None
     model: OptimizedModel | None = field(default=None, repr=False, compare=False)
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -10,6 +10,9 @@ import numpy as np
 
 from iosched.jobs.batching.check import member_checks
 from iosched.jobs.fitting import fitted
+from iosched.jobs.locating.difference import FirstDifference
+from iosched.jobs.locating.locate import first_difference
+from iosched.jobs.locating.site import Original, Site
 from iosched.models.composition.members import Member, members_of
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
@@ -45,6 +48,8 @@ class RunResult:
         description: a line that says how the model ran.
         notes: sentences that a user should read about how the model ran.
         trace: when each task of one of the timed runs ran; None if that was not asked for.
+        first_difference: the first operator that computes something else than onnxruntime, where outputs differ; None
+            where they do not, or where they were right in another run.
     """
 
     outputs: Mapping[str, np.ndarray]
@@ -53,6 +58,11 @@ class RunResult:
     description: str
     notes: tuple[str, ...]
     trace: RunTrace | None = None
+    first_difference: FirstDifference | None = None
+
+
+def _silent(_: str) -> None:
+    """Tells nobody."""
 
 
 def run(
@@ -66,8 +76,11 @@ def run(
     device: str = "auto",
     threads: int | None = None,
     trace: bool = False,
+    tell: Callable[[str], None] = _silent,
 ) -> RunResult:
     """Opens `model` by `open_executor`, runs it once, and then times `repeats` runs.
+
+    Where outputs differ, the first operator is looked for that does, which runs the model several times more.
 
     Args:
         model: the model.
@@ -80,6 +93,7 @@ def run(
         threads: the number of CPU cores to use; by default all that the process may use, as far as its quota goes.
         trace: whether to note when each task of the timed runs ran. Then the model runs by its schedule on our runtime,
             also where a library ships.
+        tell: is called with what goes on, where that takes a while.
 
     Raises:
         InvalidScheduleError: the schedule was made for another structure, shape or type.
@@ -90,19 +104,34 @@ def run(
     shipped = document
     if trace:
         document = _traceable(document)
+    document = None if document is None else fitted(document, model)
+    rtol = rtol_of(DEFAULT_PRECISION if document is None else document.precision)
+    own = members_of(model.proto) if members else ()
     with closing(open_executor(model, document, device=device, threads=threads)) as executor:
         if trace and executor.traced is None:
             raise UsageError(f"a run cannot be traced here: it is by {executor.description}, not by lanes of a CPU")
         outputs, notes = executor.run(inputs), executor.notes
-        rtol = rtol_of(DEFAULT_PRECISION if document is None else document.precision)
         check = None if reference is None else _compared(outputs, reference, inputs, rtol)
         if members:
-            check = _compared_members(outputs, inputs, members, members_of(model.proto), rtol)
+            check = _compared_members(outputs, inputs, members, own, rtol)
+        traced = None
         if document is not None and trace and executor.traced is not None:
             traced = RunTrace(fitted(shipped or document, model), executor.traced(inputs, repeats))
-            timing = summarize(traced.runs.times_us)
-            return RunResult(outputs, timing, check, executor.description, notes, traced)
-        return RunResult(outputs, summarize(executor.time(inputs, repeats)), check, executor.description, notes)
+        samples_us = executor.time(inputs, repeats) if traced is None else traced.runs.times_us
+        result = RunResult(outputs, summarize(samples_us), check, executor.description, notes, traced)
+    if check is None or check.passed:
+        return result
+    tell("Outputs differ from onnxruntime's: looking for the first operator that does.")
+    originals = _originals(reference, members, own)
+    site = Site(model, document, runner(device, document), inputs, originals, rtol, threads)
+    return replace(result, first_difference=first_difference(site))
+
+
+def _originals(reference: Model | None, members: Mapping[str, Model], own: Sequence[Member]) -> list[Original]:
+    """What outputs are compared with, by the names that are the model's own."""
+    if not members and reference is not None:
+        return [Original(reference, {spec.name: spec.name for spec in reference.graph.inputs})]
+    return [Original(members[each.name], each.inputs, f"{each.name}/") for each in own if each.name in members]
 
 
 def _traceable(document: ScheduleDocument | None) -> ScheduleDocument:

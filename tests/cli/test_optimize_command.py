@@ -16,6 +16,7 @@ from small_models import branches
 from iosched.jobs import optimize as optimize_job
 from iosched.jobs.decision import Ratio
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings
+from iosched.jobs.result import OutputsCheck
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.devices.analytic import uncertainty
@@ -37,7 +38,7 @@ JSON_KEYS = {
     "search": {
         "seconds", "states", "transitions", "stages", "signatures", "measurements", "cache_hits", "gap", "gap_of",
     },
-    "kernels": {"before", "after"}, "notes": list,
+    "kernels": {"before", "after"}, "check": {"max_abs", "max_rel", "passed", "first_difference"}, "notes": list,
 }  # fmt: skip
 
 
@@ -59,6 +60,7 @@ def result_for(model: Model) -> OptimizeResult:
         shipped="iosched", reason="it is the fastest", seconds=1.5, states=4, transitions=9, stages=7, signatures=7,
         measurements=5, cache_hits=2, kernels_before=4, kernels_after=3,
         ratio=Ratio("reference/iosched", 1.98, 1.9, 2.1), rested_us={"measured": 95.0, "reference": 170.0},
+        check=OutputsCheck(1e-6, 2e-7, True),
     )  # fmt: skip
 
 
@@ -106,6 +108,7 @@ def test_the_table_says_what_a_person_wants_to_know(invoke, model: Path, asked) 
     for text in (
         "Test CPU", "180.0 µs  onnxruntime", "90.0 µs  1.980x (1.900 to 2.100)", "iosched: it is the fastest",
         "sequential 150.0 µs", "greedy 120.0 µs", "4 before, 3 after", "5 stages measured, 2 from", "1.5 s",
+        "off by 2e-07 of their scale",
         "iosched run branches.iosched.onnx --check",
     ):  # fmt: skip
         assert text in result.stdout

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import pytest
 from small_models import branches
+from wrong_kernels import falsify
 
 from iosched.jobs import run as run_job
 from iosched.models.load import load_model
@@ -82,7 +83,7 @@ def test_json_has_the_keys_that_scripts_rely_on(invoke, model: Path) -> None:
     assert set(found) == {"latency_us", "check", "outputs"}
     assert set(found["latency_us"]) == {"median", "p10", "p90", "min", "samples"}
     assert len(found["latency_us"]["samples"]) == 4
-    assert found["check"] == {"max_abs": 0.0, "max_rel": 0.0, "passed": True}
+    assert found["check"] == {"max_abs": 0.0, "max_rel": 0.0, "passed": True, "first_difference": None}
     assert found["outputs"] == {"y": [1, 16, 6, 6]}
     assert json.loads(invoke("run", model, "--json").stdout)["check"] is None
 
@@ -133,9 +134,30 @@ def test_outputs_that_differ_exit_4(invoke, model: Path, workdir: Path) -> None:
     onnx.save(other, workdir / "swapped.onnx")
     result = invoke("run", model, "--against", "swapped.onnx", "--json")
     assert result.exit_code == 4
-    assert json.loads(result.stdout)["check"]["passed"] is False
+    check = json.loads(result.stdout)["check"]
+    assert check["passed"] is False
+    assert {key: check["first_difference"][key] for key in ("operator", "type", "cause", "unseen", "place")} == {
+        "operator": "y", "type": "Concat", "cause": "model", "unseen": [], "place": None,
+    }  # fmt: skip
     assert "outputs differ" in result.stderr
-    assert "'y'" in result.stderr
+    assert "looking for the first operator" in result.stderr
+    assert "The first operator that differs is Concat 'y'" in result.stderr
+
+
+def test_the_place_of_the_first_operator_that_differs_is_told(
+    invoke, model: Path, document, workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    falsify(monkeypatch, "b")
+    result = invoke("run", model, "--schedule", save(document, workdir / "s.json"), "--check", "--json", "--threads", 2)
+    assert result.exit_code == 4
+    found = json.loads(result.stdout)["check"]["first_difference"]
+    assert set(found) == {
+        "operator", "type", "unseen", "place", "max_abs", "max_rel", "inputs_max_rel", "reason", "cause", "vanishes",
+        "complete", "looks",
+    }  # fmt: skip
+    assert (found["operator"], found["cause"]) == ("b", "runtime")
+    assert set(found["place"]) == {"block", "stage", "group", "strategy", "as_one_with"}
+    assert "doctor" in result.stderr
 
 
 @pytest.mark.parametrize(

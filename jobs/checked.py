@@ -1,0 +1,88 @@
+"""Compares what is about to ship with plain onnxruntime, and ships that instead where they do not compute the same."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from math import isfinite
+
+from iosched.jobs.locating.difference import FirstDifference
+from iosched.jobs.locating.locate import first_difference
+from iosched.jobs.locating.site import Original, Site
+from iosched.jobs.locating.words import lines, sentence
+from iosched.jobs.result import OptimizeResult, OutputsCheck
+from iosched.models.composition.values import is_random
+from iosched.models.errors import DeviceError, MismatchError
+from iosched.models.model import Model
+from iosched.models.wiring import nodes_within
+from iosched.profiler.devices.device import Device
+from iosched.runtime.compare import Check, compare, rtol_of
+from iosched.runtime.inputs import random_inputs
+from iosched.runtime.reference import Reference
+
+_OURS = ("iosched", "sequential")
+"""What ships by our own runtime. OpenVINO is compared before it is timed, and so are teams."""
+
+
+def checked(result: OptimizeResult, model: Model, device: Device, threads: int | None) -> OptimizeResult:
+    """The result, with what came of comparing its outputs on seeded inputs with those of plain onnxruntime.
+
+    Where they differ by more than rounding explains, plain onnxruntime ships instead, and the reason names the first
+    operator that differs. Nothing is compared where our runtime does not run the model, or not on this machine, where
+    results are random, or where onnxruntime is not installed.
+
+    Raises:
+        MismatchError: they differ on a device on which plain onnxruntime is no way to run the model.
+        ExecutionError: a kernel fails.
+    """
+    document = result.document
+    if document.cost != "measured" or result.shipped not in _OURS or document.teams is not None:
+        return result
+    if any(map(is_random, nodes_within(model.proto.graph))):
+        return result
+    site = Site(
+        model,
+        document,
+        device,
+        random_inputs(model.graph.inputs),
+        [Original(model, {spec.name: spec.name for spec in model.graph.inputs})],
+        rtol_of(document.precision),
+        threads,
+    )
+    try:
+        check = _compared(site)
+    except DeviceError:  # onnxruntime is not installed beside a GPU's own libraries
+        return result
+    if check.passed:
+        return replace(result, check=_said(check, None))
+    return _differing(result, check, first_difference(site))
+
+
+def _compared(site: Site) -> Check:
+    with Reference(site.model) as reference:
+        expected = reference.run(site.inputs)
+    with closing(site.device.executor(site.model, site.document, site.threads)) as executor:
+        return compare(executor.run(site.inputs), expected, rtol=site.rtol)
+
+
+def _differing(result: OptimizeResult, check: Check, found: FirstDifference | None) -> OptimizeResult:
+    said = _said(check, found)
+    if found is not None and found.cause == "rounding":
+        note = f"Outputs on random inputs differ from onnxruntime's by more than is allowed: {sentence(found)}."
+        return replace(result, check=said, notes=(*result.notes, note, *lines(found)[1:]))
+    if result.reference_us is None:
+        raise MismatchError("\n".join(["outputs differ from onnxruntime's:", *check.reasons, *lines(found)]))
+    return replace(
+        result,
+        check=said,
+        document=replace(result.document, shipped="reference"),
+        shipped="reference",
+        kernels_after=result.kernels_before,
+        reason="the schedule found computes something else than onnxruntime",
+        notes=(*result.notes, *check.reasons, *lines(found)),
+    )
+
+
+def _said(check: Check, found: FirstDifference | None) -> OutputsCheck:
+    max_abs, max_rel = (value if isfinite(value) else None for value in (check.max_abs, check.max_rel))
+    return OutputsCheck(max_abs, max_rel, check.passed, found)

@@ -1,0 +1,1 @@
+"""Finds the first operator of a model that computes something else than onnxruntime does."""

@@ -1,0 +1,121 @@
+"""A model whose outputs differ, and what it and onnxruntime compute in between."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from iosched.models.errors import IoschedError
+from iosched.models.model import Model
+from iosched.models.probing import part_alone, probed
+from iosched.models.whole_numbers import in_whole_numbers
+from iosched.profiler.devices.device import Device
+from iosched.runtime.compare import HALF_RTOL, Check, compare
+from iosched.runtime.inputs import Arrays
+from iosched.runtime.reference import Reference
+from iosched.scheduler.document import ScheduleDocument
+
+Values = Mapping[str, Any]
+"""What was computed, by the names of tensors."""
+
+
+FAILURES = (IoschedError, ValueError, KeyError)
+"""What is raised where a model cannot be run with more outputs: no plan passes, or a library has no such tensor."""
+
+
+@dataclass(frozen=True, eq=False)
+class Original:
+    """A model on onnxruntime that says what the tensors of another one should be.
+
+    Attributes:
+        model: what onnxruntime runs.
+        inputs: for its inputs, what they are called in the other model.
+        prefix: what the names of its tensors begin with in the other model, and not in this one.
+    """
+
+    model: Model
+    inputs: Mapping[str, str]
+    prefix: str = ""
+
+    def values(self, names: Sequence[str], inputs: Arrays) -> dict[str, Any]:
+        """The values of the tensors that it has, by their names in the other model; and of none if it cannot run."""
+        own = {name.removeprefix(self.prefix): name for name in names if name.startswith(self.prefix)}
+        looked_into = probed(self.model, tuple(own))
+        try:
+            with Reference(looked_into) as reference:
+                found = reference.run({name: inputs[called] for name, called in self.inputs.items()})
+        except FAILURES:
+            return {}
+        return {own[name]: value for name, value in found.items() if name in own}
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """A model whose outputs differ from what onnxruntime computes from the same inputs.
+
+    Attributes:
+        model: the model, as it is run.
+        document: its schedule, in the names of its operators; None if it has none.
+        device: runs it.
+        inputs: what the outputs were computed from.
+        originals: what it is compared with: one model, or each of those in a composed one.
+        rtol: how far off floats may be, see `compare`.
+        threads: how many cores run it; None for all that may be used.
+    """
+
+    model: Model
+    document: ScheduleDocument | None
+    device: Device
+    inputs: Arrays
+    originals: Sequence[Original]
+    rtol: float
+    threads: int | None = None
+
+    def computed(self, tensors: Sequence[str]) -> Values:
+        """The outputs of the model as it is run here, and these tensors as far as it has them.
+
+        The model is compiled anew, to return the tensors too.
+
+        Raises:
+            IoschedError: it cannot be run with these tensors among its outputs; see also `FAILURES`.
+        """
+        looked_into = probed(self.model, tensors)
+        with closing(self.device.executor(looked_into, self.document, self.threads)) as executor:
+            return executor.run(self.inputs)
+
+    def expected(self, tensors: Sequence[str]) -> Values:
+        """What onnxruntime computes for these tensors; those are missing that no original has."""
+        found: dict[str, Any] = {}
+        for original in self.originals:
+            found |= original.values(tensors, self.inputs)
+        return found
+
+    @cached_property
+    def rtol_between(self) -> float:
+        """How far off floats inside the model may be: those that stand for whole numbers by a step of these.
+
+        Where results are asked for, a library no longer fuses what computes them, and numbers fall to the other side.
+        """
+        return max(self.rtol, HALF_RTOL) if in_whole_numbers(self.model.graph) else self.rtol
+
+    def compared(self, computed: Values, expected: Values) -> dict[str, Check]:
+        """A check of each tensor that both have: outputs of the model by its tolerance, others by `rtol_between`."""
+        returned = self.model.graph.outputs
+        rtol = {name: self.rtol if name in returned else self.rtol_between for name in expected if name in computed}
+        return {name: compare({name: computed[name]}, {name: expected[name]}, rtol=rtol[name]) for name in rtol}
+
+    def alone(self, model: Model, operators: Sequence[str], inputs: Values, outputs: Sequence[str]) -> Values | None:
+        """What onnxruntime computes by just these operators of `model` from what they read; None if it cannot."""
+        if any(name not in model.graph.by_name for name in operators):
+            return None
+        try:
+            part = part_alone(model, operators, outputs)
+            with Reference(part) as reference:
+                return reference.run({spec.name: np.asarray(inputs[spec.name]) for spec in part.graph.inputs})
+        except FAILURES:
+            return None

@@ -1,0 +1,47 @@
+"""Looks inside a model: returns what it computes in between, and takes out operators to run them alone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+import onnx
+
+from iosched.models.load import assembled_model
+from iosched.models.model import Model
+from iosched.models.wiring import reads, writes
+
+
+def probed(model: Model, tensors: Collection[str]) -> Model:
+    """The same model, which returns these tensors as well; names that it does not compute are passed over.
+
+    Its operators are those of `model`, so that a schedule of the one is a schedule of the other.
+    """
+    shown = {value.name: value for value in model.proto.graph.value_info}
+    more = [name for name in tensors if name in shown and name in model.graph.producer]
+    more = [name for name in more if name not in model.graph.outputs]
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    proto.graph.output.extend(shown[name] for name in more)
+    graph = replace(model.graph, outputs=(*model.graph.outputs, *more))
+    return replace(model, proto=proto, graph=graph, original=None)
+
+
+def part_alone(model: Model, operators: Collection[str], outputs: Collection[str]) -> Model:
+    """The model of some operators, which takes what they read of others and returns `outputs` of theirs.
+
+    Raises:
+        InvalidModelError: the graph is not one that can be run, for example because a shape is not known.
+    """
+    wanted = {name for operator in operators for name in model.graph.by_name[operator].nodes}
+    graph = model.proto.graph
+    nodes = [node for node in graph.node if node.name in wanted]
+    written = {name for node in nodes for name in writes(node)}
+    read = {name for node in nodes for name in reads(node)} - written
+    known = {value.name: value for value in (*graph.input, *graph.output, *graph.value_info)}
+    proto = onnx.ModelProto(ir_version=model.proto.ir_version, opset_import=model.proto.opset_import)
+    proto.graph.name = model.name
+    proto.graph.node.extend(nodes)
+    proto.graph.input.extend(known[name] for name in sorted(read) if name in known and name not in model.weights)
+    proto.graph.output.extend(known[name] for name in outputs if name in known)
+    return assembled_model(model.name, proto, {name: model.weights[name] for name in read if name in model.weights})
