@@ -1,22 +1,67 @@
 """Builds the compiled CPU executor; everything else is declared in pyproject.toml.
 
 The library has a C interface loaded through ctypes: it needs a C++ compiler but neither Python's headers nor
-onnxruntime's. Where no compiler is, the package installs all the same and runs the pure-Python executor.
+onnxruntime's, and one file serves every Python. The variable IOSCHED_WHEEL says for which machines (ADR 0038):
+
+    not set                  this one, by its compiler; where none is, the package installs all the same and runs the
+                             executor in Python
+    manylinux_2_17_x86_64    every Linux of such a processor and glibc 2.17 or newer, by the compiler in the package
+    manylinux_2_17_aarch64   `ziglang`, which runs anywhere; an error ends the build
+    any                      none: only the executor in Python
 """
 
-from setuptools import Extension, setup
+import os
+import subprocess
+import sys
+from pathlib import Path
 
+from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
+
+COMPILING = ["-std=c++17", "-O2", "-fvisibility=hidden", "-pthread"]
+LINKING = ["-pthread", "-Wl,--version-script=runtime/cpu/executor.map"]
+HEADERS = ("kernel", "onnxruntime_api", "onnxruntime_session", "threads")
+ZIG_TARGETS = {f"manylinux_2_17_{cpu}": f"{cpu}-linux-gnu.2.17" for cpu in ("x86_64", "aarch64")}
+
+wanted = os.environ.get("IOSCHED_WHEEL") or None
+if wanted not in (None, "any", *ZIG_TARGETS):
+    sys.exit(f"IOSCHED_WHEEL={wanted}: choose one of {', '.join(ZIG_TARGETS)}, any; or leave it unset")
+
+
+class BuildExecutor(build_ext):
+    """Names the library for no Python, and has zig make those for other machines."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        return str(Path(*fullname.split("."))) + ".so"
+
+    def build_extension(self, ext: Extension) -> None:
+        if wanted is None:
+            super().build_extension(ext)
+            return
+        path = Path(self.get_ext_fullpath(ext.name))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        zig = [sys.executable, "-m", "ziglang", "c++", "-target", ZIG_TARGETS[wanted]]
+        subprocess.run([*zig, *COMPILING, "-fPIC", "-shared", "-s", *ext.sources, *LINKING, "-o", path], check=True)
+
+
+class Wheel(bdist_wheel):
+    """A wheel for every Python 3."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        return "py3", "none", wanted or super().get_tag()[2]
+
+
+executor = Extension(
+    "iosched.runtime.cpu._executor",
+    sources=["runtime/cpu/executor.cpp"],
+    depends=["runtime/cpu/executor.map", *(f"runtime/cpu/{name}.hpp" for name in HEADERS)],
+    extra_compile_args=COMPILING,
+    extra_link_args=LINKING,
+    optional=wanted is None,
+)
+is_compiled = sys.platform == "linux" if wanted is None else wanted in ZIG_TARGETS
 setup(
-    ext_modules=[
-        Extension(
-            "iosched.runtime.cpu._executor",
-            sources=["runtime/cpu/executor.cpp"],
-            depends=[
-                f"runtime/cpu/{name}.hpp" for name in ("kernel", "onnxruntime_api", "onnxruntime_session", "threads")
-            ],
-            extra_compile_args=["-std=c++17", "-O2", "-fvisibility=hidden", "-pthread"],
-            extra_link_args=["-pthread"],
-            optional=True,
-        )
-    ]
+    cmdclass={"build_ext": BuildExecutor, "bdist_wheel": Wheel},
+    ext_modules=[executor] if is_compiled else [],
 )

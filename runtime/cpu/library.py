@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-import sysconfig
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -14,7 +14,10 @@ from iosched.models.errors import ExecutionError
 
 _ABI_VERSION = 5
 _ERROR_NBYTES = 2048
-_NOT_BUILT = "the compiled executor was not built (no C++ compiler at installation); reinstall iosched to build it"
+_FILE = "_executor.so"
+_NOT_BUILT = "the compiled executor was not built; " + (
+    "reinstall iosched from its sources where a C++ compiler is" if sys.platform == "linux" else "it is for Linux alone"
+)
 _REBUILD = "build it again: pip install -e . in a clone, or else reinstall iosched"
 
 
@@ -68,9 +71,9 @@ def compiled() -> ctypes.CDLL | None:
 def _found() -> ctypes.CDLL | str:
     """The library, or a line that says why there is none."""
     folder = Path(__file__).parent
-    suffix = str(sysconfig.get_config_var("EXT_SUFFIX"))
     refused = []
-    for path in sorted(folder.glob("_executor*.so"), key=lambda path: (not path.name.endswith(suffix), path.name)):
+    # Up to 0.1.0 the name was that of one Python, and a clone may still have such a file.
+    for path in sorted(folder.glob("_executor*.so"), key=lambda path: (path.name != _FILE, path.name)):
         try:
             library = ctypes.CDLL(str(path))
             version = library.iosched_abi_version()
