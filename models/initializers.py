@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
 
@@ -11,8 +12,11 @@ import onnx
 from onnx import TensorProto, numpy_helper
 from onnx.helper import tensor_dtype_to_np_dtype
 
+from iosched.models.beside import open_beside
 from iosched.models.errors import InvalidModelError
 from iosched.models.model import INLINE_NBYTES, WEIGHTS_LOCATION
+from iosched.models.node_attributes import subgraphs
+from iosched.models.wiring import nodes_within
 
 _PACKED = frozenset(
     getattr(TensorProto, name)
@@ -21,18 +25,24 @@ _PACKED = frozenset(
 )
 _SPARSE_LIMIT_NBYTES = 2**31
 
+_Maps = dict[str, np.ndarray]
+"""The bytes of files of weights that were opened, by their locations."""
 
-def take_weights(graph: onnx.GraphProto, source: Path | None) -> dict[str, np.ndarray]:
-    """Move the payload of every top-level initializer out of `graph` and return it by name.
 
-    Sparse initializers become dense ones. `source` is the model's path, beside which external data is looked up.
+def take_weights(proto: onnx.ModelProto, source: Path | None) -> dict[str, np.ndarray]:
+    """Move the payload of every top-level initializer out of the model's graph and return it by name.
+
+    Sparse initializers become dense ones, and all other tensors hold their payload themselves afterwards. `source` is
+    the model's path, beside which external data is looked up.
 
     Raises:
         InvalidModelError: a payload is missing, too short, of no known type, or outside the model's folder.
     """
-    _densify(graph)
+    graph = proto.graph
     weights: dict[str, np.ndarray] = {}
-    maps: dict[Path, np.memmap] = {}
+    maps: _Maps = {}
+    _take_in(proto, source, maps)
+    _densify(graph)
     for tensor in graph.initializer:
         if tensor.name in weights:
             raise InvalidModelError(f"initializer {tensor.name!r} is defined twice.")
@@ -65,6 +75,8 @@ def read_tensor(tensor: TensorProto) -> np.ndarray:
     """
     if any(dim < 0 for dim in tensor.dims):
         raise InvalidModelError(f"initializer {tensor.name!r} has a negative dimension: {list(tensor.dims)}.")
+    if tensor.data_location == TensorProto.EXTERNAL:  # which onnx would look for in the working folder
+        raise InvalidModelError(f"tensor {tensor.name!r} keeps its data in another file.")
     try:
         array: np.ndarray = numpy_helper.to_array(tensor)
     except (ValueError, TypeError, KeyError, UnicodeDecodeError, OverflowError) as error:
@@ -75,56 +87,60 @@ def read_tensor(tensor: TensorProto) -> np.ndarray:
     return array
 
 
-def _read(tensor: TensorProto, source: Path | None, maps: dict[Path, np.memmap]) -> np.ndarray:
+def _read(tensor: TensorProto, source: Path | None, maps: _Maps) -> np.ndarray:
     if tensor.data_location == TensorProto.EXTERNAL:
         return _read_external(tensor, source, maps)
     return read_tensor(tensor)
 
 
-def _read_external(tensor: TensorProto, source: Path | None, maps: dict[Path, np.memmap]) -> np.ndarray:
+def _read_external(tensor: TensorProto, source: Path | None, maps: _Maps) -> np.ndarray:
     """A view of the one memory map of the file; each map keeps a file open, and a process may open about a thousand."""
     fields = {entry.key: entry.value for entry in tensor.external_data}
-    path = _external_path(tensor.name, fields.get("location", ""), source)
+    location = fields.get("location", "")
     dtype, nbytes = _layout(tensor)
     offset, length = _number(tensor.name, fields, "offset", 0), _number(tensor.name, fields, "length", nbytes)
     if length != nbytes:
-        raise InvalidModelError(f"weights of {tensor.name!r}: {length} bytes in {path.name}, {nbytes} are needed.")
-    try:
-        available = path.stat().st_size
-        if offset + nbytes > available:
-            raise InvalidModelError(
-                f"{path} is too short: {tensor.name!r} needs bytes {offset} to {offset + nbytes} of {available}.\n"
-                "Fetch the weights file again; it belongs beside the model."
-            )
-        if nbytes == 0:
-            return np.zeros(tuple(tensor.dims), dtype)
-        if tensor.data_type in _PACKED:
-            return _unpack(tensor, path, offset, nbytes)
-        if path not in maps:
-            maps[path] = np.memmap(path, dtype=np.uint8, mode="r")
-        return maps[path][offset : offset + nbytes].view(dtype).reshape(tuple(tensor.dims))
-    except OSError as error:
-        raise InvalidModelError(f"weights file {path} cannot be read: {error.strerror or error}.") from error
+        raise InvalidModelError(f"weights of {tensor.name!r}: {length} bytes in {location!r}, {nbytes} are needed.")
+    if location not in maps:
+        maps[location] = _mapped(tensor.name, location, source)
+    content = maps[location]
+    if offset + nbytes > content.nbytes:
+        raise InvalidModelError(
+            f"weights file {location!r} is too short: {tensor.name!r} needs bytes {offset} to {offset + nbytes} of "
+            f"{content.nbytes}.\nFetch the weights file again; it belongs beside the model."
+        )
+    part = content[offset : offset + nbytes]
+    if tensor.data_type in _PACKED:
+        return read_tensor(_inside(tensor, part))
+    return part.view(dtype).reshape(tuple(tensor.dims))
 
 
-def _external_path(name: str, location: str, source: Path | None) -> Path:
-    if source is None:
-        raise InvalidModelError(
-            f"the weights of {name!r} are in another file ({location!r}), and the model came without a folder.\n"
-            "Give the model's path instead of its bytes."
-        )
-    path = source.parent / location
-    homes = (source.parent.resolve(), source.resolve().parent)
-    resolved = path.resolve()
-    outside = not location or Path(location).is_absolute() or ".." in Path(location).parts or "\0" in location
-    if outside or not any(resolved.is_relative_to(home) for home in homes):
-        raise InvalidModelError(
-            f"the weights of {name!r} point outside the model's folder: {location!r}.\n"
-            "Put the weights file beside the model and save the model with a relative location."
-        )
-    if not path.is_file():
-        raise InvalidModelError(f"weights file {path} is missing ({name!r} is in it).\nPut it beside the model.")
-    return path
+def _mapped(name: str, location: str, source: Path | None) -> np.ndarray:
+    """All bytes of a file of weights, as they lie in the file: its size is looked at once, here."""
+    with open_beside(name, location, source) as file:
+        try:
+            if os.fstat(file.fileno()).st_size == 0:
+                return np.zeros(0, np.uint8)
+            return np.memmap(file, dtype=np.uint8, mode="r")
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise InvalidModelError(f"weights file {location!r} cannot be read: {reason}.") from error
+
+
+def _inside(tensor: TensorProto, content: np.ndarray) -> TensorProto:
+    """The tensor with its payload inside it."""
+    return TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=content.tobytes())
+
+
+def _take_in(proto: onnx.ModelProto, source: Path | None, maps: _Maps) -> None:
+    """Puts the payload of all external data but that of top-level initializers into the messages themselves.
+
+    onnx and onnxruntime would look for it beside the working folder, once the graph has no path any more.
+    """
+    for tensor in _tensors_within(proto):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            content = _read_external(tensor, source, maps)
+            tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(content), tensor.name))
 
 
 def _layout(tensor: TensorProto) -> tuple[np.dtype, int]:
@@ -148,11 +164,19 @@ def _number(name: str, fields: dict[str, str], key: str, default: int) -> int:
     return int(text)
 
 
-def _unpack(tensor: TensorProto, path: Path, offset: int, nbytes: int) -> np.ndarray:
-    with path.open("rb") as file:
-        file.seek(offset)
-        inside = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=file.read(nbytes))
-    return read_tensor(inside)
+def _tensors_within(proto: onnx.ModelProto) -> Iterator[TensorProto]:
+    """All tensors of a model but its graph's dense initializers: in nodes, in graphs inside them, and in functions."""
+    sparse = list(proto.graph.sparse_initializer)
+    for nodes in (proto.graph.node, *(function.node for function in proto.functions)):
+        for node in nodes_within(nodes):
+            for attribute in node.attribute:
+                yield from (attribute.t, *attribute.tensors)
+                sparse.extend((attribute.sparse_tensor, *attribute.sparse_tensors))
+            for graph in subgraphs(node):
+                yield from graph.initializer
+                sparse.extend(graph.sparse_initializer)
+    for each in sparse:
+        yield from (each.values, each.indices)
 
 
 def _densify(graph: onnx.GraphProto) -> None:

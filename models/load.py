@@ -84,7 +84,7 @@ def _load(
     input_shapes: Mapping[str, tuple[int, ...]] | None,
 ) -> Model:
     called = name or (source.stem if isinstance(source, Path) else proto.graph.name) or "model"
-    weights = take_weights(proto.graph, source if isinstance(source, Path) else None)
+    weights = take_weights(proto, source if isinstance(source, Path) else None)
     _normalize(proto, weights)
     binding = bind_inputs(proto.graph, batch_size, input_shapes)
     return _model(called, _infer(proto, weights, binding), weights, binding, source)

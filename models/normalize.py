@@ -164,8 +164,6 @@ def _constant_value(node: onnx.NodeProto) -> np.ndarray | None:
         named = TensorProto()
         named.CopyFrom(value)
         named.name = node.output[0]
-        if named.data_location == TensorProto.EXTERNAL:
-            raise InvalidModelError(f"Constant node {node.output[0]!r} keeps its data in another file.")
         return read_tensor(named)
     return _listed_value(name, value)
 

@@ -21,7 +21,7 @@ WAY_OUT = (
 def explained(path: Path | None) -> Iterator[None]:
     """Turns errors of SQLite and of the file system that are raised inside into errors that say what to do.
 
-    A ValueError inside comes from a row with impossible values, so the file is damaged there.
+    A ValueError or TypeError inside comes from a row with impossible values, so the file is damaged there.
 
     Raises:
         UsageError: the file is damaged, or it or its folder cannot be written.
@@ -29,7 +29,7 @@ def explained(path: Path | None) -> Iterator[None]:
     """
     try:
         yield
-    except (sqlite3.Error, ValueError) as error:
+    except (sqlite3.Error, ValueError, TypeError) as error:
         raise _error_for(path, error) from error
     except OSError as error:
         raise UsageError(
@@ -37,9 +37,9 @@ def explained(path: Path | None) -> Iterator[None]:
         ) from error
 
 
-def _error_for(path: Path | None, error: sqlite3.Error | ValueError) -> IoschedError:
+def _error_for(path: Path | None, error: sqlite3.Error | ValueError | TypeError) -> IoschedError:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte of an extended code is the primary one
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or isinstance(error, ValueError):
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or not isinstance(error, sqlite3.Error):
         return UsageError(
             f"{path} is damaged or no profile database ({error}).\nMove it away or delete it yourself. {WAY_OUT}."
         )

@@ -11,6 +11,7 @@ import struct
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -129,6 +130,21 @@ def test_a_damaged_row_is_named_when_it_is_met(tmp_path: Path, damage: str) -> N
         raw.close()
         with pytest.raises(UsageError, match=r"p\.sqlite is damaged"):
             profile.stage("s", CPU), list(profile.rows())
+
+
+def test_a_row_without_what_it_must_have_is_named_when_rows_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "p.sqlite"
+    with ProfileDatabase(path) as profile:
+        profile.keep_stage("s", CPU, FOUND)
+    with closing(sqlite3.connect(path)) as raw:
+        raw.execute("PRAGMA writable_schema = ON")
+        raw.execute("UPDATE sqlite_master SET sql = replace(sql, 'measured_at TEXT NOT NULL', 'measured_at TEXT')")
+        raw.commit()
+    with closing(sqlite3.connect(path)) as raw:
+        raw.execute("UPDATE stage SET measured_at = NULL")
+        raw.commit()
+    with ProfileDatabase(path) as profile, pytest.raises(UsageError, match=r"p\.sqlite is damaged"):
+        profile.stats()
 
 
 def test_a_damaged_page_is_named_when_it_is_met(tmp_path: Path) -> None:
