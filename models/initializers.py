@@ -15,7 +15,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 from iosched.models.beside import open_beside
 from iosched.models.errors import InvalidModelError
 from iosched.models.model import INLINE_NBYTES, WEIGHTS_LOCATION
-from iosched.models.node_attributes import subgraphs
+from iosched.models.node_attributes import sparse_tensors, subgraphs, tensors
 from iosched.models.wiring import nodes_within
 
 _PACKED = frozenset(
@@ -169,9 +169,8 @@ def _tensors_within(proto: onnx.ModelProto) -> Iterator[TensorProto]:
     sparse = list(proto.graph.sparse_initializer)
     for nodes in (proto.graph.node, *(function.node for function in proto.functions)):
         for node in nodes_within(nodes):
-            for attribute in node.attribute:
-                yield from (attribute.t, *attribute.tensors)
-                sparse.extend((attribute.sparse_tensor, *attribute.sparse_tensors))
+            yield from tensors(node)
+            sparse.extend(sparse_tensors(node))
             for graph in subgraphs(node):
                 yield from graph.initializer
                 sparse.extend(graph.sparse_initializer)

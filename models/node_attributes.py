@@ -59,6 +59,24 @@ def tensor(node: onnx.NodeProto, name: str) -> onnx.TensorProto | None:
     return None if found is None else found.t
 
 
+def tensors(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
+    """All tensors that attributes hold, alone or in lists; not those of the graphs inside the node."""
+    for item in node.attribute:
+        if item.type == AttributeProto.TENSOR:
+            yield item.t
+        elif item.type == AttributeProto.TENSORS:
+            yield from item.tensors
+
+
+def sparse_tensors(node: onnx.NodeProto) -> Iterator[onnx.SparseTensorProto]:
+    """All sparse tensors that attributes hold, as `tensors`."""
+    for item in node.attribute:
+        if item.type == AttributeProto.SPARSE_TENSOR:
+            yield item.sparse_tensor
+        elif item.type == AttributeProto.SPARSE_TENSORS:
+            yield from item.sparse_tensors
+
+
 def padding(node: onnx.NodeProto, sizes: Sequence[int], kernel: Sequence[int]) -> tuple[int, ...]:
     """How a convolution or a pool pads its input, auto_pad resolved: the begins of all axes, then their ends.
 
