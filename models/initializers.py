@@ -167,8 +167,8 @@ def _number(name: str, fields: dict[str, str], key: str, default: int) -> int:
 def _tensors_within(proto: onnx.ModelProto) -> Iterator[TensorProto]:
     """All tensors of a model but its graph's dense initializers: in nodes, in graphs inside them, and in functions."""
     sparse = list(proto.graph.sparse_initializer)
-    for nodes in (proto.graph.node, *(function.node for function in proto.functions)):
-        for node in nodes_within(nodes):
+    for part in (proto.graph, *proto.functions):
+        for node in nodes_within(part):
             yield from tensors(node)
             sparse.extend(sparse_tensors(node))
             for graph in subgraphs(node):

@@ -40,7 +40,7 @@ def _is_of_a_definition(error: Exception, graph: onnx.GraphProto) -> bool:
     onnx 1.23 raises such an error for every MeanVarianceNormalization, which onnxruntime runs.
     """
     named = _OPERATOR.findall(str(error))
-    return bool(named) and named[-1] not in {node.op_type for node in nodes_within(graph.node)}
+    return bool(named) and named[-1] not in {node.op_type for node in nodes_within(graph)}
 
 
 def leaves_doubt(graph: onnx.GraphProto, weights: Mapping[str, np.ndarray]) -> bool:

@@ -27,12 +27,12 @@ def standard_opset(proto: onnx.ModelProto) -> int:
     return max((item.version for item in proto.opset_import if item.domain in STANDARD_DOMAINS), default=0)
 
 
-def nodes_within(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """The nodes, and all nodes of the graphs inside them."""
-    for node in nodes:
+def nodes_within(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
+    """All nodes of `graph` and of the graphs inside them."""
+    for node in graph.node:
         yield node
         for inner in subgraphs(node):
-            yield from nodes_within(inner.node)
+            yield from nodes_within(inner)
 
 
 def captures(node: onnx.NodeProto) -> tuple[str, ...]:

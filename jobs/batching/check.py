@@ -37,7 +37,7 @@ def member_checks(
     """
     for member in members:
         model = models.get(member.name)
-        if model is None or any(map(is_random, nodes_within(model.proto.graph.node))):
+        if model is None or any(map(is_random, nodes_within(model.proto.graph))):
             continue
         with Reference(model) as alone:
             expected = alone.run({name: inputs[called] for name, called in member.inputs.items()})

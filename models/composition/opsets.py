@@ -54,7 +54,7 @@ def raised(model: Model, opsets: Mapping[str, int]) -> Model:
 
 def _first_that_differs(proto: onnx.ModelProto, domain: str, opsets: Mapping[str, int]) -> str | None:
     own = opsets_of(proto)
-    for node in nodes_within(proto.graph.node):
+    for node in nodes_within(proto.graph):
         if (_STANDARD if node.domain in STANDARD_DOMAINS else node.domain) != domain:
             continue
         if since(node, own) != since(node, opsets):
