@@ -16,9 +16,10 @@ import click
 from iosched.cli.errors import printable
 from iosched.cli.options import given
 from iosched.cli.output import note, quiet
-from iosched.cli.progress import bar_columns
+from iosched.cli.progress import Phases, bar_columns
 from iosched.cli.site_option import settings_elsewhere
 from iosched.models.errors import UsageError
+from iosched.models.log import logger
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from iosched.jobs.fleet.status import FleetStatus
 
 R = TypeVar("R")
+
+_log = logger(__name__)
 
 _MOST_SHOWN = 12
 _WIDTH = 60
@@ -42,6 +45,7 @@ class ClusterView:
 
     def __init__(self, *, prints: bool) -> None:
         self._prints = prints
+        self._phases = Phases()
         self._lock = threading.Lock()
         self._live: Live | None = None
         self._bar: Progress | None = None
@@ -57,6 +61,7 @@ class ClusterView:
 
     def progress(self, done: int, total: int | None, text: str) -> None:
         """Moves the bar."""
+        self._phases.say(text)
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=done, total=total, description=printable(text)[:_WIDTH])
 
@@ -65,7 +70,8 @@ class ClusterView:
         self._status = status
 
     def note(self, text: str) -> None:
-        """Prints a line."""
+        """Prints a line; the log has it in any case."""
+        _log.info("%s", text)
         if not self._prints:
             return
         with self._lock:

@@ -19,6 +19,7 @@ from iosched.models.errors import (
     MismatchError,
     UsageError,
 )
+from iosched.models.log import logger
 
 FAILED = 1
 INTERRUPTED = 130
@@ -32,6 +33,8 @@ EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
     (MismatchError, 4),
     (IoschedError, FAILED),  # ExecutionError and whatever else is raised on purpose
 )
+
+_log = logger(__name__)
 
 _MAX_LINES = 5
 _MAX_COLUMNS = 400
@@ -85,9 +88,11 @@ def guarded(ctx: click.Context | None = None) -> Iterator[None]:
     except (click.ClickException, click.exceptions.Exit, click.Abort):
         raise
     except KeyboardInterrupt:
+        _log.warning("interrupted")
         click.echo("\nInterrupted; what was measured is kept.", err=True)
         raise click.exceptions.Exit(INTERRUPTED) from None
     except BrokenPipeError:
+        _log.warning("the reader of the pipe went away")
         _forget_stdout()
         raise click.exceptions.Exit(BROKEN_PIPE) from None
     except Exception as error:  # noqa: BLE001 - the last line of defence: one line for people, never a traceback
@@ -96,7 +101,9 @@ def guarded(ctx: click.Context | None = None) -> Iterator[None]:
         if ctx is not None and ctx.meta.get("iosched.debug"):
             traceback.print_exc()
         behind = [] if ctx is None else settings_behind(error, ctx)
-        click.echo("\n".join([f"Error: {message_of(error)}", *map(printable, behind)]), err=True)
+        text = "\n".join([f"Error: {message_of(error)}", *map(printable, behind)])
+        _log.error("%s", text, exc_info=error)
+        click.echo(text, err=True)
         raise click.exceptions.Exit(exit_code(error)) from None
 
 

@@ -10,6 +10,7 @@ import click
 
 from iosched.cli.complete import VARIABLE, use_in_bash
 from iosched.cli.errors import guarded
+from iosched.cli.log_file import WORDS, logged
 from iosched.cli.options import verbosity_options
 
 COMMANDS = (
@@ -60,6 +61,11 @@ class LazyGroup(click.Group):
             hint = f" Did you mean '{close[0]}'?" if close else f" There are: {', '.join(COMMANDS)}."
             raise click.UsageError(error.message + hint, ctx) from None
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parses the options before the command's name; the words stay known, for the log."""
+        ctx.meta[WORDS] = tuple(args)
+        return super().parse_args(ctx, args)
+
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
@@ -69,7 +75,7 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Runs the command, and turns whatever it raises into an exit code."""
-        with guarded(ctx):
+        with logged(ctx), guarded(ctx):
             return super().invoke(ctx)
 
 

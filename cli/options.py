@@ -18,6 +18,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from iosched.cli.complete import complete_device, complete_file, complete_model, complete_planned
+from iosched.cli.log_file import open_log
 from iosched.cli.output import destination
 from iosched.cli.site_option import SiteOption
 from iosched.models.errors import UsageError
@@ -110,7 +111,17 @@ def _set_meta(key: str) -> Callable[[click.Context, click.Parameter, bool], None
 
 
 def verbosity_options(function: F) -> F:
-    """`--debug`, `-q` and `-v`, which mean the same before and after the command's name; see `output.quiet`."""
+    """`--debug`, `-q`, `-v` and `--log-file`, which mean the same before and after the command's name."""
+    function = click.option(
+        "--log-file",
+        expose_value=False,
+        is_eager=True,
+        callback=open_log,
+        shell_complete=complete_file,
+        metavar="F",
+        help="Append what is done to this file, line by line: what '-v' says, stages as they are measured, and the "
+        "traceback of an error.",
+    )(function)
     for flags, key, text in (
         (("-v", "--verbose"), "verbose", "Say more on stderr about what is being done."),
         (("-q", "--quiet"), "quiet", "Print data and errors only: no progress, tables or remarks."),

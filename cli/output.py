@@ -15,8 +15,11 @@ import click
 
 from iosched.cli.errors import printable
 from iosched.models.errors import ExecutionError, UsageError
+from iosched.models.log import logger
 
 STDOUT = "-"
+
+_log = logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -165,12 +168,15 @@ def verbose() -> bool:
 
 
 def detail(text: str) -> None:
-    """Prints a line for people on stderr if `-v` was given."""
+    """Prints a line for people on stderr if `-v` was given; the log has it in any case."""
     if verbose():
         note(text)
+    else:
+        _log.debug("%s", text)
 
 
 def note(text: str) -> None:
-    """Prints a line for people on stderr unless `-q` was given."""
+    """Prints a line for people on stderr unless `-q` was given; the log has it in any case."""
+    _log.info("%s", text)
     if not quiet():
         click.echo(printable(text), err=True)

@@ -10,9 +10,25 @@ from typing import TYPE_CHECKING, Protocol
 from iosched.cli.errors import printable
 from iosched.cli.output import quiet
 from iosched.jobs.progress import Observer
+from iosched.models.log import logger
 
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn, TaskID
+
+_log = logger(__name__)
+
+
+class Phases:
+    """Logs what is being done, once for as long as it stays the same."""
+
+    def __init__(self) -> None:
+        self._last = ""
+
+    def say(self, text: str) -> None:
+        """Takes what is being done."""
+        if text != self._last:
+            self._last = text
+            _log.debug("%s", text)
 
 
 class TerminalObserver(Observer, Protocol):
@@ -24,8 +40,12 @@ class TerminalObserver(Observer, Protocol):
 
 
 class _Silence:
+    def __init__(self) -> None:
+        self._phases = Phases()
+
     def progress(self, done: int, total: int | None, text: str) -> None:
-        """Says nothing."""
+        """Says nothing, but to the log."""
+        self._phases.say(text)
 
     def paused(self) -> AbstractContextManager[None]:
         """Does nothing: nothing is drawn at any time."""
@@ -36,9 +56,11 @@ class _Bar:
     def __init__(self, bar: Progress, task: TaskID) -> None:
         self._bar = bar
         self._task = task
+        self._phases = Phases()
 
     def progress(self, done: int, total: int | None, text: str) -> None:
         """Moves the bar."""
+        self._phases.say(text)
         self._bar.update(self._task, completed=done, total=total, description=printable(text)[:60])
 
     @contextmanager

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from iosched.cli.errors import printable
+from iosched.models.log import logger
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+_log = logger(__name__)
 
 
 def print_pairs(title: str, rows: Sequence[tuple[str, str]], *, to_stderr: bool) -> None:
@@ -46,7 +50,13 @@ def _show(file: TextIO, title: str | None, table: Table) -> None:
     if title is not None:
         console.print(_plain(title), style="bold", soft_wrap=True)
     console.print(table)
-    file.write("".join(f"{line.rstrip()}\n" for line in drawn.getvalue().splitlines()))
+    text = "".join(f"{line.rstrip()}\n" for line in drawn.getvalue().splitlines())
+    _log.info("%s", _without_colours(text))
+    file.write(text)
+
+
+def _without_colours(text: str) -> str:
+    return re.sub(r"\x1b\[[\d;]*m", "", text)
 
 
 def _columns(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

@@ -21,6 +21,7 @@ from iosched.jobs.throughput import best_throughput
 from iosched.jobs.verdict import Verdict, measured_verdict, predicted_verdict, unscheduled_verdict
 from iosched.jobs.wholes import keep_whole
 from iosched.models.errors import UsageError
+from iosched.models.log import logger
 from iosched.models.model import Model
 from iosched.profiler.devices.cost import MeasuredCosts
 from iosched.profiler.devices.device import OpenModel
@@ -30,6 +31,8 @@ from iosched.scheduler.baselines import sequential
 from iosched.scheduler.cost import Prefetchable
 from iosched.scheduler.search import SearchResult
 from iosched.scheduler.strategy_names import NAMES
+
+_log = logger(__name__)
 
 __all__ = ["OptimizeResult", "OptimizeSettings", "optimize"]
 
@@ -73,6 +76,7 @@ def optimize(
         settings = replace(settings, schedule_from=fitted(settings.schedule_from, model))
     device = resolve(settings.device, model)
     device.check(settings.opening)
+    _log.info("optimize %r on %s: %s", model.name, device.name, settings.words)
     started = time.monotonic()
     with opened(device, model, settings.opening, settings.profile_db, lent=lent) as open_model:
         here = open_model.here
@@ -101,6 +105,7 @@ class _Job:
                 return self._result(*best_throughput(here, self.model, self.settings, self.observer, self.pace))
             found = self._searched()
             search_seconds = self.pace.seconds
+            _log.info("searched %d stages in %.1f s, gap %.3g", found.stages, search_seconds, found.gap)
             if interrupt.came:
                 interrupt.ask()
             verdict = self._verdict(found)
@@ -111,6 +116,9 @@ class _Job:
         here = self.opened.here
         document = document_of(self.model, self.settings, self.opened.device, found, verdict, here)
         result = result_of(document, found, verdict, cost, self.pace.seconds)
+        counts = result.measurements, result.cache_hits, result.seconds
+        _log.info("%d stages measured, %d known before, %.1f s in all", *counts)
+        _log.info("ships %s: %s", result.shipped, result.reason)
         return replace(result, notes=(*remarks(self.settings.device), *result.notes))
 
     def _searched(self) -> SearchResult:

@@ -15,6 +15,7 @@ from iosched.jobs.locating.locate import first_difference
 from iosched.jobs.locating.site import Original, Site
 from iosched.models.composition.members import Member, members_of
 from iosched.models.errors import UsageError
+from iosched.models.log import logger
 from iosched.models.model import Model
 from iosched.profiler.devices.executor import Executor
 from iosched.profiler.devices.resolve import runner
@@ -25,6 +26,8 @@ from iosched.runtime.reference import Reference
 from iosched.runtime.traced import TracedRuns
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.precision import DEFAULT_PRECISION
+
+_log = logger(__name__)
 
 __all__ = ["Executor", "RunResult", "open_executor", "run"]
 
@@ -182,4 +185,6 @@ def open_executor(
         DeviceError: the device is not attached, or onnxruntime is not installed.
     """
     document = None if document is None else fitted(document, model)
-    return runner(device, document).executor(model, document, threads)
+    executor = runner(device, document).executor(model, document, threads)
+    _log.info("%r runs on %s", model.name, executor.description)
+    return executor

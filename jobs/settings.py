@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from iosched.profiler.devices.launch import DEFAULT_LAUNCH
@@ -55,6 +55,19 @@ class OptimizeSettings:
     launch: str = DEFAULT_LAUNCH
     schedule_from: ScheduleDocument | None = None
     objective: Objective = DEFAULT_OBJECTIVE
+
+    @property
+    def words(self) -> str:
+        """What is not as by default, for people: "device=cpu, threads=2"."""
+        shown = ((field.name, getattr(self, field.name), field.default) for field in fields(self))
+        return (
+            ", ".join(
+                f"{name}={'given' if isinstance(value, ScheduleDocument) else value}"
+                for name, value, default in shown
+                if value != default
+            )
+            or "by default"
+        )
 
     @property
     def pruning(self) -> Pruning:

@@ -15,6 +15,7 @@ from iosched.models.errors import InvalidModelError
 from iosched.models.flatten import flatten_concats
 from iosched.models.folding import fold_constants
 from iosched.models.initializers import store_weights, take_weights
+from iosched.models.log import logger
 from iosched.models.merging import unmerge
 from iosched.models.model import SCHEDULE_KEY, Model
 from iosched.models.normalize import (
@@ -32,6 +33,8 @@ from iosched.models.operators import computation_graph
 from iosched.models.shapes import forget_inferred, infer_shapes, leaves_doubt, tensor_specs
 from iosched.models.source import MIN_IR_VERSION, describe, read_proto
 from iosched.models.wiring import standard_opset
+
+_log = logger(__name__)
 
 
 def load_model(
@@ -55,9 +58,13 @@ def load_model(
     """
     proto = read_proto(source)
     try:
-        return _load(proto, source, name, batch_size, input_shapes)
+        model = _load(proto, source, name, batch_size, input_shapes)
     except InvalidModelError as error:
         raise InvalidModelError(f"{describe(source)}: {error}") from error
+    shapes = ", ".join(f"{spec.name} {spec.dtype} {spec.shape}" for spec in model.graph.inputs)
+    counts = len(model.graph.operators), len(model.proto.graph.node)
+    _log.info("read %s as %r: %d operators, %d nodes, inputs %s", describe(source), model.name, *counts, shapes)
+    return model
 
 
 def assembled_model(name: str, proto: onnx.ModelProto, weights: dict[str, np.ndarray]) -> Model:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from iosched.models.log import logger
 from iosched.profiler.measuring.idle import wait_until_idle
 from iosched.profiler.measuring.interleave import interleave
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, Measurement, quantile
+
+_log = logger(__name__)
 
 REST_SECONDS = 0.1
 """About how long a candidate waits for a quiet process before its turn (`wait_until_idle`)."""
@@ -81,6 +84,9 @@ def measure_in_turn(
         rest=rest or wait_until_idle,
         observer=observer,
     )
+    for name, each in found.items():
+        interval = each.median_us, each.low_us, each.high_us, len(each.samples_us)
+        _log.info("whole model, %s: %.1f us (%.1f to %.1f), %d rounds", name, *interval)
     return {name: turns[name].added_to(each) for name, each in found.items()}
 
 

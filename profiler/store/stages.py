@@ -6,9 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from iosched.models.log import logger
 from iosched.profiler.measuring.statistics import Measurement
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.profiler.store.tables import Row, StageRow, Turn
+
+_log = logger(__name__)
 
 MOST_TRIES = 3
 """How often a process measures the same thing, if the machine is disturbed each time."""
@@ -104,6 +107,7 @@ class StageMemory:
         """
         if not self.resume and not any(signature in met for met in self._met.values()):
             self.database.forget_stage(signature, self.device)
+        _log_measured(signature, turn, found, self._tries[turn, signature] + 1)
         before = self._met[turn].get(signature)
         if before is not None and found.disturbed_by and before.median_us < found.median_us:
             found = before
@@ -118,3 +122,11 @@ class StageMemory:
     def answer(self, signature: str, turn: Turn, measure: Callable[[], Measurement]) -> Measurement:
         """The measurement that was taken before; where there is none, `measure` takes one, which is kept."""
         return self.found(signature, turn) or self.keep(signature, turn, measure())
+
+
+def _log_measured(signature: str, turn: Turn, found: Measurement, number: int) -> None:
+    interval = found.median_us, found.low_us, found.high_us, len(found.samples_us)
+    _log.debug("stage %.20s (%s): %.2f us (%.2f to %.2f), %d samples", signature, turn, *interval)
+    if found.disturbed_by:
+        why = ", ".join(found.disturbed_by)
+        _log.warning("stage %.20s was disturbed, try %d of %d: %s", signature, number, MOST_TRIES, why)

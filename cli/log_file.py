@@ -1,0 +1,212 @@
+"""`--log-file`: what a command did, appended to a file, line by line."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import re
+import shlex
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from iosched.cli.errors import FAILED, printable
+from iosched.models.errors import ExecutionError, UsageError
+from iosched.models.log import ROOT, logger
+
+WORDS = "iosched.words"
+"""In the context: the words of the command line, for the first line of a log."""
+
+_OPEN = "iosched.log"
+_IS_LOG = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z [A-Z]+ ")
+_NAMED_SECRET = r"[\w-]*(?:password|passwd|secret|token|api[_-]?key)"
+_SECRETS = (
+    (re.compile(r"(\w://)[^/\s@]+@"), r"\1***@"),
+    (re.compile(rf"(?i)\b({_NAMED_SECRET}\s*[=:]\s*)[^\s,'\"]+"), r"\1***"),
+    (re.compile(rf"(?i)(--{_NAMED_SECRET}\s+)[^\s,'\"]+"), r"\1***"),
+)
+
+_log = logger(__name__)
+
+
+class _Lines(logging.Formatter):
+    """Time, level, process and logger before each line of a record, so that no line stands without them."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The lines of a record."""
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").removesuffix("+00:00")
+        text = record.getMessage()
+        if record.exc_info:
+            text += "\n" + self.formatException(record.exc_info)
+        begin = f"{at}Z {record.levelname} [{record.process}] {record.name}:"
+        return "".join(f"{begin} {line}\n" for line in without_secrets(printable(text)).splitlines())
+
+
+class _Appending(logging.Handler):
+    """Appends the lines of a record in one write, past all buffers.
+
+    So several processes may log to one file, and one that is killed loses nothing that it has done.
+
+    Attributes:
+        trouble: why nothing is written any more; None while all is well.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(logging.DEBUG)
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self.trouble: OSError | None = None
+        self.setFormatter(_Lines())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Appends a record; a file that takes no more stops the log, not the command."""
+        if self.trouble is not None:
+            return
+        data = self.format(record).encode("utf-8", "backslashreplace")
+        try:
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+        except OSError as error:
+            self.trouble = error
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+        super().close()
+
+
+@dataclass(frozen=True, eq=False)
+class _OpenLog:
+    """A log that is being written, and what is put back when it is closed."""
+
+    path: Path
+    handler: _Appending
+    began_s: float
+    level_before: int
+    show_before: Any
+
+    def close(self) -> None:
+        """Takes the log off the logger."""
+        warnings.showwarning = self.show_before
+        root = logging.getLogger(ROOT)
+        root.removeHandler(self.handler)
+        root.setLevel(self.level_before)
+        self.handler.close()
+
+
+def open_log(ctx: click.Context, param: click.Parameter, text: str | None) -> None:
+    """The callback of `--log-file`: begins to log.
+
+    Raises:
+        UsageError: the file cannot be opened, or is there and no log.
+        ExecutionError: the file does not take its first line, as on a full disk.
+    """
+    del param
+    if text is None or ctx.resilient_parsing:
+        return
+    _check(text)
+    _close(ctx)
+    try:
+        handler = _Appending(Path(text))
+    except OSError as error:
+        raise UsageError(f"--log-file {text}: {error.strerror}: name a file that you may write") from None
+    root = logging.getLogger(ROOT)
+    ctx.meta[_OPEN] = _OpenLog(Path(text), handler, time.monotonic(), root.level, warnings.showwarning)
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG)
+    warnings.showwarning = _showing(warnings.showwarning)
+    _begin(ctx.meta.get(WORDS, ()))
+    if handler.trouble is not None:
+        _close(ctx)
+        raise ExecutionError(f"--log-file {text}: cannot write: {handler.trouble.strerror}")
+
+
+@contextmanager
+def logged(ctx: click.Context) -> Iterator[None]:
+    """Writes how the command ended at the end of its log, if there is one, and closes that.
+
+    Raises:
+        click.exceptions.Exit: the command is done, but its log is not whole.
+    """
+    code = FAILED
+    try:
+        yield
+        code = 0
+    except click.exceptions.Exit as error:
+        code = error.exit_code
+        raise
+    except click.ClickException as error:
+        code = error.exit_code
+        _log.error("%s", error.format_message())
+        raise
+    finally:
+        trouble = _end(ctx, code)
+        if trouble is not None:
+            click.echo(f"Error: {trouble}", err=True)
+            if code == 0:
+                raise click.exceptions.Exit(FAILED)
+
+
+def without_secrets(text: str) -> str:
+    """The text without what looks like a password: in addresses, and behind names of secrets."""
+    for pattern, instead in _SECRETS:
+        text = pattern.sub(instead, text)
+    return text
+
+
+def _check(text: str) -> None:
+    """Refuses a file that is there and no log: a model would be spoilt by what is appended to it."""
+    if text == "-":
+        raise UsageError("--log-file -: a log does not go to stdout, which carries data: name a file, or /dev/stderr")
+    path = Path(text)
+    try:
+        if not path.is_file() or path.stat().st_size == 0:
+            return
+        with path.open("rb") as file:
+            head = file.read(64)
+    except OSError as error:
+        raise UsageError(f"--log-file {text}: {error.strerror}: name a file that you may read and write") from None
+    if not _IS_LOG.match(head):
+        raise UsageError(f"--log-file {text}: this file is there, and is no log of iosched: name another")
+
+
+def _begin(words: tuple[str, ...]) -> None:
+    from iosched.models.version import iosched_version
+
+    system = f"Python {platform.python_version()}, {platform.system()} {platform.release()}"
+    _log.info("iosched %s, %s, in %s", iosched_version(), system, Path.cwd())
+    _log.info("iosched %s", shlex.join(words))
+
+
+def _end(ctx: click.Context, code: int) -> str | None:
+    """Writes the last line; returns what is wrong with the log."""
+    log: _OpenLog | None = ctx.meta.get(_OPEN)
+    if log is None:
+        return None
+    _log.info("exit code %d after %.1f s", code, time.monotonic() - log.began_s)
+    _close(ctx)
+    trouble = log.handler.trouble
+    return None if trouble is None else f"--log-file {log.path}: cannot write: {trouble.strerror}; the log is not whole"
+
+
+def _close(ctx: click.Context) -> None:
+    log: _OpenLog | None = ctx.meta.pop(_OPEN, None)
+    if log is not None:
+        log.close()
+
+
+def _showing(show: Any) -> Any:
+    def show_and_log(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        _log.warning("%s: %s", category.__name__, message)
+        show(message, category, *place, **more)
+
+    return show_and_log
