@@ -9,7 +9,7 @@ from math import isfinite
 from iosched.jobs.locating.difference import FirstDifference
 from iosched.jobs.locating.locate import first_difference
 from iosched.jobs.locating.site import Original, Site
-from iosched.jobs.locating.words import lines, sentence
+from iosched.jobs.locating.words import lines, mismatch_text, sentence
 from iosched.jobs.result import OptimizeResult, OutputsCheck
 from iosched.models.composition.values import is_random
 from iosched.models.errors import DeviceError, MismatchError
@@ -38,7 +38,7 @@ def checked(result: OptimizeResult, model: Model, device: Device, threads: int |
     document = result.document
     if document.cost != "measured" or result.shipped not in _OURS or document.teams is not None:
         return result
-    if any(map(is_random, nodes_within(model.proto.graph))):
+    if any(map(is_random, nodes_within(model.proto.graph.node))):
         return result
     site = Site(
         model,
@@ -71,7 +71,7 @@ def _differing(result: OptimizeResult, check: Check, found: FirstDifference | No
         note = f"Outputs on random inputs differ from onnxruntime's by more than is allowed: {sentence(found)}."
         return replace(result, check=said, notes=(*result.notes, note, *lines(found)[1:]))
     if result.reference_us is None:
-        raise MismatchError("\n".join(["outputs differ from onnxruntime's:", *check.reasons, *lines(found)]))
+        raise MismatchError(mismatch_text(check.reasons, found))
     return replace(
         result,
         check=said,
