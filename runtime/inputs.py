@@ -10,6 +10,7 @@ import numpy as np
 
 from iosched.models.errors import UsageError
 from iosched.models.graph import TensorSpec
+from iosched.runtime.memory import check_inputs_fit
 
 Arrays = Mapping[str, np.ndarray]
 """A model's inputs or outputs by name."""
@@ -35,7 +36,9 @@ def random_inputs(specs: Sequence[TensorSpec], seed: int = 0) -> dict[str, np.nd
 
     Raises:
         UsageError: naming an input that no values can be made up for: strings, sequences, shapes not known before.
+        DeviceError: they take more memory than is free.
     """
+    check_inputs_fit(specs)
     return {spec.name: _random(spec, seed) for spec in specs}
 
 

@@ -97,6 +97,15 @@ def test_an_unbound_dimension_names_the_option(invoke, complains, workdir: Path)
     complains(invoke("inspect", "bad.onnx"), 2, "--input-shape")
 
 
+@pytest.mark.parametrize("command", ["optimize", "run", "bench"])
+def test_a_size_that_no_memory_holds_is_refused_before_memory_is_taken(
+    invoke, complains, workdir: Path, command: str
+) -> None:
+    onnx.save(branches("N"), workdir / "large.onnx")
+    complains(invoke(command, "large.onnx", "--batch-size", 10**9), 3, "out of memory", "--batch-size")
+    assert invoke("inspect", "large.onnx", "--batch-size", 10**9).exit_code == 0
+
+
 @pytest.mark.parametrize("kind", ["empty", "text", "random bytes", "truncated"])
 def test_what_is_no_schedule_is_refused(invoke, complains, model: Path, workdir: Path, kind: str) -> None:
     (workdir / "bad.json").write_bytes(BAD[kind])

@@ -37,7 +37,7 @@ from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cores import allowed_cpus, cpu_count
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.inputs import Arrays
-from iosched.runtime.memory import machine_nbytes
+from iosched.runtime.memory import check_fits, machine_nbytes
 from iosched.runtime.session import load_onnxruntime
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.document import ScheduleDocument
@@ -122,9 +122,10 @@ class CpuDevice:
 
         Raises:
             InvalidModelError: onnxruntime refuses the model.
-            DeviceError: onnxruntime is not installed.
+            DeviceError: onnxruntime is not installed, or the model does not fit into the memory that is free.
         """
         assert database is not None
+        check_fits(model.graph)
         other = beside.cost.backend if isinstance(beside, OpenOnCpu) else None
         backend = CpuBackend(model, lanes=settings.threads, beside=other)
         return OpenOnCpu(self, model, CpuStageCost(backend, database, resume=settings.resume), settings.precision)
@@ -134,8 +135,9 @@ class CpuDevice:
 
         Raises:
             InvalidModelError: onnxruntime refuses the model.
-            DeviceError: onnxruntime is not installed.
+            DeviceError: onnxruntime is not installed, or the model does not fit into the memory that is free.
         """
+        check_fits(model.graph)
         return shipped_executor(model, document, threads or cpu_count())
 
 

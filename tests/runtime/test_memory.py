@@ -1,0 +1,73 @@
+"""What memory is left, read from trees as machines and containers have them, and models that do not fit into it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from iosched.models.errors import DeviceError
+from iosched.models.graph import ComputationGraph, Operator, TensorSpec
+from iosched.runtime import memory
+from iosched.runtime.memory import check_fits, check_inputs_fit, free_nbytes
+
+MEMINFO = "MemTotal:       1000 kB\nMemFree:         100 kB\nMemAvailable:    800 kB\n"
+
+
+def machine(top: Path, **files: str) -> Path:
+    for name, text in files.items():
+        path = top / {"meminfo": "proc/meminfo"}.get(name, f"sys/fs/cgroup/memory.{name}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return top
+
+
+@pytest.mark.parametrize(
+    ("files", "nbytes"),
+    [
+        ({"meminfo": MEMINFO}, 800 * 1024),
+        ({"meminfo": MEMINFO, "max": "max\n", "current": "5\n"}, 800 * 1024),
+        ({"meminfo": MEMINFO, "max": "5000\n", "current": "1000\n"}, 4000),
+        ({"meminfo": MEMINFO, "max": "5000\n", "current": "6000\n"}, 0),
+        ({"meminfo": "nothing that is known\n"}, None),
+        ({}, None),
+    ],
+)
+def test_what_is_free(tmp_path: Path, files: dict[str, str], nbytes: int | None) -> None:
+    assert free_nbytes(machine(tmp_path, **files)) == nbytes
+
+
+def chain(*sizes: int) -> ComputationGraph:
+    """Operators one behind another, on tensors of so many floats."""
+    specs = tuple(TensorSpec(f"t{at}", "float32", (size,)) for at, size in enumerate(sizes))
+    operators = tuple(
+        Operator(after.name, "Relu", (after.name,), (before.name,), (after.name,)) for before, after in pairwise(specs)
+    )
+    return ComputationGraph("chain", specs[:1], (specs[-1].name,), operators, specs[1:])
+
+
+def test_a_model_fits_where_its_largest_operator_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free_nbytes", lambda: 4 * 30)
+    check_fits(chain(10, 20, 10, 20, 10))
+    with pytest.raises(DeviceError, match=r"out of memory[\s\S]*--batch-size"):
+        check_fits(chain(10, 20, 11, 20, 1))
+
+
+def test_inputs_and_outputs_are_in_memory_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free_nbytes", lambda: 4 * 30)
+    with pytest.raises(DeviceError, match="out of memory"):
+        check_fits(chain(16, 1, 1, 15))
+
+
+def test_inputs_that_are_made_up_fit_or_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free_nbytes", lambda: 80)
+    specs = chain(10, 10).inputs
+    check_inputs_fit((*specs, *specs))
+    with pytest.raises(DeviceError, match="the inputs of this model"):
+        check_inputs_fit((*specs, *specs, *specs))
+
+
+def test_nobody_is_refused_where_the_system_does_not_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free_nbytes", lambda: None)
+    check_fits(chain(2**60, 2**60))
