@@ -38,7 +38,7 @@ def checked(result: OptimizeResult, model: Model, device: Device, threads: int |
     document = result.document
     if document.cost != "measured" or result.shipped not in _OURS or document.teams is not None:
         return result
-    if any(map(is_random, nodes_within(model.proto.graph.node))):
+    if any(map(is_random, nodes_within(model.proto.graph))):
         return result
     site = Site(
         model,
