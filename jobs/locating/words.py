@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from iosched.jobs.locating.difference import FirstDifference, Place
 
 _SHOWN = 4
@@ -42,6 +44,12 @@ def lines(found: FirstDifference | None) -> tuple[str, ...]:
     elif found.is_complete:
         said.append(_ADVICE[found.cause])
     return tuple(said)
+
+
+def mismatch_text(reasons: Sequence[str], found: FirstDifference | None) -> str:
+    """The error that outputs differ: which do, in two lines, and then the first operator that does."""
+    few = list(reasons) if len(reasons) <= 1 else [f"{reasons[0]}; and {len(reasons) - 1} more"]
+    return "\n".join(["outputs differ from onnxruntime's:", *few, *lines(found)])
 
 
 def _where(place: Place | None) -> str:
