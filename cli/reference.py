@@ -35,12 +35,12 @@ _GUIDES = {
     "rank": "../ranking.md",
     "explore": "../exploring.md",
     "inspect": "../search.md",
-    "show": "../pictures.md",
+    "show": "../reading-schedules.md",
     "explain": "../getting-started.md#look-at-it",
     "zoo": "../getting-started.md",
-    "devices": "../getting-started.md#when-something-is-wrong",
-    "doctor": "../getting-started.md#when-something-is-wrong",
-    "profile": "../getting-started.md#the-profile-database",
+    "devices": "../devices.md",
+    "doctor": "../troubleshooting.md",
+    "profile": "../files.md#the-profile-database",
     "completion": "../getting-started.md#completion-in-the-shell",
 }
 

@@ -1,0 +1,56 @@
+"""The example of docs/concepts.md is what the program makes of it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+from click.testing import CliRunner
+
+from iosched.cli.main import cli
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "docs" / "concepts.md", ROOT / "docs" / "reading-schedules.md"]
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What `iosched show` prints of the four convolutions, and what `inspect` counts."""
+    folder = tmp_path_factory.mktemp("concepts")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "benchmarks")
+        patch.chdir(folder)
+        from four_convolutions import build
+
+        del sys.modules["four_convolutions"]
+        onnx.save(build(), "four.onnx")
+        said = [
+            CliRunner().invoke(cli, words, prog_name="iosched").stdout
+            for words in (
+                ["optimize", "four.onnx", "--device", "v100"],
+                ["show", "four.iosched.onnx"],
+                ["inspect", "four.onnx"],
+            )
+        ]
+    return "".join(said)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_schedule_is_the_one_that_is_printed(page: Path, shown: str) -> None:
+    (quoted,) = [block for block in re.findall(r"```text\n(.*?)```", page.read_text(), re.DOTALL) if "four on" in block]
+    assert quoted in shown
+
+
+def test_the_picture_has_the_latencies_of_the_schedules(shown: str) -> None:
+    picture = (ROOT / "docs" / "images" / "concepts-merge.svg").read_text()
+    drawn = set(re.findall(r", (\d{3}\.\d µs)</text>", picture))
+    assert len(drawn) == 3
+    assert all(latency in shown for latency in drawn)
+
+
+def test_states_transitions_and_schedules_are_counted(shown: str) -> None:
+    assert re.search(r"^0 +5 +3 +12 +50 +84 ", shown, re.MULTILINE)
+    assert "have 12, 50 and 84 (`iosched inspect four.onnx`)" in PAGES[0].read_text()
