@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from iosched.cli.errors import printable
+from iosched.cli.pictures.families import Paint
 from iosched.cli.pictures.looks import Look, latency_label, look_of
-from iosched.cli.pictures.schedule_svg import UNKNOWN_COLOUR, colours_of
+from iosched.cli.pictures.paints import paints_of
 from iosched.cli.pictures.svg import GREY, INK
 from iosched.scheduler.schedule import Schedule, Stage
 from iosched.scheduler.strategies import STAGES
@@ -30,17 +31,17 @@ def draw_dot(schedule: Schedule, *, title: str, looks: Mapping[str, Look], reads
     """
     boxes = _boxes(schedule)
     number = {name: index for index, box in enumerate(boxes) for name in box}
-    colours = colours_of(schedule, looks)
+    paints = paints_of(schedule, looks)
     lines = [
         "digraph schedule {",
         f"  graph [label={_quoted(title)}, labelloc=t, fontname={_quoted(_FONT)}, fontcolor={_quoted(INK)}];",
-        f'  node [shape=box, style="rounded,filled", fontname={_quoted(_FONT)}, fontcolor=white, penwidth=0];',
+        f'  node [shape=box, style="rounded,filled", fontname={_quoted(_FONT)}, penwidth=0];',
         f"  edge [color={_quoted(GREY)}];",
     ]
     for block in schedule.blocks:
         for index, stage in enumerate(block.stages):
             lines += _stage(
-                stage, f"{block.index}_{index}", f"block {block.index} stage {index}", number, looks, colours
+                stage, f"{block.index}_{index}", f"block {block.index} stage {index}", number, looks, paints
             )
     if reads is None:
         lines.append("  // No edges: what reads what is not in the schedule file. Give its model too.")
@@ -67,7 +68,7 @@ def _stage(
     name: str,
     number: Mapping[str, int],
     looks: Mapping[str, Look],
-    colours: Mapping[str, str],
+    paints: Mapping[str, Paint],
 ) -> Iterator[str]:
     rule = STAGES[stage.strategy]
     latency = "" if stage.latency_us is None else latency_label(stage.latency_us)
@@ -80,18 +81,18 @@ def _stage(
         name = f"groups 0 to {len(stage.groups) - 1}" if len(group) and len(group[0]) > 1 else f"group {index}"
         yield f'      graph [label="{name}", style=rounded, color="#c9ced6"];'
         for box in group:
-            yield f"      n{number[box[0]]} [{_look(box, looks, colours)}];"
+            yield f"      n{number[box[0]]} [{_look(box, looks, paints)}];"
         yield "    }"
     yield "  }"
 
 
-def _look(box: Sequence[str], looks: Mapping[str, Look], colours: Mapping[str, str]) -> str:
+def _look(box: Sequence[str], looks: Mapping[str, Look], paints: Mapping[str, Paint]) -> str:
     found = [look_of(name, looks) for name in box]
     label = "\n".join(_words(name, look) for name, look in zip(box, found, strict=True))
-    colour = colours.get(found[0].kind, UNKNOWN_COLOUR)
+    paint = paints[found[0].kind]
     models = ", ".join(dict.fromkeys(look.models for look in found if look.models))
     tip = f", tooltip={_quoted(models)}" if models else ""
-    return f"label={_quoted(label)}, fillcolor={_quoted(colour)}{tip}"
+    return f"label={_quoted(label)}, fillcolor={_quoted(paint.fill)}, fontcolor={_quoted(paint.ink)}{tip}"
 
 
 def _words(name: str, look: Look) -> str:

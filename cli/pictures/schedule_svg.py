@@ -10,7 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from iosched.cli.pictures.families import Paint
 from iosched.cli.pictures.looks import Look, latency_label, look_of, shown
+from iosched.cli.pictures.paints import paints_of
 from iosched.cli.pictures.svg import GREY, escaped, picture, text
 from iosched.cli.words import count_text
 from iosched.scheduler.proof import proof_text
@@ -30,14 +32,6 @@ _ROW_FOOT = 34  # latencies below them, and air
 _CHAR = 6.4  # advance of a character of the labels
 
 _HOW_TO_READ = "time runs to the right; what stands one above the other in a column runs at the same time"
-
-_COLOURS = {
-    "Conv": "#4c78a8", "ReluSepConv": "#7a5aa6", "Concat": "#8a8f98", "MaxPool": "#54a24b", "AveragePool": "#7fb069",
-    "GlobalAveragePool": "#9bbf72", "Add": "#e08a3c", "Sum": "#e08a3c", "Relu": "#d8a628", "Gemm": "#2a9d8f",
-    "MatMul": "#2a9d8f", "Softmax": "#c8553d",
-}  # fmt: skip
-_SPARE = ("#b279a2", "#9d755d", "#d67195", "#3d8b8b", "#6b7fd7", "#a0663a", "#5b8c5a", "#b5534c")
-UNKNOWN_COLOUR = "#6f7b8a"
 
 
 @dataclass(frozen=True)
@@ -60,14 +54,14 @@ def draw_svg(schedule: Schedule, *, title: str, looks: Mapping[str, Look], prove
         looks: how operators are shown, by their names; one that it does not have is shown as its name, in grey.
         proven: what is proven of the schedule, in words; None where nothing is said of it.
     """
-    colours = colours_of(schedule, looks)
+    paints = paints_of(schedule, looks)
     rows = _rows(schedule)
     parts: list[str] = []
     y = 84.0
     for row in rows:
-        parts += _draw_row(row, y, looks, colours)
+        parts += _draw_row(row, y, looks, paints)
         y += _ROW_HEAD + max(len(column.stage.groups) for column in row) * _LANE + _ROW_FOOT
-    legend, height = _legend(schedule, colours, y + 8)
+    legend, height = _legend(schedule, paints, y + 8)
     subtitle = " · ".join([_subtitle(schedule), *([] if proven is None else [proven])])
     head = [text(_MARGIN, 36, title, size=19, weight="600"), text(_MARGIN, 58, subtitle, fill=GREY)]
     return picture(_WIDTH, height, [*head, *parts, *legend])
@@ -114,13 +108,13 @@ def _stage_width(stage: Stage, scale: float) -> float:
     return max(least, min(_STAGE_MAX, (stage.latency_us or 0.0) * scale))
 
 
-def _draw_row(row: Sequence[_Column], y: float, looks: Mapping[str, Look], colours: Mapping[str, str]) -> list[str]:
+def _draw_row(row: Sequence[_Column], y: float, looks: Mapping[str, Look], paints: Mapping[str, Paint]) -> list[str]:
     parts: list[str] = []
     for start, column in enumerate(row):
         if start == 0 or row[start - 1].block is not column.block:
             same = [other for other in row[start:] if other.block is column.block]
             parts += _draw_block_head(same, y)
-        parts += _draw_stage(column, y + _ROW_HEAD, looks, colours)
+        parts += _draw_stage(column, y + _ROW_HEAD, looks, paints)
     return parts
 
 
@@ -136,7 +130,7 @@ def _draw_block_head(columns: Sequence[_Column], y: float) -> Iterator[str]:
     yield f'<path d="M{first.x:.1f} {y + 18:.1f}H{end:.1f}" stroke="#c9ced6" stroke-width="1.5"/>'
 
 
-def _draw_stage(column: _Column, y: float, looks: Mapping[str, Look], colours: Mapping[str, str]) -> Iterator[str]:
+def _draw_stage(column: _Column, y: float, looks: Mapping[str, Look], paints: Mapping[str, Paint]) -> Iterator[str]:
     stage, height = column.stage, len(column.stage.groups) * _LANE
     rule = STAGES[stage.strategy]
     edge = rule.colour and f' stroke="{rule.colour}" stroke-width="1.5" stroke-dasharray="5 3"'
@@ -148,36 +142,34 @@ def _draw_stage(column: _Column, y: float, looks: Mapping[str, Look], colours: M
         width = (column.width - _GAP * (len(group) + 1)) / max(len(group), 1)
         for place, name in enumerate(group):
             x = column.x + _GAP + place * (width + _GAP)
-            yield from _draw_operator(name, x, y + lane * _LANE + 3, width, looks, colours)
+            yield from _draw_operator(name, x, y + lane * _LANE + 3, width, looks, paints)
     latency_us = stage.latency_us
     below = " ".join(filter(None, [rule.mark, "" if latency_us is None else latency_label(latency_us)]))
     yield text(column.x + column.width / 2, y + height + 14, below, size=10.5, fill=GREY, anchor="middle")
 
 
 def _draw_operator(
-    name: str, x: float, y: float, width: float, looks: Mapping[str, Look], colours: Mapping[str, str]
+    name: str, x: float, y: float, width: float, looks: Mapping[str, Look], paints: Mapping[str, Paint]
 ) -> Iterator[str]:
     look = look_of(name, looks)
     tip = f"{name} ({', '.join(filter(None, (look.label, look.models)))})" if look.type else name
     yield f"<g><title>{escaped(tip)}</title>"
-    yield (
-        f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{_LANE - 6}" rx="4" '
-        f'fill="{colours.get(look.kind, UNKNOWN_COLOUR)}"/>'
-    )
+    paint = paints[look.kind]
+    yield f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{_LANE - 6}" rx="4" {_filled(paint)}/>'
     fits = len(look.label) * _CHAR <= width - 6
     label = look.label if fits else _clipped(look.label.partition(" ")[0], width - 6)
-    yield text(x + width / 2, y + 16, label, size=11, fill="#ffffff", anchor="middle") + "</g>"
+    yield text(x + width / 2, y + 16, label, size=11, fill=paint.ink, anchor="middle") + "</g>"
 
 
-def _legend(schedule: Schedule, colours: Mapping[str, str], y: float) -> tuple[list[str], float]:
+def _legend(schedule: Schedule, paints: Mapping[str, Paint], y: float) -> tuple[list[str], float]:
     """The legend, which begins at height `y`, and the height of the whole picture, which ends with it."""
     parts: list[str] = []
     x = float(_MARGIN)
-    for name, colour in colours.items():
+    for name, paint in paints.items():
         width = 26 + len(name) * 7.2
         if x + width > _WIDTH - _MARGIN:
             x, y = _MARGIN, y + 22
-        parts.append(f'<rect x="{x:.1f}" y="{y - 10:.1f}" width="12" height="12" rx="3" fill="{colour}"/>')
+        parts.append(f'<rect x="{x:.1f}" y="{y - 10:.1f}" width="12" height="12" rx="3" {_filled(paint)}/>')
         parts.append(text(x + 18, y, name, size=12, fill="#3a4350"))
         x += width + 10
     marked = not all(block.optimal for block in schedule.blocks)
@@ -188,16 +180,9 @@ def _legend(schedule: Schedule, colours: Mapping[str, str], y: float) -> tuple[l
     return parts, y + 44
 
 
-def colours_of(schedule: Schedule, looks: Mapping[str, Look]) -> dict[str, str]:
-    """A colour for every type in the schedule, or for every model where it has several, by first appearance."""
-    shown = [look_of(name, looks) for stage in schedule.stages for name in stage.operators]
-    by_type = not any(look.models for look in shown)
-    known, spare = (_COLOURS, iter(_SPARE)) if by_type else ({}, iter((*dict.fromkeys(_COLOURS.values()), *_SPARE)))
-    found: dict[str, str] = {}
-    for look in shown:
-        if look.kind and look.kind not in found:
-            found[look.kind] = known.get(look.kind) or next(spare, UNKNOWN_COLOUR)
-    return found
+def _filled(paint: Paint) -> str:
+    edge = paint.edge and f' stroke="{paint.edge}"'
+    return f'fill="{paint.fill}"{edge}'
 
 
 def _clipped(words: str, width: float) -> str:
