@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from iosched.cli.pictures.looks import Look, look_of
-from iosched.cli.words import cost_remark
-from iosched.models.errors import UsageError
+from iosched.cli.words import cost_remark, count_text
 from iosched.runtime.traced import TracedRuns, TracedTask
 from iosched.scheduler.schedule import Schedule, Stage
 from iosched.scheduler.strategies import STAGES
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 _MEASURED, _PREDICTED = 1, 2  # processes, in the order in which they are shown
 _LANES = 1000  # number of the row of lane 0: rows of stages have smaller numbers
 _GROUPS = 1
+_UNKNOWN_US = 10.0  # how long a stage is drawn whose latency is not known
 
 Event = dict[str, object]
 
@@ -53,10 +53,15 @@ class _Place:
 
 
 def predicted_facts(document: ScheduleDocument) -> dict[str, str]:
-    """For the facts of a file: what its predicted latencies are."""
+    """For the facts of a file: what its predicted latencies are, and how stages are drawn that have none."""
     how = cost_remark(document.launch, document.measured_share) or ", measured stage by stage when it was scheduled"
     what = f"of each stage on {document.device_name}{how}"
-    return {"predicted": f"{what}; groups are drawn as long as their stage, since nothing is predicted of one of them"}
+    facts = {"predicted": f"{what}; groups are drawn as long as their stage, since nothing is predicted of one of them"}
+    unknown = sum(stage.predicted_us is None for stage in document.schedule.stages)
+    if unknown:
+        count = count_text(unknown, "stage")
+        facts["unknown"] = f"no latency is predicted of {count}; {_UNKNOWN_US:g} us, if they are drawn, means nothing"
+    return facts
 
 
 def draw_trace(
@@ -69,22 +74,17 @@ def draw_trace(
     """The trace as text of a JSON file; ends with a newline.
 
     Args:
-        schedule: the schedule, whose predicted latencies are drawn where all of them are known.
+        schedule: the schedule. A stage without a predicted latency is drawn with a length that means nothing, and its
+            name says so; where `runs` has times and no stage has a predicted latency, nothing predicted is drawn.
         facts: of the whole file, by names: the model, the device, and so on.
         looks: how operators are shown, by their names; one that it does not have is shown as its name.
         runs: what was measured of a run by this schedule; None to draw what is predicted alone.
-
-    Raises:
-        UsageError: nothing was measured, and of a stage nothing is predicted.
     """
     places = [
         _Place(block.index, number, stage) for block in schedule.blocks for number, stage in enumerate(block.stages)
     ]
     events = [] if runs is None else list(_measured(places, runs, looks))
-    unknown = [place for place in places if place.stage.predicted_us is None]
-    if unknown and runs is None:
-        raise UsageError(f"there is nothing to draw: of {unknown[0].name} no latency is predicted")
-    if not unknown:
+    if runs is None or any(place.stage.predicted_us is not None for place in places):
         events += _predicted(places, looks)
     head = json.dumps({"displayTimeUnit": "ns", "otherData": dict(facts)})[:-1]
     lines = ",\n".join(map(json.dumps, events))
@@ -141,11 +141,12 @@ def _predicted(places: Sequence[_Place], looks: Mapping[str, Look]) -> Iterator[
         yield _row(_PREDICTED, _GROUPS + group, f"group {group}")
     begin_us = 0.0
     for place in places:
-        latency_us = place.stage.predicted_us or 0.0
-        end_us = begin_us + latency_us
+        latency_us = place.stage.predicted_us
+        end_us = begin_us + (_UNKNOWN_US if latency_us is None else latency_us)
         groups = range(len(place.stage.groups))
         args = {**place.args(place.stage.operators, groups), "predicted_us": latency_us}
-        yield _event(_PREDICTED, 0, place.name, "stage", begin_us, end_us, args)
+        name = place.name if latency_us is not None else f"{place.name} (latency not known)"
+        yield _event(_PREDICTED, 0, name, "stage", begin_us, end_us, args)
         for row, part in enumerate(_parts(place.stage)):
             own = [name for group in part for name in place.stage.groups[group]]
             name = _name(own, looks)

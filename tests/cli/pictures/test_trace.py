@@ -6,11 +6,8 @@ import json
 from collections import defaultdict
 from typing import Any
 
-import pytest
-
 from iosched.cli.pictures.looks import Look
 from iosched.cli.pictures.trace import draw_trace
-from iosched.models.errors import UsageError
 from iosched.runtime.traced import TaskOrigin, TracedRuns, TracedTask
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 
@@ -124,12 +121,23 @@ def test_no_event_of_a_row_begins_before_the_last_has_ended() -> None:
             assert all(end <= after["ts"] for end, after in zip(ends, events[1:], strict=False))
 
 
-def test_where_a_latency_is_not_known_nothing_is_drawn_as_predicted() -> None:
-    schedule = Schedule((*SCHEDULE.blocks, Block(2, (Stage(Strategy.CONCURRENT, (("z",),)),))))
-    with pytest.raises(UsageError, match="block 2 stage 0"):
-        draw_trace(schedule, facts={}, looks={})
-    trace = drawn(schedule, RUNS)
-    assert {event["pid"] for event in trace["traceEvents"]} == {1}
+def test_a_stage_of_unknown_latency_is_drawn_and_says_so() -> None:
+    unknown = Block(2, (Stage(Strategy.CONCURRENT, (("y",), ("z",))), Stage(Strategy.CONCURRENT, (("x",),), 2.0)))
+    schedule = Schedule((*SCHEDULE.blocks, unknown))
+    for runs in (None, RUNS):
+        found = {name: events for (_, name), events in rows(drawn(schedule, runs), "predicted").items()}
+        name, begin_us, length_us = spans(found["stages"])[3]
+        assert name == "block 2 stage 0 (latency not known)"
+        assert length_us > 0
+        assert found["stages"][3]["args"]["predicted_us"] is None
+        assert spans(found["stages"])[4] == ("block 2 stage 1", begin_us + length_us, 2)
+        assert spans(found["group 1"])[-1] == ("z", begin_us, length_us)
+
+
+def test_beside_a_run_nothing_is_drawn_as_predicted_where_nothing_is() -> None:
+    schedule = Schedule((Block(0, tuple(Stage(stage.strategy, stage.groups) for stage in SCHEDULE.stages)),))
+    assert {event["pid"] for event in drawn(schedule, RUNS)["traceEvents"]} == {1}
+    assert {event["pid"] for event in drawn(schedule)["traceEvents"]} == {2}
 
 
 def test_names_may_hold_anything() -> None:
