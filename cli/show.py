@@ -6,22 +6,25 @@ import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from iosched.cli.complete import complete_file, complete_model
-from iosched.cli.options import json_option, output_option, verbosity_options
+from iosched.cli.options import json_option, output_option, profile_db_option, verbosity_options
 from iosched.cli.output import STDOUT, Destination, check_destinations, emit_json, note, write_and_note
-from iosched.cli.pictures.formats import FORMATS, Drawn
+from iosched.cli.pictures.drawn import Drawn
+from iosched.cli.pictures.formats import FORMATS
 from iosched.cli.pictures.painted import painted
-from iosched.cli.source import input_file, read_schedule_and_model, remark_not_shipped
+from iosched.cli.source import input_file, not_shipped_text, read_schedule_and_model, remark_not_shipped
 from iosched.cli.stages import stage_object, throughput_object
 from iosched.cli.words import count_text
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
     from iosched.cli.pictures.netron import PlacedNode
+    from iosched.jobs.known_stages import KnownStages
     from iosched.models.model import Model
     from iosched.scheduler.document import ScheduleDocument
     from iosched.scheduler.schedule import Schedule, Stage
@@ -38,8 +41,8 @@ _MOST_NAMES = 3
     type=click.Choice(list(FORMATS)),
     default="text",
     show_default=True,
-    help="'text' for a terminal, 'svg' for a browser or a page, 'dot' for Graphviz, 'netron' for Netron, beside the "
-    "optimized model, 'trace' for ui.perfetto.dev or chrome://tracing.",
+    help="'text' for a terminal, 'html' for a browser, with search and zoom, 'svg' for a page, 'dot' for Graphviz, "
+    "'netron' for Netron, beside the optimized model, 'trace' for ui.perfetto.dev or chrome://tracing.",
 )
 @output_option(
     "-o",
@@ -67,6 +70,7 @@ _MOST_NAMES = 3
     help="Draw another schedule that 'optimize' considered: 'iosched', 'sequential' or 'greedy', as far as it is in "
     "the file.",
 )
+@profile_db_option
 @json_option
 @verbosity_options
 def command(
@@ -76,6 +80,7 @@ def command(
     model: str | None,
     indices: tuple[int, ...],
     alternative: str | None,
+    profile_db: Path | None,
     as_json: bool,
 ) -> None:
     """Draw SCHEDULE: blocks, their stages, and the groups that run side by side in each.
@@ -97,7 +102,10 @@ def command(
         document = _instead(document, alternative)
     if indices:
         document = replace(document, schedule=_only(document.schedule, indices), proven=None, alternatives=())
-    drawn = Drawn(document) if loaded is None else _drawn(document, loaded, shipped if fits else None)
+    drawn = _drawn_alone(document) if loaded is None else _drawn(document, loaded, shipped if fits else None)
+    drawn = replace(drawn, instead=not_shipped_text(document) if alternative is None else _considered(alternative))
+    if fits and loaded is not None:
+        drawn = replace(drawn, known=partial(_known, loaded, document, profile_db))
     if as_json:
         emit_json(as_object(drawn))
     if output is not None:
@@ -114,6 +122,24 @@ def _fitted(document: ScheduleDocument, model: Model) -> tuple[ScheduleDocument,
     except InvalidScheduleError as error:
         note(f"What stages compute is left out: {error}")
         return document, False
+
+
+def _drawn_alone(document: ScheduleDocument) -> Drawn:
+    """What is drawn of a schedule file without its model."""
+    from iosched.cli.pictures.looks import looks_by_structure
+
+    return Drawn(document, looks_by_structure(document.structure))
+
+
+def _known(model: Model, document: ScheduleDocument, profile_db: Path | None) -> KnownStages:
+    """What the profile database has of the stages; where it cannot be asked, why not."""
+    from iosched.jobs.known_stages import KnownStages, known_stages
+    from iosched.models.errors import IoschedError
+
+    try:
+        return known_stages(model, document, profile_db)
+    except IoschedError as error:
+        return KnownStages(why=str(error).partition("\n")[0])
 
 
 def _drawn(document: ScheduleDocument, model: Model, shipped: ScheduleDocument | None) -> Drawn:
@@ -205,6 +231,10 @@ def _instead(document: ScheduleDocument, name: str) -> ScheduleDocument:
         there = f"it has {', '.join(known)}" if known else "it has none"
         raise UsageError(f"the schedule file has no alternative {name!r}: {there}")
     return replace(document, schedule=known[name], proven=None, alternatives=())
+
+
+def _considered(name: str) -> str:
+    return f"This is {name!r}, which 'optimize' considered beside the schedule that it shipped."
 
 
 def _only(schedule: Schedule, indices: tuple[int, ...]) -> Schedule:

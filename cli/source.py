@@ -209,13 +209,20 @@ def _differences(made_for: Mapping[str, str], here: Mapping[str, str]) -> str:
 
 def remark_not_shipped(document: ScheduleDocument) -> None:
     """Says on stderr that 'iosched run' does not use this schedule, where a library was shipped without one."""
-    if document.is_plain:
-        note("Not what 'iosched run' uses: plain onnxruntime was shipped, since no schedule was known to be faster.")
+    if (text := not_shipped_text(document)) is not None:
+        note(text)
+
+
+def not_shipped_text(document: ScheduleDocument) -> str | None:
+    """The same in words; None where 'iosched run' uses this schedule."""
     if document.is_on_openvino and document.precision != DEFAULT_PRECISION:
         precision = document.precision
-        note(f"Not what 'iosched run' uses: in {precision} OpenVINO runs the model. This schedule is for fp32.")
-    elif document.is_on_openvino:
-        note("Not what 'iosched run' uses where OpenVINO is installed, which was shipped since it was the fastest.")
+        return f"Not what 'iosched run' uses: in {precision} OpenVINO runs the model. This schedule is for fp32."
+    if document.is_on_openvino:
+        return "Not what 'iosched run' uses where OpenVINO is installed, which was shipped since it was the fastest."
+    if document.is_plain:
+        return "Not what 'iosched run' uses: plain onnxruntime was shipped, since no schedule was known to be faster."
+    return None
 
 
 def embedded_schedule(model: Model) -> ScheduleDocument | None:

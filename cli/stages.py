@@ -33,6 +33,11 @@ def throughput_text(found: Throughput) -> str:
     return ", ".join(filter(None, [_amount(found.flops), *_speeds(found, "of peak", "of the SMs")]))
 
 
+def work_text(found: Throughput) -> str:
+    """The same without shares of the device: `604 MFLOP, 5.20 TFLOP/s`."""
+    return ", ".join(filter(None, [_amount(found.flops), _speeds(found, "", "")[0]]))
+
+
 def throughput_columns(found: Throughput) -> str:
     """A throughput in columns of fixed widths, so that those of stages can stand one below the other."""
     speed, peak, sms = _speeds(found, "peak", "SMs")

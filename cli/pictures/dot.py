@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from iosched.cli.errors import printable
+from iosched.cli.pictures.drawn import Reads
 from iosched.cli.pictures.families import Paint
 from iosched.cli.pictures.looks import Look, latency_label, look_of
 from iosched.cli.pictures.paints import paints_of
 from iosched.cli.pictures.svg import GREY, INK
 from iosched.scheduler.schedule import Schedule, Stage
 from iosched.scheduler.strategies import STAGES
-
-Reads = Mapping[str, Sequence[str]]
-"""For operators by name, the operators that they read from."""
 
 _FONT = "Helvetica,Arial,sans-serif"
 

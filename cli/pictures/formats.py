@@ -2,50 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from iosched.cli.errors import printable
+from iosched.cli.pictures.drawn import Drawn
 from iosched.cli.stages import throughput_columns, throughput_text
-from iosched.cli.words import cost_remark
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
-    from iosched.cli.pictures.looks import Look
-    from iosched.cli.pictures.netron import PlacedNode
-    from iosched.profiler.devices.throughput import Throughput, Throughputs
     from iosched.scheduler.document import ScheduleDocument
-    from iosched.scheduler.schedule import Stage
-
-
-@dataclass(frozen=True, eq=False)
-class Drawn:
-    """A schedule that is to be drawn, and what is known of its model: nothing where that is not at hand.
-
-    Attributes:
-        document: the schedule.
-        looks: how operators are shown, by their names.
-        throughputs: what stages compute.
-        reads: for each operator of the model, the operators that it reads from.
-        nodes: returns the nodes of the optimized model, if the schedule is one of this model.
-    """
-
-    document: ScheduleDocument
-    looks: Mapping[str, Look] = field(default_factory=dict)
-    throughputs: Throughputs | None = None
-    reads: Mapping[str, Sequence[str]] | None = None
-    nodes: Callable[[], Iterable[PlacedNode]] | None = None
-
-    @property
-    def title(self) -> str:
-        """The model, the device, and whether anything was measured there."""
-        remark = cost_remark(self.document.launch, self.document.measured_share)
-        return f"{self.document.model} on {self.document.device_name}{remark}"
-
-    def throughput(self, stages: Iterable[Stage]) -> Throughput | None:
-        """The throughput of stages run one after another; None where the model is not at hand."""
-        return None if self.throughputs is None else self.throughputs.of(stages)
 
 
 def _text(drawn: Drawn, unicode: bool) -> str:
@@ -97,21 +63,7 @@ def _dot(drawn: Drawn, unicode: bool) -> str:
     from iosched.cli.pictures.dot import draw_dot
 
     del unicode  # Graphviz takes UTF-8
-    return draw_dot(drawn.document.schedule, title=drawn.title, looks=drawn.looks, reads=_reads(drawn))
-
-
-def _reads(drawn: Drawn) -> Mapping[str, Sequence[str]] | None:
-    """For each operator those that it reads from, by the model, or else by what the schedule file says of it."""
-    if drawn.reads is not None or drawn.document.structure is None:
-        return drawn.reads
-    structure = drawn.document.structure
-    maker: list[str] = ["" for _ in structure.inputs]
-    for operator in structure.operators:
-        maker += [operator.name] * len(operator.form.outputs)
-    return {
-        operator.name: tuple(dict.fromkeys(maker[tensor] for tensor in operator.reads if maker[tensor]))
-        for operator in structure.operators
-    }
+    return draw_dot(drawn.document.schedule, title=drawn.title, looks=drawn.looks, reads=drawn.edges)
 
 
 def _netron(drawn: Drawn, unicode: bool) -> str:
@@ -132,9 +84,20 @@ def _trace(drawn: Drawn, unicode: bool) -> str:
     return draw_trace(document.schedule, facts=facts, looks=drawn.looks)
 
 
+def _html(drawn: Drawn, unicode: bool) -> str:
+    from iosched.cli.pictures.page_data import page_data
+    from iosched.cli.pictures.schedule_html import draw_html
+    from iosched.jobs.known_stages import KnownStages
+
+    del unicode  # the page says that it is UTF-8
+    known = KnownStages() if drawn.known is None else drawn.known()
+    return draw_html(f"{drawn.document.model} on {drawn.document.device_name}", page_data(drawn, known))
+
+
 FORMATS: Mapping[str, Callable[[Drawn, bool], str]] = {
     "text": _text,
     "svg": _svg,
+    "html": _html,
     "dot": _dot,
     "netron": _netron,
     "trace": _trace,

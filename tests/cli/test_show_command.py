@@ -7,12 +7,14 @@ import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
 from small_models import branches
 
 from iosched.models.load import load_model
+from iosched.profiler.devices.resolve import runner_name
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
 
@@ -162,6 +164,55 @@ def test_show_does_not_overwrite_the_schedule(invoke, complains, schedule_file: 
 
 def test_stdin_is_read_once(invoke, complains) -> None:
     complains(invoke("show", "-", "--model", "-", stdin=b"{}"), 2, "both")
+
+
+def page_of(text: str) -> dict[str, Any]:
+    """The data in the page of a schedule."""
+    found = re.search(r'id="data">(.*?)</script>', text)
+    assert found is not None
+    data: dict[str, Any] = json.loads(found[1])
+    return data
+
+
+def test_show_writes_a_page(invoke, model: Path, workdir: Path) -> None:
+    invoke("optimize", model, "--device", "v100", "-q")
+    result = invoke("show", "branches.iosched.onnx", "--format", "html", "-o", "page.html")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "Wrote page.html.\n")
+    text = (workdir / "page.html").read_text(encoding="utf-8")
+    data = page_of(text)
+    assert "<title>branches on Tesla V100-SXM2-16GB</title>" in text
+    assert any("not measured" in note for note in data["notes"])
+    assert {row[0]: row[1] for row in data["wholes"]}["one operator after another"] > 0
+    for stage in data["blocks"][0]["stages"]:
+        assert 0 < stage["busy"] <= 1
+        assert 0 <= stage["share_of_peak"] < 1
+    assert [us is not None for _, us in data["blocks"][0]["before"]] == [True] * 3
+
+
+def test_a_page_of_a_schedule_file_alone_knows_operators_by_its_structure(invoke, model: Path, workdir: Path) -> None:
+    invoke("optimize", model, "--device", "v100", "-q")
+    data = page_of(invoke("show", "branches.schedule.json", "--format", "html").stdout)
+    assert sorted(row[1] for row in data["operators"]) == ["Concat", "Conv 1×1", "Conv 3×3"]  # noqa: RUF001
+    assert {row[5] for row in data["operators"]} == {"1x8x6x6", "1x16x6x6"}
+    assert "--model" in data["unknown"]["busy"]
+
+
+def test_a_page_says_what_runs_the_model_instead(invoke, schedule_file: Path) -> None:
+    document = ScheduleDocument.from_json(schedule_file.read_text())
+    schedule_file.write_text(replace(document, shipped="reference").to_json())
+    (note,) = page_of(invoke("show", schedule_file, "--format", "html").stdout)["notes"]
+    assert "plain onnxruntime was shipped" in note
+
+
+def test_a_page_says_why_what_was_measured_is_not_known(invoke, schedule_file: Path, model: Path) -> None:
+    data = page_of(invoke("show", schedule_file, "--model", model, "--format", "html").stdout)
+    assert "made on another machine" in data["unknown"]["measured"]
+    Path("damaged.sqlite").write_text("no database")
+    document = ScheduleDocument.from_json(schedule_file.read_text())
+    here = replace(document, device={"kind": "cpu", "name": runner_name("cpu", None)})
+    schedule_file.write_text(here.to_json())
+    words = ("show", schedule_file, "--model", model, "--format", "html", "--profile-db", "damaged.sqlite")
+    assert "damaged.sqlite" in page_of(invoke(*words).stdout)["unknown"]["measured"]
 
 
 def test_a_trace_draws_what_is_predicted_alone_and_says_what_is_not(invoke, schedule_file: Path) -> None:

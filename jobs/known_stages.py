@@ -1,0 +1,131 @@
+"""What is known of the stages of a schedule beside its file, by the profile database or by a formula.
+
+Nothing is measured for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from iosched.jobs.headroom.idle import spare_of
+from iosched.jobs.headroom.trying import Allowance
+from iosched.jobs.opening import of_a_team, opened
+from iosched.models.model import Model
+from iosched.profiler.devices.cost import known_us
+from iosched.profiler.devices.device import OpenModel
+from iosched.profiler.devices.resolve import recorded, runner_design, runner_name
+from iosched.profiler.measuring.statistics import Measurement
+from iosched.scheduler.baselines import sequential
+from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.schedule import Block, Schedule, Stage
+
+_COMPUTED = "latencies of this schedule are computed: nothing was measured on this device"
+_ELSEWHERE = "the schedule was made on another machine, and what was measured there is not in this profile database"
+_OTHER_UNITS = "this machine computes other operators together than the schedule does"
+
+
+@dataclass(frozen=True)
+class KnownStage:
+    """What is known of a stage.
+
+    Attributes:
+        measured: its latest thorough measurement; None where it was never measured.
+        idle: the part of the cores' time that it leaves idle, from 0 to 1; None where that is not known.
+    """
+
+    measured: Measurement | None = None
+    idle: float | None = None
+
+
+@dataclass(frozen=True)
+class KnownStages:
+    """What is known of all stages of a schedule.
+
+    Attributes:
+        stages: one for each stage, in order; empty where nothing was measured.
+        single_us: what operators take alone, by the operators that the device computes as one.
+        why: why nothing was measured; None where something may have been.
+    """
+
+    stages: tuple[KnownStage, ...] = ()
+    single_us: tuple[tuple[tuple[str, ...], float], ...] = ()
+    why: str | None = None
+
+
+def known_stages(model: Model, document: ScheduleDocument, profile_db: Path | None = None) -> KnownStages:
+    """Looks up every stage of a schedule of `model`, and every operator alone; measures nothing and writes nothing.
+
+    Where teams run the schedule, all is said of one of them. For a GPU that is not attached, what operators take alone
+    is computed. Complexity: one look-up a stage and one an operator.
+
+    Args:
+        profile_db: the profile database; by default the user's own.
+
+    Raises:
+        UsageError: the file is damaged or no profile database.
+        DeviceError: a library is missing that the device of the schedule needs, or there is no specification of it.
+        InvalidModelError: onnxruntime refuses the model.
+    """
+    if document.cost == "measured" and not _is_here(document):
+        return KnownStages(why=_ELSEWHERE)
+    device, settings = recorded(document)
+    with opened(device, model, settings, profile_db, writes=False) as whole:
+        open_model, _ = of_a_team(whole, document)
+        in_units = tuple(open_model.units.scheduled(document.schedule).stages)
+        if len(in_units) != len(tuple(document.schedule.stages)):
+            return KnownStages(why=_OTHER_UNITS)
+        return _looked_up(open_model, in_units)
+
+
+def _is_here(document: ScheduleDocument) -> bool:
+    """Whether the schedule was made on a device like the one of its kind on this machine."""
+    if runner_name("auto", document) != document.device_name:
+        return False
+    design = runner_design("auto", document)
+    return all(document.device.get(key, value) == value for key, value in design.items())
+
+
+def _looked_up(open_model: OpenModel, stages: Sequence[Stage]) -> KnownStages:
+    if open_model.here is None:
+        return KnownStages((), tuple(_singles(open_model, open_model.cost.stage_latency_us)), _COMPUTED)
+    cost = open_model.here.cost
+    spare = spare_of(open_model, stages, Allowance(0))
+    found = tuple(KnownStage(cost.known(stage), idle) for stage, (_, idle) in zip(stages, spare, strict=True))
+    return KnownStages(found, tuple(_singles(open_model, partial(known_us, cost))))
+
+
+def _singles(
+    open_model: OpenModel, latency_us: Callable[[Stage], float | None]
+) -> Iterator[tuple[tuple[str, ...], float]]:
+    for stage in sequential(open_model.graph).stages:
+        (unit,) = stage.operators
+        found = latency_us(stage)
+        if found is not None:
+            yield open_model.units.members(unit), found
+
+
+def in_a_row(known: KnownStages, order: Schedule) -> Schedule:
+    """`order`, of one operator a stage, with what operators take alone; those computed as one share a stage.
+
+    Latencies that are known in `order` stay as they are.
+    """
+    blocks = (replace(block, stages=tuple(_joined(known, block))) for block in order.blocks)
+    return Schedule(tuple(blocks))
+
+
+def _joined(known: KnownStages, block: Block) -> Iterator[Stage]:
+    """The stages of a block of single operators; of operators that are computed as one the first brings the others."""
+    there = {name for stage in block.stages for name in stage.operators}
+    units = {members[0]: (members, latency_us) for members, latency_us in known.single_us if there.issuperset(members)}
+    joined = {name for members, _ in units.values() for name in members}
+    for stage in block.stages:
+        (name,) = stage.operators
+        if name in units:
+            members, latency_us = units[name]
+            own_us = stage.predicted_us if len(members) == 1 else None
+            yield replace(stage, groups=(members,), predicted_us=latency_us if own_us is None else own_us)
+        elif name not in joined:
+            yield stage
