@@ -40,7 +40,7 @@ def page() -> str:
 
 def _wrapped(paragraph: str) -> str:
     """Sentences and the points of a list, broken into lines anew; tables, code and headlines as they are."""
-    if paragraph.startswith(("|", "#", "```")):
+    if paragraph.startswith(("|", "#", "```", "<!--")):
         return paragraph
     return "\n".join(
         textwrap.fill(" ".join(point.split()), WIDTH, subsequent_indent="  " * point.startswith("- "),

@@ -14,8 +14,9 @@ from iosched.cli.reference import pages
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 ALL_PAGES = [ROOT / "CONTRIBUTING.md", ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-REFERENCE = "".join(pages().values())
-FOLDERS = "|".join(path.name for path in ROOT.iterdir() if path.is_dir() and path.name[0] != ".")
+FOLDERS = "|".join(
+    path.name for path in ROOT.iterdir() if path.is_dir() and path.name[0] != "." and path.name != "build"
+)
 PATH = rf"(?<![\w./-])(?:{FOLDERS}|\.ci)/[\w./*{{}},-]*"
 
 
@@ -41,13 +42,6 @@ def test_every_exit_code_is_documented() -> None:
     table = (ROOT / "docs" / "exit-codes.md").read_text()
     for code in {code for _, code in EXIT_CODES} | {0, FAILED, INTERRUPTED, BROKEN_PIPE}:
         assert f"| {code} |" in table
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_options_named_in_a_guide_exist(page: Path) -> None:
-    known = set(re.findall(r"--[a-z][a-z-]+", REFERENCE))
-    lines = re.findall(r"^iosched ([^#|\n]*)", page.read_text(), re.MULTILINE)
-    assert {option for line in lines for option in re.findall(r"(?<= )--[a-z][a-z-]+", line)} <= known
 
 
 @pytest.mark.parametrize("page", [ROOT / "CONTRIBUTING.md", *PAGES], ids=lambda page: page.name)

@@ -1,0 +1,118 @@
+"""The code blocks of the documentation: what each is written in, and why it is not run where it is not.
+
+python tests/support/doc_blocks.py      # writes into CONTRIBUTING.md how many there are of each kind
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+ROOT = Path(__file__).parents[2]
+GENERATED = {*(ROOT / "docs" / "cli").glob("*.md")}  # what `--help` prints; tests/test_docs.py compares all of it
+PAGES = sorted({ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")} - GENERATED)
+
+# What is run, and why a block is not: what stands behind `not run:` begins with a reason, and may go on after a comma.
+RUN = {
+    "run": "by `tests/docs/test_code_blocks.py`",
+    "run elsewhere": "by a test that prepares what the block needs",
+    "read": "a file in JSON, TOML or YAML",
+}
+REASONS = {
+    "takes minutes": "on the small models of the tests too",
+    "needs a GPU": "or a program of NVIDIA's that comes with one",
+    "needs a cluster": "of Ray, or other machines",
+    "needs the network": "to install or fetch something",
+    "needs another program": "which the marker names",
+    "needs data from elsewhere": "published measurements, or a model that another library exports",
+    "outline": "the reader's own code fills it in",
+    "shows output": "of a command that is not right above it",
+    "no code": "a formula, a diagram, or the shape of some JSON",
+}
+
+_MARKER = re.compile(r"<!-- (?:not run: (?P<reason>.+)|run by (?P<test>\S+)) -->")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A code block of a page.
+
+    Attributes:
+        line: of the page, from 1, at which the block begins.
+        language: what stands behind the fence; "" for indented blocks.
+        reason: why it is not run; None where it is.
+        test: the file that runs it in a setting of its own.
+        shown: what stands right below as its output, in a block of `text`.
+    """
+
+    page: Path
+    line: int
+    language: str
+    code: str
+    reason: str | None = None
+    test: str | None = None
+    shown: str | None = None
+
+    @property
+    def place(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+    @property
+    def is_run(self) -> bool:
+        return self.reason is None and self.test is None
+
+
+def blocks(page: Path) -> list[Block]:
+    """The blocks of a page in order; an unmarked block of `text` right below another is what that one prints."""
+    found: list[Block] = []
+    for block, follows in _all(page):
+        if follows and block.language == "text" and block.is_run:
+            found[-1] = Block(**{**vars(found[-1]), "shown": block.code})
+        else:
+            found.append(block)
+    return found
+
+
+def _all(page: Path) -> Iterator[tuple[Block, bool]]:
+    """Each block, and whether nothing stands between it and the one before."""
+    before: Token | None = None
+    for token in MarkdownIt().parse(page.read_text(encoding="utf-8")):
+        if token.type in ("fence", "code_block"):
+            marker = _MARKER.search(before.content) if before is not None and before.type == "html_block" else None
+            given = marker.groupdict() if marker else {}
+            line = (token.map or [0])[0] + 1
+            follows = before is not None and before.type == "fence"
+            yield Block(page, line, token.info.partition(" ")[0], token.content, **given), follows
+        before = token
+
+
+def counts() -> str:
+    """A table of how many blocks are run, or why not."""
+    found = Counter(_kind(block) for page in PAGES for block in blocks(page))
+    rows = [f"| {kind} | {found[kind]} | {meaning} |" for kind, meaning in {**RUN, **REASONS}.items()]
+    return "\n".join(["| blocks | how many | what that is |", "|---|---|---|", *rows])
+
+
+def _kind(block: Block) -> str:
+    """A key of `RUN` or `REASONS`."""
+    if block.reason is not None:
+        return block.reason.split(",")[0]
+    if block.test is not None:
+        return "run elsewhere"
+    return "read" if block.language in ("json", "toml", "yaml") else "run"
+
+
+def with_counts(text: str) -> str:
+    """The text of CONTRIBUTING.md with the table as it is now."""
+    return re.sub(r"\| blocks \| how many \|.*\n(\|.*\n)+", counts() + "\n", text)
+
+
+if __name__ == "__main__":
+    CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+    CONTRIBUTING.write_text(with_counts(CONTRIBUTING.read_text(encoding="utf-8")), encoding="utf-8")

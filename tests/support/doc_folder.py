@@ -1,0 +1,82 @@
+"""The files that the documentation's commands name, as a reader would have them: small models, a space, and results."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+from doc_blocks import ROOT
+from doc_shell import Shell
+from lowering import proto_of, weight
+from onnx import TensorProto, helper
+
+from iosched.models.zoo.network import Network
+
+_SPACE = ROOT / "docs" / "spaces.md"
+
+# What a reader has done before, whatever the page: a model optimized, one of several, and results of yesterday.
+_BEFORE = """
+iosched -q optimize model.onnx
+iosched -q optimize retrained.onnx --schedule-from model.schedule.json
+iosched -q batch a.onnx b.onnx c.onnx -o super.onnx
+iosched -q bench model.iosched.onnx --with iosched --with onnxruntime --json > before.json
+iosched -q profile export h100.jsonl
+iosched -q explore base.onnx --space space.py --objective latency:v100,params -o pelee.explored
+cp before.json now.json; cp before.json baseline.json
+cp model.schedule.json old.schedule.json; cp model.schedule.json new.schedule.json
+for file in v100 measurements; do cp h100.jsonl $file.jsonl; done
+"""
+
+
+def prepare(folder: Path, shell: Shell) -> None:
+    """Writes all files into `folder`."""
+    for name in ("model", "retrained", "variant", "a", "b", "c"):
+        onnx.save(two_branches(seed=ord(name[0])), folder / f"{name}.onnx")
+    onnx.save(_bert(), folder / "bert.onnx")
+    onnx.save(_base(), folder / "base.onnx")
+    np.save(folder / "x.npy", np.zeros((1, 8, 14, 14), np.float32))
+    (code,) = re.findall(r"```python\n(.*?)```", _SPACE.read_text(), re.DOTALL)
+    (folder / "space.py").write_text(code)
+    (folder / "docs").mkdir()
+    shutil.copytree(ROOT / "docs" / "examples", folder / "docs" / "examples")
+    for name in ("NASNetMobile", "DenseNet201"):  # read by nobody
+        (folder / f"{name}.onnx").touch()
+    (folder / "candidates").mkdir()
+    for name in "ab":
+        shutil.copy(folder / f"{name}.onnx", folder / "candidates")
+    done = shell.run(_BEFORE, folder)
+    assert done.code == 0, done.err
+
+
+def two_branches(channels: int = 8, size: int = 14, seed: int = 0) -> onnx.ModelProto:
+    """Two branches of two convolutions each, and their Concat."""
+    weights = {f"w{name}": weight(channels, channels, 3, 3, seed=seed + ord(name)) for name in "abcd"}
+    nodes = [
+        helper.make_node("Conv", [read, f"w{name}"], [name], pads=[1] * 4) for read, name in ("xa", "ab", "xc", "cd")
+    ]
+    nodes.append(helper.make_node("Concat", ["b", "d"], ["y"], axis=1))
+    return proto_of(nodes, {"x": (1, channels, size, size)}, ["y"], weights)
+
+
+def _bert() -> onnx.ModelProto:
+    """Words and a mask, of any length."""
+    nodes = [
+        helper.make_node("Gather", ["words", "input_ids"], ["read"]),
+        helper.make_node("Unsqueeze", ["attention_mask", "last"], ["mask"]),
+        helper.make_node("Mul", ["read", "mask"], ["kept"]),
+        helper.make_node("MatMul", ["kept", "weights"], ["y"]),
+    ]
+    known = {"words": weight(100, 16), "weights": weight(16, 16), "last": np.array([-1])}
+    ids = (TensorProto.INT64, ("batch", "length"))
+    return proto_of(nodes, {"input_ids": ids, "attention_mask": ("batch", "length")}, ["y"], known)
+
+
+def _base() -> onnx.ModelProto:
+    """A block that the space of docs/spaces.md matches."""
+    net = Network("base")
+    x = net.conv(net.input(3, 8), 4, 1, "block/first")
+    x = net.conv(x, 4, 3, "block/middle", padding=1)
+    return net.finish(net.conv(x, 4, 1, "block/last"))
