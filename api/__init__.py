@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from iosched.jobs.explore import explore as explore
     from iosched.jobs.loaded import LoadedModel as LoadedModel
     from iosched.jobs.loaded import load as load
+    from iosched.jobs.loaded_batches import LoadedBatches as LoadedBatches
+    from iosched.jobs.loaded_batches import load_batches as load_batches
     from iosched.jobs.optimize import OptimizeResult as OptimizeResult
     from iosched.jobs.optimize import OptimizeSettings as OptimizeSettings
+    from iosched.jobs.optimize_batches import BatchesResult as BatchesResult
     from iosched.jobs.rank import RankResult as RankResult
     from iosched.jobs.rank import RankSettings as RankSettings
     from iosched.jobs.rank import rank as rank
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from iosched.jobs.run import open_executor as open_executor
     from iosched.jobs.run import run as run
     from iosched.jobs.scripting import optimize as optimize
+    from iosched.jobs.scripting import optimize_batches as optimize_batches
     from iosched.models.errors import DeviceError as DeviceError
     from iosched.models.errors import ExecutionError as ExecutionError
     from iosched.models.errors import InvalidModelError as InvalidModelError
@@ -62,6 +66,7 @@ if TYPE_CHECKING:
     from iosched.models.mutation.variant import variant_of as variant_of
     from iosched.models.spaces.lookup import find_space as find_space
     from iosched.models.spaces.space import Space as Space
+    from iosched.scheduler.batch_schedules import BatchSchedules as BatchSchedules
     from iosched.scheduler.cost import AdditiveGroups as AdditiveGroups
     from iosched.scheduler.cost import CostModel as CostModel
     from iosched.scheduler.cost import Curtailable as Curtailable
@@ -83,7 +88,9 @@ if TYPE_CHECKING:
 _HOME = {
     "AdditiveGroups": "iosched.scheduler.cost",
     "BatchResult": "iosched.jobs.batch",
+    "BatchSchedules": "iosched.scheduler.batch_schedules",
     "BatchSettings": "iosched.jobs.batch",
+    "BatchesResult": "iosched.jobs.optimize_batches",
     "BenchResult": "iosched.jobs.bench",
     "Block": "iosched.scheduler.schedule",
     "ComputationGraph": "iosched.models.graph",
@@ -103,6 +110,7 @@ _HOME = {
     "InvalidScheduleError": "iosched.models.errors",
     "IoschedError": "iosched.models.errors",
     "Layer": "iosched.models.mutation.layers",
+    "LoadedBatches": "iosched.jobs.loaded_batches",
     "LoadedModel": "iosched.jobs.loaded",
     "MismatchError": "iosched.models.errors",
     "Model": "iosched.models.model",
@@ -140,9 +148,11 @@ _HOME = {
     "find_space": "iosched.models.spaces.lookup",
     "layer_of": "iosched.models.mutation.layers",
     "load": "iosched.jobs.loaded",
+    "load_batches": "iosched.jobs.loaded_batches",
     "load_model": "iosched.models.load",
     "open_executor": "iosched.jobs.run",
     "optimize": "iosched.jobs.scripting",
+    "optimize_batches": "iosched.jobs.scripting",
     "rank": "iosched.jobs.rank",
     "record_of": "iosched.models.mutation.record",
     "replay": "iosched.models.mutation.variant",
@@ -155,7 +165,9 @@ _HOME = {
 __all__ = [
     "AdditiveGroups",
     "BatchResult",
+    "BatchSchedules",
     "BatchSettings",
+    "BatchesResult",
     "BenchResult",
     "Block",
     "ComputationGraph",
@@ -175,6 +187,7 @@ __all__ = [
     "InvalidScheduleError",
     "IoschedError",
     "Layer",
+    "LoadedBatches",
     "LoadedModel",
     "MismatchError",
     "Model",
@@ -213,9 +226,11 @@ __all__ = [
     "find_space",
     "layer_of",
     "load",
+    "load_batches",
     "load_model",
     "open_executor",
     "optimize",
+    "optimize_batches",
     "rank",
     "record_of",
     "replay",

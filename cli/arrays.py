@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -39,11 +40,31 @@ def read_array(path: Path) -> np.ndarray:
     Raises:
         UsageError: there is no such file, or it is no `.npy` file.
     """
+    with _readable(path):
+        return np.array(_mapped(path))
+
+
+def array_shape(path: Path) -> tuple[int, ...]:
+    """The shape of the array in a `.npy` file, none of whose elements are read.
+
+    Raises:
+        UsageError: there is no such file, or it is no `.npy` file.
+    """
+    with _readable(path):
+        return tuple(_mapped(path).shape)
+
+
+def _mapped(path: Path) -> np.ndarray:
+    with path.open("rb") as file:
+        if file.read(6) != b"\x93NUMPY":
+            raise UsageError(f"{path} is no .npy file: write it with numpy.save")
+    return np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
     try:
-        with path.open("rb") as file:
-            if file.read(6) != b"\x93NUMPY":
-                raise UsageError(f"{path} is no .npy file: write it with numpy.save")
-        return np.array(np.load(path, mmap_mode="r", allow_pickle=False))
+        yield
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or 'cannot be read'}: give a .npy file") from None
     except (ValueError, EOFError, SyntaxError, MemoryError, OverflowError) as error:

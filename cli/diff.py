@@ -61,6 +61,15 @@ def parse_percent(ctx: click.Context, param: click.Parameter, text: str | None) 
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Seed of the bootstrap."
 )
+@click.option(
+    "--batch-size",
+    "batch_sizes",
+    type=click.IntRange(min=1),
+    multiple=True,
+    metavar="N",
+    help="Of files with schedules for several batch sizes that for N; given twice, the first is of A, the second of B. "
+    "Default: the smallest.",
+)
 @click.option("--anyway", is_flag=True, help="Compare what is of different models, devices or batch sizes, too.")
 @json_option
 @verbosity_options
@@ -71,6 +80,7 @@ def command(
     rows: tuple[str, ...],
     relative_to: str | None,
     seed: int,
+    batch_sizes: tuple[int, ...],
     anyway: bool,
     as_json: bool,
 ) -> None:
@@ -86,16 +96,20 @@ def command(
     \b
     Examples:
       iosched diff old.schedule.json model.iosched.onnx
+      iosched diff model.iosched.onnx model.iosched.onnx --batch-size 1 --batch-size 16 --anyway
       iosched diff baseline.json now.json --relative-to onnxruntime --max-regression 3%
     """
     if before == STDIN == after:
         raise UsageError("A and B cannot both be '-': save one of them to a file")
-    first, second = read_schedule_or_result(before), read_schedule_or_result(after)
+    sizes = _sizes(batch_sizes)
+    first, second = read_schedule_or_result(before, sizes[0]), read_schedule_or_result(after, sizes[1])
     if isinstance(first, tuple) and isinstance(second, tuple):
         if max_regression is not None or relative_to is not None or rows:
             raise UsageError("--max-regression, --row and --relative-to are for results of 'iosched bench --json'")
         failure = _schedules(first, second, anyway, as_json)
     elif not isinstance(first, tuple) and not isinstance(second, tuple):
+        if batch_sizes:
+            raise UsageError("--batch-size is for schedules; results of 'iosched bench --json' say theirs")
         if rows and max_regression is None:
             raise UsageError("--row says what --max-regression is about: give that, too")
         failure = _results(first, second, (max_regression, rows), (relative_to, seed, anyway), as_json)
@@ -104,6 +118,12 @@ def command(
         raise UsageError(f"{schedule} is a schedule and {result} a result of 'bench': give two of one kind")
     if failure is not None:
         raise failure
+
+
+def _sizes(batch_sizes: tuple[int, ...]) -> tuple[int | None, int | None]:
+    if len(batch_sizes) > 2:
+        raise UsageError("--batch-size is given more than twice: once for both, or once for A and once for B")
+    return (batch_sizes[0], batch_sizes[-1]) if batch_sizes else (None, None)
 
 
 def _schedules(first: Scheduled, second: Scheduled, anyway: bool, as_json: bool) -> IoschedError | None:

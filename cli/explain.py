@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from iosched.cli.batch_choice import which_schedule_option
 from iosched.cli.capacity import capacity_object, print_capacity
 from iosched.cli.complete import complete_file, complete_model
 from iosched.cli.errors import printable
@@ -66,6 +67,7 @@ _WHY: Mapping[Verdict, str] = {
     metavar="N",
     help="Measure at most N stages that the profile database does not know, or changed ones; 0 measures none.",
 )
+@which_schedule_option
 @profile_db_option
 @json_option
 @verbosity_options
@@ -75,6 +77,7 @@ def command(
     capacity: bool,
     model: str | None,
     measurements: int,
+    batch_size: int | None,
     profile_db: Path | None,
     as_json: bool,
 ) -> None:
@@ -98,7 +101,7 @@ def command(
     """
     if operator is None and not capacity:
         raise UsageError("say of which operator to explain the place, or what all stages have to spare: --capacity")
-    document, loaded = read_schedule_and_model(schedule, model)
+    document, loaded = read_schedule_and_model(schedule, model, batch_size=batch_size)
     if loaded is None:
         raise UsageError(f"{schedule} does not hold the model: give it with --model")
     remark_not_shipped(document)

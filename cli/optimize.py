@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from pathlib import Path
-from shlex import quote
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
+from iosched.cli.batch_choice import for_model
 from iosched.cli.cluster import check_known, cluster_object, refuse_cluster, with_fleet
 from iosched.cli.dry_run import print_estimate
 from iosched.cli.interrupt import AskOnce
+from iosched.cli.optimize_batches import batch_sizes_option, estimate_each, one_size, optimize_each, read_dynamic
 from iosched.cli.optimize_report import as_object, table_rows
+from iosched.cli.optimized_files import OptimizedFiles, files_of
 from iosched.cli.options import (
     Binding,
     Searched,
@@ -35,19 +36,10 @@ from iosched.cli.options import (
     strategy_option,
     verbosity_options,
 )
-from iosched.cli.output import (
-    Destination,
-    check_destinations,
-    emit_json,
-    note,
-    quiet,
-    refuse_terminal,
-    write,
-)
+from iosched.cli.output import Destination, check_destinations, emit_json, refuse_terminal
 from iosched.cli.progress import progress_bar
-from iosched.cli.schedule_from import refuse_searching, schedule_from, schedule_from_option
+from iosched.cli.schedule_from import refuse_searching, schedule_from_option, schedules_from
 from iosched.cli.source import input_file, read_model, stem
-from iosched.cli.tables import print_pairs
 from iosched.models.errors import UsageError
 from iosched.scheduler.precision import ALL_PRECISIONS
 from iosched.scheduler.strategy_names import BASELINE_NAMES
@@ -57,20 +49,10 @@ if TYPE_CHECKING:
     from iosched.cli.cluster import ClusterUse
     from iosched.jobs.result import OptimizeResult
     from iosched.jobs.settings import OptimizeSettings
+    from iosched.models.dynamic_batch import DynamicBatchModel
     from iosched.models.model import Model
     from iosched.profiler.devices.open_settings import Barriers, LayoutName
     from iosched.scheduler.strategy_names import StrategyName
-
-
-@dataclass(frozen=True)
-class _Outputs:
-    model: Destination
-    schedule: Destination | None
-
-    @property
-    def on_stdout(self) -> bool:
-        """Whether one of them is stdout."""
-        return None in [output.path for output in (self.model, self.schedule) if output is not None]
 
 
 def _settings(
@@ -126,6 +108,7 @@ def _settings(
 @schedule_from_option
 @planning_device_options
 @binding_options
+@batch_sizes_option
 @strategy_option(*BASELINE_NAMES)
 @pruning_options
 @budget_option(
@@ -185,6 +168,7 @@ def command(
     schedule: Destination | None,
     source: str | None,
     binding: Binding,
+    batch_sizes: tuple[int, ...],
     settings: OptimizeSettings,
     cluster: str | None,
     speculate: int | None,
@@ -212,6 +196,7 @@ def command(
       iosched optimize model.onnx --budget 60
       iosched optimize model.onnx --device v100 --batch-size 1
       iosched optimize model.onnx --batch-size 8 -o fast.onnx
+      iosched optimize model.onnx --batch-sizes 1,4,16
       iosched optimize model.onnx --device v100 --cluster ray://head:10001
       iosched optimize model.onnx --device v100 --cluster auto --speculate 16
       iosched optimize model.onnx --batch-size 32 --objective throughput
@@ -222,32 +207,45 @@ def command(
     if not dry_run:  # default names are known only when the model is read
         check_destinations([output, schedule], inputs=inputs, as_json=as_json)
         refuse_terminal(output)
-    settings = replace(settings, schedule_from=schedule_from(source, model))
-    loaded = read_model(model, binding)
     if dry_run and settings.objective != DEFAULT_OBJECTIVE:
         raise UsageError("--dry-run tells of the search for the objective latency: leave --objective out")
     if speculate is not None and cluster is None:
         raise UsageError("--speculate is for the workers of a cluster: name one with --cluster")
     if dry_run:
         refuse_cluster(cluster, "--dry-run tells of a search on this machine")
+    binding, taken = one_size(binding, batch_sizes), schedules_from(source, model)
+
+    def files_for(loaded: Model | DynamicBatchModel) -> OptimizedFiles:
+        files = files_of(stem(model, loaded.name), output, schedule)
+        check_destinations([files.model, files.schedule], inputs=inputs, as_json=as_json)
+        return files
+
+    if len(batch_sizes) > 1:
+        dynamic = read_dynamic(model, batch_sizes, binding)
+        if dry_run:
+            estimate_each(dynamic, batch_sizes, settings, as_json=as_json)
+            return
+        files, fill = files_for(dynamic), speculate or 0
+        optimize_each(dynamic, batch_sizes, settings, taken, files, cluster=cluster, fill=fill, as_json=as_json)
+        return
+    loaded = read_model(model, binding)
+    settings = replace(settings, schedule_from=None if taken is None else for_model(taken, loaded))
+    if dry_run:
         print_estimate(loaded, settings, as_json=as_json)
         return
-    outputs = _outputs(stem(model, loaded), output, schedule)
-    check_destinations([outputs.model, outputs.schedule], inputs=inputs, as_json=as_json)
-    result, used = _search(loaded, settings, cluster, speculate or 0)
-    _write(loaded, result, outputs)
+    _optimize(loaded, settings, files_for(loaded), cluster, speculate or 0, as_json=as_json)
+
+
+def _optimize(
+    model: Model, settings: OptimizeSettings, files: OptimizedFiles, cluster: str | None, fill: int, *, as_json: bool
+) -> None:
+    from iosched.jobs.annotate import annotated
+
+    result, used = _search(model, settings, cluster, fill)
+    files.write(annotated(model, result.document), model.weights, result.document.to_json())
     if as_json:
-        emit_json(as_object(loaded.name, result, outputs.model, outputs.schedule) | cluster_object(used))
-    _report(loaded, result, outputs, to_stderr=as_json or outputs.on_stdout)
-
-
-def _outputs(name: str, output: Destination | None, schedule: Destination | None) -> _Outputs:
-    """Where the model and the schedule are written; default names begin with `name`."""
-    if output is None:
-        output = Destination("-o", Path(f"{name}.iosched.onnx"))
-    if schedule is None and output.path is not None:
-        schedule = Destination("--schedule", Path(f"{name}.schedule.json"))
-    return _Outputs(output, schedule)
+        emit_json(as_object(model.name, result, files.model, files.schedule) | cluster_object(used))
+    files.report([(f"{model.name} on {result.device_name}", table_rows(result))], result.notes, as_json=as_json)
 
 
 def _search(
@@ -264,26 +262,3 @@ def _search(
         )
     with progress_bar() as observer:
         return optimize(model, settings, observer, AskOnce(observer)), None
-
-
-def _write(model: Model, result: OptimizeResult, outputs: _Outputs) -> None:
-    from iosched.jobs.annotate import annotated
-    from iosched.models.export import write_model
-
-    data = write_model(annotated(model, result.document), model.weights, outputs.model.path)
-    if data is not None:
-        write(outputs.model, data)
-    if outputs.schedule is not None:
-        write(outputs.schedule, result.document.to_json().encode())
-
-
-def _report(model: Model, result: OptimizeResult, outputs: _Outputs, *, to_stderr: bool) -> None:
-    if quiet():
-        return
-    print_pairs(f"{model.name} on {result.device_name}", table_rows(result), to_stderr=to_stderr)
-    files = [str(output) for output in (outputs.model, outputs.schedule) if output is not None and output.path]
-    lines = [f"Wrote {' and '.join(files)}."] if files else []
-    if outputs.model.path is not None:
-        lines.append(f"Next:  iosched run {quote(str(outputs.model))} --check")
-    for line in [*result.notes, *lines]:
-        note(line) if to_stderr else click.echo(line)

@@ -114,7 +114,7 @@ def command(
     refuse_terminal(output)
     if model == "-" and any(text.rpartition("=")[2] == "-" for text in against):
         raise UsageError("MODEL and --against cannot both be '-': save one of them to a file")
-    loaded = read_model(model, binding)
+    loaded = read_model(model, binding, shapes=lambda: _shapes(input_files))
     document = _document(loaded, model, schedule, device)
     if trace is not None and document is None:
         raise UsageError("--trace is of a run by a schedule, and there is none: make one with 'iosched optimize'")
@@ -152,6 +152,12 @@ def _document(model: Model, text: str, schedule: str | None, device: str) -> Sch
         how = unscheduled_text(device)
         note(f"{model.name} carries no schedule: running it {how}. Make one with 'iosched optimize'.")
     return document
+
+
+def _shapes(files: tuple[tuple[str, Path], ...]) -> dict[str, tuple[int, ...]]:
+    from iosched.cli.arrays import array_shape
+
+    return {name: array_shape(path) for name, path in files}
 
 
 def _inputs(model: Model, files: tuple[tuple[str, Path], ...]) -> dict[str, np.ndarray]:

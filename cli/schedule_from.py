@@ -8,10 +8,11 @@ import click
 
 from iosched.cli.complete import complete_file
 from iosched.cli.options import given
-from iosched.cli.source import read_schedule
+from iosched.cli.source import read_schedules
 from iosched.models.errors import UsageError
 
 if TYPE_CHECKING:
+    from iosched.scheduler.batch_schedules import BatchSchedules
     from iosched.scheduler.document import ScheduleDocument
 
 _SEARCHING = ("strategy", "r", "s", "no_pruning", "exhaustive", "dry_run")
@@ -37,8 +38,8 @@ def refuse_searching() -> None:
         raise UsageError(f"--schedule-from searches nothing: leave out {' and '.join(options)}")
 
 
-def schedule_from(source: str | None, model: str) -> ScheduleDocument | None:
-    """Reads the schedule that `--schedule-from` names, or returns None where the option is not given.
+def schedules_from(source: str | None, model: str) -> ScheduleDocument | BatchSchedules | None:
+    """Reads what `--schedule-from` names, or returns None where the option is not given.
 
     Args:
         source: the file that `--schedule-from` names, or None.
@@ -48,4 +49,4 @@ def schedule_from(source: str | None, model: str) -> ScheduleDocument | None:
         UsageError: both are standard input.
         InvalidScheduleError: the file cannot be read, or has no schedule.
     """
-    return None if source is None else read_schedule(source, model=model)
+    return None if source is None else read_schedules(source, model=model)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from iosched.cli.batch_choice import which_schedule_option
 from iosched.cli.complete import complete_file, complete_model
 from iosched.cli.options import json_option, output_option, profile_db_option, verbosity_options
 from iosched.cli.output import STDOUT, Destination, check_destinations, emit_json, note, write_and_note
@@ -71,6 +72,7 @@ _MOST_NAMES = 3
     "the file.",
 )
 @profile_db_option
+@which_schedule_option
 @json_option
 @verbosity_options
 def command(
@@ -81,6 +83,7 @@ def command(
     indices: tuple[int, ...],
     alternative: str | None,
     profile_db: Path | None,
+    batch_size: int | None,
     as_json: bool,
 ) -> None:
     """Draw SCHEDULE: blocks, their stages, and the groups that run side by side in each.
@@ -92,7 +95,7 @@ def command(
     if output is None and not as_json:
         output = Destination("-o", None)
     check_destinations([output], inputs=[input_file(schedule), input_file(model or STDOUT)], as_json=as_json)
-    document, loaded = read_schedule_and_model(schedule, model)
+    document, loaded = read_schedule_and_model(schedule, model, batch_size=batch_size)
     remark_not_shipped(document)
     document, fits = (document, False) if loaded is None else _fitted(document, loaded)
     if alternative is not None and picture == "netron" and output is not None:

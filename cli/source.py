@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from iosched.cli.batch_choice import Shapes, bound, chosen, chosen_size, for_model, parse_schedules, schedules_inside
 from iosched.cli.options import Binding
 from iosched.cli.output import detail, note
 from iosched.cli.words import source_text
@@ -17,7 +19,9 @@ from iosched.scheduler.precision import DEFAULT_PRECISION
 
 if TYPE_CHECKING:
     from iosched.jobs.difference.bench_file import BenchFile
+    from iosched.models.load import UnboundModel
     from iosched.models.model import Model
+    from iosched.scheduler.batch_schedules import BatchSchedules
     from iosched.scheduler.document import ScheduleDocument
 
 STDIN = "-"
@@ -25,19 +29,34 @@ ZOO = "zoo:"
 _MAX_SCHEDULE_NBYTES = 256 * 2**20
 
 
-def read_model(text: str, binding: Binding = Binding(), *, name: str | None = None) -> Model:  # noqa: B008 - frozen
+def read_model(
+    text: str,
+    binding: Binding = Binding(),  # noqa: B008 - frozen
+    *,
+    name: str | None = None,
+    shapes: Shapes = dict,
+) -> Model:
     """Loads MODEL as the command line names it.
 
     Args:
         text: a path, `-`, or `zoo:NAME`.
         binding: its shapes.
         name: the model's name; by default the file's stem, or that of the network.
+        shapes: those of inputs that files are given for, which tell the batch size of a model that has schedules for
+            several.
 
     Raises:
         UsageError: nothing is piped into standard input, or the zoo has no such network.
         InvalidModelError: the file is not a model that can be run.
     """
-    from iosched.models.load import load_model
+    model = bound(read_open_model(text, name=name), binding, shapes)
+    detail(f"{model.name}: {len(model.graph.operators)} operators, {len(model.proto.graph.node)} nodes")
+    return model
+
+
+def read_open_model(text: str, *, name: str | None = None) -> UnboundModel:
+    """Loads MODEL as the command line names it, and leaves its dynamic dimensions open; see `read_model`."""
+    from iosched.models.load import read_unbound
 
     source: Path | bytes
     if text == STDIN:
@@ -50,9 +69,7 @@ def read_model(text: str, binding: Binding = Binding(), *, name: str | None = No
         source = zoo.build(network).SerializeToString()
     else:
         source = Path(text)
-    model = load_model(source, name=name, batch_size=binding.batch_size, input_shapes=binding.input_shapes or None)
-    detail(f"{model.name}: {len(model.graph.operators)} operators, {len(model.proto.graph.node)} nodes")
-    return model
+    return read_unbound(source, name=name)
 
 
 def read_alike(text: str, shapes: Mapping[str, tuple[int, ...]]) -> Model:
@@ -74,8 +91,8 @@ def read_alike(text: str, shapes: Mapping[str, tuple[int, ...]]) -> Model:
         return found
 
 
-def read_schedule(text: str, *, model: str | None = None) -> ScheduleDocument:
-    """Reads a schedule file, or the schedule inside an optimized model.
+def read_schedules(text: str, *, model: str | None = None) -> ScheduleDocument | BatchSchedules:
+    """Reads a schedule file, or the schedule inside an optimized model; or those for several batch sizes.
 
     Args:
         text: a path, or `-`.
@@ -85,34 +102,43 @@ def read_schedule(text: str, *, model: str | None = None) -> ScheduleDocument:
         UsageError: both files of the command line are standard input.
         InvalidScheduleError: the file cannot be read, or has no schedule.
     """
-    return read_schedule_and_model(text, None, other=model)[0]
+    refuse_both_on_stdin(text, model)
+    data = _first_bytes(text)
+    if data.lstrip()[:1] == b"{":
+        return parse_schedules(data, text)
+    unbound = _model_with_schedule(data if text == STDIN else Path(text), text)
+    return schedules_inside(unbound) or _schedule_of_model(unbound, text)[0]
 
 
 def read_schedule_and_model(
-    text: str, model: str | None, *, other: str | None = None
+    text: str, model: str | None, *, other: str | None = None, batch_size: int | None = None
 ) -> tuple[ScheduleDocument, Model | None]:
-    """Reads a schedule as `read_schedule` does, and its model: the one that carries it, or MODEL where that is given.
+    """Reads a schedule, and its model: the one that carries it, or MODEL where that is given.
 
     Args:
         text: a path, or `-`.
         model: MODEL as the command line names it, to be loaded for a schedule file; an optimized model needs none.
         other: a further file of the same command line, to refuse that both are standard input.
+        batch_size: which schedule is taken of several; by default that for the smallest.
 
     Raises:
-        UsageError: both files of the command line are standard input.
+        UsageError: both files of the command line are standard input, or there is no schedule for that batch size.
         InvalidScheduleError: the file cannot be read, or has no schedule.
         InvalidModelError: MODEL is not a model.
     """
     refuse_both_on_stdin(text, model)
     refuse_both_on_stdin(text, other)
-    return _schedule_in(_first_bytes(text), text, model)
+    return _schedule_in(_first_bytes(text), text, model, batch_size)
 
 
-def read_schedule_or_result(text: str) -> tuple[ScheduleDocument, Model | None] | BenchFile:
+def read_schedule_or_result(
+    text: str, batch_size: int | None = None
+) -> tuple[ScheduleDocument, Model | None] | BenchFile:
     """Reads a file that `diff` compares: a schedule, with its model where that carries it, or a result of `bench`.
 
     Args:
         text: a path, or `-`.
+        batch_size: which schedule is taken of several; by default that for the smallest.
 
     Raises:
         UsageError: the file looks like a result of `bench`, and is none.
@@ -122,7 +148,7 @@ def read_schedule_or_result(text: str) -> tuple[ScheduleDocument, Model | None] 
 
     data = _first_bytes(text)
     is_text = data.lstrip()[:1] == b"{"
-    return parse_bench(data, text) if is_text and is_bench(data) else _schedule_in(data, text, None)
+    return parse_bench(data, text) if is_text and is_bench(data) else _schedule_in(data, text, None, batch_size)
 
 
 def _first_bytes(text: str) -> bytes:
@@ -130,11 +156,16 @@ def _first_bytes(text: str) -> bytes:
     return _stdin_bytes() if text == STDIN else _file_bytes(Path(text))
 
 
-def _schedule_in(data: bytes, text: str, model: str | None) -> tuple[ScheduleDocument, Model | None]:
+def _schedule_in(
+    data: bytes, text: str, model: str | None, batch_size: int | None
+) -> tuple[ScheduleDocument, Model | None]:
     if data.lstrip()[:1] != b"{":
-        return _schedule_of_model(data if text == STDIN else Path(text), text)
-    document = parse_schedule(data, text)
-    return document, None if model is None else read_model(model)
+        unbound = _model_with_schedule(data if text == STDIN else Path(text), text)
+        return _schedule_of_model(unbound, text, batch_size)
+    found = parse_schedules(data, text)
+    document = chosen(found, batch_size, text)
+    shapes = {} if document is found else document.inputs
+    return document, None if model is None else read_model(model, Binding(input_shapes=shapes))
 
 
 def refuse_both_on_stdin(schedule: str | None, model: str | None) -> None:
@@ -145,22 +176,6 @@ def refuse_both_on_stdin(schedule: str | None, model: str | None) -> None:
     """
     if schedule == STDIN == model:
         raise UsageError("MODEL and the schedule cannot both be '-': save one of them to a file")
-
-
-def parse_schedule(data: bytes | str, place: str) -> ScheduleDocument:
-    """Reads a schedule from its JSON text; `place` is what errors call the file.
-
-    Raises:
-        InvalidScheduleError: the text is not a schedule.
-    """
-    from iosched.scheduler.document import ScheduleDocument
-
-    try:
-        return ScheduleDocument.from_json(data if isinstance(data, str) else data.decode("utf-8"))
-    except UnicodeDecodeError:
-        raise InvalidScheduleError(f"{place}: not a schedule: the file is not UTF-8 text") from None
-    except InvalidScheduleError as error:
-        raise InvalidScheduleError(f"{place}: {error}") from None
 
 
 def schedule_for(model: Model, text: str, schedule: str | None, device: str) -> ScheduleDocument | None:
@@ -180,7 +195,8 @@ def schedule_for(model: Model, text: str, schedule: str | None, device: str) -> 
     """
     from iosched.profiler.devices.resolve import runner_design, runner_name
 
-    document = embedded_schedule(model) if schedule is None else read_schedule(schedule, model=text)
+    found = embedded_schedules(model) if schedule is None else read_schedules(schedule, model=text)
+    document = None if found is None else for_model(found, model)
     if document is not None:
         _remark_other_device(document, runner_name(device, document), runner_design(device, document))
     return document
@@ -225,16 +241,15 @@ def not_shipped_text(document: ScheduleDocument) -> str | None:
     return None
 
 
-def embedded_schedule(model: Model) -> ScheduleDocument | None:
-    """The schedule that an optimized model carries, or None."""
+def embedded_schedules(model: Model) -> ScheduleDocument | BatchSchedules | None:
+    """The schedule that an optimized model carries, or its schedules for several batch sizes, or None."""
     if model.schedule_json is None:
         return None
-    return parse_schedule(model.schedule_json, "the schedule inside the model")
+    return parse_schedules(model.schedule_json, "the schedule inside the model")
 
 
-def stem(text: str, model: Model) -> str:
-    """The first part of the names of default output files; a plain name, even if the model calls itself a path."""
-    name = model.name
+def stem(text: str, name: str) -> str:
+    """The first part of the names of default output files; a plain one, even if `name` is a path."""
     if text != STDIN and not text.startswith(ZOO):
         name = Path(text).name.removesuffix(".onnx")
     name = name.removesuffix(".iosched")
@@ -265,19 +280,38 @@ def _file_bytes(path: Path) -> bytes:
         raise InvalidScheduleError(f"{path}: {error.strerror}: give a schedule file or an optimized model") from None
 
 
-def _schedule_of_model(source: Path | bytes, place: str) -> tuple[ScheduleDocument, Model]:
-    from iosched.models.errors import InvalidModelError
-    from iosched.models.load import load_model
+def _model_with_schedule(source: Path | bytes, place: str) -> UnboundModel:
+    from iosched.models.load import read_unbound
 
-    try:
-        model = load_model(source)
-    except InvalidModelError as error:
-        raise InvalidScheduleError(f"{place}: neither a schedule nor a model with one inside: {error}") from None
-    document = embedded_schedule(model)
-    if document is not None and document.structure is None and document.sha256 == model.digest:
-        document = replace(document, structure=model.structure)  # older versions did not write it down
-    if document is None:
+    with _neither(place):
+        return read_unbound(source)
+
+
+def _schedule_of_model(
+    unbound: UnboundModel, place: str, batch_size: int | None = None
+) -> tuple[ScheduleDocument, Model]:
+    schedules = schedules_inside(unbound)
+    if schedules is not None:
+        size = chosen_size(schedules, batch_size, place)
+        return schedules.by_size[size], unbound.bound(input_shapes=schedules.shapes_at(size))
+    with _neither(place):
+        model = unbound.bound()
+    found = embedded_schedules(model)
+    if found is None:
         raise InvalidScheduleError(
             f"{place}: this model carries no schedule: make one with 'iosched optimize', or give the schedule file"
         )
+    document = chosen(found, batch_size, place)
+    if document.structure is None and document.sha256 == model.digest:
+        document = replace(document, structure=model.structure)  # older versions did not write it down
     return document, model
+
+
+@contextmanager
+def _neither(place: str) -> Iterator[None]:
+    from iosched.models.errors import InvalidModelError
+
+    try:
+        yield
+    except InvalidModelError as error:
+        raise InvalidScheduleError(f"{place}: neither a schedule nor a model with one inside: {error}") from None

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 import onnx
 
 from iosched.jobs.fitting import fitted
-from iosched.models.export import NodeNote, annotate
+from iosched.models.dynamic_batch import DynamicBatchModel
+from iosched.models.export import NodeNote, annotate, with_schedules
 from iosched.models.model import METADATA_PREFIX, Model
 from iosched.models.version import iosched_version
+from iosched.scheduler.batch_schedules import BatchSchedules
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 
@@ -31,6 +33,17 @@ def annotated(model: Model, document: ScheduleDocument) -> onnx.ModelProto:
         schedule_json=document.to_json(),
         version=iosched_version(),
     )
+
+
+def annotated_batches(model: DynamicBatchModel, schedules: BatchSchedules) -> onnx.ModelProto:
+    """`model` with its batch dynamic, its nodes as they were, and the schedules for several batch sizes as metadata.
+
+    Raises:
+        InvalidScheduleError: a schedule was made for a model of another structure.
+    """
+    found = {size: fitted(document, model.at(size)) for size, document in schedules.by_size.items()}
+    text = BatchSchedules(model.name, model.inputs, found).to_json()
+    return with_schedules(model, schedules.batch_sizes, text, iosched_version())
 
 
 def placed_nodes(model: Model, document: ScheduleDocument) -> Iterator[tuple[onnx.NodeProto, tuple[int, int, int]]]:

@@ -11,12 +11,14 @@ from typing import Any, Self
 
 import numpy as np
 
+from iosched.jobs.fitting import for_batch
 from iosched.jobs.run import open_executor
 from iosched.models.errors import InvalidScheduleError, UsageError
 from iosched.models.graph import TensorSpec
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.runtime.inputs import as_specified, check_names, numpy_dtype
+from iosched.scheduler.batch_schedules import BatchSchedules, read_schedules
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.schedule import Schedule
 
@@ -194,14 +196,15 @@ def read(
 def _document(model: Model, given: ScheduleDocument | str | os.PathLike[str] | None) -> ScheduleDocument | None:
     if isinstance(given, ScheduleDocument):
         return given
-    if given is not None:
-        return _read_schedule(Path(given))
-    return None if model.schedule_json is None else ScheduleDocument.from_json(model.schedule_json)
+    if given is None and model.schedule_json is None:
+        return None
+    found = _read_schedules(Path(given)) if given is not None else read_schedules(model.schedule_json or "")
+    return found if isinstance(found, ScheduleDocument) else for_batch(found, model)[0]
 
 
-def _read_schedule(path: Path) -> ScheduleDocument:
+def _read_schedules(path: Path) -> ScheduleDocument | BatchSchedules:
     try:
-        return ScheduleDocument.from_json(path.read_bytes())
+        return read_schedules(path.read_bytes())
     except OSError as error:
         raise InvalidScheduleError(f"{path}: {error.strerror}: give a schedule file") from None
     except InvalidScheduleError as error:

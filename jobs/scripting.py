@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict, Unpack
 
 from iosched.jobs import optimize as job
+from iosched.jobs import optimize_batches as job_batches
 from iosched.jobs.interrupt import Interrupt
 from iosched.jobs.loaded import Source, read
+from iosched.jobs.optimize_batches import BatchesResult
 from iosched.jobs.optimized_model import OptimizedModel
 from iosched.jobs.progress import Observer
 from iosched.jobs.result import OptimizeResult
 from iosched.jobs.settings import OptimizeSettings
+from iosched.models.dynamic_batch import with_dynamic_batch
 from iosched.models.errors import UsageError
+from iosched.models.load import read_unbound
 from iosched.models.model import Model
 from iosched.profiler.devices.open_settings import Barriers, LayoutName
+from iosched.scheduler.batch_schedules import BatchSchedules
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.strategy_names import StrategyName
 from iosched.scheduler.teams import Objective
@@ -83,6 +88,48 @@ def optimize(
     loaded = read(model, batch_size=batch_size, input_shapes=input_shapes)
     result = job.optimize(loaded, asked, observer, interrupt)
     return replace(result, model=OptimizedModel(loaded, asked.threads))
+
+
+def optimize_batches(
+    source: Source,
+    batch_sizes: Sequence[int],
+    settings: OptimizeSettings | None = None,
+    observer: Observer | None = None,
+    interrupt: Interrupt | None = None,
+    *,
+    input_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    schedules_from: ScheduleDocument | BatchSchedules | None = None,
+    **words: Unpack[OptimizeWords],
+) -> BatchesResult:
+    """Finds the fastest way to run a model at each of several batch sizes; see `optimize`.
+
+    >>> found = iosched.optimize_batches("model.onnx", (1, 4), device="v100")
+    >>> found.save("several.iosched.onnx")
+    >>> with iosched.load_batches("several.iosched.onnx", device="cpu", threads=1) as model:
+    ...     model.run({"x": np.ones((4, 8, 6, 6), np.float32)})["y"].shape
+    (4, 16, 6, 6)
+
+    Args:
+        source: the path of a model, or the bytes of one. Its batch is what stands first in its inputs.
+        batch_sizes: the batch sizes.
+        settings, observer, interrupt, words: as `optimize` takes them; a budget is for all batch sizes together.
+        input_shapes: full shapes of inputs by name, as they are at one of the batch sizes.
+        schedules_from: schedules of a model of the same structure, the nearest of which is used at each batch size
+            instead of searching for one.
+
+    Raises:
+        UsageError: a setting is wrong, or the model has no batch.
+        InvalidModelError: the file is no model that can be run at these batch sizes.
+        InvalidScheduleError: the given schedules were made for another structure, shape or type.
+        DeviceError, ExecutionError: no batch size succeeded; what fails at some is in the result.
+        KeyboardInterrupt: the user interrupts, and does not want the best schedules known.
+    """
+    asked = _settings(settings, words)
+    unbound = read_unbound(source if isinstance(source, bytes) else Path(source))
+    model = with_dynamic_batch(unbound, sorted(set(batch_sizes)), input_shapes)
+    return job_batches.optimize_batches(
+        *(model, batch_sizes, asked, observer, interrupt), schedules_from or asked.schedule_from
+    )
 
 
 def _settings(settings: OptimizeSettings | None, words: OptimizeWords) -> OptimizeSettings:

@@ -1,19 +1,14 @@
-"""Gives dynamic dimensions numbers, and changes a fixed batch size where the model allows it."""
+"""Gives dynamic dimensions numbers, and a fixed batch another one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-import numpy as np
 import onnx
 
 from iosched.models.errors import InvalidModelError, UsageError
-from iosched.models.initializers import describe_weight
-from iosched.models.node_attributes import integer
-from iosched.models.shapes import infer_shapes, tensor_specs
-from iosched.models.wiring import is_standard, reads, use_counts, writes
 
 Dims = list[int | str]
 
@@ -46,96 +41,23 @@ def bind_inputs(
         InvalidModelError: a dimension stays unbound.
     """
     given = dict(input_shapes or {})
-    tensors = {value.name: value for value in graph.input if value.type.WhichOneof("value") == "tensor_type"}
-    _check_given(given, batch_size, [value.name for value in graph.input])
-    shapes = {name: _dims(value) for name, value in tensors.items()}
-    symbols: dict[str, int] = {}
-    for name, shape in given.items():
-        if name in shapes:
-            shapes[name] = _bind_shape(name, shapes[name], shape, symbols)
+    check_given(given, batch_size, [value.name for value in graph.input])
+    shapes = input_dims(graph)
+    symbols = bind_shapes(shapes, given)
     _substitute(shapes, symbols)
     replaced = None if batch_size is None else _bind_batch(shapes, batch_size, symbols)
     _substitute(shapes, symbols)
-    bound = _require_static(shapes)
-    for name, value in tensors.items():
-        _write_shape(value, bound[name])
+    bound = require_static(shapes)
+    write_dims(graph, bound)
     return Binding(bound, symbols, replaced)
 
 
-def rebatch(proto: onnx.ModelProto, weights: dict[str, np.ndarray], old: int, new: int) -> None:
-    """Change the batch size from `old` to `new` in place, in each Reshape of computed values that fixes it.
-
-    A Reshape fixes the batch size where its target is a constant that begins with `old`.
+def check_given(given: Mapping[str, tuple[int, ...]], batch_size: int | None, inputs: list[str]) -> None:
+    """Refuses shapes of inputs that are not there, and sizes that no dimension can have.
 
     Raises:
-        InvalidModelError: shapes contradict each other at the new batch size; the message names the node.
+        UsageError: says which.
     """
-    counts = use_counts(proto.graph)
-    for node in _computed_reshapes(proto.graph):
-        target = weights.get(node.input[1])
-        if target is None or target.ndim != 1 or not target.size or target[0] != old:
-            continue
-        changed = np.concatenate([np.array([new], target.dtype), target[1:]])
-        name = node.input[1]
-        if counts[name] > 1:
-            counts[name] -= 1
-            name = node.input[1] = _fresh(f"{name}/batch{new}/{node.output[0]}", weights)
-            proto.graph.initializer.append(describe_weight(name, changed))
-        else:
-            next(t for t in proto.graph.initializer if t.name == name).CopyFrom(describe_weight(name, changed))
-        changed.flags.writeable = False
-        weights[name] = changed
-    try:
-        infer_shapes(proto, strict=True)
-    except InvalidModelError as error:
-        raise InvalidModelError(
-            f"the model cannot run at batch size {new}: a node fixes the batch at {old}.\n{error}\n"
-            "Export the model with a dynamic batch dimension."
-        ) from error
-
-
-def check_reshapes(graph: onnx.GraphProto, weights: Mapping[str, np.ndarray]) -> None:
-    """Check that every Reshape keeps the number of elements. `graph` carries inferred shapes.
-
-    Raises:
-        InvalidModelError: one does not, for instance because it fixes the batch size; the message names the node.
-    """
-    specs = tensor_specs(graph)
-    for node in _computed_reshapes(graph):
-        target, data = weights.get(node.input[1]), specs.get(node.input[0])
-        if target is None or data is None or data.shape is None or keeps_size(data.shape, target.tolist(), node):
-            continue
-        raise InvalidModelError(
-            f"Reshape node {node.output[0]!r} turns {list(data.shape)} into {target.tolist()}: the sizes differ.\n"
-            "It was exported for other input shapes; bind those, or export with dynamic dimensions."
-        )
-
-
-def keeps_size(shape: tuple[int, ...], target: list[int], node: onnx.NodeProto) -> bool:
-    """Whether a Reshape of a tensor of `shape` to `target` keeps the number of elements."""
-    if not integer(node, "allowzero"):
-        if any(entry == 0 and axis >= len(shape) for axis, entry in enumerate(target)):
-            return False
-        target = [shape[axis] if entry == 0 else entry for axis, entry in enumerate(target)]
-    size = int(np.prod(shape, dtype=object))
-    rest = int(np.prod([entry for entry in target if entry != -1], dtype=object))
-    return size == rest if -1 not in target else (size == 0 or (rest != 0 and size % rest == 0))
-
-
-def _computed_reshapes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    """The Reshape nodes whose data depends on a graph input. The graph's nodes must stand in topological order."""
-    computed = {value.name for value in graph.input}
-    found = []
-    for node in graph.node:
-        if computed.isdisjoint(reads(node)):
-            continue
-        computed.update(writes(node))
-        if node.op_type == "Reshape" and is_standard(node) and len(node.input) == 2:
-            found.append(node)
-    return [node for node in found if node.input[0] in computed]
-
-
-def _check_given(given: Mapping[str, tuple[int, ...]], batch_size: int | None, inputs: list[str]) -> None:
     if batch_size is not None and batch_size < 1:
         raise UsageError(f"batch size {batch_size} is not positive.")
     for name, shape in given.items():
@@ -144,6 +66,27 @@ def _check_given(given: Mapping[str, tuple[int, ...]], batch_size: int | None, i
             raise UsageError(f"the model has no input {name!r}; did you mean {', '.join(map(repr, close))}?")
         if any(dim < 0 for dim in shape):
             raise UsageError(f"shape {_text(shape)} of input {name!r} has a negative dimension.")
+
+
+def input_dims(graph: onnx.GraphProto) -> dict[str, Dims | None]:
+    """The dimensions of every tensor input: a number, the name of a symbol, or a name that begins with '?' for none.
+
+    None stands for an input of which not even the rank is known.
+    """
+    return {value.name: _dims(value) for value in graph.input if value.type.WhichOneof("value") == "tensor_type"}
+
+
+def bind_shapes(shapes: dict[str, Dims | None], given: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """Puts the sizes given in place of the dimensions of these inputs; returns the number that each symbol got.
+
+    Raises:
+        UsageError: a shape contradicts another one or a fixed dimension.
+    """
+    symbols: dict[str, int] = {}
+    for name, shape in given.items():
+        if name in shapes:
+            shapes[name] = _bind_shape(name, shapes[name], shape, symbols)
+    return symbols
 
 
 def _dims(value: onnx.ValueInfoProto) -> Dims | None:
@@ -199,7 +142,12 @@ def _substitute(shapes: dict[str, Dims | None], symbols: Mapping[str, int]) -> N
                 dims[axis] = symbols.get(dim, dim)
 
 
-def _require_static(shapes: Mapping[str, Dims | None]) -> dict[str, tuple[int, ...]]:
+def require_static(shapes: Mapping[str, Dims | None]) -> dict[str, tuple[int, ...]]:
+    """The shapes, all of whose dimensions have to be numbers.
+
+    Raises:
+        InvalidModelError: one is not; says how to bind it.
+    """
     unbound = {n: dims for n, dims in shapes.items() if dims is None or any(isinstance(dim, str) for dim in dims)}
     if unbound:
         listed = ", ".join(f"{name}={_text(dims)}" for name, dims in list(unbound.items())[:4])
@@ -212,12 +160,16 @@ def _require_static(shapes: Mapping[str, Dims | None]) -> dict[str, tuple[int, .
     return {name: tuple(int(dim) for dim in dims or ()) for name, dims in shapes.items()}
 
 
-def _write_shape(value: onnx.ValueInfoProto, shape: tuple[int, ...]) -> None:
-    dims = value.type.tensor_type.shape
-    del dims.dim[:]
-    dims.SetInParent()
-    for size in shape:
-        dims.dim.add(dim_value=size)
+def write_dims(graph: onnx.GraphProto, shapes: Mapping[str, Sequence[int | str]]) -> None:
+    """Give every tensor input these dimensions, in place: numbers, or the names of symbols."""
+    for value in graph.input:
+        if value.name not in shapes:
+            continue
+        dims = value.type.tensor_type.shape
+        del dims.dim[:]
+        dims.SetInParent()
+        for size in shapes[value.name]:
+            dims.dim.add(dim_param=size) if isinstance(size, str) else dims.dim.add(dim_value=size)
 
 
 def _text(dims: Dims | tuple[int, ...] | None) -> str:
@@ -228,9 +180,3 @@ def _text(dims: Dims | tuple[int, ...] | None) -> str:
 
 def _listed(numbers: set[int]) -> str:
     return ", ".join(sorted(map(str, numbers)))
-
-
-def _fresh(name: str, taken: Mapping[str, np.ndarray]) -> str:
-    while name in taken:
-        name += "_"
-    return name

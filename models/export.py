@@ -13,10 +13,11 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
+from iosched.models.dynamic_batch import DynamicBatchModel
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.merge_record import MERGED_KEY, Merge, to_json
 from iosched.models.merging import merge_operators
-from iosched.models.model import INLINE_NBYTES, METADATA_PREFIX, SCHEDULE_KEY, Model
+from iosched.models.model import INLINE_NBYTES, METADATA_PREFIX, SCHEDULE_KEY, SCHEDULES_KEY, Model
 from iosched.models.wiring import dependencies_first, reads, replace_nodes
 
 VERSION_KEY = "io.iosched.version"
@@ -88,7 +89,32 @@ def annotate(
     _sort(proto.graph, owner, {name: index for index, name in enumerate(order)})
     _write_notes(proto.graph, owner, notes)
     _refresh_initializers(proto.graph, weights)
-    _write_metadata(proto, found, schedule_json, version)
+    merged = {MERGED_KEY: to_json(found)} if found else {}
+    _write_metadata(proto, {SCHEDULE_KEY: schedule_json, VERSION_KEY: version, **merged})
+    return proto
+
+
+def with_schedules(
+    model: DynamicBatchModel, batch_sizes: Sequence[int], schedules_json: str, version: str
+) -> onnx.ModelProto:
+    """The model with its batch dynamic and its schedules for several batch sizes inside.
+
+    Its nodes stand in the order they had, none merged and none with a place in a schedule, since both differ from one
+    batch size to another.
+
+    Args:
+        model: the model; it is not changed.
+        batch_sizes: those that it has schedules for.
+        schedules_json: the schedules; they go into the model's metadata.
+        version: the version of iosched; it goes into the model's metadata, too.
+
+    Returns:
+        The model. The payloads of its large initializers are still in `model.unbound.weights`, which `write_model`
+        takes as its second argument.
+    """
+    proto = model.proto(batch_sizes)
+    _write_notes(proto.graph, {}, {})
+    _write_metadata(proto, {SCHEDULES_KEY: schedules_json, VERSION_KEY: version})
     return proto
 
 
@@ -164,14 +190,12 @@ def _refresh_initializers(graph: onnx.GraphProto, weights: Mapping[str, np.ndarr
     graph.initializer.extend([*copies, *fresh])
 
 
-def _write_metadata(proto: onnx.ModelProto, merges: Sequence[Merge], schedule_json: str, version: str) -> None:
-    renewed = (SCHEDULE_KEY, VERSION_KEY, MERGED_KEY)
+def _write_metadata(proto: onnx.ModelProto, ours: Mapping[str, str]) -> None:
+    """Puts `ours` in place of all that earlier optimizations wrote there."""
+    renewed = (SCHEDULE_KEY, SCHEDULES_KEY, VERSION_KEY, MERGED_KEY)
     kept = [(item.key, item.value) for item in proto.metadata_props if item.key not in renewed]
-    ours = [(SCHEDULE_KEY, schedule_json), (VERSION_KEY, version)]
-    if merges:
-        ours.append((MERGED_KEY, to_json(merges)))
     del proto.metadata_props[:]
-    for key, value in (*kept, *ours):
+    for key, value in (*kept, *ours.items()):
         proto.metadata_props.add(key=key, value=value)
 
 

@@ -1,15 +1,17 @@
-"""Reads a `Model` from a file or from bytes, step by step."""
+"""Reads a `Model` from a file or from bytes, step by step; between two of them, its dynamic dimensions are open."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
 import onnx
 
-from iosched.models.binding import Binding, bind_inputs, check_reshapes, rebatch
+from iosched.models.binding import Binding, bind_inputs
 from iosched.models.checks import check_structure
 from iosched.models.errors import InvalidModelError
 from iosched.models.flatten import flatten_concats
@@ -17,7 +19,7 @@ from iosched.models.folding import fold_constants
 from iosched.models.initializers import store_weights, take_weights
 from iosched.models.log import logger
 from iosched.models.merging import unmerge
-from iosched.models.model import SCHEDULE_KEY, Model
+from iosched.models.model import SCHEDULE_KEY, SCHEDULES_KEY, Model, metadata_of
 from iosched.models.normalize import (
     compute_weight_outputs,
     constants_to_weights,
@@ -30,6 +32,7 @@ from iosched.models.normalize import (
     sort_nodes,
 )
 from iosched.models.operators import computation_graph
+from iosched.models.reshapes import check_reshapes, rebatch
 from iosched.models.shapes import forget_inferred, infer_shapes, leaves_doubt, tensor_specs
 from iosched.models.source import MIN_IR_VERSION, describe, read_proto
 from iosched.models.wiring import standard_opset
@@ -56,15 +59,76 @@ def load_model(
         InvalidModelError: the file is no model that can be run, or a dynamic dimension stays unbound.
         UsageError: `batch_size` or `input_shapes` do not fit the model's inputs.
     """
+    return read_unbound(source, name=name).bound(batch_size=batch_size, input_shapes=input_shapes)
+
+
+def read_unbound(source: Path | bytes, *, name: str | None = None) -> UnboundModel:
+    """Read an ONNX model and leave its dynamic dimensions open.
+
+    Args:
+        source: the path of a model, beside which its external data lies; or the bytes of one.
+        name: the model's name; by default the file's stem or, for bytes, the graph's name.
+
+    Raises:
+        InvalidModelError: the file is no model that can be run.
+    """
     proto = read_proto(source)
+    called = name or (source.stem if isinstance(source, Path) else proto.graph.name) or "model"
+    with _telling_where(source):
+        weights = take_weights(proto, source if isinstance(source, Path) else None)
+        _normalize(proto, weights)
+    return UnboundModel(called, proto, MappingProxyType(weights), source)
+
+
+@dataclass(frozen=True, eq=False)
+class UnboundModel:
+    """A model whose dynamic dimensions are still open; all models that are bound from it have its weights in common.
+
+    Attributes:
+        name: file stem, or the graph's own name.
+        proto: the graph in the one form that all models are brought into; large initializers carry no payload.
+        weights: every top-level initializer by name; read-only.
+        original: the path or the bytes that the model was loaded from.
+    """
+
+    name: str
+    proto: onnx.ModelProto
+    weights: Mapping[str, np.ndarray]
+    original: Path | bytes
+
+    @property
+    def schedules_json(self) -> str | None:
+        """The schedules for several batch sizes that the model carries, if any."""
+        return metadata_of(self.proto, SCHEDULES_KEY)
+
+    def bound(
+        self, *, batch_size: int | None = None, input_shapes: Mapping[str, tuple[int, ...]] | None = None
+    ) -> Model:
+        """The model with its dynamic dimensions bound; see `load_model`.
+
+        Raises:
+            InvalidModelError: a dynamic dimension stays unbound, or shapes contradict each other.
+            UsageError: `batch_size` or `input_shapes` do not fit the model's inputs.
+        """
+        proto, weights = onnx.ModelProto(), dict(self.weights)
+        proto.CopyFrom(self.proto)
+        with _telling_where(self.original):
+            binding = bind_inputs(proto.graph, batch_size, input_shapes)
+            model = _model(self.name, _infer(proto, weights, binding), weights, binding, self.original)
+        shapes = ", ".join(f"{spec.name} {spec.dtype} {spec.shape}" for spec in model.graph.inputs)
+        counts = len(model.graph.operators), len(model.proto.graph.node)
+        _log.info(
+            "read %s as %r: %d operators, %d nodes, inputs %s", describe(self.original), self.name, *counts, shapes
+        )
+        return model
+
+
+@contextmanager
+def _telling_where(source: Path | bytes) -> Iterator[None]:
     try:
-        model = _load(proto, source, name, batch_size, input_shapes)
+        yield
     except InvalidModelError as error:
         raise InvalidModelError(f"{describe(source)}: {error}") from error
-    shapes = ", ".join(f"{spec.name} {spec.dtype} {spec.shape}" for spec in model.graph.inputs)
-    counts = len(model.graph.operators), len(model.proto.graph.node)
-    _log.info("read %s as %r: %d operators, %d nodes, inputs %s", describe(source), model.name, *counts, shapes)
-    return model
 
 
 def assembled_model(name: str, proto: onnx.ModelProto, weights: dict[str, np.ndarray]) -> Model:
@@ -83,20 +147,6 @@ def assembled_model(name: str, proto: onnx.ModelProto, weights: dict[str, np.nda
     return _model(name, _infer(proto, weights, binding), weights, binding, None)
 
 
-def _load(
-    proto: onnx.ModelProto,
-    source: Path | bytes,
-    name: str | None,
-    batch_size: int | None,
-    input_shapes: Mapping[str, tuple[int, ...]] | None,
-) -> Model:
-    called = name or (source.stem if isinstance(source, Path) else proto.graph.name) or "model"
-    weights = take_weights(proto, source if isinstance(source, Path) else None)
-    _normalize(proto, weights)
-    binding = bind_inputs(proto.graph, batch_size, input_shapes)
-    return _model(called, _infer(proto, weights, binding), weights, binding, source)
-
-
 def _model(
     name: str, proto: onnx.ModelProto, weights: dict[str, np.ndarray], binding: Binding, original: Path | bytes | None
 ) -> Model:
@@ -108,7 +158,7 @@ def _model(
         graph=graph,
         original=original,
         bindings=MappingProxyType(dict(binding.shapes)),
-        schedule_json=next((item.value for item in proto.metadata_props if item.key == SCHEDULE_KEY), None),
+        schedule_json=metadata_of(proto, SCHEDULES_KEY) or metadata_of(proto, SCHEDULE_KEY),
     )
 
 

@@ -27,6 +27,14 @@ METADATA_PREFIX = "io.iosched."
 SCHEDULE_KEY = "io.iosched.schedule"
 """Model metadata under which an optimized model carries its schedule."""
 
+SCHEDULES_KEY = "io.iosched.schedules"
+"""Model metadata under which a model whose batch is dynamic carries its schedules for several batch sizes."""
+
+
+def metadata_of(proto: onnx.ModelProto, key: str) -> str | None:
+    """What the metadata of a model has under `key`, or None."""
+    return next((item.value for item in proto.metadata_props if item.key == key), None)
+
 
 @dataclass(frozen=True, eq=False)
 class Model:
@@ -40,7 +48,7 @@ class Model:
         graph: the schedule units and the tensors between them.
         original: the path or the bytes that the model was loaded from; None where it was put together here.
         bindings: the bound shape of every tensor input.
-        schedule_json: the schedule that the model carries, if any.
+        schedule_json: the schedule that the model carries, if any, or its schedules for several batch sizes.
     """
 
     name: str

@@ -17,6 +17,7 @@ from iosched.models.structure import NodeForm, OperatorForm, PlacedOperator, Str
 from iosched.scheduler import document_format as file
 from iosched.scheduler.checks import check_dtype, check_operators, check_shapes
 from iosched.scheduler.document_format import Cost, SearchRecord, Shipped
+from iosched.scheduler.document_text import broken, file_text
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.proof import Scope
 from iosched.scheduler.schedule import Block, Division, Schedule, Stage, total_us
@@ -160,7 +161,11 @@ class ScheduleDocument:
         Raises:
             ValueError: a latency or setting is NaN or infinite.
         """
-        entry = file.FileEntry(
+        return file_text(self.to_entry())
+
+    def to_entry(self) -> file.FileEntry:
+        """The content of the schedule file."""
+        return file.FileEntry(
             model=file.ModelEntry(
                 self.model, self.sha256, {name: tuple(shape) for name, shape in self.inputs.items()}, self.dtype
             ),
@@ -182,7 +187,6 @@ class ScheduleDocument:
             objective=UNSET if self.objective == DEFAULT_OBJECTIVE else self.objective,
             teams=UNSET if self.teams is None else _teams_entry(self.teams),
         )
-        return file.file_text(entry)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> ScheduleDocument:
@@ -191,7 +195,15 @@ class ScheduleDocument:
         Raises:
             InvalidScheduleError: it is no JSON, no schedule, of a newer version, or broken; says where.
         """
-        entry = file.read_file(text)
+        return cls.from_entry(file.read_file(text))
+
+    @classmethod
+    def from_entry(cls, entry: file.FileEntry) -> ScheduleDocument:
+        """The document that a schedule file holds.
+
+        Raises:
+            InvalidScheduleError: the digest of the structure is not that of what stands beside it.
+        """
         return cls(
             model=entry.model.name,
             sha256=entry.model.sha256,
@@ -288,7 +300,7 @@ def _structure(entry: file.StructureEntry | UnsetType) -> Structure | None:
         entry.outputs,
     )
     if entry.sha256 != found.digest:
-        raise file.broken("$.structure.sha256 is not that of the structure beside it")
+        raise broken("$.structure.sha256 is not that of the structure beside it")
     return found
 
 

@@ -6,25 +6,21 @@ the path inside the file, such as `$.blocks[3].stages[0].groups`. Keys that are 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Annotated, Any, Literal, TypeAlias
 
-import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from iosched.models.errors import InvalidScheduleError
 from iosched.models.prepared import prepare
+from iosched.scheduler.document_text import BATCHES_VERSION, FORMAT, VERSION, broken, converted, parsed, version_of
 from iosched.scheduler.proof import Scope
 from iosched.scheduler.pruning import DEFAULT_PRUNING
 from iosched.scheduler.schedule import Strategy
 from iosched.scheduler.strategies import STAGES
 from iosched.scheduler.strategy_names import RecordedStrategy
 from iosched.scheduler.teams import Objective
-
-FORMAT = "iosched.schedule"
-VERSION = 1
 
 Cost = Literal["measured", "analytic"]
 Shipped = Literal["iosched", "reference", "sequential", "openvino", "serial", "packed", "batched", "mixed"]
@@ -35,9 +31,6 @@ Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Group = Annotated[tuple[str, ...], Meta(min_length=1)]
 LaneCount = Annotated[int, Meta(ge=1, le=1024)]
 Lanes = Annotated[tuple[Count, ...], Meta(min_length=1)]
-
-_MAX_NCHARS = 64 << 20
-_MAX_NUMBER = 1e18  # more is no count, size or latency, and slow to convert
 
 
 class ModelEntry(Struct, frozen=True):
@@ -244,70 +237,15 @@ def _check_blocks(blocks: Sequence[BlockEntry]) -> None:
             seen.add(name)
 
 
-def file_text(file: FileEntry) -> str:
-    """Deterministic JSON: sorted keys, one trailing newline.
-
-    Raises:
-        ValueError: a number is NaN or infinite.
-    """
-    content = _plain(file)
-    return json.dumps(content, default=_plain, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _plain(entry: Struct) -> dict[str, object]:
-    return {key: value for key, value in msgspec.structs.asdict(entry).items() if value is not UNSET}
-
-
 def read_file(text: str | bytes) -> FileEntry:
     """The content of a schedule file.
 
     Raises:
         InvalidScheduleError: it is no JSON, no schedule, of a newer version, or broken; says where.
     """
-    content = _parsed(text)
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise InvalidScheduleError(f'not a schedule: no "format": "{FORMAT}" at its top')
-    if content.get("version") != VERSION:
-        version = ascii(content.get("version"))[:20]
-        raise InvalidScheduleError(f"schedule version {version} is not known here ({VERSION} is); upgrade iosched")
-    try:
-        return msgspec.convert(content, FileEntry)
-    except msgspec.ValidationError as error:
-        shown = str(error).encode("unicode_escape").decode()  # what a stranger wrote may hold anything
-        raise broken(shown if len(shown) <= 160 else f"{shown[:80]}…{shown[-80:]}") from None
-
-
-def broken(what: str) -> InvalidScheduleError:
-    """The error of a file that has the right form but not the right content: what is wrong where, and the way out."""
-    return InvalidScheduleError(f"broken schedule: {what}; make it anew with 'iosched optimize'")
-
-
-def _parsed(text: str | bytes) -> object:
-    if len(text) > _MAX_NCHARS:
-        raise InvalidScheduleError(f"not a schedule: larger than {_MAX_NCHARS >> 20} MiB")
-    try:
-        content = json.loads(
-            text, object_pairs_hook=_unique, parse_int=_number, parse_float=_number, parse_constant=_number
+    content = parsed(text)
+    if version_of(content) == BATCHES_VERSION:
+        raise InvalidScheduleError(
+            "the file has schedules for several batch sizes: read it with BatchSchedules, and take one of them"
         )
-        json.dumps(content, ensure_ascii=False).encode()  # half a surrogate pair is no text, and raises here
-    except RecursionError:
-        raise InvalidScheduleError("not a schedule: nested too deeply") from None
-    except ValueError as error:
-        raise InvalidScheduleError(f"not a schedule: no JSON ({error})") from None
-    return content
-
-
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found: dict[str, object] = {}
-    for key, value in pairs:
-        if key in found:
-            raise ValueError(f"key {key[:60]!r} stands twice in one object")
-        found[key] = value
-    return found
-
-
-def _number(digits: str) -> int | float:
-    """Refuses NaN and infinity too, which are greater than no number."""
-    if not abs(float(digits)) < _MAX_NUMBER:
-        raise ValueError(f"{digits[:20]} is too large, or no number")
-    return float(digits) if digits.strip("-0123456789") else int(digits)
+    return converted(content, FileEntry)

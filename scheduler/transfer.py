@@ -1,4 +1,7 @@
-"""A schedule taken over by another model of the same structure: other weights, other names, nodes in another order."""
+"""A schedule taken over by another model of the same structure, or by the same model at another batch size.
+
+Models of one structure may have other weights, other names, and their nodes in another order.
+"""
 
 from __future__ import annotations
 
@@ -56,6 +59,85 @@ def transferred(
         schedule=schedule,
         structure=ours,
         alternatives=tuple(replace(each, schedule=_renamed(each.schedule, names)) for each in document.alternatives),
+    )
+
+
+def rebatched(
+    document: ScheduleDocument,
+    graph: ComputationGraph,
+    digest: str,
+    bindings: Mapping[str, tuple[int, ...]],
+    structure: Callable[[], Structure],
+) -> ScheduleDocument:
+    """The document for the same model at another batch size: the same operators run together, and no latency is known.
+
+    Args:
+        document: the schedule of this model at another batch size, or of one with other weights or names.
+        graph, digest, bindings, structure: those of the model at its batch size, as in `transferred`.
+
+    Raises:
+        InvalidScheduleError: the models differ in more than the batch, or a stage cannot be merged at this batch size.
+
+    Complexity: O(operators + edges).
+    """
+    check_dtype(document.dtype, graph)
+    if not _differ_in_batch(document.inputs, bindings):
+        check_shapes(document.inputs, bindings)
+    schedule, ours = _unmeasured(document.schedule), structure()
+    if document.structure is not None:
+        schedule = _renamed(schedule, _names_beyond_sizes(document, ours))
+    check_operators(schedule, graph)
+    return replace(
+        document,
+        sha256=digest,
+        inputs=dict(bindings),
+        schedule=schedule,
+        structure=ours,
+        proven=None,
+        latency_us={},
+        alternatives=(),
+    )
+
+
+def _differ_in_batch(there: Mapping[str, tuple[int, ...]], here: Mapping[str, tuple[int, ...]]) -> bool:
+    """Whether one size, which stands first somewhere, stands in place of one other, and all else is the same.
+
+    Inputs that are called otherwise are compared by their wiring alone.
+    """
+    both = [(there[name], here[name]) for name in there.keys() & here.keys()]
+    if any(len(theirs) != len(ours) for theirs, ours in both):
+        return False
+    firsts = {(theirs[0], ours[0]) for theirs, ours in both if theirs and theirs[0] != ours[0]}
+    changed = {pair for theirs, ours in both for pair in zip(theirs, ours, strict=True) if pair[0] != pair[1]}
+    return len(changed) <= 1 and changed <= firsts
+
+
+def _names_beyond_sizes(document: ScheduleDocument, ours: Structure) -> dict[str, str]:
+    """For each operator of the schedule's model the one in its place; their types and wiring have to be the same."""
+    theirs = document.structure
+    assert theirs is not None
+    wirings = [
+        [(each.form.type, [node.type for node in each.form.nodes], each.reads) for each in one.operators]
+        for one in (theirs, ours)
+    ]
+    if wirings[0] != wirings[1] or theirs.outputs != ours.outputs:
+        raise InvalidScheduleError(
+            f"the schedule was made for another structure, that of {document.model!r}: its operators or their order"
+            " differ; optimize this model"
+        )
+    return {one.name: other.name for one, other in zip(theirs.operators, ours.operators, strict=True)}
+
+
+def _unmeasured(schedule: Schedule) -> Schedule:
+    return Schedule(
+        tuple(
+            replace(
+                block,
+                stages=tuple(replace(stage, predicted_us=None, measured_us=None) for stage in block.stages),
+                optimal=False,
+            )
+            for block in schedule.blocks
+        )
     )
 
 

@@ -9,6 +9,7 @@ from iosched.jobs.as_onnxruntime.refusals import MissingInputError, invalid_argu
 from iosched.jobs.as_onnxruntime.settings import CPU, CUDA
 from iosched.jobs.as_onnxruntime.values import ModelMetadata, NodeArg, metadata_of, node_arg
 from iosched.jobs.loaded import LoadedModel
+from iosched.jobs.loaded_batches import LoadedBatches
 from iosched.models.errors import UsageError
 from iosched.runtime.session import load_onnxruntime
 
@@ -16,10 +17,12 @@ from iosched.runtime.session import load_onnxruntime
 class ScheduledSession:
     """Answers as an onnxruntime session does."""
 
-    def __init__(self, model: LoadedModel, options: Any = None) -> None:
+    def __init__(self, model: LoadedModel | LoadedBatches, options: Any = None) -> None:
         """Takes over a model that is ready to run, and what a user gave as `sess_options`."""
         self._model, self._options = model, options
-        self._outputs = [value.name for value in model.model.proto.graph.output]
+        self._proto = model.proto if isinstance(model, LoadedBatches) else model.model.proto
+        self._inputs = [value.name for value in self._proto.graph.input]
+        self._outputs = [value.name for value in self._proto.graph.output]
 
     def run(self, output_names: Sequence[str] | None, feed: Mapping[str, Any], run_options: Any) -> list[Any]:
         """Runs once; see `InferenceSession.run`."""
@@ -28,7 +31,7 @@ class ScheduledSession:
         wanted = list(output_names or self._outputs)
         if unknown := [name for name in wanted if name not in self._outputs]:
             raise invalid_argument(f"Invalid output name: {unknown[0]}; there are {', '.join(self._outputs)}")
-        if missing := [spec.name for spec in self._model.inputs if spec.name not in feed]:
+        if missing := [name for name in self._inputs if name not in feed]:
             raise MissingInputError(f"Required inputs ({missing}) are missing from input feed ({list(feed)}).")
         values = load_onnxruntime().OrtValue
         try:
@@ -41,11 +44,11 @@ class ScheduledSession:
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs of the model."""
-        return [node_arg(value) for value in self._model.model.proto.graph.input]
+        return [node_arg(value) for value in self._proto.graph.input]
 
     def get_outputs(self) -> list[NodeArg]:
         """The outputs of the model."""
-        return [node_arg(value) for value in self._model.model.proto.graph.output]
+        return [node_arg(value) for value in self._proto.graph.output]
 
     def get_overridable_initializers(self) -> list[NodeArg]:
         """None: weights that are inputs with a default are fixed when a model is optimized."""
@@ -53,7 +56,7 @@ class ScheduledSession:
 
     def get_modelmeta(self) -> ModelMetadata:
         """What the file says about itself."""
-        return metadata_of(self._model.model.proto)
+        return metadata_of(self._proto)
 
     def get_providers(self) -> list[str]:
         """What runs the model, in onnxruntime's names."""

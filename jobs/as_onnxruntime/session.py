@@ -12,8 +12,9 @@ from iosched.jobs.as_onnxruntime.scheduled import ScheduledSession
 from iosched.jobs.as_onnxruntime.settings import Provider, asked
 from iosched.jobs.as_onnxruntime.values import ModelMetadata, NodeArg
 from iosched.jobs.loaded import Source, load
+from iosched.jobs.loaded_batches import load_batches
 from iosched.models.errors import InvalidModelError
-from iosched.models.model import SCHEDULE_KEY
+from iosched.models.model import SCHEDULE_KEY, SCHEDULES_KEY
 from iosched.models.source import read_proto
 from iosched.runtime.session import load_onnxruntime
 
@@ -66,9 +67,13 @@ class InferenceSession:
             Exception: for any other file, what onnxruntime raises.
         """
         self._session: Any
-        if _is_optimized(path_or_bytes):
+        key = _schedule_key(path_or_bytes)
+        if key is not None:
             how = asked(sess_options, providers, provider_options)
-            self._session = ScheduledSession(load(path_or_bytes, device=how.device, threads=how.threads), sess_options)
+            open_it = load_batches if key == SCHEDULES_KEY else load
+            self._session = ScheduledSession(
+                open_it(path_or_bytes, device=how.device, threads=how.threads), sess_options
+            )
             return
         own = load_onnxruntime().InferenceSession
         self._session = own(path_or_bytes, sess_options, providers, provider_options, **kwargs)
@@ -147,12 +152,16 @@ class InferenceSession:
         return getattr(session, name)
 
 
-def _is_optimized(source: Source) -> bool:
-    """Whether a model carries a schedule; what cannot be read at all is for onnxruntime to refuse, or to run."""
+def _schedule_key(source: Source) -> str | None:
+    """The metadata in which a model carries its schedules, or None.
+
+    What cannot be read at all is for onnxruntime to refuse, or to run.
+    """
     if not isinstance(source, str | bytes | os.PathLike):
-        return False
+        return None
     try:
         proto = read_proto(source if isinstance(source, bytes) else Path(source))
     except InvalidModelError:
-        return False
-    return any(item.key == SCHEDULE_KEY for item in proto.metadata_props)
+        return None
+    keys = {item.key for item in proto.metadata_props}
+    return next((key for key in (SCHEDULES_KEY, SCHEDULE_KEY) if key in keys), None)

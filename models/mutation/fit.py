@@ -9,10 +9,10 @@ import onnx
 from onnx import numpy_helper
 from onnx.helper import np_dtype_to_tensor_dtype
 
-from iosched.models.binding import keeps_size
 from iosched.models.errors import InvalidModelError
 from iosched.models.model import INLINE_NBYTES
 from iosched.models.node_attributes import integer, integers
+from iosched.models.reshapes import keeps_size
 from iosched.models.shapes import shape_of
 from iosched.models.wiring import is_standard, writes
 

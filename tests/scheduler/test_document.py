@@ -68,8 +68,9 @@ def test_what_is_proven_is_kept_and_what_older_files_call_optimal_is_not_believe
 
 
 def test_the_schema_knows_every_strategy_and_all_that_may_ship() -> None:
-    assert set(SCHEMA["properties"]["search"]["properties"]["strategy"]["enum"]) == set(get_args(RecordedStrategy))
-    assert set(SCHEMA["properties"]["shipped"]["enum"]) == set(get_args(Shipped))
+    properties = SCHEMA["$defs"]["schedule"]["properties"]
+    assert set(properties["search"]["properties"]["strategy"]["enum"]) == set(get_args(RecordedStrategy))
+    assert set(properties["shipped"]["enum"]) == set(get_args(Shipped))
     assert set(SCHEMA["$defs"]["stage"]["properties"]["strategy"]["enum"]) == set(Strategy)
 
 
@@ -139,7 +140,7 @@ def test_latencies_are_rounded_so_that_text_is_the_same_everywhere() -> None:
     ("path", "value", "message"),
     [
         (["format"], "other", "format"),
-        (["version"], 2, "version 2"),
+        (["version"], 3, "version 3"),
         (["model", "sha256"], "xyz", "model.sha256"),
         (["model", "inputs", "x"], [1, -1], r"model.inputs\[...\]\[1\]"),
         (["device"], {"kind": "cpu"}, "device.name"),

@@ -1,0 +1,145 @@
+"""Which batch size is meant of a model or a file that has schedules for several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from iosched.cli.options import Binding
+from iosched.cli.output import note
+from iosched.models.errors import InvalidScheduleError, UsageError
+
+if TYPE_CHECKING:
+    from iosched.models.load import UnboundModel
+    from iosched.models.model import Model
+    from iosched.scheduler.batch_schedules import BatchSchedules
+    from iosched.scheduler.document import ScheduleDocument
+
+F = TypeVar("F", bound=Callable[..., object])
+Shapes = Callable[[], Mapping[str, tuple[int, ...]]]
+"""The shapes of inputs that files are given for, read when they are needed."""
+
+INSIDE = "the schedules inside the model"
+
+
+def which_schedule_option(function: F) -> F:
+    """`--batch-size` of commands that read a schedule: which of several they take."""
+    return click.option(
+        "--batch-size",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Of a file with schedules for several batch sizes the one for N. Default: the smallest.",
+    )(function)
+
+
+def parse_schedules(data: bytes | str, place: str) -> ScheduleDocument | BatchSchedules:
+    """Reads a schedule file of either version from its text; `place` is what errors call the file.
+
+    Raises:
+        InvalidScheduleError: the text is not a schedule.
+    """
+    from iosched.scheduler.batch_schedules import read_schedules
+
+    try:
+        return read_schedules(data if isinstance(data, str) else data.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise InvalidScheduleError(f"{place}: not a schedule: the file is not UTF-8 text") from None
+    except InvalidScheduleError as error:
+        raise InvalidScheduleError(f"{place}: {error}") from None
+
+
+def schedules_inside(unbound: UnboundModel) -> BatchSchedules | None:
+    """The schedules for several batch sizes that a model carries, or None.
+
+    Raises:
+        InvalidScheduleError: they are broken.
+    """
+    from iosched.scheduler.document import ScheduleDocument
+
+    if unbound.schedules_json is None:
+        return None
+    found = parse_schedules(unbound.schedules_json, INSIDE)
+    if isinstance(found, ScheduleDocument):
+        raise InvalidScheduleError(f"{INSIDE} are for one batch size; optimize the model again")
+    return found
+
+
+def bound(unbound: UnboundModel, binding: Binding, shapes: Shapes = dict) -> Model:
+    """The model with its dimensions bound as the command line says.
+
+    One that carries schedules for several batch sizes is bound to that of the inputs, or else to the smallest of them.
+
+    Args:
+        unbound: the model.
+        binding: what the options say.
+        shapes: those of inputs that files are given for.
+
+    Raises:
+        UsageError: the options do not fit the model.
+        InvalidModelError: a dynamic dimension stays unbound.
+        InvalidScheduleError: the schedules are needed to know the batch size, and broken.
+    """
+    if binding.input_shapes or unbound.schedules_json is None:
+        return unbound.bound(batch_size=binding.batch_size, input_shapes=binding.input_shapes or None)
+    schedules = schedules_inside(unbound)
+    assert schedules is not None
+    size = binding.batch_size or schedules.batch_of(shapes())
+    if size is None:
+        size = schedules.batch_sizes[0]
+        note(f"{unbound.name} has schedules for {_sizes_text(schedules)}: taken at {size}.")
+    return unbound.bound(input_shapes=schedules.shapes_at(size))
+
+
+def chosen_size(schedules: BatchSchedules, batch_size: int | None, place: str) -> int:
+    """The batch size of the schedule that is asked for; the smallest, with a word on stderr, where none is.
+
+    Raises:
+        UsageError: there is none for that batch size.
+    """
+    if batch_size is None:
+        size = schedules.batch_sizes[0]
+        if len(schedules.batch_sizes) > 1:
+            note(f"{place} has schedules for {_sizes_text(schedules)}: this is that for {size} (--batch-size N).")
+        return size
+    if batch_size not in schedules.by_size:
+        raise UsageError(f"{place} has no schedule for batch size {batch_size}, but for {_sizes_text(schedules)}")
+    return batch_size
+
+
+def chosen(found: ScheduleDocument | BatchSchedules, batch_size: int | None, place: str) -> ScheduleDocument:
+    """The schedule that is asked for; see `chosen_size`.
+
+    Raises:
+        UsageError: there is none for that batch size.
+    """
+    from iosched.scheduler.document import ScheduleDocument
+
+    if not isinstance(found, ScheduleDocument):
+        return found.by_size[chosen_size(found, batch_size, place)]
+    if batch_size not in (None, found.batch_size):
+        raise UsageError(f"{place} has the schedule for batch size {found.batch_size} only, not {batch_size}")
+    return found
+
+
+def for_model(found: ScheduleDocument | BatchSchedules, model: Model) -> ScheduleDocument:
+    """The schedule to run `model` by at its batch size; says on stderr where it is that for another one.
+
+    Raises:
+        InvalidScheduleError: the schedules are of another model.
+    """
+    from iosched.jobs.fitting import for_batch
+    from iosched.scheduler.document import ScheduleDocument
+
+    if isinstance(found, ScheduleDocument):
+        return found
+    document, size = for_batch(found, model)
+    batch_size = found.batch_of(model.bindings)
+    if batch_size not in (None, size):
+        note(f"No schedule is for batch size {batch_size}: that for the nearest, {size}, is taken and lowered anew.")
+    return document
+
+
+def _sizes_text(schedules: BatchSchedules) -> str:
+    return f"batch size{'s' * (len(schedules.by_size) > 1)} {', '.join(map(str, schedules.batch_sizes))}"

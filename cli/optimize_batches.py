@@ -1,0 +1,161 @@
+"""`optimize --batch-sizes`: one model with a dynamic batch, and a schedule in it for each of several batch sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from iosched.cli.cluster import ClusterUse, cluster_object, with_fleet
+from iosched.cli.dry_run import print_estimate
+from iosched.cli.interrupt import AskOnce
+from iosched.cli.optimize_report import as_object, table_rows
+from iosched.cli.optimized_files import OptimizedFiles
+from iosched.cli.options import Binding, words_of
+from iosched.cli.output import emit_json, note
+from iosched.cli.progress import progress_bar
+from iosched.cli.source import read_open_model
+from iosched.models.errors import UsageError
+
+if TYPE_CHECKING:
+    from iosched.jobs.optimize_batches import BatchesResult
+    from iosched.jobs.settings import OptimizeSettings
+    from iosched.models.dynamic_batch import DynamicBatchModel
+    from iosched.scheduler.batch_schedules import BatchSchedules
+    from iosched.scheduler.document import ScheduleDocument
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def batch_sizes_option(function: F) -> F:
+    """`--batch-sizes`, which the command takes as different numbers, ascending."""
+    return click.option(
+        "--batch-sizes",
+        multiple=True,
+        callback=_sizes,
+        metavar="N,…",
+        help="Write one model whose batch stays dynamic, with a schedule for each of these sizes; 'run' takes that for "
+        "the batch size of its inputs, or the nearest. --input-shape then has shapes as they are at one of the sizes. "
+        "One size alone means the same as --batch-size.",
+    )(function)
+
+
+def _sizes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[int, ...]:
+    words = words_of(ctx, param, values)
+    for word in words:
+        if not (word.isdecimal() and word.isascii() and len(word) < 10 and int(word) > 0):
+            raise click.BadParameter(f"{word[:20]!r} is no batch size: give numbers from 1 on, as in 1,4,16.")
+    return tuple(sorted(set(map(int, words))))
+
+
+def one_size(binding: Binding, batch_sizes: tuple[int, ...]) -> Binding:
+    """The binding, with the batch size of `--batch-sizes` where that is one.
+
+    Raises:
+        UsageError: `--batch-size` is given, too.
+    """
+    if batch_sizes and binding.batch_size is not None:
+        raise UsageError("--batch-size and --batch-sizes contradict each other: leave one out")
+    return Binding(batch_sizes[0], binding.input_shapes) if len(batch_sizes) == 1 else binding
+
+
+def read_dynamic(text: str, batch_sizes: Sequence[int], binding: Binding) -> DynamicBatchModel:
+    """Loads MODEL with its batch dynamic.
+
+    Raises:
+        UsageError: it has no batch, or the shapes given do not fit.
+        InvalidModelError: it is no model that can be run.
+    """
+    from iosched.models.dynamic_batch import with_dynamic_batch
+
+    return with_dynamic_batch(read_open_model(text), batch_sizes, binding.input_shapes)
+
+
+def estimate_each(
+    model: DynamicBatchModel, batch_sizes: Sequence[int], settings: OptimizeSettings, *, as_json: bool
+) -> None:
+    """Prints how large the search for each batch size is; one JSON object each, on a line of its own."""
+    for size in batch_sizes:
+        if not as_json:
+            click.echo(f"Batch size {size}")
+        print_estimate(model.at(size), settings, as_json=as_json)
+
+
+def optimize_each(
+    model: DynamicBatchModel,
+    batch_sizes: Sequence[int],
+    settings: OptimizeSettings,
+    taken: ScheduleDocument | BatchSchedules | None,
+    files: OptimizedFiles,
+    *,
+    cluster: str | None,
+    fill: int,
+    as_json: bool,
+) -> None:
+    """Optimizes for each batch size, writes the files and prints what was found.
+
+    Raises:
+        What failed at a batch size, after the files were written with the schedules for the others.
+    """
+    from iosched.jobs.annotate import annotated_batches
+
+    found, used = _search(model, batch_sizes, settings, taken, cluster, fill)
+    files.write(annotated_batches(model, found.schedules), model.unbound.weights, found.schedules.to_json())
+    if as_json:
+        emit_json(batches_object(model.name, found, files) | cluster_object(used))
+    titles = {size: f"{model.name}, batch size {size}, on {each.device_name}" for size, each in found.results.items()}
+    tables = [(titles[size], table_rows(each)) for size, each in found.results.items()]
+    notes = dict.fromkeys(line for each in found.results.values() for line in each.notes)
+    example = f"--batch-size {found.schedules.batch_sizes[-1]} "
+    files.report(tables, [*notes, *_missing(found)], as_json=as_json, options=example)
+    for size, error in found.failed.items():
+        note(f"Batch size {size} failed; the files have the schedules for the others.")
+        raise error
+
+
+def _search(
+    model: DynamicBatchModel,
+    batch_sizes: Sequence[int],
+    settings: OptimizeSettings,
+    taken: ScheduleDocument | BatchSchedules | None,
+    cluster: str | None,
+    fill: int,
+) -> tuple[BatchesResult, ClusterUse | None]:
+    from iosched.jobs.optimize_batches import optimize_batches
+
+    if cluster is None:
+        with progress_bar() as observer:
+            return optimize_batches(model, batch_sizes, settings, observer, AskOnce(observer), taken), None
+    from iosched.jobs.fleet.optimize import optimize_there
+
+    return with_fleet(
+        *(cluster, settings.profile_db, settings.threads),
+        lambda fleet, view: optimize_batches(
+            *(model, batch_sizes, settings, view, AskOnce(view), taken),
+            one=lambda bound, own, shown, held: optimize_there(fleet, bound, own, shown, held, fill),
+        ),
+    )
+
+
+def _missing(found: BatchesResult) -> list[str]:
+    sizes = ", ".join(map(str, found.left))
+    return [f"Interrupted before batch sizes {sizes}: there is no schedule for them."] if found.left else []
+
+
+def batches_object(model: str, found: BatchesResult, files: OptimizedFiles) -> dict[str, object]:
+    """The object that `optimize --batch-sizes --json` prints; scripts rely on its keys."""
+    whole = ("model", "output", "schedule")
+    results = {size: as_object(model, each, files.model, files.schedule) for size, each in found.results.items()}
+    return {
+        "model": model,
+        "output": str(files.model),
+        "schedule": None if files.schedule is None else str(files.schedule),
+        "batch_sizes": list(found.results),
+        "results": [
+            {"batch_size": size, **{key: value for key, value in each.items() if key not in whole}}
+            for size, each in results.items()
+        ],
+        "failed": [{"batch_size": size, "error": str(error)} for size, error in found.failed.items()],
+        "left": list(found.left),
+    }

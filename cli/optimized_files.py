@@ -1,0 +1,83 @@
+"""The files that `optimize` writes: the model with its schedules inside, and the schedule file beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
+
+import click
+
+from iosched.cli.output import Destination, note, quiet, write
+from iosched.cli.tables import print_pairs
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx
+
+
+@dataclass(frozen=True)
+class OptimizedFiles:
+    """Where the model and the schedule are written; None for a schedule that is only in the model."""
+
+    model: Destination
+    schedule: Destination | None
+
+    @property
+    def on_stdout(self) -> bool:
+        """Whether one of them is stdout."""
+        return None in [output.path for output in (self.model, self.schedule) if output is not None]
+
+    def write(self, proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], schedule: str) -> None:
+        """Writes the model, whose large weights are in `weights`, and the text of the schedule file.
+
+        Raises:
+            UsageError: the model is too large for stdout.
+            OSError, ExecutionError: a file cannot be written.
+        """
+        from iosched.models.export import write_model
+
+        data = write_model(proto, weights, self.model.path)
+        if data is not None:
+            write(self.model, data)
+        if self.schedule is not None:
+            write(self.schedule, schedule.encode())
+
+    def report(
+        self,
+        tables: Iterable[tuple[str, list[tuple[str, str]]]],
+        notes: Iterable[str],
+        *,
+        as_json: bool,
+        options: str = "",
+    ) -> None:
+        """Prints for people what was found, which files were written, and how to go on.
+
+        Args:
+            tables: titles, and rows of names and values.
+            notes: sentences that a user should read.
+            as_json: whether stdout has JSON, so that this goes to stderr.
+            options: what the next command should be given besides the model.
+        """
+        if quiet():
+            return
+        to_stderr = as_json or self.on_stdout
+        for title, rows in tables:
+            print_pairs(title, rows, to_stderr=to_stderr)
+        files = [str(output) for output in (self.model, self.schedule) if output is not None and output.path]
+        lines = [f"Wrote {' and '.join(files)}."] if files else []
+        if self.model.path is not None:
+            lines.append(f"Next:  iosched run {quote(str(self.model))} {options}--check")
+        for line in [*notes, *lines]:
+            note(line) if to_stderr else click.echo(line)
+
+
+def files_of(name: str, output: Destination | None, schedule: Destination | None) -> OptimizedFiles:
+    """Where the model and the schedule are written; default names begin with `name`."""
+    if output is None:
+        output = Destination("-o", Path(f"{name}.iosched.onnx"))
+    if schedule is None and output.path is not None:
+        schedule = Destination("--schedule", Path(f"{name}.schedule.json"))
+    return OptimizedFiles(output, schedule)

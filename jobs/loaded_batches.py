@@ -1,0 +1,208 @@
+"""A model that is loaded with schedules for several batch sizes, and runs at whatever batch size its inputs have."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import onnx
+
+from iosched.jobs.fitting import for_batch
+from iosched.jobs.loaded import LoadedModel, Source
+from iosched.models.dynamic_batch import DynamicBatchModel
+from iosched.models.errors import InvalidScheduleError, UsageError
+from iosched.models.load import read_unbound
+from iosched.scheduler.batch_schedules import BatchSchedules
+
+
+@dataclass(eq=False)
+class _Opened:
+    """The model at one batch size, and how many runs of it go on."""
+
+    model: LoadedModel
+    users: int = 0
+
+
+class LoadedBatches:
+    """A model that is ready to run at any batch size, until it is closed; also a context manager.
+
+    A batch size is opened when it is first run, by its own schedule or that for the nearest one. What is opened has
+    packed weights and buffers of its own; the weights as they are in the file are read once. Of more than `most_open`
+    batch sizes, the one that was not run for longest is closed. Several threads may call it.
+    """
+
+    def __init__(
+        self,
+        model: DynamicBatchModel,
+        schedules: BatchSchedules,
+        *,
+        device: str = "auto",
+        threads: int | None = None,
+        most_open: int | None = None,
+    ) -> None:
+        """Takes a model and its schedules; nothing is opened yet.
+
+        Args:
+            model: the model.
+            schedules: schedules of this model, or of one of the same structure.
+            device: "auto", which is the kind of device that the schedules were made on, "cpu", or "cuda[:N]".
+            threads: the number of CPU cores to use; by default all that the process may use, as far as its quota goes.
+            most_open: how many batch sizes stay open; by default one more than there are schedules.
+        """
+        self._model, self._schedules = model, schedules
+        self._device, self._threads = device, threads
+        self._most_open = most_open or len(schedules.by_size) + 1
+        self._lock, self._is_closed = Lock(), False
+        self._opened: dict[int, _Opened] = {}  # the one that was run last stands last
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self._model.name
+
+    @property
+    def model(self) -> DynamicBatchModel:
+        """The model as it was read."""
+        return self._model
+
+    @property
+    def schedules(self) -> BatchSchedules:
+        """The schedules."""
+        return self._schedules
+
+    @property
+    def proto(self) -> onnx.ModelProto:
+        """The model with its batch open."""
+        return self._model.unbound.proto
+
+    @property
+    def opened(self) -> tuple[int, ...]:
+        """The batch sizes that are open now; the one that was run last comes last."""
+        with self._lock:
+            return tuple(self._opened)
+
+    @property
+    def is_on_gpu(self) -> bool:
+        """Whether a GPU runs what is open."""
+        with self._lock:
+            return any(each.model.is_on_gpu for each in self._opened.values())
+
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Runs the model once, at the batch size of the inputs. The results are new arrays.
+
+        Args:
+            inputs: by name, arrays of just the type that the model expects, or nested lists of numbers.
+
+        Raises:
+            UsageError: an input is missing, unknown, or of another type or shape; or the model is closed.
+            InvalidScheduleError: the schedules were made for another structure.
+            InvalidModelError: the model cannot run at this batch size.
+            DeviceError: the device is not attached, its memory is too small, or onnxruntime is not installed.
+            ExecutionError: a kernel fails.
+        """
+        batch_size = self._batch_size(inputs)
+        found = self._taken(batch_size)
+        try:
+            return found.model.run(inputs)
+        finally:
+            with self._lock:
+                found.users -= 1
+                idle = self._idle()
+            for each in idle:
+                each.model.close()
+
+    def close(self) -> None:
+        """Frees what is open, each batch size when its runs are over. May be called again."""
+        with self._lock:
+            self._is_closed = True
+            idle = self._idle()
+        for each in idle:
+            each.model.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _batch_size(self, inputs: Mapping[str, Any]) -> int:
+        for name, shape in self._model.inputs.items():
+            for axis, dim in enumerate(shape):
+                if not isinstance(dim, str) or name not in inputs:
+                    continue
+                given = np.shape(inputs[name])
+                if len(given) == len(shape) and given[axis] > 0:
+                    return int(given[axis])
+                raise UsageError(f"input {name!r} has shape {given}, where the model expects {shape}")
+        raise UsageError(f"no input that has the batch is given; there are {', '.join(self._model.inputs)}")
+
+    def _taken(self, batch_size: int) -> _Opened:
+        """The model at this batch size, counted as in use."""
+        with self._lock:
+            if self._is_closed:
+                raise UsageError("this model is closed: load it again")
+            found = self._opened.pop(batch_size, None) or self._open(batch_size)
+            self._opened[batch_size] = found
+            found.users += 1
+            return found
+
+    def _open(self, batch_size: int) -> _Opened:
+        model = self._model.at(batch_size)
+        document, _ = for_batch(self._schedules, model)
+        return _Opened(LoadedModel(model, document, device=self._device, threads=self._threads))
+
+    def _idle(self) -> list[_Opened]:
+        """Takes out what may be closed: what is not in use and too much."""
+        most = 0 if self._is_closed else self._most_open
+        sizes = [size for size, each in self._opened.items() if not each.users]
+        return [self._opened.pop(size) for size in sizes[: max(len(self._opened) - most, 0)]]
+
+
+def load_batches(
+    source: Source,
+    *,
+    schedules: BatchSchedules | str | os.PathLike[str] | None = None,
+    device: str = "auto",
+    threads: int | None = None,
+    most_open: int | None = None,
+) -> LoadedBatches:
+    """Loads what `iosched optimize --batch-sizes` wrote, to run at whatever batch size inputs have.
+
+    Args:
+        source: the path of a model whose batch is dynamic, or its bytes.
+        schedules: schedules, or the path of a schedule file of version 2, in the place of those inside the model.
+        device: "auto", which is the kind of device that the schedules were made on, "cpu", or "cuda[:N]".
+        threads: the number of CPU cores to use; by default all that the process may use, as far as its quota goes.
+        most_open: how many batch sizes stay open; by default one more than there are schedules.
+
+    Raises:
+        InvalidModelError: the file is no model that can be run.
+        InvalidScheduleError: it has no schedules for several batch sizes, or they are broken.
+    """
+    unbound = read_unbound(source if isinstance(source, bytes) else Path(source))
+    if schedules is None:
+        if unbound.schedules_json is None:
+            raise InvalidScheduleError(
+                "the model carries no schedules for several batch sizes: load it with iosched.load, or make them with"
+                " iosched.optimize_batches"
+            )
+        schedules = BatchSchedules.from_json(unbound.schedules_json)
+    elif not isinstance(schedules, BatchSchedules):
+        schedules = _read(Path(schedules))
+    model = DynamicBatchModel(unbound, schedules.inputs)
+    return LoadedBatches(model, schedules, device=device, threads=threads, most_open=most_open)
+
+
+def _read(path: Path) -> BatchSchedules:
+    try:
+        return BatchSchedules.from_json(path.read_bytes())
+    except OSError as error:
+        raise InvalidScheduleError(f"{path}: {error.strerror}: give a schedule file") from None
+    except InvalidScheduleError as error:
+        raise InvalidScheduleError(f"{path}: {error}") from None

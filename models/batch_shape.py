@@ -1,0 +1,13 @@
+"""Shapes of inputs in which the batch size is left open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+BatchShape = tuple[int | str, ...]
+"""The shape of an input; a text stands for the batch size."""
+
+
+def at_batch(inputs: Mapping[str, BatchShape], batch_size: int) -> dict[str, tuple[int, ...]]:
+    """The shapes of all inputs at one batch size."""
+    return {name: tuple(batch_size if isinstance(dim, str) else dim for dim in shape) for name, shape in inputs.items()}

@@ -1,0 +1,197 @@
+"""A model whose batch alone is dynamic: which dimension of its inputs that is, and the model at one batch size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import onnx
+
+from iosched.models.batch_shape import BatchShape, at_batch
+from iosched.models.binding import Dims, bind_shapes, check_given, input_dims, require_static, write_dims
+from iosched.models.errors import InvalidModelError, UsageError
+from iosched.models.load import UnboundModel
+from iosched.models.model import Model
+from iosched.models.reshapes import free_batch
+from iosched.models.shapes import forget_inferred, infer_shapes, tensor_specs
+
+_BATCH = "batch"
+
+
+@dataclass(frozen=True, eq=False)
+class DynamicBatchModel:
+    """A model all of whose dynamic dimensions are the batch; the models at all batch sizes have its weights in common.
+
+    Attributes:
+        unbound: the model; no Reshape in it fixes the batch.
+        inputs: the shape of every tensor input, in which a text stands for the batch size.
+    """
+
+    unbound: UnboundModel
+    inputs: Mapping[str, BatchShape]
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.unbound.name
+
+    def at(self, batch_size: int) -> Model:
+        """The model at one batch size.
+
+        Raises:
+            InvalidModelError: shapes contradict each other at this batch size, as where a node fixes it.
+        """
+        try:
+            return self.unbound.bound(input_shapes=at_batch(self.inputs, batch_size))
+        except InvalidModelError as error:
+            raise InvalidModelError(
+                f"the model cannot run at batch size {batch_size}, be it that a node fixes the batch.\n{error}"
+            ) from error
+
+    def proto(self, batch_sizes: Sequence[int]) -> onnx.ModelProto:
+        """The model as it is written: the batch is a symbol, all other dimensions of its inputs are numbers.
+
+        Shapes that cannot be inferred are told from those at two of `batch_sizes`.
+        """
+        proto = onnx.ModelProto()
+        proto.CopyFrom(self.unbound.proto)
+        numbers = _numbers(input_dims(proto.graph), self.inputs)
+        write_dims(proto.graph, self.inputs)
+        forget_inferred(proto, numbers, keep_shapes=True)
+        proto = infer_shapes(proto)
+        symbol = next(dim for shape in self.inputs.values() for dim in shape if isinstance(dim, str))
+        values = [value for value in (*proto.graph.value_info, *proto.graph.output) if _is_vague(value, symbol)]
+        if values:
+            sizes = batch_sizes[0], batch_sizes[-1]
+            one, other = (tensor_specs(self.at(size).proto.graph) for size in sizes)
+            for value in values:
+                if value.name in one and value.name in other:
+                    _tell_shape(value, symbol, sizes, (one[value.name].shape, other[value.name].shape))
+        return proto
+
+
+def _is_vague(value: onnx.ValueInfoProto, symbol: str) -> bool:
+    """Whether the shape of a tensor is not known, or has sizes that are neither numbers nor the batch."""
+    if value.type.WhichOneof("value") != "tensor_type":
+        return False
+    shape = value.type.tensor_type.shape
+    known = all(dim.HasField("dim_value") or dim.dim_param == symbol for dim in shape.dim)
+    return not (known and value.type.tensor_type.HasField("shape"))
+
+
+def _tell_shape(
+    value: onnx.ValueInfoProto,
+    symbol: str,
+    sizes: tuple[int, int],
+    shapes: tuple[tuple[int, ...] | None, tuple[int, ...] | None],
+) -> None:
+    """Writes the shape of a tensor that has these two at two batch sizes; what else changes stays open."""
+    one, other = shapes
+    if one is None or other is None or len(one) != len(other):
+        return
+    dims = value.type.tensor_type.shape
+    del dims.dim[:]
+    dims.SetInParent()
+    for pair in zip(one, other, strict=True):
+        dim = dims.dim.add()
+        if pair == sizes:
+            dim.dim_param = symbol
+        elif pair[0] == pair[1]:
+            dim.dim_value = pair[0]
+
+
+def with_dynamic_batch(
+    unbound: UnboundModel, batch_sizes: Sequence[int], input_shapes: Mapping[str, tuple[int, ...]] | None = None
+) -> DynamicBatchModel:
+    """The model with its batch dynamic, and all other dynamic dimensions bound.
+
+    The batch is what stands first in inputs where that is dynamic, wherever else its symbol stands. In `input_shapes`,
+    whose shapes are those at one of the batch sizes, it is what stands first and is that size; inputs with another one
+    have no batch. Where no input has a dynamic dimension, the first one, which has to be the same number in all inputs
+    of rank 2 and more, becomes dynamic if the model allows it.
+
+    Raises:
+        UsageError: a shape does not fit the inputs, or they have no batch.
+        InvalidModelError: a dimension stays unbound.
+    """
+    given = dict(input_shapes or {})
+    check_given(given, None, [value.name for value in unbound.proto.graph.input])
+    dims = _ranked(input_dims(unbound.proto.graph), given)
+    bind_shapes({name: None if own is None else [*own] for name, own in dims.items()}, given)
+    if all(isinstance(dim, int) for own in dims.values() for dim in own or ("?",)):
+        return _freed(unbound, {name: tuple(own or ()) for name, own in dims.items()})
+    symbols = _symbols(dims, given, batch_sizes)
+    batch = next((name for name in symbols if symbols[name] is None), "")
+    batch = _BATCH if not batch or batch.startswith("?") else batch
+    shapes = {name: None if own is None else [_bound(dim, symbols, batch) for dim in own] for name, own in dims.items()}
+    if not any(dim == batch for own in shapes.values() for dim in own or ()):
+        raise UsageError("the model has no dynamic batch: no input has a dynamic dimension that stands first.")
+    require_static(
+        {n: None if own is None else [1 if dim == batch else dim for dim in own] for n, own in shapes.items()}
+    )
+    return DynamicBatchModel(unbound, MappingProxyType({name: tuple(own or ()) for name, own in shapes.items()}))
+
+
+def _ranked(dims: dict[str, Dims | None], given: Mapping[str, tuple[int, ...]]) -> dict[str, Dims | None]:
+    """The dimensions, with those of inputs of unknown rank as they are given, the first one dynamic."""
+    unknown: dict[str, Dims | None] = {
+        name: [f"?{name}:0", *given[name][1:]] for name, own in dims.items() if own is None and given.get(name)
+    }
+    return {**dims, **unknown}
+
+
+def _symbols(
+    dims: Mapping[str, Dims | None], given: Mapping[str, tuple[int, ...]], batch_sizes: Sequence[int]
+) -> dict[str, int | None]:
+    """The number that each symbol is bound to; None for those that are the batch, the first of which names it."""
+    example = next((shape[0] for name, shape in given.items() if _first(dims[name]) and shape), None)
+    if example is not None and example not in batch_sizes:
+        listed = ", ".join(map(str, batch_sizes))
+        raise UsageError(
+            f"--input-shape gives batch size {example}: give shapes as they are at one of the batch sizes, {listed}."
+        )
+    found: dict[str, int | None] = {}
+    for name, shape in given.items():
+        for axis, (dim, size) in enumerate(zip(dims[name] or (), shape, strict=False)):
+            if isinstance(dim, str):
+                found.setdefault(dim, None if axis == 0 and size == example else size)
+    for own in dims.values():
+        if first := _first(own):
+            found.setdefault(first, None)
+    return found
+
+
+def _first(dims: Dims | None) -> str | None:
+    """The symbol that stands first in the shape of an input, if there is one."""
+    return dims[0] if dims and isinstance(dims[0], str) else None
+
+
+def _bound(dim: int | str, symbols: Mapping[str, int | None], batch: str) -> int | str:
+    if isinstance(dim, int) or dim not in symbols:
+        return dim
+    size = symbols[dim]
+    return batch if size is None else size
+
+
+def _numbers(dims: Mapping[str, Dims | None], bound: Mapping[str, BatchShape]) -> dict[str, int]:
+    """The symbols that became numbers, with these."""
+    pairs = ((a, b) for name, own in dims.items() for a, b in zip(own or (), bound[name], strict=False))
+    return {symbol: size for symbol, size in pairs if isinstance(symbol, str) and isinstance(size, int)}
+
+
+def _freed(unbound: UnboundModel, shapes: Mapping[str, BatchShape]) -> DynamicBatchModel:
+    """A model of fixed batch size with a dynamic one instead; whether it can run at others is told there."""
+    leading = {shape[0] for shape in shapes.values() if len(shape) >= 2}
+    if len(leading) != 1:
+        what = "no input has a first dimension" if not leading else "the inputs' first dimensions are fixed, and differ"
+        raise UsageError(f"the model has no batch: {what}.\nExport it with a dynamic batch dimension.")
+    old = int(next(iter(leading)))
+    proto, weights = onnx.ModelProto(), dict(unbound.weights)
+    proto.CopyFrom(unbound.proto)
+    forget_inferred(proto, {}, keep_shapes=True)
+    free_batch(proto, weights, old)
+    inputs = {name: (_BATCH, *shape[1:]) if len(shape) >= 2 else shape for name, shape in shapes.items()}
+    write_dims(proto.graph, inputs)
+    forget_inferred(proto, {}, keep_shapes=False)
+    return DynamicBatchModel(replace(unbound, proto=proto, weights=MappingProxyType(weights)), MappingProxyType(inputs))

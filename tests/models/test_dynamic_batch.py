@@ -1,0 +1,185 @@
+"""A model whose batch stays dynamic: which dimension that is, what is written, and that it computes the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from import_helpers import data, model_of, run, weight
+from onnx import helper
+from random_models import models
+
+from iosched.models.dynamic_batch import DynamicBatchModel, with_dynamic_batch
+from iosched.models.errors import InvalidModelError, UsageError
+from iosched.models.export import with_schedules, write_model
+from iosched.models.light import light_model
+from iosched.models.load import load_model, read_unbound
+
+node = helper.make_node
+
+
+def dynamic(proto: onnx.ModelProto, *sizes: int, **shapes: tuple[int, ...]) -> DynamicBatchModel:
+    return with_dynamic_batch(read_unbound(data(proto)), sizes or (1, 4), shapes)
+
+
+def written(model: DynamicBatchModel, *sizes: int) -> bytes:
+    proto = with_schedules(model, sizes or (1, 4), "{}", "0")
+    return write_model(proto, model.unbound.weights, None) or b""
+
+
+def dims(value: onnx.ValueInfoProto) -> list[int | str]:
+    return [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
+
+
+def product(shape: list[int | str], **more: list[int | str]) -> onnx.ModelProto:
+    """x times weights, plus a row of each further input."""
+    nodes = [node("MatMul", ["x", "w"], ["y0"])]
+    for number, name in enumerate(more):
+        nodes += [node("Add", [f"y{number}", name], [f"y{number + 1}"])]
+    inputs = {"x": shape, **more}
+    return model_of(nodes, inputs, [f"y{len(more)}"], {"w": weight(8, 8)})  # type: ignore[arg-type]
+
+
+def test_the_batch_is_what_stands_first_in_inputs_and_keeps_its_name() -> None:
+    model = dynamic(product(["images", 8]))
+    assert model.inputs == {"x": ("images", 8)}
+    assert model.at(3).bindings == {"x": (3, 8)}
+    proto = onnx.load_from_string(written(model))
+    assert dims(proto.graph.input[0]) == dims(proto.graph.output[0]) == ["images", 8]
+
+
+def test_the_batch_of_several_inputs_is_one_though_they_call_it_otherwise() -> None:
+    model = dynamic(product(["n", 8], a=["m", 8], b=[1, 8], c=[8]))
+    assert model.inputs == {"x": ("n", 8), "a": ("n", 8), "b": (1, 8), "c": (8,)}
+    assert model.at(2).bindings["a"] == (2, 8)
+
+
+def test_a_batch_without_a_name_gets_one() -> None:
+    proto = product(["n", 8])
+    proto.graph.input[0].type.tensor_type.shape.dim[0].ClearField("dim_param")
+    assert dynamic(proto).inputs == {"x": ("batch", 8)}
+
+
+def test_other_dimensions_are_bound_by_shapes_as_they_are_at_one_of_the_batch_sizes() -> None:
+    proto = product(["n", "length", 8], a=["n", "length", 8], b=["rows", "length", 8])
+    model = dynamic(proto, 1, 4, x=(4, 5, 8), b=(1, 5, 8))
+    assert model.inputs == {"x": ("n", 5, 8), "a": ("n", 5, 8), "b": (1, 5, 8)}
+    found = onnx.load_from_string(written(model))
+    assert [dims(value) for value in found.graph.input] == [["n", 5, 8], ["n", 5, 8], [1, 5, 8]]
+    assert dims(found.graph.output[0]) == ["n", 5, 8]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "kind", "message"),
+    [
+        ({"x": (2, 5, 8)}, UsageError, "gives batch size 2: .* one of the batch sizes, 1, 4"),
+        ({"z": (1, 5, 8)}, UsageError, "no input 'z'"),
+        ({"x": (1, 5)}, UsageError, "3 dimensions"),
+        ({"x": (1, 5, 7)}, UsageError, "8 is fixed"),
+        ({"x": (1, 5, 8), "a": (1, 6, 8)}, UsageError, "'length' is bound to 5"),
+        ({}, InvalidModelError, "dynamic dimensions: x=1xlengthx8"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(shapes: dict, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        dynamic(product(["n", "length", 8], a=["n", "length", 8]), 1, 4, **shapes)
+
+
+def test_a_fixed_batch_becomes_dynamic_with_the_shapes_that_fix_it() -> None:
+    nodes = [
+        node("MatMul", ["x", "w"], ["a"]),
+        node("Reshape", ["a", "four"], ["b"]),
+        node("Relu", ["b"], ["c"]),
+        node("Reshape", ["c", "flat"], ["y"]),
+    ]
+    weights = {"w": weight(8, 8), "four": np.array([2, 2, 4]), "flat": np.array([2, -1])}
+    model = dynamic(model_of(nodes, {"x": [2, 8]}, ["y"], weights), 1, 3)
+    x = np.random.default_rng(0).standard_normal((3, 8), np.float32)
+    (y,) = run(written(model), {"x": x}).values()
+    assert y.shape == (3, 8)
+    np.testing.assert_allclose(y, np.maximum(x @ model.unbound.weights["w"], 0), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("proto", "shapes", "message"),
+    [
+        (product([1, 8], a=[2, 8]), {}, "first dimensions are fixed, and differ"),
+        (model_of([node("Relu", ["x"], ["y"])], {"x": [8]}, ["y"], {}), {}, "no input has a first dimension"),
+        (product([4, "length", 8]), {"x": (4, 5, 8)}, "no input has a dynamic dimension that stands first"),
+    ],
+    ids=["differ", "vectors", "not first"],
+)
+def test_a_model_without_a_batch_is_refused(proto: onnx.ModelProto, shapes: dict, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        dynamic(proto, 1, 4, **shapes)
+
+
+@pytest.mark.parametrize("first", ["n", 1], ids=["dynamic", "fixed"])
+def test_a_node_that_fixes_the_batch_is_named(first: int | str) -> None:
+    nodes = [node("Concat", ["token", "x"], ["y"], axis=1)]
+    model = dynamic(model_of(nodes, {"x": [first, 2, 8]}, ["y"], {"token": weight(1, 1, 8)}))
+    assert model.at(1).graph.operators
+    with pytest.raises(InvalidModelError, match=r"cannot run at batch size 4.*\n.*Concat"):
+        model.at(4)
+
+
+def test_a_reshape_that_fixes_the_batch_of_a_dynamic_model_is_named() -> None:
+    nodes = [node("Reshape", ["x", "shape"], ["y"])]
+    model = dynamic(model_of(nodes, {"x": ["n", 2, 4]}, ["y"], {"shape": np.array([1, 8])}))
+    with pytest.raises(InvalidModelError, match=r"cannot run at batch size 4.*\n.*Reshape node 'y'"):
+        model.at(4)
+
+
+def test_weights_are_in_memory_once_for_all_batch_sizes() -> None:
+    model = dynamic(product(["n", 8]))
+    assert all(np.shares_memory(model.at(size).weights["w"], model.unbound.weights["w"]) for size in (1, 4, 7))
+
+
+def test_places_of_an_earlier_schedule_and_what_it_wrote_are_taken_out() -> None:
+    proto = product(["n", 8])
+    proto.ir_version = 10
+    proto.graph.node[0].metadata_props.add(key="io.iosched.stage", value="1")
+    for key in ("io.iosched.schedule", "io.iosched.schedules", "author"):
+        proto.metadata_props.add(key=key, value="before")
+    found = onnx.load_from_string(written(dynamic(proto)))
+    assert not any(item.key for each in found.graph.node for item in each.metadata_props)
+    metadata = {item.key: item.value for item in found.metadata_props}
+    assert metadata == {"author": "before", "io.iosched.schedules": "{}", "io.iosched.version": "0"}
+
+
+def assert_written_is_the_model(proto: onnx.ModelProto, one: int, other: int, between: int) -> None:
+    """The written model is valid, is loaded as what was scheduled, and computes each image as a batch of one does."""
+    model = dynamic(proto, one, other)
+    file = written(model, one, other)
+    onnx.checker.check_model(onnx.load_from_string(file), full_check=True)
+    assert all(dims(value)[0] == "batch" for value in onnx.load_from_string(file).graph.output)
+    for size in (one, other, between):
+        bound = model.at(size)
+        again = load_model(file, name=bound.name, batch_size=size)
+        assert (again.digest, again.structure) == (bound.digest, bound.structure)
+    rng = np.random.default_rng(0)
+    feeds = {spec.name: rng.standard_normal((between, *spec.shape[1:]), np.float32) for spec in bound.graph.inputs}
+    together = run(file, feeds)
+    for image in range(between):
+        alone = run(data(proto), {name: value[image : image + 1] for name, value in feeds.items()})
+        for name, value in alone.items():
+            scale = np.abs(value).max()
+            np.testing.assert_allclose(together[name][image : image + 1], value, rtol=1e-3, atol=1e-4 * scale)
+
+
+SLOW = ("inception_v1", "inception_v2", "densenet121")
+
+
+@pytest.mark.parametrize("name", ["shufflenet", "squeezenet", *(pytest.param(n, marks=pytest.mark.slow) for n in SLOW)])
+def test_a_light_model_of_batch_1_is_the_same_with_a_dynamic_batch(name: str) -> None:
+    assert_written_is_the_model(light_model(name), 1, 3, 2)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    proto=models(), sizes=st.lists(st.integers(1, 9), min_size=2, max_size=2, unique=True), between=st.integers(1, 5)
+)
+def test_any_model_is_the_same_with_a_dynamic_batch(proto: onnx.ModelProto, sizes: list[int], between: int) -> None:
+    assert_written_is_the_model(proto, *sizes, between)
