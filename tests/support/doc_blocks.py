@@ -37,6 +37,7 @@ REASONS = {
 }
 
 _MARKER = re.compile(r"<!-- (?:not run: (?P<reason>.+)|run by (?P<test>\S+)) -->")
+_OF_TEXTS = re.compile(r"<!-- texts below are compared by (\S+) -->")
 
 
 @dataclass(frozen=True)
@@ -82,13 +83,16 @@ def blocks(page: Path) -> list[Block]:
 def _all(page: Path) -> Iterator[tuple[Block, bool]]:
     """Each block, and whether nothing stands between it and the one before."""
     before: Token | None = None
+    of_texts: str | None = None
     for token in MarkdownIt().parse(page.read_text(encoding="utf-8")):
         if token.type in ("fence", "code_block"):
             marker = _MARKER.search(before.content) if before is not None and before.type == "html_block" else None
-            given = marker.groupdict() if marker else {}
+            given = marker.groupdict() if marker else {"test": of_texts if token.info == "text" else None}
             line = (token.map or [0])[0] + 1
             follows = before is not None and before.type == "fence"
             yield Block(page, line, token.info.partition(" ")[0], token.content, **given), follows
+        elif token.type == "html_block" and (whole := _OF_TEXTS.search(token.content)):
+            of_texts = whole[1]
         before = token
 
 
