@@ -12,6 +12,7 @@ from iosched.cli.complete import VARIABLE, use_in_bash
 from iosched.cli.errors import guarded
 from iosched.cli.log_file import WORDS, logged
 from iosched.cli.options import verbosity_options
+from iosched.cli.version import print_version
 
 COMMANDS = (
     "optimize",
@@ -80,7 +81,14 @@ class LazyGroup(click.Group):
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="iosched", message="iosched %(version)s", help="Show the version and exit.")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=print_version,
+    help="Show the version, and that of the compiled executor's interface, and exit.",
+)
 @verbosity_options
 def cli() -> None:
     """Make ONNX models faster by running operators in parallel with each other.

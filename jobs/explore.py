@@ -29,6 +29,7 @@ from iosched.models.mutation.record import Record
 from iosched.models.mutation.variant import replay
 from iosched.models.spaces.space import Space
 from iosched.profiler.devices.resolve import resolve
+from iosched.profiler.devices.system import check_system
 from iosched.scheduler.document import ScheduleDocument
 
 if TYPE_CHECKING:
@@ -65,11 +66,12 @@ def explore(
         UsageError: a setting is wrong, or the file is no study, or one about something else; or no mutator of the space
             finds anything in the base model.
         InvalidModelError: the space's base model cannot be run.
-        DeviceError: Optuna is not installed, or a device or library is missing.
+        DeviceError: this is not Linux, Optuna is not installed, or a device or library is missing.
         ExecutionError: the file cannot be written, as on a full disk.
         KeyboardInterrupt: the user interrupts, and does not want the best variants known.
     """
     started = time.monotonic()
+    check_system()
     check_optuna()
     from iosched.jobs.exploring.storage import using
     from iosched.jobs.exploring.study import Limits, StudyStrategy, begun_study

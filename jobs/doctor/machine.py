@@ -11,6 +11,7 @@ from pathlib import Path
 
 from iosched.jobs.doctor.section import Asked, Section
 from iosched.profiler.devices.finding import Finding
+from iosched.profiler.devices.system import not_linux
 from iosched.runtime.cores import allowed_cpus, cpu_count
 from iosched.runtime.quota import cpu_quota
 
@@ -52,9 +53,9 @@ def look(asked: Asked) -> Section:
 
 
 def _findings(load: float | None, threads: int, available: int | None) -> Iterator[Finding]:
-    if platform.system() != "Linux":
-        what = f"iosched is made for Linux, not for {platform.system()}"
-        yield Finding(what, "system", "run it in a virtual machine or a container with Linux")
+    if (system := not_linux()) is not None:
+        what = f"models run and are measured on Linux, and this is {system}"
+        yield Finding(what, "system", "use a container, a virtual machine or WSL with Linux; plans for GPUs work here")
     if load is not None and load > max(threads, os.cpu_count() or 1):
         way = "end other programs before measuring; what was disturbed is measured again"
         yield Finding(f"more programs run than there are cores (load {load:.1f})", "cores", way, is_broken=False)

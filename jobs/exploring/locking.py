@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import tempfile
 import time
@@ -22,6 +21,8 @@ _POLL_S = 0.1
 @contextmanager
 def study_lock(path: Path) -> Iterator[None]:
     """Held by one process at a time that looks at the study in file `path` and changes it by what it has seen."""
+    import fcntl  # not on Windows
+
     with _open(f"study-{sha256(str(path.resolve()).encode()).hexdigest()[:32]}") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -36,6 +37,8 @@ def machine(use: Use, waiting: Callable[[], object] = lambda: None) -> Iterator[
     Args:
         waiting: is called now and then while the machine is used otherwise; what it raises ends the waiting.
     """
+    import fcntl  # not on Windows
+
     with _open("machine") as file:
         kind = fcntl.LOCK_EX if use == "measuring" else fcntl.LOCK_SH
         while True:

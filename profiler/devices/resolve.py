@@ -18,6 +18,7 @@ from iosched.profiler.devices.facts import DeviceFacts
 from iosched.profiler.devices.gpus import gpu_keys
 from iosched.profiler.devices.kind import Kind
 from iosched.profiler.devices.open_settings import OpenSettings
+from iosched.profiler.devices.system import check_system
 from iosched.profiler.devices.throughput import Throughputs, gpu_throughputs
 from iosched.scheduler.document import ScheduleDocument
 
@@ -50,7 +51,8 @@ def resolve(device: str, model: Model | None = None) -> Device:
 
     Raises:
         UsageError: there is no such device; the text lists all, and those with a similar name.
-        DeviceError: the GPU that was asked for is not attached or cannot be used; the text says what to do.
+        DeviceError: the GPU that was asked for is not attached or cannot be used, or this is not Linux; the text
+            says what to do.
     """
     return _opened(_kind_of(device, model), device)
 
@@ -74,7 +76,8 @@ def runner(device: str, document: ScheduleDocument | None) -> Device:
 
     Raises:
         UsageError: there is no such device; the text lists all, and those with a similar name.
-        DeviceError: the GPU that was asked for is not attached or cannot be used; the text says what to do.
+        DeviceError: the GPU that was asked for is not attached or cannot be used, or this is not Linux; the text
+            says what to do.
     """
     return _opened(_runner_kind(device, document), device)
 
@@ -98,11 +101,12 @@ def recorded(document: ScheduleDocument) -> tuple[Device, OpenSettings]:
     """The device that a schedule was made for, and the settings with which the model was opened there.
 
     Raises:
-        DeviceError: the device is a GPU that is not attached, or one that the table of GPUs does not have.
+        DeviceError: the device is a GPU that is not attached, or one that the table of GPUs does not have; or this is
+            not Linux.
     """
     made = (kind.made(document) for kind in KINDS)
     device, settings = next((found for found in made if found is not None), (CPU.device("cpu"), OpenSettings()))
-    return _with_measured(device), settings
+    return _usable(device), settings
 
 
 def throughputs(model: Model, document: ScheduleDocument) -> Throughputs:
@@ -128,13 +132,16 @@ def _kind_of(device: str, model: Model | None = None) -> Kind:
 
 
 def _opened(kind: Kind, device: str) -> Device:
-    found = _with_measured(kind.device(device))
+    found = _usable(kind.device(device))
     return replace(found, remarks=remarks(device)) if isinstance(found, PaperGpu) else found
 
 
-def _with_measured(device: Device) -> Device:
+def _usable(device: Device) -> Device:
     """The device; a GPU that is not attached takes what the runtime of attached ones measured elsewhere."""
-    return replace(device, find_elsewhere=measured_elsewhere) if isinstance(device, PaperGpu) else device
+    if isinstance(device, PaperGpu):
+        return replace(device, find_elsewhere=measured_elsewhere)
+    check_system()
+    return device
 
 
 def _runner_kind(device: str, document: ScheduleDocument | None) -> Kind:

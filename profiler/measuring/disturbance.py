@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 STAT = Path("/proc/stat")
-TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100  # none on Windows, which has no STAT
 
 OTHERS_SHARE, OTHERS_SECONDS = 0.35, 0.03
 """From this share of the cores' time on others count, and from so many seconds on: the system counts ticks of 10 ms.

@@ -92,6 +92,8 @@ class Claims:
 
     def others(self, cpus: Iterable[int]) -> dict[int, int]:
         """How many other processes have taken each of these processors, up to `PLACES`."""
+        if not hasattr(socket, "AF_UNIX"):  # Windows
+            return dict.fromkeys(cpus, 0)
         try:
             with self._lock, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
                 return {cpu: sum(self._is_others(probe, cpu, place) for place in range(PLACES)) for cpu in cpus}
@@ -171,4 +173,5 @@ class Claims:
 PROCESS = Claims()
 """What this process has taken: as its affinity, this belongs to the process, whoever in it asks."""
 
-os.register_at_fork(after_in_child=PROCESS.forget)
+if hasattr(os, "register_at_fork"):  # Windows has none
+    os.register_at_fork(after_in_child=PROCESS.forget)

@@ -65,7 +65,7 @@ def test_another_system_is_broken_and_what_it_does_not_tell_is_not_known(monkeyp
     monkeypatch.delattr(machine.os, "getloadavg")
     found = machine.look(Asked())
     (finding,) = found.findings
-    assert "not for Darwin" in finding.what
+    assert "this is macOS" in finding.what
     assert finding.is_broken
     assert dict(found.rows)["load"] == "not known"
     assert found.values["memory_nbytes"] is None

@@ -1,0 +1,119 @@
+"""A script that stands for a Python on macOS or Windows: it lacks what these lack, and then runs iosched.
+
+    python other_system.py SYSTEM MODEL
+
+SYSTEM is as `platform.system` says it, "Darwin" or "Windows". Writes, as JSON, which modules of iosched cannot be
+imported, and exit code and texts of commands on MODEL. What the standard library and packages do on these systems by
+other means is loaded before anything is taken away.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import json
+import os
+import pkgutil
+import platform
+import signal
+import socket
+import sys
+import sysconfig
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+
+_LOADED_BEFORE = (
+    *("asyncio", "concurrent.futures", "ctypes.util", "multiprocessing", "sqlite3", "subprocess", "webbrowser"),
+    *("click.shell_completion", "click.testing", "msgspec", "numpy.random", "onnx", "onnxruntime", "optuna"),
+    *("platformdirs", "rich.console", "rich.live", "rich.progress", "rich.table"),
+)
+_ON_LINUX_ALONE = ("sched_getaffinity", "sched_setaffinity", "pidfd_open", "memfd_create", "eventfd", "posix_fadvise")
+_ON_UNIX = (
+    *(
+        "getuid",
+        "geteuid",
+        "getgid",
+        "fork",
+        "killpg",
+        "setsid",
+        "getpgid",
+        "setpgid",
+        "getloadavg",
+        "uname",
+        "sysconf",
+    ),
+    *("O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK", "nice", "mkfifo", "waitid", "register_at_fork", "chown", "fchmod"),
+)
+_SIGNALS_OF_UNIX = ("SIGHUP", "SIGALRM", "SIGUSR1", "SIGCHLD", "SIGQUIT", "alarm", "setitimer", "pthread_sigmask")
+_MODULES_OF_UNIX = ("fcntl", "resource", "termios", "pwd", "grp", "pty", "tty", "syslog")
+_NEEDING_MORE = ("iosched.jobs.fleet.ray.child", "iosched.jobs.fleet.ray.actor", "iosched.profiler.peers.torch_ways")
+"""Modules that need Ray or PyTorch."""
+
+
+class _Missing(importlib.abc.MetaPathFinder):
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
+        if fullname in _MODULES_OF_UNIX:
+            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
+
+
+def become(system: str) -> None:
+    for name in _LOADED_BEFORE:
+        importlib.import_module(name)
+    sysconfig.get_config_vars()
+    _take_away(os, _ON_LINUX_ALONE)
+    _take_away(signal, ("pidfd_send_signal",))
+    if system == "Windows":
+        _take_away(os, _ON_UNIX)
+        _take_away(signal, _SIGNALS_OF_UNIX)
+        _take_away(socket, ("AF_UNIX",))
+        for name in _MODULES_OF_UNIX:
+            sys.modules.pop(name, None)
+        sys.meta_path.insert(0, _Missing())
+    sys.platform = {"Darwin": "darwin", "Windows": "win32"}[system]
+    platform.system = lambda: system
+
+
+def _take_away(module: ModuleType, names: Sequence[str]) -> None:
+    for name in names:
+        if hasattr(module, name):
+            delattr(module, name)
+
+
+def broken_modules() -> Iterator[str]:
+    import iosched
+
+    for found in pkgutil.walk_packages(iosched.__path__, "iosched."):
+        if found.name in _NEEDING_MORE or found.name.rpartition(".")[2] in ("__main__", "_executor"):
+            continue
+        try:
+            importlib.import_module(found.name)
+        except (ImportError, AttributeError, OSError) as error:
+            yield f"{found.name}: {error!r}"
+
+
+def called(*words: str) -> tuple[int, str, str]:
+    from click.testing import CliRunner
+
+    from iosched.cli.main import cli
+
+    result = CliRunner().invoke(cli, words, prog_name="iosched")
+    return result.exit_code, result.stdout, result.stderr
+
+
+def main() -> None:
+    system, model = sys.argv[1:]
+    become(system)
+    planned = ("optimize", model, "--device", "v100", "-o", "planned.onnx", "--schedule", "planned.json")
+    commands = (
+        *(("--help",), ("--version",), ("zoo", "list"), ("devices",), ("doctor",), ("inspect", model), planned),
+        *(("show", "planned.onnx"), ("explain", "planned.onnx", "y"), ("diff", "planned.json", "planned.json")),
+        *(("rank", model, "--device", "v100,t4"), ("profile", "stats")),
+        *(("optimize", model), ("run", model), ("bench", model)),
+        ("explore", model, "--space", "builtin:mnasnet", "--objective", "latency:v100,flops", "--trials", "1"),
+    )
+    found = {"broken": list(broken_modules()), "calls": [(words, *called(*words)) for words in commands]}
+    sys.stdout.write(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
