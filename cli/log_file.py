@@ -61,7 +61,7 @@ class _Appending(logging.Handler):
 
     def __init__(self, path: Path) -> None:
         super().__init__(logging.DEBUG)
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         self.trouble: OSError | None = None
         self.setFormatter(_Lines())
 

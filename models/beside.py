@@ -7,11 +7,12 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-from iosched.models.errors import InvalidModelError
+from iosched.models.errors import DeviceError, InvalidModelError
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_CAN_OPEN_BELOW = os.open in os.supports_dir_fd  # Windows cannot, and lacks the flags too
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC if _CAN_OPEN_BELOW else 0
 # Without O_NONBLOCK, to open a named pipe would wait for somebody to write to it.
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC if _CAN_OPEN_BELOW else 0
 
 
 def open_beside(name: str, location: str, source: Path | None) -> BinaryIO:
@@ -27,12 +28,15 @@ def open_beside(name: str, location: str, source: Path | None) -> BinaryIO:
 
     Raises:
         InvalidModelError: the file is missing, no regular file, not in the model's folder, or cannot be read.
+        DeviceError: this system cannot open files in this way.
     """
     if source is None:
         raise InvalidModelError(
             f"the weights of {name!r} are in another file ({location!r}), and the model came without a folder.\n"
             "Give the model's path instead of its bytes."
         )
+    if not _CAN_OPEN_BELOW:
+        raise DeviceError(f"the weights of {name!r} are in another file, which is read on Linux and macOS alone")
     path = source.parent / location
     try:
         home, inner = _place(name, location, source)

@@ -42,7 +42,18 @@ _ON_UNIX = (
         "uname",
         "sysconf",
     ),
-    *("O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK", "nice", "mkfifo", "waitid", "register_at_fork", "chown", "fchmod"),
+    *(
+        "O_DIRECTORY",
+        "O_NOFOLLOW",
+        "O_CLOEXEC",
+        "O_NONBLOCK",
+        "nice",
+        "mkfifo",
+        "waitid",
+        "register_at_fork",
+        "chown",
+        "fchmod",
+    ),
 )
 _SIGNALS_OF_UNIX = ("SIGHUP", "SIGALRM", "SIGUSR1", "SIGCHLD", "SIGQUIT", "alarm", "setitimer", "pthread_sigmask")
 _MODULES_OF_UNIX = ("fcntl", "resource", "termios", "pwd", "grp", "pty", "tty", "syslog")
@@ -64,6 +75,7 @@ def become(system: str) -> None:
     _take_away(signal, ("pidfd_send_signal",))
     if system == "Windows":
         _take_away(os, _ON_UNIX)
+        os.supports_dir_fd.clear()
         _take_away(signal, _SIGNALS_OF_UNIX)
         _take_away(socket, ("AF_UNIX",))
         for name in _MODULES_OF_UNIX:
