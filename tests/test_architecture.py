@@ -30,7 +30,7 @@ ROOMS = {
     "iosched.runtime": (
         *("plan", "order", "intervals", "waits", "given", "hazards", "arena", "teams", "placement"),
         *("compare", "memory", "inputs", "quota", "cores", "handle", "session", "reference"),
-        *("requests", "shares", "openvino", "side_by_side", "traced", "cpu", "cuda"),
+        *("requests", "shares", "openvino", "side_by_side", "traced", "cpu", "compiled", "cuda"),
     ),
     "iosched.runtime.cuda": (
         *("target", "layout", "kernel", "builder", "choices", "gpu", "source", "cudnn"),
