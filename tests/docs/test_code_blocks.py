@@ -20,7 +20,7 @@ from doc_folder import prepare, two_branches
 from doc_shell import Shell, shell
 
 SHELLS = ("sh", "console")
-PLACEHOLDERS = {"OPERATOR": "b"}  # what a reader puts there
+PLACEHOLDERS = {"OPERATOR": "b", "MODEL": "model"}  # what a reader puts there
 
 
 @pytest.fixture(scope="module")
