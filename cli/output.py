@@ -6,7 +6,6 @@ import json
 import math
 import os
 import sys
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import click
 from iosched.cli.errors import printable
 from iosched.models.errors import ExecutionError, UsageError
 from iosched.models.log import logger
+from iosched.models.whole_file import whole_file
 
 STDOUT = "-"
 
@@ -104,7 +104,8 @@ def write(output: Destination, data: bytes) -> None:
         return
     path = output.path
     try:
-        _write_file(path, data)
+        with whole_file(path) as file:
+            file.write(data)
     except OSError as error:
         raise ExecutionError(f"{path}: cannot write: {error.strerror}") from error
 
@@ -118,23 +119,6 @@ def write_and_note(output: Destination, data: bytes) -> None:
     write(output, data)
     if output.path is not None:
         note(f"Wrote {output.path}.")
-
-
-def _write_file(path: Path, data: bytes) -> None:
-    if path.exists() and not path.is_file():  # such as /dev/null or a named pipe, which must stay what it is
-        path.write_bytes(data)
-        return
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name[:100]}.", suffix=".tmp", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(temporary).chmod(0o666 & ~mask)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def emit_json(value: Mapping[str, object]) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -18,6 +16,7 @@ from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.merge_record import MERGED_KEY, Merge, to_json
 from iosched.models.merging import merge_operators
 from iosched.models.model import INLINE_NBYTES, METADATA_PREFIX, SCHEDULE_KEY, SCHEDULES_KEY, Model
+from iosched.models.whole_file import whole_file
 from iosched.models.wiring import dependencies_first, reads, replace_nodes
 
 VERSION_KEY = "io.iosched.version"
@@ -137,7 +136,7 @@ def write_model(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], desti
         payload: bytes = _inlined(proto, weights).SerializeToString()
         if destination is None:
             return payload
-        with _temporary(destination) as file:
+        with whole_file(destination) as file:
             file.write(payload)
         return None
     if destination is None:
@@ -219,7 +218,7 @@ def _write_external(proto: onnx.ModelProto, weights: Mapping[str, np.ndarray], d
     beside = destination.with_name(f"{destination.name}.data")
     whole = onnx.ModelProto()
     whole.CopyFrom(proto)
-    with _temporary(destination) as file, _temporary(beside) as data:
+    with whole_file(destination) as file, whole_file(beside) as data:
         for tensor in whole.graph.initializer:
             if _outside(tensor):
                 _append(tensor, weights[tensor.name], data, beside.name)
@@ -247,15 +246,3 @@ def _chunks(array: np.ndarray) -> Iterable[bytes]:
     little = array.dtype.newbyteorder("<")
     for begin in range(0, flat.size, step):
         yield flat[begin : begin + step].astype(little, copy=False).tobytes()
-
-
-@contextmanager
-def _temporary(destination: Path) -> Iterator[BinaryIO]:
-    """A file beside `destination` that is renamed to it at the end, and deleted after any failure, Ctrl-C included."""
-    path = destination.with_name(f".{destination.name}.{os.getpid()}.tmp")
-    try:
-        with path.open("xb") as file:
-            yield file
-        path.replace(destination)
-    finally:
-        path.unlink(missing_ok=True)

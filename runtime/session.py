@@ -14,6 +14,7 @@ import onnx
 
 from iosched.models.errors import DeviceError, ExecutionError, InvalidModelError
 from iosched.models.model import Model
+from iosched.runtime.lacking import lacking
 
 _MAX_REASON = 300
 _SOURCE = re.compile(r"^/\S+:\d+ .*?\) (const )?")  # "/path/file.h:46 void function(arguments) "
@@ -40,6 +41,7 @@ def open_session(source: bytes | Path, options: Any, *, providers: Sequence[Any]
 
     Raises:
         InvalidModelError: where onnxruntime refuses the model.
+        ExecutionError: where the machine has no memory or no threads for it.
         DeviceError: where onnxruntime is not installed.
     """
     onnxruntime = load_onnxruntime()
@@ -48,6 +50,8 @@ def open_session(source: bytes | Path, options: Any, *, providers: Sequence[Any]
         # With its fallback it prints on stdout, and tries again on the CPU.
         return onnxruntime.InferenceSession(model, options, providers=list(providers), enable_fallback=0)
     except refusals() as error:
+        if (lack := lacking(str(error))) is not None:
+            raise ExecutionError(lack) from error
         raise InvalidModelError(f"onnxruntime cannot run this model: {first_useful_line(error)}") from error
 
 
@@ -61,7 +65,8 @@ def running() -> Iterator[None]:
     try:
         yield
     except refusals() as error:
-        raise ExecutionError(f"onnxruntime failed while it ran the model: {first_useful_line(error)}") from error
+        what = lacking(str(error)) or f"onnxruntime failed while it ran the model: {first_useful_line(error)}"
+        raise ExecutionError(what) from error
 
 
 def lent_weights(model: Model) -> tuple[list[str], list[Any], list[np.ndarray]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Thread
 
-from iosched.models.errors import DeviceError, IoschedError
+from iosched.models.errors import DeviceError, ExecutionError, IoschedError
 from iosched.profiler.store.database import ProfileDatabase
 
 Action = Callable[[ProfileDatabase], None]
@@ -71,7 +71,7 @@ class Keeper:
         while True:
             try:
                 do()
-            except DeviceError as error:  # locked, or no space left: either may pass
+            except (DeviceError, ExecutionError) as error:  # locked, or no space left: either may pass
                 if self._until_s is not None and time.monotonic() > self._until_s:
                     self._give_up(error)
                     return

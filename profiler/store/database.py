@@ -130,8 +130,8 @@ class ProfileDatabase:
     """A profile database; one object belongs to one thread and one process, and each further one opens the same path.
 
     What a method has written is on disk (short of a power cut) when it returns. Every method raises `UsageError` where
-    the file is damaged or cannot be written, and `DeviceError` where the disk is full or another process keeps the file
-    locked.
+    the file is damaged or cannot be written, `ExecutionError` where the disk is full or fails, and `DeviceError` where
+    another process keeps the file locked.
     """
 
     def __init__(
@@ -150,7 +150,8 @@ class ProfileDatabase:
 
         Raises:
             UsageError: where the file is damaged, foreign or newer than this iosched, or its folder cannot be written.
-            DeviceError: where the disk is full or another process keeps the file locked.
+            ExecutionError: where the disk is full or fails.
+            DeviceError: where another process keeps the file locked.
         """
         self.path = None if path is None or str(path) == IN_MEMORY else Path(path).expanduser()
         self._clock = clock

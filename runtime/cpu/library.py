@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from iosched.models.errors import ExecutionError
+from iosched.runtime.lacking import lacking
 
 _ABI_VERSION = 5
 _ERROR_NBYTES = 2048
@@ -119,14 +120,27 @@ def onnxruntime_path() -> Path | None:
     return None
 
 
+def load(path: Path) -> ctypes.CDLL:
+    """A library that is there, by its path.
+
+    Raises:
+        ExecutionError: it does not load, with the system's words, or what they mean where the machine lacks something.
+    """
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise ExecutionError(lacking(str(error)) or f"{path.name} does not load: {error}") from error
+
+
 def call(function: Callable[..., Any], *arguments: object) -> Any:
     """Calls a function of the library, whose last parameter takes the text of an error.
 
     Raises:
-        ExecutionError: with that text.
+        ExecutionError: with that text, or what it means where the machine lacks something.
     """
     error = ctypes.create_string_buffer(_ERROR_NBYTES)
     result = function(*arguments, error)
     if error.value:
-        raise ExecutionError(error.value.decode(errors="replace"))
+        text = error.value.decode(errors="replace")
+        raise ExecutionError(lacking(text) or text)
     return result

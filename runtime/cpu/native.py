@@ -31,7 +31,7 @@ from iosched.runtime.cpu.arrays import (
 from iosched.runtime.cpu.encoding import PlanEncoder
 from iosched.runtime.cpu.handovers import Spans
 from iosched.runtime.cpu.lane_cpus import lane_cpus
-from iosched.runtime.cpu.library import Weight, call, compiled, missing, onnxruntime_path
+from iosched.runtime.cpu.library import Weight, call, compiled, load, missing, onnxruntime_path
 from iosched.runtime.cpu.program import Copy, Kernel, Program
 from iosched.runtime.handle import Handle
 from iosched.runtime.hazards import CheckedPlan
@@ -64,7 +64,7 @@ class NativeRuntime:
         if library is None or path is None:
             raise DeviceError(f"cannot run natively: {missing()}")
         self._library = library
-        get_api_base = ctypes.cast(ctypes.CDLL(str(path)).OrtGetApiBase, ctypes.c_void_p)
+        get_api_base = ctypes.cast(load(path).OrtGetApiBase, ctypes.c_void_p)
         self.handle = Handle(call(library.iosched_runtime_create, get_api_base), library.iosched_runtime_release)
         self._by_program: weakref.WeakKeyDictionary[Program, _Session] = weakref.WeakKeyDictionary()
         self._by_content: dict[object, _Session] = {}

@@ -17,10 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from iosched.models.errors import DeviceError, UsageError
+from iosched.models.errors import DeviceError, ExecutionError, UsageError
 from iosched.profiler.measuring.statistics import UNRUNNABLE, Measurement, summarize
 from iosched.profiler.store import database, schema
 from iosched.profiler.store.database import ProfileDatabase, default_path, device_key
+from iosched.profiler.store.explained import explained
 from iosched.profiler.store.tables import Compared
 from iosched.profiler.store.transfer import export_lines, import_lines
 
@@ -130,6 +131,23 @@ def test_a_damaged_row_is_named_when_it_is_met(tmp_path: Path, damage: str) -> N
         raw.close()
         with pytest.raises(UsageError, match=r"p\.sqlite is damaged"):
             profile.stage("s", CPU), list(profile.rows())
+
+
+def test_a_full_disk_is_told_as_such_and_what_was_kept_stays(tmp_path: Path) -> None:
+    path = tmp_path / "p.sqlite"
+    with ProfileDatabase(path) as profile:
+        profile.keep_stage("s", CPU, FOUND)
+        profile._connection.execute("PRAGMA max_page_count = 1")  # SQLite takes it for as many as there are
+        with pytest.raises(ExecutionError, match=r"no space left for the profile database[\s\S]*Make room"):
+            profile.keep_stage("t" * 10**6, CPU, FOUND)
+        assert profile.stage("s", CPU) is not None
+
+
+def test_a_failing_disk_is_told_as_such(tmp_path: Path) -> None:
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHMSIZE
+    with pytest.raises(ExecutionError, match="the disk fails or is full"), explained(tmp_path):
+        raise error
 
 
 def test_a_row_without_what_it_must_have_is_named_when_rows_are_counted(tmp_path: Path) -> None:

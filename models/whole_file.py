@@ -1,0 +1,39 @@
+"""Writes files that are there whole or not at all, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from secrets import token_hex
+from typing import BinaryIO
+
+_MAX_NCHARS = 100  # of the destination in the name of the file beside it, which may have 255 bytes
+
+
+@contextmanager
+def whole_file(destination: Path) -> Iterator[BinaryIO]:
+    """A file beside `destination` that is given its name at the end, and deleted after any failure, Ctrl-C included.
+
+    Each writer has a file of its own, so of several the last one wins as a whole. What is no regular file, such as
+    /dev/null or a named pipe, stays what it is: it is written to.
+
+    Raises:
+        OSError: with the path of `destination`, where it cannot be written.
+    """
+    try:
+        if destination.exists() and not destination.is_file():
+            with destination.open("wb") as file:
+                yield file
+            return
+        temporary = destination.with_name(f".{destination.name[:_MAX_NCHARS]}.{token_hex(6)}.tmp")
+        with temporary.open("xb") as file:
+            try:
+                yield file
+                file.close()
+                temporary.replace(destination)
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(destination)) from error

@@ -1,0 +1,19 @@
+"""Tells what a machine lacks from what a model is wrong with, in the words of libraries."""
+
+from __future__ import annotations
+
+_THREADS = "no further thread could be started: use fewer --threads, or let this user have more processes (ulimit -u)"
+_MEMORY = "out of memory: close other programs, or use a smaller batch size or fewer threads"
+_MEANINGS = (
+    ("pthread_create failed", _THREADS),  # onnxruntime
+    ("Resource temporarily unavailable", _THREADS),  # the C++ library, of our own executor
+    ("bad_alloc", _MEMORY),
+    ("no memory for an arena", _MEMORY),  # our own executor
+    ("failed to map segment", _MEMORY),  # the loader of libraries
+    ("Failed to allocate memory", _MEMORY),  # onnxruntime
+)
+
+
+def lacking(text: str) -> str | None:
+    """What the machine lacks, and the way out, where that is what a library's error says; else None."""
+    return next((meaning for words, meaning in _MEANINGS if words in text), None)
