@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import sys
 import tomllib
 from collections.abc import Iterator
 from fcntl import LOCK_EX, flock
 from pathlib import Path
-from types import ModuleType
 
 import onnx
 import pytest
@@ -20,6 +18,7 @@ from doc_folder import prepare, two_branches
 from doc_shell import Shell, shell
 
 SHELLS = ("sh", "console")
+END = "--- the end of a block ---"
 PLACEHOLDERS = {"OPERATOR": "b", "MODEL": "model"}  # what a reader puts there
 
 
@@ -98,20 +97,23 @@ def shape(printed: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", pages("python"), ids=name)
-def test_examples_in_python_print_what_stands_below_them(
-    page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_examples_in_python_print_what_stands_below_them(page: Path, folder: Path, bash: Shell) -> None:
     """Names that a block binds are known to those behind it."""
     onnx.save(two_branches(32, 28), folder / "model.onnx")
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("IOSCHED_PROFILE_DB", str(folder / "profile.sqlite"))
-    example = ModuleType("example")
-    monkeypatch.setitem(sys.modules, "example", example)
-    for block in blocks(page):
-        if block.language == "python" and block.is_run:
-            exec(compile("\n" * block.line + block.code, str(page), "exec"), vars(example))
-            printed = capsys.readouterr().out
-            assert block.shown is None or block.shown == printed, block.place
+    run = [block for block in blocks(page) if block.language == "python" and block.is_run]
+    (folder / "page.py").write_text(script_of_all(run))
+    done = bash.run("python page.py", folder)
+    assert done.code == 0, done.err[-2000:]
+    for block, printed in zip(run, done.out.split(END), strict=False):
+        assert block.shown is None or block.shown == printed, block.place
+
+
+def script_of_all(run: list[Block]) -> str:
+    """The blocks with the lines that they have in the page; behind each, the end of what it prints is marked."""
+    lines: list[str] = []
+    for block in run:
+        lines += [""] * (block.line - len(lines)) + block.code.splitlines() + [f"print({END!r}, end='')"]
+    return "\n".join(lines)
 
 
 @pytest.mark.parametrize("page", pages("json", "toml", "yaml"), ids=name)

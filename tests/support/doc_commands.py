@@ -1,4 +1,4 @@
-"""Carries out `iosched` for the shells that run the documentation's blocks: one process imports all, and forks.
+"""Carries out `iosched` and scripts for the shells that run the documentation's blocks: one process imports, and forks.
 
     python doc_commands.py SOCKET      # then each connection brings argv, environment, folder, and three open files
 
@@ -125,7 +125,7 @@ def _carry_out(words: list[str], environment: dict[str, str], folder: str) -> in
         if words[0] == "iosched":
             main()
         else:
-            _run_script(ROOT / words[0])
+            _run_script(ROOT / words[0] if words[0].startswith("benchmarks/") else Path(words[0]))
     except SystemExit as left:
         return left.code if isinstance(left.code, int) else int(left.code is not None)
     return 0
@@ -144,7 +144,7 @@ def _read_only() -> None:
 
 
 def _run_script(script: Path) -> None:
-    """Runs a script of `benchmarks/`; one that reads no options is left alone where nothing is to be carried out."""
+    """Runs a script; one that reads no options is left alone where nothing is to be carried out."""
     if "READ_ONLY" in os.environ and "parse" not in script.read_text(encoding="utf-8"):
         return
     sys.path.insert(0, str(script.parent))

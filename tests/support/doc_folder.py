@@ -35,7 +35,8 @@ def prepare(folder: Path, shell: Shell) -> None:
     """Writes all files into `folder`."""
     for name in ("model", "retrained", "variant", "a", "b", "c"):
         onnx.save(two_branches(seed=ord(name[0])), folder / f"{name}.onnx")
-    onnx.save(_bert(), folder / "bert.onnx")
+    onnx.save(_of_words("input_ids", "attention_mask"), folder / "bert.onnx")
+    onnx.save(_of_words("ids", "mask"), folder / "encoder.onnx")
     onnx.save(_base(), folder / "base.onnx")
     np.save(folder / "x.npy", np.zeros((1, 8, 14, 14), np.float32))
     (code,) = re.findall(r"```python\n(.*?)```", _SPACE.read_text(), re.DOTALL)
@@ -61,17 +62,17 @@ def two_branches(channels: int = 8, size: int = 14, seed: int = 0) -> onnx.Model
     return proto_of(nodes, {"x": (1, channels, size, size)}, ["y"], weights)
 
 
-def _bert() -> onnx.ModelProto:
+def _of_words(ids: str, mask: str) -> onnx.ModelProto:
     """Words and a mask, of any length."""
     nodes = [
-        helper.make_node("Gather", ["words", "input_ids"], ["read"]),
-        helper.make_node("Unsqueeze", ["attention_mask", "last"], ["mask"]),
-        helper.make_node("Mul", ["read", "mask"], ["kept"]),
+        helper.make_node("Gather", ["words", ids], ["read"]),
+        helper.make_node("Unsqueeze", [mask, "last"], ["kept_words"]),
+        helper.make_node("Mul", ["read", "kept_words"], ["kept"]),
         helper.make_node("MatMul", ["kept", "weights"], ["y"]),
     ]
     known = {"words": weight(100, 16), "weights": weight(16, 16), "last": np.array([-1])}
-    ids = (TensorProto.INT64, ("batch", "length"))
-    return proto_of(nodes, {"input_ids": ids, "attention_mask": ("batch", "length")}, ["y"], known)
+    sizes = ("batch", "length")
+    return proto_of(nodes, {ids: (TensorProto.INT64, sizes), mask: sizes}, ["y"], known)
 
 
 def _base() -> onnx.ModelProto:

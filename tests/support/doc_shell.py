@@ -20,7 +20,7 @@ import json, os, socket, sys
 words = [os.path.basename(sys.argv[0]), *sys.argv[1:]]
 if words[0] != "iosched":
     words = words[1:]
-    if not words or not words[0].startswith("benchmarks/"):
+    if not words or not words[0].startswith(("benchmarks/", "page.py")):
         os.execv({sys.executable!r}, [{sys.executable!r}, *words])
 talk = socket.socket(socket.AF_UNIX)
 talk.connect(os.environ["DOC_SOCKET"])
