@@ -1,0 +1,213 @@
+"""Serves an optimized model over HTTP, in several processes that share the cores.
+
+    pip install 'iosched[cpu,examples]'
+    python serve.py model.iosched.onnx --workers 2
+
+It speaks the JSON of the Open Inference Protocol (KServe and Triton know it as version 2):
+
+    GET  /v2/health/live, /v2/health/ready
+    GET  /v2/models/NAME            its inputs and outputs
+    POST /v2/models/NAME/infer      {"inputs": [{"name", "datatype", "shape", "data": [...]}]}
+
+Each process opens the model for itself, after it was started, on cores of its own (docs/serving.md). SIGTERM lets
+requests that are under way end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from argparse import ArgumentParser
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+import iosched
+
+MODEL, THREADS, WAITING = "SERVE_MODEL", "SERVE_THREADS", "SERVE_WAITING"
+"""Variables by which the process that starts the others tells them what to serve."""
+
+DATATYPES = {
+    "FP32": "float32", "FP64": "float64", "INT8": "int8", "INT16": "int16", "INT32": "int32", "INT64": "int64",
+    "UINT8": "uint8", "UINT16": "uint16", "UINT32": "uint32", "UINT64": "uint64", "BOOL": "bool",
+}  # fmt: skip
+NAMES = {dtype: name for name, dtype in DATATYPES.items()}
+BYTES_A_NUMBER = 32  # of JSON, at most
+SECONDS_TO_SEND = 30  # who sends slowly does not keep a place for ever
+
+
+def main() -> None:
+    parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0 lets other machines in")
+    parser.add_argument("--port", type=int, default=8000, help="0 takes one that is free")
+    parser.add_argument("--workers", type=int, default=1, help="processes")
+    parser.add_argument("--threads", type=int, help="cores of each; by default all there are, divided among them")
+    parser.add_argument("--waiting", type=int, default=32, help="requests of a process at a time; more are sent away")
+    options = parser.parse_args()
+    if options.threads is None and options.workers > 1:
+        options.threads = max(1, len(os.sched_getaffinity(0)) // options.workers)
+    os.environ[MODEL] = str(options.model.resolve())
+    os.environ[THREADS] = str(options.threads or "")
+    os.environ[WAITING] = str(options.waiting)
+    uvicorn.run(
+        "serve:application",
+        factory=True,
+        app_dir=str(Path(__file__).parent),
+        host=options.host,
+        port=options.port,
+        workers=options.workers,
+        timeout_graceful_shutdown=30,
+    )
+
+
+def application() -> Starlette:
+    """The application of one process."""
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        threads = os.environ[THREADS]
+        with iosched.load(os.environ[MODEL], threads=int(threads) if threads else None) as model:
+            app.state.model, app.state.waiting = model, 0
+            yield
+
+    return Starlette(
+        routes=[
+            Route("/v2/health/live", healthy),
+            Route("/v2/health/ready", healthy),
+            Route("/v2/models/{name}", describe),
+            Route("/v2/models/{name}/infer", infer, methods=["POST"]),
+        ],
+        lifespan=lifespan,
+        exception_handlers={HTTPException: refuse},
+    )
+
+
+async def healthy(request: Request) -> Response:
+    """Answers 200: a process takes requests only when the model is open."""
+    return Response()
+
+
+async def describe(request: Request) -> Response:
+    """Tells name, type and shape of inputs and outputs."""
+    model = model_of(request)
+    return JSONResponse(
+        {
+            "name": name_served(),
+            "platform": "onnx",
+            "inputs": [metadata(spec) for spec in model.inputs],
+            "outputs": [metadata(spec) for spec in model.outputs],
+        }
+    )
+
+
+async def infer(request: Request) -> Response:
+    """Runs the model; the event loop stays free for others, such as who asks whether all is well."""
+    model, state = model_of(request), request.app.state
+    if state.waiting >= int(os.environ[WAITING]):
+        raise HTTPException(503, "too many requests wait already", {"Retry-After": "1"})
+    state.waiting += 1
+    try:
+        body = await body_of(request, most=65536 + BYTES_A_NUMBER * sum(size(spec) for spec in model.inputs))
+        return await run_in_threadpool(answer, model, body)
+    finally:
+        state.waiting -= 1
+
+
+async def refuse(request: Request, error: Exception) -> Response:
+    """Says what is wrong in the protocol's form."""
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+
+def model_of(request: Request) -> iosched.LoadedModel:
+    """The model, if that is what the path names."""
+    model: iosched.LoadedModel = request.app.state.model
+    if request.path_params["name"] != name_served():
+        raise HTTPException(404, f"there is no model {request.path_params['name']!r} here, but {name_served()!r}")
+    return model
+
+
+def name_served() -> str:
+    """What the model is called here: the name of its file."""
+    return Path(os.environ[MODEL]).name.removesuffix(".onnx").removesuffix(".iosched")
+
+
+async def body_of(request: Request, most: int) -> bytes:
+    """The body, unless it is larger than any right one."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(SECONDS_TO_SEND):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > most:
+                    raise HTTPException(413, f"more than {most} bytes cannot be an input of this model")
+    except (TimeoutError, ClientDisconnect) as error:
+        raise HTTPException(408, f"the request has not come within {SECONDS_TO_SEND} s") from error
+    return bytes(body)
+
+
+def answer(model: iosched.LoadedModel, body: bytes) -> Response:
+    """Reads the inputs, runs the model, and writes the outputs."""
+    inputs = inputs_of(body)
+    try:
+        found = model.run(inputs)
+    except iosched.UsageError as error:  # a name, a type or a shape
+        raise HTTPException(400, str(error)) from error
+    outputs = [
+        {"name": name, "datatype": NAMES[array.dtype.name], "shape": array.shape, "data": array.reshape(-1).tolist()}
+        for name, array in found.items()
+    ]
+    try:
+        return JSONResponse({"model_name": name_served(), "outputs": outputs})
+    except ValueError as error:
+        raise HTTPException(500, "an output has infinities or NaN, which JSON does not know") from error
+
+
+def inputs_of(body: bytes) -> dict[str, np.ndarray]:
+    """The arrays in a request; the model itself checks their names, types and shapes."""
+    try:
+        entries = json.loads(body, parse_constant=no_number)["inputs"]
+        return {entry["name"]: array_of(entry) for entry in entries}
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise HTTPException(400, f"the body is no request: {type(error).__name__}: {error}") from error
+
+
+def array_of(entry: dict[str, Any]) -> np.ndarray:
+    """The array of one input, whose numbers stand in a row or in lists of lists."""
+    dtype = np.dtype(DATATYPES[entry["datatype"]])
+    given = np.asarray(entry["data"])
+    array = given.astype(dtype)
+    if dtype.kind != "f" and not np.array_equal(array, given):
+        raise ValueError(f"{entry['name']} has numbers that are no {entry['datatype']}")
+    return array.reshape(entry["shape"])
+
+
+def no_number(text: str) -> float:
+    """Refuses NaN and infinities, which JSON does not know and Python reads."""
+    raise ValueError(f"{text} is no number")
+
+
+def metadata(spec: iosched.TensorSpec) -> dict[str, Any]:
+    """An input or output in the protocol's words."""
+    return {"name": spec.name, "datatype": NAMES.get(spec.dtype, spec.dtype), "shape": spec.shape}
+
+
+def size(spec: iosched.TensorSpec) -> int:
+    """How many numbers a tensor has."""
+    return int(np.prod(spec.shape or ()))
+
+
+if __name__ == "__main__":
+    main()

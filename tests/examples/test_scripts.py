@@ -1,0 +1,99 @@
+"""The scripts in `examples/` do what their first lines say: export, optimize, and run in onnxruntime's place."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import onnxruntime
+import pytest
+from example_scripts import EXAMPLES, environment, run_example
+
+import iosched
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `digits.onnx`, as scikit-learn's ensemble was exported, and the optimized model."""
+    pytest.importorskip("skl2onnx", reason="the extra [examples] is not installed")
+    folder = tmp_path_factory.mktemp("digits")
+    words = ("digits.onnx", "--width", 16, "--optimize", "digits.iosched.onnx", "--budget", 1)
+    printed = run_example(EXAMPLES / "export_sklearn.py", *words, folder=folder).splitlines()
+    assert "of the test images are told right" in printed[0]
+    assert printed[1].startswith("digits.iosched.onnx: as scikit-learn has it; ships ")
+    return folder
+
+
+def test_one_import_changes_and_no_answer(folder: Path) -> None:
+    script = (EXAMPLES / "classify.py").read_text()
+    ours, theirs = "from iosched import InferenceSession", "from onnxruntime import InferenceSession"
+    assert script.count(ours) == 1
+    (folder / "before.py").write_text(script.replace(ours, theirs))
+    said = {
+        run_example(path, model, folder=folder)
+        for path, model in (
+            (folder / "before.py", "digits.onnx"),
+            (EXAMPLES / "classify.py", "digits.onnx"),
+            (EXAMPLES / "classify.py", "digits.iosched.onnx"),
+        )
+    }
+    assert len(said) == 1
+    assert "% right: 0 " in said.pop()
+    assert iosched.InferenceSession(folder / "digits.iosched.onnx").is_scheduled
+
+
+def make(out: Path, model: Path, *targets: str) -> subprocess.CompletedProcess[str]:
+    settings = [f"OUT={out}", f"PYTHON={sys.executable}", f"EXPORT=cp {model}", "BUDGET=1", "ROUNDS=6"]
+    words = ["make", "-C", str(EXAMPLES / "pipeline"), *settings, *targets]
+    return subprocess.run(words, env=environment(), capture_output=True, text=True, check=False)
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_the_pipeline_ends_with_a_gate_that_can_fail(folder: Path, tmp_path: Path) -> None:
+    done = make(tmp_path, folder / "digits.onnx")
+    assert done.returncode == 0, done.stderr
+    assert "no difference" in done.stdout
+    names = {"model.onnx", "model.iosched.onnx", "model.schedule.json", "checked", "bench.json", "baseline.json"}
+    assert names | {"pipeline.log"} == {path.name for path in tmp_path.iterdir()}
+    assert onnxruntime.InferenceSession(tmp_path / "model.iosched.onnx")
+    log = (tmp_path / "pipeline.log").read_text()
+    assert [log.count(f"] iosched.cli.log_file: iosched --log-file {tmp_path}/pipeline.log {command}") for command in
+            ("optimize", "run", "bench", "diff")] == [1, 1, 1, 1]  # fmt: skip
+    bench = json.loads((tmp_path / "bench.json").read_text())
+    bench["samples_us"]["iosched"] = [each / 10 for each in bench["samples_us"]["iosched"]]
+    (tmp_path / "baseline.json").write_text(json.dumps(bench))
+    again = make(tmp_path, folder / "digits.onnx")
+    assert again.returncode != 0
+    assert "Error 4" in again.stderr
+    assert "optimize" not in again.stdout  # what is made already stays
+
+
+def exported(script: str, folder: Path) -> str:
+    """What a script prints that imports a framework, which stays out of this process."""
+    words = ["m.onnx", "--optimize", "m.iosched.onnx", "--budget", "5"]
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / script), *words],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed: for Linux it brings gigabytes of CUDA")
+def test_a_network_of_pytorch(tmp_path: Path) -> None:
+    assert "m.iosched.onnx: as PyTorch has it" in exported("export_torch.py", tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("tf2onnx") is None, reason="Keras and TensorFlow are not installed: they are in [bench]")
+def test_a_network_of_keras(tmp_path: Path) -> None:
+    assert "m.iosched.onnx: as Keras has it" in exported("export_keras.py", tmp_path)

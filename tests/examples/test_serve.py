@@ -1,0 +1,160 @@
+"""The example of a service, called over HTTP: two processes, right answers, refusals with the reason, a quiet end."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from example_scripts import EXAMPLES, environment
+from optimized_files import optimized_file
+from small_models import branches
+
+import iosched
+
+pytest.importorskip("uvicorn", reason="the extra [examples] is not installed")
+pytest.importorskip("starlette", reason="the extra [examples] is not installed")
+
+X = np.random.default_rng(0).standard_normal((1, 8, 6, 6), np.float32)
+INFER = "/v2/models/branches/infer"
+
+
+class Service:
+    """The running example."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = optimized_file(folder / "branches.iosched.onnx", branches())
+        self.log = (folder / "log.txt").open("w+")
+        words = [str(EXAMPLES / "serve.py"), str(self.path), "--workers", "2", "--threads", "1", "--port", "0"]
+        self.process = subprocess.Popen(
+            [sys.executable, *words], env=environment(), stdout=self.log, stderr=subprocess.STDOUT
+        )
+        self.port = 0
+
+    def wait(self) -> None:
+        """Waits until both processes take requests."""
+        self.port = int(self.said(r"running on http://127.0.0.1:(\d+)"))
+        self.said(r"(?s)(startup complete.*startup complete)")
+        assert self.call("GET", "/v2/health/ready") == (200, None)
+
+    def said(self, pattern: str) -> str:
+        for _ in range(600):
+            found = re.search(pattern, Path(self.log.name).read_text())
+            if found is not None:
+                return found[1]
+            assert self.process.poll() is None, Path(self.log.name).read_text()
+            time.sleep(0.1)
+        raise AssertionError(Path(self.log.name).read_text())
+
+    def call(self, method: str, path: str, body: bytes | None = None) -> tuple[int, Any]:
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request(method, path, body)
+        answer = connection.getresponse()
+        text = answer.read()
+        connection.close()
+        return answer.status, json.loads(text) if text else None
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    started = Service(tmp_path_factory.mktemp("service"))
+    try:
+        started.wait()
+        yield started
+    finally:
+        if started.process.poll() is None:
+            started.process.terminate()
+            started.process.wait(60)
+        started.log.close()
+
+
+def request(data: object = None, **other: object) -> bytes:
+    entry = {
+        "name": "x",
+        "datatype": "FP32",
+        "shape": [1, 8, 6, 6],
+        "data": X.reshape(-1).tolist() if data is None else data,
+    }
+    return json.dumps({"inputs": [{**entry, **other}]}).encode()
+
+
+def outputs(answer: Any) -> np.ndarray:
+    (y,) = answer["outputs"]
+    assert (y["name"], y["datatype"], y["shape"]) == ("y", "FP32", [1, 16, 6, 6])
+    return np.reshape(y["data"], y["shape"])
+
+
+def test_it_tells_what_it_serves(service: Service) -> None:
+    assert service.call("GET", "/v2/health/live") == (200, None)
+    status, said = service.call("GET", "/v2/models/branches")
+    assert status == 200
+    assert said["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [1, 8, 6, 6]}]
+    assert said["outputs"] == [{"name": "y", "datatype": "FP32", "shape": [1, 16, 6, 6]}]
+
+
+def test_many_at_a_time_get_their_own_answers(service: Service) -> None:
+    with iosched.load(service.path, threads=1) as model:
+        wanted = [model.run({"x": X * number})["y"] for number in range(8)]
+
+    def is_right(number: int) -> bool:
+        status, answer = service.call("POST", INFER, request((X * number).tolist()))
+        return status == 200 and np.allclose(outputs(answer), wanted[number], rtol=1e-4, atol=1e-4)
+
+    with ThreadPoolExecutor(8) as callers:
+        assert all(callers.map(is_right, [number % 8 for number in range(32)]))
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "said"),
+    [
+        (INFER, b"{", 400, "the body is no request"),
+        (INFER, b"[" * 70_000, 400, "RecursionError"),
+        (INFER, b"{}", 400, "KeyError: 'inputs'"),
+        (INFER, b'{"inputs": [3]}', 400, "TypeError"),
+        (INFER, b'{"inputs": []}', 400, "input 'x' is missing"),
+        (INFER, request(name="z"), 400, "input 'x' is missing"),
+        (INFER, request(datatype="FP64"), 400, "must be float32"),
+        (INFER, request(datatype="BYTES"), 400, "KeyError: 'BYTES'"),
+        (INFER, request(datatype="INT8"), 400, "numbers that are no INT8"),
+        (INFER, request([1.0, 2.0]), 400, "cannot reshape"),
+        (INFER, request([[1.0], [2.0, 3.0]]), 400, "ValueError"),
+        (INFER, request(["a"] * 288), 400, "ValueError"),
+        (INFER, request([float("nan")] * 288), 400, "NaN is no number"),
+        (INFER, b" " * 200_000, 413, "more than"),
+        ("/v2/models/other/infer", request(), 404, "there is no model 'other' here, but 'branches'"),
+        ("/v2/models/branches/infer/x", request(), 404, "Not Found"),
+    ],
+)
+def test_a_wrong_request_is_refused_with_the_reason(
+    service: Service, path: str, body: bytes, status: int, said: str
+) -> None:
+    found, answer = service.call("POST", path, body)
+    assert found == status
+    assert said in answer["error"]
+
+
+def test_what_is_under_way_ends_before_the_service_does(service: Service) -> None:
+    body = request()
+    with socket.create_connection(("127.0.0.1", service.port), timeout=60) as connection:
+        head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+        connection.sendall(head.encode() + body[:100])
+        time.sleep(0.5)  # until a process has taken the request
+        service.process.send_signal(signal.SIGTERM)
+        service.said("(Shutting down)")
+        connection.sendall(body[100:])
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 200"), answer[:200]
+    assert service.process.wait(60) == 0
+    with pytest.raises(ConnectionRefusedError):
+        service.call("GET", "/v2/health/live")
