@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from textwrap import wrap
 
 from iosched.cli.pictures.families import Paint
 from iosched.cli.pictures.looks import Look, latency_label, look_of, shown
@@ -30,6 +31,8 @@ _BLOCK_GAP = 18
 _ROW_HEAD = 26  # block names above the lanes
 _ROW_FOOT = 34  # latencies below them, and air
 _CHAR = 6.4  # advance of a character of the labels
+_TITLE_LINE = 24
+_TITLE_LETTERS = 96  # of the headline that fit into the width
 
 _HOW_TO_READ = "time runs to the right; what stands one above the other in a column runs at the same time"
 
@@ -57,14 +60,17 @@ def draw_svg(schedule: Schedule, *, title: str, looks: Mapping[str, Look], prove
     paints = paints_of(schedule, looks)
     rows = _rows(schedule)
     parts: list[str] = []
-    y = 84.0
+    headline = wrap(title, _TITLE_LETTERS)
+    below = 12 + _TITLE_LINE * max(len(headline), 1)
+    y = below + 48.0
     for row in rows:
         parts += _draw_row(row, y, looks, paints)
         y += _ROW_HEAD + max(len(column.stage.groups) for column in row) * _LANE + _ROW_FOOT
     legend, height = _legend(schedule, paints, y + 8)
     subtitle = " · ".join([_subtitle(schedule), *([] if proven is None else [proven])])
-    head = [text(_MARGIN, 36, title, size=19, weight="600"), text(_MARGIN, 58, subtitle, fill=GREY)]
-    return picture(_WIDTH, height, [*head, *parts, *legend])
+    lines = enumerate(headline, start=1)
+    head = [text(_MARGIN, 12 + _TITLE_LINE * line, words, size=19, weight="600") for line, words in lines]
+    return picture(_WIDTH, height, [*head, text(_MARGIN, below + 22, subtitle, fill=GREY), *parts, *legend])
 
 
 def _subtitle(schedule: Schedule) -> str:

@@ -104,6 +104,18 @@ def _boxes(svg: str) -> dict[str, dict[str, float]]:
     return found
 
 
+def test_a_long_headline_of_the_svg_goes_on_in_another_line_above_the_picture() -> None:
+    words = (
+        "net on Tesla V100-SXM2-16GB (analytic: computed from the GPU's specification for one CUDA graph, not measured)"
+    )
+    short, long = (draw_svg(SCHEDULE, title=title, looks=LOOKS) for title in ("net", words))
+    lines = [line for line in ET.fromstring(long).iter(f"{SVG}text") if line.get("font-size") == "19"]
+    assert len(lines) == 2
+    assert " ".join(line.text or "" for line in lines) == words
+    moved = float(lines[1].get("y", "")) - float(lines[0].get("y", ""))
+    assert _boxes(long) == {name: {**box, "y": box["y"] + moved} for name, box in _boxes(short).items()}
+
+
 def test_the_svg_puts_groups_in_lanes_and_time_to_the_right() -> None:
     boxes = _boxes(draw_svg(SCHEDULE, title="net", looks=LOOKS))
     assert set(boxes) == set("abcdefg")
