@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from threading import Lock
+from threading import Condition
 from types import TracebackType
 from typing import Any, Self
 
@@ -45,7 +46,7 @@ class LoadedModel:
         """
         self._model, self._document = model, document
         self._executor = open_executor(model, document, device=device, threads=threads)
-        self._closing, self._is_closed = Lock(), False
+        self._changed, self._n_runs, self._is_closed = Condition(), 0, False
 
     @property
     def name(self) -> str:
@@ -111,23 +112,37 @@ class LoadedModel:
             UsageError: an input is missing, unknown, or of another type or shape; or the model is closed.
             ExecutionError: a kernel fails.
         """
-        if self._is_closed:
-            raise UsageError("this model is closed: load it again")
         check_names(inputs, [spec.name for spec in self.inputs])
-        return self._executor.run({spec.name: _array(spec, inputs[spec.name]) for spec in self.inputs})
+        arrays = {spec.name: _array(spec, inputs[spec.name]) for spec in self.inputs}
+        with self._running():
+            return self._executor.run(arrays)
 
     def close(self) -> None:
-        """Frees sessions, buffers, threads and cores. May be called again."""
-        with self._closing:
-            if not self._is_closed:
-                self._is_closed = True
-                self._executor.close()
+        """Waits for runs of other threads, and frees sessions, buffers, threads and cores. May be called again."""
+        with self._changed:
+            was_closed, self._is_closed = self._is_closed, True
+            self._changed.wait_for(lambda: self._n_runs == 0)
+        if not was_closed:
+            self._executor.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        with self._changed:
+            if self._is_closed:
+                raise UsageError("this model is closed: load it again")
+            self._n_runs += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._n_runs -= 1
+                self._changed.notify_all()
 
     def __repr__(self) -> str:
         return f"<LoadedModel {self.name!r}: {self.description}>"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 
 import numpy as np
@@ -69,17 +69,24 @@ def weight_spec(name: str, array: np.ndarray) -> TensorSpec:
 
 def dtype_of(kind: TypeProto) -> str:
     """numpy's name of a tensor's element type; ONNX's text for sequences and the like; "" where the type is unknown."""
+    if kind.WhichOneof("value") == "tensor_type":
+        return _element_name(kind.tensor_type.elem_type)
+    return type_text(kind, _element_name)
+
+
+def type_text(kind: TypeProto, element: Callable[[int], str]) -> str:
+    """ONNX's text for a type, "seq(map(int64,tensor(float)))"; "" where it is unknown. `element` names numbers."""
     which = kind.WhichOneof("value")
     if which == "tensor_type":
-        return _element_name(kind.tensor_type.elem_type)
+        return f"tensor({element(kind.tensor_type.elem_type)})"
     if which == "sequence_type":
-        return f"seq({_text(kind.sequence_type.elem_type)})"
+        return f"seq({type_text(kind.sequence_type.elem_type, element)})"
     if which == "optional_type":
-        return f"optional({_text(kind.optional_type.elem_type)})"
+        return f"optional({type_text(kind.optional_type.elem_type, element)})"
     if which == "map_type":
-        return f"map({_element_name(kind.map_type.key_type)},{_text(kind.map_type.value_type)})"
+        return f"map({element(kind.map_type.key_type)},{type_text(kind.map_type.value_type, element)})"
     if which == "sparse_tensor_type":
-        return f"sparse_tensor({_element_name(kind.sparse_tensor_type.elem_type)})"
+        return f"sparse_tensor({element(kind.sparse_tensor_type.elem_type)})"
     return ""
 
 
@@ -120,11 +127,6 @@ def _fill_in(value: onnx.ValueInfoProto, symbols: Mapping[str, int], keep_shape:
     for dim in tensor.shape.dim:
         if dim.dim_param in symbols:
             dim.dim_value = symbols[dim.dim_param]
-
-
-def _text(kind: TypeProto) -> str:
-    name = dtype_of(kind)
-    return f"tensor({name})" if kind.WhichOneof("value") == "tensor_type" else name
 
 
 @cache

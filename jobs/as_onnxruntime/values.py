@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import onnx
 from onnx import TypeProto
 
+from iosched.models.shapes import type_text
+
 _NO_VERSION = 2**63 - 1  # what onnxruntime says where the file says nothing
 
 
@@ -41,7 +43,7 @@ class ModelMetadata:
 
 def node_arg(value: onnx.ValueInfoProto) -> NodeArg:
     """An input or output as the graph declares it."""
-    return NodeArg(value.name, _shape(value.type), type_text(value.type))
+    return NodeArg(value.name, _shape(value.type), type_text(value.type, _element))
 
 
 def metadata_of(proto: onnx.ModelProto) -> ModelMetadata:
@@ -55,22 +57,6 @@ def metadata_of(proto: onnx.ModelProto) -> ModelMetadata:
         proto.model_version if proto.HasField("model_version") else _NO_VERSION,
         {item.key: item.value for item in proto.metadata_props},
     )
-
-
-def type_text(kind: TypeProto) -> str:
-    """What onnxruntime calls a type; "" where it is not known."""
-    which = kind.WhichOneof("value")
-    if which == "tensor_type":
-        return f"tensor({_element(kind.tensor_type.elem_type)})"
-    if which == "sparse_tensor_type":
-        return f"sparse_tensor({_element(kind.sparse_tensor_type.elem_type)})"
-    if which == "sequence_type":
-        return f"seq({type_text(kind.sequence_type.elem_type)})"
-    if which == "optional_type":
-        return f"optional({type_text(kind.optional_type.elem_type)})"
-    if which == "map_type":
-        return f"map({_element(kind.map_type.key_type)},{type_text(kind.map_type.value_type)})"
-    return ""
 
 
 def _shape(kind: TypeProto) -> list[int | str | None]:

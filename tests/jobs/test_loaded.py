@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -144,6 +145,26 @@ def test_a_closed_model_says_so(path: Path) -> None:
     model.close()
     with pytest.raises(UsageError, match="closed"):
         model.run({"x": X})
+
+
+@pytest.mark.parametrize("shipped", ["iosched", "reference"])
+def test_what_is_under_way_ends_before_a_model_is_closed(tmp_path: Path, shipped: str) -> None:
+    model = iosched.load(optimized_file(tmp_path / "m.onnx", branches(), shipped), threads=1)
+    has_begun = threading.Barrier(5)
+
+    def run_until_closed(_: int) -> str:
+        has_begun.wait()
+        try:
+            while True:
+                assert model.run({"x": X})["y"].shape == (1, 16, 6, 6)
+        except UsageError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(4) as callers:
+        said = callers.map(run_until_closed, range(4))
+        has_begun.wait()
+        model.close()
+        assert set(said) == {"this model is closed: load it again"}
 
 
 def test_what_is_no_source_is_refused(tmp_path: Path) -> None:
