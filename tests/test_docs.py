@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from iosched.cli.errors import BROKEN_PIPE, EXIT_CODES, FAILED, INTERRUPTED
 from iosched.cli.main import COMMANDS
 from iosched.cli.reference import pages
+from iosched.profiler.store.tables import KINDS, table_of
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -36,6 +38,24 @@ def test_every_command_has_a_page_and_is_in_a_guide(command: str) -> None:
 def test_links_inside_the_repository_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_gpu_is_listed_among_the_devices() -> None:
+    page = (ROOT / "docs" / "devices.md").read_text()
+    gpus = json.loads((ROOT / "profiler" / "devices" / "gpus.json").read_text())["gpus"]
+    assert re.findall(r"^\| `(\w+)` \| ([^|]+) \|$", page, re.MULTILINE) == [
+        (key, gpu["name"]) for key, gpu in gpus.items()
+    ]
+
+
+def test_files_have_their_metadata_tables_and_keys_explained() -> None:
+    page = (ROOT / "docs" / "files.md").read_text()
+    sources = "".join(path.read_text() for path in (ROOT / "models").rglob("*.py"))
+    assert all(f"`{key}`" in page for key in re.findall(r'_KEY = "(io\.iosched\.\w+)"', sources))
+    assert all(f"| `{table_of(kind)}` |" in page for kind in KINDS)
+    schema = json.loads((ROOT / "docs" / "schedule.schema.json").read_text())
+    keys = set(re.findall(r"`(\w+)`", page.split("## Optimized models")[0]))
+    assert set(schema["$defs"]["schedule"]["properties"]) | set(schema["$defs"]["schedules"]["properties"]) <= keys
 
 
 def test_every_exit_code_is_documented() -> None:

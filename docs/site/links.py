@@ -18,6 +18,7 @@ ADDED = {
     "CONTRIBUTING.md": "project/contributing.md",
     "CHANGELOG.md": "project/changelog.md",
     "benchmarks/README.md": "project/benchmarks.md",
+    "examples/README.md": "project/examples.md",
 }
 # Code, in which nothing is a link, or else the target of a link.
 _CODE_OR_LINK = re.compile(r"^```.*?^```|`[^`\n]+`|\]\((?P<target>[^)\s]+)\)", re.MULTILINE | re.DOTALL)
