@@ -20,7 +20,6 @@ from testbed import option_parser, print_table, write_results
 from iosched.models import zoo
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.profiler.devices.cpu.processor import cpu_name
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.lower import lower as lower_on_cpu
 from iosched.runtime.cuda.kernel import Precision
@@ -28,6 +27,7 @@ from iosched.runtime.cuda.lower.network import Network
 from iosched.runtime.cuda.lower.plan import lower, lower_stage
 from iosched.runtime.hazards import HazardError, check
 from iosched.runtime.plan import ExecutionPlan
+from iosched.runtime.processor import cpu_name
 from iosched.scheduler.baselines import greedy
 from iosched.scheduler.schedule import Stage
 

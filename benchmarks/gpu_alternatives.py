@@ -21,7 +21,6 @@ from testbed import compared
 from iosched.models.errors import IoschedError
 from iosched.models.model import Model
 from iosched.models.version import iosched_version
-from iosched.profiler.devices.cpu.processor import cpu_name
 from iosched.profiler.devices.cuda.attached import AttachedGpu
 from iosched.profiler.devices.cuda.cost import CudaStageCost, open_cost
 from iosched.profiler.devices.cuda.device import GPU_EFFORT
@@ -37,6 +36,7 @@ from iosched.runtime.cuda.layout import Layout, preferred_layout
 from iosched.runtime.cuda.lower.plan import CUDA_LOWERING
 from iosched.runtime.cuda.onnxruntime.provider import Provider
 from iosched.runtime.inputs import Arrays
+from iosched.runtime.processor import cpu_name
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.precision import precision_named

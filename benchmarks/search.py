@@ -29,11 +29,11 @@ from iosched.models.load import load_model
 from iosched.profiler.devices.analytic.calibration import CALIBRATION
 from iosched.profiler.devices.analytic.cost import AnalyticCost
 from iosched.profiler.devices.cpu.cost import CpuStageCost
-from iosched.profiler.devices.cpu.processor import cpu_name
 from iosched.profiler.devices.gpus import gpu_named
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.lanes import assign_lanes
+from iosched.runtime.processor import cpu_name
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.pruning import Pruning

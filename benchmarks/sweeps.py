@@ -38,13 +38,13 @@ from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.models.spaces.lookup import PREFIX, find_space
 from iosched.profiler.devices.cpu.device import CpuDevice, OpenOnCpu
-from iosched.profiler.devices.cpu.processor import read_processor
 from iosched.profiler.devices.cpu.sweep import LEAST_SWEPT, MOST_SWEPT, swept_nbytes
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, median_interval, quantile
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cpu.backend import CompiledModel, CompiledStage, CpuBackend
 from iosched.runtime.inputs import random_inputs
+from iosched.runtime.processor import read_processor
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
 from iosched.scheduler.search import search

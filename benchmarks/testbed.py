@@ -16,13 +16,13 @@ from pathlib import Path
 
 from iosched.jobs.costing import measured_stage_us, stage_latency_us
 from iosched.jobs.opening import opened
+from iosched.jobs.provenance import provenance
 from iosched.models import zoo
 from iosched.models.graph import ComputationGraph
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu.cost import CpuStageCost
 from iosched.profiler.devices.cpu.device import OpenOnCpu
-from iosched.profiler.devices.cpu.processor import cpu_name
 from iosched.profiler.devices.cpu.yardstick import compile_yardstick
 from iosched.profiler.devices.device import OpenModelHere
 from iosched.profiler.devices.launch import DEFAULT_LAUNCH, LaunchName
@@ -32,7 +32,8 @@ from iosched.profiler.devices.ways import Way
 from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all
 from iosched.profiler.measuring.interleave import Comparison, compare
 from iosched.profiler.measuring.statistics import Measurement, summarize
-from iosched.runtime.inputs import random_inputs
+from iosched.runtime.inputs import DEFAULT_SEED, random_inputs
+from iosched.runtime.processor import cpu_name
 from iosched.scheduler.cost import CostModel
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
@@ -173,7 +174,10 @@ def write_results(options: Namespace, script: str, words: Sequence[str], content
 
 
 def machine_and_versions(*rivals: str) -> dict[str, dict[str, object]]:
-    """What a results file says of the machine, and of packages; `rivals` are others that may not be installed."""
+    """What a results file says of the machine, and of packages; `rivals` are others that may not be installed.
+
+    All of it, with the commit and the time, is under "provenance", as `--json` has it.
+    """
     installed = {each.name for each in metadata.distributions()}
     names = ("iosched", "onnxruntime", "onnx", "numpy", *(name for name in rivals if name in installed))
     return {
@@ -184,6 +188,7 @@ def machine_and_versions(*rivals: str) -> dict[str, dict[str, object]]:
             "python": platform.python_version(),
         },
         "versions": {name: metadata.version(name) for name in names},
+        "provenance": provenance({"inputs": DEFAULT_SEED}, ["python", *sys.argv]).as_object(),
     }
 
 

@@ -15,9 +15,9 @@ from statistics import median
 import numpy as np
 from testbed import option_parser, print_table, write_results, zoo_model
 
-from iosched.profiler.devices.cpu.processor import cpu_name
 from iosched.profiler.devices.cpu.yardstick import RUNS_BESIDE, compile_yardstick
 from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.processor import cpu_name
 from iosched.scheduler.schedule import Stage, Strategy
 
 RUNS = 10

@@ -30,7 +30,17 @@ from iosched.cli.options import (
     searched,
     verbosity_options,
 )
-from iosched.cli.output import Destination, check_destinations, emit_json, note, quiet, refuse_terminal, write
+from iosched.cli.output import (
+    INPUTS_SEED,
+    Destination,
+    check_destinations,
+    emit_json,
+    emit_result,
+    note,
+    quiet,
+    refuse_terminal,
+    write,
+)
 from iosched.cli.progress import progress_bar
 from iosched.models.errors import UsageError
 from iosched.scheduler.batching.policy_names import POLICY_NAMES
@@ -206,7 +216,7 @@ def command(
         check_destinations(_destinations(outputs), inputs=files_of(named), as_json=as_json)
     _write(result, outputs)
     if as_json:
-        emit_json(as_object(result, outputs))
+        emit_result(as_object(result, outputs), INPUTS_SEED)
     _report(result, outputs, to_stderr=as_json or None in (file.path for file in written if file is not None))
 
 

@@ -19,7 +19,7 @@ from iosched.cli.options import (
     profile_db_option,
     verbosity_options,
 )
-from iosched.cli.output import Destination, check_destinations, emit_json, note, write
+from iosched.cli.output import INPUTS_SEED, Destination, check_destinations, emit_result, note, write
 from iosched.cli.pictures.bars import draw_bars
 from iosched.cli.progress import progress_bar
 from iosched.cli.source import input_file, read_model, refuse_both_on_stdin, schedule_for
@@ -138,7 +138,7 @@ def _emit(model: Model, result: BenchResult, plot: Destination | None, as_json: 
     for line in result.notes:
         note(line)
     if as_json:
-        emit_json(as_object(model, result))
+        emit_result(as_object(model, result), INPUTS_SEED)
     elif plot is None or plot.path is not None:
         _print(model, result)
     if plot is not None:

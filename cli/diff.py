@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from iosched.cli.options import json_option, verbosity_options
-from iosched.cli.output import emit_json, note, verbose
+from iosched.cli.output import emit_result, note, verbose
 from iosched.cli.source import STDIN, read_schedule_or_result
 from iosched.models.errors import IoschedError, UsageError
 
@@ -134,7 +134,7 @@ def _schedules(first: Scheduled, second: Scheduled, anyway: bool, as_json: bool)
     for remark in found.remarks:
         note(remark)
     if as_json:
-        emit_json(as_object(found))
+        emit_result(as_object(found))
     else:
         print_difference(found, whole=verbose())
     return found.failure
@@ -156,7 +156,7 @@ def _results(
     for remark in found.remarks:
         note(f"The two are {remark}.")
     if as_json:
-        emit_json(as_object(found, judged, seed=seed, relative_to=relative_to))
+        emit_result(as_object(found, judged, seed=seed, relative_to=relative_to), {"bootstrap": seed})
     else:
         print_difference(found, relative_to)
     return None if judged is None else judged.failure

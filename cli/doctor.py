@@ -9,7 +9,7 @@ import click
 
 from iosched.cli.errors import printable
 from iosched.cli.options import json_option, profile_db_option, verbosity_options
-from iosched.cli.output import emit_json
+from iosched.cli.output import emit_result
 from iosched.cli.tables import print_pairs
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def command(profile_db: Path | None, as_json: bool) -> None:
 
     found = diagnose(profile_db)
     if as_json:
-        emit_json(as_object(found))
+        emit_result(as_object(found))
     else:
         _print(found)
     if found.failure is not None:

@@ -29,7 +29,7 @@ from iosched.cli.options import (
     threads_option,
     verbosity_options,
 )
-from iosched.cli.output import Destination, check_destinations, emit_json, note, quiet, write
+from iosched.cli.output import INPUTS_SEED, Destination, check_destinations, emit_json, emit_result, note, quiet, write
 from iosched.cli.pictures.front import draw_front
 from iosched.cli.progress import progress_bar
 from iosched.cli.source import input_file, read_model
@@ -264,7 +264,8 @@ def command(
         write(plot, draw_front(result.found).encode())
     left = left_in(where, written)
     if as_json:
-        emit_json(as_object(result.found, written, result, left) | cluster_object(used))
+        seeds = {**INPUTS_SEED, "study": settings.seed}
+        emit_result(as_object(result.found, written, result, left) | cluster_object(used), seeds)
     _report(result, written, left, to_stderr=as_json or (plot is not None and plot.path is None))
     _refuse_nothing(result.found)
 

@@ -63,7 +63,7 @@ class LazyGroup(click.Group):
             raise click.UsageError(error.message + hint, ctx) from None
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parses the options before the command's name; the words stay known, for the log."""
+        """Parses the options before the command's name; the words stay known, for the log and for results."""
         ctx.meta[WORDS] = tuple(args)
         return super().parse_args(ctx, args)
 

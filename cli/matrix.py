@@ -33,7 +33,7 @@ from iosched.cli.options import (
     verbosity_options,
     words_of,
 )
-from iosched.cli.output import Destination, check_destinations, emit_json, note, write
+from iosched.cli.output import INPUTS_SEED, Destination, check_destinations, emit_result, note, write
 from iosched.cli.pictures.heat_map import draw_heat_map
 from iosched.cli.progress import progress_bar
 from iosched.cli.source import input_file, read_model
@@ -147,7 +147,7 @@ def command(
     first = read_model(model, Binding(batch_sizes[0] if batch_sizes else None, input_shapes))
     result, used = _matrix(first, batch_sizes, input_shapes, settings, cluster)
     if as_json:
-        emit_json(as_object(first.name, result, settings) | cluster_object(used))
+        emit_result(as_object(first.name, result, settings) | cluster_object(used), INPUTS_SEED)
     elif plot is None or plot.path is not None:
         _print(first.name, result, settings)
     _remark(result)

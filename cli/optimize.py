@@ -36,7 +36,7 @@ from iosched.cli.options import (
     strategy_option,
     verbosity_options,
 )
-from iosched.cli.output import Destination, check_destinations, emit_json, refuse_terminal
+from iosched.cli.output import INPUTS_SEED, Destination, check_destinations, emit_result, refuse_terminal
 from iosched.cli.progress import progress_bar
 from iosched.cli.schedule_from import refuse_searching, schedule_from_option, schedules_from
 from iosched.cli.source import input_file, read_model, stem
@@ -244,7 +244,7 @@ def _optimize(
     result, used = _search(model, settings, cluster, fill)
     files.write(annotated(model, result.document), model.weights, result.document.to_json())
     if as_json:
-        emit_json(as_object(model.name, result, files.model, files.schedule) | cluster_object(used))
+        emit_result(as_object(model.name, result, files.model, files.schedule) | cluster_object(used), INPUTS_SEED)
     files.report([(f"{model.name} on {result.device_name}", table_rows(result))], result.notes, as_json=as_json)
 
 

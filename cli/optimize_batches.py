@@ -13,7 +13,7 @@ from iosched.cli.interrupt import AskOnce
 from iosched.cli.optimize_report import as_object, table_rows
 from iosched.cli.optimized_files import OptimizedFiles
 from iosched.cli.options import Binding, words_of
-from iosched.cli.output import emit_json, note
+from iosched.cli.output import INPUTS_SEED, emit_result, note
 from iosched.cli.progress import progress_bar
 from iosched.cli.source import read_open_model
 from iosched.models.errors import UsageError
@@ -103,7 +103,7 @@ def optimize_each(
     found, used = _search(model, batch_sizes, settings, taken, cluster, fill)
     files.write(annotated_batches(model, found.schedules), model.unbound.weights, found.schedules.to_json())
     if as_json:
-        emit_json(batches_object(model.name, found, files) | cluster_object(used))
+        emit_result(batches_object(model.name, found, files) | cluster_object(used), INPUTS_SEED)
     titles = {size: f"{model.name}, batch size {size}, on {each.device_name}" for size, each in found.results.items()}
     tables = [(titles[size], table_rows(each)) for size, each in found.results.items()]
     notes = dict.fromkeys(line for each in found.results.values() for line in each.notes)

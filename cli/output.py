@@ -6,13 +6,14 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from iosched.cli.errors import printable
+from iosched.cli.log_file import WORDS, without_secrets
 from iosched.models.errors import ExecutionError, UsageError
 from iosched.models.log import logger
 from iosched.models.whole_file import whole_file
@@ -36,6 +37,10 @@ class Destination:
 
     def __str__(self) -> str:
         return STDOUT if self.path is None else str(self.path)
+
+
+INPUTS_SEED = {"inputs": 0}
+"""The seeds of commands that draw inputs alone, as `runtime.inputs.DEFAULT_SEED` has it."""
 
 
 def destination(ctx: click.Context, param: click.Parameter, text: str | None) -> Destination | None:
@@ -119,6 +124,25 @@ def write_and_note(output: Destination, data: bytes) -> None:
     write(output, data)
     if output.path is not None:
         note(f"Wrote {output.path}.")
+
+
+def emit_result(value: Mapping[str, object], seeds: Mapping[str, int] = {}) -> None:
+    """Prints a result as `emit_json` does, with where it comes from under "provenance".
+
+    Args:
+        seeds: what random numbers were drawn from, by what they are for.
+    """
+    from iosched.jobs.provenance import provenance
+
+    command = tuple(_without_secrets(("iosched", *click.get_current_context().meta.get(WORDS, ()))))
+    emit_json({**value, "provenance": provenance(seeds, command).as_object()})
+
+
+def _without_secrets(words: Sequence[str]) -> Iterator[str]:
+    """The words, each without what looks like a password in it, or where the word before it says that it is one."""
+    for before, word in zip(("", *words), words, strict=False):
+        both = without_secrets(f"{before} {word}")
+        yield both.removeprefix(f"{before} ") if both.startswith(f"{before} ") else without_secrets(word)
 
 
 def emit_json(value: Mapping[str, object]) -> None:

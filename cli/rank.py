@@ -28,7 +28,7 @@ from iosched.cli.options import (
     threads_option,
     verbosity_options,
 )
-from iosched.cli.output import emit_json, note, quiet
+from iosched.cli.output import INPUTS_SEED, emit_result, note, quiet
 from iosched.cli.progress import progress_bar
 from iosched.cli.rank_report import as_object, print_table
 from iosched.cli.source import STDIN, read_model
@@ -155,7 +155,7 @@ def _as_far_as_it_goes(ranking: Callable[[], RankResult]) -> _Ranked:
 
 def _print(result: RankResult, settings: RankSettings, used: ClusterUse | None, *, as_json: bool) -> None:
     if as_json:
-        emit_json(as_object(result, settings) | cluster_object(used))
+        emit_result(as_object(result, settings) | cluster_object(used), INPUTS_SEED)
     elif not quiet():
         print_table(result)
     for line in result.notes:

@@ -21,7 +21,15 @@ from iosched.cli.options import (
     parse_input_file,
     verbosity_options,
 )
-from iosched.cli.output import Destination, check_destinations, emit_json, note, refuse_terminal, write_and_note
+from iosched.cli.output import (
+    INPUTS_SEED,
+    Destination,
+    check_destinations,
+    emit_result,
+    note,
+    refuse_terminal,
+    write_and_note,
+)
 from iosched.cli.source import input_file, read_alike, read_model, schedule_for
 from iosched.cli.tables import print_pairs
 from iosched.cli.words import latency_text, shape_text
@@ -106,7 +114,7 @@ def command(
       iosched run super.onnx --against a=a.onnx --against b=b.onnx
       iosched run model.iosched.onnx --repeat 50 --trace run.json
     """
-    from iosched.jobs.locating.words import lines
+    from iosched.jobs.locating.words import mismatch_text
     from iosched.jobs.run import run
 
     inputs = [input_file(model), *(path for _, path in input_files)]
@@ -140,8 +148,7 @@ def command(
         write_and_note(trace, _trace_text(loaded, found, found.trace).encode())
     _emit(found, output, as_json, is_data_elsewhere=trace is not None and trace.path is None)
     if found.check is not None and not found.check.passed:
-        said = lines(found.first_difference)
-        raise MismatchError("\n".join(["outputs differ from onnxruntime's:", *found.check.reasons, *said]))
+        raise MismatchError(mismatch_text(found.check.reasons, found.first_difference))
 
 
 def _document(model: Model, text: str, schedule: str | None, device: str) -> ScheduleDocument | None:
@@ -229,7 +236,7 @@ def _emit(found: RunResult, output: Destination | None, as_json: bool, *, is_dat
 
         write_and_note(output, npz(found.outputs))
     if as_json:
-        emit_json(as_object(found))
+        emit_result(as_object(found), INPUTS_SEED)
     elif output is None and not is_data_elsewhere:
         _print(found)
     elif found.check is not None and found.check.passed:

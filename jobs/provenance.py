@@ -1,32 +1,118 @@
-"""Where a schedule file comes from: the part of it that does not depend on how its schedule was found."""
+"""Where a result comes from: the machine, the versions, the command, the seeds and the time."""
 
 from __future__ import annotations
 
-from iosched.models.model import Model
-from iosched.models.version import iosched_version
-from iosched.profiler.devices.device import Device, OpenModelHere
-from iosched.scheduler.checks import model_dtype
-from iosched.scheduler.document import ScheduleDocument
-from iosched.scheduler.schedule import Schedule
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError
+
+from iosched.models.version import iosched_commit, iosched_version
+from iosched.profiler.devices.facts import package_version
+from iosched.runtime.cores import allowed_cpus
+from iosched.runtime.memory import machine_nbytes
+from iosched.runtime.processor import read_processor
+from iosched.runtime.quota import cpu_quota
+
+_PACKAGES = (
+    *("numpy", "onnx", "onnxruntime", "onnxruntime-gpu", "openvino"),
+    *("cupy-cuda12x", "cupy-cuda13x", "nvidia-cudnn-frontend", "torch"),
+)
+"""Those that compute or measure something."""
+
+_OF_THE_MOMENT = ("cores", "quota", "kernel")
+"""What the same machine may have otherwise tomorrow, and files leave out that are compared byte by byte."""
 
 
-def document_from(model: Model, device: Device, here: OpenModelHere | None, schedule: Schedule) -> ScheduleDocument:
-    """A schedule file that says of which model, device and versions it is, and nothing of the search.
+@dataclass(frozen=True)
+class Machine:
+    """The machine that something was computed or measured on.
+
+    Attributes:
+        cpu: the product's name of its processor.
+        design: what tells processors of that name apart, see `Processor.design`.
+        cores: the numbers of the processors that this process may use.
+        quota: how many cores' time it may use, where that is limited.
+        processors: how many the machine has.
+        memory_nbytes: of the machine.
+        system: of the machine ("Linux").
+        kernel: the release of that.
+        architecture: of the processor ("x86_64").
+    """
+
+    cpu: str
+    design: Mapping[str, str]
+    cores: tuple[int, ...]
+    quota: float | None
+    processors: int | None
+    memory_nbytes: int | None
+    system: str
+    kernel: str
+    architecture: str
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where a result comes from.
+
+    Attributes:
+        machine: where it was computed.
+        versions: of iosched and its commit where that is known, of Python, and of the packages that take part.
+        seeds: what random numbers were drawn from, by what they are for.
+        command: the words of the command line, as they were typed; None where it was no command.
+        time: of the result, in UTC, as in ISO 8601.
+    """
+
+    machine: Machine
+    versions: Mapping[str, str]
+    seeds: Mapping[str, int] = field(default_factory=dict)
+    command: tuple[str, ...] | None = None
+    time: str | None = None
+
+    def as_object(self) -> dict[str, object]:
+        """All of it, as JSON has it."""
+        return asdict(self)
+
+    def as_kept(self) -> dict[str, object]:
+        """What does not change from call to call, for files of which the same database makes the same bytes."""
+        machine = {key: value for key, value in asdict(self.machine).items() if key not in _OF_THE_MOMENT}
+        return {"machine": machine, "versions": dict(self.versions), "seeds": dict(self.seeds)}
+
+
+def provenance(seeds: Mapping[str, int] = {}, command: Sequence[str] | None = None) -> Provenance:
+    """Where a result comes from that is made here and now.
 
     Args:
-        model: that the schedule runs.
-        device: for which it was found.
-        here: the model as it was open there, if the device is at hand.
-        schedule: what runs together.
+        seeds: what random numbers are drawn from, by what they are for.
+        command: the words of the command line, without secrets.
     """
-    return ScheduleDocument(
-        model=model.name,
-        sha256=model.digest,
-        inputs=dict(model.bindings),
-        dtype=model_dtype(model.graph),
-        device={**device.design, "kind": device.kind, "name": device.name},
-        schedule=schedule,
-        cost=device.cost_kind,
-        versions={"iosched": iosched_version(), **({} if here is None else here.versions)},
-        structure=model.structure,
+    time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return Provenance(machine_here(), versions_here(), dict(seeds), None if command is None else tuple(command), time)
+
+
+def machine_here() -> Machine:
+    """This machine, as this process sees it."""
+    processor = read_processor()
+    return Machine(
+        cpu=processor.name,
+        design=dict(processor.design),
+        cores=tuple(allowed_cpus()),
+        quota=cpu_quota(),
+        processors=os.cpu_count(),
+        memory_nbytes=machine_nbytes(),
+        system=platform.system(),
+        kernel=platform.release(),
+        architecture=platform.machine(),
     )
+
+
+def versions_here() -> dict[str, str]:
+    """The versions of what is installed here; nothing is imported for it."""
+    try:
+        own = {"iosched": iosched_version()}
+    except PackageNotFoundError:  # found on Python's path alone
+        own = {}
+    known = {"commit": iosched_commit(), **{name: package_version(name) for name in _PACKAGES}}
+    return {**own, "python": platform.python_version(), **{name: text for name, text in known.items() if text}}

@@ -14,7 +14,7 @@ from iosched.jobs.decision import Ratio
 from iosched.jobs.intervals import Intervals
 from iosched.jobs.locating.difference import FirstDifference
 from iosched.jobs.optimized_model import OptimizedModel
-from iosched.jobs.provenance import document_from
+from iosched.jobs.schedule_file import document_from
 from iosched.jobs.settings import OptimizeSettings
 from iosched.jobs.verdict import Verdict
 from iosched.models.errors import UsageError

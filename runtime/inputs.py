@@ -15,6 +15,9 @@ from iosched.runtime.memory import check_inputs_fit
 Arrays = Mapping[str, np.ndarray]
 """A model's inputs or outputs by name."""
 
+DEFAULT_SEED = 0
+"""What inputs are drawn from that nobody gave."""
+
 
 def check_names(given: Collection[str], known: Collection[str]) -> None:
     """Checks that just the inputs are given that a model has.
@@ -28,7 +31,7 @@ def check_names(given: Collection[str], known: Collection[str]) -> None:
         raise UsageError(f"the model has no input {unknown[0]!r}; it has {', '.join(known) or 'none'}")
 
 
-def random_inputs(specs: Sequence[TensorSpec], seed: int = 0) -> dict[str, np.ndarray]:
+def random_inputs(specs: Sequence[TensorSpec], seed: int = DEFAULT_SEED) -> dict[str, np.ndarray]:
     """One array for each input; an input's values depend on its name, type, shape and the seed alone.
 
     Floats are standard normal, booleans even odds. 8-bit integers span their range, as pixels and quantised values do.

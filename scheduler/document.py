@@ -74,6 +74,8 @@ class ScheduleDocument:
         alternatives: the other schedules that were considered.
         objective: what it was made for: the latency of one run, or as many images a second as can be.
         teams: how the cores share the work, if not all of them run the schedule together for the whole batch.
+        provenance: where it was measured: the machine, versions and seeds; empty where nothing was, and in files of
+            versions that did not keep it.
     """
 
     model: str
@@ -93,6 +95,7 @@ class ScheduleDocument:
     structure: Structure | None = None
     objective: Objective = DEFAULT_OBJECTIVE
     teams: Teams | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def device_kind(self) -> str:
@@ -186,6 +189,7 @@ class ScheduleDocument:
             structure=UNSET if self.structure is None else _structure_entry(self.structure),
             objective=UNSET if self.objective == DEFAULT_OBJECTIVE else self.objective,
             teams=UNSET if self.teams is None else _teams_entry(self.teams),
+            provenance=dict(self.provenance) or UNSET,
         )
 
     @classmethod
@@ -224,6 +228,7 @@ class ScheduleDocument:
             structure=_structure(entry.structure),
             objective=DEFAULT_OBJECTIVE if entry.objective is UNSET else entry.objective,
             teams=None if entry.teams is UNSET else _teams(entry.teams),
+            provenance={} if entry.provenance is UNSET else entry.provenance,
         )
 
     def validate_for(self, graph: ComputationGraph, digest: str, bindings: Mapping[str, tuple[int, ...]]) -> None:

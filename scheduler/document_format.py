@@ -214,6 +214,7 @@ class FileEntry(Struct, frozen=True, kw_only=True):
     structure: StructureEntry | UnsetType = UNSET
     objective: Objective | UnsetType = UNSET
     teams: TeamsEntry | UnsetType = UNSET
+    provenance: dict[str, Any] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         for key in ("kind", "name"):

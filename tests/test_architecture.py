@@ -29,7 +29,7 @@ ROOMS = {
     "iosched": ("models", "scheduler", "runtime", "profiler", "jobs", "cli"),
     "iosched.runtime": (
         *("plan", "order", "intervals", "waits", "given", "hazards", "arena", "teams", "placement"),
-        *("compare", "memory", "inputs", "quota", "cores", "handle", "lacking", "session", "reference"),
+        *("compare", "memory", "inputs", "quota", "cores", "processor", "handle", "lacking", "session", "reference"),
         *("requests", "shares", "openvino", "side_by_side", "traced", "cpu", "compiled", "cuda"),
     ),
     "iosched.runtime.cuda": (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from iosched.jobs.batching.rivals import Rival
 from iosched.jobs.decision import Ratio
-from iosched.jobs.provenance import document_from
+from iosched.jobs.schedule_file import document_from
 from iosched.models.composition.compose import WeightsMemory
 from iosched.models.model import Model
 from iosched.profiler.devices.device import Device

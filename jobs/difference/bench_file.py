@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from msgspec import DecodeError, Struct, ValidationError, field
 from msgspec.json import decode
@@ -30,6 +31,7 @@ class BenchLine(Struct, frozen=True):
     batch_size: int | None
     rows: tuple[BenchRow, ...]
     samples_us: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    provenance: dict[str, Any] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from iosched.jobs.difference.bench_file import BenchFile, BenchLine
+from iosched.jobs.difference.places import unlike_places
 from iosched.models.errors import MismatchError, UsageError
 from iosched.profiler.measuring.bootstrap import ratio_interval
 from iosched.profiler.measuring.statistics import LEAST_SAMPLES, quantile
@@ -114,6 +115,8 @@ def compare_results(
         raise UsageError(
             f"{before.place} and {after.place} are {'; '.join(remarks)}: compare them all the same with --anyway"
         )
+    places = (text for one, other in pairs for text in unlike_places(one.provenance, other.provenance))
+    remarks = (*remarks, *dict.fromkeys(places))
     rows = tuple(row for one, other in pairs for row in _rows(one, other, seed, relative_to))
     if not rows:
         raise UsageError(f"{before.place} and {after.place} have no row in common to be compared")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from iosched.jobs.difference.places import unlike_places
 from iosched.jobs.fitting import fitted
 from iosched.models.errors import InvalidScheduleError, MismatchError, UsageError
 from iosched.models.model import Model
@@ -93,4 +94,5 @@ def _remarks(one: ScheduleDocument, other: ScheduleDocument) -> tuple[str, ...]:
         ("shipped differently", one.shipped, other.shipped),
         ("divided among the cores differently", str(one.teams), str(other.teams)),
     )
-    return tuple(f"They are {what}: {first} and {second}." for what, first, second in facts if first != second)
+    told = [f"They are {what}: {first} and {second}." for what, first, second in facts if first != second]
+    return (*told, *(f"They are {text}." for text in unlike_places(one.provenance, other.provenance)))

@@ -42,7 +42,17 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
 def test_json_has_the_keys_that_scripts_rely_on(invoke, model: Path, asked) -> None:
     result = invoke("bench", model, "--json")
     found = json.loads(result.stdout)
-    assert set(found) == {"model", "device", "batch_size", "rows", "samples_us", "runs_us", "missing", "notes"}
+    assert set(found) == {
+        "model",
+        "device",
+        "batch_size",
+        "rows",
+        "samples_us",
+        "runs_us",
+        "missing",
+        "notes",
+        "provenance",
+    }
     assert (found["model"], found["device"], found["batch_size"]) == ("branches", "Test CPU", 1)
     assert all(set(row) == ROW_KEYS for row in found["rows"])
     assert found["samples_us"]["both"] == [4.0, 5.0, 6.0]

@@ -64,7 +64,7 @@ def test_json_of_schedules(invoke, planned) -> None:
     result = invoke("diff", one, other, "--json", "-q")
     assert result.exit_code == 4
     found = json.loads(result.stdout)
-    assert set(found) == {"kind", "equal", "count", "a", "b", "operators", "stages", "remarks"}
+    assert set(found) == {"kind", "equal", "count", "a", "b", "operators", "stages", "remarks", "provenance"}
     assert (found["kind"], found["equal"]) == ("schedule", False)
     keys = {"model", "device", "cost", "shipped", "stages", "latency_us", "predicted_us"}
     assert set(found["a"]) == set(found["b"]) == keys
@@ -116,6 +116,7 @@ def test_json_of_results(invoke, measured) -> None:
     found = json.loads(result.stdout)
     assert set(found) == {
         *("kind", "level", "seed", "relative_to", "rows", "only_in_a", "only_in_b", "gate", "remarks"),
+        "provenance",
     }
     (row,) = found["rows"]
     assert set(row) == {"batch_size", "name", "a", "b", "ratio", "low", "high", "samples", "verdict"}

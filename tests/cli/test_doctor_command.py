@@ -75,7 +75,7 @@ def test_json_has_the_findings_and_what_each_check_found(invoke, scripted) -> No
 def test_this_machine(invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libraries, "why_not", lambda module: None)
     found = json.loads(invoke("doctor", "--json").stdout)
-    assert set(found) == {"healthy", "findings", *CHECKS}
+    assert set(found) == {"healthy", "findings", *CHECKS, "provenance"}
     assert {each["package"] for each in found["libraries"]["packages"]} > {"numpy", "onnx", "onnxruntime", "ray"}
     assert found["devices"]["devices"][0]["kind"] == "cpu"
     assert found["database"]["exists"] is False

@@ -30,7 +30,7 @@ def test_json_has_the_keys_that_scripts_rely_on(invoke, workdir: Path) -> None:
     found = json.loads(result.stdout)
     assert set(found) == {
         "model", "cost", "precision", "launch", "strategy", "pruning", "targets", "latency_us", "slowdown",
-        "measured_share", "notes", "intervals",
+        "measured_share", "notes", "intervals", "provenance",
     }  # fmt: skip
     assert (found["model"], found["cost"], found["precision"]) == ("dynamic", "analytic", "fp32")
     assert (found["strategy"], found["pruning"]) == ("both", {"r": 2, "s": 8})

@@ -20,8 +20,8 @@ from iosched.jobs.result import OutputsCheck
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.devices.analytic import uncertainty
-from iosched.profiler.devices.cpu.processor import cpu_name
 from iosched.profiler.devices.uncertainty import LEVEL
+from iosched.runtime.processor import cpu_name
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.proof import Scope

@@ -31,7 +31,7 @@ def test_json_has_the_keys_that_scripts_rely_on(invoke, models: Path) -> None:
     result = invoke("rank", "large.onnx", "broken.onnx", "small.onnx", "--device", "v100,t4", "--json")
     assert result.exit_code == 0
     found = json.loads(result.stdout)
-    assert set(found) == {"rows", "measure", "hit_rate", "interrupted", "seconds", "notes"}
+    assert set(found) == {"rows", "measure", "hit_rate", "interrupted", "seconds", "notes", "provenance"}
     assert (found["measure"], found["interrupted"]) == ("models", False)
     assert all(set(row) == ROW_KEYS for row in found["rows"])
     assert [(row["model"], row["device"]) for row in found["rows"]] == [

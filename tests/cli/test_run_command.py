@@ -18,8 +18,8 @@ from wrong_kernels import falsify
 from iosched.jobs import run as run_job
 from iosched.models.load import load_model
 from iosched.profiler.devices.cpu import device as cpu_device
-from iosched.profiler.devices.cpu.processor import Processor, cpu_name
 from iosched.runtime import arena
+from iosched.runtime.processor import Processor, cpu_name
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.document import ScheduleDocument
 
@@ -80,7 +80,7 @@ def test_by_a_schedule_it_computes_the_same(invoke, model: Path, x: Path, docume
 def test_json_has_the_keys_that_scripts_rely_on(invoke, model: Path) -> None:
     result = invoke("run", model, "--json", "--check", "--repeat", 4)
     found = json.loads(result.stdout)
-    assert set(found) == {"latency_us", "check", "outputs"}
+    assert set(found) == {"latency_us", "check", "outputs", "provenance"}
     assert set(found["latency_us"]) == {"median", "p10", "p90", "min", "samples"}
     assert len(found["latency_us"]["samples"]) == 4
     assert found["check"] == {"max_abs": 0.0, "max_rel": 0.0, "passed": True, "first_difference": None}

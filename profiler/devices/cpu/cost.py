@@ -13,7 +13,6 @@ from iosched.models.node_attributes import serialized
 from iosched.models.version import iosched_version
 from iosched.profiler.devices.cpu.choice import DivisionChoice
 from iosched.profiler.devices.cpu.divisions import GroupTime
-from iosched.profiler.devices.cpu.processor import read_processor
 from iosched.profiler.devices.cpu.stretches import stretches_in_turn
 from iosched.profiler.devices.cpu.sweep import swept_amid
 from iosched.profiler.devices.cpu.yardstick import RunBatch, compile_yardstick, corrected, measure_reference
@@ -32,6 +31,7 @@ from iosched.profiler.store.tables import Row, Turn
 from iosched.runtime.cpu.backend import CompiledStage, CpuBackend
 from iosched.runtime.cpu.handovers import Spans
 from iosched.runtime.cpu.lower import LOWERING
+from iosched.runtime.processor import read_processor
 from iosched.runtime.session import load_onnxruntime
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.signature import Signatures

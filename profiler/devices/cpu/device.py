@@ -14,7 +14,6 @@ from iosched.profiler.devices.cpu.checks import cpu_checks
 from iosched.profiler.devices.cpu.cost import CpuStageCost
 from iosched.profiler.devices.cpu.facts import cpu_facts
 from iosched.profiler.devices.cpu.precision import check_precision
-from iosched.profiler.devices.cpu.processor import cpu_name, read_processor
 from iosched.profiler.devices.cpu.remarks import core_remarks
 from iosched.profiler.devices.cpu.shipped import shipped_executor
 from iosched.profiler.devices.cpu.teams import CpuTeams
@@ -38,6 +37,7 @@ from iosched.runtime.cores import allowed_cpus, cpu_count
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.inputs import Arrays
 from iosched.runtime.memory import check_fits, machine_nbytes
+from iosched.runtime.processor import cpu_name, read_processor
 from iosched.runtime.session import load_onnxruntime
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.document import ScheduleDocument

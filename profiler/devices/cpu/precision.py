@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from iosched.models.errors import UsageError
-from iosched.profiler.devices.cpu.processor import read_processor
 from iosched.runtime.openvino.library import library
+from iosched.runtime.processor import read_processor
 from iosched.scheduler.precision import CPU_PRECISIONS, DEFAULT_PRECISION
 
 _INSTRUCTIONS = {"bf16": "avx512_bf16", "fp16": "avx512_fp16"}

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import math
 
-from iosched.profiler.devices.cpu.processor import read_processor
 from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.processor import read_processor
 
 LEAST_SWEPT, MOST_SWEPT = 1 << 16, 32 << 20
 """Bounds of `swept_nbytes`, in bytes. Reading more before each run changes little and takes long."""

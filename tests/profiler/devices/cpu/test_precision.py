@@ -10,8 +10,8 @@ from iosched.models.errors import DeviceError, UsageError
 from iosched.profiler.devices.cpu import precision
 from iosched.profiler.devices.cpu.device import CpuDevice
 from iosched.profiler.devices.cpu.facts import cpu_facts
-from iosched.profiler.devices.cpu.processor import read_processor
 from iosched.profiler.devices.open_settings import OpenSettings
+from iosched.runtime.processor import read_processor
 
 
 @pytest.fixture(autouse=True)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from scripted import fire
 
 from iosched.profiler.devices.cpu import sweep
-from iosched.profiler.devices.cpu.processor import read_processor
 from iosched.profiler.devices.cpu.sweep import LEAST_SWEPT, MOST_SWEPT, swept_amid, swept_nbytes
 from iosched.runtime.cpu.backend import CpuBackend
+from iosched.runtime.processor import read_processor
 
 MIB = 1 << 20
 NBYTES = st.integers(0, 1 << 40)

@@ -18,13 +18,13 @@ from iosched.models.version import iosched_version
 from iosched.profiler.devices.cpu import cost as cpu_cost
 from iosched.profiler.devices.cpu import device as cpu_device
 from iosched.profiler.devices.cpu.cost import CpuStageCost
-from iosched.profiler.devices.cpu.processor import Processor, read_processor
 from iosched.profiler.measuring.statistics import summarize
 from iosched.profiler.store.database import ProfileDatabase, device_key
 from iosched.profiler.store.transfer import export_lines
 from iosched.runtime.cpu import lane_cpus
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.lower import LOWERING
+from iosched.runtime.processor import Processor, read_processor
 from iosched.runtime.session import load_onnxruntime
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.schedule import Stage, Strategy

@@ -1,0 +1,37 @@
+"""Where a schedule file comes from: the part of it that does not depend on how its schedule was found."""
+
+from __future__ import annotations
+
+from iosched.jobs.provenance import provenance
+from iosched.models.model import Model
+from iosched.models.version import iosched_version
+from iosched.profiler.devices.device import Device, OpenModelHere
+from iosched.runtime.inputs import DEFAULT_SEED
+from iosched.scheduler.checks import model_dtype
+from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.schedule import Schedule
+
+
+def document_from(model: Model, device: Device, here: OpenModelHere | None, schedule: Schedule) -> ScheduleDocument:
+    """A schedule file that says of which model, device, machine and versions it is, and nothing of the search.
+
+    One whose latencies are computed is the same on every machine, and says nothing of the one that it was made on.
+
+    Args:
+        model: that the schedule runs.
+        device: for which it was found.
+        here: the model as it was open there, if the device is at hand.
+        schedule: what runs together.
+    """
+    return ScheduleDocument(
+        model=model.name,
+        sha256=model.digest,
+        inputs=dict(model.bindings),
+        dtype=model_dtype(model.graph),
+        device={**device.design, "kind": device.kind, "name": device.name},
+        schedule=schedule,
+        cost=device.cost_kind,
+        versions={"iosched": iosched_version(), **({} if here is None else here.versions)},
+        structure=model.structure,
+        provenance={} if device.cost_kind == "analytic" else provenance({"inputs": DEFAULT_SEED}).as_kept(),
+    )
