@@ -2,45 +2,62 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from iosched.cli.errors import printable
-from iosched.cli.options import json_option, profile_db_option, verbosity_options
+from iosched.cli.options import PROFILE_DB_VARIABLE, json_option, verbosity_options
 from iosched.cli.output import emit_result
 from iosched.cli.tables import print_pairs
 
 if TYPE_CHECKING:
     from iosched.jobs.doctor.diagnosis import Diagnosis
+    from iosched.jobs.doctor.section import Asked
 
 
 @click.command(name="doctor", short_help="What a bug report needs, what is wrong here, and the way out.")
-@profile_db_option
+@click.option(
+    "--profile-db",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="F",
+    help="Profile database to look at. Default: that of the environment, of a file of settings, or one in your cache "
+    "folder.",
+)
 @json_option
 @verbosity_options
 def command(profile_db: Path | None, as_json: bool) -> None:
     """Say what is installed here, what is wrong with it, and how to mend it.
 
-    Packages are imported, and the profile database is read through; nothing is measured and nothing is changed. Each
-    finding is a line: what, where, and the way out. What is broken makes exit code 1; remarks do not. Paths below your
-    home begin with '~' and addresses are left out, so that all of it can go into a report.
+    Packages are imported, the profile database is read through, and so are files of settings, also wrong ones; nothing
+    is measured and nothing is changed. Each finding is a line: what, where, and the way out. What is broken makes exit
+    code 1; remarks do not. Paths below your home begin with '~' and addresses are left out, so that all of it can go
+    into a report.
 
     \b
     Examples:
       iosched doctor
       iosched doctor --json > report.json
     """
+    from iosched.cli.site_survey import survey
     from iosched.jobs.doctor.diagnosis import diagnose
 
-    found = diagnose(profile_db)
+    asked = survey()
+    found = diagnose(replace(asked, profile_db=profile_db or _set_elsewhere(asked)))
     if as_json:
         emit_result(as_object(found))
     else:
         _print(found)
     if found.failure is not None:
         raise found.failure
+
+
+def _set_elsewhere(asked: Asked) -> Path | None:
+    """The database that a file of settings names; the library itself reads the variable."""
+    value, place = asked.set_to.get("profile-db", (None, ""))
+    return None if value is None or place == PROFILE_DB_VARIABLE else Path(str(value))
 
 
 def as_object(found: Diagnosis) -> dict[str, object]:

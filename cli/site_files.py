@@ -66,22 +66,39 @@ def nearest() -> SiteFile | None:
     return next(_in_folders(), None)
 
 
-def _in_folders() -> Iterator[SiteFile]:
+def candidates() -> Iterator[tuple[Path, tuple[str, ...]]]:
+    """Where a file may stand that counts, the nearest folder first and the user's own at last, and its keys."""
+    yield from ((path, ANYWHERE) for path in _in_reach())
+    yield user_file(), tuple(KEYS)
+
+
+def read_site_file(path: Path, allowed: tuple[str, ...]) -> SiteFile | None:
+    """What a file sets, of the keys that it may; None if there is no such file, or if it has no settings.
+
+    Raises:
+        UsageError: as `setting`.
+    """
+    table = _table(path)
+    return None if table is None else _checked(path, table, allowed)
+
+
+def _in_reach() -> Iterator[Path]:
     try:
         here = Path.cwd()
     except OSError:  # the folder was removed
         return
-    for folder in (here, *here.parents):
-        for name in IN_FOLDERS:
-            table = _table(folder / name)
-            if table is not None:
-                yield _checked(folder / name, table, ANYWHERE)
+    yield from (folder / name for folder in (here, *here.parents) for name in IN_FOLDERS)
+
+
+def _in_folders() -> Iterator[SiteFile]:
+    for path in _in_reach():
+        found = read_site_file(path, ANYWHERE)
+        if found is not None:
+            yield found
 
 
 def _own() -> SiteFile | None:
-    path = user_file()
-    table = _table(path)
-    return None if table is None else _checked(path, table, tuple(KEYS))
+    return read_site_file(user_file(), tuple(KEYS))
 
 
 def _table(path: Path) -> Mapping[str, Any] | None:

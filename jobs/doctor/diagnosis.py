@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 
 from iosched.jobs.doctor.discreet import discreet
 from iosched.jobs.doctor.section import Asked, Section
 from iosched.models.errors import ExecutionError, IoschedError
 from iosched.profiler.devices.finding import Finding
 
-CHECKS = ("software", "machine", "libraries", "devices", "database", "environment")
+CHECKS = ("software", "machine", "libraries", "devices", "database", "environment", "settings")
 """The modules of this folder that look at something, in the order in which a report has them.
 
 They are imported when they are run, since what they need may be what is broken.
 """
 
+NOTHING_ASKED = Asked()
 _REPORT = "report it with all of this text, as a bug of iosched"
 _MOST_COLUMNS = 300
 
@@ -48,14 +48,13 @@ class Diagnosis:
         return ExecutionError(f"{count} {'thing is' if count == 1 else 'things are'} broken here; see what was found")
 
 
-def diagnose(profile_db: Path | None = None, *, checks: Sequence[str] = CHECKS) -> Diagnosis:
+def diagnose(asked: Asked = NOTHING_ASKED, *, checks: Sequence[str] = CHECKS) -> Diagnosis:
     """Looks at this machine, and changes nothing on it. Raises no error of its own.
 
     Args:
-        profile_db: the profile database; by default the user's own.
+        asked: what the user said of it.
         checks: the names of the checks to run.
     """
-    asked = Asked(profile_db)
     return Diagnosis({name: _looked(name, asked) for name in checks})
 
 

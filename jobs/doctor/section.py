@@ -10,14 +10,35 @@ from iosched.profiler.devices.finding import Finding
 
 
 @dataclass(frozen=True)
+class SettingsFile:
+    """A file that options are set in for all calls.
+
+    Attributes:
+        path: the file.
+        values: what it sets, by key; empty where it cannot be used.
+        counts: whether it is read; not where a nearer one is.
+        problem: why it cannot be used, and in further lines the way out; None if it can.
+    """
+
+    path: str
+    values: Mapping[str, str | int] = field(default_factory=dict)
+    counts: bool = True
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
 class Asked:
     """What the user said of the machine to look at.
 
     Attributes:
         profile_db: the profile database; None stands for the user's own.
+        settings: the files of settings that there are, those first that come first.
+        set_to: what settings are set to in the end, and by which file or variable, by their keys in files.
     """
 
     profile_db: Path | None = None
+    settings: tuple[SettingsFile, ...] = ()
+    set_to: Mapping[str, tuple[str | int, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

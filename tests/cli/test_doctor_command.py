@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from iosched.cli import site_files, site_survey
 from iosched.jobs.doctor import diagnosis, libraries
 from iosched.jobs.doctor.diagnosis import CHECKS, Diagnosis
 from iosched.jobs.doctor.section import Section
@@ -25,7 +26,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch):
 
     def arrange(*findings: Finding) -> None:
         section = Section({"cores": 2}, (("cores", "2"),), findings)
-        monkeypatch.setattr(diagnosis, "diagnose", lambda profile_db: Diagnosis({"machine": section}))
+        monkeypatch.setattr(diagnosis, "diagnose", lambda asked: Diagnosis({"machine": section}))
 
     return arrange
 
@@ -101,3 +102,51 @@ def test_it_runs_where_a_library_does_not_load(tmp_path: Path, broken: str) -> N
     assert "Traceback" not in done.stderr
     wheres = [each["where"] for each in json.loads(done.stdout)["findings"] if "undefined symbol" in each["what"]]
     assert any(where.startswith(f"{broken} ") for where in wheres)
+
+
+@pytest.fixture
+def settings_section(invoke, monkeypatch: pytest.MonkeyPatch):
+    """What doctor says of settings, by itself."""
+
+    def told() -> dict[str, object]:
+        monkeypatch.setattr(diagnosis.diagnose, "__kwdefaults__", {"checks": ("settings",)})
+        result = invoke("doctor", "--json")
+        return {"exit": result.exit_code, **json.loads(result.stdout)}
+
+    return told
+
+
+def test_it_tells_which_files_of_settings_are_read(
+    settings_section, workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = workdir / "a"
+    inner.mkdir()
+    (workdir / "iosched.toml").write_text('device = "v100"\n')
+    (inner / "pyproject.toml").write_text("[tool.iosched]\nthreads = 2\n")
+    own = Path(os.environ["XDG_CONFIG_HOME"]) / "iosched" / "config.toml"
+    monkeypatch.setattr(site_files, "user_file", lambda: own)
+    monkeypatch.setattr(site_survey, "user_file", lambda: own)
+    monkeypatch.chdir(inner)
+    monkeypatch.setenv("IOSCHED_DEVICE", "cpu")
+    found = settings_section()
+    files = found["settings"]["files"]
+    assert [(Path(each["path"]).name, each["counts"], each["values"]) for each in files] == [
+        ("pyproject.toml", True, {"threads": 2}),
+        ("iosched.toml", False, {"device": "v100"}),
+    ]
+    assert found["settings"]["set"]["device"] == {"value": "cpu", "from": "IOSCHED_DEVICE"}
+    assert found["settings"]["set"]["threads"]["value"] == 2
+    assert (found["exit"], found["healthy"]) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [("threads = ", "no TOML"), ('cluster = "auto"', "not taken from a file"), ("thread = 2", "did you mean threads")],
+)
+def test_a_wrong_file_keeps_it_from_nothing_and_is_told(settings_section, workdir: Path, text: str, what: str) -> None:
+    (workdir / "iosched.toml").write_text(text)
+    found = settings_section()
+    (finding,) = found["findings"]
+    assert (found["exit"], finding["check"], finding["broken"]) == (1, "settings", True)
+    assert what in finding["what"]
+    assert finding["where"].endswith("iosched.toml")

@@ -8,7 +8,7 @@ import pytest
 
 from iosched.jobs.doctor import diagnosis, environment, machine
 from iosched.jobs.doctor.diagnosis import CHECKS, diagnose
-from iosched.jobs.doctor.section import Section
+from iosched.jobs.doctor.section import Asked, Section
 from iosched.models.errors import ExecutionError
 from iosched.profiler.devices.finding import Finding
 
@@ -43,7 +43,7 @@ def test_a_check_whose_module_cannot_be_imported_is_a_finding() -> None:
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_each_check_gets_through_here(check: str, tmp_path: Path) -> None:
-    found = diagnose(tmp_path / "profile.sqlite", checks=(check,))
+    found = diagnose(Asked(tmp_path / "profile.sqlite"), checks=(check,))
     assert not [each for each in found.broken if each.where == f"check of {check}"]
     assert found.sections[check].values
     assert found.sections[check].rows
@@ -79,5 +79,5 @@ def test_every_module_with_a_look_is_a_check() -> None:
 
 def test_nothing_is_made_by_looking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    diagnose(tmp_path / "folder" / "profile.sqlite")
+    diagnose(Asked(tmp_path / "folder" / "profile.sqlite"))
     assert list(tmp_path.iterdir()) == []
