@@ -30,6 +30,7 @@ from iosched.runtime.cpu.windows import take_in_windows
 from iosched.runtime.cpu.working import WorkingGraph
 from iosched.runtime.session import lent_weights, load_onnxruntime, open_session
 
+_NCHWC = "com.microsoft.nchwc"
 _INLINE_NBYTES = 1024  # smaller constants stay in the graph, where shape inference can see them
 _ELEMENT = re.compile(r"^tensor\((\w+)\)$")
 _NUMPY_NAMES = {"float": "float32", "double": "float64"}
@@ -78,7 +79,7 @@ class KernelGraph:
         outputs: names of the graph outputs.
         opsets: operator set versions by domain.
         ir_version: of the optimized model.
-        channel_block: channels in a block of the NCHWc layout on this machine.
+        channel_block: channels in a block of the NCHWc layout on this machine, see `block_of`.
         parts: for results of convolutions that may be computed in parts, the parts. Their tensors are among `tensors`.
         rows: the nodes that are shared out between rows, where there are any.
         inside: for nodes that stand for others, by name, those others; their own places among `nodes` are empty.
@@ -280,7 +281,7 @@ def _spec(value: Any, known: Mapping[str, TensorSpec]) -> TensorSpec:
 
 @cache
 def _channel_block() -> int:
-    """Channels in a block of the NCHWc layout here (8 with AVX2, 16 with AVX-512), read off a small convolution."""
+    """Channels in a block of the NCHWc layout here (8 with AVX2, 16 with AVX-512), as a small convolution shows."""
     weight = onnx.numpy_helper.from_array(np.ones((8, 3, 1, 1), np.float32), "w")
     graph = onnx.helper.make_graph(
         [onnx.helper.make_node("Conv", ["x", "w"], ["y"])],
@@ -295,5 +296,14 @@ def _channel_block() -> int:
         options.optimized_model_filepath = str(Path(folder) / "probe.onnx")
         open_session(proto.SerializeToString(), options)
         saved = onnx.load(options.optimized_model_filepath)
-    padded = [tensor.dims[0] for tensor in saved.graph.initializer if len(tensor.dims) == 4]
-    return max(padded, default=1)
+    return block_of(saved)
+
+
+def block_of(optimized: onnx.ModelProto) -> int:
+    """Channels in a block of the layout that onnxruntime gave a convolution, by its padded weights.
+
+    1 where it has no kernels for blocks, as on aarch64: weights are as they were, and nothing is to be padded.
+    """
+    if not any(node.domain == _NCHWC for node in optimized.graph.node):
+        return 1
+    return max(int(tensor.dims[0]) for tensor in optimized.graph.initializer if len(tensor.dims) == 4)

@@ -1,0 +1,114 @@
+"""Whether the compiled executor of one compiler is as fast as that of another, on this machine's CPU.
+
+    python benchmarks/executor_builds.py g++=A/_executor.so zig=B/_executor.so [--rounds 101] [-o F.json]
+
+Each library runs the same two models under their greedy schedules, in turn, A B A B, in one process: SqueezeNet, where
+nearly all of the time is onnxruntime's, and a chain of pairs of tiny operators, where much of it is the executor's own:
+in each of its stages one core waits for the other. A sample is the median of a few runs. The first library is loaded
+twice, and its second row says how far the same thing differs from itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from statistics import median
+from unittest import mock
+
+import onnx
+from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
+from testbed import print_table, write_results, zoo_model
+
+from iosched.models.load import load_model
+from iosched.models.model import Model
+from iosched.profiler.measuring.idle import wait_until_idle
+from iosched.profiler.measuring.interleave import compare, interleave
+from iosched.profiler.measuring.statistics import Measurement
+from iosched.runtime.cpu import library, native
+from iosched.runtime.cpu.backend import CompiledModel, CpuBackend
+from iosched.runtime.cpu.lane_cpus import SHARE_VARIABLE
+from iosched.runtime.inputs import Arrays, random_inputs
+from iosched.scheduler.baselines import greedy
+
+PAIRS = 100  # stages of two operators each
+RUNS = 20  # in a sample
+HEADERS = ("model", "library", "median us", "times as fast as the first", "95 % interval")
+
+
+def main(words: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("builds", nargs="+", metavar="NAME=FILE", help="libraries made of runtime/cpu/executor.cpp")
+    parser.add_argument("--rounds", type=int, default=101)
+    parser.add_argument("-o", "--output", type=Path, help="raw results as JSON")
+    options = parser.parse_args(words)
+    os.environ[SHARE_VARIABLE] = "1"  # all take the same cores, in turn
+    files = {name: Path(file) for name, _, file in (each.partition("=") for each in options.builds)}
+    first = next(iter(files))
+    with tempfile.TemporaryDirectory() as folder:
+        again = shutil.copy(files[first], Path(folder) / "again.so")
+        loaded = {name: load(file) for name, file in {**files, f"{first} again": again}.items()}
+    models = {"squeezenet": zoo_model("squeezenet"), "pairs": pairs_model()}
+    measured = {name: measure(model, loaded, options.rounds) for name, model in models.items()}
+    print_table(HEADERS, [row for name, found in measured.items() for row in rows(name, found)])
+    samples = {
+        name: {each: [round(us, 2) for us in found[each].samples_us] for each in found}
+        for name, found in measured.items()
+    }
+    write_results(options, Path(__file__).stem, words, {"samples_us": samples})
+
+
+def load(file: Path) -> ctypes.CDLL:
+    return library._declared(ctypes.CDLL(str(file.resolve())))
+
+
+def pairs_model() -> Model:
+    """A chain in which two operators stand side by side again and again, each of about a microsecond."""
+    nodes, last = [], "x"
+    for index in range(PAIRS):
+        names = [f"{letter}{index}" for letter in "abc"]
+        nodes += [make_node(kind, [last], [name]) for kind, name in zip(("Sin", "Cos"), names, strict=False)]
+        nodes.append(make_node("Mul", names[:2], names[2:]))
+        last = names[2]
+    first, end = (make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 64]) for name in ("x", last))
+    graph = make_graph(nodes, "pairs", [first], [end])
+    return load_model(make_model(graph, opset_imports=[make_opsetid("", 17)], ir_version=8).SerializeToString())
+
+
+def measure(model: Model, loaded: Mapping[str, ctypes.CDLL], rounds: int) -> Mapping[str, Measurement]:
+    """The samples of each library on this model, taken in turn."""
+    inputs = random_inputs(model.graph.inputs)
+    with ExitStack() as stack:
+        compiled = {name: stack.enter_context(backend_of(each, model)) for name, each in loaded.items()}
+        runs = {name: partial(sample, each.compile(greedy(each.graph)), inputs) for name, each in compiled.items()}
+        return interleave(runs, rounds, rest=wait_until_idle)
+
+
+def backend_of(loaded: ctypes.CDLL, model: Model) -> CpuBackend:
+    with mock.patch.object(native, "compiled", return_value=loaded):
+        return CpuBackend(model)
+
+
+def sample(compiled: CompiledModel, inputs: Arrays) -> float:
+    return median(compiled.time(inputs, RUNS + 1)[1:])
+
+
+def rows(model: str, found: Mapping[str, Measurement]) -> list[Sequence[str]]:
+    first = next(iter(found.values()))
+    against = {name: compare(first, each) for name, each in found.items()}
+    known = {
+        name: ("-", "-") if each is None else (f"{each.speedup:.3f}", f"{each.low:.3f} to {each.high:.3f}")
+        for name, each in against.items()
+    }
+    return [(model, name, f"{each.median_us:.1f}", *known[name]) for name, each in found.items()]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

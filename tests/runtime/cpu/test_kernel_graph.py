@@ -1,0 +1,63 @@
+"""How many channels onnxruntime's kernels hold in a block on this machine, and that some machines have no blocks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto
+from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
+from onnx.numpy_helper import from_array
+
+from iosched.models.load import load_model
+from iosched.runtime.cpu import kernel_graph
+from iosched.runtime.cpu.kernel_graph import block_of, build_kernel_graph
+
+
+def convolution(channels: int) -> onnx.ModelProto:
+    """A separable convolution of so many channels."""
+    weights = {"d": np.ones((channels, 1, 3, 3), np.float32), "p": np.ones((channels, channels, 1, 1), np.float32)}
+    graph = make_graph(
+        [
+            make_node("Conv", ["x", "p"], ["a"]),
+            make_node("Conv", ["a", "d"], ["b"], group=channels, pads=[1] * 4),
+            make_node("Conv", ["b", "p"], ["y"]),
+        ],
+        "convolution",
+        [make_tensor_value_info("x", TensorProto.FLOAT, [1, channels, 8, 8])],
+        [make_tensor_value_info("y", TensorProto.FLOAT, [1, channels, 8, 8])],
+        [from_array(array, name) for name, array in weights.items()],
+    )
+    return make_model(graph, opset_imports=[make_opsetid("", 17)], ir_version=8)
+
+
+def optimized(model: onnx.ModelProto, folder: Path, *, blocks: bool) -> onnx.ModelProto:
+    """What onnxruntime makes of a model; without `blocks`, as where it has no kernels for them."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.optimized_model_filepath = str(folder / f"{blocks}.onnx")
+    left_out = [] if blocks else ["NchwcTransformer"]
+    onnxruntime.InferenceSession(model.SerializeToString(), options, disabled_optimizers=left_out)
+    return onnx.load(options.optimized_model_filepath)
+
+
+def test_a_machine_without_kernels_for_blocks_has_blocks_of_one_channel(tmp_path: Path) -> None:
+    assert block_of(optimized(convolution(8), tmp_path, blocks=False)) == 1
+
+
+def test_blocks_are_what_onnxruntime_pads_channels_to(tmp_path: Path) -> None:
+    made = optimized(convolution(3), tmp_path, blocks=True)
+    if not any(node.domain == "com.microsoft.nchwc" for node in made.graph.node):
+        pytest.skip("onnxruntime has no kernels for blocks on this machine")
+    assert block_of(made) in (8, 16)
+
+
+def test_without_blocks_no_channels_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(kernel_graph, "_channel_block", lambda: 1)
+    monkeypatch.setattr(kernel_graph, "align_channels", lambda graph, block: asked.append(block) or graph)
+    made = build_kernel_graph(load_model(convolution(9).SerializeToString()))
+    assert (asked, made.channel_block) == ([1], 1)
