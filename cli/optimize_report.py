@@ -53,6 +53,8 @@ def as_object(
         "intervals": _intervals_object(result),
         "shipped": result.shipped,
         "precision": result.document.precision,
+        "layout": result.document.runtime.get("layout"),
+        "barriers": result.document.runtime.get("barriers"),
         "error": result.document.runtime.get("error"),
         "reason": result.reason,
         "search": {

@@ -29,7 +29,7 @@ from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
 from iosched.scheduler.proof import Scope
 from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Schedule
-from iosched.scheduler.strategy_names import SearchStrategy, pruning_of
+from iosched.scheduler.strategy_names import SearchStrategy, pruning_of, refuse_limits
 
 _ROUNDING = 1e-9
 _Value = TypeVar("_Value")
@@ -44,7 +44,7 @@ class MatrixSettings:
         precision: what GPUs compute in: "fp32", "tf32" or "fp16".
         launch: how GPUs are thought to be given their kernels: by one CUDA graph ("graph"), or one by one ("streams").
         strategy: "concurrent", "merge", "both" or "dos".
-        r: the largest number of operators in a group, None for any; "dos" has its own limits.
+        r: the largest number of operators in a group, None for any; "dos" has its own limits, and refuses others.
         s: the largest number of groups in a stage, None for any.
         threads: the number of CPU cores to use; by default all that the process may use, as far as its quota goes.
         profile_db: the profile database; by default the user's own.
@@ -61,6 +61,9 @@ class MatrixSettings:
     threads: int | None = None
     profile_db: Path | None = None
     resume: bool = True
+
+    def __post_init__(self) -> None:
+        refuse_limits(self.strategy, Pruning(self.r, self.s))
 
     @property
     def pruning(self) -> Pruning:

@@ -10,7 +10,7 @@ from iosched.profiler.devices.open_settings import Barriers, LayoutName, OpenSet
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.pruning import Pruning
-from iosched.scheduler.strategy_names import StrategyName, pruning_of
+from iosched.scheduler.strategy_names import StrategyName, pruning_of, refuse_limits
 from iosched.scheduler.teams import DEFAULT_OBJECTIVE, Objective
 
 
@@ -22,7 +22,7 @@ class OptimizeSettings:
         device: the device, as `--device` takes it.
         threads: the number of CPU cores to use; by default all that the process may use, as far as its quota goes.
         strategy: "concurrent", "merge", "both", "dos", or a baseline: "sequential", "greedy".
-        r: the largest number of operators in a group, None for any; "dos" has its own limits.
+        r: the largest number of operators in a group, None for any; "dos" has its own limits, and refuses others.
         s: the largest number of groups in a stage, None for any.
         budget_s: the seconds for the search and the comparison of whole models; None for no limit.
         profile_db: the profile database; by default the user's own.
@@ -68,6 +68,9 @@ class OptimizeSettings:
             )
             or "by default"
         )
+
+    def __post_init__(self) -> None:
+        refuse_limits(self.strategy, Pruning(self.r, self.s))
 
     @property
     def pruning(self) -> Pruning:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Literal, TypeGuard, get_args
 
-from iosched.scheduler.pruning import Pruning
+from iosched.models.errors import UsageError
+from iosched.scheduler.pruning import DEFAULT_PRUNING, Pruning
 
 SearchStrategy = Literal["both", "concurrent", "merge", "dos"]
 """What a search can be asked for."""
@@ -45,6 +46,19 @@ ONE_SESSION = "session"
 def is_searched(name: str) -> TypeGuard[SearchStrategy]:
     """Whether this is the name of a search, not of a baseline."""
     return name in SEARCH_NAMES
+
+
+def refuse_limits(name: str, given: Pruning) -> None:
+    """Refuses limits beside a strategy that has its own, unless they are the default ones or the same.
+
+    Raises:
+        UsageError: they would be passed over.
+    """
+    own = LIMITED.get(name)
+    if own is not None and given not in (own, DEFAULT_PRUNING):
+        raise UsageError(
+            f"strategy {name!r} is r={own.r}, s={own.s}, and was given r={given.r}, s={given.s}: leave them out"
+        )
 
 
 def pruning_of(name: str, given: Pruning) -> Pruning:

@@ -34,7 +34,7 @@ JSON_KEYS = {
         "predicted", "measured", "sequential", "greedy", "reference", "openvino", "ratio", "after_rest",
         "measured_share", "sequential_measured_share",
     },
-    "intervals": type(None),
+    "intervals": type(None), "layout": type(None), "barriers": type(None),
     "search": {
         "seconds", "states", "transitions", "stages", "signatures", "measurements", "cache_hits", "gap", "gap_of",
     },

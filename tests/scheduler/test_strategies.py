@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -11,7 +12,9 @@ from by_definition import graph_of
 
 from iosched.cli.pictures.schedule_svg import draw_svg
 from iosched.cli.pictures.schedule_text import draw_text
-from iosched.models.errors import InvalidScheduleError
+from iosched.jobs.matrix import MatrixSettings
+from iosched.jobs.settings import OptimizeSettings
+from iosched.models.errors import InvalidScheduleError, UsageError
 from iosched.models.graph import ComputationGraph
 from iosched.scheduler.checks import check_operators
 from iosched.scheduler.elsewhere import places_of
@@ -75,6 +78,15 @@ def test_dos_has_limits_of_its_own_and_the_others_take_those_given() -> None:
     given = Pruning(2, 5)
     assert [pruning_of(name, given) for name in NAMES if name != "dos"] == [given] * 5
     assert pruning_of("dos", given) == Pruning(1, None)
+
+
+@pytest.mark.parametrize("limits", [{"r": 2}, {"s": 4}, {"r": None, "s": None}])
+def test_limits_beside_those_of_a_strategy_are_refused_and_not_passed_over(limits: dict[str, int | None]) -> None:
+    for make in (OptimizeSettings, partial(MatrixSettings, ("v100",))):
+        with pytest.raises(UsageError, match=r"'dos' is r=1, s=None"):
+            make(strategy="dos", **limits)
+        assert make(strategy="dos").pruning == make(strategy="dos", r=1, s=None).pruning == Pruning(1, None)
+        assert make(strategy="both", **limits).r == limits.get("r", 3)
 
 
 def test_a_new_strategy_is_searched_and_proven(paired: StageRule) -> None:
