@@ -45,6 +45,7 @@ class LoadedModel:
             DeviceError: the device is not attached, or onnxruntime is not installed.
         """
         self._model, self._document = model, document
+        self._specs = {spec.name: spec for spec in model.graph.inputs}
         self._executor = open_executor(model, document, device=device, threads=threads)
         self._changed, self._n_runs, self._is_closed = Condition(), 0, False
 
@@ -112,8 +113,8 @@ class LoadedModel:
             UsageError: an input is missing, unknown, or of another type or shape; or the model is closed.
             ExecutionError: a kernel fails.
         """
-        check_names(inputs, [spec.name for spec in self.inputs])
-        arrays = {spec.name: _array(spec, inputs[spec.name]) for spec in self.inputs}
+        check_names(inputs, self._specs)
+        arrays = {name: _array(spec, inputs[name]) for name, spec in self._specs.items()}
         with self._running():
             return self._executor.run(arrays)
 

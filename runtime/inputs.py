@@ -85,7 +85,7 @@ def as_specified(spec: TensorSpec, given: Arrays) -> np.ndarray:
     if spec.name not in given:
         raise UsageError(f"input {spec.name!r} is missing; given: {', '.join(given) or 'none'}")
     array = np.asarray(given[spec.name])
-    if (array.dtype.name, array.shape) != (spec.dtype, spec.shape):
+    if array.shape != spec.shape or array.dtype != numpy_dtype(spec.dtype):
         wanted = f"{spec.dtype} of shape {spec.shape}"
         raise UsageError(f"input {spec.name!r} must be {wanted}, not {array.dtype} of shape {array.shape}")
     return np.asarray(array, order="C")

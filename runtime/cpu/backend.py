@@ -132,9 +132,12 @@ class CompiledModel:
         """Frees sessions and buffers."""
         self.executor.close()
 
+    @cached_property
+    def _given(self) -> frozenset[str]:
+        return frozenset(buffer.name for buffer in self.lowering.plan.buffers if buffer.is_given)
+
     def _used(self, inputs: Arrays) -> Arrays:
-        names = {buffer.name for buffer in self.lowering.plan.buffers if buffer.is_given}
-        return {name: np.asarray(array, order="C") for name, array in inputs.items() if name in names}
+        return {name: np.asarray(array, order="C") for name, array in inputs.items() if name in self._given}
 
 
 @dataclass(frozen=True, eq=False)
