@@ -37,11 +37,13 @@ _ENTRIES = (
     ZooEntry("googlenet", "GoogLeNet (Inception V1)", 82),
     ZooEntry("vgg16", "VGG-16", 22),
     ZooEntry("densenet121", "DenseNet-121", 248),
+    ZooEntry("bert_mini", "an encoder of BERT-Mini's sizes", 120),
+    ZooEntry("decoder_mini", "a decoder of BERT-Mini's sizes", 116),
 )
 
 
 def names() -> tuple[str, ...]:
-    """Names that `build` takes: the four networks of the IOS thesis, then the controls."""
+    """Names that `build` takes: the four networks of the IOS thesis, the controls, and small transformers."""
     return tuple(entry.name for entry in _ENTRIES)
 
 
@@ -60,7 +62,7 @@ def describe(name: str) -> ZooEntry:
 
 
 def build(name: str) -> onnx.ModelProto:
-    """Network `name` with its seeded weights: the same bits in every call, batch 1.
+    """Network `name` with its seeded weights: the same bits in every call, batch 1, transformers for 128 words.
 
     Raises:
         UsageError: no network has that name.

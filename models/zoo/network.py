@@ -84,8 +84,8 @@ class Network:
         reach = [dilation * (length - 1) + 1 for length in kernel]
         size = _sizes(x.shape[1:], reach, stride, padding)
         inner = f"{name}/conv" if relu else name
-        self._append(
-            "Conv", [x.name, self._normal(f"{name}/weight", weight_shape, scale), self._bias(name, channels)], inner,
+        self.append(
+            "Conv", [x.name, self.normal(f"{name}/weight", weight_shape, scale), self.bias(name, channels)], inner,
             kernel_shape=kernel, strides=stride, pads=padding * 2, dilations=_pair(dilation), group=groups,
         )  # fmt: skip
         value = Value(inner, (channels, *size), 1.0)
@@ -93,15 +93,15 @@ class Network:
 
     def relu(self, x: Value, name: str) -> Value:
         """Rectified linear unit; half of a centred value's mean square passes."""
-        self._append("Relu", [x.name], name)
+        self.append("Relu", [x.name], name)
         return Value(name, x.shape, x.mean_square / 2)
 
     def batch_norm(self, x: Value, name: str) -> Value:
         """Inference-time batch normalisation that cannot be folded into a convolution before it."""
-        scale = self._normal(f"{name}/scale", (x.channels,), 0.1, mean=1.0)
-        mean = self._normal(f"{name}/mean", (x.channels,), 0.05)
-        variance = self._constant(f"{name}/variance", np.full(x.channels, x.mean_square, np.float32))
-        self._append("BatchNormalization", [x.name, scale, self._bias(name, x.channels), mean, variance], name)
+        scale = self.normal(f"{name}/scale", (x.channels,), 0.1, mean=1.0)
+        mean = self.normal(f"{name}/mean", (x.channels,), 0.05)
+        variance = self.constant(f"{name}/variance", np.full(x.channels, x.mean_square, np.float32))
+        self.append("BatchNormalization", [x.name, scale, self.bias(name, x.channels), mean, variance], name)
         return Value(name, x.shape, 1.0)
 
     def max_pool(
@@ -116,14 +116,14 @@ class Network:
 
     def global_average_pool(self, x: Value, name: str) -> Value:
         """Mean of each channel, (C, 1, 1)."""
-        self._append("GlobalAveragePool", [x.name], name)
+        self.append("GlobalAveragePool", [x.name], name)
         return Value(name, (x.channels, 1, 1), x.mean_square)
 
     def concat(self, values: Sequence[Value], name: str) -> Value:
         """Values one after another along channels."""
         channels = sum(value.channels for value in values)
         square = sum(value.channels * value.mean_square for value in values) / channels
-        self._append("Concat", [value.name for value in values], name, axis=1)
+        self.append("Concat", [value.name for value in values], name, axis=1)
         return Value(name, (channels, *values[0].shape[1:]), square)
 
     def identity(self, x: Value, name: str) -> Value:
@@ -135,7 +135,7 @@ class Network:
         total = values[0]
         for index, value in enumerate(values[1:], start=1):
             step = name if index == len(values) - 1 else f"{name}/{index}"
-            self._append("Add", [total.name, value.name], step)
+            self.append("Add", [total.name, value.name], step)
             total = Value(step, total.shape, total.mean_square + value.mean_square)
         return total
 
@@ -156,21 +156,21 @@ class Network:
         """Squeeze and excitation: every channel times a number from 0 to 1, which all channels' means decide on."""
         squeezed = self.conv(self.global_average_pool(x, f"{name}/squeeze"), channels, 1, f"{name}/reduce")
         grown = self.conv(squeezed, x.channels, 1, f"{name}/expand", relu=False)
-        self._append("Sigmoid", [grown.name], f"{name}/gate")
-        self._append("Mul", [x.name, f"{name}/gate"], name)
+        self.append("Sigmoid", [grown.name], f"{name}/gate")
+        self.append("Mul", [x.name, f"{name}/gate"], name)
         return Value(name, x.shape, x.mean_square / 4)
 
     def flatten(self, x: Value, name: str) -> Value:
         """(C, H, W) as one row."""
-        self._append("Flatten", [x.name], name, axis=1)
+        self.append("Flatten", [x.name], name, axis=1)
         return Value(name, (prod(x.shape),), x.mean_square)
 
     def linear(self, x: Value, features: int, name: str, *, relu: bool = False) -> Value:
         """Fully connected layer, (features,)."""
         scale = 1 / sqrt(x.channels * x.mean_square)
-        weight = self._normal(f"{name}/weight", (features, x.channels), scale)
+        weight = self.normal(f"{name}/weight", (features, x.channels), scale)
         inner = f"{name}/gemm" if relu else name
-        self._append("Gemm", [x.name, weight, self._bias(name, features)], inner, transB=1)
+        self.append("Gemm", [x.name, weight, self.bias(name, features)], inner, transB=1)
         value = Value(inner, (features,), 1.0)
         return self.relu(value, name) if relu else value
 
@@ -185,26 +185,30 @@ class Network:
     def _pool(self, op: str, x: Value, kernel: int, name: str, stride: int, padding: int, **attributes: int) -> Value:
         window, step, pad = _pair(kernel), _pair(stride), _pair(padding)
         size = _sizes(x.shape[1:], window, step, pad, round_up=bool(attributes.get("ceil_mode")))
-        self._append(op, [x.name], name, kernel_shape=window, strides=step, pads=pad * 2, **attributes)
+        self.append(op, [x.name], name, kernel_shape=window, strides=step, pads=pad * 2, **attributes)
         return Value(name, (x.channels, *size), x.mean_square)
 
-    def _append(self, op: str, inputs: Sequence[str], output: str, **attributes: int | tuple[int, ...]) -> None:
+    def append(self, op: str, inputs: Sequence[str], output: str, **attributes: int | tuple[int, ...]) -> None:
+        """A node of any type, named by its output."""
         node = helper.make_node(op, inputs, [output], name=output)
         node.attribute.extend(helper.make_attribute(key, value) for key, value in attributes.items())
         self.nodes.append(node)
 
-    def _bias(self, name: str, channels: int) -> str:
-        return self._normal(f"{name}/bias", (channels,), 0.05)
+    def bias(self, name: str, channels: int) -> str:
+        """A small number for each channel."""
+        return self.normal(f"{name}/bias", (channels,), 0.05)
 
-    def _normal(self, name: str, shape: tuple[int, ...], scale: float, mean: float = 0.0) -> str:
+    def normal(self, name: str, shape: tuple[int, ...], scale: float, mean: float = 0.0) -> str:
+        """Weights of normal distribution, `scale` being the standard deviation."""
         if self.blank:
-            return self._constant(name, np.zeros(shape, np.float32))
+            return self.constant(name, np.zeros(shape, np.float32))
         array = self._random.standard_normal(shape, dtype=np.float32)
         array *= np.float32(scale)
         array += np.float32(mean)
-        return self._constant(name, array)
+        return self.constant(name, array)
 
-    def _constant(self, name: str, array: np.ndarray) -> str:
+    def constant(self, name: str, array: np.ndarray) -> str:
+        """Weights that are given."""
         self.initializers.append(numpy_helper.from_array(array, name))
         return name
 

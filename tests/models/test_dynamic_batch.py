@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -11,6 +13,7 @@ from import_helpers import data, model_of, run, weight
 from onnx import helper
 from random_models import models
 
+from iosched.models import export
 from iosched.models.dynamic_batch import DynamicBatchModel, with_dynamic_batch
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.export import with_schedules, write_model
@@ -135,6 +138,22 @@ def test_a_reshape_that_fixes_the_batch_of_a_dynamic_model_is_named() -> None:
 def test_weights_are_in_memory_once_for_all_batch_sizes() -> None:
     model = dynamic(product(["n", 8]))
     assert all(np.shares_memory(model.at(size).weights["w"], model.unbound.weights["w"]) for size in (1, 4, 7))
+
+
+def test_weights_that_one_file_cannot_hold_stand_beside_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = [node("MatMul", ["x", "w"], ["y"])]
+    model = dynamic(model_of(nodes, {"x": ["n", 64]}, ["y"], {"w": weight(64, 64)}))
+    monkeypatch.setattr(export, "_INLINE_LIMIT_NBYTES", 10_000)
+    proto = with_schedules(model, (1, 4), "{}", "0")
+    with pytest.raises(UsageError, match="too much for one ONNX stream"):
+        write_model(proto, model.unbound.weights, None)
+    write_model(proto, model.unbound.weights, tmp_path / "m.onnx")
+    assert (tmp_path / "m.onnx").stat().st_size < 10_000 < (tmp_path / "m.onnx.data").stat().st_size
+    again = read_unbound(tmp_path / "m.onnx", name=model.name)
+    assert isinstance(again.weights["w"].base, np.memmap)
+    assert [again.bound(batch_size=size).digest for size in (1, 4)] == [model.at(size).digest for size in (1, 4)]
 
 
 def test_places_of_an_earlier_schedule_and_what_it_wrote_are_taken_out() -> None:

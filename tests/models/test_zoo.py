@@ -29,7 +29,11 @@ _PUBLISHED = {
     ),
     "randwire": ({"Conv": 226, "Relu": 113, "Add": 141, "Concat": 1, "GlobalAveragePool": 1}, 7.821761024, 8.0671),
 }  # fmt: skip
-_OUTPUTS = {"squeezenet": 1000, "inception_v3": 2048, "nasnet_a": 3360, "randwire": 1280}
+_OUTPUTS = {
+    "squeezenet": (1, 1000, 1, 1), "inception_v3": (1, 2048, 1, 1), "nasnet_a": (1, 3360, 1, 1),
+    "randwire": (1, 1280, 1, 1), "bert_mini": (1, 128, 256), "decoder_mini": (1, 128, 8192),
+}  # fmt: skip
+_TEXTS = {"bert_mini": ("ids", "mask"), "decoder_mini": ("ids",)}
 
 
 @cache
@@ -53,8 +57,12 @@ def _image_shape(name: str) -> tuple[int, ...]:
 def _run(name: str) -> np.ndarray:
     options = ort.SessionOptions()
     options.intra_op_num_threads = 2
-    image = np.random.default_rng(0).standard_normal(_image_shape(name), dtype=np.float32)
-    return ort.InferenceSession(zoo_file(name), options).run(None, {"input": image})[0]
+    random = np.random.default_rng(0)
+    feeds = {"input": random.standard_normal(_image_shape(name), dtype=np.float32)}
+    if name in _TEXTS:
+        feeds = {"ids": random.integers(0, 8192, (1, 128)), "mask": np.ones((1, 128), np.int64)}
+        feeds = {key: feeds[key] for key in _TEXTS[name]}
+    return ort.InferenceSession(zoo_file(name), options).run(None, feeds)[0]
 
 
 @pytest.mark.parametrize("name", _PUBLISHED)
@@ -78,10 +86,10 @@ def test_is_valid_onnx_of_the_promised_shape(name: str) -> None:
     model = _built(name)
     onnx.checker.check_model(zoo_file(name))
     assert (model.ir_version, model.opset_import[0].version) == (10, 17)
-    assert [tensor.name for tensor in model.graph.input] == ["input"]
-    assert _shapes(name)["input"] == _image_shape(name)
+    inputs = {tensor.name: _shapes(name)[tensor.name] for tensor in model.graph.input}
+    assert inputs == (dict.fromkeys(_TEXTS[name], (1, 128)) if name in _TEXTS else {"input": _image_shape(name)})
     assert [tensor.name for tensor in model.graph.output] == ["output"]
-    assert _shapes(name)["output"] == ((1, _OUTPUTS[name], 1, 1) if name in _OUTPUTS else (1, 1000))
+    assert _shapes(name)["output"] == _OUTPUTS.get(name, (1, 1000))
 
 
 @pytest.mark.slow

@@ -1,0 +1,185 @@
+"""What scheduling and merging give on small transformers on this CPU, beside onnxruntime and its fused attention.
+
+    python benchmarks/attention.py bert_mini decoder_mini --length 128     # minutes each; adds to the results
+    python benchmarks/attention.py --write                                 # the table of docs/transformers.md
+
+Schedules are searched with each strategy and measured in turn, also where plain onnxruntime would ship, with the model
+as it is on plain onnxruntime, and with each layer's attention as one node of onnxruntime's own (`MultiHeadAttention`).
+That node is what onnxruntime's offline tool for transformers writes; here it is put in by hand, since that tool needs
+PyTorch. Results are in results/attention.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+from testbed import RESULTS, machine_and_versions, markdown_table
+
+from iosched.jobs.optimize import optimize
+from iosched.jobs.run import open_executor
+from iosched.jobs.settings import OptimizeSettings
+from iosched.models import zoo
+from iosched.models.load import load_model
+from iosched.models.model import Model
+from iosched.profiler.measuring.in_turn import Budget, measure_in_turn
+from iosched.profiler.measuring.interleave import compare
+from iosched.profiler.measuring.statistics import summarize
+from iosched.runtime.inputs import random_inputs
+from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.schedule import Strategy
+
+OUT = RESULTS / "attention.json"
+PAGE = Path(__file__).parents[1] / "docs" / "transformers.md"
+STRATEGIES = {"sequential": 6.0, "merge": 20.0, "concurrent": 35.0, "both": 35.0}
+"""Those that are searched, and for how many seconds, with the comparison that `optimize` ends with."""
+PLAIN, FUSED = "onnxruntime", "onnxruntime, attention fused"
+THREADS = 2
+
+
+def measure(name: str, length: int, batch: int) -> dict[str, Any]:
+    build = import_module(f"iosched.models.zoo.{name}").build
+    model = load_model(build(batch, length).SerializeToString(), name=name)
+    fused = load_model(with_fused_attention(build(batch, length)).SerializeToString(), name=name)
+    settings = OptimizeSettings(device="cpu", threads=THREADS)
+    found = {
+        way: optimize(model, replace(settings, strategy=way, budget_s=s)).document for way, s in STRATEGIES.items()
+    }
+    check(model, fused, found)
+    samples = in_turn(model, fused, found)
+    medians = {way: round(summarize(each).median_us) for way, each in samples.items()}
+    print(name, length, batch, {way: each.shipped for way, each in found.items()}, medians, file=sys.stderr, flush=True)
+    return {
+        "shipped": {way: each.shipped for way, each in found.items()},
+        "stages": {way: counts(each) for way, each in found.items()},
+        "samples_us": samples,
+    }
+
+
+def counts(document: ScheduleDocument) -> dict[str, int]:
+    """How many stages there are, how many of them merge, and how many have groups side by side."""
+    stages = list(document.schedule.stages)
+    return {
+        "stages": len(stages),
+        "merged": sum(stage.strategy is Strategy.MERGE for stage in stages),
+        "side by side": sum(stage.strategy is Strategy.CONCURRENT and len(stage.groups) > 1 for stage in stages),
+    }
+
+
+def in_turn(model: Model, fused: Model, found: Mapping[str, ScheduleDocument]) -> dict[str, list[float]]:
+    inputs = random_inputs(model.graph.inputs)
+    opened = {PLAIN: open_executor(model, None, device="cpu", threads=THREADS)}
+    opened[FUSED] = open_executor(fused, None, device="cpu", threads=THREADS)
+    for way, document in found.items():
+        opened[way] = open_executor(model, as_schedule(document), device="cpu", threads=THREADS)
+    try:
+        taken = measure_in_turn({way: each.ready(inputs) for way, each in opened.items()}, Budget(30, 25.0))
+    finally:
+        for each in opened.values():
+            each.close()
+    return {way: list(each.samples_us) for way, each in taken.items()}
+
+
+def check(model: Model, fused: Model, found: Mapping[str, ScheduleDocument]) -> None:
+    """Outputs are those of plain onnxruntime, on texts of several words with a mask that has zeros."""
+    random = np.random.default_rng(0)
+    inputs = {spec.name: random.integers(0, 8192, spec.shape) for spec in model.graph.inputs}
+    if "mask" in inputs:
+        inputs["mask"] = np.ones_like(inputs["mask"])
+        inputs["mask"][:, inputs["mask"].shape[1] * 3 // 4 :] = 0
+    expected = _outputs(model, None, inputs)
+    for document in (None, *found.values()):
+        taken = _outputs(fused, None, inputs) if document is None else _outputs(model, as_schedule(document), inputs)
+        np.testing.assert_allclose(taken, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
+
+
+def _outputs(model: Model, document: ScheduleDocument | None, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    executor = open_executor(model, document, device="cpu", threads=THREADS)
+    try:
+        return executor.run(inputs)["output"]
+    finally:
+        executor.close()
+
+
+def as_schedule(document: ScheduleDocument) -> ScheduleDocument:
+    """The document as if its schedule had been shipped."""
+    runtime = {key: value for key, value in document.runtime.items() if key != "by"}
+    return replace(document, shipped="iosched", runtime=runtime)
+
+
+def with_fused_attention(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The network with one node for each layer's attention, from the products behind it to that in front."""
+    graph = proto.graph
+    layers = sorted(
+        {found[1] for node in graph.node if (found := re.match(r"(layer\d+)/attention/scores$", node.name))}
+    )
+    inner = re.compile(
+        r"layer\d+/attention/((query|key|value)/(split|heads)|scores|scaled|masked|shares|mixed|by_word)$"
+    )
+    masked = any(each.name == "mask" for each in graph.input)
+    nodes = [node for node in graph.node if not inner.match(node.name)]
+    if masked:
+        nodes.insert(0, helper.make_node("Cast", ["mask"], ["mask/numbers"], "mask/numbers", to=TensorProto.INT32))
+    for layer in layers:
+        name = f"{layer}/attention"
+        place = next(index for index, node in enumerate(nodes) if node.name == f"{name}/joined")
+        given = [f"{name}/query", f"{name}/key", f"{name}/value", *(["", "mask/numbers"] if masked else [])]
+        nodes[place] = helper.make_node(
+            "MultiHeadAttention", given, [f"{name}/joined"], f"{name}/joined", domain="com.microsoft", num_heads=4,
+            unidirectional=int(not masked),
+        )  # fmt: skip
+    del graph.node[:]
+    graph.node.extend(nodes)
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    return proto
+
+
+def table(results: Mapping[str, Any]) -> str:
+    head = ["network", "words", "batch", "way", "median", "over plain onnxruntime", "stages: all, merged, side by side"]
+    return markdown_table(head, list(_rows(results)))
+
+
+def _rows(results: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    for key, case in results.items():
+        name, length, batch = key.split(",")
+        plain = summarize(case["samples_us"][PLAIN])
+        for way, samples in case["samples_us"].items():
+            taken, found = summarize(samples), compare(plain, summarize(samples))
+            assert found is not None
+            gain = "1" if way == PLAIN else f"{found.speedup:.2f} ({found.low:.2f} to {found.high:.2f})"
+            counted = case["stages"].get(way)
+            stages = "" if counted is None else ", ".join(map(str, counted.values()))
+            yield zoo.describe(name).title, length, batch, way, f"{taken.median_us / 1000:.2f} ms", gain, stages
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    results = json.loads(OUT.read_text()) if OUT.exists() else {**machine_and_versions(), "cases": {}}
+    for name in options.names:
+        key = f"{name},{options.length},{options.batch}"
+        results["cases"][key] = measure(name, options.length, options.batch)
+        OUT.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    if options.write:
+        text, marks = PAGE.read_text(encoding="utf-8"), ("<!-- measured -->\n", "<!-- /measured -->")
+        before, rest = text.split(marks[0])
+        text = f"{before}{marks[0]}\n{table(results['cases'])}\n\n{marks[1]}{rest.split(marks[1])[1]}"
+        PAGE.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
