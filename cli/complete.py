@@ -8,7 +8,14 @@ from contextlib import suppress
 from pathlib import Path
 
 import click
-from click.shell_completion import BashComplete, CompletionItem, add_completion_class, split_arg_string
+from click.shell_completion import (
+    BashComplete,
+    CompletionItem,
+    FishComplete,
+    ZshComplete,
+    add_completion_class,
+    split_arg_string,
+)
 
 VARIABLE = "_IOSCHED_COMPLETE"
 """The environment variable by which a shell's script asks for completions."""
@@ -92,6 +99,47 @@ def joined(words: list[str]) -> list[str]:
     return found
 
 
-def use_in_bash() -> None:
-    """Has completions in bash made by this file."""
+class _Zsh(ZshComplete):
+    """Click's completion in zsh, which replaces a whole word: `--option=` has to stand before what is offered."""
+
+    def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem[str]]:
+        """What click offers, behind an equals sign with the option before it."""
+        return with_option(incomplete, super().get_completions(args, incomplete))
+
+
+class _Fish(FishComplete):
+    """Click's completion in fish, likewise; and with a script that does not cut what is offered at a comma."""
+
+    source_template = FishComplete.source_template.replace('string split ","', 'string split -m 1 ","')
+
+    def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem[str]]:
+        """What click offers, behind an equals sign with the option before it."""
+        return with_option(incomplete, super().get_completions(args, incomplete))
+
+
+def with_option(incomplete: str, found: list[CompletionItem[str]]) -> list[CompletionItem[str]]:
+    """What was found for what stands behind `--option=`, with that before it; files are looked for here."""
+    option, equals, rest = incomplete.partition("=")
+    if not option.startswith("--") or not equals:
+        return found
+    words = [str(item.value) for item in found if item.type == "plain"]
+    if len(words) < len(found):
+        words += _files(rest)
+    return [CompletionItem(f"{option}={word}") for word in words]
+
+
+def _files(incomplete: str) -> list[str]:
+    """Paths that begin so; folders end in a slash."""
+    folder, slash, name = incomplete.rpartition("/")
+    before = f"{folder}{slash}"
+    with suppress(OSError):
+        paths = sorted(path for path in Path(before).iterdir() if path.name.startswith(name))
+        return [f"{before}{path.name}{'/' if path.is_dir() else ''}" for path in paths]
+    return []
+
+
+def use_in_shells() -> None:
+    """Has completions in bash, zsh and fish made by this file."""
     add_completion_class(_Bash, "bash")
+    add_completion_class(_Zsh, "zsh")
+    add_completion_class(_Fish, "fish")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from iosched.cli.complete import VARIABLE
+from iosched.cli.complete import VARIABLE, use_in_shells
 from iosched.cli.options import verbosity_options
 
 _SHELLS = ("bash", "zsh", "fish")
@@ -23,6 +23,7 @@ def command(shell: str) -> None:
     """
     from click.shell_completion import get_completion_class
 
+    use_in_shells()
     made = get_completion_class(shell)
     assert made is not None  # click has all three
     root = click.get_current_context().find_root().command

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from iosched.cli.complete import VARIABLE, use_in_bash
+from iosched.cli.complete import VARIABLE, use_in_shells
 from iosched.cli.errors import guarded
 from iosched.cli.log_file import WORDS, logged
 from iosched.cli.options import verbosity_options
@@ -114,5 +114,5 @@ def cli() -> None:
 def main() -> None:
     """Entry point of the `iosched` script; a shell that asks for completions calls it too."""
     if VARIABLE in os.environ:
-        use_in_bash()
+        use_in_shells()
     cli(prog_name="iosched")

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.shell_completion import ShellComplete
+from click.shell_completion import CompletionItem, ShellComplete
 
-from iosched.cli.complete import VARIABLE, joined
+from iosched.cli.complete import VARIABLE, joined, with_option
 from iosched.cli.main import COMMANDS, cli
 from iosched.models import zoo
 from iosched.profiler.devices.gpus import gpu_keys
@@ -118,6 +118,16 @@ def test_words_that_bash_divides_at_colons_are_joined() -> None:
 def test_an_equals_sign_that_bash_divides_off_an_option_is_left_out() -> None:
     assert joined(["run", "--device", "=", "cu"]) == ["run", "--device", "cu"]
     assert joined(["run", "--input", "x", "=", "f"]) == ["run", "--input", "x", "=", "f"]
+
+
+def test_a_shell_that_replaces_whole_words_keeps_the_option_before_the_equals_sign(workdir: Path) -> None:
+    (workdir / "model.onnx").touch()
+    (workdir / "models").mkdir()
+    plain, file = [CompletionItem("v100")], [CompletionItem("mo", type="file")]
+    assert [item.value for item in with_option("--device=v", plain)] == ["--device=v100"]
+    assert [item.value for item in with_option("--output=mo", file)] == ["--output=model.onnx", "--output=models/"]
+    assert [item.value for item in with_option("--output=models/", file)] == []
+    assert with_option("x=mo", file) == file
 
 
 @pytest.mark.skipif(BASH is None, reason="there is no bash")
