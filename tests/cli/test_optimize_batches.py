@@ -59,7 +59,8 @@ def test_json_has_an_object_for_each_size(invoke: Invoke, dynamic: Path) -> None
     alone = json.loads(invoke("optimize", dynamic, "--device", "v100", "--batch-size", 4, "--json", "-q").stdout)
     (one, four) = found["results"]
     assert (one["batch_size"], four["batch_size"]) == (1, 4)
-    assert four.keys() - {"batch_size"} == alone.keys() - {"model", "output", "schedule"}
+    assert four.keys() - {"batch_size"} == alone.keys() - {"model", "output", "schedule", "provenance"}
+    assert "provenance" in found
     assert four["latency_us"] == alone["latency_us"]
 
 
