@@ -175,11 +175,15 @@ def command(
     """Put several MODELs into one ONNX file, and find the fastest way to run them all on this device.
 
     A MODEL is NAME=FILE, or FILE, whose stem is then its name. Inputs and outputs have the model's name before their
-    own: a/data, b/prob; --input-shape a/data=1x3x224x224 is of model a alone. What is equal in several models is stored
-    and computed once, and equal operators of different models become one where that is worth it. Measured in turn, the
-    file has to be faster than the models one after another, by the best schedules or sessions, and side by side, in
-    sessions of their own; else that is what is shipped, and the table says so. Every model's outputs are compared with
-    onnxruntime's before anything is written. Ctrl-C on a terminal asks whether to write the fastest way found so far.
+    own: a/data, b/prob. So --input-shape a/data=1x3x224x224 is of model a alone.
+
+    What is equal in several models is stored and computed once. Equal operators of different models become one operator
+    where that is worth it.
+
+    The file is measured in turn with two rivals: the models one after another, by the best schedules or sessions, and
+    the models side by side, in sessions of their own. If it is not faster than both, the faster rival ships, and the
+    table says so. Before anything is written, every model's outputs are compared with onnxruntime's. Ctrl-C on a
+    terminal asks whether to write the fastest way found so far.
 
     \b
     Examples:

@@ -91,10 +91,11 @@ def command(
 ) -> None:
     """Measure the schedules of MODEL, plain onnxruntime and other runtimes side by side.
 
-    Rows are measured in turn, so that a disturbance of the machine hits all of them; each in a row, after one run that
-    came after a rest, or found the GPU idle, and stands in a column of its own. p50 is the median of the rounds; p90,
-    p99, p10 and min are of all single runs. Speed-up is against 'sequential': the median of the ratios within rounds,
-    with its 95 % interval. A difference inside the interval is none.
+    Rows are measured in turn, so that a disturbance of the machine hits all of them. In its turn, each is run once
+    after a rest (or on an idle GPU), which is a column of its own, and then several times in a row.
+
+    p50 is the median of the rounds. p90, p99, p10 and min are of all single runs. Speed-up is against 'sequential': the
+    median of the ratios within rounds, with its 95 % interval. A difference inside the interval is none.
 
     \b
     Examples:

@@ -86,12 +86,12 @@ def command(
 ) -> None:
     """Compare A with B: two schedules, or two results of 'bench --json'. '-' is stdin.
 
-    Of schedules (schedule files or optimized models) it says which operators run in another stage or group, are merged
-    differently, or are in one only, and puts stages with their latencies side by side; -v shows also those that are
-    alike. Exit 0 if all operators run alike, 4 if not; latencies alone make no difference.
+    Of two schedules (schedule files or optimized models), it says which operators run in another stage or group, are
+    merged differently, or are in one schedule only. It puts stages with their latencies side by side; -v also shows
+    stages that are alike. Exit 0 if all operators run alike, 4 if not. Latencies alone make no difference.
 
-    Of results it compares medians: B over A with a bootstrap interval of 95 %. Exit 0, or 4 where --max-regression is
-    given and fails.
+    Of two results, it compares medians: B over A, with a bootstrap interval of 95 %. Exit 0, or 4 if --max-regression
+    is given and fails.
 
     \b
     Examples:

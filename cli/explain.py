@@ -83,15 +83,16 @@ def command(
 ) -> None:
     """Show why OPERATOR is in its stage: the best schedule with it elsewhere, and what that would cost.
 
-    SCHEDULE is an optimized model, a schedule file (then give --model), or '-' for standard input. Latencies are those
-    of the operator's block, from the profile database, or computed where the schedule is for a GPU that is not here.
-    'at least' is said of a place where too little was measured to know better. On a CPU, the block with the operator
-    where it looks faster is measured in turn with the block as it is: what is faster then is called faster. Stages
-    and groups are counted from 1 here, as 'iosched show' does, and from 0 in JSON.
+    SCHEDULE is an optimized model, a schedule file (then give --model), or '-' for standard input. Stages and groups
+    are counted from 1 here, as 'iosched show' does, and from 0 in JSON.
 
-    With --capacity, show instead what each stage leaves idle of the device, and how many channels, how large a kernel
-    or which branch could be added to it at no latency: on a CPU measured in turn with the stage as it is, computed for
-    a GPU that is not here. OPERATOR may then be left out.
+    Latencies are those of the operator's block. They come from the profile database; for a GPU that is not here they
+    are computed. 'at least' stands at a place of which too little was measured to know better. On a CPU, places that
+    look faster are measured in turn with the block as it is. Only what is faster then is called faster.
+
+    With --capacity, show instead what each stage leaves idle of the device, and what could be added to it at no
+    latency: channels, a larger kernel, or a branch. On a CPU this is measured in turn with the stage as it is; for a
+    GPU that is not here it is computed. OPERATOR may then be left out.
 
     \b
     Examples:

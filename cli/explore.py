@@ -227,13 +227,13 @@ def command(
 ) -> None:
     """Try variants of BASE on this device, and write those as ONNX files that are best by several measures.
 
-    A variant is what the space's mutators make of BASE by a sampler's choices. Its latency is that of what 'optimize'
-    would ship; stages that variants share are measured once. New weights are seeded, so what a variant computes has to
-    be trained: the score command may do that, and says how good it is.
+    A space has mutators, which change BASE by choices, and a sampler makes the choices. The result is a variant. Its
+    latency is that of what 'optimize' would ship; stages that variants share are measured once. New weights are seeded,
+    so a variant has yet to be trained. The score command may do that, and says how good the variant is.
 
-    The study is kept in a file, and goes on where it was stopped, also by force; a second call with a larger --trials
-    goes on with it, and several processes may work on one. Variants seen before are not evaluated again. Ctrl-C on a
-    terminal asks whether to write the best found so far.
+    The study is kept in a file. It goes on where it was stopped, also by force. A second call with a larger --trials
+    goes on with it, and several processes may work on one study. Variants that were seen before are not evaluated
+    again. Ctrl-C on a terminal asks whether to write the best found so far.
 
     \b
     Examples:

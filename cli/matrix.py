@@ -131,11 +131,12 @@ def command(
 ) -> None:
     """Find a schedule of MODEL for each device at each batch size, and cost every schedule on all of them.
 
-    A row is where a schedule is executed, a column what it was optimized for. The diagonal, marked *, is what a
-    schedule of one's own takes; behind the others stands how much more time they take there by the analytic model.
+    A row is the target that a schedule runs on, a column the target that it was optimized for. The diagonal, marked *,
+    is what a target's own schedule takes. Behind every other latency stands how much more time that is. A latency that
+    the model cannot tell from that of the row's own schedule is marked =.
+
     GPUs are those of the analytic model, and nothing is measured on them; 'cpu' is measured. Stages that were measured
-    on such a GPU elsewhere are taken as measured, if 'iosched profile import' brought them here. A latency that the
-    model cannot tell from that of the row's own schedule is marked =.
+    on such a GPU elsewhere are taken as measured, if 'iosched profile import' brought them here.
 
     \b
     Examples:

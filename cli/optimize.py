@@ -177,18 +177,20 @@ def command(
 ) -> None:
     """Find the fastest schedule for MODEL, by measurement on this device.
 
-    Writes the model back as ONNX with the schedule inside, and the schedule as JSON beside it. Any runtime loads the
-    written model and computes the same outputs; 'iosched run' runs it by its schedule. Where that is not faster than
-    plain onnxruntime beyond the noise, plain onnxruntime is what is shipped, and the table says so. Where OpenVINO is
-    installed (pip install "iosched[openvino]"), it is compared too, and is shipped if it is the fastest.
+    Writes two files: the model as ONNX with the schedule inside, and the schedule as JSON. Any runtime loads the
+    written model and computes the same outputs; 'iosched run' also runs it by its schedule.
 
-    With the name of a GPU as --device, plans for it without having it: latencies are then computed by an analytic
-    model, and everything that shows the schedule says so. In brackets stands how well they are known, and a speed-up
-    that the model cannot tell from none is called equal. Stages that were measured on such a GPU elsewhere are taken
-    as measured, if 'iosched profile import' brought them here.
+    The schedule found ships if it is faster than plain onnxruntime beyond the noise. Otherwise plain onnxruntime ships,
+    and the table says so. OpenVINO is compared too where it is installed (pip install "iosched[openvino]"), and ships
+    if it is the fastest.
 
-    What is measured is kept in the profile database, so a search that was stopped goes on where it was. Ctrl-C on a
-    terminal asks whether to write the best schedule found so far.
+    With the name of a GPU as --device, plans for that GPU without having it. An analytic model then computes latencies,
+    and everything that shows the schedule says so. In brackets stands how well a latency is known. A speed-up that the
+    model cannot tell from none is called equal. Stages that were measured on such a GPU elsewhere are taken as
+    measured, if 'iosched profile import' brought them here.
+
+    The profile database keeps what is measured, so a search that was stopped goes on where it was. Ctrl-C on a terminal
+    asks whether to write the best schedule found so far.
 
     \b
     Examples:

@@ -101,13 +101,15 @@ def command(
 ) -> None:
     """Find what each MODEL costs on each device, as 'optimize' would ship it there, and print them, the fastest first.
 
-    A latency is 'measured' as a whole model; 'estimated' from stages that were measured alone, with the error that such
-    sums have had on models that were measured both ways on this device; or 'analytic', computed for a GPU that is not
-    attached. Behind each stands where it lies. Stages that several models have in common are measured once, and what
-    was measured is kept in the profile database, so that a call that was stopped goes on where it was.
+    There are three kinds of latencies. 'measured' is of a whole model. 'estimated' is a sum of stages that were
+    measured alone, with the error that such sums have had on models that were measured both ways on this device.
+    'analytic' is computed for a GPU that is not attached. Behind each latency stands the interval that it lies in.
 
-    A model that cannot be read or run is a row with the reason. The exit code tells of that only if all are. Ctrl-C
-    prints the rows that are done.
+    Stages that several models have in common are measured once. The profile database keeps what was measured, so a call
+    that was stopped goes on where it was.
+
+    A model that cannot be read or run is a row with the reason. The exit code tells of that only if no model could.
+    Ctrl-C prints the rows that are done.
 
     \b
     Examples:

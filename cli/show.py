@@ -88,9 +88,9 @@ def command(
 ) -> None:
     """Draw SCHEDULE: blocks, their stages, and the groups that run side by side in each.
 
-    SCHEDULE is a schedule file, an optimized model, or '-' for standard input. Where the model is at hand, the text and
-    JSON say what each stage computes and how fast, and on GPUs the share of the peak; on GPUs that are planned for also
-    the share of the SMs' time that is filled with work, by the analytic model.
+    SCHEDULE is a schedule file, an optimized model, or '-' for standard input. If the model is at hand, the text and
+    JSON say what each stage computes and how fast. On GPUs they also say the share of the peak, and on GPUs that are
+    planned for the share of the SMs' time that is filled with work, by the analytic model.
     """
     if output is None and not as_json:
         output = Destination("-o", None)
