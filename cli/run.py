@@ -71,7 +71,10 @@ if TYPE_CHECKING:
     help="Time N runs, after one that is not timed.",
 )
 @click.option(
-    "--check", is_flag=True, help="Compare the outputs with onnxruntime's on the same file; exit 4 if they differ."
+    "--check",
+    is_flag=True,
+    help="Compare the outputs with onnxruntime's on the same file; if they differ, name the first operator that does, "
+    "and exit 4.",
 )
 @click.option(
     "--against",
