@@ -24,6 +24,7 @@ from iosched.models.errors import DeviceError, ExecutionError, InvalidModelError
 from iosched.models.load import read_unbound
 from iosched.models.model import Model
 from iosched.scheduler.batch_schedules import BatchSchedules
+from iosched.scheduler.teams import Teams
 
 SIZES = (1, 4, 16)
 V100 = OptimizeSettings(device="v100")
@@ -195,6 +196,19 @@ def test_batch_sizes_are_opened_when_they_are_run_and_the_longest_idle_is_closed
     assert model.opened == ()
     with pytest.raises(UsageError, match="closed"):
         model.run({"x": image(1)})
+
+
+def test_teams_of_cores_take_any_batch_size_between() -> None:
+    teams = {
+        size: replace(document(MODEL.at(size), "sequential", lanes=2), objective="throughput", teams=Teams(1, 2, 2))
+        for size in (4, 16)
+    }
+    schedules = BatchSchedules.from_json(BatchSchedules(MODEL.name, MODEL.inputs, teams).to_json())
+    with iosched.LoadedBatches(MODEL, schedules, device="cpu", threads=2) as model:
+        for size in (1, 3, 4, 7):
+            with iosched.load(MODEL.at(size), device="cpu", threads=1) as plain:
+                expected = plain.run({"x": image(size)})["y"]
+            np.testing.assert_allclose(model.run({"x": image(size)})["y"], expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
