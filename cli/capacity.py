@@ -6,12 +6,10 @@ from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-import click
-
-from iosched.cli.errors import printable
 from iosched.cli.intervals import AS_FAR
 from iosched.cli.stages import stage_object
 from iosched.cli.tables import print_columns, print_pairs
+from iosched.cli.terminal import say
 from iosched.cli.words import cost_remark, count_text, latency_text, shape_text
 
 if TYPE_CHECKING:
@@ -81,13 +79,13 @@ def print_capacity(found: Capacity) -> None:
     print_columns(["stage", "takes", "idle", "strategy", "at no latency"], rows)
     for each in found.stages:
         if free := [change for change in each.changes if change.ratio.is_free]:
-            click.echo(f"{_place(each)}: {_idle_sentence(found, each)}")
+            say(f"{_place(each)}: {_idle_sentence(found, each)}")
             for change in free:
-                click.echo(printable(f"  {_sentence(found, change)}"))
+                say(f"  {_sentence(found, change)}")
     for why, count in Counter(each.why for each in found.stages if each.why).items():
-        click.echo(f"{count_text(count, 'stage')} {'has' if count == 1 else 'have'} no answer: {why}.")
+        say(f"{count_text(count, 'stage')} {'has' if count == 1 else 'have'} no answer: {why}.")
     if any(each.changes for each in found.stages):
-        click.echo(_ALONE)
+        say(_ALONE)
 
 
 def _facts(found: Capacity) -> list[tuple[str, str]]:

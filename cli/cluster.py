@@ -16,7 +16,7 @@ import click
 from iosched.cli.errors import printable
 from iosched.cli.options import given
 from iosched.cli.output import note, quiet
-from iosched.cli.progress import Phases, bar_columns
+from iosched.cli.progress import Phases, bar_columns, description_for
 from iosched.cli.site_option import settings_elsewhere
 from iosched.models.errors import UsageError
 from iosched.models.log import logger
@@ -63,7 +63,8 @@ class ClusterView:
         """Moves the bar."""
         self._phases.say(text)
         if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], completed=done, total=total, description=printable(text)[:_WIDTH])
+            description = description_for(text, self._bar.console.width)
+            self._bar.update(self._bar.task_ids[0], completed=done, total=total, description=description)
 
     def status(self, status: FleetStatus) -> None:
         """Takes what the workers do."""
@@ -90,7 +91,7 @@ class ClusterView:
         from rich.live import Live
         from rich.progress import Progress
 
-        self._bar = Progress(*bar_columns(), console=console)
+        self._bar = Progress(*bar_columns(console.width), console=console)
         self._bar.add_task("reaching the cluster", total=None)
         self._live = Live(self, console=console, transient=True, refresh_per_second=2)
         with self._live:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import click
-
-from iosched.cli.errors import printable
 from iosched.cli.tables import print_columns
+from iosched.cli.terminal import say
 from iosched.cli.words import count_text, latency_text
 from iosched.scheduler.difference import Change
 from iosched.scheduler.schedule import Stage, Strategy, total_us
@@ -105,9 +103,9 @@ def print_difference(found: SchedulesDifference, *, whole: bool) -> None:
     rows.append(["all", "", *_totals(before, after)])
     print_columns(["stages that differ" if not whole else "stages", "A | B", "A", "B"], rows)
     for each in found.found.operators:
-        click.echo(printable(f"{each.operator}: {_sentence(each)}"))
+        say(f"{each.operator}: {_sentence(each)}")
     if found.found.equal:
-        click.echo(f"All {count_text(found.found.count, 'operator')} run alike.")
+        say(f"All {count_text(found.found.count, 'operator')} run alike.")
 
 
 def _totals(before: list[Stage], after: list[Stage]) -> list[str]:

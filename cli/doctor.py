@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from iosched.cli.errors import printable
 from iosched.cli.options import PROFILE_DB_VARIABLE, json_option, verbosity_options
 from iosched.cli.output import emit_result
 from iosched.cli.tables import print_pairs
+from iosched.cli.terminal import say
 
 if TYPE_CHECKING:
     from iosched.jobs.doctor.diagnosis import Diagnosis
@@ -76,6 +76,6 @@ def _print(found: Diagnosis) -> None:
             print_pairs(name, section.rows, to_stderr=False)
     for _, each in found.findings:
         level = "broken" if each.is_broken else "remark"
-        click.echo(printable(f"{level}: {each.where}: {each.what}. Way out: {each.way}."))
+        say(f"{level}: {each.where}: {each.what}. Way out: {each.way}.")
     if not found.broken:
-        click.echo("Nothing is broken here.")
+        say("Nothing is broken here.")

@@ -13,13 +13,13 @@ import click
 from iosched.cli.batch_choice import which_schedule_option
 from iosched.cli.capacity import capacity_object, print_capacity
 from iosched.cli.complete import complete_file, complete_model
-from iosched.cli.errors import printable
 from iosched.cli.intervals import AS_FAR, EQUAL, equal_text
 from iosched.cli.options import json_option, profile_db_option, verbosity_options
 from iosched.cli.output import emit_json
 from iosched.cli.source import read_schedule_and_model, remark_not_shipped
 from iosched.cli.stages import stage_object, throughput_object, throughput_text
 from iosched.cli.tables import print_columns, print_pairs
+from iosched.cli.terminal import say
 from iosched.cli.words import cost_remark, latency_text
 from iosched.models.errors import UsageError
 from iosched.profiler.measuring.interleave import speedup_text
@@ -222,11 +222,11 @@ def _print_placements(found: Explained) -> None:
     rows += [[_place(placement, explanation), *_price(placement, found)] for placement in explanation.possible]
     print_columns(["in another place", "the block takes at best", "difference"], rows)
     if barred := [str((placement.stage or 0) + 1) for placement in explanation.elsewhere if not placement.possible]:
-        click.echo(f"With operators of stage {_names(barred)}: not possible under -r and -s.")
+        say(f"With operators of stage {_names(barred)}: not possible under -r and -s.")
     if found.equal:
-        click.echo(equal_text("it does now"))
+        say(equal_text("it does now"))
     for line in _best_elsewhere(found):
-        click.echo(printable(line))
+        say(line)
 
 
 def _company(found: Explained, stage: Stage) -> str:

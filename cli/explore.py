@@ -33,6 +33,7 @@ from iosched.cli.output import INPUTS_SEED, Destination, check_destinations, emi
 from iosched.cli.pictures.front import draw_front
 from iosched.cli.progress import progress_bar
 from iosched.cli.source import input_file, read_model
+from iosched.cli.terminal import say
 from iosched.jobs.exploring.objectives import DEFAULT_OBJECTIVE
 from iosched.jobs.exploring.sampler_names import DEFAULT_POPULATION, DEFAULT_SAMPLER, SAMPLER_NAMES
 from iosched.jobs.ranking.measures import DEFAULT_MEASURE, MEASURES
@@ -366,4 +367,4 @@ def show(study: Path, plot: Destination | None, as_json: bool) -> None:
     elif plot is None or plot.path is not None:
         print_found(found, {}, to_stderr=False)
         for line in remarks_of(found):
-            click.echo(line)
+            say(line)

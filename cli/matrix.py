@@ -38,6 +38,7 @@ from iosched.cli.pictures.heat_map import draw_heat_map
 from iosched.cli.progress import progress_bar
 from iosched.cli.source import input_file, read_model
 from iosched.cli.tables import print_columns
+from iosched.cli.terminal import say
 from iosched.cli.words import latency_text, launch_words, percent_more, share_text
 from iosched.models.errors import UsageError
 
@@ -296,7 +297,7 @@ def _print(model: str, result: MatrixResult, settings: MatrixSettings) -> None:
         rows = [[*row, _share(result, number)] for number, row in enumerate(rows)]
     print_columns(headers, rows, title=f"{_title(model, result)}: {_cost_text(result, settings)}")
     if any(cell.endswith(EQUAL) for row in rows for cell in row):
-        click.echo(equal_text("the row's own schedule (*)"))
+        say(equal_text("the row's own schedule (*)"))
 
 
 def _share(result: MatrixResult, executed: int) -> str:

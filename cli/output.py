@@ -14,6 +14,7 @@ import click
 
 from iosched.cli.errors import printable
 from iosched.cli.log_file import WORDS, without_secrets
+from iosched.cli.terminal import fitted, width_of
 from iosched.models.errors import ExecutionError, UsageError
 from iosched.models.log import logger
 from iosched.models.whole_file import whole_file
@@ -187,4 +188,4 @@ def note(text: str) -> None:
     """Prints a line for people on stderr unless `-q` was given; the log has it in any case."""
     _log.info("%s", text)
     if not quiet():
-        click.echo(printable(text), err=True)
+        click.echo(fitted(printable(text), width_of(sys.stderr)), err=True)

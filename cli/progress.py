@@ -61,7 +61,8 @@ class _Bar:
     def progress(self, done: int, total: int | None, text: str) -> None:
         """Moves the bar."""
         self._phases.say(text)
-        self._bar.update(self._task, completed=done, total=total, description=printable(text)[:60])
+        description = description_for(text, self._bar.console.width)
+        self._bar.update(self._task, completed=done, total=total, description=description)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -73,18 +74,37 @@ class _Bar:
             self._bar.start()
 
 
-def bar_columns() -> tuple[ProgressColumn, ...]:
-    """What stands beside each other in a bar."""
+_COUNTS = 32
+"""How many columns the counts and the time left take, with blanks around them, up to 99999 of 99999."""
+_WIDE, _MIDDLE = 100, 64
+"""From so many columns of a terminal on there is room for a bar, and for how long the work has gone on."""
+
+
+def bar_columns(width: int) -> tuple[ProgressColumn, ...]:
+    """What stands beside each other on a terminal of so many columns; numbers are there on each."""
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     return (
         TextColumn("{task.description}", markup=False),
-        BarColumn(),
+        *([BarColumn(_bar_width(width))] if width >= _WIDE else []),
         MofNCompleteColumn(),
-        TimeElapsedColumn(),
+        *([TimeElapsedColumn()] if width >= _MIDDLE else []),
         TextColumn("left"),
         TimeRemainingColumn(),
     )
+
+
+def description_for(text: str, width: int) -> str:
+    """As much of the words before the bar as there is room for beside `bar_columns`."""
+    from rich.cells import cell_len, set_cell_size
+
+    room = width - _COUNTS - (8 if width >= _MIDDLE else 0) - (_bar_width(width) + 1 if width >= _WIDE else 0)
+    shown = printable(text)
+    return shown if cell_len(shown) <= room else f"{set_cell_size(shown, room - 1).rstrip()}…"
+
+
+def _bar_width(width: int) -> int:
+    return min(width // 5, 40)
 
 
 @contextmanager
@@ -97,5 +117,7 @@ def progress_bar() -> Iterator[TerminalObserver]:
     from rich.progress import Progress
 
     # The bar is drawn anew seldom, so that it takes no core from what is being measured.
-    with Progress(*bar_columns(), console=Console(stderr=True), transient=True, refresh_per_second=2) as bar:
+    console = Console(stderr=True)
+    columns = bar_columns(console.width)
+    with Progress(*columns, console=console, transient=True, refresh_per_second=2) as bar:
         yield _Bar(bar, bar.add_task("starting", total=None))

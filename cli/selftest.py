@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from iosched.cli.errors import printable
 from iosched.cli.output import debugging, emit_json, note, quiet
+from iosched.cli.terminal import say
 from iosched.jobs.selftest import selftest
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def print_selftest(device: str, *, as_json: bool) -> None:
     if as_json:
         emit_json(_as_json(found))
     else:
-        click.echo(printable(found.summary))
+        say(found.summary)
     if found.failure is not None:
         raise found.failure
 

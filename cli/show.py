@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
@@ -17,9 +18,11 @@ from iosched.cli.options import json_option, output_option, profile_db_option, v
 from iosched.cli.output import STDOUT, Destination, check_destinations, emit_json, note, write_and_note
 from iosched.cli.pictures.drawn import Drawn
 from iosched.cli.pictures.formats import FORMATS
-from iosched.cli.pictures.painted import painted
+from iosched.cli.pictures.painted import has_colours, painted
+from iosched.cli.pictures.wrapped import wrapped
 from iosched.cli.source import input_file, not_shipped_text, read_schedule_and_model, remark_not_shipped
 from iosched.cli.stages import stage_object, throughput_object
+from iosched.cli.terminal import width_of
 from iosched.cli.words import count_text
 from iosched.models.errors import UsageError
 
@@ -218,9 +221,15 @@ def _sums(drawn: Drawn, stages: Iterable[Stage]) -> dict[str, object]:
 def _draw(picture: str, drawn: Drawn, output: Destination) -> None:
     text = FORMATS[picture](drawn, _knows_unicode(output))
     if output.path is None:
-        click.echo(painted(text, drawn.looks) if picture == "text" else text, nl=False)
+        click.echo(_on_terminal(text, drawn) if picture == "text" else text, nl=False)
         return
     write_and_note(output, text.encode())
+
+
+def _on_terminal(text: str, drawn: Drawn) -> str:
+    """Text wrapped and coloured for stdout, where that is a terminal; `click` takes colours away where it is none."""
+    fitting = wrapped(text, width_of(sys.stdout))
+    return painted(fitting, drawn.looks) if has_colours(os.environ) else fitting
 
 
 def _knows_unicode(output: Destination) -> bool:

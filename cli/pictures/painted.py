@@ -13,6 +13,11 @@ from iosched.cli.pictures.looks import Look
 _COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
 
 
+def has_colours(environment: Mapping[str, str]) -> bool:
+    """Whether a terminal is to be given colours: not with NO_COLOR, and not if it knows none."""
+    return not environment.get("NO_COLOR") and environment.get("TERM") not in ("dumb", "unknown")
+
+
 def painted(text: str, looks: Mapping[str, Look]) -> str:
     """The text with the names of operators in the colours of their models; as it is where there is one model.
 

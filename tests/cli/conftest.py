@@ -10,6 +10,7 @@ import pytest
 import standin_driver
 from click.testing import CliRunner, Result
 from small_models import branches
+from terminals import assert_all_widths_show, recorded
 
 from iosched.cli.main import cli
 
@@ -20,6 +21,14 @@ Invoke = Callable[..., Result]
 def _without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the driver of this machine says of its GPUs is left out."""
     standin_driver.none(monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def _tables_fit_every_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every table that a command prints in these tests is drawn on terminals of all widths, too, and loses nothing."""
+    found, show = recorded(monkeypatch)
+    yield
+    assert_all_widths_show(found, show)
 
 
 @pytest.fixture
