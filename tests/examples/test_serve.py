@@ -147,9 +147,10 @@ def test_a_wrong_request_is_refused_with_the_reason(
 def test_what_is_under_way_ends_before_the_service_does(service: Service) -> None:
     body = request()
     with socket.create_connection(("127.0.0.1", service.port), timeout=60) as connection:
-        head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
-        connection.sendall(head.encode() + body[:100])
-        time.sleep(0.5)  # until a process has taken the request
+        fields = f"Connection: close\r\nExpect: 100-continue\r\nContent-Length: {len(body)}"
+        connection.sendall(f"POST {INFER} HTTP/1.1\r\nHost: x\r\n{fields}\r\n\r\n".encode())
+        assert connection.recv(1000).startswith(b"HTTP/1.1 100")  # a process waits for the body
+        connection.sendall(body[:100])
         service.process.send_signal(signal.SIGTERM)
         service.said("(Shutting down)")
         connection.sendall(body[100:])
