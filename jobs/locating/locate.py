@@ -143,6 +143,9 @@ class _Search:
         given = {**site.inputs, **computed}
         if any(name not in given for name in read) or not {*outputs} <= {*computed}:
             return off, None
+        if all(check.passed for check in site.compared(computed, site.expected(outputs)).values()):
+            self.vanished = True
+            return off, None
         return off, self._cause(operators, given, outputs)
 
     def _cause(self, operators: Sequence[str], given: Mapping[str, object], outputs: Sequence[str]) -> Cause | None:

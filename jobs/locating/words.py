@@ -40,7 +40,10 @@ def lines(found: FirstDifference | None) -> tuple[str, ...]:
     if not found.is_complete:
         said.append(f"The search ended after {found.looks} runs.")
     if found.vanishes:
-        said.append("It is gone where tensors in between are kept: as where memory is reused too early. " + _REPORT)
+        said.append(
+            "It is gone where tensors in between are kept: as where a kernel is wrong that runs several operators as "
+            "one, or where memory is reused too early. " + _REPORT
+        )
     elif found.is_complete:
         said.append(_ADVICE[found.cause])
     return tuple(said)

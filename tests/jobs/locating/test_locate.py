@@ -231,7 +231,8 @@ def test_of_any_graph_the_wrong_operator_is_named(proto: onnx.ModelProto, data: 
     if met and not result.check.passed:
         found = named(result)
         # A fault that only the fused kernel has is gone where its parts are looked at.
-        assert found.operator in twins(model, operator) or (found.vanishes and operator in found.unseen)
+        alike = twins(model, operator)
+        assert found.operator in alike or (found.vanishes and (operator in found.unseen or len(alike) > 1))
 
 
 def twins(model: Model, operator: str) -> set[str]:
