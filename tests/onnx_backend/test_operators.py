@@ -6,28 +6,43 @@ runs is loaded, and runs on the CPU: by a plan, or whole on plain onnxruntime wh
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from backend_cases import Case, case, case_names
+from backend_runs import agree, on_the_cpu
 from gpu_plans import interpreted
 
 from iosched.models.errors import InvalidModelError
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cuda.kernel import Precision
 from iosched.runtime.cuda.layout import Layout
 from iosched.runtime.cuda.lower.network import Network, is_supported
 from iosched.runtime.cuda.lower.plan import lower
-from iosched.runtime.reference import Reference
-from iosched.scheduler.baselines import greedy, sequential
+from iosched.scheduler.baselines import greedy
 
 pytestmark = pytest.mark.slow
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "onnx-backend.json"
 REFUSED = "onnxruntime runs it, and iosched has no plan"
+
+
+@cache
+def published() -> Mapping[str, Any]:
+    """What benchmarks/backend_suite.py found."""
+    found: Mapping[str, Any] = json.loads(RESULTS.read_text())
+    return found
+
+
+def is_published() -> bool:
+    """Whether it was found with the versions that are installed."""
+    return all(version(name) == known for name, known in published()["versions"].items() if name.startswith("onnx"))
 
 
 @dataclass(frozen=True)
@@ -45,47 +60,12 @@ def opened(request: pytest.FixtureRequest) -> Opened:
     return Opened(found, load_model(found.model, name=found.name, input_shapes=found.input_shapes), found.expected())
 
 
-def agree(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    assert set(found) == set(expected)
-    for name, value in expected.items():
-        agree_on(found[name], value)
-
-
-def agree_on(found: Any, expected: Any) -> None:
-    if isinstance(expected, list):
-        assert len(found) == len(expected)
-        for one, other in zip(found, expected, strict=True):
-            agree_on(one, other)
-    elif expected is None:
-        assert found is None
-    else:
-        agree_on_array(found, expected)
-
-
-def agree_on_array(found: np.ndarray, expected: np.ndarray) -> None:
-    assert found.dtype == expected.dtype
-    assert found.shape == expected.shape
-    if expected.dtype.kind == "V":  # of a type that numpy has not; every value of it is a float64
-        found, expected = found.astype(np.float64), expected.astype(np.float64)
-        np.testing.assert_array_equal(found, expected)
-    elif expected.dtype.kind in "fc":
-        tolerance = 2e-3 if expected.dtype.itemsize == 2 else 1e-4
-        np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
-    else:
-        np.testing.assert_array_equal(found, expected)
-
-
 def test_on_the_cpu(opened: Opened) -> None:
     try:
-        backend = CpuBackend(opened.model, lanes=2)
+        _, found = on_the_cpu(opened.case, opened.model)
     except InvalidModelError as error:
+        assert not is_published() or opened.case.name in published()["refused"]
         pytest.skip(f"{REFUSED}: {str(error).splitlines()[0]}")
-    with backend:
-        if backend.is_supported():
-            found = backend.compile(sequential(backend.graph)).run(opened.case.inputs)
-        else:
-            with Reference(opened.model) as reference:
-                found = reference.run(opened.case.inputs)
     agree(found, opened.expected)
 
 
@@ -96,3 +76,9 @@ def test_on_plans_for_streams(opened: Opened) -> None:
     for each in [network, network.in_layout(Layout.NCHW)] if network.has_images else [network]:
         lowering = lower(each, greedy(opened.model.graph))
         agree(interpreted(lowering, opened.case.inputs, seed=0), opened.expected)
+
+
+def test_the_published_counts_are_those_of_these_versions() -> None:
+    if not is_published():
+        pytest.skip("docs/robustness.md was written for other versions of onnx and onnxruntime")
+    assert published()["onnxruntime_runs"] == len(case_names())

@@ -61,9 +61,14 @@ def case_names() -> list[str]:
     return [name for name, reason in _tried().items() if not reason]
 
 
+def left_out() -> dict[str, str]:
+    """All other cases, with the reason."""
+    return {name: reason for name, reason in _tried().items() if reason}
+
+
 def refusals() -> str:
     """How many others are left out, in one line with the most frequent reason."""
-    reasons = Counter(reason for reason in _tried().values() if reason)
+    reasons = Counter(left_out().values())
     (most, count), *_ = reasons.most_common(1)
     total = sum(reasons.values())
     return f"{total} cases left out with onnxruntime {version('onnxruntime')}, {count} of them: {most}"

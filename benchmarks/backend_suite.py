@@ -1,0 +1,64 @@
+"""How many of ONNX's own backend cases run here as onnxruntime runs them, and why the others do not.
+
+python benchmarks/backend_suite.py
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from argparse import ArgumentParser
+from collections import Counter
+from importlib import metadata
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+
+from backend_cases import case, case_names, left_out  # noqa: E402
+from backend_runs import agree, on_the_cpu  # noqa: E402
+
+from iosched.models.errors import InvalidModelError  # noqa: E402
+from iosched.models.load import load_model  # noqa: E402
+
+RESULTS = ROOT / "benchmarks" / "results" / "onnx-backend.json"
+
+
+def came_of(name: str) -> tuple[str, str]:
+    """What came of a case that onnxruntime runs, and why."""
+    found = case(name)
+    try:
+        model = load_model(found.model, name=name, input_shapes=found.input_shapes)
+        how, outputs = on_the_cpu(found, model)
+    except InvalidModelError as error:
+        return "refused", str(error).splitlines()[0]
+    try:
+        agree(outputs, found.expected())
+    except AssertionError as error:
+        return "differs", str(error).strip().splitlines()[0]
+    return how, ""
+
+
+def main() -> None:
+    parser = ArgumentParser(description=__doc__)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    asked = parser.parse_args()
+    names, others = case_names(), left_out()
+    came = {name: came_of(name) for name in names}
+    versions = {name: metadata.version(name) for name in ("onnx", "onnxruntime", "numpy")}
+    content = {
+        "versions": {"python": platform.python_version(), **versions},
+        "cases": len(names) + len(others),
+        "onnxruntime_runs": len(names),
+        "here": Counter(what for what, _ in came.values()),
+        "refused": {name: why for name, (what, why) in came.items() if what == "refused"},
+        "differs": {name: why for name, (what, why) in came.items() if what == "differs"},
+        "left_out": dict(Counter(others.values()).most_common()),
+    }
+    asked.results.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
+    print(json.dumps(content, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,261 @@
+"""The sound files that are damaged: small models of every kind that is read, and what iosched makes of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import onnx
+from click.testing import CliRunner
+from onnx import numpy_helper, parser
+
+from iosched.cli.main import cli
+from iosched.profiler.measuring.statistics import summarize
+from iosched.profiler.store.database import ProfileDatabase
+
+WEIGHTS = "weights.bin"
+
+_TEXTS: Mapping[str, str] = {
+    "branches": """
+        branches (float[1,8,6,6] x) => (float[1,16,6,6] y) {
+            a = Conv <kernel_shape=[1,1]> (x, w1)
+            b = Conv <kernel_shape=[3,3], pads=[1,1,1,1]> (x, w3)
+            c = Relu(a)
+            d = Relu(b)
+            y = Concat <axis=1> (c, d)
+        }""",
+    "separable": """
+        separable (float[2,8,8,8] x) => (float[2,5] y) {
+            r = Relu(x)
+            d = Conv <kernel_shape=[3,3], pads=[1,1,1,1], group=8> (r, wd)
+            p = Conv <kernel_shape=[1,1]> (d, w1)
+            q = MaxPool <kernel_shape=[3,3], strides=[1,1], pads=[1,1,1,1]> (x)
+            s = Add(p, q)
+            n = BatchNormalization(s, scale, shift, mean, variance)
+            g = GlobalAveragePool(n)
+            f = Flatten(g)
+            h = Gemm <transB=1> (f, wg, bg)
+            y = Softmax <axis=1> (h)
+        }""",
+    "attention": """
+        attention (float[1,6,8] x) => (float[1,6,8] y) {
+            n = LayerNormalization <axis=-1> (x, scale, shift)
+            q = MatMul(n, wq)
+            k = MatMul(n, wk)
+            v = MatMul(n, wv)
+            qh = Reshape(q, heads)
+            kh = Reshape(k, heads)
+            qt = Transpose <perm=[0,2,1,3]> (qh)
+            kt = Transpose <perm=[0,2,3,1]> (kh)
+            s = MatMul(qt, kt)
+            m = Softmax <axis=-1> (s)
+            u = ReduceMean <keepdims=0> (m, one)
+            z = MatMul(u, v)
+            y = Add(z, x)
+        }""",
+    "quantized": """
+        quantized (float[1,8,6,6] x) => (float[1,8,6,6] y) {
+            xq = QuantizeLinear(x, sx, zx)
+            aq = QLinearConv <kernel_shape=[1,1]> (xq, sx, zx, wi, sw, zw, sx, zx)
+            a = DequantizeLinear(aq, sx, zx)
+            b = DequantizeLinear(xq, sx, zx)
+            c = Sigmoid(b)
+            y = Mul(a, c)
+        }""",
+    "control": """
+        control (float[4] x, bool cond) => (float[4] y, float[?] z) {
+            a = Abs(x)
+            y = If (cond) <
+                then_branch = then_graph () => (float[4] t) { t = Add(a, x) },
+                else_branch = else_graph () => (float[4] e) { e = Neg(a) }
+            >
+            z = Loop (trips, cond, a) <
+                body = body_graph (int64 i, bool keep, float[4] before) => (bool kept, float[4] after) {
+                    kept = Identity(keep)
+                    after = Add(before, x)
+                }
+            >
+        }""",
+    "dynamic": """
+        dynamic (float[N,4] x) => (float[N,2,2] y) {
+            shape = Shape(x)
+            first = Gather <axis=0> (shape, zero)
+            target = Concat <axis=0> (first, halves)
+            r = Reshape(x, target)
+            e = Exp(r)
+            k = Constant <value = float[1] {2.0}> ()
+            y = Mul(e, k)
+        }""",
+    "function": """
+        function (float[3,4] x) => (float[3,4] y) {
+            a = here.twice <times=2.0> (x)
+            b = Cast <to=10> (a)
+            c = Cast <to=1> (b)
+            d = Dropout(c)
+            y = Where(mask, c, d)
+        }""",
+    "sequence": """
+        sequence (float[2,3] x) => (float[4,3] y, string[2] upper) {
+            s = SequenceConstruct(x, x)
+            t = SequenceInsert(s, x)
+            u = SequenceErase(t)
+            y = ConcatFromSequence <axis=0> (u)
+            upper = Gather <axis=0> (names, halves)
+        }""",
+}
+SPACE = """
+from iosched.models.mutation.matching import by_type
+from iosched.models.spaces.space import Space
+
+class Behind:
+    name = "behind"
+
+    def match(self, graph):
+        return by_type("Relu")(graph)
+
+    def mutate(self, targets, edit):
+        kind = edit.choose(("Tanh", "Sigmoid", "Relu"), "kind")
+        node = edit.create(kind, [targets[0].name], name=f"{targets[0].name}/more")
+        for reader in edit.graph.consumers(targets[0].name):
+            for place, read in enumerate(edit.graph.node(reader.name).inputs):
+                if read == targets[0].name and reader.name != node.name:
+                    edit.connect(node.name, edit.graph.node(reader.name), place)
+
+space = Space("behind", (Behind(),))
+"""
+_FUNCTION = """<domain: "here", opset_import: ["" : 18]>
+    twice <times> (a) => (b) { t = Constant <value_float: float = @times> () b = Mul(a, t) }"""
+
+
+@dataclass(frozen=True)
+class Seed:
+    """A sound model: its bytes, and the weights beside it where it has any there."""
+
+    name: str
+    model: bytes
+    weights: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """All sound files. Models with a schedule are in `models` too, and their schedules in `schedules` by name."""
+
+    models: tuple[Seed, ...]
+    schedules: Mapping[str, str]
+    profile: bytes
+    profile_lines: bytes
+    study: bytes
+    benches: tuple[str, str]
+
+
+def _weights() -> dict[str, np.ndarray]:
+    random = np.random.default_rng(1)
+
+    def some(*shape: int) -> np.ndarray:
+        return random.standard_normal(shape).astype(np.float32)
+
+    return {
+        **{"w1": some(8, 8, 1, 1), "w3": some(8, 8, 3, 3), "wd": some(8, 1, 3, 3), "wg": some(5, 8), "bg": some(5)},
+        **{"scale": some(8), "shift": some(8), "mean": some(8), "variance": np.abs(some(8))},
+        **{"wq": some(8, 8), "wk": some(8, 8), "wv": some(8, 8), "one": np.array([1])},
+        **{"heads": np.array([1, 6, 2, 4]), "zero": np.array([0]), "halves": np.array([2, 2]), "trips": np.array(3)},
+        **{"sx": np.float32(0.05), "zx": np.uint8(128), "sw": np.float32(0.02), "zw": np.int8(0)},
+        "wi": random.integers(-127, 127, (8, 8, 1, 1), np.int8),
+        "mask": np.array([True, False, True, True]),
+        "names": np.array(["a", "b", "c"], object),
+    }
+
+
+def _model(name: str, text: str) -> onnx.ModelProto:
+    graph = parser.parse_graph(text)
+    used = {each for node in graph.node for each in node.input}
+    weights = {key: value for key, value in _weights().items() if key in used}
+    graph.initializer.extend(numpy_helper.from_array(np.asarray(value), key) for key, value in weights.items())
+    opsets = [onnx.helper.make_opsetid("", 18)]
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10, producer_name="fuzz")
+    if name == "function":
+        model.opset_import.append(onnx.helper.make_opsetid("here", 1))
+        model.functions.append(parser.parse_function(_FUNCTION))
+    return model
+
+
+def model_of(name: str) -> onnx.ModelProto:
+    """One of the models, by its name."""
+    return _model(name, _TEXTS[name])
+
+
+def _apart(model: onnx.ModelProto) -> tuple[bytes, bytes]:
+    """A model with its weights in a file beside it, and the bytes of that file."""
+    data = b""
+    for tensor in model.graph.initializer:
+        length = len(tensor.raw_data)
+        for key, value in (("location", WEIGHTS), ("offset", str(len(data))), ("length", str(length))):
+            tensor.external_data.add(key=key, value=value)
+        data += tensor.raw_data
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        tensor.ClearField("raw_data")
+    return model.SerializeToString(), data
+
+
+def iosched(*words: str) -> str:
+    """What a command that must succeed prints."""
+    found = CliRunner().invoke(cli, words)
+    assert found.exit_code == 0, (words, found.output, found.exception)
+    return found.stdout
+
+
+def made(folder: Path) -> Corpus:
+    """The corpus, made by the code at hand in an empty folder that is the working folder; takes seconds.
+
+    Schedules are planned for a V100, and samples made up, so that the same code makes the same files.
+    """
+    models = {name: _model(name, text) for name, text in _TEXTS.items()}
+    for name, model in models.items():
+        onnx.save(model, folder / f"{name}.onnx")
+    seeds = [Seed(name, model.SerializeToString()) for name, model in models.items()]
+    seeds.append(Seed("external", *_apart(model_of("branches"))))
+    schedules = {}
+    for name in ("branches", "separable", "attention"):
+        iosched("optimize", f"{name}.onnx", "--device", "v100", "-q")
+        seeds.append(Seed(f"{name}.iosched", (folder / f"{name}.iosched.onnx").read_bytes()))
+        schedules[name] = (folder / f"{name}.schedule.json").read_text()
+    words = ("a=branches.onnx", "b=separable.onnx", "-o", "both.onnx", "--device", "v100", "-q")
+    iosched("batch", *words)
+    seeds.append(Seed("both", (folder / "both.onnx").read_bytes()))
+    profile, lines = _profile(folder)
+    return Corpus(tuple(seeds), schedules, profile, lines, _study(folder), (_bench(1.0), _bench(1.1)))
+
+
+def _profile(folder: Path) -> tuple[bytes, bytes]:
+    path = folder / "profile.sqlite"
+    with ProfileDatabase(path, clock=lambda: datetime(2026, 1, 1, tzinfo=UTC)) as database:
+        for number in range(40):
+            found = summarize([50.0 + number + sample for sample in range(12)])
+            database.keep_stage(f"stage {number}", _DEVICE, found)
+        database.keep_yardstick(_DEVICE, summarize([30.0, 31.0, 32.0]))
+        database.choose("setting", _DEVICE, "2 threads")
+        database._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    lines = iosched("profile", "export", "-", "--profile-db", str(path))
+    return path.read_bytes(), lines.encode()
+
+
+_DEVICE = json.dumps({"kind": "cpu", "name": "made up", "precision": "float32", "threads": 2, "versions": {}})
+
+
+def _study(folder: Path) -> bytes:
+    (folder / "space.py").write_text(SPACE)
+    words = ("--objective", "flops,params", "--sampler", "random", "--trials", "3", "-o", "study", "-q")
+    iosched("explore", "branches.onnx", "--space", "space.py", *words)
+    return (folder / "study" / "study.db").read_bytes()
+
+
+def _bench(times: float) -> str:
+    samples = {
+        name: [base * times + step for step in range(12)] for name, base in (("iosched", 90.0), ("sequential", 120.0))
+    }
+    rows = [{"name": name, "median_us": 1.0, "samples": 12, "speedup": 1.0} for name in samples]
+    return json.dumps({"model": "m", "device": "cpu", "batch_size": 1, "rows": rows, "samples_us": samples}) + "\n"
