@@ -32,9 +32,10 @@ from fuzz_corpus import Seed, model_of
 
 RESULTS = Path(__file__).parent / "results" / "faults.json"
 KILLS = 200
+_SECONDS_OF_KILLS = 200.0
 _OUTPUTS = ("-o", "out.onnx", "--schedule", "out.json", "--json")
 _QUICK = ("optimize", "m.onnx", "--threads", "2", "--budget", "0.3", *_OUTPUTS)
-_LONGER = ("optimize", "m.onnx", "--threads", "2", "--budget", "2", *_OUTPUTS)
+_LONGER = ("optimize", "m.onnx", "--threads", "2", "--budget", "0.8", *_OUTPUTS)
 
 
 @contextmanager
@@ -57,21 +58,23 @@ def _told(endings: Mapping[str, children.Ending]) -> dict[str, Any]:
 # --- killed ---------------------------------------------------------------------------------------------------------
 
 
-def kills(quick: bool) -> dict[str, Any]:
-    """Kills a search at random moments: what it had measured is kept, and outputs are there whole or not at all."""
-    random = Random(18)
-    whole_s = _timed_search()
-    counts: Counter[str] = Counter()
-    stages: Counter[str] = Counter()
-    number = 4 if quick else KILLS
-    for _ in range(number):
+def kills(quick: bool, before: Mapping[str, Any]) -> dict[str, Any]:
+    """Kills a search at random moments: what it had measured is kept, and outputs are there whole or not at all.
+
+    Goes on after those of an earlier call for some minutes.
+    """
+    done, end = before.get("kills", 0), time.monotonic() + _SECONDS_OF_KILLS
+    whole_s = before.get("search_s") or _timed_search()
+    counts, stages = Counter(before.get("counts", {})), Counter(before.get("stages", {}))
+    while done < (4 if quick else KILLS) and time.monotonic() < end:
         with _sandbox("killed") as sandbox:
             notes = Path(sandbox.root / "measured")
-            after_s = random.uniform(0.0, 1.1 * whole_s)
+            after_s = Random(f"18 {done}").uniform(0.0, 1.1 * whole_s)
             ending = children.run(_LONGER, sandbox, prepare=partial(_note_measurements, notes), kill_after_s=after_s)
             stages[ending.stage] += 1
             counts.update(_after_a_kill(sandbox, notes, ending))
-    return {"kills": number, "search_s": round(whole_s, 2), "stages": dict(stages), "counts": dict(counts)}
+        done += 1
+    return {"kills": done, "search_s": round(whole_s, 2), "stages": dict(stages), "counts": dict(counts)}
 
 
 def _timed_search() -> float:
@@ -154,7 +157,7 @@ def _is_schedule(path: Path) -> bool:
 # --- memory ---------------------------------------------------------------------------------------------------------
 
 
-def memory(quick: bool) -> dict[str, Any]:
+def memory(quick: bool, _: Mapping[str, Any]) -> dict[str, Any]:
     """Lets a search and a run have so many bytes of memory more than they begin with, and no more."""
     mib = (0, 40) if quick else (*range(0, 64, 4), *range(64, 320, 16), *range(320, 1024, 64))
     return _told({f"{name}, {size} MiB": _limited(words, size) for name, words in _LARGER.items() for size in mib})
@@ -183,7 +186,7 @@ def _take(mib: int) -> None:
 # --- disks ----------------------------------------------------------------------------------------------------------
 
 
-def disk(quick: bool) -> dict[str, Any]:
+def disk(quick: bool, _: Mapping[str, Any]) -> dict[str, Any]:
     """Full disks and folders that cannot be written, for outputs, the profile database and temporary files."""
     endings: dict[str, children.Ending] = {}
     for nbytes in (4096,) if quick else (512, 1024, 4096, 8192, 20000, 40000, 60000, 100_000):
@@ -243,7 +246,7 @@ def _on_its_own(place: Path, options: str) -> Iterator[None]:
 # --- threads, clocks, writers -----------------------------------------------------------------------------------------
 
 
-def threads(quick: bool) -> dict[str, Any]:
+def threads(quick: bool, _: Mapping[str, Any]) -> dict[str, Any]:
     """Lets a command start no thread, or one, or two."""
     endings = {}
     for count in (1,) if quick else range(6):
@@ -268,7 +271,7 @@ def _few_threads(count: int) -> None:
     resource.setrlimit(resource.RLIMIT_NPROC, (count + 1, count + 1))
 
 
-def clocks(quick: bool) -> dict[str, Any]:
+def clocks(quick: bool, _: Mapping[str, Any]) -> dict[str, Any]:
     """Lets the clock of the day jump back and forth by days whenever it is asked."""
     endings = {}
     for name, words in list(_LARGER.items())[: 1 if quick else None]:
@@ -282,7 +285,7 @@ def _jump() -> None:
     time.time = lambda: clock() + random.uniform(-1e6, 1e6)
 
 
-def writers(quick: bool) -> dict[str, Any]:
+def writers(quick: bool, _: Mapping[str, Any]) -> dict[str, Any]:
     """Two commands at once write the same outputs and the same profile database, twenty times."""
     found: Counter[str] = Counter()
     for _ in range(1 if quick else 20):
@@ -305,7 +308,7 @@ def writers(quick: bool) -> dict[str, Any]:
     return dict(found)
 
 
-KINDS: Mapping[str, Callable[[bool], dict[str, Any]]] = {
+KINDS: Mapping[str, Callable[[bool, Mapping[str, Any]], dict[str, Any]]] = {
     **{"kills": kills, "memory": memory, "disk": disk, "threads": threads, "clocks": clocks, "writers": writers},
 }
 
@@ -332,7 +335,7 @@ def main() -> None:
     _print_once()
     content = json.loads(asked.results.read_text()) if asked.results.exists() else {"kinds": {}}
     for kind in asked.kind:
-        content["kinds"][kind] = KINDS[kind](asked.quick)
+        content["kinds"][kind] = KINDS[kind](asked.quick, content["kinds"].get(kind, {}))
         content["versions"] = versions()
         asked.results.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
         print(kind, json.dumps(content["kinds"][kind], indent=1))

@@ -107,7 +107,7 @@ def _soaked(soak: Mapping[str, Any]) -> dict[str, object]:
 
 def _suite(suite: Mapping[str, Any]) -> dict[str, object]:
     here = suite["here"]
-    reasons = list(suite["left_out"].items())
+    reasons = sorted(suite["left_out"].items(), key=lambda item: -item[1])
     others = [f"- {count} times: {reason}" for reason, count in reasons[:6]]
     rest = sum(count for _, count in reasons[6:])
     refused = [f"- `{name}`: {reason}" for name, reason in {**suite["refused"], **suite["differs"]}.items()]
@@ -208,7 +208,7 @@ ONNX comes with cases for its operators. `python benchmarks/backend_suite.py` ru
 ({suite_versions}). Of {cases}, onnxruntime runs {suite_runs}. Of these, {by_plan} run here by a plan with the same results,
 {whole_cases} whole on onnxruntime (sizes that only a run tells, sequences, strings), {refused} are refused and {differs} differ.
 {refusals}
-The other {left_out} are left out since onnxruntime does not run them:
+The other {left_out} are left out: they are of an opset that iosched does not read yet, or onnxruntime does not run them.
 
 {reasons}
 """

@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from argparse import ArgumentParser
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -104,25 +104,32 @@ def at_once(path: Path, number: int) -> dict[str, Any]:
     return {"threads": THREADS, "runs_of_each": number, "wrong": sum(wrong)}
 
 
+KINDS: Mapping[str, tuple[Callable[[Path, int], dict[str, Any]], int]] = {
+    "runs": (runs, RUNS),
+    "at_once": (at_once, RUNS_OF_A_THREAD),
+    "loads": (loads, LOADS),
+}
+
+
 def main() -> None:
     parser = ArgumentParser(description=__doc__)
+    parser.add_argument("--kind", choices=KINDS, nargs="+", default=list(KINDS))
     parser.add_argument("--part", type=float, default=1.0, help="of all runs and loads")
     parser.add_argument("--results", type=Path, default=RESULTS)
     asked = parser.parse_args()
+    path = asked.results.resolve()
+    content = json.loads(path.read_text()) if path.exists() else {}
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         os.chdir(folder)
         os.environ["IOSCHED_PROFILE_DB"] = ":memory:"
         onnx.save(model_of("separable"), "separable.onnx")
         iosched("optimize", "separable.onnx", "--device", "v100", "-q")
-        path = Path(folder) / "separable.iosched.onnx"
-        found = {
-            "runs": runs(path, int(RUNS * asked.part)),
-            "at_once": at_once(path, int(RUNS_OF_A_THREAD * asked.part)),
-            "loads": loads(path, int(LOADS * asked.part)),
-        }
-    content = {"machine": f"{cpu_name()}, {os.cpu_count()} cores", "versions": versions(), **found}
-    asked.results.write_text(json.dumps(content, sort_keys=True) + "\n")
-    print(json.dumps(content, indent=1))
+        for kind in asked.kind:
+            soak, number = KINDS[kind]
+            content[kind] = soak(Path(folder) / "separable.iosched.onnx", int(number * asked.part))
+            content |= {"machine": f"{cpu_name()}, {os.cpu_count()} cores", "versions": versions()}
+            path.write_text(json.dumps(content, sort_keys=True) + "\n")
+            print(kind, json.dumps(content[kind]), flush=True)
 
 
 if __name__ == "__main__":

@@ -80,7 +80,10 @@ def _check_file(option: str, path: Path) -> None:
         raise UsageError(f"{option} {path} is a folder: name a file in it")
     if not path.parent.is_dir():
         raise UsageError(f"{option} {path}: there is no folder {path.parent}: create it first")
-    if not os.access(path.parent, os.W_OK):
+    is_special = path.exists() and not path.is_file()  # such as /dev/null, in whose folder nothing has to be made
+    if is_special and not os.access(path, os.W_OK):
+        raise UsageError(f"{option} {path}: no permission to write to it")
+    if not is_special and not os.access(path.parent, os.W_OK):
         raise UsageError(f"{option} {path}: no permission to write to {path.parent}")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from iosched.cli import output
 from iosched.cli.output import Destination, check_destinations, emit_json, write
 from iosched.models.errors import ExecutionError, UsageError
 
@@ -52,6 +53,13 @@ def test_the_input_is_not_overwritten(tmp_path: Path, link: bool) -> None:
 def test_two_outputs_in_one_file_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="written twice"):
         check_destinations([to(tmp_path / "a"), to(tmp_path / "a", "--schedule")])
+
+
+def test_a_device_is_an_output_whoever_may_write_to_its_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output.os, "access", lambda path, mode: Path(path) == Path("/dev/null"))
+    check_destinations([to("/dev/null")])
+    with pytest.raises(UsageError, match="-o /dev/full: no permission to write to it"):
+        check_destinations([to("/dev/full")])
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
