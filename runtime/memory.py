@@ -10,6 +10,8 @@ from pathlib import Path
 from iosched.models.errors import DeviceError
 from iosched.models.graph import ComputationGraph, TensorSpec
 
+_COPIES_OF_FILES = re.compile(r"^(?:active|inactive)_file (\d+)$", re.MULTILINE)
+
 
 def machine_nbytes() -> int | None:
     """Bytes of the machine's memory; None where the system does not say."""
@@ -22,8 +24,8 @@ def machine_nbytes() -> int | None:
 def free_nbytes(machine: Path = Path("/")) -> int | None:
     """Bytes that processes may still take before the system ends one of them; None where it does not say.
 
-    Those that the kernel gives up when they are asked for count as free. A container has what its control group leaves,
-    as far as that is mounted where Docker and Kubernetes mount it.
+    Those that the kernel gives up when they are asked for, such as copies of files, count as free. A container has what
+    its control group leaves, as far as that is mounted where Docker and Kubernetes mount it.
 
     Args:
         machine: the folder that stands for the root of the file system.
@@ -33,7 +35,8 @@ def free_nbytes(machine: Path = Path("/")) -> int | None:
     limit, used = (_text(group / f"memory.{name}").strip() for name in ("max", "current"))
     found = [int(available[1]) * 1024] if available else []
     if limit.isdecimal() and used.isdecimal():
-        found.append(max(int(limit) - int(used), 0))
+        files = sum(map(int, _COPIES_OF_FILES.findall(_text(group / "memory.stat"))))
+        found.append(max(int(limit) - int(used) + files, 0))
     return min(found, default=None)
 
 

@@ -13,6 +13,7 @@ from iosched.runtime import memory
 from iosched.runtime.memory import check_fits, check_inputs_fit, free_nbytes
 
 MEMINFO = "MemTotal:       1000 kB\nMemFree:         100 kB\nMemAvailable:    800 kB\n"
+STAT = "anon 1000\nfile 3900\ninactive_file 2000\nactive_file 1000\nworkingset_refault_file 7\n"
 
 
 def machine(top: Path, **files: str) -> Path:
@@ -30,6 +31,7 @@ def machine(top: Path, **files: str) -> Path:
         ({"meminfo": MEMINFO, "max": "max\n", "current": "5\n"}, 800 * 1024),
         ({"meminfo": MEMINFO, "max": "5000\n", "current": "1000\n"}, 4000),
         ({"meminfo": MEMINFO, "max": "5000\n", "current": "6000\n"}, 0),
+        ({"meminfo": MEMINFO, "max": "5000\n", "current": "4900\n", "stat": STAT}, 3100),
         ({"meminfo": "nothing that is known\n"}, None),
         ({}, None),
     ],
