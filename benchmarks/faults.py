@@ -15,6 +15,7 @@ import signal
 import sqlite3
 import subprocess
 import tempfile
+import threading
 import time
 from argparse import ArgumentParser
 from collections import Counter
@@ -61,46 +62,60 @@ def _told(endings: Mapping[str, children.Ending]) -> dict[str, Any]:
 def kills(quick: bool, before: Mapping[str, Any]) -> dict[str, Any]:
     """Kills a search at random moments: what it had measured is kept, and outputs are there whole or not at all.
 
-    Goes on after those of an earlier call for some minutes.
+    Half of the moments are drawn from the time that the search takes, half from around its measurements. Goes on after
+    those of an earlier call for some minutes.
     """
     done, end = before.get("kills", 0), time.monotonic() + _SECONDS_OF_KILLS
-    whole_s = before.get("search_s") or _timed_search()
-    counts, stages = Counter(before.get("counts", {})), Counter(before.get("stages", {}))
+    whole_s, events = _whole_search()
+    counts = Counter(before.get("counts", {}))
     while done < (4 if quick else KILLS) and time.monotonic() < end:
+        random = Random(f"18 {done}")
         with _sandbox("killed") as sandbox:
             notes = Path(sandbox.root / "measured")
-            after_s = Random(f"18 {done}").uniform(0.0, 1.1 * whole_s)
-            ending = children.run(_LONGER, sandbox, prepare=partial(_note_measurements, notes), kill_after_s=after_s)
-            stages[ending.stage] += 1
+            if done % 2:
+                last, after_s, delay_s = 2**62, random.uniform(0.0, 1.1 * whole_s), 0.0
+            else:
+                last, after_s, delay_s = random.randint(1, events), children.MAX_SECONDS, random.uniform(0.0, 0.01)
+            prepare = partial(_note_measurements, notes, last, delay_s)
+            ending = children.run(_LONGER, sandbox, prepare=prepare, kill_after_s=after_s)
             counts.update(_after_a_kill(sandbox, notes, ending))
         done += 1
-    return {"kills": done, "search_s": round(whole_s, 2), "stages": dict(stages), "counts": dict(counts)}
+    return {"kills": done, "search_s": round(whole_s, 2), "counts": dict(counts)}
 
 
-def _timed_search() -> float:
+def _whole_search() -> tuple[float, int]:
+    """The seconds that a search takes, and how often it measures and keeps something."""
     with _sandbox("whole") as sandbox:
-        start = time.monotonic()
-        ending = children.run(_LONGER, sandbox)
+        notes, start = Path(sandbox.root / "measured"), time.monotonic()
+        ending = children.run(_LONGER, sandbox, prepare=partial(_note_measurements, notes, 2**62, 0.0))
         assert ending.code == 0, ending.stderr
-        return time.monotonic() - start
+        return time.monotonic() - start, len(notes.read_bytes())
 
 
-def _note_measurements(notes: Path) -> None:
-    """Has the search write a byte for each stage that it has measured, before it keeps it, and one when it is kept."""
+def _note_measurements(notes: Path, last: int, delay_s: float) -> None:
+    """Has the search write a byte for each stage that it has measured, before it keeps it, and one when it is kept.
+
+    It is killed so long after it has written byte number `last`.
+    """
     from iosched.profiler.devices.cpu import cost
     from iosched.profiler.store.database import ProfileDatabase
 
-    file = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    file = os.open(notes, os.O_RDWR | os.O_CREAT | os.O_APPEND)
     measure, keep = cost.measure, ProfileDatabase.keep_stage
+
+    def note(what: bytes) -> None:
+        os.write(file, what)
+        if os.fstat(file).st_size == last:
+            threading.Timer(delay_s, partial(os.kill, os.getpid(), signal.SIGKILL)).start()
 
     def measured(*given: Any, **named: Any) -> Any:
         found = measure(*given, **named)
-        os.write(file, b"m")
+        note(b"m")
         return found
 
     def kept(*given: Any, **named: Any) -> None:
         keep(*given, **named)
-        os.write(file, b"k")
+        note(b"k")
 
     cost.measure = measured  # type: ignore[assignment]
     ProfileDatabase.keep_stage = kept  # type: ignore[assignment,method-assign]
@@ -110,6 +125,7 @@ def _after_a_kill(sandbox: children.Sandbox, notes: Path, ending: children.Endin
     yield "killed" if ending.code == -signal.SIGKILL else f"ended by itself with {ending.code}"
     said = notes.read_bytes() if notes.exists() else b""
     kept, rows = said.count(b"k"), _stage_rows(sandbox.profile)
+    yield from ("measurements that were kept" for _ in range(kept))
     yield "databases that are sound" if rows is not None else "databases that are DAMAGED"
     if (rows or 0) < kept:
         yield "databases that LOST what was kept"
@@ -119,7 +135,7 @@ def _after_a_kill(sandbox: children.Sandbox, notes: Path, ending: children.Endin
     yield from _whole_or_absent(sandbox.work / "out.json", _is_schedule)
     left = [path.name for path in sandbox.work.iterdir() if path.suffix == ".tmp"]
     yield from ("temporary files left in the working folder" for _ in left)
-    yield from ("temporary folders left in TMPDIR" for _ in (sandbox.root / "tmp").iterdir())
+    yield from ("temporary folders left in TMPDIR" for _ in (sandbox.root / "tmp").glob("iosched-*"))
 
 
 def _stage_rows(path: Path) -> int | None:
@@ -201,7 +217,7 @@ def disk(quick: bool, _: Mapping[str, Any]) -> dict[str, Any]:
     }.items():
         with _sandbox("files") as sandbox:
             endings[name] = children.run(words, sandbox)
-    found = _told({name: _without(ending, "/dev/full", "/proc/") for name, ending in endings.items()})
+    found = _told({name: _without(ending, "/dev/full", "/proc") for name, ending in endings.items()})
     return found | {"mounted": _told(dict(_mounted()))} if os.geteuid() == 0 and not quick else found
 
 
@@ -323,6 +339,7 @@ def _print_once() -> None:
     table = Table("a", title="b")
     table.add_row("[red]c")
     Console(file=io.StringIO(), force_terminal=True).print(table)
+    "a".encode("ascii")
 
 
 def main() -> None:

@@ -259,12 +259,19 @@ def _watch(sandbox: Sandbox, told: mmap.mmap) -> None:
                 _judge(os.fsdecode(arguments[0]), "writes" if writes else "reads", report, own, read_too)
             elif event in _CHANGES and isinstance(arguments[0], (str, bytes, os.PathLike)):
                 _judge(os.fsdecode(arguments[0]), event, report, own, read_too)
-            elif event in _PROCESSES and (event, arguments[0]) != ("subprocess.Popen", sys.executable):  # by doctor
+            elif event in _PROCESSES and not _is_own(event, arguments):
                 report(f"{event} {arguments[:2]!r:.200}")
         finally:
             state["busy"] = False
 
     sys.addaudithook(look)
+
+
+def _is_own(event: str, arguments: tuple[Any, ...]) -> bool:
+    """Whether it is a Python that `doctor` starts, or a socket of this machine by which processes claim cores."""
+    return (event == "subprocess.Popen" and arguments[0] == sys.executable) or (
+        event == "socket.connect" and not isinstance(arguments[1], tuple)
+    )
 
 
 def _judge(text: str, what: str, report: Any, own: str, readable: tuple[str, ...]) -> None:

@@ -85,6 +85,7 @@ def _killed(found: Mapping[str, Any]) -> dict[str, object]:
         "search_s": found["search_s"],
         "bad": bad or "None",
         "whole": counts["output files that are whole"],
+        "kept": f"{counts['measurements that were kept']:,}",
         "left_files": counts["temporary files left in the working folder"],
         "left_folders": counts["temporary folders left in TMPDIR"],
     }
@@ -184,8 +185,8 @@ machine has, rows of a database without a date.
 Exit codes other than 0 come with a line that says what is short. Where a library says "std::bad_alloc" or "pthread_create failed",
 the model is not blamed.
 
-**Killed:** {kills} searches were killed (SIGKILL) at moments drawn at random from the {search_s} seconds that one takes; {killed} of
-them had not ended yet. {bad} of them left a damaged profile database, lost a measurement that was kept, lost more than the one under
+**Killed:** {kills} searches were killed (SIGKILL), half of them at moments drawn at random from the {search_s} seconds that one takes,
+half up to 10 ms after a measurement or after it was kept. {killed} had not ended yet, and {kept} measurements had been kept until then. {bad} of them left a damaged profile database, lost a measurement that was kept, lost more than the one under
 way, or left half an output; {whole} outputs were there, and whole. Left over were {left_files} temporary files beside outputs and
 {left_folders} folders `iosched-*` in the folder for temporary files, which the system clears.
 

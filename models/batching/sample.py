@@ -117,7 +117,9 @@ def _model(
 
 
 def _typed(name: str, tensor: TensorSpec, shape: Shape) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype)), shape)
+    is_text = tensor.dtype == "string"  # which numpy has no type for
+    kind = onnx.TensorProto.STRING if is_text else helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype))
+    return helper.make_tensor_value_info(name, kind, shape)
 
 
 def _value(model: Model, name: str, like: str, shape: Shape) -> onnx.ValueInfoProto:

@@ -106,6 +106,22 @@ def test_a_size_that_no_memory_holds_is_refused_before_memory_is_taken(
     assert invoke("inspect", "large.onnx", "--batch-size", 10**9).exit_code == 0
 
 
+def test_a_batch_of_no_images_is_planned_for(invoke, workdir: Path) -> None:
+    onnx.save(branches(batch=0), workdir / "none.onnx")
+    assert invoke("optimize", "none.onnx", "--device", "v100", "-q").exit_code == 0
+
+
+def test_models_of_texts_are_batched_or_refused(invoke, workdir: Path) -> None:
+    texts = helper.make_tensor("texts", TensorProto.STRING, [2], [b"a", b"b"])
+    nodes = [helper.make_node("Gather", ["texts", "at"], ["picked"]), helper.make_node("Identity", ["picked"], ["y"])]
+    given = [helper.make_tensor_value_info("at", TensorProto.INT64, [3])]
+    told = [helper.make_tensor_value_info("y", TensorProto.STRING, [3])]
+    graph = helper.make_graph(nodes, "texts", given, told, [texts])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), workdir / "t.onnx")
+    found = invoke("batch", "a=t.onnx", "b=t.onnx", "--device", "v100", "-o", "both.onnx")
+    assert "internal error" not in found.stderr, found.stderr
+
+
 @pytest.mark.parametrize("kind", ["empty", "text", "random bytes", "truncated"])
 def test_what_is_no_schedule_is_refused(invoke, complains, model: Path, workdir: Path, kind: str) -> None:
     (workdir / "bad.json").write_bytes(BAD[kind])

@@ -50,6 +50,11 @@ class Product:
     transposed: bool = False
     item_nbytes: int = 4
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to compute, as for a batch of no images."""
+        return 0 in (self.rows, self.columns, self.inner, self.count)
+
 
 @dataclass(frozen=True)
 class Stream:

@@ -86,10 +86,11 @@ class ModelledGpu:
         return Work(self.calibration.kernel_us + alone_us, busy_us, spill_us, footprint, 1)
 
     def _timing(self, kernel: Kernel, moved_us: float) -> Timing:
-        if isinstance(kernel, Product):
+        if isinstance(kernel, Product) and not kernel.is_empty:
             ideal_us, tuned = self._machine.ideal_us(kernel), self.calibration.tuned
             return Timing(*(us - max(us - ideal_us, 0.0) * (1 - tuned) for us in _time(self._machine, kernel)))
-        window_us = kernel.window_flops / (self.gpu.fp32_tflops * 1e6 * self.calibration.window)
+        flops = 0 if isinstance(kernel, Product) else kernel.window_flops
+        window_us = flops / (self.gpu.fp32_tflops * 1e6 * self.calibration.window)
         time_us = max(window_us, moved_us)
         return Timing(time_us, time_us)
 

@@ -1,0 +1,53 @@
+"""The page on damaged files and failing machines says what the results files say, and these are what it promises."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+STALE = "stale: run  python benchmarks/robustness_page.py > docs/robustness.md"
+
+
+def results(name: str) -> Any:
+    return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+
+
+def test_the_page_is_that_of_the_results(script: Callable[[str], ModuleType]) -> None:
+    made = script("robustness_page").page(*map(results, ("fuzz", "faults", "soak", "onnx-backend")))
+    assert (ROOT / "docs" / "robustness.md").read_text() == made, STALE
+
+
+@pytest.mark.parametrize(("kind", "cases"), [("models", 10_000), ("schedules", 2_000), ("stores", 500)])
+def test_all_cases_were_run_and_none_broke_a_rule(kind: str, cases: int) -> None:
+    found = results("fuzz")["kinds"][kind]
+    assert found["done"] >= cases
+    assert found["faults"] == []
+
+
+def test_no_fault_broke_a_rule() -> None:
+    kinds = results("faults")["kinds"]
+    assert all(kinds[kind]["faults"] == {} for kind in ("memory", "disk", "threads", "clocks"))
+    assert kinds["disk"]["mounted"]["faults"] == {}
+    said = {**kinds["kills"]["counts"], **kinds["writers"]}
+    assert not [what for what in said if any(word in what for word in ("DAMAGED", "LOST", "HALF"))]
+    assert kinds["kills"]["kills"] >= 200
+
+
+def test_memory_was_flat_and_results_right() -> None:
+    soak = results("soak")
+    assert (soak["runs"]["number"], soak["loads"]["number"]) == (100_000, 1_000)
+    assert soak["runs"]["wrong"] == soak["at_once"]["wrong"] == 0
+    assert soak["runs"]["grown_kib_after_a_tenth"] < 1024
+
+
+def test_all_that_onnxruntime_runs_is_accounted_for() -> None:
+    suite = results("onnx-backend")
+    assert sum(suite["here"].values()) == suite["onnxruntime_runs"]
+    assert sum(suite["left_out"].values()) == suite["cases"] - suite["onnxruntime_runs"]
+    assert suite["differs"] == {}
