@@ -154,14 +154,15 @@ graphs are edited so that most remain models; stages of schedules are put togeth
 
 {fuzz_table}
 
-Each case is a command of its own process. A rule is broken by a signal, ten seconds of the processor, an exit code that
-no table has, a traceback, an "internal error", more than five lines, a gigabyte of memory, or a file, process or connection
-outside of the folders that the command was given. {lines}. The longest case took {most_cpu_s} seconds of the processor, and
-the largest {most_mib} MiB more than an idle process. {ran} of the {models} models, and {scheduled} schedules, were sound
-enough to be run. The first 3 % of the cases run with every change of the code.
+Each case is a command in a forked process. A rule is broken by a signal, ten seconds of the processor, an exit code that no
+table has, a traceback, an "internal error", more than five lines, a gigabyte of memory, or by a process, a connection, or a file
+outside of the folders that the command was given, as far as Python sees them. {lines}. The longest case took {most_cpu_s}
+seconds of the processor, and the largest {most_mib} MiB more than an idle process. {ran} of the {models} models, and
+{scheduled} of the schedules, were sound enough to be run. The first 3 % of the cases are run with every change of the code.
 
-What this found is mended: weights of sparse initializers that were looked for in the working folder, sizes of tensors that no
-machine has, rows of a database without a date.
+What was found on the way is mended and has tests: sizes of tensors that no machine has, batches of no images on a planned GPU,
+models of texts in `batch`, and rows of a database without a date ended with an internal error. Beside it, weights of sparse
+initializers were looked for in the working folder, and `optimize -o` put a file in the place of a device.
 
 ## Files from strangers
 
@@ -182,16 +183,20 @@ machine has, rows of a database without a date.
 
 {fault_table}
 
-Exit codes other than 0 come with a line that says what is short. Where a library says "std::bad_alloc" or "pthread_create failed",
-the model is not blamed.
+Exit codes other than 0 come with a line that says what is short. Where a library says "std::bad_alloc" or "pthread_create
+failed", no model is blamed.
 
 **Killed:** {kills} searches were killed (SIGKILL), half of them at moments drawn at random from the {search_s} seconds that one takes,
-half up to 10 ms after a measurement or after it was kept. {killed} had not ended yet, and {kept} measurements had been kept until then. {bad} of them left a damaged profile database, lost a measurement that was kept, lost more than the one under
+half up to 10 ms after a measurement or after it was kept. {killed} had not ended yet, and {kept} measurements had been kept until
+then. {bad} of them left a damaged profile database, lost a measurement that was kept, lost more than the one under
 way, or left half an output; {whole} outputs were there, and whole. Left over were {left_files} temporary files beside outputs and
 {left_folders} folders `iosched-*` in the folder for temporary files, which the system clears.
 
-**Two writers** of one output and one profile database, twenty times: {writers}. Each file is one of the two as a whole; the model
-and the schedule file beside it may be of different commands.
+**Two writers** of one output and one profile database at the same time, twenty times: {writers}. Each file is that of one of the
+two as a whole; the model and the schedule file beside it may be of different ones.
+
+**A kernel that fails** stops all lanes, with onnxruntime's words; the executor stays usable
+(`tests/runtime/cpu/test_executors.py`).
 
 Durations are taken from clocks that do not jump. The clock of the day is asked for dates in files, and to tell the claims of
 processes on one study apart.
@@ -200,7 +205,7 @@ processes on one study apart.
 
 `python benchmarks/soak.py`, on {machine}: {runs} runs of one plan on two lanes, after a tenth of which the process grew by
 {runs_kib} KiB, with {runs_wrong} wrong results; {loads} times a model loaded, run and closed, {loads_kib} KiB, to {resident_mib} MiB
-in all; {threads} threads that run one model at the same time, {thread_runs} times each on inputs of their own, with
+in all, which is two KiB for each load, of onnxruntime or of us; {threads} threads that run one model at the same time, {thread_runs} times each on inputs of their own, with
 {threads_wrong} wrong results.
 
 ## ONNX's own cases

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 _THREADS = "no further thread could be started: use fewer --threads, or let this user have more processes (ulimit -u)"
 _MEMORY = "out of memory: close other programs, or use a smaller batch size or fewer threads"
+_DISK = "the folder for temporary files is full: make room in it, or name another one in TMPDIR"
 _MEANINGS = (
     ("pthread_create failed", _THREADS),  # onnxruntime
     ("Resource temporarily unavailable", _THREADS),  # the C++ library, of our own executor
     ("bad_alloc", _MEMORY),
+    ("Failed to write external initializers", _DISK),  # onnxruntime
     ("no memory for an arena", _MEMORY),  # our own executor
     ("failed to map segment", _MEMORY),  # the loader of libraries
     ("Failed to allocate memory", _MEMORY),  # onnxruntime

@@ -14,6 +14,7 @@ TEXTS = {
     "Resource temporarily unavailable": "ulimit -u",
     "std::bad_alloc": "out of memory",
     "/onnxruntime_src/bfc_arena.cc:376 Failed to allocate memory for requested buffer of size 1": "out of memory",
+    'graph.cc:5468 Failed to write external initializers to file: "/tmp/iosched-1/weights.bin"': "TMPDIR",
     "no memory for an arena of 4096 bytes": "out of memory",
     "libonnxruntime.so: failed to map segment from shared object": "out of memory",
 }
