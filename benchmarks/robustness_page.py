@@ -160,8 +160,8 @@ outside of the folders that the command was given, as far as Python sees them. {
 seconds of the processor, and the largest {most_mib} MiB more than an idle process. {ran} of the {models} models, and
 {scheduled} of the schedules, were sound enough to be run. The first 3 % of the cases are run with every change of the code.
 
-What was found on the way is mended and has tests: sizes of tensors that no machine has, batches of no images on a planned GPU,
-models of texts in `batch`, and rows of a database without a date ended with an internal error. Beside it, weights of sparse
+What was found on the way is mended and has tests, and the cases that had broken a rule were run again with the mended code: sizes of tensors that no machine has, batches of no images on a planned GPU,
+models of texts in `batch`, opsets far below zero, and rows of a database without a date ended with an internal error. Beside it, weights of sparse
 initializers were looked for in the working folder, and `optimize -o` put a file in the place of a device.
 
 ## Files from strangers

@@ -131,6 +131,10 @@ def _check_versions(proto: onnx.ModelProto, label: str) -> None:
     if not proto.opset_import:
         raise InvalidModelError(f"{label} is not a valid ONNX model: it imports no opset.")
     for imported in proto.opset_import:
+        if imported.domain in ("", "ai.onnx") and imported.version < 1:
+            raise InvalidModelError(
+                f"{label} is damaged: it imports opset {imported.version}, and there is none below 1."
+            )
         if imported.domain in ("", "ai.onnx") and imported.version > MAX_OPSET:
             raise InvalidModelError(
                 f"{label} needs opset {imported.version}; at most {MAX_OPSET} can be run.\n"

@@ -103,6 +103,7 @@ def test_unknown_operators():
 def test_versions_that_no_runtime_reads():
     refused(data(model_of(RELU, {"x": [3]}, ["y"], ir_version=14)), "IR version 14", "13")
     refused(data(model_of(RELU, {"x": [3]}, ["y"], opset=27)), "opset 27", "26")
+    refused(data(model_of(RELU, {"x": [3]}, ["y"], opset=-(2**40))), "opset -1099511627776")
     headless = model_of(RELU, {"x": [3]}, ["y"])
     del headless.opset_import[:]
     refused(data(headless), "no opset")
