@@ -10,6 +10,7 @@ FOLDERS = ("api", "models", "scheduler", "runtime", "profiler", "jobs", "cli")
 OF_THE_DAY = re.compile(r"\btime\.time(_ns)?\b|\bdatetime\.(now|utcnow|today)\b|\bdate\.today\b")
 DATES = {
     "jobs/exploring/study.py",  # when another process last said that it works on a trial
+    "jobs/provenance.py",  # when a result was made
     "jobs/wholes.py",  # when a model was measured
     "profiler/store/database.py",  # likewise
 }
