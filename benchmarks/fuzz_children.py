@@ -277,7 +277,8 @@ def _is_own(event: str, arguments: tuple[Any, ...]) -> bool:
 def _judge(text: str, what: str, report: Any, own: str, readable: tuple[str, ...]) -> None:
     path = os.path.realpath(text)
     fine = (own, "/dev/null") if what != "reads" else readable
-    if not path.startswith(tuple(each for each in fine if each)):
+    of_git = what == "reads" and "/.git/" in path  # the version of the code, for provenance
+    if not of_git and not path.startswith(tuple(each for each in fine if each)):
         report(f"{what} {text!r:.200}")
 
 
