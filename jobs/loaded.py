@@ -16,7 +16,7 @@ from iosched.jobs.fitting import for_batch
 from iosched.jobs.run import open_executor
 from iosched.models.errors import InvalidScheduleError, UsageError
 from iosched.models.graph import TensorSpec
-from iosched.models.load import load_model
+from iosched.models.load import read_unbound
 from iosched.models.model import Model
 from iosched.runtime.inputs import as_specified, check_names, numpy_dtype
 from iosched.scheduler.batch_schedules import BatchSchedules, read_schedules
@@ -180,7 +180,8 @@ def load(
         InvalidModelError: the file is no model that can be run, or a dimension stays open.
         InvalidScheduleError: the schedule is none, or was made for another structure, shape or type.
         DeviceError: the device is not attached, or onnxruntime is not installed.
-        UsageError: `batch_size` or `input_shapes` do not fit the model, or there is no such device.
+        UsageError: `batch_size` or `input_shapes` do not fit the model, it is for several batch sizes and none is given,
+            or there is no such device.
     """
     model = read(source, batch_size=batch_size, input_shapes=input_shapes)
     return LoadedModel(model, _document(model, schedule), device=device, threads=threads)
@@ -196,7 +197,8 @@ def read(
 
     Raises:
         InvalidModelError: the file is no model that can be run, or a dimension stays open.
-        UsageError: the shapes do not fit the model, or it is loaded and so has its shapes.
+        UsageError: the shapes do not fit the model, it is loaded and so has its shapes, or it is for several batch
+            sizes and none is given.
         TypeError: it is none of these.
     """
     if isinstance(source, Model):
@@ -205,8 +207,13 @@ def read(
         return source
     if not isinstance(source, str | bytes | os.PathLike):
         raise TypeError(f"a model is a path or bytes, not {type(source).__name__}")
-    where = source if isinstance(source, bytes) else Path(source)
-    return load_model(where, batch_size=batch_size, input_shapes=input_shapes)
+    unbound = read_unbound(source if isinstance(source, bytes) else Path(source))
+    if unbound.schedules_json is not None and batch_size is None and input_shapes is None:
+        raise UsageError(
+            f"{unbound.name} is for several batch sizes: give batch_size=N for one of them, or load it with"
+            " iosched.load_batches for all"
+        )
+    return unbound.bound(batch_size=batch_size, input_shapes=input_shapes)
 
 
 def _document(model: Model, given: ScheduleDocument | str | os.PathLike[str] | None) -> ScheduleDocument | None:

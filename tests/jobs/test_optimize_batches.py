@@ -239,6 +239,11 @@ def test_load_takes_one_batch_size_of_the_file(path: Path) -> None:
         assert model.run({"x": image(4)})["y"].shape == (4, 16, 6, 6)
 
 
+def test_load_asks_which_batch_size_of_the_file_it_is_to_be(path: Path) -> None:
+    with pytest.raises(UsageError, match="batch_size=N for one of them, or load it with iosched.load_batches"):
+        iosched.load(path)
+
+
 def test_a_session_like_onnxruntimes_runs_it_at_any_batch_size(path: Path) -> None:
     with iosched.InferenceSession(path, providers=["CPUExecutionProvider"]) as session:
         assert session.is_scheduled
