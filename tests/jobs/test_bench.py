@@ -29,7 +29,9 @@ def test_rows_have_every_number_and_missing_peers_are_reported(tmp_path: Path) -
     assert found.device
     for row in found.rows:
         assert row.samples == len(found.samples_us[row.name]) == 6
-        assert 0 < row.min_us <= row.p10_us <= row.median_us <= row.p90_us
+        # The median is one of rounds, which have unequal numbers of runs: it may lie beside quantiles of single runs.
+        assert 0 < row.min_us <= row.p10_us <= row.p90_us <= max(found.runs_us[row.name])
+        assert row.min_us <= row.median_us <= max(found.runs_us[row.name])
         assert row.runs == len(found.runs_us[row.name]) >= 6
         assert (row.p99_us, row.p99_low_us, row.p99_high_us) == (None, None, None)
         assert row.speedup_low is not None

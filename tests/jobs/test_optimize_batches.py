@@ -240,7 +240,7 @@ def test_load_takes_one_batch_size_of_the_file(path: Path) -> None:
 
 
 def test_load_asks_which_batch_size_of_the_file_it_is_to_be(path: Path) -> None:
-    with pytest.raises(UsageError, match="batch_size=N for one of them, or load it with iosched.load_batches"):
+    with pytest.raises(UsageError, match="for several batch sizes: give batch_size=N"):
         iosched.load(path)
 
 

@@ -236,11 +236,14 @@ def test_of_any_graph_the_wrong_operator_is_named(proto: onnx.ModelProto, data: 
 
 
 def twins(model: Model, operator: str) -> set[str]:
-    """The operators that compute the same from the same, which onnxruntime makes one node of."""
+    """The operators with a node that computes the same from the same as one of `operator`: onnxruntime has one of them."""
     known: dict[str, object] = {}
-    for each in model.graph.operators:
-        known[each.name] = (each.type, each.attributes, tuple(known.get(name, name) for name in each.inputs))
-    return {name for name, computed in known.items() if computed == known[operator]}
+    for node in model.proto.graph.node:
+        attributes = tuple(sorted(each.SerializeToString() for each in node.attribute))
+        known[node.output[0]] = (node.op_type, attributes, tuple(known.get(name, name) for name in node.input))
+    by_name = model.graph.by_name
+    meant = {known[name] for name in by_name[operator].nodes}
+    return {name for name, each in by_name.items() if meant & {known[node] for node in each.nodes}}
 
 
 def test_other_wiring_than_the_original_s_is_named_too(tmp_path: Path) -> None:
