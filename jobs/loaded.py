@@ -180,8 +180,8 @@ def load(
         InvalidModelError: the file is no model that can be run, or a dimension stays open.
         InvalidScheduleError: the schedule is none, or was made for another structure, shape or type.
         DeviceError: the device is not attached, or onnxruntime is not installed.
-        UsageError: `batch_size` or `input_shapes` do not fit the model, it is for several batch sizes and none is given,
-            or there is no such device.
+        UsageError: `batch_size` or `input_shapes` do not fit the model, it is for several batch sizes and none is
+            given, or there is no such device.
     """
     model = read(source, batch_size=batch_size, input_shapes=input_shapes)
     return LoadedModel(model, _document(model, schedule), device=device, threads=threads)

@@ -236,7 +236,7 @@ def test_of_any_graph_the_wrong_operator_is_named(proto: onnx.ModelProto, data: 
 
 
 def twins(model: Model, operator: str) -> set[str]:
-    """The operators with a node that computes the same from the same as one of `operator`: onnxruntime has one of them."""
+    """The operators with a node that computes the same as one of `operator`: onnxruntime makes one node of both."""
     known: dict[str, object] = {}
     for node in model.proto.graph.node:
         attributes = tuple(sorted(each.SerializeToString() for each in node.attribute))
