@@ -73,21 +73,30 @@ _LINKS = (
 _INTRO = """\
 # Networks on CPUs
 
-Written by `benchmarks/cpu_table.py --write` from the raw samples in `benchmarks/results/cpu_networks.json`, which
-`benchmarks/cpu_networks.py` measured: {cores} cores of {processor}, onnxruntime {onnxruntime}, OpenVINO {openvino},
-fp32{others}. Latencies are medians in milliseconds of runs in a row, all alternatives in turn; beside each stands how
-many times as fast as onnxruntime at its best setting it is: the median of the ratios within rounds, with its 95 %
-confidence interval. *Ships* is what `optimize` decided before, from runs of its own, and beside it stands how many
-times as fast that is as the better of onnxruntime and OpenVINO.
+This page compares what `optimize` ships with onnxruntime and with OpenVINO, on {cores} cores of {processor}, in fp32.
+`benchmarks/cpu_networks.py` measured it with onnxruntime {onnxruntime} and OpenVINO {openvino}{others}.
+`benchmarks/cpu_table.py --write` makes the page from the raw samples in `benchmarks/results/cpu_networks.json`.
+
+- Latencies are medians in milliseconds of runs in a row, with all alternatives in turn.
+- Beside each latency stands how many times as fast as onnxruntime at its best setting it is: the median of the ratios
+  within rounds, with its 95 % confidence interval.
+- *Ships* is what `optimize` decided before, from runs of its own. Beside it stands how many times as fast that is as
+  the better of onnxruntime and OpenVINO.
 
 ![How many times as fast as onnxruntime](images/cpu-networks.svg)"""
 
 _SPLIT = """\
 ## What gains what
 
-*Alignment* is plain onnxruntime on the model with channels that fill whole blocks, over plain onnxruntime as it is;
-*other rewriting* the same on all that [is rewritten](cpu.md); *our executor* runs these nodes one after another, shared
-out over the cores in its own way, over plain onnxruntime on them; *scheduling* is the schedule found over that."""
+Each column is one step from plain onnxruntime to the schedule found, and says how many times as fast that step makes a
+network:
+
+- *Alignment* is plain onnxruntime on the model with channels that fill whole blocks, over plain onnxruntime as it is.
+- *Other rewriting* is plain onnxruntime on all that [is rewritten](cpu.md), over plain onnxruntime after alignment.
+- *Our executor* runs these nodes one after another, shared out over the cores in its own way, over plain onnxruntime on
+  them.
+- *Scheduling* is the schedule found over that.
+- *All of it* is the schedule found over plain onnxruntime."""
 
 Entry = Mapping[str, Any]
 Table = tuple[list[str], list[list[str]]]
