@@ -142,40 +142,56 @@ _TEXT = """# What happens to damaged files, and when the machine fails
 
 Models and schedules come from strangers, disks fill up and processes are killed. A command may then refuse to work, with an
 [exit code](exit-codes.md) and a few lines on stderr. It may not crash, hang, take the machine's memory, show a traceback,
-touch other files, or leave half a result. This page says how that was tried, and what is not promised. Its numbers are made
-by scripts in `benchmarks/`, from sound files that are damaged by number, so each case can be made again.
+touch other files, or leave half a result.
+
+This page says how that was tried, and what is not promised. Its numbers are made by scripts in `benchmarks/`. The scripts
+damage sound files by number, so each case can be made again.
 
 ## Damaged files
 
 `python benchmarks/fuzz.py` damages small models of every kind that is read, schedules, profile databases and their exports,
-studies, results of `bench` and `iosched.toml`. Bytes are flipped, cut and moved; fields of models are changed one by one;
-graphs are edited so that most remain models; stages of schedules are put together otherwise; values in tables are replaced. Seed
-{seed}; {fuzz_versions}.
+studies, results of `bench` and `iosched.toml`. It does so in five ways:
+
+- It flips, cuts and moves bytes.
+- It changes fields of models one by one.
+- It edits graphs so that most remain models.
+- It puts stages of schedules together otherwise.
+- It replaces values in tables.
+
+The table is of seed {seed}, with {fuzz_versions}:
 
 {fuzz_table}
 
-Each case is a command in a forked process. A rule is broken by a signal, ten seconds of the processor, an exit code that no
-table has, a traceback, an "internal error", more than five lines, a gigabyte of memory, or by a process, a connection, or a file
-outside of the folders that the command was given, as far as Python sees them. {lines}. The longest case took {most_cpu_s}
-seconds of the processor, and the largest {most_mib} MiB more than an idle process. {ran} of the {models} models, and
-{scheduled} of the schedules, were sound enough to be run. The first 3 % of the cases are run with every change of the code.
+Each case is a command in a forked process. A case breaks a rule if one of these happens:
 
-What was found on the way is mended and has tests, and the cases that had broken a rule were run again with the mended code: sizes of tensors that no machine has, batches of no images on a planned GPU,
-models of texts in `batch`, opsets far below zero, and rows of a database without a date ended with an internal error. Beside it, weights of sparse
-initializers were looked for in the working folder, and `optimize -o` put a file in the place of a device.
+- a signal, a traceback, or an "internal error";
+- an exit code that no table has, or more than five lines;
+- ten seconds of the processor, or a gigabyte of memory;
+- a process, a connection, or a file outside of the folders that the command was given, as far as Python sees them.
+
+{lines}. The longest case took {most_cpu_s} seconds of the processor, and the largest {most_mib} MiB more than an idle
+process. {ran} of the {models} models, and {scheduled} of the schedules, were sound enough to be run. The first 3 % of the
+cases are run with every change of the code.
+
+What was found on the way is mended and has tests. The cases that had broken a rule were run again with the mended code.
+
+- These ended with an internal error: sizes of tensors that no machine has, batches of no images on a planned GPU, models of
+  texts in `batch`, opsets far below zero, and rows of a database without a date.
+- Weights of sparse initializers were looked for in the working folder.
+- `optimize -o` put a file in the place of a device.
 
 ## Files from strangers
 
 - **Weights in other files** are read from the model's folder and from nowhere else: not by `..`, not by an absolute path, and
-  not by a link, also where somebody puts that link in place between the check and the reading. onnxruntime, which opens a
-  model's file itself where it runs as it is, has a check of its own.
+  not by a link, even if somebody puts that link in place between the check and the reading. onnxruntime opens a model's
+  file itself if the model runs as it is. It then has a check of its own.
 - **Schedules**, in files or inside models, are read strictly: every key of its type and range, numbers below 10^18, no operator
-  twice, lanes that exist. One that does not fit the model is refused.
-- **Sizes** are compared with what is there before memory is taken: the payload of a tensor, the bytes of a file of weights, and what
-  an operator reads and writes against the memory that is free (exit code 3).
+  twice, lanes that exist. A schedule that does not fit the model is refused.
+- **Sizes** are compared with what is there before memory is taken. That concerns the payload of a tensor and the bytes of a
+  file of weights. What an operator reads and writes is compared with the memory that is free (exit code 3).
 - **Not promised:** iosched is no sandbox. Libraries that read a model, such as onnxruntime, run in the same process with its
-  rights; a model from a stranger may take as long as it likes to run; and a file of weights that is cut off while a model runs ends
-  the process, since it is mapped into memory.
+  rights. A model from a stranger may take as long as it likes to run. A file of weights that is cut off while a model runs
+  ends the process, since it is mapped into memory.
 
 ## A machine that fails
 
@@ -183,17 +199,18 @@ initializers were looked for in the working folder, and `optimize -o` put a file
 
 {fault_table}
 
-Exit codes other than 0 come with a line that says what is short. Where a library says "std::bad_alloc" or "pthread_create
+Exit codes other than 0 come with a line that says what is short. If a library says "std::bad_alloc" or "pthread_create
 failed", no model is blamed.
 
-**Killed:** {kills} searches were killed (SIGKILL), half of them at moments drawn at random from the {search_s} seconds that one takes,
-half up to 10 ms after a measurement or after it was kept. {killed} had not ended yet, and {kept} measurements had been kept until
-then. {bad} of them left a damaged profile database, lost a measurement that was kept, lost more than the one under
-way, or left half an output; {whole} outputs were there, and whole. Left over were {left_files} temporary files beside outputs and
-{left_folders} folders `iosched-*` in the folder for temporary files, which the system clears.
+**Killed:** {kills} searches were killed (SIGKILL). Half of them were killed at moments drawn at random from the {search_s}
+seconds that one takes, half up to 10 ms after a measurement or after it was kept. {killed} had not ended yet, and {kept}
+measurements had been kept until then. {bad} of them left a damaged profile database, lost a measurement that was kept, lost
+more than the one under way, or left half an output. {whole} outputs were there, and whole. Left over were {left_files}
+temporary files beside outputs and {left_folders} folders `iosched-*` in the folder for temporary files, which the system
+clears.
 
-**Two writers** of one output and one profile database at the same time, twenty times: {writers}. Each file is that of one of the
-two as a whole; the model and the schedule file beside it may be of different ones.
+**Two writers** of one output and one profile database ran at the same time, twenty times: {writers}. Each file is that of
+one of the two as a whole. The model and the schedule file beside it may be of different ones.
 
 **A kernel that fails** stops all lanes, with onnxruntime's words; the executor stays usable
 (`tests/runtime/cpu/test_executors.py`).
@@ -203,16 +220,19 @@ processes on one study apart.
 
 ## For a long time
 
-`python benchmarks/soak.py`, on {machine}: {runs} runs of one plan on two lanes, after a tenth of which the process grew by
-{runs_kib} KiB, with {runs_wrong} wrong results; {loads} times a model loaded, run and closed, {loads_kib} KiB, to {resident_mib} MiB
-in all, which is two KiB for each load, of onnxruntime or of us; {threads} threads that run one model at the same time, {thread_runs} times each on inputs of their own, with
-{threads_wrong} wrong results.
+`python benchmarks/soak.py` ran on {machine}:
+
+- {runs} runs of one plan on two lanes. After the first tenth the process grew by {runs_kib} KiB. {runs_wrong} results were wrong.
+- {loads} times a model was loaded, run and closed. After the first tenth the process grew by {loads_kib} KiB, to {resident_mib}
+  MiB in all. That is two KiB for each load, of onnxruntime or of us.
+- {threads} threads ran one model at the same time, {thread_runs} times each on inputs of their own. {threads_wrong} results were
+  wrong.
 
 ## ONNX's own cases
 
-ONNX comes with cases for its operators. `python benchmarks/backend_suite.py` runs those without chance in their results
+ONNX comes with cases for its operators. `python benchmarks/backend_suite.py` runs those whose results are not random
 ({suite_versions}). Of {cases}, onnxruntime runs {suite_runs}. Of these, {by_plan} run here by a plan with the same results,
-{whole_cases} whole on onnxruntime (sizes that only a run tells, sequences, strings), {refused} are refused and {differs} differ.
+{whole_cases} run whole on onnxruntime (sizes that only a run tells, sequences, strings), {refused} are refused and {differs} differ.
 {refusals}
 The other {left_out} are left out: they are of an opset that iosched does not read yet, or onnxruntime does not run them.
 
