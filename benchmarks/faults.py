@@ -175,7 +175,7 @@ def _is_schedule(path: Path) -> bool:
 
 def memory(quick: bool, _: Mapping[str, Any]) -> dict[str, Any]:
     """Lets a search and a run have so many bytes of memory more than they begin with, and no more."""
-    mib = (16, 40) if quick else (*range(0, 64, 4), *range(64, 320, 16), *range(320, 1024, 64))
+    mib = (40, 120) if quick else (*range(0, 64, 4), *range(64, 320, 16), *range(320, 1024, 64))
     return _told({f"{name}, {size} MiB": _limited(words, size) for name, words in _LARGER.items() for size in mib})
 
 
