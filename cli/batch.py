@@ -108,7 +108,7 @@ def _settings(
     "-o",
     "--output",
     metavar="OUT.onnx",
-    text=f"Where to write the model; '-' is stdout. Where memory does not suffice for one, OUT.1.onnx, OUT.2.onnx, … "
+    text=f"Where to write the model; '-' is stdout. If memory does not suffice for one file: OUT.1.onnx, OUT.2.onnx, … "
     f"Default: {_DEFAULT} in the working folder.",
 )
 @output_option(
@@ -121,9 +121,9 @@ def _settings(
     type=click.Choice(POLICY_NAMES),
     default="auto",
     show_default=True,
-    help="How operators are chosen that become one: 'dpbat' where it is worth its price, 'greedy' wherever they are "
-    "alike, 'fcfs' from the inputs up to the first that differs; 'auto': 'dpbat', with less batching too. 'serial' and "
-    "'packed' batch nothing, and run models one after another or side by side.",
+    help="Which operators become one. 'dpbat': those where it is worth its price. 'greedy': all that are alike. "
+    "'fcfs': those from the inputs up to the first that differs. 'auto': as 'dpbat', and with less batching too. "
+    "'serial' and 'packed' batch nothing, and run models one after another or side by side.",
 )
 @click.option(
     "--memory",
@@ -147,14 +147,16 @@ def _settings(
 @resume_option
 @profile_db_option
 @click.option(
-    "--skip-broken", is_flag=True, help="Leave out models that cannot be read or run, and say which; else one ends all."
+    "--skip-broken",
+    is_flag=True,
+    help="Leave out models that cannot be read or run, and say which. Without it, one such model ends the command.",
 )
 @click.option(
     "--replace",
     "replacements",
     metavar="NAME=NEW.onnx",
     multiple=True,
-    help="MODEL is a file that 'batch' wrote: give model NAME in it the weights of NEW.onnx, which has to have the "
+    help="MODEL is a file that 'batch' wrote. Give model NAME in it the weights of NEW.onnx, which has to have the "
     "same structure. Nothing is searched. Repeat for several.",
 )
 @click.option("--dry-run", is_flag=True, help="Print which models come together and what they share; measure nothing.")

@@ -30,7 +30,7 @@ def which_schedule_option(function: F) -> F:
         "--batch-size",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Of a file with schedules for several batch sizes the one for N. Default: the smallest.",
+        help="In a file with schedules for several batch sizes, take the one for N. Default: the smallest.",
     )(function)
 
 

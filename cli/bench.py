@@ -43,9 +43,9 @@ NAMES = ("iosched", *COMPARED, ONE_SESSION, *ON_CPU, *ON_GPU)
     "names",
     type=click.Choice(NAMES),
     multiple=True,
-    help="What to measure, beside 'sequential'. Repeat for several. Default: all schedules but dos, and the other "
-    "runtimes of the device but torch-compile, which takes minutes, and onnxruntime-sessions and openvino-streams, "
-    "which run a request for each core at the same time.",
+    help="What to measure, beside 'sequential'. Repeat for several. Default: all schedules except dos, and the other "
+    "runtimes of the device, except torch-compile, which takes minutes, and except onnxruntime-sessions and "
+    "openvino-streams, which run a request for each core at the same time.",
 )
 @click.option(
     "--schedule",

@@ -1,4 +1,4 @@
-"""`iosched completion`: the script that has a shell complete words."""
+"""`iosched completion`: the script that lets a shell complete words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from iosched.cli.options import verbosity_options
 _SHELLS = ("bash", "zsh", "fish")
 
 
-@click.command(name="completion", short_help="Print the script that has a shell complete words.")
+@click.command(name="completion", short_help="Print the script that lets a shell complete words.")
 @click.argument("shell", type=click.Choice(_SHELLS))
 @verbosity_options
 def command(shell: str) -> None:

@@ -42,8 +42,8 @@ def parse_percent(ctx: click.Context, param: click.Parameter, text: str | None) 
     "--max-regression",
     callback=parse_percent,
     metavar="P%",
-    help="For results of 'bench': exit with 4 where a row of B is slower than in A by more than P %, with the whole "
-    "interval of its ratio.",
+    help="For results of 'bench': exit with 4 if a row is slower in B than in A by more than P %, and the whole "
+    "interval of its ratio lies above that.",
 )
 @click.option(
     "--row",
@@ -55,8 +55,8 @@ def parse_percent(ctx: click.Context, param: click.Parameter, text: str | None) 
 @click.option(
     "--relative-to",
     metavar="NAME",
-    help="For results of 'bench': divide each row by this one, round by round, before it is compared: a machine that "
-    "was slower all the while then makes no difference.",
+    help="For results of 'bench': divide each row by this one, round by round, before it is compared. Then it makes no "
+    "difference if the machine was slower all the while.",
 )
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Seed of the bootstrap."
@@ -67,10 +67,10 @@ def parse_percent(ctx: click.Context, param: click.Parameter, text: str | None) 
     type=click.IntRange(min=1),
     multiple=True,
     metavar="N",
-    help="Of files with schedules for several batch sizes that for N; given twice, the first is of A, the second of B. "
-    "Default: the smallest.",
+    help="In files with schedules for several batch sizes, compare the one for N. Given twice, the first N is for A "
+    "and the second for B. Default: the smallest.",
 )
-@click.option("--anyway", is_flag=True, help="Compare what is of different models, devices or batch sizes, too.")
+@click.option("--anyway", is_flag=True, help="Compare even if models, devices or batch sizes differ.")
 @json_option
 @verbosity_options
 def command(

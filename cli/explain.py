@@ -51,7 +51,8 @@ _WHY: Mapping[Verdict, str] = {
 @click.option(
     "--capacity",
     is_flag=True,
-    help="Show what stages leave idle, and what could be added to them at no latency; of OPERATOR's stage, or of all.",
+    help="Show what stages leave idle, and what could be added to them at no latency: for OPERATOR's stage, or for "
+    "all.",
 )
 @click.option(
     "--model",

@@ -127,14 +127,15 @@ def _settings(
     "--objective",
     multiple=True,
     metavar="[min:|max:]NAME,…",
-    help="What is to be small or large: 'latency:DEVICE' in microseconds, 'flops', 'params', which are minimised, or a "
-    f"key of what the score command prints, which is maximised. Repeat for several. Default: {DEFAULT_OBJECTIVE}.",
+    help="What is to be small or large. 'latency:DEVICE' in microseconds, 'flops' and 'params' are minimised. A key of "
+    f"what the score command prints is maximised. Repeat for several. Default: {DEFAULT_OBJECTIVE}.",
 )
 @click.option(
     "--constraint",
     multiple=True,
     metavar="NAME<=NUMBER,…",
-    help="A bound that variants on the front keep to, '<=' or '>='. What is known to violate one is not scored.",
+    help="A bound, '<=' or '>=', that variants on the front keep to. A variant that violates one is not scored, as far "
+    "as that is known before.",
 )
 @click.option(
     "--score-cmd",
@@ -156,14 +157,14 @@ def _settings(
     default=1,
     show_default=True,
     metavar="K",
-    help="Give the score command K variants at a time as one model, in which what is alike is one operator, and their "
-    "choices as JSON by the members' names; it prints a JSON object by these names.",
+    help="Give the score command K variants at a time as one model, and their choices as JSON by the members' names. "
+    "What is alike in the variants is one operator. The command prints a JSON object by these names.",
 )
 @click.option(
     "--prune",
     is_flag=True,
-    help='End the score command where lines like {"step": 3, "accuracy": 0.9} that it prints are worse than the '
-    "median of other trials after as many steps. For one objective, which it says.",
+    help='End the score command if lines like {"step": 3, "accuracy": 0.9} that it prints are worse than the '
+    "median of other trials after as many steps. Only with one objective, which the command prints.",
 )
 @click.option(
     "--measure",
@@ -177,7 +178,8 @@ def _settings(
     "--storage",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="study.db",
-    help=f"The file that keeps the study, SQLite; one that is there goes on. Default: {_STUDY} in the folder of -o.",
+    help="The SQLite file that keeps the study. If it is there already, the study goes on. "
+    f"Default: {_STUDY} in the folder of -o.",
 )
 @click.option(
     "--top",
@@ -185,7 +187,7 @@ def _settings(
     default=5,
     show_default=True,
     metavar="N",
-    help="Of how many of the best variants ONNX files are written, with their schedules.",
+    help="How many of the best variants to write as ONNX files, with their schedules.",
 )
 @click.option(
     "-o",
@@ -195,7 +197,9 @@ def _settings(
     metavar="DIR",
     help="The folder to write to; made if it is not there. Default: STEM.explored in the working folder.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of all choices.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Seed of all choices."
+)
 @click.option(
     "--population",
     type=click.IntRange(min=2),

@@ -39,8 +39,8 @@ _COUNTS = ("operators", "width", "states", "transitions", "schedules", "stages",
 @click.option(
     "--published-endings",
     is_flag=True,
-    help="Count only stages each group of which starts with a single operator, as the thesis's table 3.1 was printed; "
-    "without pruning unless -r or -s is given.",
+    help="Count only stages whose groups each start with a single operator, as the thesis's table 3.1 was printed. "
+    "Nothing is pruned unless -r or -s is given.",
 )
 @json_option
 @verbosity_options

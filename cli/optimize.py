@@ -113,13 +113,13 @@ def _settings(
 @pruning_options
 @budget_option(
     "Be done after about so many seconds, with the best schedule found by then. Comparing whole models takes a "
-    "part of them; where there are too few to tell what is faster, plain onnxruntime is shipped.",
+    "part of them. If there are too few to tell what is faster, plain onnxruntime is shipped.",
 )
 @click.option("--exhaustive", is_flag=True, help="Measure every stage; bounds are not trusted (can take hours).")
 @resume_option
 @precision_option(
-    "What a GPU computes in, attached or planned for: fp32, tf32 or fp16; or a CPU that has the instructions: bf16 or "
-    "fp16, on OpenVINO and without a schedule, with the error told.",
+    "What the device computes in. On a GPU, attached or planned for: fp32, tf32 or fp16. On a CPU: fp32, or, if it has "
+    "the instructions, bf16 or fp16. These run on OpenVINO and without a schedule, and the error is told.",
     ALL_PRECISIONS,
 )
 @click.option(
@@ -127,15 +127,16 @@ def _settings(
     type=click.Choice(("auto", "stage", "none")),
     default="auto",
     show_default=True,
-    help="On an attached GPU: a stage waits for all of the one before, for what it reads alone, or as is faster.",
+    help="What a stage waits for on an attached GPU. 'stage': all of the stage before. 'none': only what it reads. "
+    "'auto': whichever is faster.",
 )
 @click.option(
     "--layout",
     type=click.Choice(("auto", "nhwc", "nchw")),
     default="auto",
     show_default=True,
-    help="On an attached GPU: images lie with the channels of a pixel side by side, the pixels of a channel, or as is "
-    "faster for all of the model.",
+    help="How images lie on an attached GPU. 'nhwc': the channels of a pixel side by side. 'nchw': the pixels of a "
+    "channel side by side. 'auto': whichever is faster for all of the model.",
 )
 @launch_option
 @click.option(
@@ -144,18 +145,18 @@ def _settings(
     default=DEFAULT_OBJECTIVE,
     show_default=True,
     help="'latency': one run ends as soon as it can. 'throughput': as many images a second as can be, on all cores of "
-    "a CPU; the batch, or several requests at a time, are divided among teams of cores.",
+    "a CPU. The batch, or several requests at a time, are then divided among teams of cores.",
 )
 @profile_db_option
 @cluster_option(
-    "Search on a device of a cluster, which D then names; all workers of that device measure for the search."
+    "Search on a device of a cluster; --device then names it. All workers of that device measure for the search."
 )
 @click.option(
     "--speculate",
     type=click.IntRange(min=2, max=1024),
     metavar="N",
-    help="With --cluster: where a search wants to know less at a time than N workers can measure, have them measure "
-    "what it may want to know next. N is best the number of workers.",
+    help="With --cluster: if a search asks for less at a time than N workers can measure, have them also measure what "
+    "it may ask next. N is best the number of workers.",
 )
 @click.option("--dry-run", is_flag=True, help="Print how large the search is and how long it takes; measure nothing.")
 @json_option

@@ -35,9 +35,9 @@ def batch_sizes_option(function: F) -> F:
         multiple=True,
         callback=_sizes,
         metavar="N,…",
-        help="Write one model whose batch stays dynamic, with a schedule for each of these sizes; 'run' takes that for "
-        "the batch size of its inputs, or the nearest. --input-shape then has shapes as they are at one of the sizes. "
-        "One size alone means the same as --batch-size.",
+        help="Write one model whose batch stays dynamic, with a schedule for each of these sizes. 'run' takes the "
+        "schedule for the batch size of its inputs, or for the nearest size. --input-shape then has shapes as they are "
+        "at one of the sizes. One size alone means the same as --batch-size.",
     )(function)
 
 

@@ -182,8 +182,8 @@ def device_options(function: F) -> F:
 def planning_device_options(function: F) -> F:
     """`--device` and `--threads` of commands that take, besides, a GPU that is planned for without being here."""
     return _device(
-        "'auto', 'cpu', 'cuda[:N]', or a GPU by its name ('v100', 'h100', …: see 'iosched devices'), which is planned"
-        " for where it is not attached.",
+        "'auto', 'cpu', 'cuda[:N]', or a GPU by its name ('v100', 'h100', …: see 'iosched devices'). A named GPU that"
+        " is not attached is planned for.",
         complete_planned,
     )(threads_option(function))
 
@@ -258,8 +258,9 @@ def launch_option(function: F) -> F:
         type=click.Choice(LAUNCHES),
         default=DEFAULT_LAUNCH,
         show_default=True,
-        help="On a GPU that is planned for: one CUDA graph launches all kernels, as where it is attached, or they are "
-        "launched one by one, as for the tables of the IOS papers, without what was measured elsewhere in a graph.",
+        help="How kernels are launched on a GPU that is planned for. 'graph': by one CUDA graph, as on an attached "
+        "GPU. 'streams': one by one, as for the tables of the IOS papers. What was measured elsewhere in a graph then "
+        "does not count.",
     )(function)
 
 
@@ -338,8 +339,8 @@ def resume_option(function: F) -> F:
         "--resume/--no-resume",
         default=True,
         show_default=True,
-        help="Take what the profile database knows; or measure anew and replace it, and on a GPU that is planned for "
-        "take nothing that was measured elsewhere.",
+        help="Take what the profile database knows. With --no-resume: measure anew and replace it; for a GPU that is "
+        "planned for, take nothing that was measured elsewhere.",
     )(function)
 
 

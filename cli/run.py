@@ -80,8 +80,8 @@ if TYPE_CHECKING:
     "--against",
     metavar="[NAME=]ORIGINAL.onnx",
     multiple=True,
-    help="Compare with onnxruntime on this model instead. Of several models in one file: with model NAME in it; repeat "
-    "for each.",
+    help="Compare with onnxruntime on this model instead. If the file has several models, compare model NAME in it; "
+    "repeat for each.",
 )
 @output_option(
     "--trace",

@@ -23,8 +23,8 @@ schedule_from_option = click.option(
     "source",
     shell_complete=complete_file,
     metavar="F",
-    help="Search nothing: take the schedule of F, a schedule file or an optimized model of the same structure, as one "
-    "has after retraining; '-' is stdin.",
+    help="Search nothing, and take the schedule of F. F is a schedule file, or an optimized model of the same "
+    "structure, such as the model before it was retrained. '-' is stdin.",
 )
 
 
