@@ -120,9 +120,15 @@ def _suite(suite: Mapping[str, Any]) -> dict[str, object]:
         "refused": here.get("refused", 0),
         "differs": here.get("differs", 0),
         "refusals": "\n" + "\n".join(refused) + "\n" if refused else "",
+        "left_out_for": _left_out_for(suite["left_out"]),
         "left_out": f"{suite['cases'] - suite['onnxruntime_runs']:,}",
         "reasons": "\n".join([*others, *([f"- {rest} times: other reasons, each of fewer cases"] if rest else [])]),
     }
+
+
+def _left_out_for(reasons: Iterable[str]) -> str:
+    unread = any("is newer than" in reason for reason in reasons)
+    return "onnxruntime does not run them" + ", or iosched does not read their opset" * unread
 
 
 def _versions(versions: Mapping[str, str]) -> str:
@@ -234,7 +240,7 @@ ONNX comes with cases for its operators. `python benchmarks/backend_suite.py` ru
 ({suite_versions}). Of {cases}, onnxruntime runs {suite_runs}. Of these, {by_plan} run here by a plan with the same results,
 {whole_cases} run whole on onnxruntime (sizes that only a run tells, sequences, strings), {refused} are refused and {differs} differ.
 {refusals}
-The other {left_out} are left out: they are of an opset that iosched does not read yet, or onnxruntime does not run them.
+The other {left_out} are left out: {left_out_for}.
 
 {reasons}
 """

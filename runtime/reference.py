@@ -5,21 +5,19 @@ It gets every optimization that onnxruntime has, the true shapes, and the cheape
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import onnx
 
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
 from iosched.models.source import read_proto
+from iosched.runtime.element_types import run_on_any_types
 from iosched.runtime.inputs import check_names
 from iosched.runtime.session import lent_weights, load_onnxruntime, open_session, running
 
@@ -124,8 +122,7 @@ class Reference:
             if self._speaks_numpy:
                 return dict(zip(names, self._session.run(names, dict(inputs)), strict=True))
             if all(kind.startswith("tensor(") and kind != "tensor(string)" for kind in self._types):
-                found = self._session.run_with_ort_values(names, {name: _value(inputs[name]) for name in self._inputs})
-                return dict(zip(names, map(_array, found), strict=True))
+                return dict(zip(names, run_on_any_types(self._session, names, inputs), strict=True))
             return dict(zip(names, self._session.run(names, dict(inputs)), strict=True))
 
     def time(self, inputs: Mapping[str, Any], repeats: int) -> tuple[float, ...]:
@@ -229,32 +226,3 @@ def free_dimensions(model: Model) -> dict[str, int] | None:
             if not dim.HasField("dim_value") or dim.dim_value != size:
                 return None
     return sizes
-
-
-def _value(array: np.ndarray) -> Any:
-    kind, values = onnx.helper.np_dtype_to_tensor_dtype(array.dtype), load_onnxruntime().OrtValue
-    per_byte = _elements_per_byte(array.dtype)
-    if per_byte == 1:
-        return values.ortvalue_from_numpy_with_onnx_type(np.asarray(array, order="C"), kind)
-    packed = onnx.numpy_helper.from_array(np.asarray(array, order="C")).raw_data
-    value = values.ortvalue_from_shape_and_type(array.shape, kind)
-    if packed:
-        ctypes.memmove(value.data_ptr(), packed, len(packed))
-    return value
-
-
-def _array(value: Any) -> np.ndarray:
-    """A copy of a tensor of any type; onnxruntime itself converts none that numpy cannot name (bfloat16)."""
-    kind, shape = value.element_type(), tuple(value.shape())
-    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind))
-    per_byte = _elements_per_byte(dtype)
-    nbytes = -(-prod(shape) // per_byte) if per_byte > 1 else prod(shape) * dtype.itemsize
-    content = ctypes.string_at(value.data_ptr(), nbytes) if nbytes else b""
-    if per_byte == 1:
-        return np.frombuffer(content, dtype).reshape(shape)
-    return onnx.numpy_helper.to_array(onnx.TensorProto(data_type=kind, dims=shape, raw_data=content))
-
-
-def _elements_per_byte(dtype: np.dtype) -> int:
-    """Of onnxruntime, which packs integers and floats of 2 and 4 bits where numpy gives each a byte."""
-    return {"int4": 2, "uint4": 2, "float4_e2m1fn": 2, "int2": 4, "uint2": 4}.get(dtype.name, 1)

@@ -30,6 +30,7 @@ from iosched.runtime.cpu.handovers import Spans
 from iosched.runtime.cpu.lane_cpus import lane_cpus
 from iosched.runtime.cpu.program import Copy, Kernel, Program
 from iosched.runtime.cpu.values import Values, as_bytes
+from iosched.runtime.element_types import are_of_numpy, run_on_any_types
 from iosched.runtime.hazards import CheckedPlan
 from iosched.runtime.plan import Space, Task, View
 from iosched.runtime.session import load_onnxruntime, refusals
@@ -346,7 +347,11 @@ def _binding(session: InferenceSession, kernel: Program, task: Task, values: Val
 def _execute_on_objects(session: InferenceSession, kernel: Program, task: Task, values: Values) -> None:
     """Runs a task that touches strings, sequences, or tensors whose size was not known: onnxruntime allocates."""
     feeds = {name: values.object_of(view) for name, view in zip(kernel.inputs, task.reads, strict=True)}
-    for view, result in zip(task.writes, session.run(list(kernel.outputs), feeds), strict=True):
+    if are_of_numpy(view.dtype for view in (*task.reads, *task.writes)):
+        results = session.run(list(kernel.outputs), feeds)
+    else:
+        results = run_on_any_types(session, kernel.outputs, feeds)
+    for view, result in zip(task.writes, results, strict=True):
         if values.is_memory(view):
             np.copyto(values.bytes_of(view), as_bytes(result))
         else:

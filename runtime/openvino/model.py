@@ -21,6 +21,7 @@ from iosched.models.model import Model
 from iosched.runtime.handle import Handle
 from iosched.runtime.inputs import Arrays, as_specified, numpy_dtype
 from iosched.runtime.openvino.library import PartialShape, Shape, call, library
+from iosched.runtime.openvino.newer import newer_use
 from iosched.runtime.reference import free_dimensions
 from iosched.scheduler.precision import DEFAULT_PRECISION
 
@@ -176,12 +177,12 @@ class OpenvinoModel:
         return result
 
 
-def _check_types(model: Model) -> None:
+def _check_numbers(model: Model) -> None:
     """Refuses models whose numbers would become others without a word.
 
     Raises:
-        DeviceError: an input has no fixed size or is no tensor of numbers, or something is computed with more digits
-            than OpenVINO does.
+        DeviceError: an input has no fixed size or is no tensor of numbers, something is computed with more digits than
+            OpenVINO does, or an operator is of a newer opset than OpenVINO computes it in.
     """
     graph = model.graph
     unknown = [spec for spec in graph.inputs if spec.dtype not in ELEMENT_TYPE or not spec.is_static]
@@ -190,6 +191,8 @@ def _check_types(model: Model) -> None:
     wide = [spec for spec in (*graph.inputs, *graph.tensors) if spec.dtype in _NARROWED]
     if wide:
         raise DeviceError(f"OpenVINO computes {wide[0].dtype}, as {wide[0].name!r} is, with 32 bits")
+    if (newer := newer_use(model)) is not None:
+        raise DeviceError(f"OpenVINO does not compute {newer}")
 
 
 def _fitting(spec: TensorSpec, inputs: Arrays) -> np.ndarray:
@@ -221,7 +224,7 @@ def _requests(model: Model, threads: int, precision: str, count: int, hint: str 
         DeviceError: OpenVINO is not installed, or cannot run this model.
     """
     library()
-    _check_types(model)
+    _check_numbers(model)
     try:
         return _compiled(model, threads, precision, count, hint)
     except ExecutionError as error:

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.load import load_model
+from iosched.models.source import MAX_IR_VERSION, MAX_OPSET
 
 node = helper.make_node
 RELU = [node("Relu", ["x"], ["y"])]
@@ -101,8 +102,9 @@ def test_unknown_operators():
 
 
 def test_versions_that_no_runtime_reads():
-    refused(data(model_of(RELU, {"x": [3]}, ["y"], ir_version=14)), "IR version 14", "13")
-    refused(data(model_of(RELU, {"x": [3]}, ["y"], opset=27)), "opset 27", "26")
+    refused(data(model_of(RELU, {"x": [3]}, ["y"], ir_version=MAX_IR_VERSION + 1)), f"at most {MAX_IR_VERSION}")
+    newer = data(model_of(RELU, {"x": [3]}, ["y"], opset=MAX_OPSET + 1))
+    refused(newer, f"opset {MAX_OPSET + 1}", f"at most {MAX_OPSET}", f"convert_version(model, {MAX_OPSET})")
     refused(data(model_of(RELU, {"x": [3]}, ["y"], opset=-(2**40))), "opset -1099511627776")
     headless = model_of(RELU, {"x": [3]}, ["y"])
     del headless.opset_import[:]

@@ -83,7 +83,8 @@ def case(name: str) -> Case:
 def _folder() -> Path:
     """For all that decides on what is in it."""
     versions = [f"{package} {version(package)}" for package in ("onnx", "onnxruntime", "numpy")]
-    key = hashlib.sha256(" ".join(versions).encode() + Path(__file__).read_bytes()).hexdigest()[:16]
+    limits = f"{MAX_IR_VERSION} {MAX_OPSET}"
+    key = hashlib.sha256(" ".join([*versions, limits]).encode() + Path(__file__).read_bytes()).hexdigest()[:16]
     return _ROOM / key
 
 

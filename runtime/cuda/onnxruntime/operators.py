@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,10 @@ from iosched.models.graph import Operator, TensorSpec
 from iosched.models.node_attributes import has_subgraphs
 from iosched.models.wiring import captures
 from iosched.runtime.cuda.builder import Builder
+from iosched.runtime.element_types import are_of_numpy, run_on_any_types
 from iosched.runtime.session import load_onnxruntime, open_session, running
+
+_Run = Callable[[Sequence[str], Mapping[str, np.ndarray]], Sequence[Any]]
 
 
 @dataclass(frozen=True)
@@ -31,25 +34,29 @@ class Session:
 
     def interpret(self, reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
         """One run on the CPU; tensors stored in another type of float than the model's are converted."""
-        session, inputs, outputs = _opened(self.model)
+        run, inputs, outputs = _opened(self.model)
         feeds = {name: np.asarray(array, dtype, order="C") for (name, dtype), array in zip(inputs, reads, strict=True)}
         with running():
-            results = session.run(outputs, feeds)
+            results = run(outputs, feeds)
         for target, result in zip(writes, results, strict=True):
             target[...] = result
 
 
 @cache
-def _opened(model: bytes) -> tuple[Any, list[tuple[str, np.dtype]], list[str]]:
+def _opened(model: bytes) -> tuple[_Run, list[tuple[str, np.dtype]], list[str]]:
+    """What runs the model on arrays, its inputs with their types, and its outputs."""
     options = load_onnxruntime().SessionOptions()
     options.log_severity_level = 4
     session = open_session(model, options)
-    proto = onnx.load_from_string(model)
-    inputs = [
-        (value.name, np.dtype(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)))
-        for value in proto.graph.input
-    ]
-    return session, inputs, [value.name for value in proto.graph.output]
+    graph = onnx.load_from_string(model).graph
+    dtypes = {value.name: _dtype(value) for value in (*graph.input, *graph.output)}
+    kinds = ("string" if dtype.hasobject else dtype.name for dtype in dtypes.values())
+    run = session.run if are_of_numpy(kinds) else partial(run_on_any_types, session)
+    return run, [(value.name, dtypes[value.name]) for value in graph.input], [value.name for value in graph.output]
+
+
+def _dtype(value: onnx.ValueInfoProto) -> np.dtype:
+    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
 
 
 def session_kernel(

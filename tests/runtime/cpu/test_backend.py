@@ -364,6 +364,31 @@ def test_a_text_inside_is_no_obstacle() -> None:
     check_everything(loaded(proto_of(nodes, {"x": (INT64, (2, 3))}, ["y"])))
 
 
+@pytest.mark.parametrize("native", [None, False])
+@pytest.mark.parametrize(
+    ("kind", "opset"), [("BFLOAT16", 17), ("FLOAT8E4M3FN", 21), ("FLOAT8E5M2", 28), ("INT4", 21), ("UINT2", 28)]
+)
+def test_types_that_numpy_has_not_come_out_and_are_handed_on(kind: str, opset: int, native: bool | None) -> None:
+    number = getattr(TensorProto, kind)
+    nodes = [
+        node("Relu", ["x"], ["a"]),
+        node("Cast", ["a"], ["y"], to=number),
+        node("Cast", ["y"], ["z"], to=FLOAT),
+    ]
+    proto = proto_of(nodes, {"x": (3, 5)}, {"y": number, "z": FLOAT}, opset=opset)
+    proto.ir_version = 13
+    model = loaded(proto)
+    inputs = random_inputs(model.graph.inputs)
+    with CpuBackend(model, lanes=2, native=native) as backend, Reference(model) as reference:
+        found, expected = backend.compile(sequential(backend.graph)).run(inputs), reference.run(inputs)
+    for name, value in expected.items():
+        assert (
+            found[name].dtype == value.dtype == onnx.helper.tensor_dtype_to_np_dtype(number if name == "y" else FLOAT)
+        )
+        np.testing.assert_array_equal(found[name].astype(np.float32), value.astype(np.float32))
+    assert expected["z"].any()
+
+
 def test_outputs_from_outside_are_the_callers_to_keep() -> None:
     model = loaded(outputs_from_outside())
     inputs = random_inputs(model.graph.inputs)

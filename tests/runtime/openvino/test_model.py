@@ -141,6 +141,29 @@ def test_integers_that_openvino_would_cut_off_are_refused() -> None:
                 opened.run({"x": np.full((2, 3), value)})
 
 
+@pytest.mark.parametrize(
+    ("kind", "attributes", "dtype", "runs"),
+    [
+        ("SpaceToDepth", {"blocksize": 2, "mode": "CRD"}, TensorProto.FLOAT, False),
+        ("SpaceToDepth", {"blocksize": 2}, TensorProto.FLOAT, True),
+        ("BitShift", {"direction": "RIGHT"}, TensorProto.INT32, False),
+        ("BitShift", {"direction": "RIGHT"}, TensorProto.UINT8, True),
+        ("Celu", {"alpha": 2.0}, TensorProto.FLOAT, True),
+    ],
+)
+def test_what_a_newer_opset_added_is_refused_where_openvino_passes_over_it(
+    kind: str, attributes: dict[str, object], dtype: int, runs: bool
+) -> None:
+    inputs = ["x", "x"] if kind == "BitShift" else ["x"]
+    node = helper.make_node(kind, inputs, ["y"], **attributes)
+    model = load_model(data(model_of([node], {"x": [1, 2, 4, 4]}, ["y"], opset=28, dtype=dtype)))
+    if runs:
+        check_numbers(model)
+    else:
+        with pytest.raises(DeviceError, match=f"{kind} 'y' as newer opsets define it"):
+            OpenvinoModel(model, 1)
+
+
 def test_results_of_one_run_are_not_written_by_the_next() -> None:
     model = fire()
     with OpenvinoModel(model, 1) as opened:

@@ -13,7 +13,7 @@ from gpu_plans import expected_outputs, interpreted, random_schedule, relative_e
 from host_cuda import needs_compiler
 from host_driver import HostDriver, chooser
 from lowering import loaded, proto_of
-from onnx import helper
+from onnx import TensorProto, helper
 from session_models import sliced
 
 from iosched.models.errors import ExecutionError, InvalidModelError
@@ -59,6 +59,18 @@ def test_a_session_sees_row_major_tensors_of_the_models_types(precision: str) ->
         inputs = random_inputs(model.graph.inputs)
         found, wanted = interpreted(lowering, inputs, seed), expected_outputs(model, inputs)
         assert relative_error({**found, "at": wanted["at"]}, wanted) < (1e-5 if precision == "fp32" else 2e-2)
+
+
+def test_types_that_numpy_has_not_go_in_and_come_out() -> None:
+    nodes = [helper.make_node("ReverseSequence", ["x", "lengths"], ["y"])]
+    brain = TensorProto.BFLOAT16
+    model = loaded(proto_of(nodes, {"x": (brain, (4, 2))}, {"y": brain}, {"lengths": np.array([2, 4])}, opset=28))
+    lowering = lowered(model)
+    assert set(lowering.sessions) == {"y"}
+    x = np.arange(8).reshape(4, 2).astype(helper.tensor_dtype_to_np_dtype(brain))
+    found = interpreted(lowering, {"x": x}, seed=0)["y"]
+    assert found.dtype == x.dtype
+    assert found.astype(int).tolist() == [[2, 7], [0, 5], [4, 3], [6, 1]]
 
 
 @pytest.mark.parametrize(("precision", "copies"), [("fp32", 0), ("fp16", 2)])
