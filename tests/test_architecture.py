@@ -29,8 +29,9 @@ ROOMS = {
     "iosched": ("models", "scheduler", "runtime", "profiler", "jobs", "cli"),
     "iosched.runtime": (
         *("plan", "order", "intervals", "waits", "given", "hazards", "arena", "teams", "placement"),
-        *("compare", "memory", "inputs", "quota", "cores", "processor", "handle", "lacking", "session", "reference"),
-        *("requests", "shares", "openvino", "side_by_side", "traced", "cpu", "compiled", "cuda"),
+        *("compare", "memory", "inputs", "quota", "cores", "processor", "handle", "lacking", "session"),
+        *("element_types", "reference", "requests", "shares", "openvino"),
+        *("side_by_side", "traced", "cpu", "compiled", "cuda"),
     ),
     "iosched.runtime.cuda": (
         *("target", "layout", "kernel", "builder", "choices", "gpu", "source", "cudnn"),
