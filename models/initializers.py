@@ -58,13 +58,21 @@ def store_weights(graph: onnx.GraphProto, weights: Mapping[str, np.ndarray]) -> 
 
 
 def describe_weight(name: str, array: np.ndarray) -> TensorProto:
-    """An initializer for an array; it contains the payload of strings and of up to `INLINE_NBYTES`, and else none."""
-    if array.nbytes <= INLINE_NBYTES or array.dtype == object:
+    """An initializer for an array; it contains the payload of strings and of up to `INLINE_NBYTES`, and else none.
+
+    It contains that of numbers of less than a byte, too: their bytes in an array are not those in a file.
+    """
+    if array.nbytes <= INLINE_NBYTES or array.dtype == object or is_packed(array.dtype):
         return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
     tensor = TensorProto(name=name, dims=array.shape, data_type=onnx.helper.np_dtype_to_tensor_dtype(array.dtype))
     tensor.data_location = TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value=WEIGHTS_LOCATION)
     return tensor
+
+
+def is_packed(dtype: np.dtype) -> bool:
+    """Whether ONNX puts several numbers of that type into a byte; in arrays each of them takes one."""
+    return onnx.helper.np_dtype_to_tensor_dtype(dtype) in _PACKED
 
 
 def read_tensor(tensor: TensorProto) -> np.ndarray:

@@ -20,6 +20,7 @@ import onnx
 
 from iosched.models.errors import InvalidModelError
 from iosched.models.graph import TensorSpec
+from iosched.models.initializers import is_packed
 from iosched.models.model import Model
 from iosched.models.wiring import reads
 from iosched.runtime.cpu.affine_chains import join_affine
@@ -234,6 +235,10 @@ def _weight(tensor: onnx.TensorProto, mapping: mmap.mmap | bytes) -> np.ndarray:
     place = {entry.key: entry.value for entry in tensor.external_data}
     dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
     shape = tuple(tensor.dims)
+    if is_packed(dtype):
+        begin, nbytes = (int(place.get(key, "0")) for key in ("offset", "length"))
+        inside = onnx.TensorProto(data_type=tensor.data_type, dims=shape, raw_data=mapping[begin : begin + nbytes])
+        return onnx.numpy_helper.to_array(inside)
     array = np.frombuffer(mapping, dtype, count=int(np.prod(shape)), offset=int(place.get("offset", "0")))
     return array.reshape(shape)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
+from iosched.models.initializers import is_packed
 from iosched.models.node_attributes import has_subgraphs
 from iosched.runtime.cpu.calls import Call
 from iosched.runtime.cpu.kernel_graph import KernelGraph
@@ -50,7 +51,7 @@ def build_kernel(kernels: KernelGraph, calls: Sequence[Call], kept: Iterable[str
     model = _model(
         kernels, nodes, [(name, view) for (_, view), name in inputs.items()], tuple(outputs.values()), weights
     )
-    shared = tuple((name, array) for name, array in weights.items() if array.nbytes > _INLINE_NBYTES)
+    shared = tuple((name, array) for name, array in weights.items() if not _is_inline(array))
     program = Program(model, tuple(inputs.values()), tuple(outputs.values()), shared, calls[0].cores)
     return TaskKernel(program, tuple(view for _, view in inputs), tuple(view for _, view in outputs))
 
@@ -129,8 +130,12 @@ def _model(
     return bytes(proto.SerializeToString(deterministic=True))
 
 
+def _is_inline(array: np.ndarray) -> bool:
+    return array.nbytes <= _INLINE_NBYTES or is_packed(array.dtype)
+
+
 def _initializer(name: str, array: np.ndarray) -> onnx.TensorProto:
-    if array.nbytes <= _INLINE_NBYTES:
+    if _is_inline(array):
         return onnx.numpy_helper.from_array(array, name)
     tensor = onnx.TensorProto(name=name, data_location=onnx.TensorProto.EXTERNAL)
     tensor.data_type = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)

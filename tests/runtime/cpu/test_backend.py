@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from lowering import FLOAT, check_everything, loaded, proto_of, weight
 from onnx import TensorProto, helper
 
 from iosched.models.errors import InvalidModelError
+from iosched.models.export import write_model
 from iosched.runtime.compare import compare
 from iosched.runtime.cpu import kernel_graph
 from iosched.runtime.cpu.backend import CpuBackend
@@ -387,6 +389,38 @@ def test_types_that_numpy_has_not_come_out_and_are_handed_on(kind: str, opset: i
         )
         np.testing.assert_array_equal(found[name].astype(np.float32), value.astype(np.float32))
     assert expected["z"].any()
+
+
+@pytest.mark.parametrize("native", [None, False])
+@pytest.mark.parametrize("kind", ["INT4", "UINT4"])
+def test_weights_of_four_bits_count_as_they_are(kind: str, native: bool | None) -> None:
+    """In the plan, in the graph that is optimized, and in the file that is written of it."""
+    packed = np.arange(64 * 128).reshape(64, 128) % 7
+    weights = {
+        "w": packed.astype(helper.tensor_dtype_to_np_dtype(getattr(TensorProto, kind))),
+        "s": np.array(0.5, np.float32),
+    }
+    nodes = [
+        node("DequantizeLinear", ["w", "s"], ["d"]),
+        node("MatMul", ["x", "d"], ["y"]),
+        node("DequantizeLinear", ["w", "by"], ["z"]),
+    ]
+    proto = proto_of(nodes, {"x": (3, 64), "by": ()}, ["y", "z"], weights, opset=21)
+    proto.ir_version = 10
+    model = loaded(proto)
+    x = random_inputs(model.graph.inputs)
+    written = write_model(model.proto, model.weights, None)
+    assert written is not None
+    with CpuBackend(model, lanes=2, native=native) as backend:
+        found = [backend.compile(sequential(backend.graph)).run(x)]
+    for source in (written, replace(model, original=None), model):
+        with Reference(source) as reference:
+            found.append(reference.run(x))
+    expected = found.pop()
+    np.testing.assert_allclose(expected["y"], x["x"] @ (packed.astype(np.float32) / 2), atol=0.5)  # it rounds x, too
+    for each in found:
+        np.testing.assert_allclose(each["y"], expected["y"], rtol=1e-4, atol=1e-4)
+        np.testing.assert_array_equal(each["z"], packed * x["by"])
 
 
 def test_outputs_from_outside_are_the_callers_to_keep() -> None:
