@@ -38,7 +38,7 @@ def page(fuzz: Any, faults: Any, soak: Any, suite: Any) -> str:
         most_mib=max(each["most_grown_mib"] for each in fuzz["kinds"].values()),
         fault_table=_table(("what is short", "commands", "exit 0", "1", "2", "3", "broke a rule"), _fault_rows(kinds)),
         **_killed(kinds["kills"]),
-        writers=_listed(kinds["writers"]),
+        **_written(kinds["writers"]),
         machine=soak["machine"],
         **_soaked(soak),
         suite_versions=_versions(suite["versions"]),
@@ -91,6 +91,21 @@ def _killed(found: Mapping[str, Any]) -> dict[str, object]:
     }
 
 
+def _written(counts: Mapping[str, int]) -> dict[str, object]:
+    """Two commands a round, each of which writes two files, and one database for both."""
+    ended = sum(count for what, count in counts.items() if what.startswith("exit code"))
+    sound, whole, left = (
+        counts.get(what, 0) for what in ("databases that are sound", "output files that are whole", "files left over")
+    )
+    rounds = ended // 2
+    return {
+        "rounds": rounds,
+        "writers": f"{counts.get('exit code 0', 0)} of the {ended} commands ended with exit code 0. Afterwards {sound} of"
+        f" the {rounds} databases were sound, {whole} of the {ended} output files were whole, and {left} other files were"
+        " left over.",
+    }
+
+
 def _soaked(soak: Mapping[str, Any]) -> dict[str, object]:
     runs, loads, at_once = soak["runs"], soak["loads"], soak["at_once"]
     return {
@@ -99,6 +114,7 @@ def _soaked(soak: Mapping[str, Any]) -> dict[str, object]:
         "runs_wrong": runs["wrong"],
         "loads": f"{loads['number']:,}",
         "loads_kib": loads["grown_kib_after_a_tenth"],
+        "kib_each": round(loads["grown_kib_after_a_tenth"] / (0.9 * loads["number"])),
         "threads": at_once["threads"],
         "thread_runs": f"{at_once['runs_of_each']:,}",
         "threads_wrong": at_once["wrong"],
@@ -119,7 +135,7 @@ def _suite(suite: Mapping[str, Any]) -> dict[str, object]:
         "whole_cases": f"{here.get('whole on onnxruntime', 0):,}",
         "refused": here.get("refused", 0),
         "differs": here.get("differs", 0),
-        "refusals": "\n" + "\n".join(refused) + "\n" if refused else "",
+        "refusals": _REFUSALS + "\n".join(refused) + "\n" if refused else "",
         "left_out_for": _left_out_for(suite["left_out"]),
         "left_out": f"{suite['cases'] - suite['onnxruntime_runs']:,}",
         "reasons": "\n".join([*others, *([f"- {rest} times: other reasons, each of fewer cases"] if rest else [])]),
@@ -135,112 +151,128 @@ def _versions(versions: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
-def _listed(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{what}: {count}" for what, count in counts.items())
-
-
 def _table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
+_REFUSALS = "\nThese are the ones that are refused or give other results, each with the reason:\n\n"
 _TEXT = """# What happens to damaged files, and when the machine fails
 
-Models and schedules come from strangers, disks fill up and processes are killed. A command may then refuse to work, with an
-[exit code](exit-codes.md) and a few lines on stderr. It may not crash, hang, take the machine's memory, show a traceback,
-touch other files, or leave half a result.
+This page is for those who give iosched files of strangers, or run it where disks fill up and processes are killed. It says
+what iosched does then, how that was tried, and what is not promised.
 
-This page says how that was tried, and what is not promised. Its numbers are made by scripts in `benchmarks/`. The scripts
-damage sound files by number, so each case can be made again.
+If a command cannot do its work, it says so in a few lines on stderr and ends with an [exit code](exit-codes.md). These are
+the rules of this page: a command never crashes, hangs, takes all of the machine's memory, shows a traceback, touches files
+that are none of its business, or leaves half a result.
+
+The numbers come from scripts in `benchmarks/`. `fuzz.py` damages sound files and gives each case a number, from which the
+case can be made again.
 
 ## Damaged files
 
-`python benchmarks/fuzz.py` damages small models of every kind that is read, schedules, profile databases and their exports,
-studies, results of `bench` and `iosched.toml`. It does so in five ways:
+`python benchmarks/fuzz.py` takes small sound files of every kind that iosched reads and damages them. These are models,
+schedules, profile databases and their exports, studies, results of `bench`, and `iosched.toml`. It damages them in five ways:
 
-- It flips, cuts and moves bytes.
-- It changes fields of models one by one.
-- It edits graphs so that most remain models.
-- It puts stages of schedules together otherwise.
-- It replaces values in tables.
+- It flips, overwrites, cuts out, doubles and moves bytes.
+- It changes single fields of models.
+- It edits graphs in ways that mostly leave a valid model.
+- It moves operators and stages of schedules to other places.
+- It replaces single values in schedules, tables of databases, exports and results.
 
-The table is of seed {seed}, with {fuzz_versions}:
+Then it runs a command on the damaged file. Each row of the table is a kind of file. The columns say how many cases there were,
+how many ended with each exit code, and how many broke a rule. The cases are those of seed {seed}, with {fuzz_versions}:
 
 {fuzz_table}
 
-Each case is a command in a forked process. A case breaks a rule if one of these happens:
+Each case runs in a process of its own. A case breaks a rule if one of these happens:
 
-- a signal, a traceback, or an "internal error";
-- an exit code that no table has, or more than five lines;
-- ten seconds of the processor, or a gigabyte of memory;
-- a process, a connection, or a file outside of the folders that the command was given, as far as Python sees them.
+- It ends by a signal, shows a traceback, or says "internal error".
+- Its exit code is none of those that are documented.
+- Its error has no line at all, or more than five.
+- It takes more than ten seconds of processor time, or more than a minute by the clock.
+- Its memory grows by more than a gigabyte.
+- It starts a process, opens a connection, or touches a file outside of the folders that it was given. This is seen as far
+  as it goes through Python.
 
-{lines}. The longest case took {most_cpu_s} seconds of the processor, and the largest {most_mib} MiB more than an idle
-process. {ran} of the {models} models, and {scheduled} of the schedules, were sound enough to be run. The first 3 % of the
-cases are run with every change of the code.
+{lines}. The longest case took {most_cpu_s} seconds of processor time. The largest took {most_mib} MiB more
+than an idle process. {ran} of the {models} models were sound enough to be run, and so were {scheduled} of the schedules. The
+tests run the first 3 % of the cases of each kind again.
 
-What was found on the way is mended and has tests. The cases that had broken a rule were run again with the mended code.
+What earlier runs had found is mended, and has tests. The cases that had broken a rule were run again with the mended code.
+The faults were these:
 
-- These ended with an internal error: sizes of tensors that no machine has, batches of no images on a planned GPU, models of
-  texts in `batch`, opsets far below zero, and rows of a database without a date.
+- Some files ended with an internal error: sizes of tensors that no machine has, batches of no images on a planned GPU, models
+  of texts in `batch`, opsets far below zero, and rows of a database without a date.
 - Weights of sparse initializers were looked for in the working folder.
-- `optimize -o` put a file in the place of a device.
+- `optimize -o` put a file in the place of a device such as `/dev/null`.
 
 ## Files from strangers
 
-- **Weights in other files** are read from the model's folder and from nowhere else: not by `..`, not by an absolute path, and
-  not by a link, even if somebody puts that link in place between the check and the reading. onnxruntime opens a model's
-  file itself if the model runs as it is. It then has a check of its own.
-- **Schedules**, in files or inside models, are read strictly: every key of its type and range, numbers below 10^18, no operator
-  twice, lanes that exist. A schedule that does not fit the model is refused.
-- **Sizes** are compared with what is there before memory is taken. That concerns the payload of a tensor and the bytes of a
-  file of weights. What an operator reads and writes is compared with the memory that is free (exit code 3).
-- **Not promised:** iosched is no sandbox. Libraries that read a model, such as onnxruntime, run in the same process with its
-  rights. A model from a stranger may take as long as it likes to run. A file of weights that is cut off while a model runs
-  ends the process, since it is mapped into memory.
+- **Weights in other files** are read from the model's folder and from nowhere else. A path with `..`, an absolute path, and a
+  link that leads out of the folder are refused. This holds even if somebody puts a link in place between the check and the
+  reading. If a model runs unchanged, onnxruntime opens its file itself, and has a check of its own.
+- **Schedules** are read strictly, in files and inside models. Every key must have its type and lie in its range. Numbers must
+  lie below 10^18, no operator may occur twice, and every lane must exist. A schedule that does not fit the model is refused.
+- **Sizes** are checked before memory is taken. The size of a tensor is compared with the bytes that the file has for it. What
+  an operator reads and writes is compared with the memory that is free, and too much of it is an error with exit code 3.
+- **Not promised:** iosched is no sandbox. Libraries that read a model, such as onnxruntime, run in the same process and with
+  its rights. A model from a stranger may take as long as it likes to run. A file of weights that is cut off while a model
+  runs ends the process, since the file is mapped into memory.
 
 ## A machine that fails
 
-`python benchmarks/faults.py` takes away what commands need.
+`python benchmarks/faults.py` takes away what commands need, one thing at a time. Each row of the table is one such thing. The
+columns say how many commands were run, how many ended with each exit code, and how many broke one of the rules above.
 
 {fault_table}
 
-Exit codes other than 0 come with a line that says what is short. If a library says "std::bad_alloc" or "pthread_create
-failed", no model is blamed.
+An exit code other than 0 comes with a line that says what is short. A library may report this by other words, as
+"std::bad_alloc" or "pthread_create failed". Then the line does not put the blame on the model.
 
-**Killed:** {kills} searches were killed (SIGKILL). Half of them were killed at moments drawn at random from the {search_s}
-seconds that one takes, half up to 10 ms after a measurement or after it was kept. {killed} had not ended yet, and {kept}
-measurements had been kept until then. {bad} of them left a damaged profile database, lost a measurement that was kept, lost
-more than the one under way, or left half an output. {whole} outputs were there, and whole. Left over were {left_files}
-temporary files beside outputs and {left_folders} folders `iosched-*` in the folder for temporary files, which the system
-clears.
+**Killed searches.** {kills} searches were to be killed by SIGKILL. For half of them the moment was drawn at random from the
+{search_s} seconds that a search takes. For the other half it was up to 10 ms after a measurement, or after one was kept in
+the profile database. {killed} searches were killed, and the others had ended before. This was found afterwards:
 
-**Two writers** of one output and one profile database ran at the same time, twenty times: {writers}. Each file is that of
-one of the two as a whole. The model and the schedule file beside it may be of different ones.
+- {kept} measurements had been kept until then. {bad} of the searches left a damaged profile database, lost one of these
+  measurements, lost more than the one that was under way, or left half an output file.
+- {whole} output files were there, each of them whole.
+- {left_files} temporary files were left beside the outputs.
+- {left_folders} folders `iosched-*` were left in the folder for temporary files, which the system clears.
 
-**A kernel that fails** stops all lanes, with onnxruntime's words; the executor stays usable
+**Two writers.** Two commands at a time wrote the same output files and the same profile database. This was done
+{rounds} times. {writers} Each file is that of one command as a whole, but the model may be that of one command and
+the schedule file beside it that of the other.
+
+**A kernel that fails** stops all lanes, and the error has onnxruntime's words. The executor can be used again afterwards
 (`tests/runtime/cpu/test_executors.py`).
 
-Durations are taken from clocks that do not jump. The clock of the day is asked for dates in files, and to tell the claims of
-processes on one study apart.
+**A clock that jumps** does no harm, since durations are taken from clocks that do not jump. The clock of the day has two
+uses. It dates files, and it tells processes that share a study whether one of them has gone silent.
 
 ## For a long time
 
-`python benchmarks/soak.py` ran on {machine}:
+`python benchmarks/soak.py` looks for memory that grows and for results that become wrong. It ran a small network on {machine}:
 
-- {runs} runs of one plan on two lanes. After the first tenth the process grew by {runs_kib} KiB. {runs_wrong} results were wrong.
-- {loads} times a model was loaded, run and closed. After the first tenth the process grew by {loads_kib} KiB, to {resident_mib}
-  MiB in all. That is two KiB for each load, of onnxruntime or of us.
-- {threads} threads ran one model at the same time, {thread_runs} times each on inputs of their own. {threads_wrong} results were
-  wrong.
+- One plan was run {runs} times on two threads. The process grew by {runs_kib} KiB after the first tenth of the runs.
+  {runs_wrong} results were wrong.
+- A model was loaded, run and closed {loads} times. The process grew by {loads_kib} KiB after the first tenth, to
+  {resident_mib} MiB in all. That is {kib_each} KiB for each load. It was not found out whether onnxruntime or iosched takes it.
+- {threads} threads ran one model at the same time, {thread_runs} times each, on inputs of their own. {threads_wrong} results
+  were wrong.
 
 ## ONNX's own cases
 
-ONNX comes with cases for its operators. `python benchmarks/backend_suite.py` runs those whose results are not random
-({suite_versions}). Of {cases}, onnxruntime runs {suite_runs}. Of these, {by_plan} run here by a plan with the same results,
-{whole_cases} run whole on onnxruntime (sizes that only a run tells, sequences, strings), {refused} are refused and {differs} differ.
+ONNX comes with test cases for its operators. `python benchmarks/backend_suite.py` runs those whose results are not random
+({suite_versions}), and compares what iosched computes with what onnxruntime computes. There are {cases} such
+cases, of which onnxruntime runs {suite_runs}. Of these
+
+- {by_plan} run by a plan of iosched, with the same results;
+- {whole_cases} are run as a whole by onnxruntime, since they have sizes that only a run tells, sequences or texts;
+- {refused} are refused;
+- {differs} give other results.
 {refusals}
-The other {left_out} are left out: {left_out_for}.
+The other {left_out} cases are left out: {left_out_for}. These are the reasons:
 
 {reasons}
 """
