@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from secrets import token_hex
 from typing import BinaryIO
 
 _MAX_NCHARS = 100  # of the destination in the name of the file beside it, which may have 255 bytes
@@ -26,7 +26,7 @@ def whole_file(destination: Path) -> Iterator[BinaryIO]:
             with destination.open("wb") as file:
                 yield file
             return
-        temporary = destination.with_name(f".{destination.name[:_MAX_NCHARS]}.{token_hex(6)}.tmp")
+        temporary = destination.with_name(f".{destination.name[:_MAX_NCHARS]}.{os.urandom(6).hex()}.tmp")
         with temporary.open("xb") as file:
             try:
                 yield file
