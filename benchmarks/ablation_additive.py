@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import mean, median
 
 import numpy as np
-from testbed import Bed, open_bed, option_parser, print_table, write_results
+from testbed import SEEDS, Bed, open_bed, option_parser, print_table, write_results
 
 from iosched.jobs.costing import schedule_latency_us, stage_latency_us
 from iosched.models.graph import ComputationGraph
@@ -87,7 +87,13 @@ def main(words: Sequence[str]) -> None:
         for name, one in found.items()
     }
     device = next(iter(found.values())).device
-    write_results(options, "ablation_additive", words, {"device": device, "networks": content})
+    write_results(
+        options,
+        "ablation_additive",
+        words,
+        {"device": device, "networks": content},
+        seeds=SEEDS | {"schedules": options.seed},
+    )
     if options.plot is not None:
         _plot(options.plot, {name: one.pairs for name, one in found.items()})
 

@@ -21,6 +21,7 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 from published import BATCH_CROSS_MS, BATCH_MS, DEVICE_CROSS_MS, STRATEGIES, V100_MS
+from testbed import keep_results
 
 from iosched.models import zoo
 from iosched.models.graph import ComputationGraph
@@ -316,10 +317,9 @@ def main() -> None:
         "searches": searches(),
         "evaluations_per_second": evaluations_per_second(),
     }  # fmt: skip
-    text = json.dumps(record, indent=1) + "\n"
-    sys.stdout.write(text)
+    sys.stdout.write(json.dumps(record, indent=1) + "\n")
     if arguments.output:
-        arguments.output.write_text(text, encoding="utf-8")
+        keep_results(arguments.output, record, seeds={})
     if arguments.plot:
         plot(record, arguments.plot)
 

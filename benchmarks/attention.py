@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
-from testbed import RESULTS, machine_and_versions, markdown_table
+from testbed import RESULTS, keep_results, markdown_table
 
 from iosched.jobs.optimize import optimize
 from iosched.jobs.run import open_executor
@@ -144,13 +144,13 @@ def with_fused_attention(proto: onnx.ModelProto) -> onnx.ModelProto:
     return proto
 
 
-def table(results: Mapping[str, Any]) -> str:
+def table(cases: Mapping[str, Any]) -> str:
     head = ["network", "words", "batch", "way", "median", "over plain onnxruntime", "stages: all, merged, side by side"]
-    return markdown_table(head, list(_rows(results)))
+    return markdown_table(head, list(_rows(cases)))
 
 
-def _rows(results: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    for key, case in results.items():
+def _rows(cases: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    for key, case in cases.items():
         name, length, batch = key.split(",")
         plain = summarize(case["samples_us"][PLAIN])
         for way, samples in case["samples_us"].items():
@@ -169,15 +169,15 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
-    results = json.loads(OUT.read_text()) if OUT.exists() else {**machine_and_versions(), "cases": {}}
+    cases = json.loads(OUT.read_text())["cases"] if OUT.exists() else {}
     for name in options.names:
         key = f"{name},{options.length},{options.batch}"
-        results["cases"][key] = measure(name, options.length, options.batch)
-        OUT.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        cases[key] = measure(name, options.length, options.batch)
+        keep_results(OUT, {"cases": cases}, goes_on=True)
     if options.write:
         text, marks = PAGE.read_text(encoding="utf-8"), ("<!-- measured -->\n", "<!-- /measured -->")
         before, rest = text.split(marks[0])
-        text = f"{before}{marks[0]}\n{table(results['cases'])}\n\n{marks[1]}{rest.split(marks[1])[1]}"
+        text = f"{before}{marks[0]}\n{table(cases)}\n\n{marks[1]}{rest.split(marks[1])[1]}"
         PAGE.write_text(text, encoding="utf-8")
 
 

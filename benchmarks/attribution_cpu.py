@@ -36,7 +36,7 @@ import numpy as np
 import onnx
 from ablation_additive import random_schedule
 from onnx import ModelProto, TensorProto, helper
-from testbed import option_parser, print_table, write_results, zoo_model
+from testbed import SEEDS, option_parser, print_table, write_results, zoo_model
 
 from iosched.models.load import load_model
 from iosched.models.model import Model
@@ -65,6 +65,7 @@ RATIOS = (
 HEADERS = ("network", "schedule", "stages", "alone ms", *(f"{after} / {before}" for after, before in RATIOS))
 DRIFT_HEADERS = ("network", "yardstick, slowest / fastest", "same round", "rounds apart", "corrected by the yardstick")
 IN_A_ROW = 5
+SEED = 0
 PARKED_SECONDS = 0.001
 EVICTING_NBYTES = 64 << 20
 
@@ -121,9 +122,8 @@ def main(words: Sequence[str]) -> None:
         content[network] = observe(network, options)
     print_table(HEADERS, [row for name, found in content.items() for row in ratio_rows(name, found)])
     print_table(DRIFT_HEADERS, [drift_row(name, found) for name, found in content.items()])
-    write_results(
-        options, Path(__file__).stem, words, {"device": cpu_name(), "handoffs_us": handoffs_us(), "networks": content}
-    )
+    found = {"device": cpu_name(), "handoffs_us": handoffs_us(), "networks": content}
+    write_results(options, Path(__file__).stem, words, found, seeds=SEEDS | {"schedules": SEED})
 
 
 def observe(network: str, options: Namespace) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def _rounded(found: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, fl
 
 
 def _subjects(backend: CpuBackend, inputs: Mapping[str, np.ndarray], count: int) -> list[Subject]:
-    rng = random.Random(0)
+    rng = random.Random(SEED)
     graph = backend.graph
     schedules = {"sequential": sequential(graph), "greedy": greedy(graph)}
     schedules |= {f"random {index + 1}": random_schedule(graph, rng.random(), rng) for index in range(count)}

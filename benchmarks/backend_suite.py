@@ -6,11 +6,9 @@ python benchmarks/backend_suite.py
 from __future__ import annotations
 
 import json
-import platform
 import sys
 from argparse import ArgumentParser
 from collections import Counter
-from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -18,6 +16,7 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from backend_cases import case, case_names, left_out  # noqa: E402
 from backend_runs import agree, on_the_cpu  # noqa: E402
+from testbed import keep_results  # noqa: E402
 
 from iosched.models.errors import InvalidModelError  # noqa: E402
 from iosched.models.load import load_model  # noqa: E402
@@ -46,9 +45,7 @@ def main() -> None:
     asked = parser.parse_args()
     names, others = case_names(), left_out()
     came = {name: came_of(name) for name in names}
-    versions = {name: metadata.version(name) for name in ("onnx", "onnxruntime", "numpy")}
     content = {
-        "versions": {"python": platform.python_version(), **versions},
         "cases": len(names) + len(others),
         "onnxruntime_runs": len(names),
         "here": Counter(what for what, _ in came.values()),
@@ -56,7 +53,7 @@ def main() -> None:
         "differs": {name: why for name, (what, why) in came.items() if what == "differs"},
         "left_out": dict(Counter(others.values()).most_common()),
     }
-    asked.results.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
+    keep_results(asked.results, content, seeds={})
     print(json.dumps(content, indent=1))
 
 

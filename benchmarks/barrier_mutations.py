@@ -80,7 +80,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "orders": len(SEEDS),
             "mutations": [asdict(each) for each in found],
         }
-        write_results(options, Path(__file__).stem, [], content)
+        write_results(
+            options, Path(__file__).stem, [], content, seeds={"first order": SEEDS[0], "last order": SEEDS[-1]}
+        )
     if not all(each.is_found or each.harmless for each in found):
         raise SystemExit("some are neither found nor explained")
 

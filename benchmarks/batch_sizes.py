@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from testbed import RESULTS, machine_and_versions, markdown_table
+from testbed import RESULTS, keep_results, markdown_table
 
 from iosched.jobs.fitting import for_batch
 from iosched.jobs.loaded_batches import LoadedBatches
@@ -137,11 +137,12 @@ def main() -> None:
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
-    results = json.loads(OUT.read_text()) if OUT.exists() else machine_and_versions("openvino")
-    part = results.setdefault("memory" if options.memory else "networks", {})
+    known = json.loads(OUT.read_text()) if OUT.exists() else {}
+    results = {part: known.get(part, {}) for part in ("networks", "memory")}
+    part = results["memory" if options.memory else "networks"]
     for name in options.names:
         part[name] = memory(name) if options.memory else measure(name)
-        OUT.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        keep_results(OUT, results, rivals=["openvino"], goes_on=True)
     if options.write:
         text = PAGE.read_text()
         marks = "<!-- measured -->\n", "<!-- /measured -->"

@@ -115,7 +115,7 @@ def measured(options: Namespace) -> None:
                 return
             cases[name] = case(family, count, options, deadline, cases.get(name))
             words = ["--families", options.families, "--counts", options.counts]
-            write_results(options, Path(__file__).stem, words, {"cases": cases})
+            write_results(options, Path(__file__).stem, words, {"cases": cases}, goes_on=True)
     if options.list:
         return
     print_table(*table(cases))
@@ -279,7 +279,8 @@ def on_paper(options: Namespace) -> None:
         if name not in batches:
             batches[name] = heads(seeds, options) if options.alike == "heads" else together(seeds, options)
             words = ["--paper", "--models", str(options.models), "--size", str(options.size), "--alike", options.alike]
-            write_results(options, Path(__file__).stem, words, {"published": PUBLISHED, "batches": batches})
+            content = {"published": PUBLISHED, "batches": batches}
+            write_results(options, Path(__file__).stem, words, content, seeds={}, goes_on=True)
     for shape in dict.fromkeys(name.partition(", ")[2] for name in batches):
         found = [each for name, each in batches.items() if name.endswith(f", {shape}")]
         if "rows" in found[0]:

@@ -60,7 +60,7 @@ def main(words: Sequence[str]) -> None:
                 found |= measure(model, options.profile_db, found)
         networks[name] = {**found, "simulated": simulate(model, found, bandwidth)}
         content = {"bandwidth_bytes_per_us": bandwidth, "networks": networks}
-        write_results(options, Path(__file__).stem, words, content)
+        write_results(options, Path(__file__).stem, words, content, goes_on=True)
     show(networks)
     if options.plot:
         plot(networks, options.plot)

@@ -32,7 +32,7 @@ from typing import Any
 
 from cpu_models import cpu_model, short_name
 from cpu_rivals import alternatives
-from testbed import RESULTS, compared, machine_and_versions, speedup_text
+from testbed import RESULTS, compared, keep_results, origin, speedup_text
 
 from iosched.jobs.opening import opened
 from iosched.jobs.optimize import OptimizeSettings, optimize
@@ -57,6 +57,7 @@ LEAST_SEARCH_S = 60.0
 SEARCH_SHARE = 0.9  # of a call's time, at most, that a search and its comparison take
 MOST_SEARCHES = 3  # of one case; each goes on with what the one before measured
 ROUNDS_AT_ONCE = 7
+RIVALS = ("openvino",)
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ class Results:
         where = {key: self._content[key] for key in ("machine", "versions") if key in self._content}
         for name, entry in self._of(1).items():
             self._of(1)[name] = {**where, **entry}
-        self._command = f"python benchmarks/{Path(__file__).name} {' '.join(words)}".strip()
+        self._command = ("python", f"benchmarks/{Path(__file__).name}", *words)
 
     def entry(self, case: Case) -> dict[str, Any] | None:
         """What is known of a case."""
@@ -155,17 +156,8 @@ class Results:
         """Keeps an entry, in the file too."""
         self._of(case.batch_size)[case.network] = dict(entry)
         batches = {size: self._content.get("batches", {}).get(size, {}) for size in sorted(self._batches(), key=int)}
-        content = {
-            "command": self._command,
-            **machine_and_versions("openvino"),
-            "batch_size": 1,
-            "networks": self._of(1),
-            "batches": batches,
-        }
-        self._content = content
-        partial = self.path.with_suffix(".partial")
-        partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        partial.replace(self.path)
+        self._content = {"batch_size": 1, "networks": self._of(1), "batches": batches}
+        keep_results(self.path, self._content, command=self._command, rivals=RIVALS, goes_on=True)
 
     def _batches(self) -> list[str]:
         return list(self._content.get("batches", {}))
@@ -221,8 +213,7 @@ def searched(model: Model, options: argparse.Namespace, budget_s: float, path: P
     result = optimize(model, OptimizeSettings(threads=options.threads, profile_db=database, budget_s=budget_s))
     path.write_text(result.document.to_json(), encoding="utf-8")
     return {
-        "command": " ".join(sys.argv[1:]),
-        **machine_and_versions("openvino"),
+        **origin(rivals=RIVALS),
         "flops": sum(operator.flops for operator in model.graph.operators),
         "shipped": result.shipped,
         "reason": result.reason,

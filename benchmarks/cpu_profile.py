@@ -39,7 +39,7 @@ def main(words: Sequence[str]) -> None:
     found = json.loads(options.output.read_text(encoding="utf-8"))["models"] if known else {}
     for name in options.models:
         found[short_name(name)] = profiled(name, options.rounds)
-        write_results(options, Path(__file__).stem, words, {"models": found})
+        write_results(options, Path(__file__).stem, words, {"models": found}, goes_on=True)
 
 
 def profiled(name: str, rounds: int) -> dict[str, Any]:

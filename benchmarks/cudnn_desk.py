@@ -13,7 +13,6 @@ could make, as in docs/cudnn-coverage.md; with `--stored`, how long choosing, bu
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +23,7 @@ from typing import Any
 
 import numpy as np
 from cudnn_graphs import Graph, all_graphs, all_names, gpu_of, graphs_of, network_of, preferred
+from testbed import keep_results
 
 from iosched.models.errors import IoschedError
 from iosched.models.zoo import names
@@ -62,8 +62,7 @@ def main() -> None:
         sys.exit(f"{error}")
     if options.output:
         about = {"device": device.name, "cudnn": load_cudnn().backend_version_string()}
-        lines = ",\n".join(f"  {json.dumps(row)}" for row in rows)
-        options.output.write_text(f'{{"about": {json.dumps(about)},\n "graphs": [\n{lines}\n]}}\n', encoding="utf-8")
+        keep_results(options.output, {"about": about, "graphs": rows}, seeds={}, in_lines=True)
     sys.exit(not options.stored and any(not row["built"] for row in rows))
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from cudnn_graphs import Graph, all_graphs, gpu_of, network_of, preferred
+from testbed import keep_results
 
 from iosched.models.errors import IoschedError
 from iosched.models.zoo import names
@@ -49,11 +50,14 @@ def main() -> None:
     except IoschedError as error:
         sys.exit(f"{error}")
     if options.output:
-        rows = ",\n".join(f"  {json.dumps(list(row.values()))}" for row in found[0]["graphs"])
-        about, columns = (json.dumps(each) for each in (found[0]["about"], list(found[0]["graphs"][0])))
-        text = f'{{"about": {about},\n "columns": {columns},\n "graphs": [\n{rows}\n]}}\n'
-        options.output.write_text(text, encoding="utf-8")
+        keep_results(options.output, _columns(found[0]), seeds={}, in_lines=True)
     print("\n".join((*table(found), "", *before_and_now(found), "", *left(found))))
+
+
+def _columns(found: Row) -> Row:
+    """What `read` reads."""
+    rows = found["graphs"]
+    return {"about": found["about"], "columns": list(rows[0]), "graphs": [list(row.values()) for row in rows]}
 
 
 def read(path: Path) -> Row:

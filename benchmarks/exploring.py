@@ -93,7 +93,8 @@ def measure(
             return
         found[name].append(trials[name].observed(number))
         stages |= {name: trials[name].stages()}
-        write_results(options, Path(__file__).stem, ["--spaces", options.spaces], {"spaces": found, "stages": stages})
+        words, content = ["--spaces", options.spaces], {"spaces": found, "stages": stages}
+        write_results(options, Path(__file__).stem, words, content, goes_on=True)
     print("nothing is missing", file=sys.stderr)
 
 

@@ -29,6 +29,7 @@ from extras_resolved import ROOT, TRIED, Promise, Versions, broken, promises, re
 from fatbin import DeviceCode, device_code
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from testbed import keep_results
 
 NETWORKS = ("inception_v3", "randwire", "nasnet_a", "squeezenet")
 NEEDED = ("libcudnn", "libcublas")  # operators that onnxruntime has no code for run on the CPU
@@ -112,17 +113,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(line)
     if options.record:
         recorded[options.extra] = tried.record()
-        TRIED.write_text(as_text(recorded), encoding="utf-8")
+        extras = {extra: recorded[extra] for extra in promises() if extra in recorded}
+        keep_results(TRIED, extras, seeds={}, goes_on=True, in_lines=True)
     return int(bool(found))
-
-
-def as_text(recorded: Mapping[str, Mapping[str, Any]]) -> str:
-    """JSON with a line for each thing that was tried of an extra."""
-    extras = (
-        f'"{extra}": {{\n' + ",\n".join(f' "{key}": {json.dumps(value)}' for key, value in record.items()) + "}"
-        for extra, record in recorded.items()
-    )
-    return "{" + ",\n".join(extras) + "}\n"
 
 
 def faults(promise: Promise, tried: Tried, before: Sequence[Plans]) -> list[str]:

@@ -363,7 +363,7 @@ def main(words: Sequence[str]) -> None:
     results = json.loads(json.dumps(found))
     for name, table in tables(results).items():
         print(f"{name}\n\n{table}\n", flush=True)
-    write_results(options, Path(__file__).stem, words, results)
+    write_results(options, Path(__file__).stem, words, results, seeds={"first run": 0, "last run": SEEDS - 1})
     if options.page:
         options.page.write_text(page_with(options.page.read_text(), results))
 

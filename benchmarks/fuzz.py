@@ -36,6 +36,7 @@ from fuzz_corpus import SPACE, WEIGHTS, Corpus, Seed, made
 from fuzz_graphs import edit_graph
 from fuzz_mutations import damage_fields, damage_sqlite, damaged_bytes, damaged_json
 from fuzz_schedules import edited_schedule
+from testbed import keep_results
 
 RESULTS = Path(__file__).parent / "results" / "fuzz.json"
 SEED = 18
@@ -331,13 +332,13 @@ def main() -> None:
 
 
 def _go_on(kind: str, until: int, end: float, sound: Corpus, folder: Path, results: Path) -> Tally:
-    content = json.loads(results.read_text()) if results.exists() else {"seed": SEED, "kinds": {}}
-    tally = _tally(content["kinds"].get(kind, {}))
+    kinds = json.loads(results.read_text())["kinds"] if results.exists() else {}
+    tally = _tally(kinds.get(kind, {}))
     while tally.done < until and time.monotonic() < end:
         tally.add(tally.done, *tried(kind, tally.done, sound, folder))
-    content["versions"] = versions()
-    content["kinds"][kind] = vars(tally) | {"errors": dict(tally.errors.most_common(60))}
-    results.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
+    kinds[kind] = vars(tally) | {"errors": dict(tally.errors.most_common(60))}
+    content = {"seed": SEED, "versions": versions(), "kinds": kinds}
+    keep_results(results, content, seeds={"cases": SEED}, goes_on=True)
     print(f"{kind}: {tally.done} cases, by exit code {dict(tally.codes)}, {len(tally.faults)} faults", flush=True)
     return tally
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_cases import Case, key_of
+from testbed import keep_results
 
 FORMAT, VERSION = "iosched.gpu-benchmark", 1
 MOST_ATTEMPTS = 3
@@ -98,12 +99,9 @@ class Results:
                 entry |= {"attempts": 0, "state": "partial" if entry["found"] else "failed"}
 
     def write(self) -> None:
-        """Writes all of it to a name of its own, and renames that."""
+        """Writes all of it, with where it comes from."""
         content = {"format": FORMAT, "version": VERSION, "cases": self.cases}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        written = self.path.with_name(self.path.name + ".tmp")
-        written.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        written.replace(self.path)
+        keep_results(self.path, content, rivals=("torch",), goes_on=True)
 
 
 def load_results(path: Path) -> Results:

@@ -19,9 +19,10 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
-from intervals_kernels import half_precision, kernel_spreads, seen, series, series_covered, short, specified
+from intervals_kernels import SEED, half_precision, kernel_spreads, seen, series, series_covered, short, specified
 from intervals_networks import elsewhere_covered, left_out, network_spreads, networks_covered
 from measured import read
+from testbed import keep_results
 
 from iosched.profiler.devices.analytic.interval import LEVEL, Spread
 from iosched.profiler.devices.analytic.spreads import SPREADS, Spreads
@@ -71,10 +72,9 @@ def main() -> None:
         "networks": networks_covered(found, networks),
         "elsewhere": elsewhere_covered(found),
     }
-    text = json.dumps(record, indent=1) + "\n"
-    sys.stdout.write(text)
+    sys.stdout.write(json.dumps(record, indent=1) + "\n")
     if arguments.output:
-        arguments.output.write_text(text, encoding="utf-8")
+        keep_results(arguments.output, record, seeds={"sums": SEED})
 
 
 if __name__ == "__main__":

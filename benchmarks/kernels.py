@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from measured import SPLIT_SEED, TEST_PART, Row, read, spec
 from numpy.typing import NDArray
+from testbed import keep_results
 
 from iosched.profiler.devices.analytic.calibration import CALIBRATION
 from iosched.profiler.devices.analytic.constants import KERNELS, MEASURED, UNMEASURED, KernelConstants, Measured
@@ -253,10 +254,9 @@ def main() -> None:
     rows = read(arguments.data)
     found = predict(rows)
     record = {"split": split(rows), "microseconds_a_kernel": microseconds_a_kernel(rows), **tables(found)}
-    text = json.dumps(record, indent=1) + "\n"
-    sys.stdout.write(text)
+    sys.stdout.write(json.dumps(record, indent=1) + "\n")
     if arguments.output:
-        arguments.output.write_text(text, encoding="utf-8")
+        keep_results(arguments.output, record, seeds={})
     if arguments.plot:
         plot(found, arguments.plot)
 

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 from kernels import RESTED_US, TRUSTED_US, Floats, agreement, family, predict
 from measured import Row, read
+from testbed import keep_results
 
 from iosched.profiler.devices.analytic.constants import MEASURED, UNMEASURED, KernelConstants, Measured
 
@@ -195,10 +196,9 @@ def main() -> None:
     record = rounded(fit_tensor(rows, fit(rows, GPUS, known)))
     if not arguments.only_all:
         record["left_out"] = left_out(rows, known)
-    text = json.dumps(record, indent=1) + "\n"
-    sys.stdout.write(text)
+    sys.stdout.write(json.dumps(record, indent=1) + "\n")
     if arguments.output:
-        arguments.output.write_text(text, encoding="utf-8")
+        keep_results(arguments.output, record, seeds={"sample": SEED})
 
 
 if __name__ == "__main__":

@@ -9,14 +9,13 @@ Networks that the zoo does not have come from files, see `README.md`; what needs
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from analytic import gpu, graph_of
-from testbed import print_table
+from testbed import keep_results, print_table
 
 from iosched.models.graph import ComputationGraph
 from iosched.models.load import load_model
@@ -253,7 +252,7 @@ def main() -> None:
     }
     print_tables(record)
     if arguments.output:
-        arguments.output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        keep_results(arguments.output, record, seeds={})
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from testbed import YARDSTICK, option_parser, print_table, write_results
+from testbed import SEEDS, YARDSTICK, option_parser, print_table, write_results
 
 from iosched.jobs.costing import schedule_latency_us
 from iosched.models.load import load_model
@@ -48,7 +48,9 @@ def main(words: Sequence[str]) -> None:
         print(f"\r{seed}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     print_table(HEADERS, [*map(row, found), *summaries(found)])
-    write_results(options, Path(__file__).stem, words, {"schedules": found})
+    write_results(
+        options, Path(__file__).stem, words, {"schedules": found}, seeds=SEEDS | {"first network": options.seed}
+    )
 
 
 def observed(seed: int, rounds: int) -> list[dict[str, object]]:

@@ -82,7 +82,7 @@ def main(words: Sequence[str]) -> None:
             before = variants.get(title(seed))
             variants[title(seed)] = bench.observed(seed) if before is None else bench.passed(seed, before)
             written = ["--variants", str(options.variants), "--size", str(options.size)]
-            write_results(options, Path(__file__).stem, written, {"variants": variants})
+            write_results(options, Path(__file__).stem, written, {"variants": variants}, goes_on=True)
 
     taken(missing(variants, options.variants), FOR_NEW, LEAST_VARIANT_S)
     taken(passes_left(variants, options.passes), 1.0, LEAST_PASS_S)

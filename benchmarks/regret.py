@@ -98,7 +98,7 @@ def main(words: Sequence[str]) -> None:
         calls = [*_known(options), observed(backend, graph, options)]
     print_table(HEADERS, [_row(options, calls)])
     content = {"network": options.network, "block": options.block, "rounds": options.rounds, "calls": calls}
-    write_results(options, Path(__file__).stem, words, content)
+    write_results(options, Path(__file__).stem, words, content, goes_on=True)
 
 
 def _options(words: Sequence[str]) -> argparse.Namespace:

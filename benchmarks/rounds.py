@@ -279,7 +279,7 @@ def main(words: Sequence[str]) -> None:
     if rows and options.output:
         names = {(row["model"], row["cost"]) for row in rows}
         rows = [row for row in _rows(options.output) if (row["model"], row["cost"]) not in names] + rows
-        write_results(options, "rounds", words, {"noise": NOISE, "rows": rows})
+        write_results(options, "rounds", words, {"noise": NOISE, "rows": rows}, goes_on=True)
     rows = rows or _rows(RESULTS / "rounds.json")
     found = tables(rows)
     print("\n\n".join(found.values()))

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 from kernels import TRUSTED_US, Floats, Predicted, predict, was_unseen
 from measured import Row, read
+from testbed import keep_results
 
 from iosched.profiler.devices.analytic.kernels import Kind, kind_of
 from iosched.profiler.devices.analytic.scaling import PRIOR, Ratio, scaling
@@ -124,10 +125,10 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder with the measurements")
     parser.add_argument("-o", "--output", type=Path)
     arguments = parser.parse_args()
-    text = json.dumps({"kernels of a network": KERNELS, **tables(read(arguments.data))}, indent=1) + "\n"
-    sys.stdout.write(text)
+    record = {"kernels of a network": KERNELS, **tables(read(arguments.data))}
+    sys.stdout.write(json.dumps(record, indent=1) + "\n")
     if arguments.output:
-        arguments.output.write_text(text, encoding="utf-8")
+        keep_results(arguments.output, record, seeds={"networks": SEED})
 
 
 if __name__ == "__main__":

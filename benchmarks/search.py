@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
-import os
 import random
 import sys
 import time
@@ -22,6 +20,8 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 from typing import TypeVar
+
+from testbed import keep_results
 
 from iosched.models import zoo
 from iosched.models.graph import ComputationGraph
@@ -33,7 +33,6 @@ from iosched.profiler.devices.gpus import gpu_named
 from iosched.profiler.store.database import ProfileDatabase
 from iosched.runtime.cpu.backend import CpuBackend
 from iosched.runtime.cpu.lanes import assign_lanes
-from iosched.runtime.processor import cpu_name
 from iosched.scheduler.baselines import greedy, sequential
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.pruning import Pruning
@@ -284,10 +283,9 @@ def main() -> None:
             write(" ".join(f"{getattr(rows[-1], column)!s:>13}" for column in columns) + "\n")
             sys.stdout.flush()
     if arguments.output:
-        machine = {"cpu": cpu_name(), "cores": len(os.sched_getaffinity(0))}
         cost_name = arguments.device or ("cpu" if arguments.cpu else "two lanes")
-        record = {"machine": machine, "cost": cost_name, "noise": NOISE, "rows": [asdict(row) for row in rows]}
-        arguments.output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        record = {"cost": cost_name, "noise": NOISE, "rows": [asdict(row) for row in rows]}
+        keep_results(arguments.output, record)
 
 
 if __name__ == "__main__":

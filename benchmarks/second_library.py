@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 
 from cpu_models import cpu_model
-from testbed import compared, machine_and_versions, print_table, speedup_text, write_results
+from testbed import compared, print_table, speedup_text, write_results
 
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings, optimize
 from iosched.jobs.run import open_executor
@@ -53,7 +53,7 @@ def main(words: Sequence[str]) -> None:
         against = compared(samples_us, "onnxruntime")
         cells = [f"{median(each) / 1e3:.2f}{speedup_text(against.get(name))}" for name, each in samples_us.items()]
         rows.append([model.name, *cells, *(str(entry[key]) for key in entry if key in _SHOWN)])
-        write_results(options, Path(__file__).stem, words, {**machine_and_versions("openvino"), "models": found})
+        write_results(options, Path(__file__).stem, words, {"models": found}, rivals=["openvino"])
     print_table(["model", *(f"{name}, ms" for name in samples_us), *(key for key in entry if key in _SHOWN)], rows)
 
 

@@ -8,7 +8,6 @@ is one Relu of 8 numbers, optimized as `iosched` would ship it, so all that is m
 
 from __future__ import annotations
 
-import json
 import time
 from argparse import ArgumentParser
 from collections.abc import Callable
@@ -20,6 +19,7 @@ import numpy as np
 import onnx
 import onnxruntime
 from onnx import TensorProto, helper
+from testbed import keep_results
 
 import iosched
 from iosched.profiler.measuring.interleave import interleave
@@ -44,12 +44,10 @@ def main() -> None:
         calls = {name: caller(kind(path, settings), x) for name, kind in sessions.items()}
         found = interleave(calls, options.rounds)
     result = {
-        "processor": cpu_name(),
-        "versions": {"iosched": iosched.__version__, "onnxruntime": onnxruntime.__version__},
         "calls_a_round": CALLS,
         "samples_us": {name: each.samples_us for name, each in found.items()},
     }
-    options.output.write_text(json.dumps(result, indent=1) + "\n")
+    keep_results(options.output, result, seeds={})
     for name, each in found.items():
         print(f"{name:12} {each.median_us:6.1f} us a call ({each.low_us:.1f} to {each.high_us:.1f})")
 

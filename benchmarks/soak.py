@@ -22,13 +22,14 @@ import numpy as np
 import onnx
 from fuzz import versions
 from fuzz_corpus import iosched, model_of
+from testbed import keep_results
 
 from iosched.jobs.run import open_executor
 from iosched.models.load import load_model
 from iosched.models.model import Model
-from iosched.profiler.devices.cpu.processor import cpu_name
 from iosched.profiler.devices.executor import Executor
 from iosched.runtime.inputs import random_inputs
+from iosched.runtime.processor import cpu_name
 from iosched.scheduler.document import ScheduleDocument
 
 RESULTS = Path(__file__).parent / "results" / "soak.json"
@@ -118,7 +119,8 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     asked = parser.parse_args()
     path = asked.results.resolve()
-    content = json.loads(path.read_text()) if path.exists() else {}
+    known = json.loads(path.read_text()) if path.exists() else {}
+    content = {kind: known[kind] for kind in KINDS if kind in known}
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         os.chdir(folder)
         os.environ["IOSCHED_PROFILE_DB"] = ":memory:"
@@ -128,7 +130,7 @@ def main() -> None:
             soak, number = KINDS[kind]
             content[kind] = soak(Path(folder) / "separable.iosched.onnx", int(number * asked.part))
             content |= {"machine": f"{cpu_name()}, {os.cpu_count()} cores", "versions": versions()}
-            path.write_text(json.dumps(content, sort_keys=True) + "\n")
+            keep_results(path, content, seeds={"first inputs": 0}, goes_on=True, in_lines=True)
             print(kind, json.dumps(content[kind]), flush=True)
 
 

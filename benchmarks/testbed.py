@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import sys
 from argparse import ArgumentParser, Namespace
@@ -11,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from iosched.jobs.costing import measured_stage_us, stage_latency_us
 from iosched.jobs.opening import opened
@@ -25,6 +24,7 @@ from iosched.profiler.devices.cpu.cost import CpuStageCost
 from iosched.profiler.devices.cpu.device import OpenOnCpu
 from iosched.profiler.devices.cpu.yardstick import compile_yardstick
 from iosched.profiler.devices.device import OpenModelHere
+from iosched.profiler.devices.facts import package_version
 from iosched.profiler.devices.launch import DEFAULT_LAUNCH, LaunchName
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import resolve
@@ -33,7 +33,6 @@ from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all
 from iosched.profiler.measuring.interleave import Comparison, compare
 from iosched.profiler.measuring.statistics import Measurement, summarize
 from iosched.runtime.inputs import DEFAULT_SEED, random_inputs
-from iosched.runtime.processor import cpu_name
 from iosched.scheduler.cost import CostModel
 from iosched.scheduler.effort import Effort
 from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
@@ -42,6 +41,7 @@ from iosched.scheduler.schedule import Block, Schedule, Stage
 from iosched.scheduler.search import SearchResult, search
 
 RESULTS = Path(__file__).parent / "results"
+SEEDS: Mapping[str, int] = {"inputs": DEFAULT_SEED}
 YARDSTICK = "yardstick"
 MAX_SECONDS = 300.0  # that whole schedules are measured in turn on the CPU
 
@@ -160,36 +160,99 @@ def option_parser(text: str | None, *, networks: str, device: str = "v100") -> A
     return parser
 
 
-def write_results(options: Namespace, script: str, words: Sequence[str], content: dict[str, object]) -> None:
-    """Raw results with the machine and the versions, where `-o` says."""
+def write_results(
+    options: Namespace, script: str, words: Sequence[str], content: Mapping[str, object], **more: Any
+) -> None:
+    """Raw results where `-o` says, as `keep_results` writes them; `more` are arguments of that."""
     if options.output is None:
         return
-    record = {
-        "command": f"python benchmarks/{script}.py {' '.join(words)}".strip(),
-        **machine_and_versions(),
-        **content,
-    }
-    options.output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    keep_results(options.output, content, command=("python", f"benchmarks/{script}.py", *words), **more)
     print(f"raw results: {options.output}", file=sys.stderr)
 
 
-def machine_and_versions(*rivals: str) -> dict[str, dict[str, object]]:
-    """What a results file says of the machine, and of packages; `rivals` are others that may not be installed.
+def keep_results(
+    path: Path,
+    content: Mapping[str, object],
+    *,
+    seeds: Mapping[str, int] = SEEDS,
+    command: Sequence[str] | None = None,
+    rivals: Sequence[str] = (),
+    goes_on: bool = False,
+    in_lines: bool = False,
+) -> None:
+    """Writes what was found with where it comes from; every results file is written here, and never by half.
 
-    All of it, with the commit and the time, is under "provenance", as `--json` has it.
+    Args:
+        content: what was found. A key of its own that is also one of `origin` wins.
+        seeds: what random numbers were drawn from, by what they are for; by default those of random inputs.
+        command: the words of the command; those of this process by default.
+        rivals: packages that take part, beside those that are always named.
+        goes_on: whether results of earlier calls are in the content. Where those come from is kept under "earlier".
+        in_lines: whether each item of what is found stands on a line of its own, for files of many rows.
     """
-    installed = {each.name for each in metadata.distributions()}
-    names = ("iosched", "onnxruntime", "onnx", "numpy", *(name for name in rivals if name in installed))
+    here = origin(seeds, command, rivals)
+    earlier = {"earlier": _earlier(path, here)} if goes_on and path.exists() else {}
+    record = {**here, **earlier, **content}
+    text = _in_lines(record) if in_lines else json.dumps(record, indent=1)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(text + "\n", encoding="utf-8")
+    partial.replace(path)
+
+
+def origin(
+    seeds: Mapping[str, int] = SEEDS, command: Sequence[str] | None = None, rivals: Sequence[str] = ()
+) -> dict[str, object]:
+    """Where results come from that are made here and now: the command, the machine and the versions in short.
+
+    All of it, with the seeds, the commit and the time, is under "provenance", as `--json` has it.
+    """
+    words = _own_command() if command is None else list(command)
+    whole = provenance(seeds, words)
+    names = ("iosched", "onnxruntime", "onnx", "numpy", *rivals)
     return {
+        "command": " ".join(words),
         "machine": {
-            "processor": cpu_name(),
-            "cores": len(os.sched_getaffinity(0)),
-            "system": f"{platform.system()} {platform.machine()}",
+            "processor": whole.machine.cpu,
+            "cores": len(whole.machine.cores),
+            "system": f"{whole.machine.system} {whole.machine.architecture}",
             "python": platform.python_version(),
         },
-        "versions": {name: metadata.version(name) for name in names},
-        "provenance": provenance({"inputs": DEFAULT_SEED}, ["python", *sys.argv]).as_object(),
+        "versions": {name: version for name in names if (version := package_version(name))},
+        "provenance": whole.as_object(),
     }
+
+
+def _own_command() -> list[str]:
+    return ["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]
+
+
+def _earlier(path: Path, here: Mapping[str, object]) -> list[object]:
+    """Where the results of earlier calls come from, as far as the file says it; calls that say the same count once."""
+    known = json.loads(path.read_text(encoding="utf-8"))
+    last = {key: known[key] for key in here if key in known}
+    found = [*known.get("earlier", []), *([last] if last else [])]
+    calls = [_call(each) for each in (*found, json.loads(json.dumps(here)))]
+    return [each for index, each in enumerate(found) if calls[index] not in calls[index + 1 :]]
+
+
+def _call(where: Mapping[str, Any]) -> object:
+    """What tells the calls of a script apart: all but the time."""
+    return {**where["provenance"], "time": None} if "provenance" in where else where
+
+
+def _in_lines(record: Mapping[str, object]) -> str:
+    """JSON with a line for each item of a list or of an object; those of the first level stand on more lines."""
+    return "{" + ",\n".join(f"{json.dumps(key)}: {_lines(value)}" for key, value in record.items()) + "}"
+
+
+def _lines(value: object) -> str:
+    if isinstance(value, Mapping) and value:
+        items = [f"{json.dumps(key)}: {json.dumps(each)}" for key, each in value.items()]
+        return "{\n " + ",\n ".join(items) + "}"
+    if isinstance(value, list) and value:
+        return "[\n " + ",\n ".join(map(json.dumps, value)) + "]"
+    return json.dumps(value)
 
 
 def markdown_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

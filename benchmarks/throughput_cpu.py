@@ -17,12 +17,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from testbed import keep_results
+
 from iosched.models import zoo
 from iosched.models.errors import DeviceError
 from iosched.models.load import load_model
 from iosched.models.model import Model
 from iosched.profiler.devices.cpu.device import CpuDevice
-from iosched.profiler.devices.cpu.facts import cpu_facts
 from iosched.profiler.devices.device import TeamWays
 from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.measuring.in_turn import Budget, Candidate, close_all
@@ -47,14 +48,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("-o", "--output", type=Path, default=Path(__file__).parent / "results" / "throughput-cpu.json")
     asked = parser.parse_args()
-    known = json.loads(asked.output.read_text()) if asked.output.exists() else {"rows": []}
-    known["machine"] = {key: str(value) for key, value in cpu_facts().values.items()}
+    rows = json.loads(asked.output.read_text())["rows"] if asked.output.exists() else []
     for text in asked.models:
         for batch in map(int, asked.batch_sizes.split(",")):
             found = measured(text, batch, Budget(asked.rounds, asked.seconds))
-            others = [row for row in known["rows"] if (row["model"], row["batch_size"]) != (found["model"], batch)]
-            known["rows"] = [*others, found]
-            asked.output.write_text(json.dumps(known, indent=1) + "\n")
+            rows = [*(row for row in rows if (row["model"], row["batch_size"]) != (found["model"], batch)), found]
+            keep_results(asked.output, {"rows": rows}, rivals=["openvino"], goes_on=True)
             print_row(found)
 
 

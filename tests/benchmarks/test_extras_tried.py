@@ -133,8 +133,14 @@ def test_versions_are_of_what_requirements_bring_and_of_nothing_else(
     assert extras.installed(["base", "Base[fast]>=1"]) == {"base": "1.5", "fast-one": "1.5", "leaf": "1.5"}
 
 
-def test_what_is_recorded_is_read_again(extras: ModuleType, tried: Any) -> None:
-    both = json.loads(extras.as_text({"cuda": tried.record(), "cuda12": tried.record()}))
+def test_what_is_recorded_is_read_again(
+    extras: ModuleType, tried: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extras, "TRIED", tmp_path / "extras.json")
+    monkeypatch.setattr(extras, "_tried", lambda extra, promise: tried)
+    for extra in ("cuda", "cuda12"):
+        extras.main([extra, "--record"])
+    both = json.loads(extras.TRIED.read_text())
     record = both["cuda12"]
     assert record == both["cuda"]
     assert [extras.Plans(**each) for each in record["plans"]] == list(tried.plans)

@@ -1,0 +1,163 @@
+"""Results files say where they come from: every script of `benchmarks/` writes them through one function."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+SCRIPTS = sorted(FOLDER.glob("*.py"))
+
+NO_RESULTS = {
+    "attention.py": {"PAGE"},
+    "batch_sizes.py": {"PAGE"},
+    "cpu_networks.py": {"path"},  # a schedule
+    "cpu_profile_page.py": {"PAGE"},
+    "cpu_roofline.py": {"source"},
+    "cpu_table.py": {"PAGE", "readme"},
+    "faults.py": {"model"},
+    "fleet_local.py": {"options.page"},
+    "fleet_search.py": {"options.page"},
+    "fleet_simulation.py": {"options.page"},
+    "fleet_slept.py": {"options.page"},
+    "fuzz_children.py": {"os"},  # standard streams
+    "fuzz_corpus.py": {"folder / 'space.py'"},
+    "gpu_case.py": {"os"},  # a pipe
+    "gpu_child.py": {"self._folder / self._case.printed"},  # what a script printed
+    "papers_page.py": {"PAGE"},
+    "rank.py": {"path", "self.document_path(seed)"},  # schedules
+    "rounds.py": {"PAGE"},
+    "served.py": {"group / 'cgroup.procs'"},
+    "throughput_table.py": {"PAGE"},
+}
+"""What scripts write beside results, by the object whose method writes it."""
+
+NO_RESULTS_ASKED = {"four_convolutions.py", "gpu.py"}  # a model; gpu_results.py keeps those
+
+SANDBOX = "fuzz.py"  # writes damaged files of all kinds
+
+
+def writes(source: str) -> Iterator[str]:
+    """What a script writes by itself: the object of each call that writes a file, or the function's name."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call):
+            continue
+        function = node.func
+        name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+        if name in ("write_text", "write_bytes", "dump") or (name in ("open", "fdopen") and _is_for_writing(node)):
+            yield ast.unparse(function.value) if isinstance(function, ast.Attribute) else name
+
+
+def _is_for_writing(call: ast.Call) -> bool:
+    words = [*call.args, *(word.value for word in call.keywords if word.arg == "mode")]
+    modes = [word.value for word in words if isinstance(word, ast.Constant) and isinstance(word.value, str)]
+    return any(set(mode) <= set("rwxabt+") and set(mode) & set("wxa") for mode in modes)
+
+
+@pytest.mark.parametrize("path", [path for path in SCRIPTS if path.name != "testbed.py"], ids=lambda path: path.stem)
+def test_a_script_writes_results_through_the_testbed_alone(path: Path) -> None:
+    source = path.read_text(encoding="utf-8")
+    own = {place for place in writes(source) if not (path.name == SANDBOX and "results" not in place.lower())}
+    assert own - NO_RESULTS.get(path.name, set()) == set(), (
+        "results go through keep_results or write_results of testbed.py; what is no result is named in NO_RESULTS here"
+    )
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_a_script_with_an_option_for_results_keeps_them(path: Path) -> None:
+    source = path.read_text(encoding="utf-8")
+    asks = any(f'"{option}"' in source for option in ("--output", "--results", "--record"))
+    keeps = "keep_results(" in source or "write_results(" in source
+    assert keeps or path.name in NO_RESULTS_ASKED or not asks
+
+
+def test_no_exception_outlives_what_it_is_for() -> None:
+    stale = {
+        (name, place)
+        for name, places in NO_RESULTS.items()
+        for place in places - set(writes((FOLDER / name).read_text(encoding="utf-8")))
+    }
+    assert not stale
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "options.output.write_text(json.dumps(found))",
+        "json.dump(found, file)",
+        "with open(path, 'w') as file: print(found, file=file)",
+        "path.open(mode='a').write(found)",
+    ],
+)
+def test_a_script_that_writes_by_itself_is_seen(line: str) -> None:
+    assert list(writes(line))
+
+
+@pytest.mark.parametrize("line", ["path.read_text()", "open(path)", "path.open('rb')", "keep_results(path, found)"])
+def test_a_script_that_reads_is_left_alone(line: str) -> None:
+    assert not list(writes(line))
+
+
+@pytest.fixture
+def testbed(script: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    bed = script("testbed")
+    monkeypatch.setattr(bed.sys, "argv", ["/somewhere/benchmarks/wide.py", "--graphs", "2"])
+    return bed
+
+
+def kept(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def test_a_results_file_says_where_it_comes_from(testbed: ModuleType, tmp_path: Path) -> None:
+    testbed.keep_results(tmp_path / "new" / "r.json", {"rows": [1]}, seeds={"graphs": 7}, rivals=["no-such-package"])
+    found = kept(tmp_path / "new" / "r.json")
+    assert list(found) == ["command", "machine", "versions", "provenance", "rows"]
+    assert found["command"] == "python benchmarks/wide.py --graphs 2"
+    assert set(found["machine"]) == {"processor", "cores", "system", "python"}
+    assert {"numpy", "onnx"} <= set(found["versions"])
+    assert "no-such-package" not in found["versions"]
+    assert set(found["provenance"]) == {"machine", "versions", "seeds", "command", "time"}
+    assert found["provenance"]["seeds"] == {"graphs": 7}
+    assert found["provenance"]["command"] == found["command"].split()
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["r.json"]
+
+
+def test_lines_hold_the_same(testbed: ModuleType, tmp_path: Path) -> None:
+    content = {"about": {"a": 1}, "rows": [[1, 2], [3]], "none": [], "nothing": {}, "number": 2.5}
+    for in_lines in (False, True):
+        testbed.keep_results(tmp_path / f"{in_lines}.json", content, in_lines=in_lines)
+    one, other = (kept(tmp_path / f"{in_lines}.json") for in_lines in (False, True))
+    assert {key: one[key] for key in content} == {key: other[key] for key in content} == content
+    assert "\n [1, 2],\n [3]]" in (tmp_path / "True.json").read_text()
+
+
+def test_calls_that_add_to_a_file_are_all_told(testbed: ModuleType, tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    for word in ("a", "a", "b", "c", "c"):
+        testbed.keep_results(path, {"versions": {"own": "1"}}, command=["python", word], goes_on=True)
+    found = kept(path)
+    assert found["command"] == "python c"
+    assert [each["command"] for each in found["earlier"]] == ["python a", "python b"]
+    assert all("provenance" in each for each in found["earlier"])
+
+
+def test_of_a_file_without_provenance_is_told_what_it_says(testbed: ModuleType, tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps({"versions": {"onnx": "1.0"}, "rows": [1]}))
+    for _ in range(2):
+        testbed.keep_results(path, {"rows": [1, 2]}, goes_on=True)
+    assert kept(path)["earlier"] == [{"versions": {"onnx": "1.0"}}]
+
+
+def test_a_file_that_is_written_anew_tells_of_no_other_call(testbed: ModuleType, tmp_path: Path) -> None:
+    for word in "ab":
+        testbed.keep_results(tmp_path / "r.json", {}, command=["python", word])
+    assert "earlier" not in kept(tmp_path / "r.json")
