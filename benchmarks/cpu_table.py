@@ -73,30 +73,38 @@ _LINKS = (
 _INTRO = """\
 # Networks on CPUs
 
-This page compares what `optimize` ships with onnxruntime and with OpenVINO, on {cores} cores of {processor}, in fp32.
-`benchmarks/cpu_networks.py` measured it with onnxruntime {onnxruntime} and OpenVINO {openvino}{others}.
-`benchmarks/cpu_table.py --write` makes the page from the raw samples in `benchmarks/results/cpu_networks.json`.
+This page is for those who want to know what `optimize` gains on CPUs. It compares what `optimize` ships with
+onnxruntime and with OpenVINO, on {cores} cores of {processor}, in fp32. `benchmarks/cpu_networks.py` measured it with
+onnxruntime {onnxruntime} and OpenVINO {openvino}{others}. `benchmarks/cpu_table.py --write` makes the page from the raw
+samples in `benchmarks/results/cpu_networks.json`.
 
-- Latencies are medians in milliseconds of runs in a row, with all alternatives in turn.
-- Beside each latency stands how many times as fast as onnxruntime at its best setting it is: the median of the ratios
-  within rounds, with its 95 % confidence interval.
-- *Ships* is what `optimize` decided before, from runs of its own. Beside it stands how many times as fast that is as
-  the better of onnxruntime and OpenVINO.
+Each row of the first tables is a network:
+
+- The columns up to *schedule found* are alternatives. A cell has the latency in milliseconds: the median of runs in a
+  row, with all alternatives in turn.
+- *onnxruntime* is onnxruntime at its best setting, and *without settings* is onnxruntime as it is by default.
+- *One after another, on both cores* is our executor without a schedule, with each operator shared out over the cores.
+- *Schedule found* is our executor with the schedule that the search found.
+- Behind the latency of an alternative stands how many times as fast as onnxruntime at its best setting it is. That is
+  the median of the ratios within rounds, with its 95 % confidence interval.
+- *Ships* is what `optimize` decided to ship before, from runs of its own. Behind it stands how many times as fast that
+  is as the better of onnxruntime and OpenVINO.
+- *Search* is how long the search took.
 
 ![How many times as fast as onnxruntime](images/cpu-networks.svg)"""
 
 _SPLIT = """\
 ## What gains what
 
-Each column is one step from plain onnxruntime to the schedule found, and says how many times as fast that step makes a
-network:
+The way from plain onnxruntime to the schedule found has four steps. Each column of the table compares what comes after
+a step with what was before it, and says how many times as fast the network became:
 
-- *Alignment* is plain onnxruntime on the model with channels that fill whole blocks, over plain onnxruntime as it is.
-- *Other rewriting* is plain onnxruntime on all that [is rewritten](cpu.md), over plain onnxruntime after alignment.
-- *Our executor* runs these nodes one after another, shared out over the cores in its own way, over plain onnxruntime on
-  them.
-- *Scheduling* is the schedule found over that.
-- *All of it* is the schedule found over plain onnxruntime."""
+- *Alignment* gives the model channels that fill whole blocks. Plain onnxruntime runs both.
+- *Other rewriting* is all else that [is rewritten](cpu.md). Plain onnxruntime runs both.
+- *Our executor* runs the rewritten nodes one after another, shared out over the cores in its own way. Before, plain
+  onnxruntime runs them.
+- *Scheduling* runs them by the schedule found.
+- *All of it* compares the schedule found with plain onnxruntime on the model as it was."""
 
 Entry = Mapping[str, Any]
 Table = tuple[list[str], list[list[str]]]
@@ -197,15 +205,16 @@ def goals(networks: Mapping[str, Entry]) -> str:
     behind = [NAMES.get(name, name) for name, speedup in known.items() if speedup < 0.97]
     sentences = [
         f"What ships is at least {known[least]:.2f} times as fast as the better of onnxruntime and OpenVINO "
-        f"({NAMES.get(least, least)}); below 0.97 times on {len(behind)} of {len(known)} networks"
-        f"{': ' + ', '.join(behind) if behind else ''}."
+        f"(on {NAMES.get(least, least)}).",
+        f"It is below 0.97 times on {len(behind) or 'none'} of {len(known)} networks"
+        f"{': ' + ', '.join(behind) if behind else ''}.",
     ]
     branchy = [each.ratios for name in BRANCHY if (each := found.get(name)) is not None]
     if branchy:
         mean, low, high = geometric_mean(branchy)
         sentences.append(
-            f"Over {len(branchy)} of the {len(BRANCHY)} networks with many branches its geometric mean is "
-            f"{mean:.2f} ({low:.2f} to {high:.2f})."
+            f"Over {len(branchy)} of the {len(BRANCHY)} networks with many branches, the geometric mean of these "
+            f"ratios is {mean:.2f} ({low:.2f} to {high:.2f})."
         )
     return " ".join(sentences)
 
