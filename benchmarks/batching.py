@@ -137,7 +137,10 @@ def summary(cases: Mapping[str, Mapping[str, Any]]) -> str:
         mean_text([gain(found, over) for found in each.values() if len(found["clusters"]) == 1])
         for each, over in ((unequal, ("serial", "packed")), (many, ("serial",)))
     )
-    return f"Unequal weights: {over_better} over the better; from {LEAST_MANY} models on {over_serial} over serial."
+    return (
+        f"For models of unequal weights, the geometric mean over the better is {over_better}. "
+        f"From {LEAST_MANY} models on, it is {over_serial} over serial."
+    )
 
 
 def mean_text(gains: Sequence[tuple[float, float, float]]) -> str:

@@ -60,8 +60,8 @@ def test_the_summary_is_of_unequal_weights(batching: ModuleType) -> None:
     twice, packed = case(serial=8.0, packed=4.0, mixed=2.0), case(serial=9.0, packed=1.0, mixed=3.0)
     cases = {"squeezenet x 2": packed, "squeezenet x 4": twice, "heads x 4": case(serial=100.0, mixed=1.0)}
     assert batching.summary(cases) == (
-        "Unequal weights: 1.414 (1.414 to 1.414) in 2 cases over the better; "
-        "from 4 models on 4.000 (4.000 to 4.000) in 1 cases over serial."
+        "For models of unequal weights, the geometric mean over the better is 1.414 (1.414 to 1.414) in 2 cases. "
+        "From 4 models on, it is 4.000 (4.000 to 4.000) in 1 cases over serial."
     )
 
 
