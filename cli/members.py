@@ -91,7 +91,7 @@ def read_models(named: Sequence[Named], binding: Binding, *, skips_broken: bool)
     if not found:
         raise UsageError("no model is left to put together")
     if unused:
-        raise UsageError(f"--input-shape {min(unused)}: no model has an input of that name")
+        raise UsageError(f"--input-shape {min(unused)}: no model has an input or a dynamic dimension of that name")
     return found
 
 
@@ -103,7 +103,7 @@ def files_of(named: Sequence[Named]) -> list[Path | None]:
 def _shapes(model: Named, named: Sequence[Named], binding: Binding) -> Mapping[str, tuple[int, ...]]:
     """The shapes of one model's inputs, by the model's own names."""
     shared = {name: shape for name, shape in binding.input_shapes.items() if _owner(name, named) is None}
-    own = set(_inputs(model.source)) if shared else set()
+    own = set(_bindable(model.source)) if shared else set()
     found = {name: shape for name, shape in shared.items() if name in own}
     found.update(
         (name.partition("/")[2], shape)
@@ -113,13 +113,16 @@ def _shapes(model: Named, named: Sequence[Named], binding: Binding) -> Mapping[s
     return found
 
 
-def _inputs(source: str) -> Iterator[str]:
-    """The names of a file's inputs; none of standard input, which can be read once."""
+def _bindable(source: str) -> Iterator[str]:
+    """The names of a file's inputs and of their dynamic dimensions; none of standard input, which can be read once."""
+    from iosched.models.binding import input_dims, symbols_of
     from iosched.models.source import read_proto
 
     path = input_file(source)
     if path is not None:
-        yield from (value.name for value in read_proto(path).graph.input)
+        graph = read_proto(path).graph
+        yield from (value.name for value in graph.input)
+        yield from symbols_of(input_dims(graph))
 
 
 def _owner(name: str, named: Sequence[Named]) -> str | None:

@@ -160,7 +160,8 @@ def input_shape_option(function: F) -> F:
         metavar=INPUT_SHAPE,
         multiple=True,
         callback=lambda ctx, param, texts: shapes_of(map(parse_input_shape, texts)),
-        help="Shape of one input, for models with dynamic dimensions. Repeat for several inputs.",
+        help="Shape of one input, for models with dynamic dimensions. Repeat for several inputs. "
+        "NAME may also be that of a dynamic dimension, as in sequence=128, which gives it this size in all inputs.",
     )(function)
 
 
@@ -170,7 +171,8 @@ def batch_size_option(function: F) -> F:
         "--batch-size",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Size of the first dimension of every input whose first dimension is dynamic or a batch.",
+        help="Size of the first dimension of every input in which that is dynamic. If it is dynamic in no input, and "
+        "one fixed number in all, of every input.",
     )(function)
 
 

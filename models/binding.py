@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -11,6 +11,10 @@ import onnx
 from iosched.models.errors import InvalidModelError, UsageError
 
 Dims = list[int | str]
+
+_NAMELESS = "?"
+"""What the text of a dimension that has no name begins with. Some exporters call every unknown dimension "?", which
+does not say that they are equal."""
 
 
 @dataclass(frozen=True)
@@ -33,27 +37,36 @@ def bind_inputs(
 ) -> Binding:
     """Give every tensor input of `graph` a static shape, in place.
 
-    A symbol has one value wherever it stands. `batch_size` binds the first dimension of every input; where that is a
-    fixed number on all inputs of rank 2 and more, it is replaced.
+    A symbol has one value wherever it stands. `input_shapes` has shapes by the names of inputs, and single sizes by
+    those of symbols. `batch_size` binds the first dimension of every input in which that is dynamic, whatever the shape
+    given for it has there. Where it is dynamic in none, and one and the same number in all inputs of rank 2 and more,
+    that number is replaced.
 
     Raises:
-        UsageError: a binding names no input, is negative, or contradicts another one or a fixed dimension.
+        UsageError: a binding names no input and no symbol, is negative, or contradicts another one or a fixed
+            dimension.
         InvalidModelError: a dimension stays unbound.
     """
-    given = dict(input_shapes or {})
-    check_given(given, batch_size, [value.name for value in graph.input])
     shapes = input_dims(graph)
+    given = dict(input_shapes or {})
+    check_given(given, batch_size, [value.name for value in graph.input], symbols_of(shapes))
+    firsts = {dims[0] for dims in shapes.values() if dims and isinstance(dims[0], str)}
+    if batch_size is not None:
+        given = _at_batch(shapes, given, firsts, batch_size)
     symbols = bind_shapes(shapes, given)
+    if batch_size is not None:
+        symbols.update(dict.fromkeys(firsts, batch_size))
     _substitute(shapes, symbols)
-    replaced = None if batch_size is None else _bind_batch(shapes, batch_size, symbols)
-    _substitute(shapes, symbols)
+    replaced = None if batch_size is None or firsts else _replace_batch(shapes, batch_size)
     bound = require_static(shapes)
     write_dims(graph, bound)
     return Binding(bound, symbols, replaced)
 
 
-def check_given(given: Mapping[str, tuple[int, ...]], batch_size: int | None, inputs: list[str]) -> None:
-    """Refuses shapes of inputs that are not there, and sizes that no dimension can have.
+def check_given(
+    given: Mapping[str, tuple[int, ...]], batch_size: int | None, inputs: Sequence[str], symbols: Sequence[str]
+) -> None:
+    """Refuses shapes of inputs and sizes of symbols that are not there, and sizes that no dimension can have.
 
     Raises:
         UsageError: says which.
@@ -61,11 +74,21 @@ def check_given(given: Mapping[str, tuple[int, ...]], batch_size: int | None, in
     if batch_size is not None and batch_size < 1:
         raise UsageError(f"batch size {batch_size} is not positive.")
     for name, shape in given.items():
-        if name not in inputs:
-            close = get_close_matches(name, inputs, n=3, cutoff=0.4) or inputs[:8]
-            raise UsageError(f"the model has no input {name!r}; did you mean {', '.join(map(repr, close))}?")
+        if name not in inputs and name not in symbols:
+            known = [*inputs, *symbols]
+            close = get_close_matches(name, known, n=3, cutoff=0.4) or known[:8]
+            nor = " and no dynamic dimension of that name" if symbols else ""
+            raise UsageError(f"the model has no input {name!r}{nor}; did you mean {', '.join(map(repr, close))}?")
         if any(dim < 0 for dim in shape):
             raise UsageError(f"shape {_text(shape)} of input {name!r} has a negative dimension.")
+        if name not in inputs and len(shape) != 1:
+            raise UsageError(f"dimension {name!r} has one size, not {_text(shape)}.")
+
+
+def symbols_of(shapes: Mapping[str, Dims | None]) -> list[str]:
+    """The names of dynamic dimensions, each once; not those that have none in the model."""
+    symbols = (dim for dims in shapes.values() for dim in dims or () if isinstance(dim, str))
+    return list(dict.fromkeys(symbol for symbol in symbols if not symbol.startswith(_NAMELESS)))
 
 
 def input_dims(graph: onnx.GraphProto) -> dict[str, Dims | None]:
@@ -79,10 +102,12 @@ def input_dims(graph: onnx.GraphProto) -> dict[str, Dims | None]:
 def bind_shapes(shapes: dict[str, Dims | None], given: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
     """Puts the sizes given in place of the dimensions of these inputs; returns the number that each symbol got.
 
+    A name that is no input's is a symbol's, and its shape is one size.
+
     Raises:
         UsageError: a shape contradicts another one or a fixed dimension.
     """
-    symbols: dict[str, int] = {}
+    symbols = {name: shape[0] for name, shape in given.items() if name not in shapes and len(shape) == 1}
     for name, shape in given.items():
         if name in shapes:
             shapes[name] = _bind_shape(name, shapes[name], shape, symbols)
@@ -96,7 +121,8 @@ def _dims(value: onnx.ValueInfoProto) -> Dims | None:
     dims: Dims = []
     for axis, dim in enumerate(tensor.shape.dim):
         known = dim.HasField("dim_value") and dim.dim_value >= 0
-        dims.append(dim.dim_value if known else dim.dim_param or f"?{value.name}:{axis}")
+        named = dim.dim_param and not dim.dim_param.startswith(_NAMELESS)
+        dims.append(dim.dim_value if known else dim.dim_param if named else f"{_NAMELESS}{value.name}:{axis}")
     return dims
 
 
@@ -116,11 +142,27 @@ def _bind_shape(name: str, dims: Dims | None, shape: tuple[int, ...], symbols: d
     return list(shape)
 
 
-def _bind_batch(shapes: dict[str, Dims | None], batch: int, symbols: dict[str, int]) -> int | None:
-    firsts = {name: dims[0] for name, dims in shapes.items() if dims}
-    for first in firsts.values():
-        if isinstance(first, str):
-            symbols[first] = batch
+def _at_batch(
+    shapes: Mapping[str, Dims | None], given: Mapping[str, tuple[int, ...]], firsts: Collection[str], batch: int
+) -> dict[str, tuple[int, ...]]:
+    """The shapes given, at this batch size; `firsts` are the symbols that stand first in a shape."""
+    found: dict[str, tuple[int, ...]] = {}
+    replaced: set[int] = set()
+    for name, shape in given.items():
+        dims = shapes.get(name, [name]) or []
+        batched = [dim in firsts for dim in dims] if len(dims) == len(shape) else [False] * len(shape)
+        replaced.update(size for size, is_batch in zip(shape, batched, strict=True) if is_batch)
+        found[name] = tuple(batch if is_batch else size for size, is_batch in zip(shape, batched, strict=True))
+    if len(replaced) > 1:
+        raise UsageError(
+            f"--batch-size {batch} does not fit: --input-shape gives first dimensions of {_listed(replaced)}.\n"
+            "Leave --batch-size out."
+        )
+    return found
+
+
+def _replace_batch(shapes: dict[str, Dims | None], batch: int) -> int | None:
+    """Gives inputs whose first dimension is fixed another batch; returns what that was, None where it was this one."""
     leading = {dims[0] for dims in shapes.values() if dims and len(dims) >= 2 and isinstance(dims[0], int)}
     if leading <= {batch}:
         return None
@@ -151,13 +193,29 @@ def require_static(shapes: Mapping[str, Dims | None]) -> dict[str, tuple[int, ..
     unbound = {n: dims for n, dims in shapes.items() if dims is None or any(isinstance(dim, str) for dim in dims)}
     if unbound:
         listed = ", ".join(f"{name}={_text(dims)}" for name, dims in list(unbound.items())[:4])
-        name, dims = next(iter(unbound.items()))
-        shape = "x".join(str(dim) if isinstance(dim, int) else "1" for dim in dims or (1, 3, 224, 224))
         raise InvalidModelError(
-            f"the model has dynamic dimensions: {listed}{', ...' if len(unbound) > 4 else ''}.\n"
-            f"Bind them with --input-shape {name}={shape} (your sizes), or the first one with --batch-size N."
+            f"the model has dynamic dimensions: {listed}{', ...' if len(unbound) > 4 else ''}.\n{_way_out(unbound)}"
         )
     return {name: tuple(int(dim) for dim in dims or ()) for name, dims in shapes.items()}
+
+
+def _way_out(unbound: Mapping[str, Dims | None]) -> str:
+    """The options that bind all dimensions, each symbol once, and others that bind some."""
+    options: list[str] = []
+    bound: set[str] = set()
+    for name, dims in unbound.items():
+        fresh = {dim for dim in dims or () if isinstance(dim, str)} - bound
+        bound |= fresh
+        if fresh or dims is None:
+            shape = "x".join(str(dim) if isinstance(dim, int) else "1" for dim in dims or (1, 3, 224, 224))
+            options.append(f"--input-shape {name}={shape}")
+    ways = [f"Bind them with {' '.join(options[:4])}{' ...' if len(options) > 4 else ''} (your sizes)"]
+    firsts = {dims[0] for dims in unbound.values() if dims and isinstance(dims[0], str)}
+    if others := [symbol for symbol in symbols_of(unbound) if symbol not in firsts]:
+        ways.append(f"one wherever it stands with --input-shape {others[0]}=1")
+    if firsts or None in unbound.values():
+        ways.append("the first one with --batch-size N")
+    return ", or ".join(ways) + "."
 
 
 def write_dims(graph: onnx.GraphProto, shapes: Mapping[str, Sequence[int | str]]) -> None:

@@ -9,7 +9,15 @@ from types import MappingProxyType
 import onnx
 
 from iosched.models.batch_shape import BatchShape, at_batch
-from iosched.models.binding import Dims, bind_shapes, check_given, input_dims, require_static, write_dims
+from iosched.models.binding import (
+    Dims,
+    bind_shapes,
+    check_given,
+    input_dims,
+    require_static,
+    symbols_of,
+    write_dims,
+)
 from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.load import UnboundModel
 from iosched.models.model import Model
@@ -116,8 +124,9 @@ def with_dynamic_batch(
         InvalidModelError: a dimension stays unbound.
     """
     given = dict(input_shapes or {})
-    check_given(given, None, [value.name for value in unbound.proto.graph.input])
-    dims = _ranked(input_dims(unbound.proto.graph), given)
+    dims = input_dims(unbound.proto.graph)
+    check_given(given, None, [value.name for value in unbound.proto.graph.input], symbols_of(dims))
+    dims = _ranked(dims, given)
     bind_shapes({name: None if own is None else [*own] for name, own in dims.items()}, given)
     if all(isinstance(dim, int) for own in dims.values() for dim in own or ("?",)):
         return _freed(unbound, {name: tuple(own or ()) for name, own in dims.items()})
@@ -145,15 +154,15 @@ def _symbols(
     dims: Mapping[str, Dims | None], given: Mapping[str, tuple[int, ...]], batch_sizes: Sequence[int]
 ) -> dict[str, int | None]:
     """The number that each symbol is bound to; None for those that are the batch, the first of which names it."""
-    example = next((shape[0] for name, shape in given.items() if _first(dims[name]) and shape), None)
+    example = next((shape[0] for name, shape in given.items() if _first(dims.get(name)) and shape), None)
     if example is not None and example not in batch_sizes:
         listed = ", ".join(map(str, batch_sizes))
         raise UsageError(
             f"--input-shape gives batch size {example}: give shapes as they are at one of the batch sizes, {listed}."
         )
-    found: dict[str, int | None] = {}
+    found: dict[str, int | None] = {name: shape[0] for name, shape in given.items() if name not in dims}
     for name, shape in given.items():
-        for axis, (dim, size) in enumerate(zip(dims[name] or (), shape, strict=False)):
+        for axis, (dim, size) in enumerate(zip(dims.get(name) or (), shape, strict=False)):
             if isinstance(dim, str):
                 found.setdefault(dim, None if axis == 0 and size == example else size)
     for own in dims.values():

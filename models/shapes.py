@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import cache
 
 import numpy as np
@@ -21,6 +21,9 @@ _OPERATOR = re.compile(r"op_type:\s*(\w+)")
 def infer_shapes(proto: onnx.ModelProto, *, strict: bool = False) -> onnx.ModelProto:
     """A copy of `proto` with types and shapes of its tensors in value_info.
 
+    Sizes that are known only at run time stay without a name. Inference names them where tensors have them in common,
+    and onnxruntime 1.32 then makes a Reshape of no rows to (0, -1) of one to (rows, 4), which fails.
+
     Raises:
         InvalidModelError: the tensors' types or shapes contradict each other.
     """
@@ -31,7 +34,24 @@ def infer_shapes(proto: onnx.ModelProto, *, strict: bool = False) -> onnx.ModelP
             return infer_shapes(proto)
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise InvalidModelError(f"shapes do not fit together: {' '.join(lines[:2])[:300]}") from error
+    _forget_invented(inferred.graph, {dim.dim_param for value in proto.graph.input for dim in _dims(value)})
     return inferred
+
+
+def _forget_invented(graph: onnx.GraphProto, known: Set[str]) -> None:
+    """Clears the names of dimensions that no input has, here and in all inner graphs."""
+    for value in (*graph.value_info, *graph.output):
+        for dim in _dims(value):
+            if dim.dim_param and dim.dim_param not in known:
+                dim.ClearField("dim_param")
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else ())):
+                _forget_invented(inner, known)
+
+
+def _dims(value: onnx.ValueInfoProto) -> Sequence[onnx.TensorShapeProto.Dimension]:
+    return value.type.tensor_type.shape.dim if value.type.WhichOneof("value") == "tensor_type" else ()
 
 
 def _is_of_a_definition(error: Exception, graph: onnx.GraphProto) -> bool:

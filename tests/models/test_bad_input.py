@@ -166,11 +166,31 @@ def test_dynamic_dimensions_must_be_bound():
     refused(data(model_of(RELU, {"x": None}, ["y"])), "x=?", "--input-shape x=1x3x224x224")
 
 
+def test_the_way_out_of_dynamic_dimensions_names_all_that_is_missing_and_nothing_else():
+    def told(inputs: dict[str, list[int | str | None]], **bindings: object) -> str:
+        nodes = [node("Relu", [name], [f"{name}_out"]) for name in inputs]
+        proto = model_of(nodes, inputs, [f"{name}_out" for name in inputs])
+        with pytest.raises(InvalidModelError) as caught:
+            load_model(data(proto), **bindings)  # type: ignore[arg-type]
+        return str(caught.value).splitlines()[-1]
+
+    tokens: dict[str, list[int | str | None]] = {"ids": ["batch", "seq"], "mask": ["batch", "seq"], "past": [2, "len"]}
+    way = "Bind them with --input-shape ids=1x1 --input-shape past=2x1 (your sizes), or one wherever it stands with "
+    assert told(tokens) == f"{way}--input-shape seq=1, or the first one with --batch-size N."
+    assert told(tokens, batch_size=1) == f"{way}--input-shape seq=1."
+    assert told(tokens, input_shapes={"len": (3,)}, batch_size=1).startswith("Bind them with --input-shape ids=1x1 (")
+    image: dict[str, list[int | str | None]] = {"x": ["?", 3, "?", "?"]}
+    assert told(image, batch_size=1) == "Bind them with --input-shape x=1x3x1x1 (your sizes)."
+
+
 def test_bindings_must_fit():
     def wrong(shape: list[int | str | None], *words: str, **bindings: object) -> None:
         refused(relu(shape), *words, error=UsageError, **bindings)
 
     wrong(["N", 3], "no input 'xx'", "'x'", input_shapes={"xx": (1, 3)})
+    wrong(["N", 3], "no dynamic dimension of that name", "'x', 'N'", input_shapes={"M": (1,)})
+    wrong(["N", 3], "'N' has one size", "1x3", input_shapes={"N": (1, 3)})
+    wrong(["N", 3], "'N' is bound to 2", input_shapes={"N": (2,), "x": (1, 3)})
     wrong(["N", 3], "2 dimensions", input_shapes={"x": (1, 3, 3)})
     wrong(["N", 3], "dimension 3 is fixed", input_shapes={"x": (1, 4)})
     wrong(["N", "N"], "'N' is bound to 1", input_shapes={"x": (1, 4)})
@@ -179,6 +199,15 @@ def test_bindings_must_fit():
     wrong(["N", 3], "not positive", batch_size=-2)
     two = data(model_of([node("MatMul", ["a", "b"], ["y"])], {"a": [2, 3], "b": [3, 4]}, ["y"]))
     refused(two, "2, 3", error=UsageError, batch_size=8)
+    adrift = data(model_of([node("MatMul", ["a", "b"], ["y"])], {"a": ["N", 3], "b": ["M", 4]}, ["y"]))
+    refused(
+        adrift,
+        "2, 3",
+        "Leave --batch-size out",
+        error=UsageError,
+        batch_size=8,
+        input_shapes={"a": (2, 3), "b": (3, 4)},
+    )
 
 
 def test_a_node_that_fixes_the_batch_is_named():

@@ -72,6 +72,8 @@ def test_other_dimensions_are_bound_by_shapes_as_they_are_at_one_of_the_batch_si
     found = onnx.load_from_string(written(model))
     assert [dims(value) for value in found.graph.input] == [["n", 5, 8], ["n", 5, 8], [1, 5, 8]]
     assert dims(found.graph.output[0]) == ["n", 5, 8]
+    named = dynamic(proto, 1, 4, length=(5,), rows=(1,))
+    assert named.inputs == model.inputs
 
 
 @pytest.mark.parametrize(

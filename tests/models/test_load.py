@@ -265,6 +265,60 @@ def test_the_batch_of_a_symbolic_model_is_bound_everywhere():
     assert model.bindings["b"] == (6, 4)
 
 
+def test_a_dynamic_dimension_is_bound_by_its_name_in_all_inputs():
+    nodes = [node("Add", ["a", "b"], ["c"]), node("Relu", ["c"], ["y"])]
+    proto = model_of(nodes, {"a": ["N", "seq", 4], "b": [1, "seq", 1]}, ["y"])
+    model = load_model(data(proto), input_shapes={"seq": (7,)}, batch_size=2)
+    assert model.bindings == {"a": (2, 7, 4), "b": (1, 7, 1)}
+    assert load_model(data(proto), input_shapes={"seq": (7,), "N": (3,)}).bindings["a"] == (3, 7, 4)
+
+
+def test_a_batch_is_what_is_dynamic_and_no_fixed_number_that_stands_first():
+    """A recurrent state, as of a voice detector: two layers' states first, and the batch behind them."""
+    nodes = [node("Relu", ["x"], ["y"]), node("Relu", ["state"], ["z"])]
+    proto = model_of(nodes, {"x": ["batch", 5], "state": [2, "batch", 8]}, ["y", "z"])
+    assert load_model(data(proto), batch_size=3).bindings == {"x": (3, 5), "state": (2, 3, 8)}
+    given = {"x": (1, 5), "state": (2, 1, 8)}
+    assert load_model(data(proto), batch_size=3, input_shapes=given).bindings == {"x": (3, 5), "state": (2, 3, 8)}
+
+
+def test_dimensions_that_an_exporter_calls_a_question_mark_are_not_equal():
+    """As Paddle's exporter writes images of unknown height and width."""
+    proto = model_of([node("Relu", ["x"], ["y"])], {"x": ["?", 3, "?", "?"]}, ["y"])
+    model = load_model(data(proto), input_shapes={"x": (1, 3, 48, 192)})
+    assert model.graph.tensor["y"].shape == (1, 3, 48, 192)
+    assert load_model(data(proto), batch_size=2, input_shapes={"x": (1, 3, 8, 9)}).bindings == {"x": (2, 3, 8, 9)}
+
+
+def test_a_detector_that_finds_nothing_runs_from_the_written_file():
+    """As torchvision's detectors clip boxes: onnxruntime 1.32 misreads a size that has a name where there are none."""
+    nodes = [
+        node("NonZero", ["x"], ["found"]),
+        node("Squeeze", ["found", "0"], ["rows"]),
+        node("Gather", ["table", "rows"], ["boxes"], axis=0),
+        node("Shape", ["boxes"], ["shape"]),
+        node("Gather", ["shape", "first"], ["count"], axis=0),
+        node("Gather", ["shape", "second"], ["sides"], axis=0),
+        node("Unsqueeze", ["count", "0"], ["count_1"]),
+        node("Unsqueeze", ["sides", "0"], ["sides_1"]),
+        node("Concat", ["count_1", "sides_1"], ["flat"], axis=0),
+        node("Unsqueeze", ["boxes", "1"], ["apart"]),
+        node("Relu", ["apart"], ["clipped"]),
+        node("Reshape", ["clipped", "flat"], ["y"]),
+    ]
+    weights = {
+        "table": weight(5, 4),
+        "0": np.array([0]),
+        "1": np.array([1]),
+        "first": np.array(0),
+        "second": np.array(1),
+    }
+    proto = model_of(nodes, {"x": [5]}, ["y"], weights)
+    model = load_model(data(proto))
+    for x in (np.zeros(5, np.float32), np.array([0, 1, 0, 1, 1], np.float32)):
+        np.testing.assert_array_equal(run(with_weights(model), {"x": x})["y"], run(data(proto), {"x": x})["y"])
+
+
 def test_a_fixed_batch_is_replaced_even_where_a_reshape_repeats_it():
     nodes = [
         node("Reshape", ["x", "flat"], ["f"]),
