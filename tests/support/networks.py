@@ -16,18 +16,22 @@ from iosched.models import light, zoo
 from iosched.models.light import light_model
 from iosched.models.load import load_model
 from iosched.models.model import Model
+from iosched.models.zoo import nasnet_a
 
 _ROOM = Path(__file__).parents[2] / ".pytest_cache" / "d" / "zoo"
 
 
 @cache
 def zoo_model(name: str, batch_size: int = 1) -> Model:
-    """Network `name` of the zoo, or `light_NAME`, as `load_model` reads it from a file with external data."""
+    """A network that `zoo_file` names, as `load_model` reads it from a file with external data."""
     return load_model(zoo_file(name), name=name, batch_size=batch_size)
 
 
 def zoo_file(name: str) -> Path:
-    """Network `name` of the zoo, or `light_NAME`, as a file, its weights beside it."""
+    """Network `name` of the zoo, `light_NAME`, or `short_nasnet_a`, as a file, its weights beside it.
+
+    The short one has two cells in a row where NASNet-A has six, so that every kind of cell is there.
+    """
     folder = _ROOM / _version()
     path = folder / name / "model.onnx"
     folder.mkdir(parents=True, exist_ok=True)
@@ -44,6 +48,8 @@ def zoo_file(name: str) -> Path:
 
 
 def _built(name: str) -> onnx.ModelProto:
+    if name == "short_nasnet_a":
+        return nasnet_a.build(cells_per_stage=2)
     return light_model(name) if name.startswith("light_") else zoo.build(name)
 
 

@@ -174,25 +174,31 @@ def document(rival: Rival) -> ScheduleDocument:
     return ScheduleDocument.from_json(written.to_json())
 
 
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A profile database in which the tests behind the first one find what they would measure again."""
+    return tmp_path_factory.mktemp("measured") / "db"
+
+
 @contextmanager
-def here(tmp_path: Path) -> Iterator[list[Rival]]:
+def here(profile_db: Path) -> Iterator[list[Rival]]:
     """All ways to run two models on this machine, apart and batched."""
     cluster = composed(chains(2))
     device, settings = resolve("cpu", cluster.model), OpenSettings(threads=2)
     batched = cluster.batched(cluster.plan("greedy", EqualGains()))
     with ExitStack() as stack:
         apart, one = (
-            Site(model, cluster.members, stack.enter_context(opened(device, model, settings, tmp_path / "db")))
+            Site(model, cluster.members, stack.enter_context(opened(device, model, settings, profile_db)))
             for model in (cluster.model, batched)
         )
         yield [*serial_rivals(apart), *packed_rivals(apart), *mixed_rivals(apart), *batched_rivals(one)]
 
 
 @NEEDS_OPENVINO
-def test_every_way_ships_as_it_is_compared(tmp_path: Path) -> None:
+def test_every_way_ships_as_it_is_compared(measured: Path) -> None:
     models = chains(2)
     libraries: dict[str, set[str | None]] = {}
-    with here(tmp_path) as found:
+    with here(measured) as found:
         for rival in found:
             libraries.setdefault(rival.row, set()).add(rival.library)
             inputs = random_inputs(rival.site.model.graph.inputs)
@@ -208,12 +214,12 @@ def test_every_way_ships_as_it_is_compared(tmp_path: Path) -> None:
 
 
 def test_side_by_side_means_sessions_here_and_a_schedule_of_ours_has_to_beat_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, measured: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody has a lane for each model without this program; on a GPU, anybody has streams."""
     monkeypatch.setattr(schedules, "_LEAST_LIKELY", float("inf"))  # however slow lanes are measured on a busy machine
     lanes = [["a"], ["b"]]
-    with here(tmp_path) as found:
+    with here(measured) as found:
         ours = {rival.row for rival in found if rival.library is None and members_side_by_side(rival) == lanes}
         site = found[0].site
         asked = {rival.library for rival in packed_rivals(site, with_ours=True)}
@@ -231,8 +237,8 @@ def members_side_by_side(rival: Rival) -> list[list[str]]:
 
 
 @NEEDS_OPENVINO
-def test_where_openvino_is_missing_sessions_of_onnxruntime_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with here(tmp_path) as found:
+def test_where_openvino_is_missing_sessions_of_onnxruntime_run(measured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with here(measured) as found:
         rival = next(each for each in found if (each.row, each.library) == ("packed", "openvino"))
         monkeypatch.setattr(library, "missing", lambda: "OpenVINO is not installed")
         with closing(open_executor(rival.site.model, document(rival), threads=2)) as executor:
@@ -243,11 +249,11 @@ def test_where_openvino_is_missing_sessions_of_onnxruntime_run(tmp_path: Path, m
 @NEEDS_OPENVINO
 @pytest.mark.parametrize(("late", "note"), [(False, "computes something else"), (True, "lack of time")])
 def test_openvino_takes_no_part_where_it_is_wrong_or_there_is_no_time(
-    late: bool, note: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    late: bool, note: str, measured: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Site, "expected", property(lambda site: dict.fromkeys(site.model.graph.outputs, np.ones(1))))
     pace = Pace(1e-9 if late else None, 0.0)
-    with here(tmp_path) as found:
+    with here(measured) as found:
         ways = [rival for rival in found if rival.row in ("serial", "packed")]
         scripted = Scripted({"serial": around(5), "packed": around(4)})
         inputs = random_inputs(ways[0].site.model.graph.inputs)

@@ -1,6 +1,7 @@
 """Two of each bundled network, of different weights, compute batched what they compute alone.
 
-VGG-16 is large, and the scores of the decoder are sums that differ by more than others when rounded in another order.
+NASNet-A has fewer cells here. VGG-16 is large, and the scores of the decoder are sums that differ by more than others
+when rounded in another order.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from iosched.models import zoo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted({*zoo.names()} - {"vgg16", "decoder_mini"}))
+@pytest.mark.parametrize("name", sorted({*zoo.names(), "short_nasnet_a"} - {"nasnet_a", "vgg16", "decoder_mini"}))
 def test_two_of_a_network_compute_the_same_batched(name: str) -> None:
     proto = onnx.load(zoo_file(name))
     found = batch([proto, retrained(proto)])
