@@ -19,6 +19,7 @@ from iosched.jobs.fleet.status import FleetStatus, WorkerStatus
 from iosched.jobs.fleet.transport import Place
 from iosched.jobs.fleet.worker import Worker
 from iosched.models.errors import DeviceError
+from iosched.scheduler.batch_schedules import BatchSchedules
 
 SPACE = "space.py"
 
@@ -76,6 +77,23 @@ def test_optimize_writes_the_model_and_says_who_worked(invoke, workdir: Path, cl
     again = json.loads(invoke("optimize", "fire.onnx", "--device", "cpu", "--threads", 2, "--json").stdout)
     assert again["search"]["measurements"] == 0  # all that workers measured is in the profile database
     assert "cluster" not in again
+
+
+def test_optimize_for_several_batch_sizes_measures_each_on_the_cluster(invoke, workdir: Path, cluster) -> None:
+    asked = cluster(2)
+    onnx.save(fire_proto(), "fire.onnx")
+    result = invoke("optimize", "fire.onnx", "--batch-sizes", "1,4", "--cluster", "local:2", "--json")
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert [(each["batch_size"], each["shipped"]) for each in found["results"]] == [(1, "iosched"), (4, "iosched")]
+    used = found["cluster"]
+    assert (used["address"], used["workers"], used["lost"]) == ("local:2", {"cpu": 2}, [])
+    assert used["done"] >= 2
+    assert asked == [("local:2", None)]  # one cluster for all sizes
+    assert BatchSchedules.from_json(Path("fire.schedule.json").read_text()).batch_sizes == (1, 4)
+    words = ("--batch-sizes", "1,4", "--device", "cpu", "--threads", 2, "--json")
+    again = json.loads(invoke("optimize", "fire.onnx", *words).stdout)
+    assert [each["search"]["measurements"] for each in again["results"]] == [0, 0]
 
 
 def test_rank_prints_rows(invoke, workdir: Path, cluster) -> None:
