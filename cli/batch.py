@@ -21,13 +21,10 @@ from iosched.cli.options import (
     gathered,
     given,
     json_option,
-    launch_option,
     output_option,
     planning_device_options,
     precision_option,
-    profile_db_option,
-    resume_option,
-    searched,
+    searched_options,
     verbosity_options,
 )
 from iosched.cli.output import (
@@ -140,12 +137,10 @@ def _settings(
 @planning_device_options
 @binding_options
 @precision_option("What a GPU computes in, attached or planned for.")
-@launch_option
 @budget_option(
     "Be done after about so many seconds, with the best that was found by then.",
 )
-@resume_option
-@profile_db_option
+@searched_options
 @click.option(
     "--skip-broken",
     is_flag=True,
@@ -162,7 +157,6 @@ def _settings(
 @click.option("--dry-run", is_flag=True, help="Print which models come together and what they share; measure nothing.")
 @json_option
 @verbosity_options
-@searched
 @gathered("settings", _settings)
 def command(
     models: tuple[str, ...],

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-import click
-
-from iosched.cli.options import Binding
+from iosched.cli.options import Binding, batch_size_option
 from iosched.cli.output import note
 from iosched.models.errors import InvalidScheduleError, UsageError
 
@@ -17,21 +15,15 @@ if TYPE_CHECKING:
     from iosched.scheduler.batch_schedules import BatchSchedules
     from iosched.scheduler.document import ScheduleDocument
 
-F = TypeVar("F", bound=Callable[..., object])
 Shapes = Callable[[], Mapping[str, tuple[int, ...]]]
 """The shapes of inputs that files are given for, read when they are needed."""
 
+which_schedule_option = batch_size_option(
+    "In a file with schedules for several batch sizes, take the one for N. Default: the smallest."
+)
+"""`--batch-size` of commands that read a schedule: which of several they take."""
+
 INSIDE = "the schedules inside the model"
-
-
-def which_schedule_option(function: F) -> F:
-    """`--batch-size` of commands that read a schedule: which of several they take."""
-    return click.option(
-        "--batch-size",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="In a file with schedules for several batch sizes, take the one for N. Default: the smallest.",
-    )(function)
 
 
 def parse_schedules(data: bytes | str, place: str) -> ScheduleDocument | BatchSchedules:

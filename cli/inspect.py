@@ -11,11 +11,9 @@ import click
 from iosched.cli.options import (
     Binding,
     binding_options,
-    gathered,
     given,
     json_option,
     model_argument,
-    pruning_asked,
     pruning_options,
     verbosity_options,
 )
@@ -44,7 +42,6 @@ _COUNTS = ("operators", "width", "states", "transitions", "schedules", "stages",
 )
 @json_option
 @verbosity_options
-@gathered("pruning", pruning_asked)
 def command(
     model: str,
     binding: Binding,

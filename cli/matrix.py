@@ -13,25 +13,21 @@ from iosched.cli.intervals import EQUAL, ends_object, equal_text, latency_ends_t
 from iosched.cli.options import (
     Binding,
     Searched,
+    batch_sizes_option,
     cluster_option,
     devices_option,
     gathered,
     input_shape_option,
     json_option,
-    launch_option,
     model_argument,
     output_option,
     precision_option,
-    profile_db_option,
-    pruning_asked,
     pruning_options,
     refuse_pruning_beside,
-    resume_option,
-    searched,
+    searched_options,
     strategy_option,
     threads_option,
     verbosity_options,
-    words_of,
 )
 from iosched.cli.output import INPUTS_SEED, Destination, check_destinations, emit_result, note, write
 from iosched.cli.pictures.heat_map import draw_heat_map
@@ -46,6 +42,7 @@ if TYPE_CHECKING:
     from iosched.jobs.matrix import MatrixResult, MatrixSettings, MatrixTarget
     from iosched.models.model import Model
     from iosched.scheduler.precision import PrecisionName
+    from iosched.scheduler.pruning import Pruning
     from iosched.scheduler.strategy_names import SearchStrategy
 
 
@@ -56,21 +53,11 @@ _COST_TEXT = {
 }
 
 
-def _sizes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[int, ...]:
-    words = words_of(ctx, param, values)
-    for word in words:
-        if not (word.isdecimal() and word.isascii() and len(word) < 10 and int(word) > 0):
-            raise click.BadParameter(f"{word!r} is no batch size: give whole numbers from 1, as 1,16,64.")
-    return tuple(dict.fromkeys(map(int, words)))
-
-
 def _settings(
     devices: tuple[str, ...],
     precision: PrecisionName,
     strategy: SearchStrategy,
-    r: int,
-    s: int,
-    no_pruning: bool,
+    pruning: Pruning,
     searched: Searched,
 ) -> MatrixSettings:
     """The settings that the options ask for; raises where they contradict each other, before the model is read."""
@@ -79,7 +66,6 @@ def _settings(
     if not devices:
         raise UsageError("--devices names no device: give names of GPUs, or cpu")
     refuse_pruning_beside(strategy)
-    pruning = pruning_asked(r, s, no_pruning)
     return MatrixSettings(
         devices,
         precision,
@@ -98,28 +84,19 @@ def _settings(
     default=None,
     text="What to schedule for: names of GPUs ('v100,k80,h100', see 'iosched devices') and 'cpu'.",
 )
-@click.option(
-    "--batch-sizes",
-    "--batch-size",
-    "batch_sizes",
-    multiple=True,
-    callback=_sizes,
-    metavar="N,…",
-    help="Batch sizes to schedule for, on every device. Default: the model's own.",
+@batch_sizes_option(
+    "--batch-sizes", "--batch-size", text="Batch sizes to schedule for, on every device. Default: the model's own."
 )
 @input_shape_option
 @precision_option("What GPUs compute in.")
-@launch_option
 @strategy_option()
 @pruning_options
 @threads_option
-@resume_option
-@profile_db_option
+@searched_options
 @cluster_option("Measure on devices of a cluster, which D then names; cells side by side on all of its workers.")
 @output_option("--plot", metavar="F.svg", text="Write the table as a heat map in SVG; '-' is stdout.")
 @json_option
 @verbosity_options
-@searched
 @gathered("settings", _settings)
 def command(
     model: str,

@@ -11,28 +11,25 @@ from iosched.cli.batch_choice import for_model
 from iosched.cli.cluster import check_known, cluster_object, refuse_cluster, with_fleet
 from iosched.cli.dry_run import print_estimate
 from iosched.cli.interrupt import AskOnce
-from iosched.cli.optimize_batches import batch_sizes_option, estimate_each, one_size, optimize_each, read_dynamic
+from iosched.cli.optimize_batches import estimate_each, one_size, optimize_each, read_dynamic
 from iosched.cli.optimize_report import as_object, table_rows
 from iosched.cli.optimized_files import OptimizedFiles, files_of
 from iosched.cli.options import (
     Binding,
     Searched,
+    batch_sizes_option,
     binding_options,
     budget_option,
     cluster_option,
     gathered,
     json_option,
-    launch_option,
     model_argument,
     output_option,
     planning_device_options,
     precision_option,
-    profile_db_option,
-    pruning_asked,
     pruning_options,
     refuse_pruning_beside,
-    resume_option,
-    searched,
+    searched_options,
     strategy_option,
     verbosity_options,
 )
@@ -52,15 +49,14 @@ if TYPE_CHECKING:
     from iosched.models.dynamic_batch import DynamicBatchModel
     from iosched.models.model import Model
     from iosched.profiler.devices.open_settings import Barriers, LayoutName
+    from iosched.scheduler.pruning import Pruning
     from iosched.scheduler.strategy_names import StrategyName
 
 
 def _settings(
     device: str,
     strategy: StrategyName,
-    r: int,
-    s: int,
-    no_pruning: bool,
+    pruning: Pruning,
     budget: float | None,
     exhaustive: bool,
     precision: str,
@@ -74,7 +70,6 @@ def _settings(
 
     refuse_searching()
     refuse_pruning_beside(strategy)
-    pruning = pruning_asked(r, s, no_pruning)
     check_known(device)
     return OptimizeSettings(
         device=device,
@@ -108,7 +103,12 @@ def _settings(
 @schedule_from_option
 @planning_device_options
 @binding_options
-@batch_sizes_option
+@batch_sizes_option(
+    "--batch-sizes",
+    text="Write one model whose batch stays dynamic, with a schedule for each of these sizes. 'run' takes the schedule "
+    "for the batch size of its inputs, or for the nearest size. --input-shape then has shapes as they are at one of "
+    "the sizes. One size alone means the same as --batch-size.",
+)
 @strategy_option(*BASELINE_NAMES)
 @pruning_options
 @budget_option(
@@ -116,7 +116,6 @@ def _settings(
     "part of them. If there are too few to tell what is faster, plain onnxruntime is shipped.",
 )
 @click.option("--exhaustive", is_flag=True, help="Measure every stage; bounds are not trusted (can take hours).")
-@resume_option
 @precision_option(
     "What the device computes in. On a GPU, attached or planned for: fp32, tf32 or fp16. On a CPU: fp32, or, if it has "
     "the instructions, bf16 or fp16. These run on OpenVINO and without a schedule, and the error is told.",
@@ -138,7 +137,6 @@ def _settings(
     help="How images lie on an attached GPU. 'nhwc': the channels of a pixel side by side. 'nchw': the pixels of a "
     "channel side by side. 'auto': whichever is faster for all of the model.",
 )
-@launch_option
 @click.option(
     "--objective",
     type=click.Choice(OBJECTIVES),
@@ -147,7 +145,7 @@ def _settings(
     help="'latency': one run ends as soon as it can. 'throughput': as many images a second as can be, on all cores of "
     "a CPU. The batch, or several requests at a time, are then divided among teams of cores.",
 )
-@profile_db_option
+@searched_options
 @cluster_option(
     "Search on a device of a cluster; --device then names it. All workers of that device measure for the search."
 )
@@ -161,7 +159,6 @@ def _settings(
 @click.option("--dry-run", is_flag=True, help="Print how large the search is and how long it takes; measure nothing.")
 @json_option
 @verbosity_options
-@searched
 @gathered("settings", _settings)
 def command(
     model: str,
@@ -216,6 +213,7 @@ def command(
         raise UsageError("--speculate is for the workers of a cluster: name one with --cluster")
     if dry_run:
         refuse_cluster(cluster, "--dry-run tells of a search on this machine")
+    batch_sizes = tuple(sorted(batch_sizes))
     binding, taken = one_size(binding, batch_sizes), schedules_from(source, model)
 
     def files_for(loaded: Model | DynamicBatchModel) -> OptimizedFiles:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,7 +12,7 @@ from iosched.cli.dry_run import print_estimate
 from iosched.cli.interrupt import AskOnce
 from iosched.cli.optimize_report import as_object, table_rows
 from iosched.cli.optimized_files import OptimizedFiles
-from iosched.cli.options import Binding, words_of
+from iosched.cli.options import Binding
 from iosched.cli.output import INPUTS_SEED, emit_result, note
 from iosched.cli.progress import progress_bar
 from iosched.cli.source import read_open_model
@@ -24,29 +24,6 @@ if TYPE_CHECKING:
     from iosched.models.dynamic_batch import DynamicBatchModel
     from iosched.scheduler.batch_schedules import BatchSchedules
     from iosched.scheduler.document import ScheduleDocument
-
-F = TypeVar("F", bound=Callable[..., object])
-
-
-def batch_sizes_option(function: F) -> F:
-    """`--batch-sizes`, which the command takes as different numbers, ascending."""
-    return click.option(
-        "--batch-sizes",
-        multiple=True,
-        callback=_sizes,
-        metavar="N,…",
-        help="Write one model whose batch stays dynamic, with a schedule for each of these sizes. 'run' takes the "
-        "schedule for the batch size of its inputs, or for the nearest size. --input-shape then has shapes as they are "
-        "at one of the sizes. One size alone means the same as --batch-size.",
-    )(function)
-
-
-def _sizes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[int, ...]:
-    words = words_of(ctx, param, values)
-    for word in words:
-        if not (word.isdecimal() and word.isascii() and len(word) < 10 and int(word) > 0):
-            raise click.BadParameter(f"{word[:20]!r} is no batch size: give numbers from 1 on, as in 1,4,16.")
-    return tuple(sorted(set(map(int, words))))
 
 
 def one_size(binding: Binding, batch_sizes: tuple[int, ...]) -> Binding:

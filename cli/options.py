@@ -149,7 +149,11 @@ class Binding:
 
 def binding_options(function: F) -> F:
     """`--batch-size` and `--input-shape`, which the command takes together as `binding: Binding`."""
-    return batch_size_option(input_shape_option(gathered("binding", Binding)(function)))
+    size = batch_size_option(
+        "Size of the first dimension of every input in which that is dynamic. If it is dynamic in no input, and one fixed "
+        "number in all, of every input."
+    )
+    return size(input_shape_option(gathered("binding", Binding)(function)))
 
 
 def input_shape_option(function: F) -> F:
@@ -165,15 +169,22 @@ def input_shape_option(function: F) -> F:
     )(function)
 
 
-def batch_size_option(function: F) -> F:
-    """`--batch-size`, for one size."""
-    return click.option(
-        "--batch-size",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Size of the first dimension of every input in which that is dynamic. If it is dynamic in no input, and "
-        "one fixed number in all, of every input.",
-    )(function)
+def batch_size_option(text: str) -> Callable[[F], F]:
+    """`--batch-size`, for one size; `text` is its help."""
+    return click.option("--batch-size", type=click.IntRange(min=1), metavar="N", help=text)
+
+
+def batch_sizes_option(*flags: str, text: str) -> Callable[[F], F]:
+    """`--batch-sizes`, which the command takes as different numbers in the order given; `text` is its help."""
+    return click.option(*flags, "batch_sizes", multiple=True, callback=_batch_sizes_of, metavar="N,…", help=text)
+
+
+def _batch_sizes_of(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[int, ...]:
+    words = words_of(ctx, param, values)
+    for word in words:
+        if not (word.isdecimal() and word.isascii() and len(word) < 10 and int(word) > 0):
+            raise click.BadParameter(f"{word[:20]!r} is no batch size: give whole numbers from 1 on, as in 1,4,16.")
+    return tuple(dict.fromkeys(map(int, words)))
 
 
 def device_options(function: F) -> F:
@@ -234,7 +245,12 @@ def devices_option(*flags: str, default: tuple[str, ...] | None, text: str) -> C
 
 
 def pruning_options(function: F) -> F:
-    """`-r`, `-s` and `--no-pruning`, of which `pruning_asked` makes a `Pruning`."""
+    """`-r`, `-s` and `--no-pruning`, which the command takes together as `pruning: Pruning`.
+
+    Raises:
+        UsageError: `--no-pruning` together with `-r` or `-s`.
+    """
+    function = gathered("pruning", _pruning)(function)
     function = click.option(
         "--no-pruning", is_flag=True, help="Search every schedule: no limit on groups (can take long)."
     )(function)
@@ -253,19 +269,6 @@ def precision_option(text: str, precisions: Sequence[str] = PRECISIONS) -> Calla
     )
 
 
-def launch_option(function: F) -> F:
-    """`--launch`, for GPUs that are planned for."""
-    return click.option(
-        "--launch",
-        type=click.Choice(LAUNCHES),
-        default=DEFAULT_LAUNCH,
-        show_default=True,
-        help="How kernels are launched on a GPU that is planned for. 'graph': by one CUDA graph, as on an attached "
-        "GPU. 'streams': one by one, as for the tables of the IOS papers. What was measured elsewhere in a graph then "
-        "does not count.",
-    )(function)
-
-
 def strategy_option(*baselines: str) -> Callable[[F], F]:
     """`--strategy`: the strategies that are searched, and the names in `baselines`, whose schedules are not."""
     more = f" {' and '.join(map(repr, baselines))} are baselines." if baselines else ""
@@ -279,12 +282,7 @@ def strategy_option(*baselines: str) -> Callable[[F], F]:
     )
 
 
-def pruning_asked(r: int, s: int, no_pruning: bool) -> Pruning:
-    """The pruning that `-r`, `-s` and `--no-pruning` ask for.
-
-    Raises:
-        UsageError: `--no-pruning` together with `-r` or `-s`.
-    """
+def _pruning(r: int, s: int, no_pruning: bool) -> Pruning:
     if not no_pruning:
         return Pruning(r, s)
     if limits := given("r", "s"):
@@ -326,17 +324,28 @@ class Searched(TypedDict):
     profile_db: Path | None
 
 
-def searched(function: F) -> F:
-    """Hands on `--threads`, `--launch`, `--resume` and `--profile-db` together, as `searched: Searched`."""
-
-    def build(threads: int | None, launch: LaunchName, resume: bool, profile_db: Path | None) -> Searched:
-        return Searched(threads=threads, launch=launch, resume=resume, profile_db=profile_db)
-
-    return gathered("searched", build)(function)
+def searched_options(function: F) -> F:
+    """`--launch`, `--resume` and `--profile-db`, which the command takes with `--threads` as `searched: Searched`."""
+    return _launch(_resume(profile_db_option(gathered("searched", _searched)(function))))
 
 
-def resume_option(function: F) -> F:
-    """`--resume/--no-resume`: whether the latencies in the profile database are used."""
+def _searched(threads: int | None, launch: LaunchName, resume: bool, profile_db: Path | None) -> Searched:
+    return Searched(threads=threads, launch=launch, resume=resume, profile_db=profile_db)
+
+
+def _launch(function: F) -> F:
+    return click.option(
+        "--launch",
+        type=click.Choice(LAUNCHES),
+        default=DEFAULT_LAUNCH,
+        show_default=True,
+        help="How kernels are launched on a GPU that is planned for. 'graph': by one CUDA graph, as on an attached "
+        "GPU. 'streams': one by one, as for the tables of the IOS papers. What was measured elsewhere in a graph then "
+        "does not count.",
+    )(function)
+
+
+def _resume(function: F) -> F:
     return click.option(
         "--resume/--no-resume",
         default=True,

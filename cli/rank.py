@@ -20,11 +20,8 @@ from iosched.cli.options import (
     devices_option,
     gathered,
     json_option,
-    launch_option,
     precision_option,
-    profile_db_option,
-    resume_option,
-    searched,
+    searched_options,
     threads_option,
     verbosity_options,
 )
@@ -85,16 +82,13 @@ def _settings(
 @threads_option
 @binding_options
 @precision_option("What devices compute in.")
-@launch_option
 @budget_option(
     "Be done after about so many seconds; the models share what is left of them equally.",
 )
 @cluster_option("Measure on devices of a cluster, which D then names; models side by side on all of its workers.")
-@resume_option
-@profile_db_option
+@searched_options
 @json_option
 @verbosity_options
-@searched
 @gathered("settings", _settings)
 def command(
     models: tuple[str, ...], binding: Binding, settings: RankSettings, cluster: str | None, as_json: bool
