@@ -120,8 +120,8 @@ def command(
 
 def _fitted(document: ScheduleDocument, model: Model) -> tuple[ScheduleDocument, bool]:
     """The schedule in the names of `model`, and whether it is a schedule of that model; it is drawn in either case."""
-    from iosched.jobs.fitting import fitted
     from iosched.models.errors import InvalidScheduleError
+    from iosched.scheduler.transfer import fitted
 
     try:
         return fitted(document, model), True

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import onnx
 
-from iosched.jobs.fitting import fitted
 from iosched.models.dynamic_batch import DynamicBatchModel
 from iosched.models.export import NodeNote, annotate, with_schedules
 from iosched.models.model import METADATA_PREFIX, Model
@@ -14,6 +13,7 @@ from iosched.models.version import iosched_version
 from iosched.scheduler.batch_schedules import BatchSchedules
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.schedule import Schedule, Stage, Strategy
+from iosched.scheduler.transfer import fitted
 
 
 def annotated(model: Model, document: ScheduleDocument) -> onnx.ModelProto:

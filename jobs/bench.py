@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from iosched.jobs.fitting import fitted
 from iosched.jobs.opening import check_schedulable, opened
 from iosched.jobs.progress import Observer
 from iosched.jobs.schedules import schedule_by
@@ -33,6 +32,7 @@ from iosched.runtime.inputs import Arrays, random_inputs
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.precision import DEFAULT_PRECISION
 from iosched.scheduler.strategy_names import COMPARED, LIMITED, ONE_SESSION, StrategyName
+from iosched.scheduler.transfer import fitted
 
 _NO_SCHEDULE = "the model carries no schedule; make one with 'iosched optimize'"
 

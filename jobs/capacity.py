@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 from iosched.jobs.explain import find_operator
-from iosched.jobs.fitting import fitted
 from iosched.jobs.headroom.idle import spare_of
 from iosched.jobs.headroom.ladders import can_grow, ladders_of
 from iosched.jobs.headroom.ratios import in_turn_us
@@ -25,6 +24,7 @@ from iosched.profiler.devices.open_settings import OpenSettings
 from iosched.profiler.devices.resolve import recorded
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.schedule import Block, Schedule, Stage, Strategy
+from iosched.scheduler.transfer import fitted
 
 MEASUREMENTS = 50
 """How many stages are measured by default, changed ones included; this takes about a minute."""

@@ -9,7 +9,6 @@ from functools import reduce
 from operator import or_
 from pathlib import Path
 
-from iosched.jobs.fitting import fitted
 from iosched.jobs.opening import of_a_team, opened
 from iosched.models.composition.members import members_of, owners
 from iosched.models.errors import UsageError
@@ -27,6 +26,7 @@ from iosched.scheduler.pruning import Pruning
 from iosched.scheduler.schedule import Stage, Strategy
 from iosched.scheduler.strategy_names import is_searched
 from iosched.scheduler.teams import Teams
+from iosched.scheduler.transfer import fitted
 
 MEASUREMENTS = 50
 """How many stages are measured by default if the database does not have them; this takes some seconds."""

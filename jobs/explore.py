@@ -18,7 +18,6 @@ from iosched.jobs.exploring.scoring import InterruptedTrialError
 from iosched.jobs.exploring.settings import Asked, ExploreSettings, asked
 from iosched.jobs.exploring.strategy import Graph, Individual, Strategy
 from iosched.jobs.exploring.workplace import Workplace
-from iosched.jobs.fitting import fitted
 from iosched.jobs.interrupt import Interrupt, Uninterrupted
 from iosched.jobs.optimize import optimize
 from iosched.jobs.progress import Observer, Silence
@@ -31,6 +30,7 @@ from iosched.models.spaces.space import Space
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.devices.system import check_system
 from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.transfer import fitted
 
 if TYPE_CHECKING:
     from iosched.jobs.exploring.study import OpenedStudy

@@ -1,26 +1,14 @@
-"""Translates a schedule to a model of the same structure, or to the same model at another batch size."""
+"""Which schedule a model takes at its batch size, of those for several or of another model."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 
 from iosched.models.errors import InvalidScheduleError
 from iosched.models.model import Model
 from iosched.scheduler.batch_schedules import BatchSchedules
 from iosched.scheduler.document import ScheduleDocument
-from iosched.scheduler.transfer import rebatched, transferred
-
-
-def fitted(document: ScheduleDocument, model: Model) -> ScheduleDocument:
-    """`document` as a schedule of `model`, which may have other weights and names than the model that it was made for.
-
-    Raises:
-        InvalidScheduleError: `document` was made for another structure, shape or type; the text says which operator
-            differs, and how.
-    """
-    found = transferred(document, model.graph, model.digest, model.bindings, lambda: model.structure)
-    return found if found is document else replace(found, model=model.name)
+from iosched.scheduler.transfer import fitted, rebatched
 
 
 def for_batch(schedules: BatchSchedules, model: Model) -> tuple[ScheduleDocument, int]:
@@ -38,7 +26,7 @@ def for_batch(schedules: BatchSchedules, model: Model) -> tuple[ScheduleDocument
     document = schedules.by_size[size]
     if size == batch_size:
         return document, size
-    return _at_its_batch(document, model), size
+    return rebatched(document, model), size
 
 
 def taken_over(source: ScheduleDocument | BatchSchedules, model: Model) -> ScheduleDocument:
@@ -52,12 +40,7 @@ def taken_over(source: ScheduleDocument | BatchSchedules, model: Model) -> Sched
     try:
         return fitted(source, model)
     except InvalidScheduleError:
-        return _at_its_batch(source, model)
-
-
-def _at_its_batch(document: ScheduleDocument, model: Model) -> ScheduleDocument:
-    found = rebatched(document, model.graph, model.digest, model.bindings, lambda: model.structure)
-    return replace(found, model=model.name)
+        return rebatched(source, model)
 
 
 def _of_other_names(schedules: BatchSchedules, model: Model) -> tuple[ScheduleDocument, int]:
@@ -66,4 +49,4 @@ def _of_other_names(schedules: BatchSchedules, model: Model) -> tuple[ScheduleDo
         with suppress(InvalidScheduleError):
             return fitted(document, model), size
     size = schedules.nearest(max(model.batch_size, 1))
-    return _at_its_batch(schedules.by_size[size], model), size
+    return rebatched(schedules.by_size[size], model), size

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from iosched.jobs.checked import checked
 from iosched.jobs.comparison import compare_models
-from iosched.jobs.fitting import fitted
 from iosched.jobs.interrupt import Interrupt, Uninterrupted
 from iosched.jobs.measured_stages import measured_stages_notes
 from iosched.jobs.opening import NOTHING_LENT, Lent, opened
@@ -31,6 +30,7 @@ from iosched.scheduler.baselines import sequential
 from iosched.scheduler.cost import Prefetchable
 from iosched.scheduler.search import SearchResult
 from iosched.scheduler.strategy_names import NAMES
+from iosched.scheduler.transfer import fitted
 
 _log = logger(__name__)
 

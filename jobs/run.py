@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from iosched.jobs.batching.check import member_checks
-from iosched.jobs.fitting import fitted
 from iosched.jobs.locating.difference import FirstDifference
 from iosched.jobs.locating.locate import first_difference
 from iosched.jobs.locating.site import Original, Site
@@ -26,6 +25,7 @@ from iosched.runtime.reference import Reference
 from iosched.runtime.traced import TracedRuns
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.precision import DEFAULT_PRECISION
+from iosched.scheduler.transfer import fitted
 
 _log = logger(__name__)
 

@@ -5,30 +5,26 @@ Models of one structure may have other weights, other names, and their nodes in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from iosched.models.errors import InvalidScheduleError
-from iosched.models.graph import ComputationGraph
 from iosched.models.structure import Structure, first_difference
 from iosched.scheduler.checks import check_dtype, check_operators, check_shapes
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.schedule import Schedule, Stage
 
+if TYPE_CHECKING:
+    from iosched.models.model import Model  # which brings onnx
 
-def transferred(
-    document: ScheduleDocument,
-    graph: ComputationGraph,
-    digest: str,
-    bindings: Mapping[str, tuple[int, ...]],
-    structure: Callable[[], Structure],
-) -> ScheduleDocument:
+
+def fitted(document: ScheduleDocument, model: Model) -> ScheduleDocument:
     """The document for a model of equal structure: its schedules name that model's operators.
 
     Args:
-        document: the schedule of this model, or of one with other weights or names.
-        graph, digest, bindings: those of the model that takes the schedule.
-        structure: makes its structure; asked only where the digests differ.
+        document: the schedule of `model`, or of one with other weights or names.
+        model: the model that takes the schedule; its structure is asked for only where the digests differ.
 
     Raises:
         InvalidScheduleError: the structures differ, and how the first operator that differs does so; or the digests do,
@@ -36,66 +32,53 @@ def transferred(
 
     Complexity: O(operators + edges).
     """
-    if document.sha256 == digest or document.structure is None:
-        document.validate_for(graph, digest, bindings)
+    if document.sha256 == model.digest or document.structure is None:
+        document.validate_for(model.graph, model.digest, model.bindings)
         return document
-    if document.inputs.keys() == bindings.keys():
-        check_shapes(document.inputs, bindings)  # first, since its error says how to bind them
-    check_dtype(document.dtype, graph)
-    ours = structure()
-    if (difference := first_difference(document.structure, ours)) is not None:
+    if document.inputs.keys() == model.bindings.keys():
+        check_shapes(document.inputs, model.bindings)  # first, since its error says how to bind them
+    check_dtype(document.dtype, model.graph)
+    if (difference := first_difference(document.structure, model.structure)) is not None:
         raise InvalidScheduleError(
             f"the schedule was made for another structure, that of {document.model!r}: {difference}; "
             "optimize this model"
         )
-    pairs = zip(document.structure.operators, ours.operators, strict=True)
-    names = {theirs.name: mine.name for theirs, mine in pairs}
-    schedule = _renamed(document.schedule, names)
-    check_operators(schedule, graph)
-    return replace(
-        document,
-        sha256=digest,
-        inputs=dict(bindings),
-        schedule=schedule,
-        structure=ours,
-        alternatives=tuple(replace(each, schedule=_renamed(each.schedule, names)) for each in document.alternatives),
-    )
+    names = _names(document.structure, model.structure)
+    alternatives = tuple(replace(each, schedule=_renamed(each.schedule, names)) for each in document.alternatives)
+    return replace(_of_model(document, _renamed(document.schedule, names), model), alternatives=alternatives)
 
 
-def rebatched(
-    document: ScheduleDocument,
-    graph: ComputationGraph,
-    digest: str,
-    bindings: Mapping[str, tuple[int, ...]],
-    structure: Callable[[], Structure],
-) -> ScheduleDocument:
+def rebatched(document: ScheduleDocument, model: Model) -> ScheduleDocument:
     """The document for the same model at another batch size: the same operators run together, and no latency is known.
 
     Args:
-        document: the schedule of this model at another batch size, or of one with other weights or names.
-        graph, digest, bindings, structure: those of the model at its batch size, as in `transferred`.
+        document: the schedule of `model` at another batch size, or of one with other weights or names.
+        model: the model at its batch size.
 
     Raises:
         InvalidScheduleError: the models differ in more than the batch, or a stage cannot be merged at this batch size.
 
     Complexity: O(operators + edges).
     """
-    check_dtype(document.dtype, graph)
-    if not _differ_in_batch(document.inputs, bindings):
-        check_shapes(document.inputs, bindings)
-    schedule, ours = _unmeasured(document.schedule), structure()
+    check_dtype(document.dtype, model.graph)
+    if not _differ_in_batch(document.inputs, model.bindings):
+        check_shapes(document.inputs, model.bindings)
+    schedule = _unmeasured(document.schedule)
     if document.structure is not None:
-        schedule = _renamed(schedule, _names_beyond_sizes(document, ours))
-    check_operators(schedule, graph)
+        schedule = _renamed(schedule, _names_beyond_sizes(document.model, document.structure, model.structure))
+    return replace(_of_model(document, schedule, model), proven=None, latency_us={}, alternatives=())
+
+
+def _of_model(document: ScheduleDocument, schedule: Schedule, model: Model) -> ScheduleDocument:
+    """The document with a schedule of `model` in it."""
+    check_operators(schedule, model.graph)
     return replace(
         document,
-        sha256=digest,
-        inputs=dict(bindings),
+        model=model.name,
+        sha256=model.digest,
+        inputs=dict(model.bindings),
         schedule=schedule,
-        structure=ours,
-        proven=None,
-        latency_us={},
-        alternatives=(),
+        structure=model.structure,
     )
 
 
@@ -112,19 +95,22 @@ def _differ_in_batch(there: Mapping[str, tuple[int, ...]], here: Mapping[str, tu
     return len(changed) <= 1 and changed <= firsts
 
 
-def _names_beyond_sizes(document: ScheduleDocument, ours: Structure) -> dict[str, str]:
-    """For each operator of the schedule's model the one in its place; their types and wiring have to be the same."""
-    theirs = document.structure
-    assert theirs is not None
+def _names_beyond_sizes(name: str, theirs: Structure, ours: Structure) -> dict[str, str]:
+    """As `_names`; their types and wiring have to be the same, and `name` is what errors call their model."""
     wirings = [
         [(each.form.type, [node.type for node in each.form.nodes], each.reads) for each in one.operators]
         for one in (theirs, ours)
     ]
     if wirings[0] != wirings[1] or theirs.outputs != ours.outputs:
         raise InvalidScheduleError(
-            f"the schedule was made for another structure, that of {document.model!r}: its operators or their order"
+            f"the schedule was made for another structure, that of {name!r}: its operators or their order"
             " differ; optimize this model"
         )
+    return _names(theirs, ours)
+
+
+def _names(theirs: Structure, ours: Structure) -> dict[str, str]:
+    """For each operator of their model the one in its place in ours."""
     return {one.name: other.name for one, other in zip(theirs.operators, ours.operators, strict=True)}
 
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from iosched.jobs.batching.check import check_members
-from iosched.jobs.fitting import fitted
 from iosched.models.batching.replacement import replaced
 from iosched.models.composition.members import members_of
 from iosched.models.errors import MismatchError
@@ -15,6 +14,7 @@ from iosched.runtime.compare import compare
 from iosched.runtime.inputs import random_inputs
 from iosched.runtime.reference import Reference
 from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.transfer import fitted
 
 __all__ = ["Replacement", "replace_members"]
 

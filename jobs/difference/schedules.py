@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from iosched.jobs.difference.places import unlike_places
-from iosched.jobs.fitting import fitted
 from iosched.models.errors import InvalidScheduleError, MismatchError, UsageError
 from iosched.models.model import Model
 from iosched.scheduler.difference import ScheduleDifference, difference
 from iosched.scheduler.document import ScheduleDocument
+from iosched.scheduler.transfer import fitted
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from scripted import fire
 from shipped import document
 from variants import renamed, retrained, shuffled
 
-from iosched.jobs.fitting import fitted
 from iosched.jobs.run import open_executor
 from iosched.models.errors import InvalidScheduleError
 from iosched.models.load import load_model
@@ -31,6 +30,7 @@ from iosched.scheduler.document import Alternative, ScheduleDocument
 from iosched.scheduler.merge import can_merge
 from iosched.scheduler.schedule import Strategy
 from iosched.scheduler.search import search
+from iosched.scheduler.transfer import fitted
 
 
 def searched(model: Model, seed: int) -> ScheduleDocument:
