@@ -1,25 +1,33 @@
-"""A file with schedules for several batch sizes, at these sizes and at sizes between them, beside onnxruntime.
+"""A file with schedules for several batch sizes, at these sizes and at others, beside onnxruntime.
 
-    python benchmarks/batch_sizes.py squeezenet googlenet      # adds to results/batch-sizes.json; minutes each
-    python benchmarks/batch_sizes.py --memory resnet50         # what stays in memory with each size that is open
-    python benchmarks/batch_sizes.py --write                   # the tables of docs/batch-sizes.md, from these results
+    python benchmarks/batch_sizes.py squeezenet inception_v3@139    # adds to results/batch-sizes.json
+    python benchmarks/batch_sizes.py squeezenet --others 2,8,64     # sizes for which the file has no schedule
+    python benchmarks/batch_sizes.py --memory resnet50              # what stays in memory with each size that is open
+    python benchmarks/batch_sizes.py --write                        # the tables of docs/batch-sizes.md
 
 All ways are measured in turn at each size: what the file has for the size or the nearest one ("file"), what was found
-for the smallest size ("smallest"), at sizes between those of the file what a search for this very size finds ("own"),
-and plain onnxruntime. A way in which plain onnxruntime was shipped is not measured again, but counted as that.
+for the smallest size ("smallest"), at sizes that the file has no schedule for what a search for this very size finds
+("own"), and plain onnxruntime. A way in which plain onnxruntime was shipped is not measured again, but counted as that.
+
+A call that has run for --minutes begins nothing more. The next one goes on: schedules are kept in --work, and sizes
+that were measured are in the results. What other processes took of the cores meanwhile is noted, and measured anew by
+the next call where that was too much. NAME@PIXELS is a network on smaller images, light_NAME one of the onnx package.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from testbed import RESULTS, keep_results, markdown_table
 
@@ -31,6 +39,7 @@ from iosched.jobs.run import open_executor
 from iosched.jobs.settings import OptimizeSettings
 from iosched.models import zoo
 from iosched.models.dynamic_batch import DynamicBatchModel, with_dynamic_batch
+from iosched.models.light import light_model
 from iosched.models.load import read_unbound
 from iosched.models.model import Model
 from iosched.profiler.measuring.in_turn import Budget, measure_in_turn
@@ -40,34 +49,92 @@ from iosched.runtime.inputs import random_inputs
 from iosched.scheduler.batch_schedules import BatchSchedules
 from iosched.scheduler.document import ScheduleDocument
 
+T = TypeVar("T")
+
 OUT = RESULTS / "batch-sizes.json"
 PAGE = Path(__file__).parents[1] / "docs" / "batch-sizes.md"
-SIZES, ALL = (1, 4, 16), (1, 2, 4, 8, 16)
-SEARCH_S, OWN_S, THREADS = 180.0, 40.0, 2
+SIZES = (1, 4, 16)
+SEARCH_S, MEASURE_S, ROUNDS, THREADS = 40.0, 20.0, 25, 2
+MOST_OTHERS = 0.03  # of the cores, that other processes may take
 
 
-def measure(name: str) -> dict[str, Any]:
-    model, settings = dynamic(name), OptimizeSettings(device="cpu", threads=THREADS)
-    found = optimize_batches(model, SIZES, replace(settings, budget_s=SEARCH_S)).schedules
-    rows = {}
-    for size in ALL:
-        bound = model.at(size)
-        ways = {"file": for_batch(found, bound)[0], "smallest": for_batch(only(found, SIZES[0]), bound)[0]}
+@dataclass(frozen=True)
+class Network:
+    """A network whose schedules are kept in a folder, one file for each batch size."""
+
+    name: str
+    folder: Path
+
+    @cached_property
+    def model(self) -> DynamicBatchModel:
+        return dynamic(self.name)
+
+    def document(self, size: int) -> ScheduleDocument:
+        """What a search for this batch size found, now or in an earlier call."""
+        path = self.folder / f"{self.name}.{size}.json"
+        if not path.exists():
+            settings = OptimizeSettings(device="cpu", threads=THREADS, budget_s=SEARCH_S)
+            model = self.model.at(size)
+            found, others = beside_others(lambda: optimize(model, settings).document)
+            print(self.name, size, f"searched: {found.shipped}, others took {others:.1%}", file=sys.stderr, flush=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(found.to_json(), encoding="utf-8")
+        return ScheduleDocument.from_json(path.read_text(encoding="utf-8"))
+
+    def schedules(self, *sizes: int) -> BatchSchedules:
+        found = {size: self.document(size) for size in sizes}
+        return BatchSchedules(self.model.name, self.model.inputs, found)
+
+    def measure(self, size: int) -> dict[str, Any]:
+        model = self.model.at(size)
+        ways = {way: for_batch(self.schedules(*of), model)[0] for way, of in (("file", SIZES), ("smallest", SIZES[:1]))}
         if size not in SIZES:
-            ways["own"] = optimize(bound, replace(settings, budget_s=OWN_S)).document
+            ways["own"] = self.document(size)
+        found, others = beside_others(lambda: samples(model, ways))
         shipped = {way: document.shipped for way, document in ways.items()}
-        rows[str(size)] = {"shipped": shipped, "samples_us": samples(bound, ways)}
-        medians = {way: summarize(each).median_us for way, each in rows[str(size)]["samples_us"].items()}
-        print(name, size, shipped, medians, file=sys.stderr, flush=True)
-    return rows
+        return {"shipped": shipped, "others": round(others, 4), "samples_us": found}
+
+
+def beside_others(does: Callable[[], T]) -> tuple[T, float]:
+    """What a call returns, and the share of the cores that other processes took meanwhile."""
+    before, began = processor_s(), time.monotonic()
+    found = does()
+    after, took = processor_s(), time.monotonic() - began
+    others_s = (after[0] - before[0]) - (after[1] - before[1])
+    return found, max(others_s, 0.0) / (took * len(os.sched_getaffinity(0)))
+
+
+def processor_s() -> tuple[float, float]:
+    """Seconds of processor time that were spent or stolen on this machine, and those of this process."""
+    user, nice, system, _idle, _waiting, *others = map(int, Path("/proc/stat").read_text().splitlines()[0].split()[1:9])
+    return (user + nice + system + sum(others)) / os.sysconf("SC_CLK_TCK"), sum(os.times()[:4])
 
 
 def dynamic(name: str) -> DynamicBatchModel:
-    return with_dynamic_batch(read_unbound(zoo.build(name).SerializeToString(), name=name), SIZES)
+    base, _, pixels = name.partition("@")
+    proto = light_model(base) if base.startswith("light_") else zoo.build(base)
+    if pixels:
+        for dim in proto.graph.input[0].type.tensor_type.shape.dim[2:]:
+            dim.dim_value = int(pixels)
+        del proto.graph.value_info[:]
+    return with_dynamic_batch(read_unbound(proto.SerializeToString(), name=base), SIZES)
 
 
-def only(schedules: BatchSchedules, size: int) -> BatchSchedules:
-    return replace(schedules, by_size={size: schedules.by_size[size]})
+def advance(network: Network, sizes: Sequence[int], rows: dict[str, Any], deadline: float) -> Iterator[None]:
+    """Searches and measures what is missing; hands back after each step, and begins none after the deadline."""
+    for size in (*SIZES, *sizes):
+        if time.monotonic() < deadline:
+            network.document(size)
+    for size in sorted({*SIZES, *sizes}):
+        known = rows.get(str(size))
+        if time.monotonic() >= deadline or (known is not None and known["others"] <= MOST_OTHERS):
+            continue
+        found = network.measure(size)
+        if known is None or found["others"] < known["others"]:
+            rows[str(size)] = found
+        medians = {way: round(summarize(each).median_us) for way, each in found["samples_us"].items()}
+        print(network.name, size, found["shipped"], medians, found["others"], file=sys.stderr, flush=True)
+        yield
 
 
 def samples(model: Model, ways: Mapping[str, ScheduleDocument]) -> dict[str, list[float]]:
@@ -75,7 +142,7 @@ def samples(model: Model, ways: Mapping[str, ScheduleDocument]) -> dict[str, lis
     documents = {"onnxruntime": None, **{way: each for way, each in ways.items() if not each.is_plain}}
     opened = {way: open_executor(model, each, device="cpu", threads=THREADS) for way, each in documents.items()}
     try:
-        found = measure_in_turn({way: each.ready(inputs) for way, each in opened.items()}, Budget(25, 30.0))
+        found = measure_in_turn({way: each.ready(inputs) for way, each in opened.items()}, Budget(ROUNDS, MEASURE_S))
     finally:
         for each in opened.values():
             each.close()
@@ -102,24 +169,37 @@ def resident_mib() -> float:
     return int(kib) / 1024
 
 
-def tables(results: Mapping[str, Any]) -> str:
-    rows = [list(row) for row in _rows(results["networks"])]
+def measured_text(results: Mapping[str, Any]) -> str:
+    """The part of the page that is made from the results."""
+    machine, versions = results["machine"], results["versions"]
     head = ["network", "batch", "onnxruntime", "the file", "ships", "gain", "by the smallest's", "by its own search"]
-    return markdown_table(head, rows)
+    most = max(row["others"] for sizes in results["networks"].values() for row in sizes.values())
+    table = markdown_table(head, [list(row) for row in _rows(results["networks"])])
+    return (
+        f"The table is of {THREADS} threads on {machine['cores']} cores of {machine['processor']}, with onnxruntime\n"
+        f"{versions['onnxruntime']} and OpenVINO {versions['openvino']}. Each search had {SEARCH_S:.0f} seconds.\n"
+        f"Other processes took at most {most:.1%} of the cores while a row was measured.\n\n"
+        f"{table}\n"
+    )
 
 
 def _rows(networks: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     for name, sizes in networks.items():
-        for size, row in sizes.items():
+        for size, row in sorted(sizes.items(), key=lambda item: int(item[0])):
             plain = summarize(row["samples_us"]["onnxruntime"])
             file = row["samples_us"].get("file")
-            batch = size if int(size) in SIZES else f"{size}, between"
+            batch = size if int(size) in SIZES else f"{size}, not in the file"
             medians = (
                 f"{each.median_us / 1000:.2f} ms" for each in (plain, plain if file is None else summarize(file))
             )
             gains = (_gain(row, plain, way) for way in ("file", "smallest", "own"))
-            first = next(gains)
-            yield zoo.describe(name).title, batch, *medians, row["shipped"]["file"], first, *gains
+            yield title(name), batch, *medians, row["shipped"]["file"], *gains
+
+
+def title(name: str) -> str:
+    base, _, pixels = name.partition("@")
+    found = base if base.startswith("light_") else zoo.describe(base).title
+    return f"{found}, {pixels} pixels" if pixels else found
 
 
 def _gain(row: Mapping[str, Any], plain: Measurement, way: str) -> str:
@@ -134,20 +214,36 @@ def _gain(row: Mapping[str, Any], plain: Measurement, way: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*")
+    parser.add_argument("--others", default="", help="batch sizes besides those of the file, separated by commas")
+    parser.add_argument("--minutes", type=float, default=9.0, help="how long this call may take, about")
+    parser.add_argument("--work", type=Path, metavar="FOLDER", default=Path("build/batch-sizes"))
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
-    known = json.loads(OUT.read_text()) if OUT.exists() else {}
+    deadline = time.monotonic() + 60 * options.minutes
+    known = json.loads(OUT.read_text(encoding="utf-8")) if OUT.exists() else {}
     results = {part: known.get(part, {}) for part in ("networks", "memory")}
     part = results["memory" if options.memory else "networks"]
     for name in options.names:
-        part[name] = memory(name) if options.memory else measure(name)
-        keep_results(OUT, results, rivals=["openvino"], goes_on=True)
+        if options.memory:
+            part[name] = memory(name)
+            save(results)
+            continue
+        others = [int(size) for size in options.others.split(",") if size]
+        for _ in advance(Network(name, options.work), others, part.setdefault(name, {}), deadline):
+            save(results)
     if options.write:
-        text = PAGE.read_text()
+        text = PAGE.read_text(encoding="utf-8")
         marks = "<!-- measured -->\n", "<!-- /measured -->"
         before, rest = text.split(marks[0])
-        PAGE.write_text(f"{before}{marks[0]}{tables(results)}\n{marks[1]}{rest.split(marks[1])[1]}")
+        after = rest.split(marks[1])[1]
+        PAGE.write_text(
+            f"{before}{marks[0]}{measured_text(json.loads(OUT.read_text()))}{marks[1]}{after}", encoding="utf-8"
+        )
+
+
+def save(results: Mapping[str, Any]) -> None:
+    keep_results(OUT, results, rivals=["openvino"], goes_on=True)
 
 
 if __name__ == "__main__":
