@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from iosched.jobs.loaded import LoadedModel as LoadedModel
     from iosched.jobs.loaded import load as load
     from iosched.jobs.loaded_batches import LoadedBatches as LoadedBatches
+    from iosched.jobs.loaded_batches import load_any as load_any
     from iosched.jobs.loaded_batches import load_batches as load_batches
     from iosched.jobs.optimize import OptimizeResult as OptimizeResult
     from iosched.jobs.optimize import OptimizeSettings as OptimizeSettings
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from iosched.jobs.run import run as run
     from iosched.jobs.scripting import optimize as optimize
     from iosched.jobs.scripting import optimize_batches as optimize_batches
+    from iosched.models.batch_shape import DynamicBatchSpec as DynamicBatchSpec
     from iosched.models.errors import DeviceError as DeviceError
     from iosched.models.errors import ExecutionError as ExecutionError
     from iosched.models.errors import InvalidModelError as InvalidModelError
@@ -97,6 +99,7 @@ _HOME = {
     "CostModel": "iosched.scheduler.cost",
     "Curtailable": "iosched.scheduler.cost",
     "DeviceError": "iosched.models.errors",
+    "DynamicBatchSpec": "iosched.models.batch_shape",
     "Edit": "iosched.models.mutation.edit",
     "Effort": "iosched.scheduler.effort",
     "ExecutionError": "iosched.models.errors",
@@ -148,6 +151,7 @@ _HOME = {
     "find_space": "iosched.models.spaces.lookup",
     "layer_of": "iosched.models.mutation.layers",
     "load": "iosched.jobs.loaded",
+    "load_any": "iosched.jobs.loaded_batches",
     "load_batches": "iosched.jobs.loaded_batches",
     "load_model": "iosched.models.load",
     "open_executor": "iosched.jobs.run",
@@ -174,6 +178,7 @@ __all__ = [
     "CostModel",
     "Curtailable",
     "DeviceError",
+    "DynamicBatchSpec",
     "Edit",
     "Effort",
     "ExecutionError",
@@ -226,6 +231,7 @@ __all__ = [
     "find_space",
     "layer_of",
     "load",
+    "load_any",
     "load_batches",
     "load_model",
     "open_executor",

@@ -150,8 +150,8 @@ class Binding:
 def binding_options(function: F) -> F:
     """`--batch-size` and `--input-shape`, which the command takes together as `binding: Binding`."""
     size = batch_size_option(
-        "Size of the first dimension of every input in which that is dynamic. If it is dynamic in no input, and one fixed "
-        "number in all, of every input."
+        "Size of the first dimension of every input in which that is dynamic. If it is dynamic in no input, and one "
+        "fixed number in all, of every input."
     )
     return size(input_shape_option(gathered("binding", Binding)(function)))
 

@@ -11,18 +11,22 @@ It speaks the JSON of the Open Inference Protocol (KServe and Triton know it as 
 
 Each process opens the model for itself, after it was started, on cores of its own (docs/serving.md). SIGTERM lets
 requests that are under way end.
+
+A file for several batch sizes (docs/batch-sizes.md) takes requests of any batch size up to the largest of them, or to
+--largest-batch. The sizes with a schedule are opened before the first request, another one by its first request.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 from argparse import ArgumentParser
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import uvicorn
@@ -35,7 +39,7 @@ from starlette.routing import Route
 
 import iosched
 
-MODEL, THREADS, WAITING = "SERVE_MODEL", "SERVE_THREADS", "SERVE_WAITING"
+MODEL, THREADS, WAITING, LARGEST = "SERVE_MODEL", "SERVE_THREADS", "SERVE_WAITING", "SERVE_LARGEST"
 """Variables by which the process that starts the others tells them what to serve."""
 
 DATATYPES = {
@@ -45,6 +49,11 @@ DATATYPES = {
 NAMES = {dtype: name for name, dtype in DATATYPES.items()}
 BYTES_A_NUMBER = 32  # of JSON, at most
 SECONDS_TO_SEND = 30  # who sends slowly does not keep a place for ever
+OPEN = -1  # how the protocol writes a dimension that may be of any size
+
+if TYPE_CHECKING:  # these names bring onnx, which each process is to load when it opens the model
+    Model = iosched.LoadedModel | iosched.LoadedBatches
+    Spec = iosched.TensorSpec | iosched.DynamicBatchSpec
 
 
 def main() -> None:
@@ -55,12 +64,14 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1, help="processes")
     parser.add_argument("--threads", type=int, help="cores of each; by default all there are, divided among them")
     parser.add_argument("--waiting", type=int, default=32, help="requests of a process at a time; more are sent away")
+    parser.add_argument("--largest-batch", type=int, help="of a file for several batch sizes; by default their largest")
     options = parser.parse_args()
     if options.threads is None and options.workers > 1:
         options.threads = max(1, len(os.sched_getaffinity(0)) // options.workers)
     os.environ[MODEL] = str(options.model.resolve())
     os.environ[THREADS] = str(options.threads or "")
     os.environ[WAITING] = str(options.waiting)
+    os.environ[LARGEST] = str(options.largest_batch or "")
     uvicorn.run(
         "serve:application",
         factory=True,
@@ -69,6 +80,7 @@ def main() -> None:
         port=options.port,
         workers=options.workers,
         timeout_graceful_shutdown=30,
+        timeout_worker_healthcheck=60,  # a process that only starts slowly is no dead one
     )
 
 
@@ -78,7 +90,9 @@ def application() -> Starlette:
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         threads = os.environ[THREADS]
-        with iosched.load(os.environ[MODEL], threads=int(threads) if threads else None) as model:
+        with iosched.load_any(os.environ[MODEL], threads=int(threads) if threads else None) as model:
+            if isinstance(model, iosched.LoadedBatches):
+                model.open(*model.schedules.batch_sizes)
             app.state.model, app.state.waiting = model, 0
             yield
 
@@ -119,7 +133,8 @@ async def infer(request: Request) -> Response:
         raise HTTPException(503, "too many requests wait already", {"Retry-After": "1"})
     state.waiting += 1
     try:
-        body = await body_of(request, most=65536 + BYTES_A_NUMBER * sum(size(spec) for spec in model.inputs))
+        most = 65536 + BYTES_A_NUMBER * sum(size(spec, largest_batch(model)) for spec in model.inputs)
+        body = await body_of(request, most)
         return await run_in_threadpool(answer, model, body)
     finally:
         state.waiting -= 1
@@ -131,9 +146,9 @@ async def refuse(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
 
-def model_of(request: Request) -> iosched.LoadedModel:
+def model_of(request: Request) -> Model:
     """The model, if that is what the path names."""
-    model: iosched.LoadedModel = request.app.state.model
+    model: Model = request.app.state.model
     if request.path_params["name"] != name_served():
         raise HTTPException(404, f"there is no model {request.path_params['name']!r} here, but {name_served()!r}")
     return model
@@ -142,6 +157,13 @@ def model_of(request: Request) -> iosched.LoadedModel:
 def name_served() -> str:
     """What the model is called here: the name of its file."""
     return Path(os.environ[MODEL]).name.removesuffix(".onnx").removesuffix(".iosched")
+
+
+def largest_batch(model: Model) -> int:
+    """The largest batch that a request may have; without meaning where the file has one batch size."""
+    if not isinstance(model, iosched.LoadedBatches):
+        return 1
+    return int(os.environ[LARGEST] or max(model.schedules.batch_sizes))
 
 
 async def body_of(request: Request, most: int) -> bytes:
@@ -158,9 +180,10 @@ async def body_of(request: Request, most: int) -> bytes:
     return bytes(body)
 
 
-def answer(model: iosched.LoadedModel, body: bytes) -> Response:
+def answer(model: Model, body: bytes) -> Response:
     """Reads the inputs, runs the model, and writes the outputs."""
     inputs = inputs_of(body)
+    refuse_larger(model, inputs)
     try:
         found = model.run(inputs)
     except iosched.UsageError as error:  # a name, a type or a shape
@@ -173,6 +196,15 @@ def answer(model: iosched.LoadedModel, body: bytes) -> Response:
         return JSONResponse({"model_name": name_served(), "outputs": outputs})
     except ValueError as error:
         raise HTTPException(500, "an output has infinities or NaN, which JSON does not know") from error
+
+
+def refuse_larger(model: Model, inputs: dict[str, np.ndarray]) -> None:
+    """Refuses a batch that is too large; every other shape is for the model itself to check."""
+    largest = largest_batch(model)
+    given = ((spec.shape or (), inputs[spec.name].shape) for spec in model.inputs if spec.name in inputs)
+    sizes = (found for pair in given for dim, found in zip(*pair, strict=False) if isinstance(dim, str))
+    if (found := max(sizes, default=0)) > largest:
+        raise HTTPException(413, f"a batch of {found} is too large: send {largest} at a time at most")
 
 
 def inputs_of(body: bytes) -> dict[str, np.ndarray]:
@@ -199,14 +231,15 @@ def no_number(text: str) -> float:
     raise ValueError(f"{text} is no number")
 
 
-def metadata(spec: iosched.TensorSpec) -> dict[str, Any]:
+def metadata(spec: Spec) -> dict[str, Any]:
     """An input or output in the protocol's words."""
-    return {"name": spec.name, "datatype": NAMES.get(spec.dtype, spec.dtype), "shape": spec.shape}
+    shape = None if spec.shape is None else [OPEN if isinstance(dim, str) else dim for dim in spec.shape]
+    return {"name": spec.name, "datatype": NAMES.get(spec.dtype, spec.dtype), "shape": shape}
 
 
-def size(spec: iosched.TensorSpec) -> int:
-    """How many numbers a tensor has."""
-    return int(np.prod(spec.shape or ()))
+def size(spec: Spec, batch_size: int) -> int:
+    """How many numbers a tensor has, of this batch size where that is open."""
+    return math.prod(batch_size if isinstance(dim, str) else dim for dim in spec.shape or ())
 
 
 if __name__ == "__main__":

@@ -211,7 +211,7 @@ def read(
     if unbound.schedules_json is not None and batch_size is None and input_shapes is None:
         raise UsageError(
             f"{unbound.name} is for several batch sizes: give batch_size=N for one of them, or load it with"
-            " iosched.load_batches for all"
+            " iosched.load_batches, or iosched.load_any, for all"
         )
     return unbound.bound(batch_size=batch_size, input_shapes=input_shapes)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
@@ -14,8 +16,9 @@ import numpy as np
 import onnx
 
 from iosched.jobs.fitting import for_batch
-from iosched.jobs.loaded import LoadedModel, Source
-from iosched.models.dynamic_batch import DynamicBatchModel
+from iosched.jobs.loaded import LoadedModel, Source, load
+from iosched.models.batch_shape import DynamicBatchSpec
+from iosched.models.dynamic_batch import DynamicBatchModel, declared
 from iosched.models.errors import InvalidScheduleError, UsageError
 from iosched.models.load import read_unbound
 from iosched.scheduler.batch_schedules import BatchSchedules
@@ -77,9 +80,19 @@ class LoadedBatches:
         return self._schedules
 
     @property
+    def inputs(self) -> tuple[DynamicBatchSpec, ...]:
+        """Name, type and shape of each input."""
+        return declared(self.proto.graph.input)
+
+    @property
+    def outputs(self) -> tuple[DynamicBatchSpec, ...]:
+        """Name, type and shape of each output; the shape is None where only a run tells it."""
+        return declared(self.proto.graph.output)
+
+    @cached_property
     def proto(self) -> onnx.ModelProto:
         """The model with its batch open."""
-        return self._model.unbound.proto
+        return self._model.proto(self._schedules.batch_sizes)
 
     @property
     def opened(self) -> tuple[int, ...]:
@@ -106,16 +119,18 @@ class LoadedBatches:
             DeviceError: the device is not attached, its memory is too small, or onnxruntime is not installed.
             ExecutionError: a kernel fails.
         """
-        batch_size = self._batch_size(inputs)
-        found = self._taken(batch_size)
-        try:
-            return found.model.run(inputs)
-        finally:
-            with self._lock:
-                found.users -= 1
-                idle = self._idle()
-            for each in idle:
-                each.model.close()
+        with self._using(self._batch_size(inputs)) as model:
+            return model.run(inputs)
+
+    def open(self, *batch_sizes: int) -> None:
+        """Opens batch sizes before they are first run; of more than `most_open`, the last ones stay open.
+
+        Raises:
+            What `run` raises, but for the inputs.
+        """
+        for batch_size in batch_sizes:
+            with self._using(batch_size):
+                pass
 
     def close(self) -> None:
         """Frees what is open, each batch size when its runs are over. May be called again."""
@@ -141,6 +156,19 @@ class LoadedBatches:
                     return int(given[axis])
                 raise UsageError(f"input {name!r} has shape {given}, where the model expects {shape}")
         raise UsageError(f"no input that has the batch is given; there are {', '.join(self._model.inputs)}")
+
+    @contextmanager
+    def _using(self, batch_size: int) -> Iterator[LoadedModel]:
+        """The model at this batch size, which is not closed meanwhile."""
+        found = self._taken(batch_size)
+        try:
+            yield found.model
+        finally:
+            with self._lock:
+                found.users -= 1
+                idle = self._idle()
+            for each in idle:
+                each.model.close()
 
     def _taken(self, batch_size: int) -> _Opened:
         """The model at this batch size, counted as in use."""
@@ -197,6 +225,26 @@ def load_batches(
         schedules = _read(Path(schedules))
     model = DynamicBatchModel(unbound, schedules.inputs)
     return LoadedBatches(model, schedules, device=device, threads=threads, most_open=most_open)
+
+
+def load_any(source: Source, *, device: str = "auto", threads: int | None = None) -> LoadedModel | LoadedBatches:
+    """Loads a model as its file asks for: as `load_batches` does if that is for several batch sizes, else as `load`.
+
+    Both of what it returns have `name`, `inputs`, `outputs`, `run` and `close`, and are context managers.
+
+    Args:
+        source: the path of a model, or its bytes.
+        device: as `load` and `load_batches` take it.
+        threads: likewise.
+
+    Raises:
+        What `load` and `load_batches` raise.
+    """
+    unbound = read_unbound(source if isinstance(source, bytes) else Path(source))
+    if unbound.schedules_json is None:
+        return load(unbound.bound(), device=device, threads=threads)
+    schedules = BatchSchedules.from_json(unbound.schedules_json)
+    return LoadedBatches(DynamicBatchModel(unbound, schedules.inputs), schedules, device=device, threads=threads)
 
 
 def _read(path: Path) -> BatchSchedules:

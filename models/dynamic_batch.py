@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import onnx
 
-from iosched.models.batch_shape import BatchShape, at_batch
+from iosched.models.batch_shape import BatchShape, DynamicBatchSpec, at_batch
 from iosched.models.binding import (
     Dims,
     bind_shapes,
@@ -22,7 +22,7 @@ from iosched.models.errors import InvalidModelError, UsageError
 from iosched.models.load import UnboundModel
 from iosched.models.model import Model
 from iosched.models.reshapes import free_batch
-from iosched.models.shapes import forget_inferred, infer_shapes, tensor_specs
+from iosched.models.shapes import dtype_of, forget_inferred, infer_shapes, tensor_specs
 
 _BATCH = "batch"
 
@@ -77,6 +77,18 @@ class DynamicBatchModel:
                 if value.name in one and value.name in other:
                     _tell_shape(value, symbol, sizes, (one[value.name].shape, other[value.name].shape))
         return proto
+
+
+def declared(values: Iterable[onnx.ValueInfoProto]) -> tuple[DynamicBatchSpec, ...]:
+    """Name, type and shape of inputs or outputs of what `DynamicBatchModel.proto` returns."""
+    return tuple(DynamicBatchSpec(value.name, dtype_of(value.type), _batch_shape(value.type)) for value in values)
+
+
+def _batch_shape(kind: onnx.TypeProto) -> BatchShape | None:
+    if not kind.tensor_type.HasField("shape"):
+        return None
+    dims = [dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in kind.tensor_type.shape.dim]
+    return None if "" in dims else tuple(dims)
 
 
 def _is_vague(value: onnx.ValueInfoProto, symbol: str) -> bool:

@@ -11,8 +11,8 @@ from typing import Any, Self
 from iosched.jobs.as_onnxruntime.scheduled import ScheduledSession
 from iosched.jobs.as_onnxruntime.settings import Provider, asked
 from iosched.jobs.as_onnxruntime.values import ModelMetadata, NodeArg
-from iosched.jobs.loaded import Source, load
-from iosched.jobs.loaded_batches import load_batches
+from iosched.jobs.loaded import Source
+from iosched.jobs.loaded_batches import load_any
 from iosched.models.errors import InvalidModelError
 from iosched.models.model import SCHEDULE_KEY, SCHEDULES_KEY
 from iosched.models.source import read_proto
@@ -67,13 +67,10 @@ class InferenceSession:
             Exception: for any other file, what onnxruntime raises.
         """
         self._session: Any
-        key = _schedule_key(path_or_bytes)
-        if key is not None:
+        if _is_scheduled(path_or_bytes):
             how = asked(sess_options, providers, provider_options)
-            open_it = load_batches if key == SCHEDULES_KEY else load
-            self._session = ScheduledSession(
-                open_it(path_or_bytes, device=how.device, threads=how.threads), sess_options
-            )
+            model = load_any(path_or_bytes, device=how.device, threads=how.threads)
+            self._session = ScheduledSession(model, sess_options)
             return
         own = load_onnxruntime().InferenceSession
         self._session = own(path_or_bytes, sess_options, providers, provider_options, **kwargs)
@@ -152,16 +149,12 @@ class InferenceSession:
         return getattr(session, name)
 
 
-def _schedule_key(source: Source) -> str | None:
-    """The metadata in which a model carries its schedules, or None.
-
-    What cannot be read at all is for onnxruntime to refuse, or to run.
-    """
+def _is_scheduled(source: Source) -> bool:
+    """Whether a model carries schedules. What cannot be read at all is for onnxruntime to refuse, or to run."""
     if not isinstance(source, str | bytes | os.PathLike):
-        return None
+        return False
     try:
         proto = read_proto(source if isinstance(source, bytes) else Path(source))
     except InvalidModelError:
-        return None
-    keys = {item.key for item in proto.metadata_props}
-    return next((key for key in (SCHEDULES_KEY, SCHEDULE_KEY) if key in keys), None)
+        return False
+    return not {item.key for item in proto.metadata_props}.isdisjoint((SCHEDULE_KEY, SCHEDULES_KEY))

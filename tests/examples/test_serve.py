@@ -1,4 +1,7 @@
-"""The example of a service, called over HTTP: two processes, right answers, refusals with the reason, a quiet end."""
+"""The example of a service, called over HTTP: two processes, right answers, refusals with the reason, a quiet end.
+
+One service is of a model for one batch size, another of one for several.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -33,19 +37,19 @@ INFER = "/v2/models/branches/infer"
 class Service:
     """The running example."""
 
-    def __init__(self, folder: Path) -> None:
-        self.path = optimized_file(folder / "branches.iosched.onnx", branches())
-        self.log = (folder / "log.txt").open("w+")
-        words = [str(EXAMPLES / "serve.py"), str(self.path), "--workers", "2", "--threads", "1", "--port", "0"]
+    def __init__(self, path: Path, workers: int = 2) -> None:
+        self.path, self.workers = path, workers
+        self.log = path.with_suffix(".txt").open("w+")
+        words = [str(EXAMPLES / "serve.py"), str(path), "--workers", str(workers), "--threads", "1", "--port", "0"]
         self.process = subprocess.Popen(
             [sys.executable, *words], env=environment(), stdout=self.log, stderr=subprocess.STDOUT
         )
         self.port = 0
 
     def wait(self) -> None:
-        """Waits until both processes take requests."""
+        """Waits until all processes take requests."""
         self.port = int(self.said(r"running on http://127.0.0.1:(\d+)"))
-        self.said(r"(?s)(startup complete.*startup complete)")
+        self.said(f"(?s)({'.*'.join(['startup complete'] * self.workers)})")
         assert self.call("GET", "/v2/health/ready") == (200, None)
 
     def said(self, pattern: str) -> str:
@@ -65,18 +69,36 @@ class Service:
         connection.close()
         return answer.status, json.loads(text) if text else None
 
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(60)
+        self.log.close()
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    started = Service(tmp_path_factory.mktemp("service"))
+
+@contextmanager
+def ready(started: Service) -> Iterator[Service]:
     try:
         started.wait()
         yield started
     finally:
-        if started.process.poll() is None:
-            started.process.terminate()
-            started.process.wait(60)
-        started.log.close()
+        started.end()
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    path = optimized_file(tmp_path_factory.mktemp("service") / "branches.iosched.onnx", branches())
+    with ready(Service(path)) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def of_several_sizes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """Serves a file with schedules for batch sizes 1 and 4."""
+    path = tmp_path_factory.mktemp("several") / "branches.iosched.onnx"
+    iosched.optimize_batches(branches("n").SerializeToString(), (1, 4), device="v100", strategy="greedy").save(path)
+    with ready(Service(path, workers=1)) as found:
+        yield found
 
 
 def request(data: object = None, **other: object) -> bytes:
@@ -142,6 +164,36 @@ def test_a_wrong_request_is_refused_with_the_reason(
     found, answer = service.call("POST", path, body)
     assert found == status
     assert said in answer["error"]
+
+
+def test_a_model_for_several_batch_sizes_tells_that_its_batch_is_open(of_several_sizes: Service) -> None:
+    status, said = of_several_sizes.call("GET", "/v2/models/branches")
+    assert status == 200
+    assert said["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 8, 6, 6]}]
+    assert said["outputs"] == [{"name": "y", "datatype": "FP32", "shape": [-1, 16, 6, 6]}]
+
+
+def test_requests_of_any_batch_size_get_their_own_answers_at_a_time(of_several_sizes: Service) -> None:
+    images = {size: np.random.default_rng(size).standard_normal((size, 8, 6, 6), np.float32) for size in range(1, 5)}
+    with iosched.load_batches(of_several_sizes.path, device="cpu", threads=1) as model:
+        wanted = {size: model.run({"x": x})["y"] for size, x in images.items()}
+
+    def is_right(size: int) -> bool:
+        body = request(images[size].tolist(), shape=images[size].shape)
+        status, answer = of_several_sizes.call("POST", INFER, body)
+        found = np.reshape(answer["outputs"][0]["data"], answer["outputs"][0]["shape"])
+        return status == 200 and np.allclose(found, wanted[size], rtol=1e-4, atol=1e-4)
+
+    with ThreadPoolExecutor(4) as callers:
+        assert all(callers.map(is_right, [1 + number % 4 for number in range(16)]))
+
+
+def test_a_batch_that_is_larger_than_all_with_a_schedule_is_refused(of_several_sizes: Service) -> None:
+    status, answer = of_several_sizes.call("POST", INFER, request([0] * 5 * 288, shape=[5, 8, 6, 6]))
+    assert (status, answer["error"]) == (413, "a batch of 5 is too large: send 4 at a time at most")
+    assert of_several_sizes.call("POST", INFER, b" " * 300_000)[0] == 413
+    status, answer = of_several_sizes.call("POST", INFER, request([0] * 4 * 216, shape=[4, 6, 6, 6]))
+    assert (status, "shape" in answer["error"]) == (400, True)
 
 
 def test_what_is_under_way_ends_before_the_service_does(service: Service) -> None:

@@ -198,6 +198,36 @@ def test_batch_sizes_are_opened_when_they_are_run_and_the_longest_idle_is_closed
         model.run({"x": image(1)})
 
 
+def test_batch_sizes_may_be_opened_before_they_are_run(path: Path) -> None:
+    with iosched.load_batches(path, device="cpu", threads=1, most_open=2) as model:
+        model.open(*SIZES)
+        assert model.opened == SIZES[1:]
+        model.run({"x": image(4)})
+        assert model.opened == (16, 4)
+
+
+def test_it_tells_what_it_takes_and_returns_with_the_batch_open(path: Path) -> None:
+    with iosched.load_batches(path, device="cpu", threads=1) as model:
+        assert model.inputs == (iosched.DynamicBatchSpec("x", "float32", ("n", 8, 6, 6)),)
+        assert model.outputs == (iosched.DynamicBatchSpec("y", "float32", ("n", 16, 6, 6)),)
+
+
+def test_it_tells_that_of_a_file_of_fixed_batch_beside_schedules(tmp_path: Path) -> None:
+    (tmp_path / "fixed.onnx").write_bytes(data(branches()))
+    (tmp_path / "s.json").write_text(found().schedules.to_json())
+    with iosched.load_batches(tmp_path / "fixed.onnx", schedules=tmp_path / "s.json", device="cpu", threads=1) as model:
+        assert (model.inputs[0].shape, model.outputs[0].shape) == (("n", 8, 6, 6), ("n", 16, 6, 6))
+
+
+def test_a_file_of_any_kind_is_loaded_as_it_asks_for(path: Path) -> None:
+    with iosched.load_any(path, device="cpu", threads=1) as several:
+        assert isinstance(several, iosched.LoadedBatches)
+        assert several.run({"x": image(3)})["y"].shape == (3, 16, 6, 6)
+    with iosched.load_any(data(branches()), device="cpu", threads=1) as plain:
+        assert isinstance(plain, iosched.LoadedModel)
+        assert plain.run({"x": image(1)})["y"].shape == (1, 16, 6, 6)
+
+
 def test_teams_of_cores_take_any_batch_size_between() -> None:
     teams = {
         size: replace(document(MODEL.at(size), "sequential", lanes=2), objective="throughput", teams=Teams(1, 2, 2))
