@@ -38,6 +38,8 @@ from fuzz_mutations import damage_fields, damage_sqlite, damaged_bytes, damaged_
 from fuzz_schedules import edited_schedule
 from testbed import keep_results
 
+from iosched.models.version import iosched_commit
+
 RESULTS = Path(__file__).parent / "results" / "fuzz.json"
 SEED = 18
 COUNTS: Mapping[str, int] = {"models": 10_000, "schedules": 2_000, "stores": 500}
@@ -49,6 +51,7 @@ class Tally:
 
     Attributes:
         done: how many cases were run, from number 0 on.
+        commits: cases by the commit of iosched's code that ran them.
         codes: cases by exit code.
         stages: cases by how far they came, for each way in which files were damaged.
         lines: refusals by how many lines they have.
@@ -59,6 +62,7 @@ class Tally:
     """
 
     done: int = 0
+    commits: Counter[str] = field(default_factory=Counter)
     codes: Counter[str] = field(default_factory=Counter)
     stages: dict[str, Counter[str]] = field(default_factory=dict)
     lines: Counter[str] = field(default_factory=Counter)
@@ -69,6 +73,7 @@ class Tally:
 
     def add(self, number: int, case: Case, ending: children.Ending) -> None:
         self.done = number + 1
+        self.commits[str(iosched_commit())] += 1
         self.codes[str(ending.code)] += 1
         self.stages.setdefault(case.way, Counter())[ending.stage] += 1
         self.most_cpu_s = round(max(self.most_cpu_s, ending.cpu_s), 2)
@@ -344,7 +349,7 @@ def _go_on(kind: str, until: int, end: float, sound: Corpus, folder: Path, resul
 
 
 def _tally(kept: Mapping[str, Any]) -> Tally:
-    counters = {name: Counter(kept[name]) for name in ("codes", "lines", "errors") if name in kept}
+    counters = {name: Counter(kept[name]) for name in ("commits", "codes", "lines", "errors") if name in kept}
     stages = {way: Counter(each) for way, each in kept.get("stages", {}).items()}
     return Tally(**{**kept, **counters, "stages": stages})
 
