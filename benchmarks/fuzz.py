@@ -243,6 +243,8 @@ def _study(corpus: Corpus, random: Random, sandbox: children.Sandbox) -> Case:
         "random",
         "--trials",
         "4",
+        "--top",  # each of the best is searched for, which takes seconds
+        "1",
         "-o",
         "study",
     )
