@@ -11,6 +11,8 @@ import onnx
 from iosched.models.errors import InvalidModelError, UsageError
 
 Dims = list[int | str]
+MAX_RANK = 32
+"""Dimensions of an array in every numpy that may be installed; from numpy 2 on there may be 64."""
 
 _NAMELESS = "?"
 """What the text of a dimension that has no name begins with. Some exporters call every unknown dimension "?", which
@@ -95,8 +97,15 @@ def input_dims(graph: onnx.GraphProto) -> dict[str, Dims | None]:
     """The dimensions of every tensor input: a number, the name of a symbol, or a name that begins with '?' for none.
 
     None stands for an input of which not even the rank is known.
+
+    Raises:
+        InvalidModelError: an input has more dimensions than an array can have.
     """
-    return {value.name: _dims(value) for value in graph.input if value.type.WhichOneof("value") == "tensor_type"}
+    shapes = {value.name: _dims(value) for value in graph.input if value.type.WhichOneof("value") == "tensor_type"}
+    for name, dims in shapes.items():
+        if dims is not None and len(dims) > MAX_RANK:
+            raise InvalidModelError(f"input {name!r} has {len(dims):,} dimensions; an array has at most {MAX_RANK}.")
+    return shapes
 
 
 def bind_shapes(shapes: dict[str, Dims | None], given: Mapping[str, tuple[int, ...]]) -> dict[str, int]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable
+from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
 import onnx
@@ -12,7 +14,21 @@ from onnx import TensorProto
 from iosched.models.errors import InvalidModelError
 from iosched.models.initializers import describe_weight, read_tensor
 from iosched.models.node_attributes import integer, values
-from iosched.models.wiring import captures, is_standard, reads, replace_nodes, topological_order, use_counts, writes
+from iosched.models.wiring import (
+    captures,
+    is_standard,
+    nodes_within,
+    reads,
+    replace_nodes,
+    topological_order,
+    use_counts,
+    writes,
+)
+
+MAX_WRITTEN_OUT = 200_000
+"""Nodes of a model whose functions are inlined; each takes a fraction of a millisecond to read."""
+MAX_WRITTEN_OUT_NBYTES = 2**31
+"""As many as protobuf writes at most."""
 
 
 def drop_weight_inputs(graph: onnx.GraphProto, weights: dict[str, np.ndarray]) -> None:
@@ -26,15 +42,46 @@ def inline_functions(proto: onnx.ModelProto) -> None:
     """Replace calls of the model's own functions by their bodies.
 
     Raises:
-        InvalidModelError: a function cannot be inlined (it calls itself, or misses an opset).
+        InvalidModelError: a function cannot be inlined (it calls itself, or misses an opset), or the calls stand for
+            more nodes than a model may have: functions that call functions can be billions in a file of a kilobyte.
     """
     if not proto.functions:
         return
+    count, nbytes = _written_out(proto, lambda node: 1), _written_out(proto, onnx.NodeProto.ByteSize)
+    if count > MAX_WRITTEN_OUT or nbytes > MAX_WRITTEN_OUT_NBYTES:
+        raise InvalidModelError(
+            f"its functions stand for {count:,} nodes and {nbytes / 1e9:,.1f} GB where they are called; at most "
+            f"{MAX_WRITTEN_OUT:,} and {MAX_WRITTEN_OUT_NBYTES / 1e9:,.1f} GB are read."
+        )
     try:
         inlined = onnx.inliner.inline_local_functions(proto)
     except (onnx.checker.ValidationError, RuntimeError, ValueError) as error:
         raise InvalidModelError(f"a function of the model cannot be inlined: {str(error).splitlines()[0]}") from error
     proto.CopyFrom(inlined)
+
+
+def _written_out(proto: onnx.ModelProto, size: Callable[[onnx.NodeProto], int]) -> int:
+    """The sizes of the graph's nodes once all calls of functions are replaced by their bodies, added up; O(nodes).
+
+    0 where functions call each other in a circle, which onnx names when it inlines them.
+    """
+    bodies = {(each.domain, each.name, each.overload): list(nodes_within(each)) for each in proto.functions}
+    sizes: dict[tuple[str, str, str], int] = {}
+
+    def total(nodes: Iterable[onnx.NodeProto]) -> int:
+        return sum(sizes[_called(node)] if _called(node) in sizes else size(node) for node in nodes)
+
+    calls = {key: bodies.keys() & set(map(_called, body)) for key, body in bodies.items()}
+    try:
+        for key in TopologicalSorter(calls).static_order():
+            sizes[key] = total(bodies[key])
+    except CycleError:
+        return 0
+    return total(nodes_within(proto.graph))
+
+
+def _called(node: onnx.NodeProto) -> tuple[str, str, str]:
+    return (node.domain, node.op_type, node.overload)
 
 
 def constants_to_weights(graph: onnx.GraphProto, weights: dict[str, np.ndarray]) -> None:

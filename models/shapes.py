@@ -8,12 +8,15 @@ from functools import cache
 
 import numpy as np
 import onnx
-from onnx import TypeProto
+from onnx import TensorProto, TypeProto
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from iosched.models.errors import InvalidModelError
 from iosched.models.graph import TensorSpec
 from iosched.models.wiring import is_standard, nodes_within, writes
+
+MAX_FOLLOWED = 2**20
+"""Elements of vectors whose values are followed when shapes are inferred; each takes 70 bytes. Shapes have a few."""
 
 _OPERATOR = re.compile(r"op_type:\s*(\w+)")
 
@@ -24,14 +27,37 @@ def infer_shapes(proto: onnx.ModelProto, *, strict: bool = False) -> onnx.ModelP
     Sizes that are known only at run time stay without a name. Inference names them where tensors have them in common,
     and onnxruntime 1.32 then makes a Reshape of no rows to (0, -1) of one to (rows, 4), which fails.
 
+    Where that leaves shapes unknown, the values of vectors are followed too, since a shape may be computed from them. A
+    model with long vectors does without: onnx follows every element of each, and a file of a kilobyte can double one
+    forty times.
+
     Raises:
         InvalidModelError: the tensors' types or shapes contradict each other.
     """
+    inferred = _inferred(proto, strict=strict, with_values=False)
+    specs = tensor_specs(inferred.graph)
+    names = (name for node in inferred.graph.node for name in writes(node))
+    if all(name in specs and specs[name].shape is not None for name in names) or _followed(inferred) > MAX_FOLLOWED:
+        return inferred
+    return _inferred(proto, strict=strict, with_values=True)
+
+
+def _followed(proto: onnx.ModelProto) -> int:
+    """Elements of all vectors whose values onnx may follow: of all that are computed, and of weights of integers."""
+    shapes = [spec.shape for spec in tensor_specs(proto.graph).values()]
+    integers = (TensorProto.INT32, TensorProto.INT64)
+    shapes += [tuple(tensor.dims) for tensor in proto.graph.initializer if tensor.data_type in integers]
+    return sum(shape[0] for shape in shapes if shape and len(shape) == 1)
+
+
+def _inferred(proto: onnx.ModelProto, *, strict: bool, with_values: bool) -> onnx.ModelProto:
     try:
-        inferred = onnx.shape_inference.infer_shapes(proto, check_type=strict, strict_mode=strict, data_prop=True)
+        inferred = onnx.shape_inference.infer_shapes(
+            proto, check_type=strict, strict_mode=strict, data_prop=with_values
+        )
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
         if strict and _is_of_a_definition(error, proto.graph):
-            return infer_shapes(proto)
+            return _inferred(proto, strict=False, with_values=with_values)
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise InvalidModelError(f"shapes do not fit together: {' '.join(lines[:2])[:300]}") from error
     _forget_invented(inferred.graph, {dim.dim_param for value in proto.graph.input for dim in _dims(value)})
@@ -151,7 +177,7 @@ def _fill_in(value: onnx.ValueInfoProto, symbols: Mapping[str, int], keep_shape:
 
 @cache
 def _element_name(element: int) -> str:
-    if element == onnx.TensorProto.STRING:
+    if element == TensorProto.STRING:
         return "string"
     try:
         return np.dtype(tensor_dtype_to_np_dtype(element)).name

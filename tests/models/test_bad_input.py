@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from iosched.models.source import MAX_IR_VERSION, MAX_OPSET
 
 node = helper.make_node
 RELU = [node("Relu", ["x"], ["y"])]
+OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
 CONV = [node("Conv", ["x", "w"], ["y"])]
 
 
@@ -69,6 +71,12 @@ def test_paths_that_are_no_file(tmp_path: Path):
     refused(tmp_path / "missing.onnx", "does not exist")
     refused(Path("/dev/zero"), "no regular file")
     refused(Path("bad\0name"), "cannot be read")
+
+
+def test_a_path_that_is_no_text(tmp_path: Path):
+    path = tmp_path / os.fsdecode(b"\xff.onnx")
+    path.write_bytes(relu([3]))
+    refused(path, "is not UTF-8", "Rename it")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -222,6 +230,47 @@ def test_a_function_that_calls_itself():
     proto = model_of([node("Loop", ["x"], ["y"], domain="local")], {"x": [3]}, ["y"], domains=["local"])
     proto.functions.append(function)
     refused(data(proto))
+
+
+def test_functions_that_stand_for_billions_of_nodes():
+    functions = [helper.make_function("local", "F0", ["a"], ["b"], [node("Neg", ["a"], ["b"])], OPSETS)]
+    for level in range(1, 10):
+        names = ["a", *(f"t{number}" for number in range(9)), "b"]
+        calls = [node(f"F{level - 1}", [read], [made], domain="local") for read, made in pairwise(names)]
+        functions.append(helper.make_function("local", f"F{level}", ["a"], ["b"], calls, OPSETS))
+    proto = model_of([node("F9", ["x"], ["y"], domain="local")], {"x": [3]}, ["y"], domains=["local"])
+    proto.functions.extend(functions)
+    assert len(data(proto)) < 4000
+    refused(data(proto), "functions stand for 1,000,000,000 nodes")
+
+
+def test_functions_that_stand_for_more_bytes_than_protobuf_writes():
+    constant = helper.make_node("Constant", [], ["k"], value_string=b"k" * 2**20)
+    body = [constant, node("Neg", ["a"], ["b"])]
+    calls = [node("Large", ["x"], [f"y{number}"], domain="local") for number in range(2**11)]
+    proto = model_of(calls, {"x": [3]}, ["y0"], domains=["local"])
+    proto.functions.append(helper.make_function("local", "Large", ["a"], ["b"], body, OPSETS))
+    refused(data(proto), "functions stand for 4,096 nodes and 2.1 GB")
+
+
+@pytest.mark.parametrize("last", ["ReduceSum", "NonZero"])  # of known shape, and of one that only a run tells
+def test_a_vector_that_doubles_forty_times_takes_no_memory(last: str, monkeypatch: pytest.MonkeyPatch):
+    infer = onnx.shape_inference.infer_shapes
+
+    def without_values(proto: onnx.ModelProto, **how: bool) -> onnx.ModelProto:
+        assert not how["data_prop"], "onnx would take 70 bytes for each element"
+        return infer(proto, **how)
+
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", without_values)
+    nodes = [node("Concat", [f"c{n}", f"c{n}"], [f"c{n + 1}"], axis=0) for n in range(40)]
+    proto = model_of([*nodes, node(last, ["c40"], ["y"])], {"c0": [4]}, [])
+    proto.graph.output.append(helper.make_empty_tensor_value_info("y"))
+    assert load_model(data(proto)).graph.tensor["c40"].shape == (4 * 2**40,)
+
+
+def test_an_input_of_more_dimensions_than_an_array_has():
+    refused(relu([1] * 33), "'x' has 33 dimensions")
+    assert load_model(relu([1] * 32)).graph.inputs[0].shape == (1,) * 32
 
 
 def test_a_graph_input_that_is_no_tensor_needs_no_shape():
