@@ -50,6 +50,8 @@ def parse_named(texts: Sequence[str]) -> tuple[Named, ...]:
 def _named(text: str) -> Named:
     name, equals, source = text.partition("=")
     if equals and name and source and "/" not in name and not Path(text).is_file():
+        if any("\ud800" <= character <= "\udfff" for character in name):  # what is no UTF-8 on the command line
+            raise UsageError(f"{name!r} is no name for a model: it is not UTF-8")
         return Named(name, source)
     if text == STDIN:
         raise UsageError("a model from standard input needs a name: NAME=-")

@@ -88,7 +88,7 @@ def _check_file(option: str, path: Path) -> None:
 
 
 def _same(a: Path, b: Path) -> bool:
-    return a.resolve() == b.resolve() or (a.exists() and b.exists() and a.samefile(b))
+    return os.path.realpath(a) == os.path.realpath(b) or (a.exists() and b.exists() and a.samefile(b))
 
 
 def refuse_terminal(output: Destination | None) -> None:

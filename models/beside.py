@@ -45,7 +45,7 @@ def open_beside(name: str, location: str, source: Path | None) -> BinaryIO:
         raise InvalidModelError(
             f"weights file {path} is missing ({name!r} is in it).\nPut it beside the model."
         ) from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:  # the last for links in a circle
         reason = getattr(error, "strerror", None) or str(error)
         raise InvalidModelError(f"weights file {path} cannot be read: {reason}.") from error
 

@@ -59,6 +59,8 @@ def _read_file(path: Path) -> bytes:
     try:
         if "\0" in str(path):
             raise InvalidModelError(f"{str(path)!r} cannot be read: no path holds a null character.")
+        if not _is_text(str(path)):
+            raise InvalidModelError(f"{str(path)!r} is not UTF-8: onnxruntime opens no such file.\nRename it.")
         if path.is_dir():
             raise InvalidModelError(f"{path} is a folder.\nGive the path of an ONNX file in it.")
         if not path.exists():
@@ -74,6 +76,15 @@ def _read_file(path: Path) -> bytes:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InvalidModelError(f"{path} cannot be read: {reason}.") from error
+
+
+def _is_text(path: str) -> bool:
+    """Whether a path can be written to other files, and be given to libraries: Linux lets names be any bytes."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _parse(data: bytes, label: str) -> onnx.ModelProto:

@@ -23,7 +23,7 @@ def study_lock(path: Path) -> Iterator[None]:
     """Held by one process at a time that looks at the study in file `path` and changes it by what it has seen."""
     import fcntl  # not on Windows
 
-    with _open(f"study-{sha256(str(path.resolve()).encode()).hexdigest()[:32]}") as file:
+    with _open(f"study-{sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:32]}") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

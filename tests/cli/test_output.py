@@ -50,6 +50,14 @@ def test_the_input_is_not_overwritten(tmp_path: Path, link: bool) -> None:
         check_destinations([to(target)], inputs=[None, source])
 
 
+def test_a_link_that_leads_back_to_itself_is_replaced(tmp_path: Path) -> None:
+    link = tmp_path / "link.onnx"
+    link.symlink_to("link.onnx")
+    check_destinations([to(link)], inputs=[tmp_path / "model.onnx"])
+    write(to(link), b"new")
+    assert link.read_bytes() == b"new"
+
+
 def test_two_outputs_in_one_file_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="written twice"):
         check_destinations([to(tmp_path / "a"), to(tmp_path / "a", "--schedule")])

@@ -112,6 +112,13 @@ def test_the_working_folder_is_not_the_models(folder: Path, place: Callable[[str
         loaded(folder, place("here.bin"))
 
 
+def test_links_in_a_circle(folder: Path) -> None:
+    (folder / "a.bin").symlink_to("b.bin")
+    (folder / "b.bin").symlink_to("a.bin")
+    with pytest.raises(InvalidModelError, match=r"a\.bin cannot be read"):
+        loaded(folder, initializer("a.bin"))
+
+
 def test_a_link_beside_the_model_is_followed_within_the_folder(folder: Path) -> None:
     (folder / "blobs").mkdir()
     (folder / "good.bin").rename(folder / "blobs" / "1f")
