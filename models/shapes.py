@@ -13,6 +13,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 
 from iosched.models.errors import InvalidModelError
 from iosched.models.graph import TensorSpec
+from iosched.models.node_attributes import subgraphs
 from iosched.models.wiring import is_standard, nodes_within, writes
 
 MAX_FOLLOWED = 2**20
@@ -27,19 +28,19 @@ def infer_shapes(proto: onnx.ModelProto, *, strict: bool = False) -> onnx.ModelP
     Sizes that are known only at run time stay without a name. Inference names them where tensors have them in common,
     and onnxruntime 1.32 then makes a Reshape of no rows to (0, -1) of one to (rows, 4), which fails.
 
-    Where that leaves shapes unknown, the values of vectors are followed too, since a shape may be computed from them. A
-    model with long vectors does without: onnx follows every element of each, and a file of a kilobyte can double one
-    forty times.
+    Where shapes stay unknown, the values of vectors are followed too, since a shape may be computed from them. A model
+    with long vectors does without: onnx follows every element of each, and a file of a kilobyte can double one forty
+    times.
 
     Raises:
         InvalidModelError: the tensors' types or shapes contradict each other.
     """
-    inferred = _inferred(proto, strict=strict, with_values=False)
+    inferred = _inferred(proto, strict=strict, values=False)
     specs = tensor_specs(inferred.graph)
     names = (name for node in inferred.graph.node for name in writes(node))
     if all(name in specs and specs[name].shape is not None for name in names) or _followed(inferred) > MAX_FOLLOWED:
         return inferred
-    return _inferred(proto, strict=strict, with_values=True)
+    return _inferred(proto, strict=strict, values=True)
 
 
 def _followed(proto: onnx.ModelProto) -> int:
@@ -50,14 +51,12 @@ def _followed(proto: onnx.ModelProto) -> int:
     return sum(shape[0] for shape in shapes if shape and len(shape) == 1)
 
 
-def _inferred(proto: onnx.ModelProto, *, strict: bool, with_values: bool) -> onnx.ModelProto:
+def _inferred(proto: onnx.ModelProto, *, strict: bool, values: bool) -> onnx.ModelProto:
     try:
-        inferred = onnx.shape_inference.infer_shapes(
-            proto, check_type=strict, strict_mode=strict, data_prop=with_values
-        )
+        inferred = onnx.shape_inference.infer_shapes(proto, check_type=strict, strict_mode=strict, data_prop=values)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
         if strict and _is_of_a_definition(error, proto.graph):
-            return _inferred(proto, strict=False, with_values=with_values)
+            return _inferred(proto, strict=False, values=values)
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise InvalidModelError(f"shapes do not fit together: {' '.join(lines[:2])[:300]}") from error
     _forget_invented(inferred.graph, {dim.dim_param for value in proto.graph.input for dim in _dims(value)})
@@ -71,9 +70,8 @@ def _forget_invented(graph: onnx.GraphProto, known: Set[str]) -> None:
             if dim.dim_param and dim.dim_param not in known:
                 dim.ClearField("dim_param")
     for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else ())):
-                _forget_invented(inner, known)
+        for inner in subgraphs(node):
+            _forget_invented(inner, known)
 
 
 def _dims(value: onnx.ValueInfoProto) -> Sequence[onnx.TensorShapeProto.Dimension]:
