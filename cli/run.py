@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +35,7 @@ from iosched.cli.output import (
 from iosched.cli.source import input_file, read_alike, read_model, schedule_for
 from iosched.cli.tables import print_pairs
 from iosched.cli.words import latency_text, shape_text
-from iosched.models.errors import MismatchError, UsageError
+from iosched.models.errors import ExecutionError, MismatchError, UsageError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -132,18 +134,19 @@ def command(
     arrays = _inputs(loaded, input_files)
     members = _originals(loaded, against)
     reference = _reference(loaded, against) if (check or against) and not members else None
-    found = run(
-        loaded,
-        document,
-        arrays,
-        repeats=repeat,
-        reference=reference,
-        members=members,
-        device=device,
-        threads=threads,
-        trace=trace is not None,
-        tell=note,
-    )
+    with _telling_words(loaded, input_files):
+        found = run(
+            loaded,
+            document,
+            arrays,
+            repeats=repeat,
+            reference=reference,
+            members=members,
+            device=device,
+            threads=threads,
+            trace=trace is not None,
+            tell=note,
+        )
     for line in found.notes:
         note(line)
     if trace is not None and found.trace is not None:
@@ -180,6 +183,22 @@ def _inputs(model: Model, files: tuple[tuple[str, Path], ...]) -> dict[str, np.n
     if missing:
         note(f"Seeded random values for {', '.join(spec.name for spec in missing)}.")
     return {**random_inputs(missing), **arrays}
+
+
+@contextmanager
+def _telling_words(model: Model, files: tuple[tuple[str, Path], ...]) -> Iterator[None]:
+    """Says of a run that fails which texts were made up, since many models take only those that they learned."""
+    try:
+        yield
+    except ExecutionError as error:
+        given = {name for name, _ in files}
+        drawn = [spec.name for spec in model.graph.inputs if spec.dtype == "string" and spec.name not in given]
+        if not drawn:
+            raise
+        way = " ".join(f"--input {name}=FILE.npy" for name in drawn)
+        raise ExecutionError(
+            f"{error}\nMade-up texts may be none that the model knows: give real ones with {way}."
+        ) from error
 
 
 def _reference(model: Model, against: tuple[str, ...]) -> Model:

@@ -18,6 +18,8 @@ Arrays = Mapping[str, np.ndarray]
 DEFAULT_SEED = 0
 """What inputs are drawn from that nobody gave."""
 
+_WORDS = ("a", "b", "one", "two")
+
 
 def check_names(given: Collection[str], known: Collection[str]) -> None:
     """Checks that just the inputs are given that a model has.
@@ -35,10 +37,10 @@ def random_inputs(specs: Sequence[TensorSpec], seed: int = DEFAULT_SEED) -> dict
     """One array for each input; an input's values depend on its name, type, shape and the seed alone.
 
     Floats are standard normal, booleans even odds. 8-bit integers span their range, as pixels and quantised values do.
-    Wider integers are 0 or 1: legal as token, index, mask and class wherever there are two.
+    Wider integers are 0 or 1: legal as token, index, mask and class wherever there are two. Texts are short words.
 
     Raises:
-        UsageError: naming an input that no values can be made up for: strings, sequences, shapes not known before.
+        UsageError: naming an input that no values can be made up for: sequences, maps, shapes not known before.
         DeviceError: they take more memory than is free.
     """
     check_inputs_fit(specs)
@@ -46,7 +48,7 @@ def random_inputs(specs: Sequence[TensorSpec], seed: int = DEFAULT_SEED) -> dict
 
 
 def _random(spec: TensorSpec, seed: int) -> np.ndarray:
-    if spec.shape is None or not spec.is_static:
+    if spec.shape is None or not (spec.is_static or spec.dtype == "string"):
         reason = (
             "its shape is known only at run time" if spec.shape is None else "no values can be made up for that type"
         )
@@ -55,6 +57,8 @@ def _random(spec: TensorSpec, seed: int) -> np.ndarray:
             "Give it with --input NAME=FILE.npy."
         )
     source = np.random.default_rng([seed, zlib.crc32(spec.name.encode("utf-8", "surrogatepass"))])
+    if spec.dtype == "string":
+        return source.choice(np.array(_WORDS, dtype=object), spec.shape)
     if spec.dtype == "bool":
         return source.integers(0, 2, spec.shape).astype(np.bool_)
     if spec.dtype in ("int8", "uint8"):

@@ -238,6 +238,14 @@ def test_a_gain_that_the_model_cannot_tell_ships_and_is_called_equal(
     assert "in brackets     where 90% of measurements are expected to lie" in shown
 
 
+def test_what_was_neither_measured_nor_predicted_is_said_in_two_words(invoke, workdir: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> same (string[3] word) => (string[3] y) { y = Identity(word) }"""
+    onnx.save(onnx.parser.parse_model(text), workdir / "words.onnx")
+    shown = invoke("optimize", "words.onnx", "--device", "cpu").stdout
+    assert re.search(r"^  schedule found +not measured$", shown, re.MULTILINE)
+    assert "predicted" not in shown
+
+
 def test_nothing_is_gained_where_no_other_schedule_is_faster(invoke, model: Path) -> None:
     shown = invoke("optimize", model, "--device", "v100", "--launch", "streams").stdout
     assert "shipped         sequential: by the analytic model no other schedule is faster" in shown

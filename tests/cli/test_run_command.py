@@ -123,6 +123,26 @@ def test_a_dynamic_batch_is_bound(invoke, workdir: Path) -> None:
     assert found["check"]["passed"]
 
 
+def of_words() -> onnx.ModelProto:
+    """The number that each word spells, as few words do."""
+    return onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]>
+        words (string[n] word) => (float[n] y) { y = Cast<to = 1>(word) }"""
+    )
+
+
+def test_words_are_made_up_and_the_way_out_is_told_where_a_model_does_not_know_them(
+    invoke, workdir: Path, complains
+) -> None:
+    same = """<ir_version: 8, opset_import: ["": 17]> same (string[n] word) => (string[n] y) { y = Identity(word) }"""
+    onnx.save(onnx.parser.parse_model(same), workdir / "same.onnx")
+    assert "passed" in invoke("run", "same.onnx", "--batch-size", 3, "--check").stdout
+    onnx.save(of_words(), workdir / "words.onnx")
+    complains(invoke("run", "words.onnx", "--batch-size", 3), 1, "Made-up texts", "--input word=FILE.npy")
+    np.save(workdir / "word.npy", np.array(["1.5", "2", "3"]))
+    assert invoke("run", "words.onnx", "--batch-size", 3, "--input", "word=word.npy").exit_code == 0
+
+
 def test_against_the_original_binds_it_to_the_same_shapes(invoke, model: Path, workdir: Path) -> None:
     onnx.save(branches(batch="n"), workdir / "original.onnx")
     assert invoke("run", model, "--against", "original.onnx").exit_code == 0

@@ -106,6 +106,15 @@ def test_no_schedule_means_plain_onnxruntime(tmp_path: Path) -> None:
     check_numbers(fire(), open_executor(fire(), None, threads=2))
 
 
+def test_outputs_that_differ_from_run_to_run_are_not_compared() -> None:
+    """Else operators that draw numbers would be said to be run wrongly."""
+    model = model_with([helper.make_node("RandomNormalLike", ["x"], ["y"])])
+    for schedule in (None, document(model)):
+        found = run(model, schedule, random_inputs(model.graph.inputs), reference=model, threads=1)
+        assert found.check is None
+        assert "Outputs were not compared: RandomNormalLike 'y' differs from run to run." in found.notes
+
+
 def test_devices() -> None:
     for name in ("auto", "cpu", " CPU "):
         check_numbers(fire(), open_executor(fire(), None, device=name, threads=2))

@@ -187,6 +187,30 @@ def test_a_model_that_onnxruntime_refuses_is_an_invalid_model_in_one_line(
     assert capfd.readouterr() == ("", "")
 
 
+def test_a_model_that_onnxruntime_takes_with_open_dimensions_alone_is_refused_with_the_shapes() -> None:
+    """As of a voice detector with a branch for each sampling rate: no length of the sound fits both."""
+    branches = {
+        name: helper.make_graph(
+            [helper.make_node("MatMul", ["x", weights], [f"{name}_y"])],
+            name,
+            [],
+            [helper.make_tensor_value_info(f"{name}_y", TensorProto.FLOAT, None)],
+        )
+        for name, weights in (("then_branch", "w3"), ("else_branch", "w5"))
+    }
+    made = proto(
+        [helper.make_node("If", ["is_short"], ["y"], **branches)],
+        {"x": (TensorProto.FLOAT, ("rows", "length")), "is_short": (TensorProto.BOOL, ())},
+        {"y": TensorProto.FLOAT},
+        {f"w{rows}": np.ones((rows, 4), np.float32) for rows in (3, 5)},
+    )
+    Reference(made.SerializeToString()).close()
+    model = Model("g", made, {}, ComputationGraph("g", (), (), (), ()), made.SerializeToString(), {"x": (1, 3)})
+    with pytest.raises(InvalidModelError, match="onnxruntime cannot run this model") as error:
+        Reference(model)
+    assert "bound to x=1x3: try other sizes" in str(error.value)
+
+
 def test_bytes_and_files_that_are_no_model_are_invalid_models(tmp_path: Path) -> None:
     for source in (b"garbage", b"", tmp_path / "missing.onnx", tmp_path):
         with pytest.raises(InvalidModelError, match="onnxruntime cannot run this model"):
