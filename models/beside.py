@@ -71,10 +71,10 @@ def _opened(home: Path, inner: Path) -> BinaryIO:
             below = os.open(part, _FOLDER, dir_fd=folder)
             os.close(folder)
             folder = below
-        file = os.fdopen(os.open(inner.name, _FILE, dir_fd=folder), "rb")
+        file = os.open(inner.name, _FILE, dir_fd=folder)
     finally:
         os.close(folder)
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
+    if not stat.S_ISREG(os.fstat(file).st_mode):  # asked before `fdopen`, which leaves a folder open that it refuses
+        os.close(file)
         raise FileNotFoundError(inner)
-    return file
+    return os.fdopen(file, "rb")

@@ -126,10 +126,13 @@ def test_a_link_beside_the_model_is_followed_within_the_folder(folder: Path) -> 
     np.testing.assert_array_equal(loaded(folder, initializer("linked.bin")).weights["w"], VALUES)
 
 
-def test_a_named_pipe_is_no_file(folder: Path) -> None:
-    os.mkfifo(folder / "pipe.bin")
-    with pytest.raises(InvalidModelError, match=r"pipe.bin is missing"):
-        loaded(folder, initializer("pipe.bin"))
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["a named pipe", "a folder"])
+def test_what_is_no_file_is_refused_and_not_kept_open(folder: Path, make: Callable[[Path], None]) -> None:
+    make(folder / "no.bin")
+    before = sorted(path.name for path in Path("/proc/self/fd").iterdir())
+    with pytest.raises(InvalidModelError, match=r"no.bin is missing"):
+        loaded(folder, initializer("no.bin"))
+    assert sorted(path.name for path in Path("/proc/self/fd").iterdir()) == before
 
 
 @pytest.mark.parametrize("location", ["good.bin", "below/good.bin"])
