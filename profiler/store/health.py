@@ -21,7 +21,7 @@ class Health:
 
     Attributes:
         path: the file.
-        exists: whether there is one; where there is none, it is made when something is measured.
+        exists: whether one is seen; where there is none, it is made when something is measured.
         nbytes: its size, with that of its log.
         readable: whether this process may read it; True where there is none.
         writable: whether this process may write it, and files beside it; where there is none, whether it may make it.
@@ -44,7 +44,7 @@ class Health:
 
 def health(path: Path) -> Health:
     """Looks at the file of a profile database, and changes nothing; O(size of the file)."""
-    if not path.exists():
+    if not _is_seen(path):
         return _absent(path)
     found = Health(
         path,
@@ -66,10 +66,15 @@ def health(path: Path) -> Health:
 
 
 def _absent(path: Path) -> Health:
-    folder = next(each for each in path.absolute().parents if each.exists())
+    folder = next(each for each in path.absolute().parents if _is_seen(each))
     writable = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
     problem = None if writable else f"{path} cannot be made: {folder} cannot be written.\n{WAY_OUT}."
     return Health(path, exists=False, nbytes=0, readable=True, writable=writable, problem=problem)
+
+
+def _is_seen(path: Path) -> bool:
+    """Whether there is something; `Path.exists` raises where a folder on the way may not be searched."""
+    return os.access(path, os.F_OK)
 
 
 def _connected(path: Path) -> sqlite3.Connection:

@@ -90,6 +90,29 @@ def test_below_a_file_it_cannot(tmp_path: Path) -> None:
     assert found.problem is not None
 
 
+def test_in_a_folder_that_may_not_be_searched_it_cannot_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked, access, stat = tmp_path / "locked", os.access, Path.stat
+    (locked / "below").mkdir(parents=True)
+
+    def searched(path: Path, **words: bool) -> os.stat_result:
+        if locked in path.parents:
+            raise PermissionError(13, "Permission denied", str(path))
+        return stat(path, **words)
+
+    monkeypatch.setattr(Path, "stat", searched)
+
+    def allowed(path: Path, mode: int) -> bool:
+        return mode == os.F_OK if path == locked else locked not in path.parents and access(path, mode)
+
+    monkeypatch.setattr(os, "access", allowed)
+    found = health(locked / "below" / "profile.sqlite")
+    assert (found.exists, found.writable) == (False, False)
+    assert found.problem is not None
+    assert "cannot be made" in found.problem
+
+
 @pytest.mark.parametrize("kept", ["file", "folder"])
 def test_one_that_cannot_be_written_is_read_and_refused(path: Path, monkeypatch: pytest.MonkeyPatch, kept: str) -> None:
     locked = path if kept == "file" else path.parent
