@@ -37,9 +37,14 @@ class Watched:
         if not isinstance(found, dict):
             return
         step, value = found.get("step"), found.get(self.key)
-        if isinstance(step, int) and self.step < step < 2**31 and isinstance(value, int | float):
-            self.step = step
-            self.is_worse = self.is_worse or self.stops(step, float(value))
+        if not isinstance(step, int) or not self.step < step < 2**31 or not isinstance(value, int | float):
+            return
+        try:
+            number = float(value)
+        except OverflowError:  # a whole number larger than any float
+            return
+        self.step = step
+        self.is_worse = self.is_worse or self.stops(step, number)
 
 
 def ignored(line: str) -> None:

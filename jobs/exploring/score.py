@@ -162,7 +162,12 @@ def values_of(found: object, keys: Sequence[str]) -> Mapping[str, float]:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number larger than any float
+        return False
 
 
 def _number(value: object, what: str) -> float:

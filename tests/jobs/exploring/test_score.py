@@ -67,6 +67,7 @@ def test_the_score_is_a_number_or_json_in_the_last_line_or_all_of_the_output(
         ("print('nan')", "neither a number nor JSON"),
         ("print('NaN')", "no number: NaN"),
         ("print('true')", "no number: true"),
+        ("print(10**400)", "no number: 1000"),
         ("print('[' * 100000)", "neither a number nor JSON"),
         ("print('{\"loss\": 1}')", "did not say 'accuracy'; it said loss"),
         ('print(\'{"accuracy": "high"}\')', "'accuracy' of the score command is no number"),
