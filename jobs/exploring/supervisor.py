@@ -33,16 +33,24 @@ def main(parent: int, command: list[str]) -> int:
     if os.getppid() != parent:  # gone before it was asked to be told of
         return _COULD_NOT_START
     try:
+        code = _ran(command)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # from here on nothing is to keep `_end_all` from its end
+    except _Terminated:  # as the command was started, or had just ended
+        code = -signal.SIGTERM
+    _end_all()
+    return code if code >= 0 else 128 - code
+
+
+def _ran(command: list[str]) -> int:
+    try:
         process = subprocess.Popen(command)
     except OSError as error:
         sys.stderr.write(f"{command[0]}: {error.strerror}\n")
         return _COULD_NOT_START
     try:
-        code = process.wait()
+        return process.wait()
     except _Terminated:
-        code = _ended_soon(process)
-    _end_all()
-    return code if code >= 0 else 128 - code
+        return _ended_soon(process)
 
 
 class _Terminated(BaseException):

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from iosched.jobs.exploring import running
 from iosched.jobs.exploring.running import run_command
 
 SETSID_SLEEP = "import os, time; os.setsid(); open({path!r}, 'w').write(str(os.getpid())); time.sleep(600)"
@@ -137,3 +138,42 @@ def test_a_command_ends_with_the_process_that_runs_it(tmp_path: Path, number: si
     process.send_signal(number)
     process.wait(30)
     _wait_until(lambda: not _is_alive(int(written.read_text())))
+
+
+TERMINATED = """
+import os, signal, subprocess, sys, time
+sys.path.insert(0, sys.argv[1])
+import supervisor
+started, end_all = subprocess.Popen, supervisor._end_all
+def terminated():
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.2)
+def begun(command):
+    process = started(command)
+    print(process.pid, flush=True)
+    if sys.argv[2] == "begun":
+        terminated()
+    return process
+def ended():
+    if sys.argv[2] == "ended":
+        terminated()
+    end_all()
+subprocess.Popen, supervisor._end_all = begun, ended
+sys.exit(supervisor.main(os.getppid(), sys.argv[3:]))
+"""
+
+
+@pytest.mark.parametrize(("when", "code"), [("begun", 128 + signal.SIGTERM), ("ended", 0)])
+def test_a_supervisor_that_is_told_to_end_as_a_command_begins_or_ends_leaves_nothing(
+    tmp_path: Path, when: str, code: int
+) -> None:
+    written = tmp_path / "pid"
+    child = f"subprocess.Popen([sys.executable, '-I', '-S', '-c', {SETSID_SLEEP.format(path=str(written))!r}])"
+    until_it_runs = f"while not os.path.exists({str(written)!r}): pass"
+    end = "time.sleep(600)" if when == "begun" else f"exec({until_it_runs!r})"
+    command = _python(f"import os, subprocess, sys, time; {child}; {end}")
+    supervisor = [*_python(TERMINATED), str(Path(running.__file__).parent), when, *command]
+    done = subprocess.run(supervisor, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (code, b"")
+    assert not _is_alive(int(done.stdout))
+    assert not written.exists() or not _is_alive(int(written.read_text()))
