@@ -381,16 +381,17 @@ class Running:
                 self._send(command)
 
     def _give_up(self, now_s: float) -> None:
-        """Fails what has waited too long for any worker of its device."""
-        for device in {task.errand.device for task in self._desk.tasks}:
-            if self._dispatcher.workers(device):
-                self._without.pop(device, None)
-            elif now_s - self._without.setdefault(device, now_s) >= self._without_s:
-                error = self._no_worker(device)
-                for task in self._desk.tasks:
-                    if task.errand.device == device:
-                        self._fail(task, error)
-                del self._without[device]
+        """Fails what has waited too long for any worker of its device; who asks again later waits as long again."""
+        wanted = {task.errand.device for task in self._desk.tasks}
+        without = [device for device in wanted if not self._dispatcher.workers(device)]
+        self._without = {device: self._without.get(device, now_s) for device in without}
+        for device, since_s in self._without.items():
+            if now_s - since_s < self._without_s:
+                continue
+            error = self._no_worker(device)
+            for task in self._desk.tasks:
+                if task.errand.device == device:
+                    self._fail(task, error)
 
     def _no_worker(self, device: str) -> IoschedError:
         reason = self._reasons.get(device)
