@@ -19,6 +19,7 @@ from iosched.jobs.settings import OptimizeSettings
 from iosched.jobs.verdict import Verdict
 from iosched.models.errors import UsageError
 from iosched.models.model import Model
+from iosched.models.whole_file import whole_file
 from iosched.profiler.devices.cost import MeasuredCosts
 from iosched.profiler.devices.device import Device, OpenModelHere
 from iosched.profiler.measuring.statistics import Measurement
@@ -144,12 +145,15 @@ class OptimizeResult:
     def save(self, output: str | os.PathLike[str], schedule: str | os.PathLike[str] | None = None) -> None:
         """Writes the model with its schedule inside, and the schedule file where `schedule` says so.
 
+        Each file is there whole or not at all.
+
         Raises:
             OSError: a file cannot be written.
         """
         self._optimized.save(self.document, Path(output))
         if schedule is not None:
-            Path(schedule).write_text(self.document.to_json())
+            with whole_file(Path(schedule)) as file:
+                file.write(self.document.to_json().encode())
 
     def close(self) -> None:
         """Frees what `run` has made ready. May be called again."""

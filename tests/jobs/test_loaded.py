@@ -191,6 +191,25 @@ def test_a_result_of_optimize_runs_and_is_saved(tmp_path: Path, monkeypatch: pyt
     np.testing.assert_allclose(result.run({"x": X})["y"], plain(X), rtol=1e-4, atol=1e-5)
 
 
+def test_a_schedule_file_that_cannot_be_written_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "s.json").write_text("before")
+    result = iosched.optimize(branches().SerializeToString(), device="v100")
+
+    def full(self: Path, target: Path) -> Path:
+        if target.name == "s.json":
+            raise OSError(28, "No space left on device")
+        return renamed(self, target)
+
+    renamed = Path.replace
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match=r"No space left.*s\.json"):
+        result.save(tmp_path / "m.onnx", schedule=tmp_path / "s.json")
+    assert (tmp_path / "s.json").read_text() == "before"
+    assert {path.name for path in tmp_path.iterdir()} == {"m.onnx", "s.json"}
+
+
 def test_a_result_from_elsewhere_says_how_to_run_it() -> None:
     result = replace(iosched.optimize(branches().SerializeToString(), device="v100"), model=None)
     result.close()
