@@ -62,6 +62,7 @@ class LoadedBatches:
         self._device, self._threads = device, threads
         self._most_open = most_open or len(schedules.by_size) + 1
         self._lock, self._is_closed = Lock(), False
+        self._opening = Lock()  # to open one batch size takes seconds and all cores: one at a time, and without `_lock`
         self._opened: dict[int, _Opened] = {}  # the one that was run last stands last
 
     @property
@@ -171,13 +172,31 @@ class LoadedBatches:
                 each.model.close()
 
     def _taken(self, batch_size: int) -> _Opened:
-        """The model at this batch size, counted as in use."""
+        """The model at this batch size, counted as in use; opened where it is not, while others go on to run."""
+        if (found := self._in_use(batch_size)) is not None:
+            return found
+        with self._opening:
+            if (found := self._in_use(batch_size)) is not None:
+                return found
+            opened = self._open(batch_size)
+            with self._lock:
+                self._opened[batch_size] = opened
+                opened.users += 1
+                return opened
+
+    def _in_use(self, batch_size: int) -> _Opened | None:
+        """The model at this batch size, counted as in use; None where it is not open.
+
+        Raises:
+            UsageError: the model is closed.
+        """
         with self._lock:
             if self._is_closed:
                 raise UsageError("this model is closed: load it again")
-            found = self._opened.pop(batch_size, None) or self._open(batch_size)
-            self._opened[batch_size] = found
-            found.users += 1
+            found = self._opened.pop(batch_size, None)
+            if found is not None:
+                self._opened[batch_size] = found
+                found.users += 1
             return found
 
     def _open(self, batch_size: int) -> _Opened:
