@@ -255,11 +255,11 @@ class Fleet:
             with suppress(InvalidStateError):
                 future.set_exception(error)
 
-    def _troubled(self, error: IoschedError, is_tried_again: bool) -> None:
+    def _troubled(self, error: Exception, is_tried_again: bool) -> None:
         """Something is in the way of the database; on its thread."""
         self._inbox.put(partial(self._hear_trouble, error, is_tried_again))
 
-    def _hear_trouble(self, error: IoschedError, is_tried_again: bool) -> None:
+    def _hear_trouble(self, error: Exception, is_tried_again: bool) -> None:
         if not is_tried_again:
             self._fail(error)
         elif self._was_told != str(error):

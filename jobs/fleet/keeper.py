@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from threading import Thread
 
-from iosched.models.errors import DeviceError, ExecutionError, IoschedError
+from iosched.models.errors import DeviceError, ExecutionError
 from iosched.profiler.store.database import ProfileDatabase
 
 Action = Callable[[ProfileDatabase], None]
@@ -29,7 +30,7 @@ class Keeper:
     def __init__(
         self,
         opened: Callable[[], ProfileDatabase],
-        troubled: Callable[[IoschedError, bool], None],
+        troubled: Callable[[Exception, bool], None],
         retry_s: float = RETRY_S,
         last_s: float = LAST_S,
     ) -> None:
@@ -37,7 +38,7 @@ class Keeper:
         self._retry_s, self._last_s = retry_s, last_s
         self._actions: SimpleQueue[Action | None] = SimpleQueue()
         self._until_s: float | None = None
-        self._error: IoschedError | None = None
+        self._error: Exception | None = None
         self._thread = Thread(target=self._run, name="profile database of the fleet", daemon=True)
         self._thread.start()
 
@@ -49,7 +50,7 @@ class Keeper:
         """Waits until all is done.
 
         Raises:
-            IoschedError: it could not be done; what is left is lost.
+            Exception: what kept it from being done; what is left is lost.
         """
         self._until_s = time.monotonic() + self._last_s
         self._actions.put(None)
@@ -62,7 +63,7 @@ class Keeper:
         self._tried(lambda: database.append(self._opened()))
         while (action := self._actions.get()) is not None:
             if self._error is None:
-                self._tried(lambda action=action: action(database[0]))  # type: ignore[misc]
+                self._tried(partial(action, database[0]))
         for each in database:
             each.close()
 
@@ -77,12 +78,12 @@ class Keeper:
                     return
                 self._troubled(error, True)
                 time.sleep(self._retry_s)
-            except IoschedError as error:
+            except Exception as error:  # noqa: BLE001 - whoever waits for what this thread does has to hear of it
                 self._give_up(error)
                 return
             else:
                 return
 
-    def _give_up(self, error: IoschedError) -> None:
+    def _give_up(self, error: Exception) -> None:
         self._error = error
         self._troubled(error, False)
