@@ -37,8 +37,6 @@ _WINDOWS = frozenset((
 ))  # fmt: skip
 """What an image is by definition of the operator the first dimension, and constants are filters and the like."""
 
-_REDUCED = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
-
 _TO_THE_END = 2**31 - 1
 """How exporters write the end of a slice that goes on to the last place, however many there are."""
 

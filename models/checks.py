@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 import onnx
@@ -58,8 +59,7 @@ def _undefined(node: onnx.NodeProto, name: str) -> str:
 
 
 def _first_repeated(names: list[str]) -> str:
-    seen: set[str] = set()
-    return next((name for name in names if name in seen or seen.add(name)), "")  # type: ignore[func-returns-value]
+    return next((name for name, count in Counter(names).items() if count > 1), "")
 
 
 def _check_operator(node: onnx.NodeProto, opset: int) -> None:

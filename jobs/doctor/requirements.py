@@ -56,4 +56,4 @@ def _meets(release: tuple[int, ...], clause: str) -> bool:
 
 def _release(version: str) -> tuple[int, ...]:
     """The numbers that a version begins with: 1.32.0rc1 is (1, 32, 0)."""
-    return tuple(map(int, re.findall(r"\d+", re.match(r"[\d.]*", version.strip())[0])))  # type: ignore[index]
+    return tuple(map(int, re.findall(r"\d+", re.split(r"[^\d.]", version.strip(), maxsplit=1)[0])))
