@@ -103,7 +103,7 @@ def _own() -> SiteFile | None:
 
 def _table(path: Path) -> Mapping[str, Any] | None:
     """The table of settings in a file; None if there is no such file, or no such table in `pyproject.toml`."""
-    if not path.is_file():  # neither a named pipe nor a device, which would not end
+    if not _is_file(path):
         return None
     is_project = path.name == "pyproject.toml"
     try:
@@ -123,6 +123,14 @@ def _table(path: Path) -> Mapping[str, Any] | None:
     if table is None or isinstance(table, dict):
         return table
     raise UsageError(f"{path}: tool.iosched is no table: write [tool.iosched], and the settings below it")
+
+
+def _is_file(path: Path) -> bool:
+    """Whether there is such a file, as far as can be seen; a named pipe or a device is none, which would not end."""
+    try:
+        return path.is_file()
+    except PermissionError:  # a folder on the way may not be searched, as root's home by another user of a container
+        return False
 
 
 def _parsed(path: Path, data: bytes) -> dict[str, Any]:

@@ -179,6 +179,20 @@ def test_what_does_not_end_or_is_no_file_is_passed_over(workdir: Path) -> None:
     assert nearest() is None
 
 
+def test_folders_that_may_not_be_searched_are_passed_over(own, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the home of root, for a container that somebody else runs."""
+    locked = own('device = "v100"\n').parents[1]
+    stat = Path.stat
+
+    def searched(path: Path, **words: bool) -> os.stat_result:
+        if locked in path.parents or workdir in path.parents:
+            raise PermissionError(13, "Permission denied", str(path))
+        return stat(path, **words)
+
+    monkeypatch.setattr(Path, "stat", searched)
+    assert setting("device") is None
+
+
 def test_a_working_folder_that_is_gone_has_no_settings(workdir: Path) -> None:
     workdir.rmdir()
     assert nearest() is None
