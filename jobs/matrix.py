@@ -23,7 +23,7 @@ from iosched.profiler.devices.launch import DEFAULT_LAUNCH, LaunchName
 from iosched.profiler.devices.open_settings import OpenSettings, refuse_for_planned_gpus
 from iosched.profiler.devices.resolve import resolve
 from iosched.profiler.devices.uncertainty import LEVEL, Interval
-from iosched.profiler.store.database import ProfileDatabase, default_path
+from iosched.profiler.store.database import ProfileDatabase, default_path, is_there
 from iosched.scheduler.baselines import sequential
 from iosched.scheduler.precision import DEFAULT_PRECISION, PrecisionName
 from iosched.scheduler.proof import Scope
@@ -259,7 +259,7 @@ def _open_targets(
     if all(device.cost_kind == "measured" for device in devices.values()):
         refuse_for_planned_gpus(settings.opening)
     path = settings.profile_db or default_path()
-    is_read = settings.resume and path is not None and path.exists()
+    is_read = settings.resume and path is not None and is_there(path)
     database = open_things.enter_context(ProfileDatabase(path)) if is_measured or is_read else None
     found: dict[str, list[_OpenTarget]] = {key: [] for key in devices}
     first: ComputationGraph | None = None

@@ -11,7 +11,7 @@ from iosched.models.errors import UsageError
 from iosched.models.model import Model
 from iosched.profiler.devices.device import Device, OpenModel
 from iosched.profiler.devices.open_settings import OpenSettings
-from iosched.profiler.store.database import ProfileDatabase, default_path
+from iosched.profiler.store.database import ProfileDatabase, default_path, is_there
 from iosched.scheduler.cost import Prefetchable
 from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.teams import Teams
@@ -85,11 +85,11 @@ def profile_database(
         UsageError: the file is damaged or no profile database.
     """
     path, keeps = profile_db or default_path(), writes and device.cost_kind == "measured"
-    is_there = path is not None and path.exists()
-    if device.cost_kind == "analytic" and not (is_there and settings.resume):
+    was_made = path is not None and is_there(path)
+    if device.cost_kind == "analytic" and not (was_made and settings.resume):
         yield None
         return
-    if not (keeps or is_there):
+    if not (keeps or was_made):
         path = None
     with ProfileDatabase(path) as database:
         yield database

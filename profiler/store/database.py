@@ -102,6 +102,11 @@ def default_path(environ: Mapping[str, str] | None = None) -> Path | None:
     return Path(user_cache_dir("iosched", appauthor=False)) / "profile.sqlite"
 
 
+def is_there(path: Path) -> bool:
+    """Whether a file is seen there; `Path.exists` raises where a folder on the way may not be searched."""
+    return os.access(path, os.F_OK)
+
+
 def device_key(
     kind: str,
     name: str,

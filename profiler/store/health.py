@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from iosched.models.errors import IoschedError
+from iosched.profiler.store.database import is_there
 from iosched.profiler.store.explained import WAY_OUT, explained
 from iosched.profiler.store.schema import MIGRATIONS, version_of
 
@@ -44,7 +45,7 @@ class Health:
 
 def health(path: Path) -> Health:
     """Looks at the file of a profile database, and changes nothing; O(size of the file)."""
-    if not _is_seen(path):
+    if not is_there(path):
         return _absent(path)
     found = Health(
         path,
@@ -66,15 +67,10 @@ def health(path: Path) -> Health:
 
 
 def _absent(path: Path) -> Health:
-    folder = next(each for each in path.absolute().parents if _is_seen(each))
+    folder = next(each for each in path.absolute().parents if is_there(each))
     writable = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
     problem = None if writable else f"{path} cannot be made: {folder} cannot be written.\n{WAY_OUT}."
     return Health(path, exists=False, nbytes=0, readable=True, writable=writable, problem=problem)
-
-
-def _is_seen(path: Path) -> bool:
-    """Whether there is something; `Path.exists` raises where a folder on the way may not be searched."""
-    return os.access(path, os.F_OK)
 
 
 def _connected(path: Path) -> sqlite3.Connection:
