@@ -27,7 +27,9 @@ def test_a_sound_one(tmp_path: Path) -> None:
         "newest_schema": len(MIGRATIONS),
         "intact": True,
     }
-    assert "readable, writable, intact" in dict(found.rows)["state"]
+    known = len(MIGRATIONS)
+    size = f"{path.stat().st_size / 2**20:.1f} MiB"
+    assert dict(found.rows)["state"] == f"{size}, readable, writable, intact, schema {known} of {known}"
 
 
 def test_one_that_is_not_there_yet_is_no_finding(tmp_path: Path) -> None:

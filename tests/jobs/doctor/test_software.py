@@ -35,6 +35,11 @@ def test_pythons_that_were_not_tried(
     assert finding.is_broken is is_broken
 
 
+def test_a_later_patch_of_the_newest_one_that_was_tried_is_that_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(software.sys, "version_info", (*max(software._tried_pythons()), 99))
+    assert software.look(Asked()).findings == ()
+
+
 def test_without_metadata_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> str:
         raise PackageNotFoundError
