@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from threading import Condition
+from threading import Condition, RLock
 from types import TracebackType
 from typing import Any, Self
 
@@ -25,6 +24,9 @@ from iosched.scheduler.schedule import Schedule
 
 Source = str | os.PathLike[str] | bytes
 """Where a model comes from: the path of a file, or its bytes."""
+
+
+_PLAIN = (list, tuple, int, float)
 
 
 class LoadedModel:
@@ -47,7 +49,7 @@ class LoadedModel:
         self._model, self._document = model, document
         self._specs = {spec.name: spec for spec in model.graph.inputs}
         self._executor = open_executor(model, document, device=device, threads=threads)
-        self._changed, self._n_runs, self._is_closed = Condition(), 0, False
+        self._runs = _Runs()
 
     @property
     def name(self) -> str:
@@ -115,15 +117,12 @@ class LoadedModel:
         """
         check_names(inputs, self._specs)
         arrays = {name: _array(spec, inputs[name]) for name, spec in self._specs.items()}
-        with self._running():
+        with self._runs:
             return self._executor.run(arrays)
 
     def close(self) -> None:
         """Waits for runs of other threads, and frees sessions, buffers, threads and cores. May be called again."""
-        with self._changed:
-            was_closed, self._is_closed = self._is_closed, True
-            self._changed.wait_for(lambda: self._n_runs == 0)
-        if not was_closed:
+        if self._runs.end():
             self._executor.close()
 
     def __enter__(self) -> Self:
@@ -132,21 +131,36 @@ class LoadedModel:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    @contextmanager
-    def _running(self) -> Iterator[None]:
-        with self._changed:
-            if self._is_closed:
-                raise UsageError("this model is closed: load it again")
-            self._n_runs += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._n_runs -= 1
-                self._changed.notify_all()
-
     def __repr__(self) -> str:
         return f"<LoadedModel {self.name!r}: {self.description}>"
+
+
+class _Runs:
+    """The runs that go on, until no more may begin; a context manager for each run, in whatever thread."""
+
+    def __init__(self) -> None:
+        self._lock = RLock()
+        self._ended = Condition(self._lock)
+        self._n_going, self._is_closed = 0, False
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._is_closed:
+                raise UsageError("this model is closed: load it again")
+            self._n_going += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._n_going -= 1
+            if self._is_closed:  # somebody waits for the last one
+                self._ended.notify_all()
+
+    def end(self) -> bool:
+        """Lets none begin any more and waits for those that go on; whether this is the first call."""
+        with self._lock:
+            is_first, self._is_closed = not self._is_closed, True
+            self._ended.wait_for(lambda: self._n_going == 0)
+            return is_first
 
 
 def load(
@@ -238,7 +252,7 @@ def _array(spec: TensorSpec, given: Any) -> Any:
     """What is given for an input, as the executor takes it: checked, unless it is of strings, a sequence or a map."""
     if not spec.is_static:
         return given
-    if isinstance(given, list | tuple | int | float):
+    if isinstance(given, _PLAIN):
         given = _numbers(spec, given)
     return as_specified(spec, {spec.name: given})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Collection, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -95,8 +96,13 @@ def as_specified(spec: TensorSpec, given: Arrays) -> np.ndarray:
     return np.asarray(array, order="C")
 
 
+@cache
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The numpy dtype of that name, those of `ml_dtypes` included."""
+    """The numpy dtype of that name, those of `ml_dtypes` included.
+
+    Raises:
+        AttributeError: there is none.
+    """
     try:
         dtype: np.dtype[Any] = np.dtype(name)
     except TypeError:

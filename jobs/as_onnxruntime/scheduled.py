@@ -23,20 +23,19 @@ class ScheduledSession:
         self._proto = model.proto if isinstance(model, LoadedBatches) else model.model.proto
         self._inputs = [value.name for value in self._proto.graph.input]
         self._outputs = [value.name for value in self._proto.graph.output]
+        self._ort_value: Any = load_onnxruntime().OrtValue
 
     def run(self, output_names: Sequence[str] | None, feed: Mapping[str, Any], run_options: Any) -> list[Any]:
         """Runs once; see `InferenceSession.run`."""
         if run_options is not None and run_options.terminate:
             raise UsageError("run_options.terminate is set: a run that is to end at once is not begun")
-        wanted = list(output_names or self._outputs)
-        if unknown := [name for name in wanted if name not in self._outputs]:
-            raise invalid_argument(f"Invalid output name: {unknown[0]}; there are {', '.join(self._outputs)}")
+        wanted = self._known(output_names) if output_names else self._outputs
         if missing := [name for name in self._inputs if name not in feed]:
             raise MissingInputError(f"Required inputs ({missing}) are missing from input feed ({list(feed)}).")
-        values = load_onnxruntime().OrtValue
+        kind = self._ort_value
         try:
             found = self._model.run(
-                {name: value.numpy() if isinstance(value, values) else value for name, value in feed.items()}
+                {name: value.numpy() if isinstance(value, kind) else value for name, value in feed.items()}
             )
         except UsageError as error:
             raise invalid_argument(str(error)) from error
@@ -65,6 +64,11 @@ class ScheduledSession:
     def get_session_options(self) -> Any:
         """The settings that the session was made with, or onnxruntime's own."""
         return load_onnxruntime().SessionOptions() if self._options is None else self._options
+
+    def _known(self, names: Sequence[str]) -> Sequence[str]:
+        if unknown := [name for name in names if name not in self._outputs]:
+            raise invalid_argument(f"Invalid output name: {unknown[0]}; there are {', '.join(self._outputs)}")
+        return names
 
     def close(self) -> None:
         """Frees sessions, buffers, threads and cores."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -41,14 +42,21 @@ _ALIGNMENT_NBYTES = 64
 def aligned_empty(nbytes: int) -> np.ndarray:
     """Uninitialized bytes that start at a cache line: `(nbytes,) uint8`."""
     raw = np.empty(nbytes + _ALIGNMENT_NBYTES, np.uint8)
-    start = -raw.ctypes.data % _ALIGNMENT_NBYTES
+    start = -address(raw) % _ALIGNMENT_NBYTES
     return raw[start : start + nbytes]
 
 
 def output_array(view: View) -> np.ndarray:
     """A new array for a graph output of known shape."""
-    dtype = numpy_dtype(view.dtype)
-    return aligned_empty(view.nbytes).view(dtype).reshape(view.shape or ())
+    return np.ndarray(view.shape or (), numpy_dtype(view.dtype), aligned_empty(view.nbytes))
+
+
+def address(array: np.ndarray) -> int:
+    """Where a C-contiguous array begins in memory, without the object that `array.ctypes` makes first."""
+    try:
+        return ctypes.addressof(ctypes.c_char.from_buffer(array.data))
+    except (TypeError, ValueError):  # it is read-only, empty, or of a type that only `ml_dtypes` knows
+        return int(array.ctypes.data)
 
 
 def input_views(plan: ExecutionPlan) -> tuple[View, ...]:

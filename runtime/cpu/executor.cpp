@@ -48,7 +48,7 @@ struct Runtime {
   }
 
   // Written to once: pages that never were are all the same one, and reading them evicts nothing.
-  char* swept(size_t nbytes) {
+  char* ballast_of(size_t nbytes) {
     if (ballast == nullptr || ballast->nbytes < nbytes) {
       ballast = std::make_unique<Memory>(nbytes);
       std::memset(ballast->data, 1, ballast->nbytes);
@@ -156,14 +156,10 @@ struct Executor final : Job {
     bind_arrays(inputs, outputs);
     runtime->need_workers(lanes.size() - 1);
     const Pinned pinned(cpus[0]);
-    Sweep others(cpus, shares_cores(), {{runtime->swept(sweep_nbytes), sweep_nbytes}}, /*writes*/ false);
-    Sweep fresh(cpus, shares_cores(), written_bytes(inputs, written, n_written), /*writes*/ true);
+    std::vector<Sweep> sweeps = swept(sweep_nbytes, inputs, written, n_written);
     for (size_t i = 0; i < repeats; ++i) {
       release_dynamic();
-      if (sweep_nbytes > 0) {
-        on_all_lanes(others);
-        on_all_lanes(fresh);
-      }
+      for (Sweep& sweep : sweeps) on_all_lanes(sweep);
       spans = spans_us == nullptr ? nullptr : spans_us + i * 2 * task_count();
       started = now_us();
       run_once();
@@ -345,7 +341,18 @@ struct Executor final : Job {
 
   size_t task_count() const { return tasks_before(lanes.size()); }
 
-  // What the caller gives, which in a larger plan other cores would just have computed.
+  // What passes through the caches before each run: other bytes, and then what the caller gives, which in a larger plan
+  // other cores would just have computed. Nothing where no bytes are to be swept.
+  std::vector<Sweep> swept(size_t nbytes, void* const* inputs, const int64_t* written, size_t n_written) {
+    std::vector<Sweep> found;
+    if (nbytes == 0) return found;
+    const std::vector<Bytes> others{{runtime->ballast_of(nbytes), nbytes}};
+    found.emplace_back(cpus, shares_cores(), others, /*writes*/ false);
+    found.emplace_back(cpus, shares_cores(), written_bytes(inputs, written, n_written), /*writes*/ true);
+    return found;
+  }
+
+  // Spans of inputs: index, first byte, end.
   static std::vector<Bytes> written_bytes(void* const* inputs, const int64_t* words, size_t count) {
     std::vector<Bytes> found;
     for (const int64_t* span = words; span < words + 3 * count; span += 3) {

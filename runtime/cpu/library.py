@@ -138,9 +138,22 @@ def call(function: Callable[..., Any], *arguments: object) -> Any:
     Raises:
         ExecutionError: with that text, or what it means where the machine lacks something.
     """
-    error = ctypes.create_string_buffer(_ERROR_NBYTES)
+    return call_telling(error_text(), function, *arguments)
+
+
+def error_text() -> ctypes.Array[ctypes.c_char]:
+    """Room for the text of an error."""
+    return ctypes.create_string_buffer(_ERROR_NBYTES)
+
+
+def call_telling(error: ctypes.Array[ctypes.c_char], function: Callable[..., Any], *arguments: object) -> Any:
+    """As `call`, with room for the text of an error that one thread at a time uses again and again.
+
+    Raises:
+        ExecutionError: as `call` does.
+    """
     result = function(*arguments, error)
-    if error.value:
-        text = error.value.decode(errors="replace")
-        raise ExecutionError(lacking(text) or text)
+    if text := error.value:
+        words = text.decode(errors="replace")
+        raise ExecutionError(lacking(words) or words)
     return result

@@ -12,7 +12,7 @@ import ctypes
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType, TracebackType
 from typing import Self
 
@@ -22,6 +22,7 @@ from iosched.models.errors import DeviceError, ExecutionError
 from iosched.runtime.cpu.arrays import (
     DTYPE_NAME,
     ELEMENT_TYPE,
+    address,
     check_kernels,
     checked_inputs,
     input_views,
@@ -31,7 +32,16 @@ from iosched.runtime.cpu.arrays import (
 from iosched.runtime.cpu.encoding import PlanEncoder
 from iosched.runtime.cpu.handovers import Spans
 from iosched.runtime.cpu.lane_cpus import lane_cpus
-from iosched.runtime.cpu.library import Weight, call, compiled, load, missing, onnxruntime_path
+from iosched.runtime.cpu.library import (
+    Weight,
+    call,
+    call_telling,
+    compiled,
+    error_text,
+    load,
+    missing,
+    onnxruntime_path,
+)
 from iosched.runtime.cpu.program import Copy, Kernel, Program
 from iosched.runtime.handle import Handle
 from iosched.runtime.hazards import CheckedPlan
@@ -197,7 +207,12 @@ class NativeExecutor:
         self._owned = None if runtime else NativeRuntime()
         self._runtime = runtime or self._owned or NativeRuntime()
         self._inputs, self._outputs = input_views(plan), output_views(plan)
-        self._space = {buffer.name: buffer.space for buffer in plan.buffers}
+        space = {buffer.name: buffer.space for buffer in plan.buffers}
+        self._of_known_size = tuple(view for view in self._outputs if space[view.buffer] is Space.OUTPUT)
+        self._has_dynamic = Space.DYNAMIC in space.values()
+        # What a run passes to the library, made once: it is a good part of what a small model takes.
+        self._sources, self._targets = _pointers(len(self._inputs)), _pointers(len(self._outputs))
+        self._error = error_text()
         self._n_tasks = len(plan.tasks)
         self._lock = threading.Lock()
         used = {task.kernel: kernels[task.kernel] for task in plan.tasks}
@@ -258,7 +273,7 @@ class NativeExecutor:
             if sweep_nbytes > 0 and not all(array.flags.writeable for array in arrays):
                 raise ValueError("inputs that may not be written cannot be swept")
             times_us = self._run(arrays, results, repeats, sweep_nbytes, fresh)
-            self._runtime.library.iosched_executor_release_dynamic(self._handle.pointer)
+            self._release_dynamic()
             return tuple(times_us)
 
     def trace(self, inputs: Mapping[str, np.ndarray], repeats: int) -> tuple[tuple[float, ...], np.ndarray]:
@@ -277,7 +292,7 @@ class NativeExecutor:
             arrays, results = self._arrays(inputs)
             spans_us = np.zeros((repeats, self._n_tasks, 2))
             times_us = self._run(arrays, results, repeats, spans_us=spans_us)
-            self._runtime.library.iosched_executor_release_dynamic(self._handle.pointer)
+            self._release_dynamic()
             return tuple(times_us), spans_us
 
     def close(self) -> None:
@@ -298,7 +313,7 @@ class NativeExecutor:
             raise ValueError("the executor is closed")
         if os.getpid() != self._handle.pid:
             raise ExecutionError("this executor was made before the process forked; make a new one in the child")
-        results = {v.buffer: output_array(v) for v in self._outputs if self._space[v.buffer] is Space.OUTPUT}
+        results = {view.buffer: output_array(view) for view in self._of_known_size}
         return checked_inputs(self._inputs, inputs), results
 
     def _run(
@@ -310,38 +325,39 @@ class NativeExecutor:
         fresh: Mapping[str, Spans] = _ALL_FRESH,
         spans_us: np.ndarray | None = None,
     ) -> list[float]:
-        sources = _pointers([array.ctypes.data for array in arrays])
-        # By the index of the output: dynamic ones have no array yet.
-        targets = _pointers([results[v.buffer].ctypes.data if v.buffer in results else 0 for v in self._outputs])
+        for index, array in enumerate(arrays):
+            self._sources[index] = address(array)
+        for index, view in enumerate(self._outputs):  # dynamic ones have no array yet
+            self._targets[index] = address(results[view.buffer]) if view.buffer in results else None
+        words = self._fresh_words(arrays, fresh) if sweep_nbytes > 0 else []
         times_us = (ctypes.c_double * repeats)()
-        spans = None if spans_us is None else spans_us.ctypes.data
-        run = self._runtime.library.iosched_executor_run
-        words = [word for index, array in enumerate(arrays) for word in self._fresh_words(index, array.nbytes, fresh)]
-        written = (ctypes.c_int64 * len(words))(*words)
-        call(
-            run,
-            self._handle.pointer,
-            sources,
-            targets,
-            repeats,
-            sweep_nbytes,
-            written,
-            len(words) // 3,
-            times_us,
-            spans,
+        call_telling(
+            self._error,
+            self._runtime.library.iosched_executor_run,
+            *(self._handle.pointer, self._sources, self._targets, repeats, sweep_nbytes),
+            *((ctypes.c_int64 * len(words))(*words) if words else None, len(words) // 3),
+            *(times_us, None if spans_us is None else address(spans_us)),
         )
         return list(times_us)
 
-    def _fresh_words(self, index: int, nbytes: int, fresh: Mapping[str, Spans]) -> Iterator[int]:
-        """The spans of one input as the library takes them: its index, the first byte and the one behind the last."""
-        for begin, end in fresh.get(self._inputs[index].buffer, ((0, nbytes),)):
-            yield from (index, max(begin, 0), min(end, nbytes))
+    def _fresh_words(self, arrays: Sequence[np.ndarray], fresh: Mapping[str, Spans]) -> list[int]:
+        """The spans of inputs as the library takes them: index of the input, first byte, the one behind the last."""
+        words: list[int] = []
+        for index, (view, array) in enumerate(zip(self._inputs, arrays, strict=True)):
+            for begin, end in fresh.get(view.buffer, ((0, array.nbytes),)):
+                words += (index, max(begin, 0), min(end, array.nbytes))
+        return words
 
     def _collect(self, results: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if not self._has_dynamic:
+            return results
         try:
             return {v.buffer: results[v.buffer] if v.buffer in results else self._dynamic(v) for v in self._outputs}
         finally:
-            self._runtime.library.iosched_executor_release_dynamic(self._handle.pointer)
+            self._release_dynamic()
+
+    def _release_dynamic(self) -> None:
+        self._runtime.library.iosched_executor_release_dynamic(self._handle.pointer)
 
     def _dynamic(self, view: View) -> np.ndarray:
         description, data = (ctypes.c_int64 * 18)(), ctypes.c_void_p()
@@ -357,5 +373,5 @@ class NativeExecutor:
         return result
 
 
-def _pointers(addresses: list[int]) -> ctypes.Array[ctypes.c_void_p]:
-    return (ctypes.c_void_p * len(addresses))(*addresses)
+def _pointers(count: int) -> ctypes.Array[ctypes.c_void_p]:
+    return (ctypes.c_void_p * count)()

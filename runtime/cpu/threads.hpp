@@ -88,9 +88,9 @@ inline bool pin(int cpu) {
   return sched_setaffinity(0, sizeof(set), &set) == 0;
 }
 
-// Pins the calling thread for one run and gives it back as it was.
+// Pins the calling thread for one run and gives it back as it was; no processor of its own has a number below 0.
 struct Pinned {
-  explicit Pinned(int cpu) { restore = sched_getaffinity(0, sizeof(before), &before) == 0 && pin(cpu); }
+  explicit Pinned(int cpu) { restore = cpu >= 0 && sched_getaffinity(0, sizeof(before), &before) == 0 && pin(cpu); }
   Pinned(const Pinned&) = delete;
   ~Pinned() {
     if (restore) sched_setaffinity(0, sizeof(before), &before);
