@@ -10,7 +10,6 @@ function zoomTo(zoom) {
   view.zoom = zoom;
   byId("zoom").textContent = `${Math.round(100 * zoom)}%`;
   redraw();
-  if (operator) setCurrent(operator.box);
   if (hadFocus) operator.box?.element.focus({ preventScroll: true });
   if (operator?.box) showInside(operator.box);
   window.scrollBy(0, (anchor?.getBoundingClientRect().top ?? 0) - before);
@@ -25,6 +24,7 @@ function showInside(box) {
 function redraw() {
   const pinned = view.pinned?.operators[0];
   for (const block of blocks) if (!block.isFolded) drawBody(block);
+  keepCurrent();
   view.pinned = pinned?.box ?? null;
   markAll();
   present(view.pinned);
@@ -218,6 +218,5 @@ drawHead();
 drawBlocks();
 drawStrips();
 showDetails(null);
-setCurrent(blocks[0]?.boxes[0] ?? null);
 listen();
 document.documentElement.dataset.ready = "yes";

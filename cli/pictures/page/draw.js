@@ -33,6 +33,14 @@ function setFolded(block, isFolded) {
   block.head.setAttribute("aria-expanded", String(!isFolded));
   if (isFolded) block.body.replaceChildren();
   else drawBody(block);
+  keepCurrent();
+}
+
+// One box is reached by the Tab key, whatever is folded or drawn anew: the present one, else the first that is there.
+function keepCurrent() {
+  const { current } = view;
+  if (current && !current.block.isFolded) setCurrent(current.operators[0].box);
+  else setCurrent(blocks.find((block) => !block.isFolded && block.boxes.length)?.boxes[0] ?? null);
 }
 
 function drawBody(block) {

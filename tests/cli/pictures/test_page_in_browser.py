@@ -148,6 +148,30 @@ def test_blocks_fold_and_a_search_unfolds_them(shows: Shows) -> None:
     assert boxes(tab) == ["g", "h", "i"]
 
 
+def test_one_box_is_reached_by_tab_whatever_is_folded_or_drawn_anew(shows: Shows) -> None:
+    tab = shows()
+
+    def reached() -> list[str]:
+        assert tab.run("document.querySelectorAll('#picture .box[tabindex=\"0\"]').length") <= 1
+        return boxes(tab, '[tabindex="0"]')
+
+    heads = "document.querySelectorAll('.head')"
+    assert reached() == ["a"]
+    tab.press("b")
+    assert reached() == ["a"]
+    tab.run(f"{heads}[0].click()")
+    (other,) = reached()
+    assert other != "a"
+    tab.run(f"{heads}[0].click()")
+    assert reached() == [other]
+    tab.press("f")
+    assert reached() == []
+    tab.press("f")
+    assert reached() == ["a"]
+    tab.press("+")
+    assert reached() == ["a"]
+
+
 def test_the_theme_follows_the_system_and_the_switch(shows: Shows) -> None:
     tab = shows()
     ground = "getComputedStyle(document.body).backgroundColor"
