@@ -63,14 +63,16 @@ def along(shape: tuple[int, ...], axis: int, begin: int, end: int) -> Slice:
     return Slice(begin * prod(shape[axis + 1 :]), (*shape[:axis], end - begin, *shape[axis + 1 :]))
 
 
-def broadcast_share(kernels: KernelGraph, node: onnx.NodeProto, from_end: int, begin: int, end: int) -> Share:
-    """The part [begin, end) of the axis at `from_end` of every operand that is not repeated along it."""
+def broadcast_share(
+    kernels: KernelGraph, node: onnx.NodeProto, from_end: int, begin: int, end: int, *, whole: str = ""
+) -> Share:
+    """The part [begin, end) of the axis at `from_end` of every operand that is not repeated along it, nor `whole`."""
     slices, weights = {}, {}
     for name in dict.fromkeys((*node.input, node.output[0])):
         constant = kernels.weights.get(name)
         shape = () if not name else shape_of(kernels, name) if constant is None else constant.shape
         axis = len(shape) - from_end
-        if axis < 0 or shape[axis] == 1:
+        if axis < 0 or shape[axis] == 1 or name == whole:
             continue
         if constant is None:
             slices[name] = along(shape, axis, begin, end)

@@ -1,8 +1,9 @@
 """Splits one optimized node over several cores: contiguous slices of its inputs, weights and outputs.
 
 At batch 1 a node is split by channels (a slice of channels is contiguous, and in the NCHWc layout so is a slice of
-blocks of channels); at larger batches by images. A node without a rule here or in `split_quantized` runs whole. To
-teach it an operator, add a rule to `_CHANNEL_RULES` or its type to `_BATCH_PARALLEL`.
+blocks of channels); at larger batches by images. What knows no channels is split between its leading axes
+(`split_leading`). A node without a rule here, there or in `split_quantized` runs whole. To teach it an operator, add a
+rule to `_CHANNEL_RULES` or its type to `_BATCH_PARALLEL`.
 """
 
 from __future__ import annotations
@@ -26,17 +27,19 @@ from iosched.runtime.cpu.shares import (
     shape_of,
     with_attributes,
 )  # fmt: skip
+from iosched.runtime.cpu.split_leading import split_leading
 
 _NCHWC = "com.microsoft.nchwc"
 _ELEMENTWISE = frozenset({
     "Relu", "LeakyRelu", "Clip", "Sigmoid", "Tanh", "HardSwish", "HardSigmoid", "Elu", "Selu", "Gelu", "QuickGelu",
-    "Erf", "Exp", "Neg", "Abs", "Sqrt", "Identity", "Cast", "Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Pow",
-    "PRelu",
+    "FastGelu", "BiasGelu", "Softplus", "Softsign", "Mish", "Celu", "Erf", "Exp", "Log", "Neg", "Abs", "Sqrt",
+    "Reciprocal", "Floor", "Ceil", "Round", "Sign", "Sin", "Cos", "Identity", "Cast", "Add", "Sub", "Mul", "Div", "Max",
+    "Min", "Sum", "Pow", "PRelu", "Where", "Not", "And", "Or", "Equal", "Less", "LessOrEqual", "Greater",
+    "GreaterOrEqual",
 })  # fmt: skip
 _BATCH_PARALLEL = _ELEMENTWISE | {
     "Conv", "FusedConv", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "ReorderInput",
-    "ReorderOutput", "BatchNormalization", "LRN", "Concat", "Gemm", "FusedGemm", "MatMul", "FusedMatMul", "Softmax",
-    "Flatten", *split_quantized.TYPES,
+    "ReorderOutput", "BatchNormalization", "LRN", "Concat", "Gemm", "FusedGemm", "Flatten", *split_quantized.TYPES,
 }  # fmt: skip
 _POOLS = frozenset({"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"})
 
@@ -51,6 +54,8 @@ def split(kernels: KernelGraph, index: int, shares: int) -> tuple[Share, ...]:
         return ()
     if not node.domain and node.op_type in ("Pad", "Slice"):
         return _split_beside_windows(kernels, node, shares)
+    if leading := split_leading(kernels, node, shares):
+        return leading
     if shape[0] > 1:
         return _split_batch(kernels, node, shares)
     rule = _CHANNEL_RULES.get((node.domain, node.op_type))
@@ -102,12 +107,9 @@ def _split_batch(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tup
 
 
 def _constants_by_image(kernels: KernelGraph, node: onnx.NodeProto) -> frozenset[str]:
-    """Constants that have a part for each image, as those of a product or a sum that several models became one in."""
+    """Constants that have a part for each image, as those of a sum that several models became one in."""
     shape = shape_of(kernels, node.output[0])
-    if node.op_type in _ELEMENTWISE:
-        names = list(node.input)
-    else:
-        names = list(node.input[1:2]) if node.op_type in ("MatMul", "FusedMatMul") and len(shape) > 2 else []
+    names = node.input if node.op_type in _ELEMENTWISE else ()
     arrays = {name: kernels.weights[name] for name in names if name in kernels.weights}
     return frozenset(name for name, array in arrays.items() if (array.ndim, *array.shape[:1]) == (len(shape), shape[0]))
 
@@ -122,14 +124,8 @@ def _keeps_images_apart(kernels: KernelGraph, node: onnx.NodeProto) -> bool:
         bias = kernels.weights.get(node.input[2]) if len(node.input) > 2 else None
         in_weights = all(name in kernels.weights for name in node.input[1:])
         return in_weights and not integer(node, "transA") and (bias is None or bias.ndim < 2 or len(bias) == 1)
-    if node.op_type in ("MatMul", "FusedMatMul"):
-        plain = not any(integer(node, key) for key in ("transA", "transBatchA", "transBatchB"))
-        constant = kernels.weights.get(node.input[1])
-        serves_all = constant is not None and constant.ndim == 2  # a vector is one row
-        return plain and rank > 1 and (serves_all or node.input[1] in _constants_by_image(kernels, node))
-    if node.op_type in ("Concat", "Softmax"):
-        default = -1 if node.op_type == "Softmax" else 0
-        return not constants and integer(node, "axis", default) % rank != 0
+    if node.op_type == "Concat":
+        return not constants and integer(node, "axis") % rank != 0
     if node.op_type == "Flatten":
         return integer(node, "axis", 1) == 1
     if node.op_type in _ELEMENTWISE:
@@ -296,26 +292,6 @@ def _split_gemm(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tupl
     )
 
 
-def _split_rows(kernels: KernelGraph, node: onnx.NodeProto, shares: int) -> tuple[Share, ...]:
-    """MatMul by a constant matrix: by rows of the left operand."""
-    source, result = shape_of(kernels, node.input[0]), shape_of(kernels, node.output[0])
-    axis = next((i for i, size in enumerate(result) if size > 1), None)
-    if axis is None or axis == len(result) - 1 or not _keeps_images_apart(kernels, node):
-        return ()
-    if len(source) != len(result) or any(name in kernels.tensors for name in node.input[1:]):
-        return ()
-    return tuple(
-        Share(
-            node,
-            {
-                node.input[0]: along(source, axis, begin, end),
-                node.output[0]: along(result, axis, begin, end),
-            },
-        )
-        for begin, end in even_ranges(result[axis], shares, 4)
-    )
-
-
 _Rule = Callable[[KernelGraph, onnx.NodeProto, int], tuple[Share, ...]]
 _CHANNEL_RULES: Mapping[tuple[str, str], _Rule] = {
     (_NCHWC, "Conv"): _split_convolution,
@@ -325,7 +301,6 @@ _CHANNEL_RULES: Mapping[tuple[str, str], _Rule] = {
     (_NCHWC, "ReorderOutput"): _split_reorder,
     ("", "Gemm"): _split_gemm,
     ("com.microsoft", "FusedGemm"): _split_gemm,
-    ("", "MatMul"): _split_rows,
     ("", "BatchNormalization"): _split_channels,
     **split_quantized.RULES,
     **{(domain, pool): _split_channels for domain in ("", _NCHWC) for pool in _POOLS},
