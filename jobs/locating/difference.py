@@ -50,7 +50,7 @@ class FirstDifference:
             up. None where that could not be tried.
         vanishes: whether the outputs were right in a run that was looked into, as where memory is overwritten.
         is_complete: whether the search came to its end.
-        looks: how often the model was run to find it.
+        looks: how often the model was run to look into it.
     """
 
     operator: str

@@ -62,12 +62,15 @@ class _Search:
     Attributes:
         seen: the checks of tensors.
         vanished: whether a run that was looked into had outputs without a fault.
+        runs: how often the model was run to look into it; more often than there were looks where tensors could not be
+            returned together.
     """
 
     site: Site
     seen: dict[str, Check] = field(default_factory=dict)
     wrong_outputs: frozenset[str] = frozenset()
     vanished: bool = False
+    runs: int = 0
 
     def checks(self, outputs: Sequence[str]) -> Mapping[str, Check]:
         """Runs the model as it is, and compares its outputs."""
@@ -95,6 +98,7 @@ class _Search:
         expected = self.site.expected((*tensors, *self.wrong_outputs))
         if not any(name in expected for name in tensors):
             return {}
+        self.runs += 1
         try:
             computed = self.site.computed([name for name in tensors if name in expected])
         except FAILURES:
@@ -124,7 +128,7 @@ class _Search:
             cause=cause,
             vanishes=self.vanished,
             is_complete=found.is_complete,
-            looks=found.looks,
+            looks=self.runs,
         )
 
     def _alone(self, operators: Sequence[str]) -> tuple[float | None, Cause | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from small_models import branches
 from wrong_kernels import falsify
 
 from iosched.jobs.locating.difference import FirstDifference, Place
+from iosched.jobs.locating.site import Site, Values
 from iosched.jobs.locating.words import lines
 from iosched.jobs.run import RunResult, run
 from iosched.models.composition.compose import compose
@@ -70,6 +72,25 @@ def test_a_wrong_kernel_is_named(monkeypatch: pytest.MonkeyPatch, operator: str,
 def test_nothing_is_named_where_outputs_agree() -> None:
     model = fire()
     assert ran(model, document(model)).first_difference is None
+
+
+def test_runs_are_counted_also_where_tensors_are_looked_at_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed, asked = Site.computed, list[Sequence[str]]()
+
+    def one_at_a_time(site: Site, tensors: Sequence[str]) -> Values:
+        asked.append(tensors)
+        if len(tensors) > 1:
+            raise ValueError("no plan passes")
+        return computed(site, tensors)
+
+    falsify(monkeypatch, "g1")
+    monkeypatch.setattr(Site, "computed", one_at_a_time)
+    model = fire()
+    found = named(ran(model, document(model, "sequential")))
+    assert (found.operator, found.cause) == ("g1", None)
+    looks = asked[1:-1]  # before them as it is, and behind them the operator alone
+    assert max(map(len, looks)) > 1
+    assert found.looks == len(looks)
 
 
 def test_an_operator_that_runs_merged_is_named_with_those_that_run_as_one_with_it(
