@@ -227,12 +227,14 @@ def _gain_text(result: OptimizeResult) -> str:
 
 
 def _found_text(result: OptimizeResult) -> str:
+    from iosched.profiler.devices.resolve import speed_text
+
     if result.cost == "analytic":
         return f"predicted {_latency(result.predicted_us)}{_ends_text(result, 'iosched')}"
     if result.measured_us is None and not result.predicted_us:
         return _latency(None)
-    at = " at the speed that the machine had when its profile was begun" if result.device_kind == "cpu" else ""
-    return f"{_latency(result.measured_us)} (predicted {_latency(result.predicted_us)}{at})"
+    words = filter(None, ("predicted", _latency(result.predicted_us), speed_text(result.device_kind)))
+    return f"{_latency(result.measured_us)} ({' '.join(words)})"
 
 
 def _latency(latency_us: float | None) -> str:

@@ -29,6 +29,7 @@ class Kind:
         facts: facts about the devices of this kind on this machine; None for a kind that is on no machine.
         remarks: says why the text of `--device` does not mean a device of this kind that is attached under that name.
         design: what tells the devices of this kind apart that have one name, see `Device.design`.
+        speed: of which speed of the machine sums of measured stages are, for people; "" where of the present one.
     """
 
     key: str
@@ -41,3 +42,4 @@ class Kind:
     facts: Callable[[], DeviceFacts] | None = None
     remarks: Callable[[str], Sequence[str]] = lambda text: ()
     design: Callable[[], Mapping[str, str]] = dict
+    speed: str = ""

@@ -71,6 +71,15 @@ def is_measured_on_cpu(device: str) -> bool:
     return _kind_of(device) is CPU
 
 
+def speed_text(kind: str) -> str:
+    """Of which speed of the machine sums of stages measured on a kind of device are; "" where of the present one.
+
+    Args:
+        kind: see `Device.kind`.
+    """
+    return next((each.speed for each in KINDS if each.key == kind), "")
+
+
 def runner(device: str, document: ScheduleDocument | None) -> Device:
     """The device to run a schedule on; `auto` means a device of the kind that the schedule was made on.
 

@@ -13,6 +13,7 @@ import onnx
 import pytest
 from small_models import branches
 
+from iosched.cli.optimize_report import table_rows
 from iosched.jobs import optimize as optimize_job
 from iosched.jobs.decision import Ratio
 from iosched.jobs.optimize import OptimizeResult, OptimizeSettings
@@ -236,6 +237,14 @@ def test_a_gain_that_the_model_cannot_tell_ships_and_is_called_equal(
     assert ("it is as fast as one operator after another" in found["reason"]) == is_equal
     assert re.search(r"greedy \d.* µs, which equals the schedule found", shown)  # it is the same
     assert "in brackets     where 90% of measurements are expected to lie" in shown
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"), [("cpu", " at the speed that the machine had when its profile was begun"), ("cuda", "")]
+)
+def test_predictions_say_of_which_speed_of_the_machine_they_are(kind: str, words: str) -> None:
+    result = replace(result_for(load_model(branches().SerializeToString())), device_kind=kind)
+    assert dict(table_rows(result))["schedule found"] == f"90.0 µs (predicted 80.0 µs{words})"
 
 
 def test_what_was_neither_measured_nor_predicted_is_said_in_two_words(invoke, workdir: Path) -> None:

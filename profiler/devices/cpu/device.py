@@ -312,4 +312,5 @@ KIND = Kind(
     made=_made,
     unscheduled="on plain onnxruntime",
     facts=cpu_facts,
+    speed="at the speed that the machine had when its profile was begun",
 )
