@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from iosched.cli.closed_streams import replace_closed_streams
 from iosched.cli.complete import VARIABLE, use_in_shells
 from iosched.cli.errors import guarded
 from iosched.cli.log_file import WORDS, logged
@@ -113,6 +114,7 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point of the `iosched` script; a shell that asks for completions calls it too."""
+    replace_closed_streams()
     if VARIABLE in os.environ:
         use_in_shells()
     cli(prog_name="iosched")

@@ -15,6 +15,7 @@ from iosched.cli.options import Binding
 from iosched.cli.output import detail, note
 from iosched.cli.words import source_text
 from iosched.models.errors import InvalidScheduleError, UsageError
+from iosched.models.limits import MAX_PROTO_NBYTES
 from iosched.scheduler.precision import DEFAULT_PRECISION
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 STDIN = "-"
 ZOO = "zoo:"
 _MAX_SCHEDULE_NBYTES = 256 * 2**20
+_PART_NBYTES = 2**20
 
 
 def read_model(
@@ -264,7 +266,13 @@ def input_file(text: str) -> Path | None:
 def _stdin_bytes() -> bytes:
     if sys.stdin.isatty():
         raise UsageError("'-' reads a file piped in, but standard input is a terminal: pipe a file in or name it")
-    data = sys.stdin.buffer.read()
+    parts, nbytes = [], 0
+    while part := sys.stdin.buffer.read(_PART_NBYTES):
+        parts.append(part)
+        nbytes += len(part)
+        if nbytes > MAX_PROTO_NBYTES:
+            raise UsageError("standard input does not end after 2 GB, which no model of one file has: name a file")
+    data = b"".join(parts)
     if not data:
         raise UsageError("standard input is empty: the command before the pipe has written nothing")
     return data

@@ -13,6 +13,7 @@ from onnx import TensorProto
 
 from iosched.models.errors import InvalidModelError
 from iosched.models.initializers import describe_weight, read_tensor
+from iosched.models.limits import MAX_PROTO_NBYTES
 from iosched.models.node_attributes import integer, values
 from iosched.models.wiring import (
     captures,
@@ -27,8 +28,6 @@ from iosched.models.wiring import (
 
 MAX_WRITTEN_OUT = 200_000
 """Nodes of a model whose functions are inlined; each takes a fraction of a millisecond to read."""
-MAX_WRITTEN_OUT_NBYTES = 2**31
-"""As many as protobuf writes at most."""
 
 
 def drop_weight_inputs(graph: onnx.GraphProto, weights: dict[str, np.ndarray]) -> None:
@@ -48,10 +47,10 @@ def inline_functions(proto: onnx.ModelProto) -> None:
     if not proto.functions:
         return
     count, nbytes = _written_out(proto, lambda node: 1), _written_out(proto, onnx.NodeProto.ByteSize)
-    if count > MAX_WRITTEN_OUT or nbytes > MAX_WRITTEN_OUT_NBYTES:
+    if count > MAX_WRITTEN_OUT or nbytes > MAX_PROTO_NBYTES:
         raise InvalidModelError(
             f"its functions stand for {count:,} nodes and {nbytes / 1e9:,.1f} GB where they are called; at most "
-            f"{MAX_WRITTEN_OUT:,} and {MAX_WRITTEN_OUT_NBYTES / 1e9:,.1f} GB are read."
+            f"{MAX_WRITTEN_OUT:,} and {MAX_PROTO_NBYTES / 1e9:,.1f} GB are read."
         )
     try:
         inlined = onnx.inliner.inline_local_functions(proto)

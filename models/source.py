@@ -10,6 +10,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from iosched.models.errors import InvalidModelError
+from iosched.models.limits import MAX_PROTO_NBYTES
 
 MAX_IR_VERSION = min(14, onnx.IR_VERSION)
 MAX_OPSET = min(28, onnx.defs.onnx_opset_version())
@@ -22,7 +23,6 @@ up in them, and is taken out where it means something else or has attributes or 
 MIN_IR_VERSION = 10
 """Node metadata, where an optimized model carries its schedule for viewers, needs this version."""
 
-_MAX_PROTO_NBYTES = 2**31 - 1
 _OTHER_FORMATS = (
     (b"version https://git-lfs", "it is a Git LFS pointer, not the model itself; fetch it with `git lfs pull`"),
     (b"PK\x03\x04", "it is a zip archive (a PyTorch checkpoint?); export it with torch.onnx.export"),
@@ -67,7 +67,7 @@ def _read_file(path: Path) -> bytes:
             raise InvalidModelError(f"{path} does not exist.\nCheck the path, or see `iosched zoo list`.")
         if not path.is_file():
             raise InvalidModelError(f"{path} is no regular file.\nGive the path of an ONNX file, or `-` for stdin.")
-        if path.stat().st_size > _MAX_PROTO_NBYTES:
+        if path.stat().st_size > MAX_PROTO_NBYTES:
             raise InvalidModelError(
                 f"{path} is larger than 2 GB, which one protobuf message cannot be.\n"
                 "Save it with its weights as external data (onnx.save(..., save_as_external_data=True))."

@@ -163,6 +163,8 @@ def connected(path: Path | None) -> sqlite3.Connection:
         path.parent.mkdir(parents=True, exist_ok=True)
     connection = sqlite3.connect(path or IN_MEMORY, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None)
     try:
+        connection.execute("PRAGMA trusted_schema = OFF")
+        _refuse_programs(connection, path)
         _migrate(connection, path)
         _switch_to_wal(connection)
         # Survives a killed process, if not the last moment before a power cut.
@@ -184,6 +186,20 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
         if connection.in_transaction:  # where the disk is full, SQLite has rolled back itself
             connection.execute("ROLLBACK")
         raise
+
+
+def _refuse_programs(connection: sqlite3.Connection, path: Path | None) -> None:
+    """Refuses what would compute something while a file of somebody else's is read or written: it may never end.
+
+    Raises:
+        UsageError: there is a view, a trigger, a virtual table or a generated column.
+    """
+    found = connection.execute(
+        "SELECT name FROM sqlite_master WHERE type IN ('view', 'trigger')"
+        " OR sql LIKE 'CREATE VIRTUAL%' OR (type = 'table' AND sql LIKE '% AS%(%')"
+    ).fetchone()
+    if found:
+        raise UsageError(f"{path} has {found[0]!r}, which no profile database of iosched's has.\n{WAY_OUT}.")
 
 
 def _migrate(connection: sqlite3.Connection, path: Path | None) -> None:
@@ -227,7 +243,7 @@ def version_of(connection: sqlite3.Connection, path: Path | None) -> int:
         "SELECT application_id, user_version, (SELECT COUNT(*) FROM sqlite_master)"
         " FROM pragma_application_id(), pragma_user_version()"
     ).fetchall()
-    if application != APPLICATION_ID and (application, version, tables) != (0, 0, 0):
+    if (application != APPLICATION_ID and (application, version, tables) != (0, 0, 0)) or version < 0:
         raise UsageError(f"{path} is a database of another program, not a profile database of iosched.\n{WAY_OUT}.")
     if version > len(MIGRATIONS):
         raise UsageError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import sqlite3
 import struct
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -133,3 +134,24 @@ def test_an_index_on_a_device_of_unknown_threads_stays_what_it_is(device: str) -
 
 def _old_setting(device: str, index: int) -> OldMeasurement:
     return OldMeasurement(device, "model:key", float(index), (float(index),), NOON)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TRIGGER evil AFTER INSERT ON stage BEGIN DELETE FROM stage; END",
+        "CREATE VIEW evil AS WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r) SELECT x FROM r",
+        "CREATE TABLE evil (x, y GENERATED ALWAYS AS (hex(zeroblob(100000000))) VIRTUAL)",
+        "CREATE TABLE evil (x, y AS (hex(zeroblob(100000000))))",
+        "CREATE VIRTUAL TABLE evil USING fts5(x)",
+    ],
+)
+def test_a_database_that_computes_something_is_refused(tmp_path: Path, statement: str) -> None:
+    path = tmp_path / "p.sqlite"
+    ProfileDatabase(path).close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(statement)
+    before = path.read_bytes()
+    with pytest.raises(UsageError, match=r"p\.sqlite has 'evil', which no profile database"):
+        ProfileDatabase(path)
+    assert path.read_bytes() == before

@@ -1,0 +1,45 @@
+"""Standard streams that were closed when the process began stand for /dev/null, and one that never ends is refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from iosched.cli import source
+
+
+def ended(number: int, *words: str) -> subprocess.CompletedProcess[str]:
+    """`iosched` in a process of its own that begins with that stream closed."""
+    command = [sys.executable, "-m", "iosched", *words]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=100, check=False, preexec_fn=lambda: os.close(number)
+    )
+
+
+@pytest.mark.parametrize("number", [0, 1, 2], ids=["stdin", "stdout", "stderr"])
+def test_a_closed_stream_stops_nothing(model: Path, number: int) -> None:
+    found = ended(
+        number, "optimize", str(model), "--threads", "2", "--budget", "0.01", "--profile-db", "p.sqlite", "--json"
+    )
+    assert (found.returncode, "internal" in found.stderr) == (0, False)
+    assert bool(found.stdout) == (number != 1)
+    assert Path("p.sqlite").read_bytes()[:6] == b"SQLite"  # which would have the number of the stream otherwise
+
+
+def test_a_closed_stdin_is_empty() -> None:
+    found = ended(0, "inspect", "-")
+    assert (found.returncode, found.stderr.count("\n")) == (2, 1)
+    assert "standard input is empty" in found.stderr
+
+
+def test_an_input_that_does_not_end(
+    invoke: Callable[..., object], complains: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "MAX_PROTO_NBYTES", 2**21)
+    complains(invoke("inspect", "-", stdin=bytes(2**21 + 1)), 2, "standard input does not end after 2 GB")
+    complains(invoke("inspect", "-", stdin=bytes(2**21)), 2, "is not an ONNX model")
