@@ -9,7 +9,6 @@ Developer notes:
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
@@ -175,6 +174,7 @@ def _weight(name: str, array: np.ndarray) -> Weight:
     return Weight(name.encode(), array.ctypes.data, array.nbytes, kind, array.ndim, shape)
 
 
+_FORKED = "this executor was made before the process forked; make a new one in the child"
 _ALL_FRESH: Mapping[str, Spans] = MappingProxyType({})
 
 
@@ -242,7 +242,7 @@ class NativeExecutor:
             ExecutionError: with onnxruntime's words, if a task fails; the executor stays usable.
             UsageError: if an input is missing, or is of another type or shape than the plan was made for.
         """
-        with self._lock:
+        with self._handle.guarded_by(self._lock, _FORKED):
             arrays, results = self._arrays(inputs)
             self._run(arrays, results, 1)
             return self._collect(results)
@@ -268,7 +268,7 @@ class NativeExecutor:
             UsageError: as `run` does.
             ValueError: the inputs are to be written, and one may not be.
         """
-        with self._lock:
+        with self._handle.guarded_by(self._lock, _FORKED):
             arrays, results = self._arrays(inputs)
             if sweep_nbytes > 0 and not all(array.flags.writeable for array in arrays):
                 raise ValueError("inputs that may not be written cannot be swept")
@@ -288,7 +288,7 @@ class NativeExecutor:
             ExecutionError: as `run` does.
             UsageError: as `run` does.
         """
-        with self._lock:
+        with self._handle.guarded_by(self._lock, _FORKED):
             arrays, results = self._arrays(inputs)
             spans_us = np.zeros((repeats, self._n_tasks, 2))
             times_us = self._run(arrays, results, repeats, spans_us=spans_us)
@@ -297,6 +297,8 @@ class NativeExecutor:
 
     def close(self) -> None:
         """Lets go of the plan, and of threads and arena if they are its own. May be called again."""
+        if self._handle.is_inherited:
+            return
         with self._lock:
             self._handle.close()
             if self._owned is not None:
@@ -311,8 +313,6 @@ class NativeExecutor:
     def _arrays(self, inputs: Mapping[str, np.ndarray]) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
         if not self._handle.close.alive:
             raise ValueError("the executor is closed")
-        if os.getpid() != self._handle.pid:
-            raise ExecutionError("this executor was made before the process forked; make a new one in the child")
         results = {view.buffer: output_array(view) for view in self._of_known_size}
         return checked_inputs(self._inputs, inputs), results
 

@@ -50,6 +50,8 @@ _NARROWED = ("float64", "uint32", "uint64")
 
 _DTYPE_NAME = {code: name for name, code in ELEMENT_TYPE.items()}
 
+_FORKED = "this model was opened before the process forked; open it anew in the child"
+
 
 class OpenvinoModel:
     """One model that is ready to run. Several threads may call it: their runs follow one another.
@@ -88,7 +90,7 @@ class OpenvinoModel:
             ExecutionError: with OpenVINO's words, if it fails.
             UsageError: an input is missing, or is of another type or shape.
         """
-        with self._lock:
+        with self._request.guarded_by(self._lock, _FORKED):
             self._give(inputs)
             call("ov_infer_request_infer", self._request.pointer)
             return {name: self._output(name) for name in self._outputs}
@@ -101,7 +103,7 @@ class OpenvinoModel:
             UsageError: as `run` does.
         """
         latencies_us = []
-        with self._lock:
+        with self._request.guarded_by(self._lock, _FORKED):
             run = self._bound(inputs)
             for _ in range(repeats):
                 started = time.perf_counter_ns()
@@ -115,11 +117,13 @@ class OpenvinoModel:
         Raises:
             UsageError: as `run` does.
         """
-        with self._lock:
+        with self._request.guarded_by(self._lock, _FORKED):
             return self._bound(inputs)
 
     def close(self) -> None:
         """Frees the model. May be called again."""
+        if self._request.is_inherited:
+            return
         with self._lock:
             self._request.close()
             self._given = []
@@ -144,8 +148,6 @@ class OpenvinoModel:
         """Has the next run read these arrays where they are."""
         if not self._request.close.alive:
             raise ValueError("the model is closed")
-        if os.getpid() != self._request.pid:
-            raise ExecutionError("this model was opened before the process forked; open it anew in the child")
         fitting = {spec.name: _fitting(spec, inputs) for spec in self._inputs}
         arrays = [array for name, array in fitting.items() if name in self._read]
         if len(arrays) == len(self._given) and all(a is b for a, (b, _) in zip(arrays, self._given, strict=True)):

@@ -556,6 +556,26 @@ def test_a_forked_child_is_told_and_the_parent_goes_on() -> None:
     subprocess.run([sys.executable, "-c", code, str(Path(__file__).parent)], check=True, timeout=60)
 
 
+@needs_native
+def test_a_child_that_is_forked_amid_a_run_of_another_thread_is_told_too() -> None:
+    code = (
+        "import os, signal, sys, threading; sys.path.insert(0, sys.argv[1]); from test_executors import *\n"
+        "plan, kernels = diamond(); ready = NativeExecutor(plan, kernels); took = ready.time({'x': X}, 100)\n"
+        "runs = threading.Thread(target=ready.time, args=({'x': X}, int(5e5 / max(sum(took) / 100, 1))))\n"
+        "runs.start()\n"
+        "while not ready._lock.locked(): pass\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n"
+        "    signal.alarm(20)\n"
+        "    ready.close()\n"
+        "    try: ready.run({'x': X})\n"
+        "    except ExecutionError as error: os._exit(7 if 'forked' in str(error) else 1)\n"
+        "    os._exit(1)\n"
+        "assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7; runs.join()\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(Path(__file__).parent)], check=True, timeout=60)
+
+
 @pytest.fixture
 def _no_cached_library() -> Iterator[None]:
     library.missing.cache_clear()
