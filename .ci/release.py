@@ -64,9 +64,11 @@ def bump(top: Path, new: str, today: str) -> None:
     if f"## [{new}]" in log_text or "## [Unreleased]\n" not in log_text:
         raise RefusedError(f"CHANGELOG.md has a section for {new} already, or none called [Unreleased]")
     dated = log_text.replace("## [Unreleased]\n", f"## [Unreleased]\n\n## [{new}] - {today}\n", 1)
+    text = project.read_text(encoding="utf-8").replace(f'\nversion = "{before}"\n', f'\nversion = "{new}"\n', 1)
+    if tomllib.loads(text)["project"]["version"] != new:
+        raise RefusedError(f'pyproject.toml does not say  version = "{before}"  first in [project]: write it so')
     log.write_text(dated, encoding="utf-8")
-    text = project.read_text(encoding="utf-8")
-    project.write_text(text.replace(f'\nversion = "{before}"\n', f'\nversion = "{new}"\n', 1), encoding="utf-8")
+    project.write_text(text, encoding="utf-8")
 
 
 def version_in(top: Path) -> str:

@@ -96,6 +96,15 @@ def test_a_version_that_is_none_or_was_there_is_refused(
     assert (tree / "CHANGELOG.md").read_text() == LOG
 
 
+def test_a_version_that_is_written_in_another_way_is_not_passed_over(release: ModuleType, tree: Path) -> None:
+    project = PROJECT.replace('version = "0.1.0"', "version = '0.1.0'", 1)
+    (tree / "pyproject.toml").write_text(project)
+    with pytest.raises(release.RefusedError, match=r'does not say  version = "0\.1\.0"'):
+        release.bump(tree, "0.2.0", "2026-03-04")
+    assert (tree / "pyproject.toml").read_text() == project
+    assert (tree / "CHANGELOG.md").read_text() == LOG
+
+
 def test_this_repository_has_its_version_in_one_place(release: ModuleType) -> None:
     version = release.version_in(TOP)
     assert (TOP / "pyproject.toml").read_text().count(f'\nversion = "{version}"\n') == 1
