@@ -87,7 +87,8 @@ class Network:
 
     def measure(self, size: int) -> dict[str, Any]:
         model = self.model.at(size)
-        ways = {way: for_batch(self.schedules(*of), model)[0] for way, of in (("file", SIZES), ("smallest", SIZES[:1]))}
+        sets = (("file", SIZES), ("smallest", SIZES[:1]))
+        ways = {way: for_batch(self.schedules(*of), model).document for way, of in sets}
         if size not in SIZES:
             ways["own"] = self.document(size)
         found, others = beside_others(lambda: samples(model, ways))

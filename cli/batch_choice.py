@@ -10,6 +10,7 @@ from iosched.cli.output import note
 from iosched.models.errors import InvalidScheduleError, UsageError
 
 if TYPE_CHECKING:
+    from iosched.jobs.fitting import Taken
     from iosched.models.load import UnboundModel
     from iosched.models.model import Model
     from iosched.scheduler.batch_schedules import BatchSchedules
@@ -115,22 +116,22 @@ def chosen(found: ScheduleDocument | BatchSchedules, batch_size: int | None, pla
     return found
 
 
-def for_model(found: ScheduleDocument | BatchSchedules, model: Model) -> ScheduleDocument:
+def for_model(found: ScheduleDocument | BatchSchedules, model: Model) -> Taken:
     """The schedule to run `model` by at its batch size; says on stderr where it is that for another one.
 
     Raises:
         InvalidScheduleError: the schedules are of another model.
     """
-    from iosched.jobs.fitting import for_batch
+    from iosched.jobs.fitting import Taken, for_batch
     from iosched.scheduler.document import ScheduleDocument
 
     if isinstance(found, ScheduleDocument):
-        return found
-    document, size = for_batch(found, model)
-    batch_size = found.batch_of(model.bindings)
-    if batch_size not in (None, size):
-        note(f"No schedule is for batch size {batch_size}: that for the nearest, {size}, is taken and lowered anew.")
-    return document
+        return Taken(found, found.batch_size)
+    taken = for_batch(found, model)
+    if not taken.is_exact:
+        here, size = found.batch_of(model.bindings) or model.batch_size, taken.batch_size
+        note(f"No schedule is for batch size {here}: that for the nearest, {size}, is taken and lowered anew.")
+    return taken
 
 
 def _sizes_text(schedules: BatchSchedules) -> str:

@@ -110,13 +110,13 @@ def command(
         raise UsageError("--plot draws one batch size: give --batch-size once")
     for batch_size in batch_sizes or (None,):
         loaded = read_model(model, Binding(batch_size, input_shapes))
-        document = schedule_for(loaded, model, schedule, device)
-        if document is None and "iosched" in names:
+        taken = schedule_for(loaded, model, schedule, device)
+        if taken is None and "iosched" in names:
             raise UsageError(f"{model} carries no schedule to measure as 'iosched': make one with 'iosched optimize'")
         with progress_bar() as observer:
             result = bench(
                 loaded,
-                document,
+                None if taken is None else taken.document,
                 names=names,
                 device=device,
                 threads=threads,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -18,13 +18,16 @@ from iosched.cli.options import (
     verbosity_options,
 )
 from iosched.cli.output import emit_json
-from iosched.cli.source import read_model
+from iosched.cli.source import embedded_schedules, read_model
 from iosched.cli.tables import print_columns
 
 if TYPE_CHECKING:
     from iosched.models.model import Model
     from iosched.models.mutation.record import Record
+    from iosched.scheduler.batch_schedules import BatchSchedules
     from iosched.scheduler.counts import Counts
+    from iosched.scheduler.document import ScheduleDocument
+    from iosched.scheduler.document_format import Shipped
     from iosched.scheduler.pruning import Pruning
 
 _COUNTS = ("operators", "width", "states", "transitions", "schedules", "stages", "signatures")
@@ -63,7 +66,8 @@ def command(
     loaded = read_model(model, binding)
     blocks = [part.operators for part in partition(loaded.graph)]
     counts = list(count_blocks(loaded.graph, blocks, pruning, single_source=published_endings))
-    found = _Inspected(loaded, pruning, published_endings, counts, record_of(loaded.proto))
+    shipped = _shipped(embedded_schedules(loaded))
+    found = _Inspected(loaded, pruning, published_endings, counts, record_of(loaded.proto), shipped)
     if as_json:
         emit_json(as_object(found))
         return
@@ -72,13 +76,28 @@ def command(
 
 @dataclass(frozen=True, eq=False)
 class _Inspected:
-    """The counts of each block of a model, the limits on stages that they were counted under, and how it was made."""
+    """The counts of each block of a model, the limits on stages that they were counted under, and how it was made.
+
+    Attributes:
+        shipped: what ships at each batch size that the file has a schedule for.
+    """
 
     model: Model
     pruning: Pruning
     published_endings: bool
     blocks: Sequence[Counts]
     record: Record | None
+    shipped: Mapping[int, Shipped]
+
+
+def _shipped(schedules: ScheduleDocument | BatchSchedules | None) -> dict[int, Shipped]:
+    from iosched.scheduler.document import ScheduleDocument
+
+    if schedules is None:
+        return {}
+    if isinstance(schedules, ScheduleDocument):
+        return {schedules.batch_size: schedules.shipped}
+    return {size: document.shipped for size, document in schedules.by_size.items()}
 
 
 def as_object(found: _Inspected) -> dict[str, object]:
@@ -92,6 +111,7 @@ def as_object(found: _Inspected) -> dict[str, object]:
         "pruning": asdict(found.pruning),
         "endings": "published" if found.published_endings else "all",
         "variant": None if found.record is None else _variant(found.record),
+        "schedules": [{"batch_size": size, "shipped": shipped} for size, shipped in found.shipped.items()],
         "blocks": [{"index": index, **asdict(counts)} for index, counts in enumerate(found.blocks)],
     }
 
@@ -117,6 +137,8 @@ def _print(found: _Inspected) -> None:
     )
     if found.record is not None:
         title += f"\n{_line(found.record)}"
+    if found.shipped:
+        title += f"\n{_schedules_line(found.shipped)}"
     rows = [
         [str(index), *(_number(getattr(counts, key)) for key in _COUNTS), f"{counts.upper_bound:.3g}"]
         for index, counts in enumerate(found.blocks)
@@ -130,6 +152,11 @@ def _line(record: Record) -> str:
     if record.sliced:
         made.append(f"{_many(len(record.sliced), 'weight')} cut out of the base's")
     return f"a variant of {record.name!r}: {', '.join(made)}"
+
+
+def _schedules_line(shipped: Mapping[int, Shipped]) -> str:
+    sizes = ", ".join(f"{size} ({what} ships)" for size, what in shipped.items())
+    return f"with a schedule for batch size {sizes}" if len(shipped) == 1 else f"with schedules for batch sizes {sizes}"
 
 
 def _many(count: int, what: str) -> str:

@@ -230,7 +230,7 @@ def command(
         optimize_each(dynamic, batch_sizes, settings, taken, files, cluster=cluster, fill=fill, as_json=as_json)
         return
     loaded = read_model(model, binding)
-    settings = replace(settings, schedule_from=None if taken is None else for_model(taken, loaded))
+    settings = replace(settings, schedule_from=None if taken is None else for_model(taken, loaded).document)
     if dry_run:
         print_estimate(loaded, settings, as_json=as_json)
         return

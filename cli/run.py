@@ -40,6 +40,7 @@ from iosched.models.errors import ExecutionError, MismatchError, UsageError
 if TYPE_CHECKING:
     import numpy as np
 
+    from iosched.jobs.fitting import Taken
     from iosched.jobs.run import RunResult, RunTrace
     from iosched.models.model import Model
     from iosched.runtime.compare import Check
@@ -128,7 +129,8 @@ def command(
     if model == "-" and any(text.rpartition("=")[2] == "-" for text in against):
         raise UsageError("MODEL and --against cannot both be '-': save one of them to a file")
     loaded = read_model(model, binding, shapes=lambda: _shapes(input_files))
-    document = _document(loaded, model, schedule, device)
+    taken = _taken(loaded, model, schedule, device)
+    document = None if taken is None else taken.document
     if trace is not None and document is None:
         raise UsageError("--trace is of a run by a schedule, and there is none: make one with 'iosched optimize'")
     arrays = _inputs(loaded, input_files)
@@ -152,19 +154,19 @@ def command(
     if trace is not None and found.trace is not None:
         _remark_not_as_shipped(found.trace.document)
         write_and_note(trace, _trace_text(loaded, found, found.trace).encode())
-    _emit(found, output, as_json, is_data_elsewhere=trace is not None and trace.path is None)
+    _emit(found, taken, output, as_json, is_data_elsewhere=trace is not None and trace.path is None)
     if found.check is not None and not found.check.passed:
         raise MismatchError(mismatch_text(found.check.reasons, found.first_difference))
 
 
-def _document(model: Model, text: str, schedule: str | None, device: str) -> ScheduleDocument | None:
+def _taken(model: Model, text: str, schedule: str | None, device: str) -> Taken | None:
     from iosched.profiler.devices.resolve import unscheduled_text
 
-    document = schedule_for(model, text, schedule, device)
-    if document is None:
+    taken = schedule_for(model, text, schedule, device)
+    if taken is None:
         how = unscheduled_text(device)
         note(f"{model.name} carries no schedule: running it {how}. Make one with 'iosched optimize'.")
-    return document
+    return taken
 
 
 def _shapes(files: tuple[tuple[str, Path], ...]) -> dict[str, tuple[int, ...]]:
@@ -252,20 +254,22 @@ def _trace_text(model: Model, found: RunResult, trace: RunTrace) -> str:
     return draw_trace(document.schedule, facts=facts, looks=looks_of(model.graph), runs=runs)
 
 
-def _emit(found: RunResult, output: Destination | None, as_json: bool, *, is_data_elsewhere: bool) -> None:
+def _emit(
+    found: RunResult, taken: Taken | None, output: Destination | None, as_json: bool, *, is_data_elsewhere: bool
+) -> None:
     if output is not None:
         from iosched.cli.arrays import npz
 
         write_and_note(output, npz(found.outputs))
     if as_json:
-        emit_result(as_object(found), INPUTS_SEED)
+        emit_result(as_object(found, taken), INPUTS_SEED)
     elif output is None and not is_data_elsewhere:
         _print(found)
     elif found.check is not None and found.check.passed:
         note(_check_text(found.check))
 
 
-def as_object(found: RunResult) -> dict[str, object]:
+def as_object(found: RunResult, taken: Taken | None) -> dict[str, object]:
     """The object that `run --json` prints; scripts rely on its keys."""
     timing, check = found.timing, found.check
     return {
@@ -285,6 +289,9 @@ def as_object(found: RunResult) -> dict[str, object]:
             "first_difference": difference_object(found.first_difference),
         },
         "outputs": {name: _shape(value) for name, value in found.outputs.items()},
+        "schedule": None
+        if taken is None
+        else {"batch_size": taken.batch_size, "exact": taken.is_exact, "shipped": taken.document.shipped},
     }
 
 

@@ -20,6 +20,7 @@ from iosched.scheduler.precision import DEFAULT_PRECISION
 
 if TYPE_CHECKING:
     from iosched.jobs.difference.bench_file import BenchFile
+    from iosched.jobs.fitting import Taken
     from iosched.models.load import UnboundModel
     from iosched.models.model import Model
     from iosched.scheduler.batch_schedules import BatchSchedules
@@ -180,7 +181,7 @@ def refuse_both_on_stdin(schedule: str | None, model: str | None) -> None:
         raise UsageError("MODEL and the schedule cannot both be '-': save one of them to a file")
 
 
-def schedule_for(model: Model, text: str, schedule: str | None, device: str) -> ScheduleDocument | None:
+def schedule_for(model: Model, text: str, schedule: str | None, device: str) -> Taken | None:
     """The schedule to run `model` by: that of the file given, else the one that the model carries, else None.
 
     Says on stderr where it was made for another device than the one that it is to run on.
@@ -198,10 +199,12 @@ def schedule_for(model: Model, text: str, schedule: str | None, device: str) -> 
     from iosched.profiler.devices.resolve import runner_design, runner_name
 
     found = embedded_schedules(model) if schedule is None else read_schedules(schedule, model=text)
-    document = None if found is None else for_model(found, model)
-    if document is not None:
-        _remark_other_device(document, runner_name(device, document), runner_design(device, document))
-    return document
+    if found is None:
+        return None
+    taken = for_model(found, model)
+    document = taken.document
+    _remark_other_device(document, runner_name(device, document), runner_design(device, document))
+    return taken
 
 
 def _remark_other_device(document: ScheduleDocument, here: str, design: Mapping[str, str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 
 from iosched.models.errors import InvalidScheduleError
 from iosched.models.model import Model
@@ -11,8 +12,23 @@ from iosched.scheduler.document import ScheduleDocument
 from iosched.scheduler.transfer import fitted, rebatched
 
 
-def for_batch(schedules: BatchSchedules, model: Model) -> tuple[ScheduleDocument, int]:
-    """The schedule for the batch size that `model` is bound to, or that for the nearest one; and which size it is for.
+@dataclass(frozen=True)
+class Taken:
+    """The schedule that a model is run by.
+
+    Attributes:
+        document: the schedule, of that model.
+        batch_size: the size that it was searched for.
+        is_exact: whether the model has this batch size; otherwise it is the nearest that there is a schedule for.
+    """
+
+    document: ScheduleDocument
+    batch_size: int
+    is_exact: bool = True
+
+
+def for_batch(schedules: BatchSchedules, model: Model) -> Taken:
+    """The schedule for the batch size that `model` is bound to, or that for the nearest one.
 
     That for the nearest one is one of `model`: what runs together is the same, and no latency is known.
 
@@ -25,8 +41,8 @@ def for_batch(schedules: BatchSchedules, model: Model) -> tuple[ScheduleDocument
     size = schedules.nearest(batch_size)
     document = schedules.by_size[size]
     if size == batch_size:
-        return document, size
-    return rebatched(document, model), size
+        return Taken(document, size)
+    return Taken(rebatched(document, model), size, is_exact=False)
 
 
 def taken_over(source: ScheduleDocument | BatchSchedules, model: Model) -> ScheduleDocument:
@@ -36,17 +52,17 @@ def taken_over(source: ScheduleDocument | BatchSchedules, model: Model) -> Sched
         InvalidScheduleError: it was made for another structure, shape or type.
     """
     if isinstance(source, BatchSchedules):
-        return fitted(for_batch(source, model)[0], model)
+        return fitted(for_batch(source, model).document, model)
     try:
         return fitted(source, model)
     except InvalidScheduleError:
         return rebatched(source, model)
 
 
-def _of_other_names(schedules: BatchSchedules, model: Model) -> tuple[ScheduleDocument, int]:
+def _of_other_names(schedules: BatchSchedules, model: Model) -> Taken:
     """The schedule that fits a model whose inputs are called otherwise, or else the nearest one."""
     for size, document in schedules.by_size.items():
         with suppress(InvalidScheduleError):
-            return fitted(document, model), size
+            return Taken(fitted(document, model), size)
     size = schedules.nearest(max(model.batch_size, 1))
-    return rebatched(schedules.by_size[size], model), size
+    return Taken(rebatched(schedules.by_size[size], model), size, is_exact=False)

@@ -236,7 +236,7 @@ def _document(model: Model, given: ScheduleDocument | str | os.PathLike[str] | N
     if given is None and model.schedule_json is None:
         return None
     found = _read_schedules(Path(given)) if given is not None else read_schedules(model.schedule_json or "")
-    return found if isinstance(found, ScheduleDocument) else for_batch(found, model)[0]
+    return found if isinstance(found, ScheduleDocument) else for_batch(found, model).document
 
 
 def _read_schedules(path: Path) -> ScheduleDocument | BatchSchedules:

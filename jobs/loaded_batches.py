@@ -201,7 +201,7 @@ class LoadedBatches:
 
     def _open(self, batch_size: int) -> _Opened:
         model = self._model.at(batch_size)
-        document, _ = for_batch(self._schedules, model)
+        document = for_batch(self._schedules, model).document
         return _Opened(LoadedModel(model, document, device=self._device, threads=self._threads))
 
     def _idle(self) -> list[_Opened]:

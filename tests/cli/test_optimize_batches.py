@@ -155,6 +155,50 @@ def test_run_takes_the_schedule_for_the_batch_size_or_the_nearest(
     assert "analytic" in result.stderr  # so it runs by a schedule
 
 
+def ships_plain_at_four(path: Path) -> None:
+    """Has the file say that plain onnxruntime ships at batch size 4."""
+    proto = onnx.load(path)
+    item = next(each for each in proto.metadata_props if each.key == "io.iosched.schedules")
+    content = json.loads(item.value)
+    next(each for each in content["schedules"] if each["batch_size"] == 4)["schedule"]["shipped"] = "reference"
+    item.value = json.dumps(content)
+    onnx.save(proto, path)
+
+
+@pytest.mark.parametrize(
+    ("words", "schedule"),
+    [
+        ((), {"batch_size": 1, "exact": True, "shipped": "iosched"}),
+        (("--batch-size", 4), {"batch_size": 4, "exact": True, "shipped": "reference"}),
+        (("--batch-size", 7), {"batch_size": 4, "exact": False, "shipped": "reference"}),
+    ],
+)
+def test_json_of_run_says_which_schedule_ran(
+    invoke: Invoke, several: Path, words: tuple[object, ...], schedule: dict[str, object]
+) -> None:
+    ships_plain_at_four(several)
+    assert json.loads(invoke("run", several, *words, "--threads", "1", "--json").stdout)["schedule"] == schedule
+
+
+def test_run_without_a_schedule_says_that_none_ran(invoke: Invoke, dynamic: Path) -> None:
+    assert json.loads(invoke("run", dynamic, "--batch-size", 2, "--json").stdout)["schedule"] is None
+
+
+def test_inspect_says_which_sizes_the_file_has_and_what_ships_there(invoke: Invoke, several: Path) -> None:
+    ships_plain_at_four(several)
+    assert json.loads(invoke("inspect", several, "--json").stdout)["schedules"] == [
+        {"batch_size": 1, "shipped": "iosched"}, {"batch_size": 4, "shipped": "reference"},
+    ]  # fmt: skip
+    text = invoke("inspect", several).stdout
+    assert "with schedules for batch sizes 1 (iosched ships), 4 (reference ships)" in text
+
+
+def test_inspect_says_what_ships_of_a_file_for_one_size(invoke: Invoke, dynamic: Path) -> None:
+    invoke("optimize", dynamic, "--device", "v100", "--batch-size", 4, "-q")
+    text = invoke("inspect", "dynamic.iosched.onnx").stdout
+    assert "with a schedule for batch size 4 (iosched ships)" in text
+
+
 def test_run_takes_the_batch_size_from_its_input_file(invoke: Invoke, several: Path) -> None:
     np.save("x.npy", np.ones((4, 8, 6, 6), np.float32))
     result = invoke("run", several, "--input", "x=x.npy", "--check", "--threads", "1", "--json")

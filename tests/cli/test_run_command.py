@@ -80,7 +80,7 @@ def test_by_a_schedule_it_computes_the_same(invoke, model: Path, x: Path, docume
 def test_json_has_the_keys_that_scripts_rely_on(invoke, model: Path) -> None:
     result = invoke("run", model, "--json", "--check", "--repeat", 4)
     found = json.loads(result.stdout)
-    assert set(found) == {"latency_us", "check", "outputs", "provenance"}
+    assert set(found) == {"latency_us", "check", "outputs", "schedule", "provenance"}
     assert set(found["latency_us"]) == {"median", "p10", "p90", "min", "samples"}
     assert len(found["latency_us"]["samples"]) == 4
     assert found["check"] == {"max_abs": 0.0, "max_rel": 0.0, "passed": True, "first_difference": None}

@@ -25,7 +25,10 @@ BLOCK_KEYS = {
 
 def test_inspect_json_has_the_keys_that_scripts_rely_on(invoke, model: Path) -> None:
     found = json.loads(invoke("inspect", model, "--json").stdout)
-    assert set(found) == {"model", "operators", "nodes", "flops", "params", "pruning", "endings", "variant", "blocks"}
+    assert set(found) == {
+        "model", "operators", "nodes", "flops", "params", "pruning", "endings", "variant", "blocks", "schedules",
+    }  # fmt: skip
+    assert found["schedules"] == []
     assert (found["model"], found["pruning"]) == ("branches", {"r": 3, "s": 8})
     assert found["params"] == 8 * 8 * (1 + 9)
     assert found["flops"] >= 2 * 36 * found["params"]

@@ -16,7 +16,7 @@ from import_helpers import data
 from shipped import document
 from small_models import branches
 
-from iosched.jobs.fitting import for_batch, taken_over
+from iosched.jobs.fitting import Taken, for_batch, taken_over
 from iosched.models.dynamic_batch import DynamicBatchModel, with_dynamic_batch
 from iosched.models.errors import InvalidScheduleError
 from iosched.models.load import load_model, read_unbound
@@ -148,16 +148,16 @@ def test_the_batch_size_of_inputs_is_told_by_their_shapes(batch_size: int) -> No
 
 
 def test_a_model_takes_the_schedule_for_its_batch_size() -> None:
-    found, size = for_batch(schedules(1, 4), MODEL.at(4))
-    assert (found, size) == (schedules(1, 4).by_size[4], 4)
+    assert for_batch(schedules(1, 4), MODEL.at(4)) == Taken(schedules(1, 4).by_size[4], 4, is_exact=True)
 
 
 def test_between_two_the_nearest_is_made_one_of_the_model_and_forgets_its_latencies() -> None:
     model = MODEL.at(6)
     given_ = schedules(1, 4)
     timed = replace(given_.by_size[4], latency_us={"predicted": 5.0}, proven="whole")
-    found, size = for_batch(replace(given_, by_size={**given_.by_size, 4: timed}), model)
-    assert size == 4
+    taken = for_batch(replace(given_, by_size={**given_.by_size, 4: timed}), model)
+    found = taken.document
+    assert (taken.batch_size, taken.is_exact) == (4, False)
     assert stages(found.schedule) == stages(timed.schedule)
     assert (found.inputs, found.sha256, found.structure) == (model.bindings, model.digest, model.structure)
     assert (dict(found.latency_us), found.proven) == ({}, None)
@@ -173,6 +173,14 @@ def renamed(batch: int, suffix: str = "_") -> bytes:
     for value in (*proto.graph.input, *proto.graph.output, *proto.graph.initializer):
         value.name += suffix
     return proto.SerializeToString()
+
+
+@pytest.mark.parametrize(("batch_size", "is_exact"), [(4, True), (6, False)])
+def test_of_a_model_with_other_names_is_known_whether_its_batch_size_has_a_schedule(
+    batch_size: int, is_exact: bool
+) -> None:
+    taken = for_batch(schedules(1, 4), load_model(renamed(batch_size)))
+    assert (taken.batch_size, taken.is_exact) == (4, is_exact)
 
 
 @pytest.mark.parametrize("batch_size", [4, 6])
