@@ -1,0 +1,237 @@
+"""docs/json.md against what commands print: every key is on the page, and every key of the page is printed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import onnx
+import pytest
+from click.testing import Result
+from documented import Page, read_page
+from fleet_threads import ThreadTransport, cpu_places
+from members import chain
+from scripted import LATENCIES_US, latencies_by_stage, script_models
+from small_models import branches
+
+from iosched.cli.main import cli
+from iosched.jobs import optimize_batches as batches_job
+from iosched.jobs.fleet import opening, survey
+from iosched.jobs.fleet.messages import Facts
+from iosched.jobs.fleet.ray import transport
+from iosched.jobs.fleet.transport import Place
+from iosched.jobs.fleet.worker import Worker
+from iosched.jobs.optimize import optimize
+from iosched.models.errors import DeviceError
+from iosched.models.export import write_model
+from iosched.models.load import load_model
+from iosched.models.mutation.matching import by_type
+from iosched.models.mutation.operator_mutator import OperatorMutator
+from iosched.models.mutation.variant import variant_of
+from iosched.profiler.devices.cpu.device import CpuDevice
+from iosched.profiler.devices.selfcheck import SelfCheck
+
+Invoke = Callable[..., Result]
+Printed = Iterator[tuple[str, Any]]
+
+PAGE = Path(__file__).parents[2] / "docs" / "json.md"
+OLD_LINES = PAGE.parents[1] / "tests" / "profiler" / "store" / "exported_before_tables.jsonl"
+SMALL = "devices, zoo list, profile stats"
+V100 = ("--device", "v100")
+CPU = ("--device", "cpu", "--threads", 2)
+TEAMS = ("m.onnx", "--batch-size", 2, "--objective", "throughput", "--budget", 1, "-o", "teams.onnx")
+
+NOT_ALWAYS_SEEN = {
+    "batch.clusters[].ratio": "needs six rounds in half a second",
+    "explain.placements[].in_turn": "needs a place that looks faster",
+    "explain.teams": "needs teams that are found to be faster",
+    "optimize.error": "needs OpenVINO",
+    "optimize.teams": "needs teams that are found to be faster",
+}
+"""Objects of the page that may be null in these tests, and why."""
+
+
+@pytest.fixture
+def ask(invoke: Invoke) -> Callable[..., list[Any]]:
+    """Calls a command with `--json`, and returns the objects that it prints, one a line."""
+
+    def call(*words: object) -> list[Any]:
+        result = invoke(*words, "--json", "-q")
+        assert result.stdout, (words, result.stderr, result.exception)
+        return [json.loads(line) for line in result.stdout.splitlines()]
+
+    return call
+
+
+@pytest.fixture
+def files(workdir: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Models, and a CPU whose latencies are made up."""
+    script_models(monkeypatch, LATENCIES_US)
+    latencies_by_stage(monkeypatch)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # studies of others on this machine are not waited for
+    onnx.save(branches("n"), "m.onnx")
+    for seed, name in enumerate("abc"):
+        onnx.save(chain(seed), f"{name}.onnx")
+    swapped = branches("n")
+    swapped.graph.node[3].input[:] = ["b", "c"]
+    onnx.save(swapped, "swapped.onnx")
+    base = load_model(Path("m.onnx"), batch_size=1)
+    made = variant_of(base, [OperatorMutator("op", by_type("Relu"), ["keep", "conv3"])], lambda question: 1).model
+    write_model(made.proto, made.weights, Path("variant.onnx"))
+    Path("space.py").write_text("from toy_space import SPACE as space\n")
+
+
+def of_schedules(ask: Callable[..., list[Any]]) -> Printed:
+    yield "optimize", *ask("optimize", *TEAMS, *CPU)
+    for words in ((*V100,), (*V100, "--dry-run"), (*V100, "--batch-sizes", "1,4", "-o", "sizes.onnx"), CPU):
+        size = () if "--batch-sizes" in words else ("--batch-size", 1)
+        own = ("-o", "cpu.onnx") if words is CPU else ()
+        for found in ask("optimize", "m.onnx", *words, *size, *own):
+            yield "optimize", found
+    for words in (("m.iosched.onnx",), ("sizes.onnx", "--batch-size", 4), ("cpu.onnx",), ("teams.onnx",)):
+        yield "show", *ask("show", *words)
+        yield "explain", *ask("explain", words[0], "b", *words[1:])
+    yield "explain", *ask("explain", "m.iosched.onnx", "--capacity")
+    yield "diff", *ask("diff", "m.iosched.onnx", "cpu.onnx", "--anyway")
+
+
+def of_runs(ask: Callable[..., list[Any]]) -> Printed:
+    yield "run", *ask("run", "m.iosched.onnx", "--check", "--threads", 1)
+    yield "run", *ask("run", "m.iosched.onnx", "--against", "swapped.onnx", "--threads", 1)
+    for name, other in (("1", "greedy"), ("2", "onnxruntime")):
+        found = ask("bench", "m.onnx", "--batch-size", 1, "--with", "sequential", "--with", other, "--rounds", 6, *CPU)
+        for samples in found[0]["samples_us"].values() if name == "2" else ():
+            samples[:] = [10 * each for each in samples]
+        Path(f"{name}.json").write_text(json.dumps(found[0]))
+        yield "bench", *found
+    yield "diff", *ask("diff", "1.json", "2.json", "--max-regression", "3%", "--row", "sequential")
+
+
+def of_many_models(ask: Callable[..., list[Any]]) -> Printed:
+    models = ("a.onnx", "b.onnx", "c.onnx")
+    yield "batch", *ask("batch", *models, *V100, "--dry-run")
+    yield "batch", *ask("batch", *models, *V100, "-o", "super.onnx")
+    yield "batch", *ask("batch", *models, *CPU, "--budget", 0.5, "-o", "measured.onnx")
+    yield "batch", *ask("batch", "super.onnx", "--replace", "b=a.onnx", "-o", "newer.onnx")
+    yield "rank", *ask("rank", "a.onnx", "none.onnx", *V100)
+    yield "matrix", *ask("matrix", "m.onnx", "--devices", "v100,cpu", "--batch-sizes", "1,4")
+    study = ("explore", "a.onnx", "--space", "space.py", "--objective", "latency:v100,flops", "--sampler", "random")
+    yield "explore", *ask(*study, "--trials", 6, "--top", 1, "-o", "out", "--storage", "kept.db")
+    yield "explore", *ask("explore", "show", "kept.db")
+    fails = f"{sys.executable} -c 'raise SystemExit(1)' {{model}}"
+    words = ("a.onnx", "--space", "space.py", "--objective", "good", "--score-cmd", fails, "--trials", 1, "-o", "none")
+    yield "explore", *ask("explore", *words)
+
+
+def of_this_machine(ask: Callable[..., list[Any]]) -> Printed:
+    for words in (("m.onnx", "--batch-size", 1), ("variant.onnx",), ("m.iosched.onnx",)):
+        yield "inspect", *ask("inspect", *words)
+    for words in (("devices",), ("zoo", "list"), ("profile", "stats")):
+        yield SMALL, *ask(*words)
+    Path("iosched.toml").write_text("threads = 1\n")
+    yield "doctor", *ask("doctor")
+
+
+def of_a_cluster(ask: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch) -> Printed:
+    monkeypatch.setattr(
+        opening, "RayTransport", lambda text, threads: ThreadTransport(cpu_places(1), lambda place: Worker("cpu", 2))
+    )
+    yield "optimize", *ask("optimize", "m.onnx", "--batch-size", 1, "--cluster", "local:1", "-o", "there.onnx")
+    facts = Facts(versions={"iosched": "1"}, device="cpu", name="A CPU", key="k", threads=8)
+    found = (survey.Surveyed(Place("box", "10.0.0.1", "cpu", 1, 8), facts),)
+    monkeypatch.setattr(transport, "opened", nullcontext)
+    monkeypatch.setattr(survey, "survey", lambda *_: found)
+    yield SMALL, *ask("devices", "--cluster", "head:6379")
+
+
+def of_failures(ask: Callable[..., list[Any]], monkeypatch: pytest.MonkeyPatch) -> Printed:
+    def fails_at_4(model: Any, *rest: Any) -> object:
+        if model.batch_size == 4:
+            raise DeviceError("the memory is too small")
+        return optimize(model, *rest)
+
+    monkeypatch.setattr(batches_job, "optimize_batches", partial(batches_job.optimize_batches, one=fails_at_4))
+    yield "optimize", *ask("optimize", "m.onnx", *V100, "--batch-sizes", "1,4", "-o", "partly.onnx")
+    monkeypatch.setattr(CpuDevice, "checks", lambda self: (SelfCheck("compiler", "all", lambda: "exact"),))
+    yield SMALL, *ask("devices", "--selftest", "--device", "cpu")
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The page after all outputs were held against it, the complaints, and the commands that were called."""
+
+    page: Page
+    complaints: list[str]
+    asked: set[str]
+
+
+@pytest.fixture
+def compared(ask: Callable[..., list[Any]], invoke: Invoke, files: None, monkeypatch: pytest.MonkeyPatch) -> Compared:
+    asked, page, complaints = set[str](), read_page(PAGE.read_text(encoding="utf-8")), list[str]()
+
+    def asking(*words: object) -> list[Any]:
+        asked.update((str(words[0]), " ".join(map(str, words[:2]))))
+        return ask(*words)
+
+    for printed in (of_schedules, of_runs, of_many_models, of_this_machine):
+        for section, found in printed(asking):
+            complaints += page.complaints(section, found)
+    for printed_there in (of_a_cluster, of_failures):
+        for section, found in printed_there(asking, monkeypatch):
+            complaints += page.complaints(section, found)
+    invoke("profile", "import", OLD_LINES)
+    for line in filter(None, invoke("profile", "export", "-").stdout.split("\n")):
+        complaints += page.complaints("profile export", json.loads(line))
+    return Compared(page, complaints, asked)
+
+
+def test_the_page_says_what_commands_print(compared: Compared) -> None:
+    assert sorted(set(compared.complaints)) == []
+    assert {key for key in compared.page.unseen() if key.rpartition(".")[0] not in NOT_ALWAYS_SEEN} == set()
+    with_json = {path for path, command in commands(cli) if any(each.name == "as_json" for each in command.params)}
+    assert with_json - compared.asked == set()
+
+
+def commands(group: click.Group, path: str = "") -> Iterator[tuple[str, click.Command]]:
+    """All commands, by the words that call them."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        yield f"{path}{name}", command
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{path}{name} ")
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        ({"a": 1, "b": None, "c": {"x": "one"}}, []),
+        ({"a": 1, "b": "two", "c": {}, "d": True}, []),
+        ({"a": 1, "b": None}, ["thing: 'c' is not there"]),
+        ({"a": 1, "b": None, "c": {}, "e": 1}, ["thing: 'e' is not on the page"]),
+        ({"a": None, "b": None, "c": {}}, ["thing.a: 'None' is not what the page says"]),
+        ({"a": 1, "b": "three", "c": {}}, ["thing.b: 'three' is not what the page says"]),
+        ({"a": 1, "b": None, "c": {"x": 2}}, ["thing.c.x: '2' is not what the page says"]),
+    ],
+)
+def test_an_output_that_is_not_as_the_page_says_is_complained_of(output: object, said: list[str]) -> None:
+    block = '{"a": int, "b": "one" | "two" | null, "c": NAMES, "d"?}'
+    page = read_page(f"## thing\n\n<!-- not run: no code -->\n```text\n{block}\n```\n\nNAMES is `{{name: str}}`.\n")
+    assert page.complaints("thing", output) == said
+
+
+def test_a_key_that_no_output_has_is_told() -> None:
+    block = '{"a": {"b": int} | null, "c": [{"d"}], "e"?: {"f"}}'
+    page = read_page(f"## thing\n\n<!-- not run: no code -->\n```text\n{block}\n```\n")
+    assert page.complaints("thing", {"a": None, "c": []}) == []
+    assert page.unseen() == {"thing.a.b", "thing.c[].d"}
+    assert page.complaints("thing", {"a": {"b": 1}, "c": [{"d": 1}]}) == []
+    assert page.unseen() == set()
